@@ -1,0 +1,204 @@
+"""What an experiment is: frozen dataclasses, their derived values, their validation.
+
+Every default is the paper's main experiment. A value that cannot be meant raises `UserError`, whose message is one
+line: the value, what was expected.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+DATA_STREAMS = ("per-seed", "shared")
+ARMS = ("tied", "untied")
+
+
+class UserError(ValueError):
+    """What a user can get wrong: one line that names the value, what was expected and what to do."""
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise UserError(message)
+
+
+def _check_distribution(name: str, values: tuple[float, ...]) -> None:
+    _check(
+        len(values) == 2 and all(math.isfinite(p) and 0 <= p <= 1 for p in values) and math.isclose(sum(values), 1.0),
+        f"{name} = {values}: expected two probabilities in [0, 1] that sum to 1, for example 0.1,0.9",
+    )
+
+
+def _check_positive_integers(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        _check(
+            isinstance(value, int) and not isinstance(value, bool) and value > 0,
+            f"{name} = {value!r}: expected a positive integer",
+        )
+
+
+def _check_range(owner: object, name: str, low: float, high: float = math.inf, *, include_low: bool = True) -> None:
+    value = getattr(owner, name)
+    inside = isinstance(value, int | float) and math.isfinite(value) and low <= value < high
+    expected = f"at least {low}" if include_low else f"above {low}"
+    expected += "" if high == math.inf else f" and below {high}"
+    _check(inside and (include_low or value > low), f"{name} = {value!r}: expected a number {expected}")
+
+
+@dataclass(frozen=True)
+class Process:
+    """EXor: strings of bits with their parity, each bit spelled by one of two symbols (paper, section 5).
+
+    Attributes:
+      zeros: p(X), p(Y): how a zero is spelled.
+      ones: p(A), p(B): how a one is spelled.
+      length: bits in a string; a sequence is one token longer, the parity label.
+      all_strings: include the string of ones, which the published code leaves out.
+      data_seed: of the split, and of the random stream that samples are drawn from.
+    """
+
+    zeros: tuple[float, float] = (0.1, 0.9)
+    ones: tuple[float, float] = (0.5, 0.5)
+    length: int = 7
+    all_strings: bool = False
+    data_seed: int = 14
+
+    def __post_init__(self):
+        _check_distribution("zeros", self.zeros)
+        _check_distribution("ones", self.ones)
+        _check_positive_integers(self, "length")
+        _check(4 <= self.length <= 16, f"length = {self.length}: expected 4 to 16 bits (all strings are enumerated)")
+        _check(
+            isinstance(self.data_seed, int) and 0 <= self.data_seed < 2**32,
+            f"data_seed = {self.data_seed!r}: expected an integer in 0...4294967295",
+        )
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The vocabulary in the order of the token ids."""
+        return ("X", "Y", "A", "B", "E", "D", "mask")
+
+    @property
+    def pairs(self) -> dict[str, tuple[float, float]]:
+        """The two pairs of exchangeable symbols with their probabilities."""
+        return {"X-Y": self.zeros, "A-B": self.ones}
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """PyTorch's `TransformerEncoder`, without positions: post-norm, exact GELU, no dropout.
+
+    Attributes:
+      layers, heads, width, feedforward: sizes; `heads` divides `width`.
+      independent_layers: draw every layer's initial values anew, instead of cloning the first as PyTorch does.
+    """
+
+    layers: int = 1
+    heads: int = 1
+    width: int = 4
+    feedforward: int = 4
+    independent_layers: bool = False
+
+    def __post_init__(self):
+        _check_positive_integers(self, "layers", "heads", "width", "feedforward")
+        _check(self.width % self.heads == 0, f"heads = {self.heads}: expected a divisor of width = {self.width}")
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """AdamW on every parameter, under a cosine between two learning rates that never stops.
+
+    Attributes:
+      learning_rate: at step 0 and every 2·`half_period` steps.
+      eta_min: the least learning rate, at odd multiples of `half_period`.
+      half_period: steps from the one to the other (PyTorch: T_max).
+      weight_decay: decoupled, times the current learning rate.
+      b1, b2, eps: Adam's.
+    """
+
+    learning_rate: float = 5e-4
+    eta_min: float = 1e-5
+    half_period: int = 10_000
+    weight_decay: float = 0.1
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-12
+
+    def __post_init__(self):
+        _check_range(self, "learning_rate", 0, include_low=False)
+        _check_range(self, "eta_min", 0)
+        _check_positive_integers(self, "half_period")
+        _check_range(self, "weight_decay", 0)
+        _check_range(self, "b1", 0, 1)
+        _check_range(self, "b2", 0, 1)
+        _check_range(self, "eps", 0)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A base configuration and the arms that are compared on it, all on the same seeds and the same data.
+
+    Attributes:
+      name: of the run folder.
+      claim: one sentence: what the experiment shows.
+      arms: what is compared: "tied", "untied".
+      steps: updates, one full batch each.
+      seeds: one member each: its initial values and, with `data` "per-seed", its stream of samples.
+      record_every: steps between two records of loss, accuracy and distances.
+      eval_every: steps between two exact evaluations; a multiple of `record_every`.
+      data: "per-seed": a stream of samples per seed, shared by its arms; "shared": one stream for all.
+    """
+
+    name: str = "transformer-small"
+    claim: str = "Tied, X and Y cannot be both alike (as inputs) and apart (as outputs); untied, they are."
+    process: Process = field(default_factory=Process)
+    model: Transformer = field(default_factory=Transformer)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    arms: tuple[str, ...] = ARMS
+    steps: int = 150_000
+    seeds: tuple[int, ...] = tuple(range(64))
+    record_every: int = 100
+    eval_every: int = 1_000
+    data: str = "per-seed"
+
+    def __post_init__(self):
+        _check(
+            bool(self.name) and not set(self.name) & set("/\\\0"),
+            f"name = {self.name!r}: expected a name that can be a folder's",
+        )
+        _check_positive_integers(self, "steps", "record_every", "eval_every")
+        _check(bool(self.arms), f"arms: expected at least one of {', '.join(ARMS)}")
+        for arm in self.arms:
+            _check(arm in ARMS, f"arm {arm!r}: expected one of {', '.join(ARMS)}")
+        _check(len(set(self.arms)) == len(self.arms), f"arms = {','.join(self.arms)}: each may be named once")
+        _check(bool(self.seeds), "seeds: expected at least one")
+        for seed in self.seeds:
+            _check(
+                isinstance(seed, int) and 0 <= seed < 2**32,
+                f"seed {seed!r}: expected an integer in 0...4294967295",
+            )
+        _check(len(set(self.seeds)) == len(self.seeds), "seeds: each may be named once")
+        _check(self.data in DATA_STREAMS, f"data = {self.data!r}: expected one of {', '.join(DATA_STREAMS)}")
+        _check(
+            self.steps % self.record_every == 0,
+            f"steps = {self.steps}: expected a multiple of record_every = {self.record_every}",
+        )
+        _check(
+            self.eval_every % self.record_every == 0,
+            f"eval_every = {self.eval_every}: expected a multiple of record_every = {self.record_every}",
+        )
+        _check(self.steps < 2**31, f"steps = {self.steps}: expected fewer than 2147483648")
+
+    @property
+    def record_steps(self) -> range:
+        """Numbers of updates made at the records: 0, R, 2R, ..., T."""
+        return range(0, self.steps + 1, self.record_every)
+
+    @property
+    def eval_steps(self) -> tuple[int, ...]:
+        """Numbers of updates made at the exact evaluations: 0, E, 2E, ... and T."""
+        return (*range(0, self.steps, self.eval_every), self.steps)
+
+    def as_dict(self) -> dict:
+        """Nested plain values, as `config.json` holds them."""
+        return dataclasses.asdict(self)

@@ -1,0 +1,33 @@
+"""What must come out, in closed form. NumPy only.
+
+A `joint_CxV` is the exact law of one masked position: p(context c and target symbol v), summing to 1 (see
+`jaxtie.data.exor.enumerate_contexts`).
+"""
+
+import math
+
+import numpy as np
+
+
+def best_accuracy(joint_CxV: np.ndarray) -> float:
+    """The accuracy of always naming the likeliest symbol (Bayes), in [0, 1]."""
+    return float(np.sum(np.max(joint_CxV, axis=1)))
+
+
+def best_loss(joint_CxV: np.ndarray) -> float:
+    """The conditional entropy H(target | context), nats: no model has a lower expected cross-entropy."""
+    joint = np.asarray(joint_CxV, np.float64)
+    context_Cx1 = joint.sum(axis=1, keepdims=True)
+    conditional = np.divide(joint, context_Cx1, out=np.ones_like(joint), where=joint > 0)
+    return float(-np.sum(joint * np.log(conditional)))
+
+
+def log_odds(pair: tuple[float, float]) -> float:
+    """ln p(second) - ln p(first) of two exchangeable symbols, in every context where they can stand (ln 9 for X-Y).
+
+    So it must be (output_second - output_first)·h for every such hidden state h. Infinite or NaN where one never occurs.
+    """
+    first, second = pair
+    if first == 0 or second == 0:
+        return math.nan
+    return math.log(second / first)
