@@ -1,0 +1,117 @@
+"""PyTorch's `TransformerEncoder` without positions, at the positions that are asked for.
+
+Without positions a token is only what it is and how often it occurs. So a sequence may be given as its tokens, or, where
+the vocabulary is no longer than the sequence, as the whole vocabulary with the number of times each entry occurs: then
+keys, queries and values are projected once per entry instead of once per token, and (in the first layer) once for a
+whole batch. Both are exact and one and the same code: rows with weights.
+
+Shapes: R rows, P rows asked for, D width, F feed-forward width, H heads, E = D / H.
+"""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+def _uniform(bound: float) -> nn.initializers.Initializer:
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
+def _linear(x_RxD: jax.Array, weight_FxD: jax.Array, bias_F: jax.Array) -> jax.Array:
+    return x_RxD @ weight_FxD.T + bias_F[None]
+
+
+def _layer_norm(x_RxD: jax.Array, weight_D: jax.Array, bias_D: jax.Array, eps: float = 1e-5) -> jax.Array:
+    centred = x_RxD - jnp.mean(x_RxD, axis=-1, keepdims=True)
+    variance = jnp.mean(centred**2, axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt(variance + eps) * weight_D[None] + bias_D[None]
+
+
+def _attention(q_PxHxE: jax.Array, k_RxHxE: jax.Array, v_RxHxE: jax.Array, weight_R: jax.Array) -> jax.Array:
+    """Scaled dot-product attention to rows that each stand for `weight_R` equal ones (0: not there); PxHxE."""
+    score = jnp.einsum("phe,rhe->phr", q_PxHxE, k_RxHxE) / q_PxHxE.shape[-1] ** 0.5
+    weight = jnp.broadcast_to(weight_R[None, None], score.shape)
+    score = jnp.where(weight > 0, score, -jnp.inf)
+    mass = weight * jnp.exp(score - jax.lax.stop_gradient(jnp.max(score, axis=-1, keepdims=True)))
+    return jnp.einsum("phr,rhe->phe", mass / jnp.sum(mass, axis=-1, keepdims=True), v_RxHxE)
+
+
+class EncoderLayer(nn.Module):
+    """`torch.nn.TransformerEncoderLayer` (post-norm, exact GELU, no dropout), its parameters by the same names."""
+
+    heads: int
+    feedforward: int
+
+    @nn.compact
+    def __call__(self, x_PxD: jax.Array, rows_RxD: jax.Array, weight_R: jax.Array) -> jax.Array:
+        """The layer's output at rows `x_PxD`, attending to `rows_RxD`."""
+        width, heads, feedforward = x_PxD.shape[-1], self.heads, self.feedforward
+        zeros, ones = nn.initializers.zeros, nn.initializers.ones
+        inner = _uniform(width**-0.5)
+
+        # Xavier-uniform over the whole 3DxD matrix, as PyTorch has it.
+        in_weight = self.param("in_proj_weight", _uniform((6 / (4 * width)) ** 0.5), (3 * width, width))
+        in_bias = self.param("in_proj_bias", zeros, (3 * width,))
+        w_q, w_k, w_v = jnp.split(in_weight, 3)
+        b_q, b_k, b_v = jnp.split(in_bias, 3)
+        split = lambda y: y.reshape(y.shape[0], heads, width // heads)
+        attended = _attention(
+            split(_linear(x_PxD, w_q, b_q)), split(_linear(rows_RxD, w_k, b_k)), split(_linear(rows_RxD, w_v, b_v)), weight_R
+        )
+        attended = _linear(
+            attended.reshape(x_PxD.shape),
+            self.param("out_proj_weight", inner, (width, width)),
+            self.param("out_proj_bias", zeros, (width,)),
+        )
+        h = _layer_norm(
+            x_PxD + attended, self.param("norm1_weight", ones, (width,)), self.param("norm1_bias", zeros, (width,))
+        )
+        hidden = _linear(
+            h,
+            self.param("linear1_weight", inner, (feedforward, width)),
+            self.param("linear1_bias", inner, (feedforward,)),
+        )
+        outer = _uniform(feedforward**-0.5)
+        hidden = _linear(
+            jax.nn.gelu(hidden, approximate=False),
+            self.param("linear2_weight", outer, (width, feedforward)),
+            self.param("linear2_bias", outer, (width,)),
+        )
+        return _layer_norm(
+            h + hidden, self.param("norm2_weight", ones, (width,)), self.param("norm2_bias", zeros, (width,))
+        )
+
+
+class Transformer(nn.Module):
+    """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`).
+
+    Attributes:
+      layers, heads, feedforward: sizes.
+      independent_layers: draw each layer's initial values anew. PyTorch clones the first, and so it is by default.
+    """
+
+    layers: int
+    heads: int
+    feedforward: int
+    independent_layers: bool = False
+    ordered: ClassVar[bool] = False
+
+    @nn.compact
+    def __call__(self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array) -> jax.Array:
+        vocabulary = table_VxD.shape[0]
+        if vocabulary <= len(tokens_L):
+            rows, at_P = table_VxD, token_P
+            weight = jnp.sum(tokens_L[:, None] == jnp.arange(vocabulary)[None], axis=0).astype(table_VxD.dtype)
+        else:
+            rows, weight = table_VxD[tokens_L], jnp.ones(len(tokens_L), table_VxD.dtype)
+        layers = [EncoderLayer(self.heads, self.feedforward, name=f"layer_{i}") for i in range(self.layers)]
+        for layer in layers[:-1]:
+            rows = layer(rows, rows, weight)
+        h_PxD = layers[-1](rows[at_P], rows, weight)
+        if self.is_initializing() and not self.independent_layers:
+            for name, value in layers[0].variables["params"].items():
+                for layer in layers[1:]:
+                    layer.put_variable("params", name, value)
+        return h_PxD
