@@ -1,0 +1,183 @@
+"""The command lines: options, their texts, and one line where they are wrong. Imports no jax."""
+
+import contextlib
+import io
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+import jaxtie
+from jaxtie.config import ARMS, DATA_STREAMS, Experiment, UserError
+
+MAIN = Experiment()
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`64`: seeds 0...63; `42-46`: a range; `17-17`: one seed; `1,5,9`: a list."""
+    expected = ValueError(f"{text!r}: expected a number of seeds (64), a range (42-46) or a list (1,5,9)")
+    try:
+        if "," in text:
+            seeds = tuple(_natural(part) for part in text.split(","))
+        elif "-" in text:
+            first, last = map(_natural, text.split("-"))
+            seeds = tuple(range(first, last + 1))
+        else:
+            seeds = tuple(range(_natural(text)))
+    except ValueError:
+        raise expected from None
+    if not seeds:
+        raise expected
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"{text!r}: expected each seed once")
+    return seeds
+
+
+def _natural(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 10:
+        raise ValueError
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    try:
+        if (number := _natural(text)) > 0:
+            return number
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r}: expected a positive integer")
+
+
+def _data_seed(text: str) -> int:
+    try:
+        return _natural(text)
+    except ValueError:
+        raise ValueError(f"{text!r}: expected an integer of at least 0") from None
+
+
+def _arms(text: str) -> tuple[str, ...]:
+    for arm in text.split(","):
+        if arm not in ARMS:
+            raise ValueError(f"arm {arm!r}: expected one of {', '.join(ARMS)}, comma-separated")
+    return tuple(text.split(","))
+
+
+def _probabilities(text: str) -> tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if len(values) != 2 or not all(0 <= p <= 1 for p in values) or not math.isclose(sum(values), 1):
+        raise ValueError(f"{text!r}: expected two probabilities that sum to 1, such as 0.1,0.9")
+    return values
+
+
+def _stream(text: str) -> str:
+    if text not in DATA_STREAMS:
+        raise ValueError(f"{text!r}: expected one of {', '.join(DATA_STREAMS)}")
+    return text
+
+
+def _value(metavar: str, parse: Callable[[str], Any], default: str = "as in the experiment") -> Any:
+    """How tyro reads one option: `default` is what the help shows for an option that was not given."""
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda texts: parse(texts[0]),
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: default.split() if value is None else [str(value)],
+    )
+
+
+def _main(value: Any) -> str:
+    return f"as in the experiment, {value} in the main one"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Train an experiment's arms, many seeds at once, and show what came out.
+
+    The experiment file is Python and is executed. Without one, the paper's main experiment runs. The summary goes to
+    standard output, progress and errors to standard error. Exit status: 0 done, 2 an error of the user, 130
+    interrupted.
+    """
+
+    experiment: Annotated[tyro.conf.Positional[Path | None], _value("EXPERIMENT.py", Path, "the main experiment of the paper")] = None
+    """File that defines `experiment`."""
+    seeds: Annotated[tuple[int, ...] | None, _value("N|A-B|A,B,C", parse_seeds, _main(len(MAIN.seeds)))] = None
+    """Model seeds: how many (from 0), a range, or a list."""
+    steps: Annotated[int | None, _value("STEPS", _positive, _main(MAIN.steps))] = None
+    """Updates of each member, one full batch each."""
+    arms: Annotated[tuple[str, ...] | None, _value("ARM,ARM", _arms, _main(",".join(MAIN.arms)))] = None
+    """What is compared, on the same seeds and data: tied, untied."""
+    record_every: Annotated[int | None, _value("STEPS", _positive, _main(MAIN.record_every))] = None
+    """Steps between two records of loss, accuracy and distances."""
+    eval_every: Annotated[int | None, _value("STEPS", _positive, _main(MAIN.eval_every))] = None
+    """Steps between two exact evaluations; a multiple of --record-every."""
+    data: Annotated[str | None, _value("per-seed|shared", _stream, _main(MAIN.data))] = None
+    """A stream of samples for each seed, shared by its arms, or one for all seeds."""
+    data_seed: Annotated[int | None, _value("SEED", _data_seed, _main(MAIN.process.data_seed))] = None
+    """Seed of the split and of the streams of samples."""
+    zeros: Annotated[tuple[float, float] | None, _value("P,P", _probabilities, _main("0.1,0.9"))] = None
+    """Probabilities of X and of Y for a zero."""
+    ones: Annotated[tuple[float, float] | None, _value("P,P", _probabilities, _main("0.5,0.5"))] = None
+    """Probabilities of A and of B for a one."""
+    all_strings: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Include the string of ones, which the published code leaves out."""
+    independent_layers: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Draw every layer's initial values anew, instead of cloning the first as PyTorch does."""
+    out: Annotated[Path | None, _value("DIR", Path, "runs/NAME")] = None
+    """Folder for configuration, results, figures and summary."""
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Remove what a run left in DIR and start anew."""
+    dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print members, estimated time, memory and disk; write nothing."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """No progress."""
+    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """List the experiments of ./experiments with their claims."""
+    version: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the version."""
+
+
+@dataclass(frozen=True)
+class FiguresOptions:
+    """Draw the figures of a run again, from its results alone."""
+
+    folder: Annotated[tyro.conf.Positional[Path], _value("DIR", Path)]
+    """Folder of a run."""
+    csv: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Write the results as tidy CSV too, below DIR/csv."""
+
+
+def _parse(options: type, prog: str, arguments: Sequence[str]) -> Any:
+    """tyro's parse, its boxed errors condensed to one line."""
+    message = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(message):
+            return tyro.cli(options, prog=prog, args=list(arguments))
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+    lines = [line.strip("│ ").strip() for line in message.getvalue().splitlines() if not line.startswith(("╭", "╰"))]
+    end = next((i for i, line in enumerate(lines) if line.startswith("───")), len(lines))
+    raise UserError(" ".join(lines[:end]).removeprefix("Error parsing ") + f" (see python -m {prog} --help)")
+
+
+def parse_run(arguments: Sequence[str]) -> RunOptions:
+    """Options of `python -m jaxtie.run`.
+
+    Raises:
+      UserError: with one line that names the option, what was given and what was expected.
+      SystemExit: after `--help`.
+    """
+    return _parse(RunOptions, "jaxtie.run", arguments)
+
+
+def parse_figures(arguments: Sequence[str]) -> FiguresOptions:
+    """Options of `python -m jaxtie.figures`; raises as `parse_run`."""
+    return _parse(FiguresOptions, "jaxtie.figures", arguments)

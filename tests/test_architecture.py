@@ -1,0 +1,57 @@
+"""The direction of imports, and what a start must not import."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import jaxtie
+
+PACKAGE = Path(jaxtie.__file__).parent
+# Each module may import from its own row's predecessors only.
+LAYERS = [
+    {"config", "theory"},
+    {"data.exor", "models.embedding", "models.transformer", "models.masked_lm", "optim"},
+    {"train"},
+    {"sweep", "results", "progress", "cli"},
+    {"summary"},
+    {"figures"},
+    {"run"},
+]
+WITHOUT_JAX = ("config", "theory", "results", "summary", "figures", "cli", "progress")
+
+
+def imports(path: Path) -> set[str]:
+    """Names of the jaxtie modules that a file imports, at its top or within functions."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    modules = {name.removeprefix("jaxtie.") for name in names if name.startswith("jaxtie.")}
+    return {name for name in modules if (PACKAGE / f"{name.replace('.', '/')}.py").exists()}
+
+
+def test_imports_go_one_way():
+    rank = {module: i for i, layer in enumerate(LAYERS) for module in layer}
+    files = {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    assert files.keys() == rank.keys()
+    for module, path in files.items():
+        for imported in imports(path):
+            same_layer_of_models = module == "models.masked_lm" and imported == "models.embedding"
+            assert rank[imported] < rank[module] or same_layer_of_models, f"{module} imports {imported}"
+
+
+def test_start_is_light():
+    code = "import sys, jaxtie; print([m for m in ('jax', 'flax', 'matplotlib', 'orbax', 'tensorflow_datasets') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_what_reads_results_needs_no_jax():
+    code = f"import sys, {', '.join(f'jaxtie.{name}' for name in WITHOUT_JAX)}; print('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

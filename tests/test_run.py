@@ -1,0 +1,217 @@
+"""The command line, as a user meets it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxtie
+from jaxtie import figures, run
+from jaxtie.cli import parse_seeds
+from jaxtie.results import RunFolder
+
+TINY = ["--seeds", "3", "--steps", "200", "--record-every", "20", "--eval-every", "100"]
+
+
+def command(*arguments: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=300, **options)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    return folder, command("jaxtie.run", *TINY, "--out", str(folder))
+
+
+def test_one_command_leaves_results_figures_and_summary(finished):
+    folder, done = finished
+    assert done.returncode == 0, done.stderr
+    config = json.loads((folder / "config.json").read_text())
+    assert config["finished"] is True
+    assert config["arms"]["untied"]["seed_steps"] == 600
+    results = RunFolder(folder).load()
+    assert dict(results.sizes) | {"arm": 2, "seed": 3, "step": 11, "eval_step": 3} == dict(results.sizes)
+    for name in ("loss", "train_loss", "input_distance", "output_table", "log_odds"):
+        assert np.isfinite(results[name]).all(), name
+    tied = results.sel(arm="tied")
+    np.testing.assert_array_equal(tied["input_distance"], tied["output_distance"])
+    names = ("accuracy", "distances_tied", "distances_untied_input", "distances_untied_output", "overview")
+    for name in names:
+        assert (folder / "figures" / f"{name}.png").stat().st_size > 10_000
+        assert (folder / "figures" / f"{name}.pdf").exists()
+    summary = (folder / "summary.md").read_text()
+    assert "2.197" in summary
+    assert "untied − tied, paired" in done.stdout
+    assert not (folder / "records").exists()
+    assert "seed-steps/s" in done.stderr
+    assert "best 0.508" in done.stderr
+
+
+def test_a_finished_run_is_shown_and_not_run_again(finished, capsys):
+    folder, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert run.main([*TINY, "--out", str(folder)]) == 0
+    assert "train accuracy" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_another_configuration_is_refused_by_the_names_of_the_fields(finished, capsys):
+    folder, _ = finished
+    assert run.main([*TINY, "--data", "shared", "--zeros", "0.2,0.8", "--out", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert "data, process.zeros" in error
+    assert error.count("\n") == 1
+
+
+def test_figures_and_csv_are_made_again_from_the_results(finished, capsys):
+    folder, _ = finished
+    (folder / "figures" / "accuracy.png").unlink()
+    assert figures.main([str(folder), "--csv"]) == 0
+    assert (folder / "figures" / "accuracy.png").exists()
+    header, first, *_ = (folder / "csv" / "steps.csv").read_text().splitlines()
+    values = dict(zip(header.split(","), first.split(","), strict=True))
+    results = RunFolder(folder).load()
+    expected = results["input_distance"].sel(arm="tied", seed=0, step=0, symbol="X", symbol2="Y")
+    np.testing.assert_allclose(float(values["input_distance_X_Y"]), expected, rtol=1e-6)
+
+
+def test_an_interrupted_run_leaves_what_was_recorded(tmp_path):
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jaxtie.run", "--seeds", "2", "--arms", "tied", "--out", str(folder)],
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for line in process.stderr:
+        if "seed-steps/s" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130, error
+    assert "Traceback" not in error
+    assert "interrupted" in error
+    loss = RunFolder(folder).load()["loss"].values
+    assert np.isfinite(loss[:, :, 0]).all()
+    assert np.isnan(loss[:, :, -1]).all()
+    assert json.loads((folder / "config.json").read_text())["finished"] is False
+
+
+BAD = {
+    "no seeds": ["--seeds", "0"],
+    "negative seeds": ["--seeds", "-3"],
+    "negative seeds, joined": ["--seeds=-3"],
+    "range backwards": ["--seeds", "5-2"],
+    "seeds in letters": ["--seeds", "a"],
+    "seed twice": ["--seeds", "1,1"],
+    "seeds empty": ["--seeds", ""],
+    "seed list with a gap": ["--seeds", "1,,2"],
+    "seed too large": ["--seeds", "4294967296-4294967296"],
+    "no steps": ["--steps", "0"],
+    "fractional steps": ["--steps", "1.5"],
+    "negative steps": ["--steps=-100"],
+    "steps between records": ["--steps", "150"],
+    "evaluations between records": ["--eval-every", "150"],
+    "unknown arm": ["--arms", "tied,knotted"],
+    "arm twice": ["--arms", "tied,tied"],
+    "no arm": ["--arms", ""],
+    "unknown stream": ["--data", "random"],
+    "negative data seed": ["--data-seed=-1"],
+    "probabilities do not sum to 1": ["--zeros", "0.1,0.8"],
+    "three probabilities": ["--ones", "0.1,0.8,0.1"],
+    "probability is not a number": ["--ones", "nan,nan"],
+    "missing experiment": ["nowhere.py"],
+    "experiment is no Python": ["README.txt"],
+    "experiment raises": ["raises.py"],
+    "experiment cannot be parsed": ["broken.py"],
+    "experiment declares nothing": ["empty.py"],
+    "experiment with bad probabilities": ["unlikely.py"],
+    "experiment leaves": ["leaves.py"],
+    "unknown option": ["--sedes", "3"],
+    "option without value": ["--steps"],
+    "out below a file": ["--out", "README.txt/run"],
+    "out is a file": ["--out", "README.txt"],
+    "out holds other files": ["--out", "other"],
+    "out holds other files, overwrite": ["--out", "other", "--overwrite"],
+    "out holds a damaged run": ["--out", "damaged"],
+    "out holds another run": ["--out", "earlier"],
+}
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch) -> Path:
+    """A folder with everything that can be got wrong."""
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "README.txt": "no Python",
+        "raises.py": "1 / 0",
+        "broken.py": "def :",
+        "empty.py": "",
+        "leaves.py": "raise SystemExit(0)",
+        "unlikely.py": "import jaxtie\nexperiment = jaxtie.Experiment(process=jaxtie.Process(zeros=(0.5, 0.6)))",
+        "other/thesis.tex": "years of work",
+        "damaged/config.json": "{",
+        "earlier/config.json": json.dumps({"experiment": jaxtie.Experiment(steps=100).as_dict(), "finished": True}),
+    }
+    for name, text in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", BAD.values(), ids=BAD.keys())
+def test_bad_input_is_one_line_status_2_and_nothing_written(workplace, capsys, arguments):
+    before = {path: path.stat().st_mtime_ns for path in workplace.rglob("*")}
+    assert run.main(arguments) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.count("\n") == 1
+    assert error.startswith("jaxtie: ")
+    assert "Traceback" not in error
+    after = {path: path.stat().st_mtime_ns for path in workplace.rglob("*") if "__pycache__" not in path.parts}
+    assert after == before
+
+
+def test_bad_input_leaves_through_the_real_door(workplace):
+    done = command("jaxtie.run", "--seeds", "5-2")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    done = command("jaxtie.figures", "nowhere")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_seeds_are_a_number_a_range_or_a_list():
+    assert parse_seeds("3") == (0, 1, 2)
+    assert parse_seeds("42-46") == (42, 43, 44, 45, 46)
+    assert parse_seeds("17-17") == (17,)
+    assert parse_seeds("5,1,9") == (5, 1, 9)
+
+
+def test_every_experiment_file_can_be_loaded_and_listed(monkeypatch, capsys):
+    monkeypatch.chdir(Path(__file__).parent.parent)
+    assert run.main(["--list"]) == 0
+    listed = capsys.readouterr().out
+    for path in Path("experiments").glob("*.py"):
+        experiment = run.load_experiment(path)
+        assert experiment.claim in listed
+        assert experiment.name == path.stem.replace("_", "-")
+
+
+def test_help_and_version(capsys):
+    assert run.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jaxtie {jaxtie.__version__}\n"
+    with pytest.raises(SystemExit) as stop:
+        run.main(["--help"])
+    assert stop.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "150000 in the main one" in text
+
+
+def test_dry_run_writes_nothing(workplace):
+    before = sorted(workplace.rglob("*"))
+    done = command("jaxtie.run", *TINY, "--dry-run", cwd=workplace, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert "members   6" in done.stdout
+    assert sorted(workplace.rglob("*")) == before
