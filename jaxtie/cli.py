@@ -3,7 +3,6 @@
 import contextlib
 import io
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Annotated, Any
 
 import tyro
 
-import jaxtie
 from jaxtie.config import ARMS, DATA_STREAMS, Experiment, UserError
 
 MAIN = Experiment()
@@ -106,7 +104,9 @@ class RunOptions:
     interrupted.
     """
 
-    experiment: Annotated[tyro.conf.Positional[Path | None], _value("EXPERIMENT.py", Path, "the main experiment of the paper")] = None
+    experiment: Annotated[
+        tyro.conf.Positional[Path | None], _value("EXPERIMENT.py", Path, "the main experiment of the paper")
+    ] = None
     """File that defines `experiment`."""
     seeds: Annotated[tuple[int, ...] | None, _value("N|A-B|A,B,C", parse_seeds, _main(len(MAIN.seeds)))] = None
     """Model seeds: how many (from 0), a range, or a list."""

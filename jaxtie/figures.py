@@ -22,7 +22,7 @@ ARM_COLOURS = ("#d1495b", "#00798c", "#edae49", "#66588f", "#3d3d3d")
 FAILS, HOLDS = "#b5179e", "#2a9d5c"  # pairs for which the distributional hypothesis fails, holds
 STYLE = {
     "figure.dpi": 110,
-    "savefig.dpi": 150,
+    "savefig.dpi": 110,
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -85,8 +85,8 @@ def draw_every_seed(axes: Axes, results: xr.Dataset) -> None:
         lines[0].set_label(str(arm))
     best = float(results["best_loss"].sel(split="train"))
     axes.axhline(best, color="black", linestyle="--", linewidth=1, label=f"best reachable, {best:.3g}")
-    axes.set_ylim(best - 0.05, 1.5)
-    _finish(axes, "every seed's training loss", "loss, nat", steps, loc="upper right")
+    axes.set_ylim(best - 0.05, 1.6)
+    _finish(axes, "every seed's training loss", "loss, nat", steps, loc="upper right", ncols=3, fontsize=8)
 
 
 def draw_distribution(axes: Axes, results: xr.Dataset) -> None:
@@ -166,7 +166,11 @@ def write_csv(results: xr.Dataset, folder: Path) -> list[Path]:
     for pair in map(str, results["pair"].values):
         for name in ("log_odds", "log_odds_deviation"):
             evaluations[f"{name}_{pair.replace('-', '_')}"] = results[name].sel(pair=pair).values.ravel()
-    frames = {"steps": steps, "evaluations": evaluations, "tables": results[["input_table", "output_table"]].to_dataframe()}
+    frames = {
+        "steps": steps,
+        "evaluations": evaluations,
+        "tables": results[["input_table", "output_table"]].to_dataframe(),
+    }
     for name, frame in frames.items():
         frame.to_csv(folder / f"{name}.csv")
     return [folder / f"{name}.csv" for name in frames]

@@ -18,8 +18,6 @@ def periodic_cosine(learning_rate: float, eta_min: float, half_period: int) -> o
     return schedule
 
 
-def adamw(
-    schedule: optax.Schedule, *, weight_decay: float, b1: float, b2: float, eps: float
-) -> optax.GradientTransformation:
+def adamw(schedule: optax.Schedule, *, weight_decay: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """`torch.optim.AdamW` on every parameter; the decay is multiplied by the current learning rate."""
     return optax.adamw(schedule, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)

@@ -27,7 +27,11 @@ VARIABLES = {
     "train_accuracy": (("eval_step",), "1", "exact expected accuracy on the training split"),
     "valid_loss": (("eval_step",), "nat", "exact expected loss on the validation split"),
     "valid_accuracy": (("eval_step",), "1", "exact expected accuracy on the validation split"),
-    "log_odds": (("eval_step", "pair"), "nat", "expected ln p(second) - ln p(first) where the pair can stand, training"),
+    "log_odds": (
+        ("eval_step", "pair"),
+        "nat",
+        "expected ln p(second) - ln p(first) where the pair can stand, training",
+    ),
     "log_odds_deviation": (("eval_step", "pair"), "nat", "its standard deviation over these contexts"),
     "input_distance": (("step", "symbol", "symbol2"), "1", "Euclidean distance between rows of the input embedding"),
     "output_distance": (("step", "symbol", "symbol2"), "1", "Euclidean distance between rows of the output embedding"),
@@ -202,9 +206,7 @@ def _create_variables(file: h5netcdf.File) -> None:
         variable.attrs.update({"units": units, "long_name": long_name})
 
 
-def _fill(
-    file: h5netcdf.File, experiment: Experiment, arm: str, first_record: int, first_seed: int, records: dict
-) -> None:
+def _fill(file: h5netcdf.File, experiment: Experiment, arm: str, first_record: int, first_seed: int, records: dict) -> None:
     count, seeds = records["loss"].shape
     steps = (first_record + np.arange(count)) * experiment.record_every
     evaluations = np.searchsorted(experiment.eval_steps, steps)

@@ -1,8 +1,8 @@
 """`python -m jaxtie.run`: from a command line to a run folder with results, figures and summary."""
 
+import contextlib
 import dataclasses
 import importlib.util
-import math
 import os
 import platform
 import shlex
@@ -11,7 +11,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -71,7 +70,7 @@ def list_experiments(folder: Path) -> Iterator[str]:
         yield f"{path}  {load_experiment(path).claim}"
 
 
-@contextmanager
+@contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
     """SIGINT and SIGTERM fill the list instead of raising, so that no device state is lost; a second one raises."""
     received = []
@@ -89,11 +88,24 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def start_jax():
-    """Import jax with one CPU device per core that this process may use."""
+    """Import jax with a cache of compiled programs, and so that threads can use one CPU device at the same time.
+
+    The cache is where JAX_COMPILATION_CACHE_DIR says, else below the user's cache folder.
+    """
     import jax
 
-    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if jax.config.jax_compilation_cache_dir is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxtie"
+        with contextlib.suppress(OSError):  # it only saves time
+            cache.mkdir(parents=True, exist_ok=True)
+            jax.config.update("jax_compilation_cache_dir", str(cache))
     return jax
 
 
@@ -115,16 +127,16 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, *, quiet: boo
     from jaxtie import sweep
     from jaxtie.progress import Progress
 
-    mesh = sweep.seed_mesh(len(experiment.seeds), jax.devices())
-    config |= {"device": describe(mesh.devices.flat[0]), "devices": mesh.size, "block": sweep.block_size(mesh), "arms": {}}
+    workers = sweep.assign_workers(len(experiment.seeds), jax.devices(), cores())
+    config |= {"device": describe(workers[0]), "workers": len(workers), "arms": {}}
     with stop_signals() as stopped:
         for arm in experiment.arms:
             began = time.monotonic()
             best_loss = theory.best_loss(sweep.build_contexts(experiment.process, ordered=False)[0].joint_CxV)
             with Progress(arm, experiment.steps, len(experiment.seeds), best_loss, quiet=quiet) as progress:
-                program = sweep.compile_arm(experiment, arm, mesh)
+                program = sweep.compile_arm(experiment, arm, workers)
                 compiled, seed_steps = time.monotonic(), 0
-                for piece in sweep.run(program, experiment):
+                for piece in sweep.run(program, workers, experiment):
                     folder.append(arm, piece.first_record, piece.first_seed, piece.records)
                     records, seeds = piece.records["loss"].shape
                     seed_steps += records * seeds * experiment.record_every if piece.first_record else 0
@@ -132,6 +144,7 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, *, quiet: boo
                     if stopped:
                         break
             seconds = time.monotonic() - compiled
+            config["block"] = program.block
             config["arms"][arm] = {
                 "compile_seconds": round(compiled - began, 2),
                 "train_seconds": round(seconds, 2),
@@ -201,17 +214,19 @@ def plan(experiment: Experiment) -> None:
     from jaxtie import results, sweep
 
     members = len(experiment.seeds) * len(experiment.arms)
-    print(f"members   {members:,}: {len(experiment.seeds):,} seeds x {', '.join(experiment.arms)}, {experiment.steps:,} steps")
-    mesh = sweep.seed_mesh(len(experiment.seeds), jax.devices())
+    print(
+        f"members   {members:,}: {len(experiment.seeds):,} seeds x {', '.join(experiment.arms)}, {experiment.steps:,} steps"
+    )
+    workers = sweep.assign_workers(len(experiment.seeds), jax.devices(), cores())
     began = time.monotonic()
-    program = sweep.compile_arm(experiment, experiment.arms[0], mesh)
+    program = sweep.compile_arm(experiment, experiment.arms[0], workers)
     compile_seconds = time.monotonic() - began
-    per_record = sweep.seconds_per_record(program, experiment)
-    rounds = math.ceil(len(experiment.seeds) / program.round_size)
-    seconds = len(experiment.arms) * (compile_seconds + rounds * per_record * experiment.steps / experiment.record_every)
-    print(f"time      {seconds / 60:,.1f} min on {mesh.size} x {describe(mesh.devices.flat[0])}, as measured just now")
-    print(f"memory    {sweep.device_bytes(program, rounds) / 2**20:,.1f} MiB on the devices")
-    print(f"disk      {2 * results.size_in_bytes(experiment) / 2**20:,.1f} MiB at most, half of it until the end only")
+    train_seconds = sweep.seconds_per_record(program, workers, experiment) * experiment.steps / experiment.record_every
+    minutes = len(experiment.arms) * (compile_seconds + train_seconds) / 60
+    memory, disk = sweep.device_bytes(program, workers, experiment), 2 * results.size_in_bytes(experiment)
+    print(f"time      {minutes:,.1f} min on {len(workers)} x {describe(workers[0])}, as measured just now")
+    print(f"memory    {memory / 2**20:,.1f} MiB on the devices")
+    print(f"disk      {disk / 2**20:,.1f} MiB at most, half of it until the end only")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

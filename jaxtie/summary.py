@@ -136,9 +136,7 @@ def seed_table(results: xr.Dataset) -> Table:
             theory = float(results["theory_log_odds"].sel(pair=pair))
             header.append(f"{arm}: ln p({second})/p({first}) − {_number(theory)}")
             columns.append(end["log_odds"].sel(arm=arm, pair=pair).values - theory)
-    rows = [
-        (str(seed), *[_number(column[i]) for column in columns]) for i, seed in enumerate(results["seed"].values)
-    ]
+    rows = [(str(seed), *[_number(column[i]) for column in columns]) for i, seed in enumerate(results["seed"].values)]
     return Table(f"Per seed at step {step:,}", tuple(header), rows)
 
 

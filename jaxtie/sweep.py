@@ -1,28 +1,34 @@
-"""Many members at once: `vmap` over a block of seeds, a block per device, the host once a chunk.
+"""Many members at once: `vmap` over a block of seeds, blocks over devices, the host once a chunk.
 
-Training amplifies rounding, so members agree over a full run only if one and the same compiled program has made every
-one of their steps. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as among
-many, on one device as on several of the kind, in chunks of any length.
+Training amplifies rounding, so members agree over a full run only if one and the same program has made every one of their
+steps. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as among many, on one
+device as on several of the kind, in chunks of any length.
 """
 
+import dataclasses
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import SingleDeviceSharding
 
 from jaxtie import optim, train
 from jaxtie.config import Experiment, Process, Transformer
 from jaxtie.data import exor
+from jaxtie.lanes import lanes
 from jaxtie.models import transformer
 from jaxtie.models.masked_lm import MaskedLM
 
-BLOCK = {"cpu": 16, "gpu": 64, "tpu": 128}  # seeds in a block, per kind of device; by measurement
+BLOCK = {"cpu": 32, "gpu": 64, "tpu": 128}  # seeds in a block, per kind of device; the CPU's by measurement
+FAST = {"cpu": {"xla_cpu_prefer_vector_width": 512}}  # compiler options; no more than what the processor has is used
+ONCE = {"cpu": {"xla_backend_optimization_level": 0}}  # for what runs once, compilation is what takes time
 CHUNK = 64  # records in a chunk, at most
 
 Records = dict[str, np.ndarray]
@@ -38,8 +44,7 @@ def build_contexts(process: Process, *, ordered: bool) -> tuple[exor.Contexts, e
     """The exact laws of the training and the validation split."""
     strings = exor.split(process.length, process.all_strings, process.data_seed)
     return tuple(
-        exor.enumerate_contexts(bits, process.zeros, process.ones, ordered=ordered)
-        for bits in (strings.train, strings.valid)
+        exor.enumerate_contexts(bits, process.zeros, process.ones, ordered=ordered) for bits in (strings.train, strings.valid)
     )
 
 
@@ -56,18 +61,15 @@ def make_member(experiment: Experiment, arm: str) -> Member:
     process, optimiser = experiment.process, experiment.optimiser
     model = build_model(process, experiment.model, tied=arm == "tied")
     schedule = optim.periodic_cosine(optimiser.learning_rate, optimiser.eta_min, optimiser.half_period)
-    adamw = optim.adamw(
-        schedule, weight_decay=optimiser.weight_decay, b1=optimiser.b1, b2=optimiser.b2, eps=optimiser.eps
-    )
+    adamw = optim.adamw(schedule, weight_decay=optimiser.weight_decay, b1=optimiser.b1, b2=optimiser.b2, eps=optimiser.eps)
     bits = exor.split(process.length, process.all_strings, process.data_seed).train
-    train_contexts, valid_contexts = build_contexts(process, ordered=model.body.ordered)
+    contexts = build_contexts(process, ordered=model.body.ordered)
 
     def stream(seed):
-        key = jax.random.key(process.data_seed)
-        return jax.random.fold_in(key, seed) if experiment.data == "per-seed" else key
+        return exor.stream(process.data_seed, seed if experiment.data == "per-seed" else None)
 
-    def batch(key, step):
-        return exor.sample(jax.random.fold_in(key, step), bits, process.zeros, process.ones)
+    def batch(stream, step):
+        return exor.sample(stream, step, bits, process.zeros, process.ones)
 
     def start(seed):
         state = train.initial_state(model, adamw, jax.random.key(seed), process.length + 1)
@@ -75,22 +77,22 @@ def make_member(experiment: Experiment, arm: str) -> Member:
         return state, {"loss": loss, "accuracy": accuracy, **train.record(state), **evaluate(state)}
 
     def advance(state, seed, step):
-        key = stream(seed)
+        own_stream = stream(seed)
 
         def body(carry, at):
             state, total = carry
-            state, looked_at = train.step(model, adamw, state, batch(key, at), at)
+            state, looked_at = train.step(model, adamw, state, jax.lax.optimization_barrier(batch(own_stream, at)))
             return (state, jax.tree.map(jnp.add, total, looked_at)), None
 
         every = experiment.record_every
         zero = (jnp.float32(0), jnp.float32(0))
-        (state, total), _ = jax.lax.scan(body, (state, zero), step + jnp.arange(every, dtype=jnp.int32))
+        (new, total), _ = jax.lax.scan(body, (state, zero), step + jnp.arange(every, dtype=jnp.int32))
+        state = train.keep_finite(new, state, total[0], step + every)
         return state, {"loss": total[0] / every, "accuracy": total[1] / every, **train.record(state)}
 
     def evaluate(state):
         pairs = ((exor.X, exor.X + 1), (exor.A, exor.A + 1))
-        on_train = train.evaluate(model, state.params, train_contexts, pairs)
-        on_valid = train.evaluate(model, state.params, valid_contexts, pairs)
+        on_train, on_valid = train.evaluate(model, state.params, contexts, pairs)
         input_table, output_table = train.tables(state.params["embedding"])
         return {
             "train_loss": on_train["loss"],
@@ -107,57 +109,46 @@ def make_member(experiment: Experiment, arm: str) -> Member:
 
 
 class Program(NamedTuple):
-    """A compiled arm, for blocks of members: one round is a block on every device of the mesh."""
+    """A compiled arm, for blocks of members."""
 
-    start: Callable  # seeds -> states, records at step 0
-    advance: Callable  # states (donated), seeds, step, count, last -> states, `count` records in CHUNK places
-    mesh: jax.sharding.Mesh
+    start: Callable  # seeds -> states, records at step 0; on the first device
+    advance: dict[jax.Device, Callable]  # states (donated), seeds, step, count, last -> states, CHUNK records
     block: int
 
-    @property
-    def sharding(self) -> NamedSharding:
-        """Of anything whose first axis is a round's members."""
-        return NamedSharding(self.mesh, PartitionSpec("seeds"))
 
-    @property
-    def round_size(self) -> int:
-        """Members that run at the same time."""
-        return self.block * self.mesh.size
+def assign_workers(seeds: int, devices: Sequence[jax.Device], cores: int) -> list[jax.Device]:
+    """Where blocks are worked on at the same time: every device; the CPU as often as it has cores, a thread each.
 
-
-def block_size(mesh: jax.sharding.Mesh) -> int:
-    """Seeds in a block on the mesh's kind of device."""
-    return BLOCK[mesh.devices.flat[0].platform]
+    No more than there are blocks of seeds.
+    """
+    workers = [devices[0]] * cores if devices[0].platform == "cpu" and len(devices) == 1 else list(devices)
+    return workers[: -(-seeds // BLOCK[devices[0].platform])]
 
 
-def seed_mesh(seeds: int, devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
-    """A 1-D mesh over no more devices than there are blocks of seeds."""
-    size = min(len(devices), -(-seeds // BLOCK[devices[0].platform]))
-    return jax.make_mesh((size,), ("seeds",), axis_types=(AxisType.Auto,), devices=devices[:size])
+def compile_arm(experiment: Experiment, arm: str, devices: Sequence[jax.Device]) -> Program:
+    """Compile what an arm needs: nothing is compiled later, whatever the number of seeds and steps.
 
+    Each device has a program of its own, the same for all. One program partitioned over a mesh would be compiled by other
+    passes than the one for a single device, and then rounds differently.
+    """
+    platform, member = devices[0].platform, make_member(experiment, arm)
+    block, every, eval_every = BLOCK[platform], experiment.record_every, experiment.eval_every
 
-def compile_arm(experiment: Experiment, arm: str, mesh: jax.sharding.Mesh) -> Program:
-    """Compile what an arm needs: nothing is compiled later, whatever the number of seeds and steps."""
-    block = block_size(mesh)
-    member = make_member(experiment, arm)
-    blocks, chunks = PartitionSpec("seeds"), PartitionSpec(None, "seeds")
-    shard = partial(jax.shard_map, mesh=mesh, check_vma=False)
-    every, eval_every = experiment.record_every, experiment.eval_every
+    def advance_members(states, seeds, step):
+        if platform != "cpu":
+            return jax.vmap(member.advance, in_axes=(0, 0, None))(states, seeds, step)
+        members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, seeds))
+        advanced = lanes(lambda state, seed: member.advance(state, seed, step))(*members_last)
+        return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advanced)
 
     def next_record(states, seeds, step, last):
-        states, records = jax.vmap(member.advance, in_axes=(0, 0, None))(states, seeds, step)
+        states, records = advance_members(states, seeds, step)
         evaluate = jax.vmap(member.evaluate)
         skip = lambda states: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, states))
         due = ((step + every) % eval_every == 0) | (step + every == last)
         return states, {**records, **jax.lax.cond(due, evaluate, skip, states)}
 
-    @jax.jit
-    @partial(shard, in_specs=blocks, out_specs=(blocks, blocks))
-    def start(seeds):
-        return jax.vmap(member.start)(seeds)
-
     @partial(jax.jit, donate_argnums=0)
-    @partial(shard, in_specs=(blocks, blocks, PartitionSpec(), PartitionSpec(), PartitionSpec()), out_specs=(blocks, chunks))
     def advance(states, seeds, step, count, last):
         def body(i, carry):
             states, chunk = carry
@@ -168,33 +159,20 @@ def compile_arm(experiment: Experiment, arm: str, mesh: jax.sharding.Mesh) -> Pr
         chunk = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
         return jax.lax.fori_loop(0, count, body, (states, chunk))
 
-    sharded = NamedSharding(mesh, blocks)
-    seeds = jax.ShapeDtypeStruct((block * mesh.size,), jnp.uint32, sharding=sharded)
-    states = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharded), jax.eval_shape(start, seeds)[0]
-    )
-    scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    return Program(
-        start.lower(seeds).compile(), advance.lower(states, seeds, scalar, scalar, scalar).compile(), mesh, block
-    )
+    start = jax.jit(jax.vmap(member.start))
+    scalar, seeds = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((block,), jnp.uint32)
+    arguments = jax.eval_shape(start, seeds)[0], seeds
 
+    def lower(device):
+        on_device = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
+        return advance.lower(*jax.tree.map(lambda x: on_device(x.shape, x.dtype), arguments), scalar, scalar, scalar)
 
-def device_bytes(program: Program, rounds: int) -> int:
-    """Memory that the states of `rounds` rounds and the work on one of them take, over all devices."""
-    size = program.advance.memory_analysis()
-    one_device = rounds * size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes
-    return program.mesh.size * one_device
-
-
-def seconds_per_record(program: Program, experiment: Experiment) -> float:
-    """How long a round takes from one record to the next, by measurement."""
-    seeds = jax.device_put(np.arange(program.round_size, dtype=np.uint32), program.sharding)
-    states, _ = program.start(seeds)
-    scalars = [np.int32(x) for x in (0, 2, experiment.steps)]
-    states, records = jax.block_until_ready(program.advance(states, seeds, *scalars))
-    began = time.monotonic()
-    jax.block_until_ready(program.advance(states, seeds, *scalars))
-    return (time.monotonic() - began) / 2
+    with ThreadPoolExecutor() as pool:  # tracing holds Python's lock, compilation does not
+        lowered = {device: lower(device) for device in set(devices)}
+        compiled = {device: pool.submit(lowered[device].compile, FAST.get(platform)) for device in lowered}
+        start = start.lower(jax.ShapeDtypeStruct((block,), jnp.uint32, sharding=SingleDeviceSharding(devices[0])))
+        start = start.compile(ONCE.get(platform))
+        return Program(start, {device: future.result() for device, future in compiled.items()}, block)
 
 
 class Piece(NamedTuple):
@@ -205,49 +183,74 @@ class Piece(NamedTuple):
     records: Records
 
 
-def run(program: Program, experiment: Experiment, *, chunk_seconds: float = 1.0) -> Iterator[Piece]:
-    """Train all seeds of an arm, and hand out their records as they come: chunk after chunk, round after round.
+def run(
+    program: Program, workers: Sequence[jax.Device], experiment: Experiment, *, chunk_seconds: float = 1.0
+) -> Iterator[Piece]:
+    """Train all seeds of an arm, and hand out their records as they come: chunk after chunk, block after block.
 
-    The next round is under way while the caller has a piece in hand.
+    Every worker has work while the caller has a piece in hand.
 
     Args:
+      workers: see `assign_workers`.
       chunk_seconds: how long a piece should take; its number of records follows from the speed seen.
     """
-    size, every, last = program.round_size, experiment.record_every, experiment.steps
-    padded = [*experiment.seeds, *[experiment.seeds[-1]] * (-len(experiment.seeds) % size)]
-    rounds = [
-        jax.device_put(np.array(padded[i : i + size], np.uint32), program.sharding)
-        for i in range(0, len(padded), size)
-    ]
-    def piece(first_record: int, first_seed: int, count: int, records: dict[str, jax.Array]) -> Piece:
-        real = len(experiment.seeds) - first_seed  # the rest is padding
-        return Piece(first_record, first_seed, {k: v[:count, :real] for k, v in jax.device_get(records).items()})
+    block, every, last, seeds = program.block, experiment.record_every, experiment.steps, experiment.seeds
+    padded = np.array([*seeds, *[seeds[-1]] * (-len(seeds) % block)], np.uint32)
+    blocks = list(enumerate(zip(np.split(padded, len(padded) // block), itertools.cycle(workers))))
+    rounds = -(-len(blocks) // len(workers))
+
+    def piece(first_record: int, number: int, count: int, records: dict[str, jax.Array]) -> Piece:
+        real = len(seeds) - number * block  # the rest is padding
+        records = {name: value[:count, :real] for name, value in jax.device_get(records).items()}
+        return Piece(first_record, number * block, records)
 
     states = []
-    for number, seeds in enumerate(rounds):
-        state, records = program.start(seeds)
-        states.append(state)
-        yield piece(0, number * size, 1, {name: value[None] for name, value in records.items()})
+    for number, (block_seeds, device) in blocks:
+        state, records = program.start(block_seeds)
+        states.append(jax.device_put(state, device))
+        yield piece(0, number, 1, {name: value[None] for name, value in records.items()})
 
-    under_way = deque()  # at most two: one computed, one handed out
-    seconds_per_record, mark = chunk_seconds, time.monotonic()
+    def advance(number: int, previous: Future | None, *scalars: int) -> dict[str, jax.Array]:
+        block_seeds, device = blocks[number][1]
+        if previous:
+            wait([previous])
+        states[number], records = program.advance[device](states[number], block_seeds, *map(np.int32, scalars))
+        return records
 
-    def oldest() -> Piece:
-        nonlocal seconds_per_record, mark
-        finished = piece(*under_way.popleft())
-        mark, began = time.monotonic(), mark
-        seconds_per_record = (mark - began) / len(finished.records["loss"])
-        return finished
+    done, count, under_way, latest = 0, 1, deque(), {}
+    with ThreadPoolExecutor(len(workers)) as pool:
+        while done < last:
+            began = time.monotonic()
+            for number, _ in blocks:
+                latest[number] = pool.submit(advance, number, latest.get(number), done, count, last)
+                under_way.append((done // every + 1, number, count, latest[number]))
+                if len(under_way) > len(workers):
+                    *place, records = under_way.popleft()
+                    yield piece(*place, records.result())
+            while under_way and not done:  # the first chunk is there to see the speed
+                *place, records = under_way.popleft()
+                yield piece(*place, records.result())
+            done += count * every
+            seconds_per_record = (time.monotonic() - began) / count / rounds
+            count = min(max(1, int(chunk_seconds / seconds_per_record)), CHUNK, (last - done) // every)
+        for *place, records in under_way:
+            yield piece(*place, records.result())
 
-    done = 0
-    while done < last:
-        count = min(max(1, int(chunk_seconds / seconds_per_record)), CHUNK, (last - done) // every)
-        for number, seeds in enumerate(rounds):
-            scalars = (np.int32(done), np.int32(count), np.int32(last))
-            states[number], records = program.advance(states[number], seeds, *scalars)
-            under_way.append((done // every + 1, number * size, count, records))
-            if len(under_way) > 1:
-                yield oldest()
-        done += count * every
-    while under_way:
-        yield oldest()
+
+def seconds_per_record(program: Program, workers: Sequence[jax.Device], experiment: Experiment, records: int = 2) -> float:
+    """How long all blocks take from one record to the next, by measurement on a block per worker."""
+    seeds = tuple(range(program.block * len(workers)))
+    trial = dataclasses.replace(experiment, seeds=seeds, steps=(1 + records) * experiment.record_every)
+    for piece in run(program, workers, trial):
+        if piece.first_record <= 1:
+            began = time.monotonic()
+    rounds = -(-len(experiment.seeds) // len(seeds))
+    return rounds * (time.monotonic() - began) / records
+
+
+def device_bytes(program: Program, workers: Sequence[jax.Device], experiment: Experiment) -> int:
+    """Memory that the states of all members and the work on a block per worker take, over all devices."""
+    blocks = -(-len(experiment.seeds) // program.block)
+    sizes = [program.advance[device].memory_analysis() for device in workers]
+    work = sum(size.output_size_in_bytes + size.temp_size_in_bytes for size in sizes)
+    return work + blocks * sizes[0].argument_size_in_bytes

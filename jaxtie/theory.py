@@ -25,7 +25,7 @@ def best_loss(joint_CxV: np.ndarray) -> float:
 def log_odds(pair: tuple[float, float]) -> float:
     """ln p(second) - ln p(first) of two exchangeable symbols, in every context where they can stand (ln 9 for X-Y).
 
-    So it must be (output_second - output_first)·h for every such hidden state h. Infinite or NaN where one never occurs.
+    So it must be (output_second - output_first)·h for every such hidden state h. NaN where one of them never occurs.
     """
     first, second = pair
     if first == 0 or second == 0:

@@ -3,6 +3,7 @@
 A member is one seed of one arm. Functions here take one member; `jaxtie.sweep` batches them.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -16,7 +17,7 @@ from jaxtie.models.embedding import tables
 
 
 class State(NamedTuple):
-    """A member: parameters, optimiser state, and the step at which it diverged (-1: it has not)."""
+    """A member: parameters, optimiser state, and the record at which it had diverged (step; -1: it has not)."""
 
     params: dict
     opt_state: optax.OptState
@@ -31,9 +32,7 @@ def initial_state(model: nn.Module, optimiser: optax.GradientTransformation, key
 
 def loss_and_accuracy(model: nn.Module, params: dict, batch: Batch) -> tuple[jax.Array, jax.Array]:
     """Cross-entropy at the masked positions, nats, and share of likeliest symbols that are right; batch means."""
-    logits_BxPxV = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(
-        batch.tokens_BxL, batch.at_BxP
-    )
+    logits_BxPxV = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(batch.tokens_BxL, batch.at_BxP)
     # One-hot, not an indexed load: on every backend the cheaper of the two for a small vocabulary.
     target_BxPxV = jax.nn.one_hot(batch.target_BxP, logits_BxPxV.shape[-1], dtype=logits_BxPxV.dtype)
     top_BxP = jnp.max(logits_BxPxV, axis=-1)
@@ -44,22 +43,24 @@ def loss_and_accuracy(model: nn.Module, params: dict, batch: Batch) -> tuple[jax
 
 
 def step(
-    model: nn.Module, optimiser: optax.GradientTransformation, state: State, batch: Batch, at: jax.Array
+    model: nn.Module, optimiser: optax.GradientTransformation, state: State, batch: Batch
 ) -> tuple[State, tuple[jax.Array, jax.Array]]:
-    """One update, the `at`-th; returns the new state and the batch's loss and accuracy before it.
-
-    A member whose loss or parameters stop being finite stays for ever at its last finite state.
-    """
-    (loss, accuracy), gradient = jax.value_and_grad(lambda p: loss_and_accuracy(model, p, batch), has_aux=True)(
-        state.params
-    )
+    """One update; returns the new state and the batch's loss and accuracy before it."""
+    loss_of = lambda params: loss_and_accuracy(model, params, batch)
+    looked_at, gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params)
     updates, opt_state = optimiser.update(gradient, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    finite = jnp.isfinite(loss + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params)))
-    alive = (state.diverged_at < 0) & finite
-    keep = lambda new, old: jnp.where(alive, new, old)
-    diverged_at = jnp.where((state.diverged_at < 0) & ~finite, at, state.diverged_at)
-    return State(*jax.tree.map(keep, (params, opt_state), state[:2]), diverged_at), (loss, accuracy)
+    return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state), looked_at
+
+
+def keep_finite(new: State, old: State, loss: jax.Array, at: jax.Array) -> State:
+    """The new state, or for ever the old one of a member whose `loss` or parameters are not finite `at` this step.
+
+    It is enough to ask once a record: what has become infinite or NaN once does not become finite again.
+    """
+    finite = jnp.isfinite(loss + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(new.params)))
+    trains = new.diverged_at < 0
+    state = jax.tree.map(lambda new, old: jnp.where(trains & finite, new, old), new, old)
+    return state._replace(diverged_at=jnp.where(trains & ~finite, at, new.diverged_at))
 
 
 def distances(table_VxD: jax.Array) -> jax.Array:
@@ -78,27 +79,33 @@ def record(state: State) -> dict[str, jax.Array]:
 
 
 def evaluate(
-    model: nn.Module, params: dict, contexts: Contexts, pairs: tuple[tuple[int, int], ...]
-) -> dict[str, jax.Array]:
-    """Exact expectations over a split and every draw.
+    model: nn.Module, params: dict, splits: Sequence[Contexts], pairs: tuple[tuple[int, int], ...]
+) -> list[dict[str, jax.Array]]:
+    """Exact expectations over each split and every draw.
 
     Args:
       pairs: token ids (first, second) of symbols that spell the same bit.
 
     Returns:
-      `loss` in nats, `accuracy`; and one entry per pair, over the contexts where either can stand, of ln p(second) -
-      ln p(first): `log_odds`, its expectation, and `log_odds_deviation`, its standard deviation. The process has one
-      value in all of them (`jaxtie.theory.log_odds`), so a perfect model has deviation 0.
+      For each split `loss` in nats, `accuracy`; and one entry per pair, over the contexts where either can stand, of
+      ln p(second) - ln p(first): `log_odds`, its expectation, and `log_odds_deviation`, its standard deviation. The
+      process has one value in all of them (`jaxtie.theory.log_odds`), so a perfect model has deviation 0.
     """
-    logits_CxV = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at)[0])(
-        contexts.tokens_CxL, contexts.at_CxP
-    )
-    joint_CxV = jnp.asarray(contexts.joint_CxV, logits_CxV.dtype)
+    tokens_CxL, at_CxP = (np.concatenate(arrays) for arrays in zip(*(split[:2] for split in splits), strict=True))
+    logits_CxV = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at)[0])(tokens_CxL, at_CxP)
+    ends = np.cumsum([len(split.tokens_CxL) for split in splits])[:-1]
+    parts = zip(jnp.split(logits_CxV, ends), splits, strict=True)
+    return [_expectations(logits, split.joint_CxV, *np.array(pairs).T) for logits, split in parts]
+
+
+def _expectations(
+    logits_CxV: jax.Array, joint_CxV: np.ndarray, first_K: np.ndarray, second_K: np.ndarray
+) -> dict[str, jax.Array]:
+    joint_CxV = jnp.asarray(joint_CxV, logits_CxV.dtype)
     likeliest_CxV = jax.nn.one_hot(jnp.argmax(logits_CxV, axis=-1), logits_CxV.shape[-1], dtype=logits_CxV.dtype)
-    first, second = np.array(pairs).T
-    weight_CxK = joint_CxV[:, first] + joint_CxV[:, second]
+    weight_CxK = joint_CxV[:, first_K] + joint_CxV[:, second_K]
     weight_CxK /= jnp.sum(weight_CxK, axis=0, keepdims=True)
-    odds_CxK = logits_CxV[:, second] - logits_CxV[:, first]
+    odds_CxK = logits_CxV[:, second_K] - logits_CxV[:, first_K]
     odds_K = jnp.sum(weight_CxK * odds_CxK, axis=0)
     return {
         "loss": -jnp.sum(joint_CxV * jax.nn.log_softmax(logits_CxV)),

@@ -15,7 +15,8 @@ from jaxtie import figures, run
 from jaxtie.cli import parse_seeds
 from jaxtie.results import RunFolder
 
-TINY = ["--seeds", "3", "--steps", "200", "--record-every", "20", "--eval-every", "100"]
+OFTEN = ["--record-every", "20", "--eval-every", "100"]
+TINY = ["--seeds", "3", "--steps", "200", *OFTEN]
 
 
 def command(*arguments: str, **options) -> subprocess.CompletedProcess:
@@ -83,7 +84,7 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, capsys):
 def test_an_interrupted_run_leaves_what_was_recorded(tmp_path):
     folder = tmp_path / "run"
     process = subprocess.Popen(
-        [sys.executable, "-m", "jaxtie.run", "--seeds", "2", "--arms", "tied", "--out", str(folder)],
+        [sys.executable, "-m", "jaxtie.run", "--seeds", "2", "--arms", "tied", *OFTEN, "--out", str(folder)],
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     for line in process.stderr:

@@ -1,6 +1,8 @@
 """Seeds are independent: neither company, nor devices, nor chunks change a bit; and a sweep is the plain loop."""
 
 import dataclasses
+import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +14,20 @@ from jaxtie import optim, sweep, train
 from jaxtie.config import Experiment, Optimiser
 from jaxtie.data import exor
 
-SHORT = Experiment(steps=200, record_every=20, eval_every=100, seeds=tuple(range(20)))
+SHORT = Experiment(steps=200, record_every=20, eval_every=100, seeds=tuple(range(40)))
 
 
-def records(experiment: Experiment, arm: str, devices: int = 1, **options) -> dict[str, np.ndarray]:
-    """All records of an arm, arrays (records, seeds, ...)."""
-    program = sweep.compile_arm(experiment, arm, sweep.seed_mesh(len(experiment.seeds), jax.devices()[:devices]))
+@functools.cache
+def program(experiment: Experiment, arm: str, devices: int) -> sweep.Program:
+    return sweep.compile_arm(experiment, arm, jax.devices()[:devices])
+
+
+def records(experiment: Experiment, arm: str, *, devices: int = 1, threads: int = 1, **options) -> dict[str, np.ndarray]:
+    """All records of an arm, arrays (records, seeds, ...). Steps and seeds need no program of their own."""
+    workers = jax.devices()[:devices] * threads
+    of_any_length = dataclasses.replace(experiment, steps=SHORT.steps, seeds=SHORT.seeds)
     rounds = {}
-    for piece in sweep.run(program, experiment, **options):
+    for piece in sweep.run(program(of_any_length, arm, devices), workers, experiment, **options):
         rounds.setdefault(piece.first_seed, []).append(piece.records)
     joined = [{k: np.concatenate([r[k] for r in pieces]) for k in pieces[0]} for _, pieces in sorted(rounds.items())]
     return {k: np.concatenate([r[k] for r in joined], axis=1) for k in joined[0]}
@@ -41,6 +49,11 @@ def test_a_seed_alone_gives_the_bits_it_gives_among_many(arm_and_records):
     assert_same_bits(alone, {name: value[:, 17:18] for name, value in many.items()})
 
 
+def test_two_threads_give_the_bits_of_one(arm_and_records):
+    arm, one_thread = arm_and_records
+    assert_same_bits(records(SHORT, arm, threads=2), one_thread)
+
+
 def test_two_devices_give_the_bits_of_one(arm_and_records):
     if len(jax.devices()) < 2:
         pytest.skip("needs two devices; the tests ask for two CPU devices before the backend starts")
@@ -50,7 +63,7 @@ def test_two_devices_give_the_bits_of_one(arm_and_records):
 
 def test_length_of_chunks_changes_no_bit(arm_and_records):
     arm, usual = arm_and_records
-    assert_same_bits(records(SHORT, arm, chunk_seconds=0.0), usual)
+    assert_same_bits(records(SHORT, arm, chunk_seconds=1e-9), usual)
 
 
 def test_a_longer_run_begins_with_the_shorter_one(arm_and_records):
@@ -68,12 +81,11 @@ def test_a_sweep_is_the_plain_loop():
     adamw = optim.adamw(optim.periodic_cosine(5e-4, 1e-5, 10_000), weight_decay=0.1, b1=0.9, b2=0.999, eps=1e-12)
     bits = exor.split(process.length, process.all_strings, process.data_seed).train
     for seed in (0, 17):
-        state = train.initial_state(model, adamw, jax.random.key(seed), 8)
-        step = jax.jit(lambda state, batch, at: train.step(model, adamw, state, batch, at))
-        losses = []
+        state = jax.jit(lambda seed: train.initial_state(model, adamw, jax.random.key(seed), 8))(seed)
+        step = jax.jit(lambda state, batch: train.step(model, adamw, state, batch))
+        stream, losses = exor.stream(process.data_seed, seed), []
         for at in range(40):
-            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(14), seed), at)
-            state, (loss, _) = step(state, exor.sample(key, bits, process.zeros, process.ones), at)
+            state, (loss, _) = step(state, exor.sample(stream, at, bits, process.zeros, process.ones))
             losses.append(float(loss))
         np.testing.assert_allclose(swept["loss"][1:, seed], np.mean(np.reshape(losses, (2, 20)), axis=1), rtol=1e-5)
         np.testing.assert_allclose(swept["loss"][0, seed], losses[0], rtol=1e-6)
@@ -83,28 +95,34 @@ def test_a_sweep_is_the_plain_loop():
         np.testing.assert_allclose(swept["input_distance"][-1, seed, 0, 1], gap, rtol=1e-4)
 
 
-def test_arms_see_the_same_samples_and_seeds_do_not():
-    """The loss of a model that ignores its input tells which targets were drawn."""
-    per_seed, shared = (
-        [records(dataclasses.replace(SHORT, steps=20, seeds=(0, 1), data=data), arm) for arm in ("tied", "untied")]
-        for data in ("per-seed", "shared")
-    )
-    assert not np.array_equal(per_seed[0]["loss"][:, 0], shared[0]["loss"][:, 0])
-    np.testing.assert_array_equal(per_seed[0]["input_table"][0], per_seed[1]["input_table"][0])
+def test_one_stream_for_all_seeds_or_one_for_each():
+    """What a model sees first shows in the accuracy of the first batch, where the initial values are the same."""
+    start = {}
+    for data in ("per-seed", "shared"):
+        member = sweep.make_member(dataclasses.replace(SHORT, data=data), "tied")
+        start[data] = jax.jit(jax.vmap(lambda seed, member=member: member.start(seed)[1]["accuracy"]))(jnp.arange(9))
+    assert not np.array_equal(start["per-seed"], start["shared"])
+    streams = [np.asarray(exor.stream(14, seed)) for seed in (None, 0, 1)]
+    assert len({stream.tobytes() for stream in streams}) == 3
 
 
 def test_a_member_that_diverges_is_frozen_and_disturbs_nobody():
     model = sweep.build_model(SHORT.process, SHORT.model, tied=True)
     sgd = optax.sgd(1.0)
     bits = exor.split(7, False, 14).train
-    states = jax.vmap(lambda seed: train.initial_state(model, sgd, jax.random.key(seed), 8))(jnp.arange(3))
+    fresh = jax.vmap(lambda seed: train.initial_state(model, sgd, jax.random.key(seed), 8))
+    states = jax.jit(fresh)(jnp.arange(3))
     broken = states._replace(params=jax.tree.map(lambda x: x.at[1].mul(1e30), states.params))
-    batch = exor.sample(jax.random.key(0), bits, SHORT.process.zeros, SHORT.process.ones)
-    step = jax.jit(jax.vmap(lambda state, at: train.step(model, sgd, state, batch, at), in_axes=(0, None)))
+
+    @jax.jit
+    @partial(jax.vmap, in_axes=(0, None))
+    def advance(state, at):
+        new, (loss, _) = train.step(model, sgd, state, exor.sample(exor.stream(14, 0), at, bits, (0.1, 0.9), (0.5, 0.5)))
+        return train.keep_finite(new, state, loss, at)
+
     healthy, after = states, broken
     for at in range(5):
-        healthy, _ = step(healthy, at)
-        after, _ = step(after, at)
+        healthy, after = advance(healthy, at), advance(after, at)
     assert after.diverged_at.tolist() == [-1, 0, -1]
     for got, before, other in zip(*map(jax.tree.leaves, (after.params, broken.params, healthy.params)), strict=True):
         np.testing.assert_array_equal(got[1], before[1])
@@ -112,7 +130,11 @@ def test_a_member_that_diverges_is_frozen_and_disturbs_nobody():
 
 
 def test_a_learning_rate_that_is_too_high_is_reported():
-    wild = dataclasses.replace(SHORT, steps=100, seeds=(0, 1), optimiser=Optimiser(learning_rate=1e30, eta_min=0))
-    seen = records(wild, "untied")
-    assert (seen["diverged_at"][-1] >= 0).all()
-    assert np.isfinite(seen["input_table"]).all()
+    wild = dataclasses.replace(SHORT, optimiser=Optimiser(learning_rate=1e30, eta_min=0))
+    member = sweep.make_member(wild, "untied")
+    state, _ = jax.jit(member.start)(3)
+    advance = jax.jit(member.advance)
+    for step in (0, 20):
+        state, seen = advance(state, 3, step)
+        assert seen["diverged_at"] == 20
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))

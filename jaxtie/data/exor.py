@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.random import threefry_2x32
 
 X, A, EVEN, MASK = 0, 2, 4, 6  # token ids; Y, B and the odd label follow X, A and EVEN
 VOCABULARY = 7
@@ -56,16 +57,29 @@ def split(length: int, all_strings: bool, data_seed: int) -> Split:
     return Split(bits[:train], bits[train : train + valid], bits[train + valid :])
 
 
-def sample(key: jax.Array, bits_Bxn: np.ndarray, zeros: jax.Array, ones: jax.Array) -> Batch:
-    """Spell and mask each string once.
+def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> jax.Array:
+    """The key of a seed's own stream of samples, or with `seed` None of the stream that all share; uint32[2]."""
+    key = jax.random.key(data_seed, impl="threefry2x32")
+    return jax.random.key_data(key if seed is None else jax.random.fold_in(key, seed))
+
+
+def sample(stream: jax.Array, step: jax.typing.ArrayLike, bits_Bxn: np.ndarray, zeros: jax.Array, ones: jax.Array) -> Batch:
+    """Spell and mask each string once: the same batch for the same stream and step, always.
+
+    The generator is used by its counter, (step, place): no key is derived for a step, and all of its 64 bits count.
 
     Args:
-      key: a typed key.
+      stream: see `stream`.
+      step: 0 or more.
       bits_Bxn: the strings.
       zeros, ones: (p(X), p(Y)) and (p(A), p(B)). Draws have 16 bits: probabilities are met to 2^-17.
     """
     size, length = bits_Bxn.shape
-    draw = jax.random.bits(key, (size, length + 1), jnp.uint16).astype(jnp.int32)  # half the cost of 32-bit draws
+    blocks = -(-size * (length + 1) // 4)
+    counter = jnp.concatenate([jnp.full(blocks, step, jnp.uint32), jnp.arange(blocks, dtype=jnp.uint32)])
+    words = threefry_2x32(stream, counter)
+    draws = jnp.concatenate([words >> 16, words & 0xFFFF])[: size * (length + 1)].astype(jnp.int32)
+    draw = draws.reshape(length + 1, size).T
     threshold = jnp.round(jnp.stack([zeros[0], ones[0]]) * 2**16).astype(jnp.int32)
     second = draw[:, :length] >= jnp.where(bits_Bxn == 0, threshold[0], threshold[1])
     symbols = np.where(bits_Bxn == 0, X, A) + second

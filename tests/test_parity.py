@@ -1,0 +1,162 @@
+"""The same weights and batches give what PyTorch gives: logits, loss, gradients, 500 updates, exact evaluation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from jaxtie import optim, sweep, train
+from jaxtie.config import Optimiser, Process, Transformer
+from jaxtie.data import exor
+
+torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'")
+import torch_reference as reference  # noqa: E402
+
+PROCESS = Process()
+SMALL = Transformer(layers=1, heads=1, width=4, feedforward=4)
+MEDIUM = Transformer(layers=2, heads=1, width=32, feedforward=32)
+TWO_HEADS = Transformer(layers=1, heads=2, width=8, feedforward=16)
+CASES = {
+    "small-tied": (SMALL, True),
+    "small-untied": (SMALL, False),
+    "medium-tied": (MEDIUM, True),
+    "medium-untied": (MEDIUM, False),
+    "two-heads-untied": (TWO_HEADS, False),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sums in one order; and threads cost more than they save on models of this size."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def batches():
+    """What 500 steps train on."""
+    bits = exor.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).train
+    draw = jax.jit(jax.vmap(lambda step: exor.sample(exor.stream(14, 6), step, bits, PROCESS.zeros, PROCESS.ones)))
+    return jax.device_get(draw(jnp.arange(500)))
+
+
+def both(case: str, dtype: str, *, noise: float = 0.2, seed: int = 5):
+    """The model in JAX, parameters, and the model in torch with the same: every leaf at random, no two layers alike."""
+    config, tied = CASES[case]
+    torch.manual_seed(5)
+    sizes = {"layers": config.layers, "heads": config.heads, "width": config.width, "feedforward": config.feedforward}
+    twin = reference.Reference(**sizes, tied=tied)
+    rng = np.random.default_rng(seed)
+    noisy = lambda leaf: (leaf + noise * rng.standard_normal(leaf.shape)).astype(dtype)
+    params = jax.tree.map(noisy, reference.parameters(twin))
+    return sweep.build_model(PROCESS, config, tied=tied), params, reference.load(twin, params)
+
+
+def logits(model, params: dict, batch: exor.Batch) -> jax.Array:
+    return jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(batch.tokens_BxL, batch.at_BxP)
+
+
+def deviation(ours: dict, theirs: dict) -> float:
+    """The worst difference in a leaf, relative to the leaf's largest value."""
+    ours, theirs = flatten_dict(ours), flatten_dict(theirs)
+    assert ours.keys() == theirs.keys()
+    worst = 0.0
+    for path, leaf in theirs.items():
+        mine = np.asarray(ours[path])
+        assert mine.dtype == leaf.dtype and mine.shape == leaf.shape, path
+        if path[-1] == "in_proj_bias":  # the key bias has gradient 0: what it does is rounding, and changes nothing
+            mine, leaf = (np.delete(bias.reshape(3, -1), 1, axis=0) for bias in (mine, leaf))
+        worst = max(worst, np.max(np.abs(mine - leaf)) / np.max(np.abs(leaf)))
+    return worst
+
+
+IN_FLOAT64 = [(case, "float64") for case in CASES]
+IN_FLOAT32 = [(case, "float32") for case in CASES if case != "two-heads-untied"]
+
+
+@pytest.mark.parametrize(("case", "dtype"), IN_FLOAT64 + IN_FLOAT32)
+def test_logits_loss_and_gradients(case, dtype, batches):
+    model, params, twin = both(case, dtype)
+    batch = exor.Batch(*(array[0] for array in batches))
+
+    @jax.jit
+    def look(params):
+        gradient_of = jax.value_and_grad(lambda p: train.loss_and_accuracy(model, p, batch)[0])
+        return logits(model, params, batch), *gradient_of(params)
+
+    with jax.enable_x64(dtype == "float64"):
+        logits_BxPxV, loss, gradient = jax.device_get(look(params))
+
+    tokens, at, target = reference.tensors(batch)
+    expected = twin.loss(tokens, at, target)
+    expected.backward()
+    tolerance = {"float64": 1e-9, "float32": 1e-4}[dtype]
+    np.testing.assert_allclose(loss, expected.item(), rtol=tolerance)
+    assert deviation({"logits": logits_BxPxV}, {"logits": twin(tokens, at).detach().numpy()}) < tolerance
+    assert deviation(gradient, reference.gradients(twin)) < tolerance
+
+
+@pytest.mark.parametrize(("case", "dtype"), IN_FLOAT64 + IN_FLOAT32)
+def test_500_updates(case, dtype, batches):
+    model, params, twin = both(case, dtype)
+    o = Optimiser()
+    schedule = optim.periodic_cosine(o.learning_rate, o.eta_min, o.half_period)
+    adamw = optim.adamw(schedule, weight_decay=o.weight_decay, b1=o.b1, b2=o.b2, eps=o.eps)
+    last = exor.Batch(*(array[-1] for array in batches))
+
+    @jax.jit
+    def train_all(params, batches):
+        state = train.State(params, adamw.init(params), jnp.int32(-1))
+        state, (loss_T, _) = jax.lax.scan(lambda s, batch: train.step(model, adamw, s, batch), state, batches)
+        return state.params, loss_T, logits(model, state.params, last)
+
+    with jax.enable_x64(dtype == "float64"):
+        trained, loss_T, logits_BxPxV = jax.device_get(train_all(params, batches))
+
+    optimiser = torch.optim.AdamW(twin.parameters(), lr=5e-4, betas=(0.9, 0.999), eps=1e-12, weight_decay=0.1)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=10_000, eta_min=1e-5)
+    expected_T = []
+    for batch in zip(*reference.tensors(batches)):
+        optimiser.zero_grad()
+        loss = twin.loss(*batch)
+        loss.backward()
+        optimiser.step()
+        cosine.step()
+        expected_T.append(loss.item())
+
+    assert deviation(params, reference.parameters(twin)) > 0.02  # it did train
+    if dtype == "float64":  # in float32 the parameters drift along directions that change nothing
+        assert deviation(trained, reference.parameters(twin)) < 1e-9
+    tolerance = {"float64": 1e-9, "float32": 1e-4}[dtype]
+    np.testing.assert_allclose(loss_T, expected_T, rtol=tolerance)
+    tokens, at, _ = reference.tensors(last)
+    assert deviation({"logits": logits_BxPxV}, {"logits": twin(tokens, at).detach().numpy()}) < tolerance
+
+
+@pytest.mark.parametrize("case", ["small-tied", "small-untied"])
+def test_exact_evaluation(case, x64):
+    """Torch sees every ordered context, jaxtie each multiset once."""
+    model, params, twin = both(case, "float64", noise=1.0, seed=8)
+    valid = exor.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).valid
+    ordered, merged = (exor.enumerate_contexts(valid, PROCESS.zeros, PROCESS.ones, ordered=o) for o in (True, False))
+    (ours,) = jax.jit(lambda p: train.evaluate(model, p, [merged], ((0, 1), (2, 3))))(params)
+
+    tokens, at = reference.tensors(ordered[:2])
+    joint_CxV = torch.tensor(ordered.joint_CxV)
+    with torch.no_grad():
+        logits_CxV = twin(tokens, at)[:, 0]
+    loss = torch.nn.functional.cross_entropy(logits_CxV, joint_CxV, reduction="sum")  # targets: joint probabilities
+    right_C = joint_CxV.gather(1, logits_CxV.argmax(1, keepdim=True))
+    np.testing.assert_allclose(ours["loss"], loss, rtol=1e-9)
+    np.testing.assert_allclose(ours["accuracy"], right_C.sum(), rtol=1e-9)
+    assert 0.01 < ours["accuracy"] < 0.5  # neither always wrong, as fresh models can be, nor perfect
+    for pair, (first, second) in enumerate([(0, 1), (2, 3)]):
+        weight_C = (joint_CxV[:, first] + joint_CxV[:, second]).numpy()
+        odds_C = (logits_CxV[:, second] - logits_CxV[:, first]).numpy()
+        mean = np.average(odds_C, weights=weight_C)
+        np.testing.assert_allclose(ours["log_odds"][pair], mean, rtol=1e-9)
+        variance = np.average((odds_C - mean) ** 2, weights=weight_C)
+        np.testing.assert_allclose(ours["log_odds_deviation"][pair], variance**0.5, rtol=1e-9)
