@@ -83,7 +83,7 @@ def _apply(equation: JaxprEqn, size: int, operands: Sequence[Value]) -> list[Val
         inner = next(parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters)
         return _evaluate(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), size, operands)
     if name == "scan":
-        return _scan(size, operands, **parameters)
+        return _scan(size, operands, equation)
     if name in RULES:
         results = RULES[name](size, operands, **parameters)
     elif name in TRANSCENDENTAL:
@@ -123,8 +123,15 @@ def _add(terms: Sequence[jax.Array]) -> jax.Array:
     return functools.reduce(operator.add, terms)
 
 
-def _scan(size, operands, *, jaxpr, num_consts, num_carry, length, reverse, unroll, **_) -> list[Value]:
+def _scan(size: int, operands: Sequence[Value], equation: JaxprEqn) -> list[Value]:
     """Carries are all given the member axis: what is carried from step to step is a member's own."""
+    jaxpr, parameters = equation.params["jaxpr"], equation.params
+    # Which operand is what is told by shapes (names of the parameters change between versions of JAX): what is scanned
+    # has an axis more outside than inside.
+    rank = lambda variable: len(variable.aval.shape)
+    num_xs = sum(rank(outer) > rank(inner) for outer, inner in zip(equation.invars, jaxpr.jaxpr.invars, strict=True))
+    num_carry = sum(rank(outer) == rank(inner) for outer, inner in zip(equation.outvars, jaxpr.jaxpr.outvars, strict=True))
+    num_consts = len(operands) - num_carry - num_xs
     consts, carry, xs = operands[:num_consts], operands[num_consts:][:num_carry], operands[num_consts + num_carry :]
 
     def body(carry, slices):
@@ -133,7 +140,12 @@ def _scan(size, operands, *, jaxpr, num_consts, num_carry, length, reverse, unro
         results = [_spread(value, size) for value in results]
         return results[:num_carry], results[num_carry:]
 
-    carry, ys = lax.scan(body, [_spread(value, size) for value in carry], [array for array, _ in xs], length, reverse, unroll)
+    carry, ys = lax.scan(
+        body,
+        [_spread(value, size) for value in carry],
+        [array for array, _ in xs],
+        *(parameters[name] for name in ("length", "reverse", "unroll")),
+    )
     return [(array, True) for array in (*carry, *ys)]
 
 

@@ -90,7 +90,7 @@ def stop_signals() -> Iterator[list[int]]:
 
 def cores() -> int:
     """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def start_jax():
@@ -237,6 +237,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"jaxtie: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"jaxtie: {error.filename or 'output'}: {error.strerror}; what was recorded before is kept", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -257,7 +260,7 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
                 f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; "
                 "choose another --out, or --overwrite it"
             )
-        if earlier["finished"] and not options.dry_run:
+        if earlier.get("finished") and not options.dry_run:
             show(folder)
             return 0
     if options.dry_run:

@@ -34,7 +34,7 @@ CHUNK = 64  # records in a chunk, at most
 Records = dict[str, np.ndarray]
 
 
-def build_model(process: Process, config: Transformer, *, tied: bool) -> MaskedLM:
+def build_model(config: Transformer, *, tied: bool) -> MaskedLM:
     """The model of an arm."""
     body = transformer.Transformer(config.layers, config.heads, config.feedforward, config.independent_layers)
     return MaskedLM(exor.VOCABULARY, config.width, exor.MASK, body, tied)
@@ -59,7 +59,7 @@ class Member(NamedTuple):
 def make_member(experiment: Experiment, arm: str) -> Member:
     """Close over all that is static in an arm."""
     process, optimiser = experiment.process, experiment.optimiser
-    model = build_model(process, experiment.model, tied=arm == "tied")
+    model = build_model(experiment.model, tied=arm == "tied")
     schedule = optim.periodic_cosine(optimiser.learning_rate, optimiser.eta_min, optimiser.half_period)
     adamw = optim.adamw(schedule, weight_decay=optimiser.weight_decay, b1=optimiser.b1, b2=optimiser.b2, eps=optimiser.eps)
     bits = exor.split(process.length, process.all_strings, process.data_seed).train
@@ -167,7 +167,8 @@ def compile_arm(experiment: Experiment, arm: str, devices: Sequence[jax.Device])
         on_device = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
         return advance.lower(*jax.tree.map(lambda x: on_device(x.shape, x.dtype), arguments), scalar, scalar, scalar)
 
-    with ThreadPoolExecutor() as pool:  # tracing holds Python's lock, compilation does not
+    # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's lock, compiling does not.
+    with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
         lowered = {device: lower(device) for device in set(devices)}
         compiled = {device: pool.submit(lowered[device].compile, FAST.get(platform)) for device in lowered}
         start = start.lower(jax.ShapeDtypeStruct((block,), jnp.uint32, sharding=SingleDeviceSharding(devices[0])))

@@ -60,7 +60,7 @@ def test_what_is_closed_over_is_not_mapped(x64):
 )
 def test_samples_loss_and_gradients_are_those_of_vmap(config, tied, x64):
     process = Process()
-    model = sweep.build_model(process, config, tied=tied)
+    model = sweep.build_model(config, tied=tied)
     bits = exor.split(7, False, 14).train
     initial = lambda seed: model.init(jax.random.key(seed), jnp.zeros(8, int), jnp.zeros(1, int))["params"]
     params = jax.jit(jax.vmap(initial, out_axes=-1))(jnp.arange(MEMBERS))

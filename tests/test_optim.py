@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxtie import optim, sweep
-from jaxtie.config import Process, Transformer
+from jaxtie.config import Transformer
 
 RATES = {"learning_rate": 5e-4, "eta_min": 1e-5, "half_period": 10_000}
 
@@ -43,7 +43,7 @@ def test_float32_schedule_repeats_bit_by_bit(periods):
 
 def test_adamw_decays_every_leaf_by_the_current_rate(x64):
     """With gradient 0 Adam's own part is 0, so what is left is the decay: on tables, norms and biases alike."""
-    model = sweep.build_model(Process(), Transformer(), tied=False)
+    model = sweep.build_model(Transformer(), tied=False)
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
     params = jax.tree.map(lambda leaf: jnp.asarray(np.random.default_rng(0).normal(size=leaf.shape)), shapes)
     schedule = lambda step: jnp.where(step == 0, 0.5, 0.25)
@@ -53,4 +53,4 @@ def test_adamw_decays_every_leaf_by_the_current_rate(x64):
     for kept in (1 - 0.05, (1 - 0.05) * (1 - 0.025)):
         updates, state = update(zero, state, now)
         now = jax.tree.map(jnp.add, now, updates)
-        jax.tree.map(lambda new, old: np.testing.assert_allclose(new, kept * old, rtol=1e-15), now, params)
+        jax.tree.map(lambda new, old, kept=kept: np.testing.assert_allclose(new, kept * old, rtol=1e-15), now, params)

@@ -52,7 +52,7 @@ def both(case: str, dtype: str, *, noise: float = 0.2, seed: int = 5):
     rng = np.random.default_rng(seed)
     noisy = lambda leaf: (leaf + noise * rng.standard_normal(leaf.shape)).astype(dtype)
     params = jax.tree.map(noisy, reference.parameters(twin))
-    return sweep.build_model(PROCESS, config, tied=tied), params, reference.load(twin, params)
+    return sweep.build_model(config, tied=tied), params, reference.load(twin, params)
 
 
 def logits(model, params: dict, batch: exor.Batch) -> jax.Array:

@@ -77,7 +77,7 @@ def test_a_sweep_is_the_plain_loop():
     experiment = dataclasses.replace(SHORT, steps=40)
     swept = records(experiment, "untied")
     process = experiment.process
-    model = sweep.build_model(process, experiment.model, tied=False)
+    model = sweep.build_model(experiment.model, tied=False)
     adamw = optim.adamw(optim.periodic_cosine(5e-4, 1e-5, 10_000), weight_decay=0.1, b1=0.9, b2=0.999, eps=1e-12)
     bits = exor.split(process.length, process.all_strings, process.data_seed).train
     for seed in (0, 17):
@@ -107,7 +107,7 @@ def test_one_stream_for_all_seeds_or_one_for_each():
 
 
 def test_a_member_that_diverges_is_frozen_and_disturbs_nobody():
-    model = sweep.build_model(SHORT.process, SHORT.model, tied=True)
+    model = sweep.build_model(SHORT.model, tied=True)
     sgd = optax.sgd(1.0)
     bits = exor.split(7, False, 14).train
     fresh = jax.vmap(lambda seed: train.initial_state(model, sgd, jax.random.key(seed), 8))

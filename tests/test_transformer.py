@@ -22,7 +22,7 @@ MEDIUM = Transformer(layers=2, heads=1, width=32, feedforward=32)
 
 def initial(config: Transformer, *, tied: bool, seeds: int) -> dict:
     """Initial parameters, flat, of many seeds."""
-    model = sweep.build_model(PROCESS, config, tied=tied)
+    model = sweep.build_model(config, tied=tied)
     start = lambda key: model.init(key, jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
     return flatten_dict(jax.device_get(jax.jit(jax.vmap(start))(jax.random.split(jax.random.key(0), seeds))), sep="/")
 
@@ -87,7 +87,7 @@ def test_tied_and_untied_start_from_the_same_values(small):
 
 
 def random_params(config: Transformer) -> dict:
-    model = sweep.build_model(PROCESS, config, tied=False)
+    model = sweep.build_model(config, tied=False)
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape)), shapes)
@@ -99,7 +99,7 @@ def forms(config: Transformer) -> dict:
 
     Two entries that never occur make the vocabulary longer than the sequence, which is what selects the token form.
     """
-    bag = sweep.build_model(PROCESS, config, tied=False)
+    bag = sweep.build_model(config, tied=False)
     token = MaskedLM(9, config.width, exor.MASK, bag.body)
     pad = lambda table: jnp.pad(table, ((0, 2), (0, 0)), constant_values=3.0)
     padded = lambda params: {**params, "embedding": jax.tree.map(pad, params["embedding"])}
