@@ -25,7 +25,7 @@ class Progress:
     def __init__(self, arm: str, steps: int, seeds: int, best_loss: float, *, quiet: bool):
         self.arm, self.steps, self.seeds, self.best_loss = arm, steps, seeds, best_loss
         self.quiet, self.live = quiet, None
-        self._began = self._shown = time.monotonic()
+        self._shown = time.monotonic()
         self._done = self._first = None
 
     def __enter__(self) -> "Progress":

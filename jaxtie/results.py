@@ -93,7 +93,7 @@ class RunFolder:
         except NotADirectoryError as error:
             raise UserError(f"{self.path}: not a folder; choose another --out") from error
         except (ValueError, KeyError, TypeError, OSError) as error:
-            raise UserError(f"{self._config}: cannot be read as a run's configuration ({error})") from error
+            raise UserError(f"{self._config}: cannot be read as a run's configuration ({error}); remove it") from error
         return config
 
     def differences(self, experiment: Experiment, config: dict) -> list[str]:

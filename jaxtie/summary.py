@@ -53,7 +53,7 @@ def _quantiles(values: np.ndarray) -> str:
 
 def last_step(results: xr.Dataset) -> int:
     """The last step that every member has reached with an exact evaluation."""
-    reached = np.isfinite(results["train_loss"]).all(("arm", "seed")) | (results["diverged_at"] >= 0).any()
+    reached = np.isfinite(results["train_loss"]).all(("arm", "seed"))  # a frozen member's loss stays finite
     return int(results["eval_step"][reached].max()) if reached.any() else 0
 
 
