@@ -50,7 +50,23 @@ def _positive(text: str) -> int:
     raise ValueError(f"{text!r}: expected a positive integer")
 
 
-def _data_seed(text: str) -> int:
+def _seconds(text: str) -> float:
+    try:
+        if math.isfinite(seconds := float(text)) and seconds > 0:
+            return seconds
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r}: expected a number of seconds above 0")
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16:
+        return text
+    raise ValueError(f"{text!r}: expected HOST:PORT, such as 10.0.0.1:4000")
+
+
+def _from_0(text: str) -> int:
     try:
         return _natural(text)
     except ValueError:
@@ -120,7 +136,7 @@ class RunOptions:
     """Steps between two exact evaluations; a multiple of --record-every."""
     data: Annotated[str | None, _value("per-seed|shared", _stream, _main(MAIN.data))] = None
     """A stream of samples for each seed, shared by its arms, or one for all seeds."""
-    data_seed: Annotated[int | None, _value("SEED", _data_seed, _main(MAIN.process.data_seed))] = None
+    data_seed: Annotated[int | None, _value("SEED", _from_0, _main(MAIN.process.data_seed))] = None
     """Seed of the split and of the streams of samples."""
     zeros: Annotated[tuple[float, float] | None, _value("P,P", _probabilities, _main("0.1,0.9"))] = None
     """Probabilities of X and of Y for a zero."""
@@ -132,6 +148,17 @@ class RunOptions:
     """Draw every layer's initial values anew, instead of cloning the first as PyTorch does."""
     out: Annotated[Path | None, _value("DIR", Path, "runs/NAME")] = None
     """Folder for configuration, results, figures and summary."""
+    checkpoint_every: Annotated[float, _value("SECONDS", _seconds)] = 60.0
+    """Seconds of training between two checkpoints; a run that was killed goes on from the last one."""
+    distributed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Be one of several processes, each started by the same command; only the first writes. SLURM, Kubernetes and TPU
+    pods are found by JAX; elsewhere give the next three."""
+    coordinator: Annotated[str | None, _value("HOST:PORT", _address, "found by JAX")] = None
+    """Where the first process is, and a free port there."""
+    process_count: Annotated[int | None, _value("N", _positive, "found by JAX")] = None
+    """How many processes there are."""
+    process_index: Annotated[int | None, _value("I", _from_0, "found by JAX")] = None
+    """Which one this is, from 0."""
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Remove what a run left in DIR and start anew."""
     dry_run: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -175,7 +202,19 @@ def parse_run(arguments: Sequence[str]) -> RunOptions:
       UserError: with one line that names the option, what was given and what was expected.
       SystemExit: after `--help`.
     """
-    return _parse(RunOptions, "jaxtie.run", arguments)
+    options = _parse(RunOptions, "jaxtie.run", arguments)
+    place = {"--coordinator": options.coordinator, "--process-count": options.process_count}
+    place["--process-index"] = options.process_index
+    given = [name for name, value in place.items() if value is not None]
+    if given and not options.distributed:
+        raise UserError(f"{given[0]}: expected with --distributed only")
+    if given and len(given) < len(place):
+        raise UserError(f"{given[0]}: expected {', '.join(place)} together, or none of them")
+    if given and options.process_index >= options.process_count:
+        raise UserError(
+            f"--process-index {options.process_index}: expected less than --process-count {options.process_count}"
+        )
+    return options
 
 
 def parse_figures(arguments: Sequence[str]) -> FiguresOptions:

@@ -1,23 +1,29 @@
 """The run folder: configuration, records as they come, the labelled dataset. Imports no jax.
 
 While a run goes on its records are appended as small files below `records/`, each written under another name and then
-renamed; at its end, or when it is interrupted, they become one NetCDF-4 file, `results.nc`.
+renamed; at its end, or when it is interrupted, they become one NetCDF-4 file, `results.nc`. A run that goes on cuts them
+back to its checkpoint, and makes such files of the `results.nc` of a finished one that it extends.
 """
 
+import itertools
 import json
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import filelock
 import h5netcdf
 import numpy as np
 import xarray as xr
 
 from jaxtie.config import Experiment, UserError
+
+LOCK = ".lock"
 
 # name -> (dimensions after arm and seed, units, what it is)
 VARIABLES = {
@@ -72,6 +78,21 @@ def differing_fields(new: dict, old: dict, prefix: str = "") -> list[str]:
     return names
 
 
+class _Part(NamedTuple):
+    """A file of records of some members, as its name tells: from which record on, how many, of which first seed."""
+
+    path: Path
+    arm: str
+    first_record: int
+    count: int
+    first_seed: int
+
+    @classmethod
+    def read(cls, path: Path) -> "_Part":
+        arm, *numbers, _ = path.name.split(".")
+        return cls(path, arm, *map(int, numbers))
+
+
 class RunFolder:
     """One run's files. Creating the object touches nothing."""
 
@@ -80,6 +101,7 @@ class RunFolder:
         self.results = path / "results.nc"
         self.figures = path / "figures"
         self.summary = path / "summary.md"
+        self.checkpoints = path / "checkpoints"
         self._config = path / "config.json"
         self._records = path / "records"
 
@@ -101,34 +123,101 @@ class RunFolder:
         new, old = json.loads(json.dumps(experiment.as_dict())), config["experiment"]
         return differing_fields(new | {"claim": ""}, old | {"claim": ""})
 
-    def create(self, config: dict) -> None:
-        """Make the folder and write its configuration; what an earlier run left there is removed first."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder, and keep other runs from writing to it; the lock dies with the process.
+
+        Raises:
+          UserError: where another run writes, the folder holds other files than a run's, or cannot be written.
+        """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if not self._config.exists() and any(self.path.iterdir()):
+            if self.path.is_dir() and not self._config.exists() and set(os.listdir(self.path)) - {LOCK}:
                 raise UserError(f"--out {self.path}: holds other files than a run's; choose an empty or a new folder")
-            for leftover in (self._records, self.figures):
-                if leftover.exists():
-                    shutil.rmtree(leftover)
-            for leftover in (self.results, self.summary):
-                leftover.unlink(missing_ok=True)
-            self.write_config(config)
-            self._records.mkdir()
-        except OSError as error:
-            raise UserError(f"--out {self.path}: cannot be written ({error.strerror}); choose another folder") from error
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(self.path / LOCK, timeout=0)
+            lock.acquire()
+        except filelock.Timeout as error:
+            raise UserError(
+                f"--out {self.path}: another run is writing there; wait for it or choose another folder"
+            ) from error
+        except (OSError, NotImplementedError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"--out {self.path}: cannot be written ({reason}); choose another folder") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def check_space(self, needed: int) -> None:
+        """Ask for room before the start.
+
+        Raises:
+          UserError: if the disk has less than `needed` bytes left.
+        """
+        free = shutil.disk_usage(self.path).free
+        if free < needed:
+            raise UserError(
+                f"--out {self.path}: the run takes up to {needed / 2**20:,.0f} MiB, the disk has {free / 2**20:,.0f} MiB "
+                "left; make room, choose another folder, or record less often"
+            )
+
+    def create(self, config: dict) -> None:
+        """Write the configuration; what an earlier run left is removed first."""
+        for leftover in (self._records, self.figures, self.checkpoints):
+            if leftover.exists():
+                shutil.rmtree(leftover)
+        for leftover in (self.results, self.summary):
+            leftover.unlink(missing_ok=True)
+        self.write_config(config)
 
     def write_config(self, config: dict) -> None:
         with _replacing(self._config) as path:
             path.write_text(json.dumps(config, indent=1) + "\n")
 
-    def append(self, arm: str, first_record: int, first_seed: int, records: dict[str, np.ndarray]) -> None:
+    def append(self, arm: str, first_record: int, seeds: np.ndarray, records: dict[str, np.ndarray]) -> None:
         """Keep some members' records, arrays (records, seeds, ...)."""
-        target = self._records / f"{arm}.{first_record:09d}.{first_seed:09d}.npz"
+        count = len(records["loss"])
+        target = self._records / f"{arm}.{first_record:09d}.{count:09d}.{int(seeds[0]):010d}.npz"
         with _replacing(target) as path, path.open("wb") as file:
-            np.savez(file, **records)
+            np.savez(file, seed=seeds, **records)
+
+    def start_records(self, reached: Mapping[str, Mapping[int, int]], every: int) -> None:
+        """Make the place for records, and drop those past what a run goes on from.
+
+        Args:
+          reached: arm -> seed -> the step that the member stands at; it has no records if it is not there.
+          every: steps from one record to the next.
+        """
+        self._records.mkdir(exist_ok=True)
+        for leftover in self._records.glob(".*"):
+            leftover.unlink()
+        for part in self._parts():
+            keep = reached.get(part.arm, {}).get(part.first_seed, -1) // every + 1 - part.first_record
+            if 0 < keep < part.count:
+                records = _read(part.path)
+                self.append(part.arm, part.first_record, records.pop("seed"), {k: v[:keep] for k, v in records.items()})
+            if keep < part.count:
+                part.path.unlink()
+
+    def unpack(self) -> None:
+        """Make records of the finished `results.nc` again, so that they can be extended."""
+        results = self.load()
+        self._records.mkdir(exist_ok=True)
+        evaluated = np.searchsorted(results["step"].values, results["eval_step"].values)
+        for arm, start in itertools.product(results["arm"].values, range(0, results.sizes["seed"], 32)):
+            members = results.sel(arm=arm).isel(seed=slice(start, start + 32))
+            shape = results.sizes["step"], members.sizes["seed"]
+            records = {"diverged_at": np.broadcast_to(members["diverged_at"].values, shape)}
+            for name, (dimensions, _, _) in VARIABLES.items():
+                values = np.moveaxis(members[name].values, 1, 0)
+                if dimensions[0] != "step":
+                    at_evaluations, values = values, np.zeros((shape[0], *values.shape[1:]), values.dtype)
+                    values[evaluated] = at_evaluations
+                records[name] = values
+            self.append(str(arm), 0, members["seed"].values, records)
 
     def assemble(self, experiment: Experiment, attributes: dict, constants: dict[str, xr.DataArray]) -> None:
-        """Make `results.nc` of what was recorded, a round of members at a time; what was not reached is NaN.
+        """Make `results.nc` of what was recorded, some members at a time; what was not reached is NaN.
 
         Args:
           attributes: strings and numbers about the whole run.
@@ -138,22 +227,17 @@ class RunFolder:
             _skeleton(experiment, attributes, constants).to_netcdf(path, engine="h5netcdf")
             with h5netcdf.File(path, "a") as file:
                 _create_variables(file)
-                for (arm, first_seed), pieces in self._pieces().items():
-                    records = [dict(np.load(piece, allow_pickle=False)) for piece in pieces]
-                    records = {name: np.concatenate([part[name] for part in records]) for name in records[0]}
-                    first_record = int(pieces[0].name.split(".")[1])
-                    _fill(file, experiment, arm, first_record, first_seed, records)
+                for (arm, _), parts in itertools.groupby(self._parts(), lambda part: (part.arm, part.first_seed)):
+                    for seeds, first_record, records in _joined([(part, _read(part.path)) for part in parts]):
+                        _fill(file, experiment, arm, first_record, seeds, records)
 
-    def _pieces(self) -> dict[tuple[str, int], list[Path]]:
-        """Files of records of the same members, in the order of their steps."""
-        pieces = {}
-        for path in sorted(self._records.glob("[!.]*.npz")):
-            arm, _, first_seed, _ = path.name.split(".")
-            pieces.setdefault((arm, int(first_seed)), []).append(path)
-        return pieces
+    def _parts(self) -> list[_Part]:
+        """Files of records; those of one member one after the other, in the order of their steps."""
+        parts = map(_Part.read, self._records.glob("[!.]*.npz"))
+        return sorted(parts, key=lambda part: (part.arm, part.first_seed, part.first_record))
 
     def discard_records(self) -> None:
-        """Drop the pieces, once `results.nc` has them."""
+        """Drop the records' files, once `results.nc` has them."""
         shutil.rmtree(self._records)
 
     def load(self) -> xr.Dataset:
@@ -206,17 +290,42 @@ def _create_variables(file: h5netcdf.File) -> None:
         variable.attrs.update({"units": units, "long_name": long_name})
 
 
-def _fill(file: h5netcdf.File, experiment: Experiment, arm: str, first_record: int, first_seed: int, records: dict) -> None:
-    count, seeds = records["loss"].shape
-    steps = (first_record + np.arange(count)) * experiment.record_every
+def _read(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def _joined(parts: list[tuple[_Part, dict]]) -> Iterator[tuple[np.ndarray, int, dict]]:
+    """Seeds, first record and records of runs of parts that have the same members, and no gap between them."""
+    runs: list[list[tuple[_Part, dict]]] = []
+    for part, records in parts:
+        if runs:
+            last, before = runs[-1][-1]
+            if part.first_record == last.first_record + last.count and np.array_equal(before["seed"], records["seed"]):
+                runs[-1].append((part, records))
+                continue
+        runs.append([(part, records)])
+    for run in runs:
+        names = run[0][1].keys() - {"seed"}
+        records = {name: np.concatenate([records[name] for _, records in run]) for name in names}
+        yield run[0][1]["seed"], run[0][0].first_record, records
+
+
+def _fill(file: h5netcdf.File, experiment: Experiment, arm: str, first_record: int, seeds: np.ndarray, records: dict) -> None:
+    steps = (first_record + np.arange(len(records["loss"]))) * experiment.record_every
     evaluations = np.searchsorted(experiment.eval_steps, steps)
     evaluated = np.take(experiment.eval_steps, evaluations) == steps
-    arm_index, members = experiment.arms.index(arm), slice(first_seed, first_seed + seeds)
-    file["diverged_at"][arm_index, members] = records["diverged_at"][-1]
+    arm_index, place = experiment.arms.index(arm), {seed: i for i, seed in enumerate(experiment.seeds)}
+    places = np.array([place[int(seed)] for seed in seeds])
+    order = np.argsort(places)  # HDF5 wants them so
+    members = places[order]
+    if len(members) == members[-1] - members[0] + 1:  # a slice is much faster
+        members = slice(members[0], members[-1] + 1)
+    file["diverged_at"][arm_index, members] = records["diverged_at"][-1][order]
     for name, (dimensions, _, _) in VARIABLES.items():
-        values = np.moveaxis(records[name], 0, 1)  # (seeds, records, ...)
+        values = np.moveaxis(records[name], 0, 1)[order]  # (seeds, records, ...)
         if dimensions[0] == "step":
-            file[name][arm_index, members, first_record : first_record + count] = values
+            file[name][arm_index, members, first_record : first_record + len(steps)] = values
         elif evaluated.any():
             first = evaluations[evaluated][0]
             file[name][arm_index, members, first : first + evaluated.sum()] = values[:, evaluated]

@@ -13,6 +13,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import jaxtie
 from jaxtie import theory
@@ -121,45 +124,68 @@ def describe(device) -> str:
     return f"core of {models[0] if models else platform.machine()}"
 
 
-def train(experiment: Experiment, folder: RunFolder, config: dict, *, quiet: bool) -> bool:
-    """Train every arm into the folder; returns whether it came to the end. `config` is brought up to date."""
-    jax = start_jax()
-    from jaxtie import sweep
+def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunOptions, processes: Any) -> bool:
+    """Train every arm into the folder, from its checkpoint on; returns whether it came to the end.
+
+    Of several processes each trains its share, and the first writes. `config` is brought up to date.
+    """
+    import jax
+
+    from jaxtie import checkpoint, sweep
     from jaxtie.progress import Progress
 
-    workers = sweep.assign_workers(len(experiment.seeds), jax.devices(), cores())
-    config |= {"device": describe(workers[0]), "workers": len(workers), "arms": {}}
-    with stop_signals() as stopped:
+    seeds, total = len(experiment.seeds), experiment.steps * len(experiment.seeds)
+    block = sweep.BLOCK[jax.local_devices()[0].platform]
+    own = processes.share(experiment.seeds, block)
+    workers = sweep.assign_workers(len(own), jax.local_devices(), cores())
+    config |= {"device": describe(workers[0]), "workers": len(workers), "processes": processes.count, "block": block}
+    report = lambda text: print(f"jaxtie: {text}; going on without it", file=sys.stderr)
+    with stop_signals() as stopped, checkpoint.opened(folder.checkpoints) as checkpoints:
+        arms = checkpoint.exchange(processes, checkpoints.load(report) if processes.leads else {})
+        reached = {arm: dict(zip(members.seeds.tolist(), members.steps.tolist())) for arm, members in arms.items()}
+        if processes.leads:
+            folder.start_records(reached, experiment.record_every)
+        saved = time.monotonic()
         for arm in experiment.arms:
+            before = sum(reached.get(arm, {}).values())
+            if before == total or stopped:
+                continue
             began = time.monotonic()
             best_loss = theory.best_loss(sweep.build_contexts(experiment.process, ordered=False)[0].joint_CxV)
-            with Progress(arm, experiment.steps, len(experiment.seeds), best_loss, quiet=quiet) as progress:
+            quiet = options.quiet or not processes.leads
+            with Progress(arm, experiment.steps, seeds, best_loss, quiet=quiet) as progress:
                 program = sweep.compile_arm(experiment, arm, workers)
-                compiled, seed_steps = time.monotonic(), 0
-                for piece in sweep.run(program, workers, experiment):
-                    folder.append(arm, piece.first_record, piece.first_seed, piece.records)
-                    records, seeds = piece.records["loss"].shape
-                    seed_steps += records * seeds * experiment.record_every if piece.first_record else 0
+                compiled, seed_steps, latest = time.monotonic(), before, {}
+                pieces = sweep.run(program, workers, experiment, own, arms.get(arm))
+                for piece in processes.together(pieces, stopped):
+                    folder.append(arm, piece.first_record, piece.members.seeds, piece.records)
+                    latest[int(piece.members.seeds[0])] = piece.members
+                    seed_steps += piece.records["loss"].size * experiment.record_every if piece.first_record else 0
                     progress.update(seed_steps, piece.records["loss"][-1])
                     if stopped:
                         break
-            seconds = time.monotonic() - compiled
-            config["block"] = program.block
-            config["arms"][arm] = {
-                "compile_seconds": round(compiled - began, 2),
-                "train_seconds": round(seconds, 2),
-                "seed_steps": seed_steps,
-                "seed_steps_per_second": round(seed_steps / seconds, 1),
-                "steps_per_second": round(seed_steps / len(experiment.seeds) / seconds, 1),
-            }
-            if stopped:
-                return False
-    return True
+                    if time.monotonic() - saved > options.checkpoint_every:
+                        saved = time.monotonic()
+                        checkpoints.save(arms | {arm: sweep.merge(arms.get(arm), *latest.values())}, config)
+            if processes.leads:
+                arms[arm] = sweep.merge(arms.get(arm), *latest.values())
+                _add_times(config["arms"].setdefault(arm, {}), experiment, began, compiled, seed_steps - before)
+        if processes.leads:
+            checkpoints.save(arms, config)
+    return not stopped
+
+
+def _add_times(times: dict, experiment: Experiment, began: float, compiled: float, seed_steps: int) -> None:
+    """What the training of an arm took, added to what earlier sittings took."""
+    times["compile_seconds"] = round(times.get("compile_seconds", 0) + compiled - began, 2)
+    times["train_seconds"] = seconds = round(times.get("train_seconds", 0) + time.monotonic() - compiled, 2)
+    times["seed_steps"] = times.get("seed_steps", 0) + seed_steps
+    times["seed_steps_per_second"] = round(times["seed_steps"] / seconds, 1)
+    times["steps_per_second"] = round(times["seed_steps"] / len(experiment.seeds) / seconds, 1)
 
 
 def assemble(experiment: Experiment, folder: RunFolder, config: dict) -> None:
     """Write `results.nc` from what was recorded."""
-    import numpy as np
     import xarray as xr
 
     from jaxtie import optim, sweep
@@ -253,43 +279,87 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
         return 0
     experiment = resolve(options)
     folder = RunFolder(options.out or Path("runs") / experiment.name)
-    earlier = folder.config()
-    if earlier and not options.overwrite:
-        if differences := folder.differences(experiment, earlier):
-            raise UserError(
-                f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; "
-                "choose another --out, or --overwrite it"
-            )
-        if earlier.get("finished") and not options.dry_run:
-            show(folder)
-            return 0
+    if not options.distributed:
+        return lead(experiment, folder, options, arguments)
+    start_jax()
+    from jaxtie.processes import join
+
+    processes = join(options.coordinator, options.process_count, options.process_index)
+    if processes.leads:
+        status = lead(experiment, folder, options, arguments, processes)
+    # What is in the folder is for the first process to see, which tells.
+    elif processes.broadcast({})["trains"] and not train(experiment, folder, {"arms": {}}, options, processes):
+        status = INTERRUPTED
+    else:
+        status = 0
+    processes.leave()
+    return status
+
+
+def extends(experiment: Experiment, earlier: dict, differences: Sequence[str]) -> bool:
+    """Whether an experiment asks for no less than a finished one, and differs in steps and seeds alone."""
+    return (
+        set(differences) <= {"steps", "seeds"}
+        and experiment.steps >= earlier["steps"]
+        and set(experiment.seeds) >= set(earlier["seeds"])
+    )
+
+
+def lead(
+    experiment: Experiment, folder: RunFolder, options: RunOptions, arguments: Sequence[str], processes: Any = None
+) -> int:
+    """Do what the folder's state asks for; `processes` is None where there is only this one."""
+    earlier = None if options.overwrite else folder.config()
+    differences = folder.differences(experiment, earlier) if earlier else []
+    finished = bool(earlier and earlier.get("finished"))
+    if differences and not (finished and extends(experiment, earlier["experiment"], differences)):
+        raise UserError(
+            f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; "
+            "choose another --out, or --overwrite it"
+        )
+    trains = not options.dry_run and (differences or not finished)
+    if processes:
+        processes.broadcast({"trains": np.bool(trains)})
     if options.dry_run:
         plan(experiment)
+        return 0
+    if not trains:
+        show(folder)
         return 0
     config = {
         "experiment": experiment.as_dict(),
         "command": shlex.join(["python", "-m", "jaxtie.run", *arguments]),
         "versions": {"python": platform.python_version(), "jaxtie": jaxtie.__version__}
-        | {name: version(name) for name in ("jax", "jaxlib", "flax", "optax", "numpy", "xarray")},
+        | {name: version(name) for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "xarray")},
+        "arms": earlier.get("arms", {}) if earlier else {},
+        "wall_seconds": earlier.get("wall_seconds", 0.0) if earlier else 0.0,
         "finished": False,
     }
-    began = time.monotonic()
-    folder.create(config)
-    finished = train(experiment, folder, config, quiet=options.quiet)
-    assemble(experiment, folder, config)
-    config["wall_seconds"] = round(time.monotonic() - began, 2)
-    folder.write_config(config)
-    if not finished:
-        print(f"jaxtie: interrupted; what was recorded is in {folder.results}", file=sys.stderr)
-        return INTERRUPTED
-    from jaxtie import figures, summary
+    start_jax()
+    from jaxtie import figures, results, summary
+    from jaxtie.processes import Processes
 
-    results = folder.load()
-    figures.draw(results, folder.figures)
-    folder.summary.write_text(summary.markdown(results))
-    folder.discard_records()
-    config["wall_seconds"] = round(time.monotonic() - began, 2)
-    folder.write_config(config | {"finished": True})
+    began = time.monotonic() - config["wall_seconds"]
+    with folder.locked():
+        folder.check_space(2 * results.size_in_bytes(experiment))
+        if not earlier:
+            folder.create(config)
+        elif finished:
+            folder.unpack()  # before the folder says that it is not finished: killed here, it is extended again
+        folder.write_config(config)
+        finished = train(experiment, folder, config, options, processes or Processes())
+        assemble(experiment, folder, config)
+        config["wall_seconds"] = round(time.monotonic() - began, 2)
+        folder.write_config(config)
+        if not finished:
+            print(f"jaxtie: interrupted; the same command goes on; so far: {folder.results}", file=sys.stderr)
+            return INTERRUPTED
+        dataset = folder.load()
+        figures.draw(dataset, folder.figures)
+        folder.summary.write_text(summary.markdown(dataset))
+        config["wall_seconds"] = round(time.monotonic() - began, 2)
+        folder.write_config(config | {"finished": True})
+        folder.discard_records()
     show(folder)
     print(f"figures, results and summary: {folder.path}")
     return 0

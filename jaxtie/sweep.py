@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxtie import optim, train
-from jaxtie.config import Experiment, Process, Transformer
+from jaxtie.config import Experiment, Process, Transformer, UserError
 from jaxtie.data import exor
 from jaxtie.lanes import lanes
 from jaxtie.models import transformer
@@ -51,8 +51,8 @@ def build_contexts(process: Process, *, ordered: bool) -> tuple[exor.Contexts, e
 class Member(NamedTuple):
     """What one member does, as pure functions of its seed and state."""
 
-    start: Callable  # seed -> State, records at step 0
-    advance: Callable  # State, seed, step -> State, records at step + record_every
+    start: Callable  # seed -> State, stream of samples, records at step 0
+    advance: Callable  # State, stream of samples, step -> State, records at step + record_every
     evaluate: Callable  # State -> exact evaluation
 
 
@@ -65,23 +65,19 @@ def make_member(experiment: Experiment, arm: str) -> Member:
     bits = exor.split(process.length, process.all_strings, process.data_seed).train
     contexts = build_contexts(process, ordered=model.body.ordered)
 
-    def stream(seed):
-        return exor.stream(process.data_seed, seed if experiment.data == "per-seed" else None)
-
     def batch(stream, step):
         return exor.sample(stream, step, bits, process.zeros, process.ones)
 
     def start(seed):
         state = train.initial_state(model, adamw, jax.random.key(seed), process.length + 1)
-        loss, accuracy = train.loss_and_accuracy(model, state.params, batch(stream(seed), 0))
-        return state, {"loss": loss, "accuracy": accuracy, **train.record(state), **evaluate(state)}
+        stream = exor.stream(process.data_seed, seed if experiment.data == "per-seed" else None)
+        loss, accuracy = train.loss_and_accuracy(model, state.params, batch(stream, 0))
+        return state, stream, {"loss": loss, "accuracy": accuracy, **train.record(state), **evaluate(state)}
 
-    def advance(state, seed, step):
-        own_stream = stream(seed)
-
+    def advance(state, stream, step):
         def body(carry, at):
             state, total = carry
-            state, looked_at = train.step(model, adamw, state, jax.lax.optimization_barrier(batch(own_stream, at)))
+            state, looked_at = train.step(model, adamw, state, jax.lax.optimization_barrier(batch(stream, at)))
             return (state, jax.tree.map(jnp.add, total, looked_at)), None
 
         every = experiment.record_every
@@ -111,8 +107,9 @@ def make_member(experiment: Experiment, arm: str) -> Member:
 class Program(NamedTuple):
     """A compiled arm, for blocks of members."""
 
-    start: Callable  # seeds -> states, records at step 0; on the first device
-    advance: dict[jax.Device, Callable]  # states (donated), seeds, step, count, last -> states, CHUNK records
+    start: Callable  # seeds -> states, streams of samples, records at step 0; on the first device
+    advance: dict[jax.Device, Callable]  # states (donated), streams, step, count, last -> states, CHUNK records
+    states: train.State  # shapes and dtypes of a block's
     block: int
 
 
@@ -122,7 +119,7 @@ def assign_workers(seeds: int, devices: Sequence[jax.Device], cores: int) -> lis
     No more than there are blocks of seeds.
     """
     workers = [devices[0]] * cores if devices[0].platform == "cpu" and len(devices) == 1 else list(devices)
-    return workers[: -(-seeds // BLOCK[devices[0].platform])]
+    return workers[: max(1, -(-seeds // BLOCK[devices[0].platform]))]
 
 
 def compile_arm(experiment: Experiment, arm: str, devices: Sequence[jax.Device]) -> Program:
@@ -134,34 +131,34 @@ def compile_arm(experiment: Experiment, arm: str, devices: Sequence[jax.Device])
     platform, member = devices[0].platform, make_member(experiment, arm)
     block, every, eval_every = BLOCK[platform], experiment.record_every, experiment.eval_every
 
-    def advance_members(states, seeds, step):
+    def advance_members(states, streams, step):
         if platform != "cpu":
-            return jax.vmap(member.advance, in_axes=(0, 0, None))(states, seeds, step)
-        members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, seeds))
-        advanced = lanes(lambda state, seed: member.advance(state, seed, step))(*members_last)
+            return jax.vmap(member.advance, in_axes=(0, 0, None))(states, streams, step)
+        members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams))
+        advanced = lanes(lambda state, stream: member.advance(state, stream, step))(*members_last)
         return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advanced)
 
-    def next_record(states, seeds, step, last):
-        states, records = advance_members(states, seeds, step)
+    def next_record(states, streams, step, last):
+        states, records = advance_members(states, streams, step)
         evaluate = jax.vmap(member.evaluate)
         skip = lambda states: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, states))
         due = ((step + every) % eval_every == 0) | (step + every == last)
         return states, {**records, **jax.lax.cond(due, evaluate, skip, states)}
 
     @partial(jax.jit, donate_argnums=0)
-    def advance(states, seeds, step, count, last):
+    def advance(states, streams, step, count, last):
         def body(i, carry):
             states, chunk = carry
-            states, records = next_record(states, seeds, step + i * every, last)
+            states, records = next_record(states, streams, step + i * every, last)
             return states, jax.tree.map(lambda places, value: places.at[i].set(value), chunk, records)
 
-        _, shapes = jax.eval_shape(next_record, states, seeds, step, last)
+        _, shapes = jax.eval_shape(next_record, states, streams, step, last)
         chunk = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
         return jax.lax.fori_loop(0, count, body, (states, chunk))
 
     start = jax.jit(jax.vmap(member.start))
     scalar, seeds = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((block,), jnp.uint32)
-    arguments = jax.eval_shape(start, seeds)[0], seeds
+    arguments = jax.eval_shape(start, seeds)[:2]
 
     def lower(device):
         on_device = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
@@ -173,69 +170,137 @@ def compile_arm(experiment: Experiment, arm: str, devices: Sequence[jax.Device])
         compiled = {device: pool.submit(lowered[device].compile, FAST.get(platform)) for device in lowered}
         start = start.lower(jax.ShapeDtypeStruct((block,), jnp.uint32, sharding=SingleDeviceSharding(devices[0])))
         start = start.compile(ONCE.get(platform))
-        return Program(start, {device: future.result() for device, future in compiled.items()}, block)
+        return Program(start, {device: future.result() for device, future in compiled.items()}, arguments[0], block)
+
+
+class Members(NamedTuple):
+    """Where some members of an arm stand, all one needs to go on with them. Host arrays (members, ...)."""
+
+    seeds: np.ndarray
+    steps: np.ndarray  # updates made
+    streams: np.ndarray  # key data of each one's stream of samples
+    states: dict[str, np.ndarray]  # the leaves of `train.State` by their paths
 
 
 class Piece(NamedTuple):
-    """Records of some members at some steps: arrays (records, seeds, ...)."""
+    """Records of some members: arrays (records, members, ...); and where the members stand after the last of them."""
 
     first_record: int
-    first_seed: int
     records: Records
+    members: Members
+
+
+def merge(*parts: Members | None) -> Members:
+    """All members of the parts, in the order of their seeds; of a seed that several have, the last."""
+    joined = jax.tree.map(lambda *arrays: np.concatenate(arrays), *[part for part in parts if part is not None])
+    _, last = np.unique(joined.seeds[::-1], return_index=True)
+    return jax.tree.map(lambda x: x[len(joined.seeds) - 1 - last], joined)
+
+
+@dataclasses.dataclass
+class _Block:
+    """Members that are trained together, on the device `device`; what pads them up repeats the last."""
+
+    seeds: np.ndarray  # without padding
+    step: int  # updates made when all calls that were asked for are done
+    streams: np.ndarray
+    states: train.State
+    device: jax.Device
+    latest: Future | None = None
 
 
 def run(
-    program: Program, workers: Sequence[jax.Device], experiment: Experiment, *, chunk_seconds: float = 1.0
+    program: Program,
+    workers: Sequence[jax.Device],
+    experiment: Experiment,
+    seeds: Sequence[int] | None = None,
+    members: Members | None = None,
+    *,
+    chunk_seconds: float = 1.0,
 ) -> Iterator[Piece]:
-    """Train all seeds of an arm, and hand out their records as they come: chunk after chunk, block after block.
+    """Train seeds of an arm up to the last step, and hand out their records as they come, block after block.
 
-    Every worker has work while the caller has a piece in hand.
+    Every worker has work while the caller has a piece in hand. Members stand at different steps meanwhile, by up to a
+    chunk or, if there are more blocks than workers, more.
 
     Args:
       workers: see `assign_workers`.
+      seeds: those of the experiment, or a share of them.
+      members: where the run goes on; seeds that are not among them start at step 0.
       chunk_seconds: how long a piece should take; its number of records follows from the speed seen.
     """
-    block, every, last, seeds = program.block, experiment.record_every, experiment.steps, experiment.seeds
-    padded = np.array([*seeds, *[seeds[-1]] * (-len(seeds) % block)], np.uint32)
-    blocks = list(enumerate(zip(np.split(padded, len(padded) // block), itertools.cycle(workers))))
-    rounds = -(-len(blocks) // len(workers))
+    every, last = experiment.record_every, experiment.steps
+    seeds = experiment.seeds if seeds is None else seeds
+    pad = lambda x: np.concatenate([x, np.repeat(x[-1:], program.block - len(x), axis=0)])
+    on_host = partial(jax.tree.map, np.array)  # copies: the device's own are given away to the next call
+    devices = itertools.cycle(workers)
+    todo: deque[_Block] = deque()
 
-    def piece(first_record: int, number: int, count: int, records: dict[str, jax.Array]) -> Piece:
-        real = len(seeds) - number * block  # the rest is padding
-        records = {name: value[:count, :real] for name, value in jax.device_get(records).items()}
-        return Piece(first_record, number * block, records)
+    def piece(block: _Block, first_record: int, step: int, states: train.State, records: Records) -> Piece:
+        take = lambda x: x[: len(block.seeds)]
+        leaves = jax.tree_util.tree_leaves_with_path(jax.tree.map(take, states))
+        states = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+        steps = np.full(len(block.seeds), step, np.int64)
+        records = {name: value[:, : len(block.seeds)] for name, value in records.items()}
+        return Piece(first_record, records, Members(block.seeds, steps, take(block.streams), states))
 
-    states = []
-    for number, (block_seeds, device) in blocks:
-        state, records = program.start(block_seeds)
-        states.append(jax.device_put(state, device))
-        yield piece(0, number, 1, {name: value[None] for name, value in records.items()})
+    if members is not None:
+        wanted = np.isin(members.seeds, seeds)
+        for step in np.unique(members.steps[wanted & (members.steps < last)]):
+            for indices in _blocks(np.flatnonzero(wanted & (members.steps == step)), program.block):
+                own, device = jax.tree.map(lambda x, i=indices: x[i], members), next(devices)
+                states = jax.device_put(jax.tree.map(pad, _unflatten(program.states, own.states)), device)
+                todo.append(_Block(own.seeds, int(step), pad(own.streams), states, device))
+    known = set() if members is None else set(members.seeds.tolist())
+    fresh = np.array([seed for seed in seeds if seed not in known], np.uint32)
+    for own in _blocks(fresh, program.block):
+        states, streams, records = program.start(pad(own))
+        device = next(devices)
+        block = _Block(own, 0, np.array(streams), jax.device_put(states, device), device)
+        yield piece(block, 0, 0, on_host(states), {name: value[None] for name, value in on_host(records).items()})
+        todo.append(block)
 
-    def advance(number: int, previous: Future | None, *scalars: int) -> dict[str, jax.Array]:
-        block_seeds, device = blocks[number][1]
+    def advance(block: _Block, previous: Future | None, step: int, count: int) -> tuple[Piece, float]:
         if previous:
             wait([previous])
-        states[number], records = program.advance[device](states[number], block_seeds, *map(np.int32, scalars))
-        return records
+        began = time.monotonic()
+        block.states, records = program.advance[block.device](
+            block.states, block.streams, *map(np.int32, (step, count, last))
+        )
+        records = {name: value[:count] for name, value in on_host(records).items()}
+        seconds = time.monotonic() - began
+        return piece(block, step // every + 1, step + count * every, on_host(block.states), records), seconds / count
 
-    done, count, under_way, latest = 0, 1, deque(), {}
+    seconds_per_record, under_way = chunk_seconds, deque()  # one record first, to see the speed
     with ThreadPoolExecutor(len(workers)) as pool:
-        while done < last:
-            began = time.monotonic()
-            for number, _ in blocks:
-                latest[number] = pool.submit(advance, number, latest.get(number), done, count, last)
-                under_way.append((done // every + 1, number, count, latest[number]))
-                if len(under_way) > len(workers):
-                    *place, records = under_way.popleft()
-                    yield piece(*place, records.result())
-            while under_way and not done:  # the first chunk is there to see the speed
-                *place, records = under_way.popleft()
-                yield piece(*place, records.result())
-            done += count * every
-            seconds_per_record = (time.monotonic() - began) / count / rounds
-            count = min(max(1, int(chunk_seconds / seconds_per_record)), CHUNK, (last - done) // every)
-        for *place, records in under_way:
-            yield piece(*place, records.result())
+        while todo or under_way:
+            while todo and len(under_way) <= len(workers):
+                block = todo.popleft()
+                count = min(max(1, int(chunk_seconds / seconds_per_record)), CHUNK, (last - block.step) // every)
+                block.latest = pool.submit(advance, block, block.latest, block.step, count)
+                under_way.append(block.latest)
+                block.step += count * every
+                if block.step < last:
+                    todo.append(block)
+            done, seconds_per_record = under_way.popleft().result()
+            yield done
+
+
+def _blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    return (values[i : i + size] for i in range(0, len(values), size))
+
+
+def _unflatten(like: train.State, leaves: dict[str, np.ndarray]) -> train.State:
+    """The state whose leaves have these paths.
+
+    Raises:
+      UserError: if they are not the leaves of `like`.
+    """
+    paths, tree = jax.tree_util.tree_flatten_with_path(like)
+    expected = {jax.tree_util.keystr(path): (leaf.shape[1:], leaf.dtype) for path, leaf in paths}
+    if expected != {name: (leaf.shape[1:], leaf.dtype) for name, leaf in leaves.items()}:
+        raise UserError("the checkpoint holds a model of other parts or sizes than this version builds; --overwrite the run")
+    return tree.unflatten([leaves[name] for name in expected])
 
 
 def seconds_per_record(program: Program, workers: Sequence[jax.Device], experiment: Experiment, records: int = 2) -> float:

@@ -3,12 +3,13 @@
 import os
 import tempfile
 
-cache = tempfile.TemporaryDirectory(prefix="jaxtie-programs-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = cache.name  # for the commands that the tests run, too
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers, and the commands that the tests run, share the first one's
+    cache = tempfile.TemporaryDirectory(prefix="jaxtie-programs-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
 
-import jax  # noqa: E402
-import pytest  # noqa: E402
+import jax
+import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)  # before the backend starts, else it raises

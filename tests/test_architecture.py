@@ -14,6 +14,8 @@ LAYERS = [
     {"lanes", "data.exor", "models.embedding", "models.transformer", "models.masked_lm", "optim"},
     {"train"},
     {"sweep", "results", "progress", "cli"},
+    {"processes"},
+    {"checkpoint"},
     {"summary"},
     {"figures"},
     {"run"},

@@ -25,16 +25,25 @@ def piece(first_record: int, records: int, seeds: int) -> dict[str, np.ndarray]:
 @pytest.fixture
 def folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    folder.create({"experiment": SMALL.as_dict(), "finished": False})
-    return folder
+    with folder.locked():
+        folder.create({"experiment": SMALL.as_dict(), "finished": False})
+        folder.start_records({}, SMALL.record_every)
+        yield folder
+
+
+SEEDS = np.array(SMALL.seeds)
+
+
+def assembled(folder: RunFolder) -> xr.Dataset:
+    folder.assemble(SMALL, {"claim": "none"}, {"best_loss": xr.DataArray([0.5, 0.6], dims="split")})
+    return folder.load()
 
 
 def test_records_find_their_place_and_what_was_not_reached_is_missing(folder):
-    folder.append("untied", 0, 0, piece(0, 2, 3))
-    folder.append("untied", 2, 0, piece(2, 3, 3))
-    folder.append("tied", 0, 0, piece(0, 2, 2))
-    folder.assemble(SMALL, {"claim": "none"}, {"best_loss": xr.DataArray([0.5, 0.6], dims="split")})
-    results = folder.load()
+    folder.append("untied", 0, SEEDS, piece(0, 2, 3))
+    folder.append("untied", 2, SEEDS, piece(2, 3, 3))
+    folder.append("tied", 0, SEEDS[:2], piece(0, 2, 2))
+    results = assembled(folder)
     assert results["loss"].dims == ("arm", "seed", "step")
     assert results["step"].values.tolist() == [0, 100, 200, 300, 400]
     assert results["eval_step"].values.tolist() == [0, 300, 400]
@@ -45,6 +54,34 @@ def test_records_find_their_place_and_what_was_not_reached_is_missing(folder):
     assert results["loss"].sel(arm="tied", seed=8).isnull().all()
     assert (results["diverged_at"] == -1).all()
     assert results["loss"].attrs["units"] == "nat"
+
+
+def test_members_are_found_by_their_seeds_in_whatever_order_and_company(folder):
+    folder.append("untied", 0, SEEDS[[2, 0]], piece(0, 2, 2))
+    folder.append("untied", 2, SEEDS[[2, 1]], piece(2, 3, 2))
+    loss = assembled(folder)["loss"].sel(arm="untied").values
+    np.testing.assert_array_equal(loss[2], [0, 100, 200, 300, 400])
+    np.testing.assert_array_equal(loss[0, :3], [1, 101, np.nan])
+    np.testing.assert_array_equal(loss[1, 1:], [np.nan, 201, 301, 401])
+
+
+def test_records_are_cut_back_to_where_members_stand(folder):
+    folder.append("untied", 0, SEEDS, piece(0, 2, 3))
+    folder.append("untied", 2, SEEDS, piece(2, 3, 3))
+    folder.append("tied", 0, SEEDS, piece(0, 5, 3))
+    folder.start_records({"untied": dict.fromkeys(SMALL.seeds, 300)}, SMALL.record_every)
+    loss = assembled(folder)["loss"]
+    np.testing.assert_array_equal(loss.sel(arm="untied", seed=3), [0, 100, 200, 300, np.nan])
+    assert loss.sel(arm="tied").isnull().all()
+
+
+def test_results_are_unpacked_to_the_records_they_were_made_of(folder):
+    for arm in SMALL.arms:
+        folder.append(arm, 0, SEEDS, piece(0, 5, 3))
+    before = assembled(folder)
+    folder.discard_records()
+    folder.unpack()
+    xr.testing.assert_identical(assembled(folder), before)
 
 
 def test_configuration_is_compared_field_by_field(folder):
@@ -63,17 +100,16 @@ def test_a_configuration_that_cannot_be_read_is_named(folder, text):
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="other files"):
-        RunFolder(tmp_path).create({})
+    with pytest.raises(UserError, match="other files"), RunFolder(tmp_path).locked():
+        pass
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_new_run_clears_what_an_earlier_one_left(folder):
-    folder.append("tied", 0, 0, piece(0, 2, 3))
+    folder.append("tied", 0, SEEDS, piece(0, 2, 3))
     folder.summary.write_text("old")
     folder.create({"experiment": SMALL.as_dict(), "finished": False})
-    assert sorted(path.name for path in folder.path.iterdir()) == ["config.json", "records"]
-    assert not any((folder.path / "records").iterdir())
+    assert sorted(path.name for path in folder.path.iterdir()) == [".lock", "config.json"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a NetCDF file"])

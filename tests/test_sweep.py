@@ -22,13 +22,14 @@ def program(experiment: Experiment, arm: str, devices: int) -> sweep.Program:
     return sweep.compile_arm(experiment, arm, jax.devices()[:devices])
 
 
-def records(experiment: Experiment, arm: str, *, devices: int = 1, threads: int = 1, **options) -> dict[str, np.ndarray]:
-    """All records of an arm, arrays (records, seeds, ...). Steps and seeds need no program of their own."""
+def records(
+    experiment: Experiment, arm: str, *, like: Experiment = SHORT, devices: int = 1, threads: int = 1, **options
+) -> dict[str, np.ndarray]:
+    """All records of an arm, arrays (records, seeds, ...), by the program of `like`: other steps and seeds need no other."""
     workers = jax.devices()[:devices] * threads
-    of_any_length = dataclasses.replace(experiment, steps=SHORT.steps, seeds=SHORT.seeds)
     rounds = {}
-    for piece in sweep.run(program(of_any_length, arm, devices), workers, experiment, **options):
-        rounds.setdefault(piece.first_seed, []).append(piece.records)
+    for piece in sweep.run(program(like, arm, devices), workers, experiment, **options):
+        rounds.setdefault(int(piece.members.seeds[0]), []).append(piece.records)
     joined = [{k: np.concatenate([r[k] for r in pieces]) for k in pieces[0]} for _, pieces in sorted(rounds.items())]
     return {k: np.concatenate([r[k] for r in joined], axis=1) for k in joined[0]}
 
@@ -100,7 +101,7 @@ def test_one_stream_for_all_seeds_or_one_for_each():
     start = {}
     for data in ("per-seed", "shared"):
         member = sweep.make_member(dataclasses.replace(SHORT, data=data), "tied")
-        start[data] = jax.jit(jax.vmap(lambda seed, member=member: member.start(seed)[1]["accuracy"]))(jnp.arange(9))
+        start[data] = jax.jit(jax.vmap(lambda seed, member=member: member.start(seed)[2]["accuracy"]))(jnp.arange(9))
     assert not np.array_equal(start["per-seed"], start["shared"])
     streams = [np.asarray(exor.stream(14, seed)) for seed in (None, 0, 1)]
     assert len({stream.tobytes() for stream in streams}) == 3
@@ -132,9 +133,26 @@ def test_a_member_that_diverges_is_frozen_and_disturbs_nobody():
 def test_a_learning_rate_that_is_too_high_is_reported():
     wild = dataclasses.replace(SHORT, optimiser=Optimiser(learning_rate=1e30, eta_min=0))
     member = sweep.make_member(wild, "untied")
-    state, _ = jax.jit(member.start)(3)
+    state, stream, _ = jax.jit(member.start)(3)
     advance = jax.jit(member.advance)
     for step in (0, 20):
-        state, seen = advance(state, 3, step)
+        state, seen = advance(state, stream, step)
         assert seen["diverged_at"] == 20
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
+def test_members_that_diverge_leave_the_others_the_bits_of_a_run_without_them():
+    """At this learning rate products overflow in some members, at once or after many steps."""
+    wild = dataclasses.replace(
+        SHORT, optimiser=Optimiser(learning_rate=1e7, eta_min=0, weight_decay=0), seeds=tuple(range(32))
+    )
+    everyone = records(wild, "untied", like=wild)
+    diverged_at = everyone["diverged_at"][-1]
+    steady = np.flatnonzero(diverged_at < 0)
+    assert 0 < len(steady) < 32
+    assert len(np.unique(diverged_at)) > 2
+    alone = records(dataclasses.replace(wild, seeds=tuple(steady.tolist())), "untied", like=wild)
+    assert_same_bits(alone, {name: value[:, steady] for name, value in everyone.items()})
+    first = np.argmax(diverged_at)
+    frozen = everyone["input_distance"][diverged_at[first] // SHORT.record_every - 1 :, first]
+    assert np.isfinite(frozen).all() and (frozen == frozen[:1]).all()

@@ -17,6 +17,7 @@ from jax.extend.random import threefry_2x32
 
 X, A, EVEN, MASK = 0, 2, 4, 6  # token ids; Y, B and the odd label follow X, A and EVEN
 VOCABULARY = 7
+KEY_IMPLEMENTATION = "threefry2x32"
 
 
 class Batch(NamedTuple):
@@ -59,7 +60,7 @@ def split(length: int, all_strings: bool, data_seed: int) -> Split:
 
 def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> jax.Array:
     """The key of a seed's own stream of samples, or with `seed` None of the stream that all share; uint32[2]."""
-    key = jax.random.key(data_seed, impl="threefry2x32")
+    key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
     return jax.random.key_data(key if seed is None else jax.random.fold_in(key, seed))
 
 

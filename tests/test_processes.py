@@ -1,0 +1,76 @@
+"""Two processes on one machine, two CPU devices each: the numbers of one process, and what follows the end of one."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from jaxtie.processes import GONE, Processes
+from jaxtie.results import RunFolder
+
+OPTIONS = ["--seeds", "70", "--steps", "2000", "--arms", "untied", "--checkpoint-every", "1"]
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("", 0))
+        return s.getsockname()[1]
+
+
+def start(folder: Path, *options: str, devices: int = 2) -> subprocess.Popen:
+    command = [sys.executable, "-m", "jaxtie.run", *OPTIONS, *options, "--out", str(folder)]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)}
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **pipes, env=environment)
+
+
+def start_two(folder: Path, *options: str) -> list[subprocess.Popen]:
+    together = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--process-count", "2"]
+    return [start(folder, *together, "--process-index", str(i), *options) for i in (0, 1)]
+
+
+def ended(process: subprocess.Popen) -> tuple[int, str]:
+    error = process.communicate(timeout=120)[1]
+    return process.returncode, error
+
+
+def test_two_processes_give_the_bits_of_one_also_after_losing_either(tmp_path):
+    alone = start(tmp_path / "one")
+    assert ended(alone)[0] == 0
+    for victim in (1, 0):
+        processes = start_two(tmp_path / "two", "--steps", "2000")
+        for line in processes[0].stderr:
+            if "compiling" in line:
+                break
+        time.sleep(2)
+        began = time.monotonic()
+        processes[victim].kill()
+        status, error = ended(processes[1 - victim])
+        assert time.monotonic() - began < 30
+        assert status in (2, -9)
+        assert [line for line in error.splitlines() if line.startswith("jaxtie: ")] == [f"jaxtie: {GONE}"]
+        assert "Traceback" not in error and "stack trace" not in error
+        ended(processes[victim])
+    processes = start_two(tmp_path / "two")
+    assert [ended(process)[0] for process in processes] == [0, 0]
+    one, two = (RunFolder(tmp_path / name).load().drop_attrs() for name in ("one", "two"))
+    assert one.identical(two)
+
+
+def test_shares_are_whole_blocks_and_make_up_all_seeds():
+    seeds = tuple(range(100, 170))
+    shares = [Processes(i, 3).share(seeds, 32) for i in range(3)]
+    assert [len(share) for share in shares] == [32, 32, 6]
+    assert sorted(sum(shares, ())) == list(seeds)
+    assert Processes(3, 4).share(seeds, 32) == ()
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path):
+    with socket.create_server(("", 0)) as taken:
+        place = ["--coordinator", f"127.0.0.1:{taken.getsockname()[1]}", "--process-count", "2", "--process-index", "0"]
+        status, error = ended(start(tmp_path / "run", "--distributed", *place))
+    assert status == 2
+    assert [line[:23] for line in error.splitlines()] == ["jaxtie: --distributed: "], error
+    assert not (tmp_path / "run").exists()
