@@ -25,16 +25,17 @@ from jaxtie.run import cores, describe, start_jax
 
 
 def rate(program, workers, experiment: Experiment, seconds: float) -> float:
-    """Seed-steps per second of a run of about `seconds`, from after its first chunk; records are fetched."""
+    """Seed-steps per second over about `seconds`, after as long a start; records are fetched."""
     from jaxtie import sweep
 
-    records = 1 + max(2, round(seconds / sweep.seconds_per_record(program, workers, experiment)))
+    records = 2 + round(2 * seconds / sweep.seconds_per_record(program, workers, experiment))
     experiment = dataclasses.replace(experiment, steps=records * experiment.record_every)
     began = seed_steps = 0
+    first = time.perf_counter()
     for piece in sweep.run(program, workers, experiment):
-        if piece.first_record > 1:
+        if began:
             seed_steps += piece.records["loss"].size * experiment.record_every
-        else:
+        elif piece.first_record and time.perf_counter() - first > seconds:
             began = time.perf_counter()
     return seed_steps / (time.perf_counter() - began)
 
