@@ -17,7 +17,7 @@ from pathlib import Path
 import jaxtie
 from jaxtie import theory
 from jaxtie.cli import RunOptions, parse_run
-from jaxtie.config import Experiment, UserError
+from jaxtie.config import Experiment, Transformer, UserError
 from jaxtie.results import RunFolder
 
 INTERRUPTED = 130
@@ -51,6 +51,9 @@ def load_experiment(path: Path) -> Experiment:
 def resolve(options: RunOptions) -> Experiment:
     """The experiment of the options, with what they change."""
     experiment = load_experiment(options.experiment) if options.experiment else Experiment()
+    if options.independent_layers and not isinstance(experiment.model, Transformer):
+        kind = type(experiment.model).__name__
+        raise UserError(f"--independent-layers: expected a transformer; the layers of this {kind} are independent already")
     process = {"data_seed": options.data_seed, "zeros": options.zeros, "ones": options.ones}
     process["all_strings"] = options.all_strings or None
     own = ("seeds", "steps", "arms", "record_every", "eval_every", "data")
@@ -127,7 +130,7 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, *, quiet: boo
     from jaxtie import sweep
     from jaxtie.progress import Progress
 
-    workers = sweep.assign_workers(len(experiment.seeds), jax.devices(), cores())
+    workers = sweep.assign_workers(len(experiment.seeds), experiment.model, jax.devices(), cores())
     config |= {"device": describe(workers[0]), "workers": len(workers), "arms": {}}
     with stop_signals() as stopped:
         for arm in experiment.arms:
@@ -217,7 +220,7 @@ def plan(experiment: Experiment) -> None:
     print(
         f"members   {members:,}: {len(experiment.seeds):,} seeds x {', '.join(experiment.arms)}, {experiment.steps:,} steps"
     )
-    workers = sweep.assign_workers(len(experiment.seeds), jax.devices(), cores())
+    workers = sweep.assign_workers(len(experiment.seeds), experiment.model, jax.devices(), cores())
     began = time.monotonic()
     program = sweep.compile_arm(experiment, experiment.arms[0], workers)
     compile_seconds = time.monotonic() - began

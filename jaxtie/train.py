@@ -15,6 +15,8 @@ import optax
 from jaxtie.data.exor import Batch, Contexts
 from jaxtie.models.embedding import tables
 
+AT_ONCE = 512  # contexts that an exact evaluation has in memory: an ordered process has 56,448
+
 
 class State(NamedTuple):
     """A member: parameters, optimiser state, and the record at which it had diverged (step; -1: it has not)."""
@@ -91,8 +93,9 @@ def evaluate(
       ln p(second) - ln p(first): `log_odds`, its expectation, and `log_odds_deviation`, its standard deviation. The
       process has one value in all of them (`jaxtie.theory.log_odds`), so a perfect model has deviation 0.
     """
-    tokens_CxL, at_CxP = (np.concatenate(arrays) for arrays in zip(*(split[:2] for split in splits), strict=True))
-    logits_CxV = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at)[0])(tokens_CxL, at_CxP)
+    contexts = tuple(np.concatenate(arrays) for arrays in zip(*(split[:2] for split in splits), strict=True))
+    logits_of = lambda context: model.apply({"params": params}, *context)[0]
+    logits_CxV = jax.lax.map(logits_of, contexts, batch_size=AT_ONCE)
     ends = np.cumsum([len(split.tokens_CxL) for split in splits])[:-1]
     parts = zip(jnp.split(logits_CxV, ends), splits, strict=True)
     return [_expectations(logits, split.joint_CxV, *np.array(pairs).T) for logits, split in parts]
