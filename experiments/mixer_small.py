@@ -14,5 +14,5 @@ experiment = Experiment(
     name="mixer-small",
     claim="An MLP-Mixer shows what the transformer shows.",
     model=Mixer(),
-    eval_every=5_000,
+    eval_every=10_000,
 )

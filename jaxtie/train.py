@@ -15,7 +15,7 @@ import optax
 from jaxtie.data.exor import Batch, Contexts
 from jaxtie.models.embedding import tables
 
-AT_ONCE = 512  # contexts that an exact evaluation has in memory: an ordered process has 56,448
+AT_ONCE = 64  # contexts that an ordered model is evaluated on at once: there are 56,448, and a cache holds that many well
 
 
 class State(NamedTuple):
@@ -95,7 +95,8 @@ def evaluate(
     """
     contexts = tuple(np.concatenate(arrays) for arrays in zip(*(split[:2] for split in splits), strict=True))
     logits_of = lambda context: model.apply({"params": params}, *context)[0]
-    logits_CxV = jax.lax.map(logits_of, contexts, batch_size=AT_ONCE)
+    ordered = model.body.ordered
+    logits_CxV = jax.lax.map(logits_of, contexts, batch_size=AT_ONCE) if ordered else jax.vmap(logits_of)(contexts)
     ends = np.cumsum([len(split.tokens_CxL) for split in splits])[:-1]
     parts = zip(jnp.split(logits_CxV, ends), splits, strict=True)
     return [_expectations(logits, split.joint_CxV, *np.array(pairs).T) for logits, split in parts]
