@@ -62,7 +62,7 @@ def programs() -> list[tuple[str, float, float, float]]:
     rows = []
     for name in MODELS:
         experiment = dataclasses.replace(load_experiment(Path("experiments") / f"{name}.py"), seeds=tuple(range(64)))
-        workers = sweep.assign_workers(64, jax.devices(), cores())
+        workers = sweep.assign_workers(64, experiment.model, jax.devices(), cores())
         program = sweep.compile_arm(experiment, "untied", workers)
         size = program.advance[workers[0]].memory_analysis()
         state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states)) / program.block

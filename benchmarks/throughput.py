@@ -74,7 +74,7 @@ def main() -> None:
 
     def side(seeds: int, arm: str) -> Callable[[], float]:
         experiment = Experiment(seeds=tuple(range(seeds)))
-        workers = sweep.assign_workers(seeds, devices, cores())
+        workers = sweep.assign_workers(seeds, experiment.model, devices, cores())
         if arm not in programs:
             began = time.perf_counter()
             programs[arm] = sweep.compile_arm(experiment, arm, devices)

@@ -105,6 +105,44 @@ class Transformer:
 
 
 @dataclass(frozen=True)
+class LSTM:
+    """PyTorch's bidirectional `LSTM`, and a linear map from both directions to the width of the tables.
+
+    Attributes:
+      layers, width: sizes.
+      hidden: width of each direction.
+    """
+
+    layers: int = 2
+    width: int = 4
+    hidden: int = 8
+
+    def __post_init__(self):
+        _check_positive_integers(self, "layers", "width", "hidden")
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """MLP-Mixer with ReLU: per layer an MLP over positions and one over channels, each behind a norm and beside a skip.
+
+    Attributes:
+      layers, width: sizes.
+      tokenwise, channelwise: hidden widths of the MLP over positions and of the one over channels.
+    """
+
+    layers: int = 1
+    width: int = 4
+    tokenwise: int = 4
+    channelwise: int = 8
+
+    def __post_init__(self):
+        _check_positive_integers(self, "layers", "width", "tokenwise", "channelwise")
+
+
+Body = Transformer | LSTM | Mixer
+
+
+@dataclass(frozen=True)
 class Optimiser:
     """AdamW on every parameter, under a cosine between two learning rates that never stops.
 
@@ -141,6 +179,7 @@ class Experiment:
     Attributes:
       name: of the run folder.
       claim: one sentence: what the experiment shows.
+      model: what is between the two tables, and how wide they are.
       arms: what is compared: "tied", "untied".
       steps: updates, one full batch each.
       seeds: one member each: its initial values and, with `data` "per-seed", its stream of samples.
@@ -152,7 +191,7 @@ class Experiment:
     name: str = "transformer-small"
     claim: str = "Tied, X and Y cannot be both alike (as inputs) and apart (as outputs); untied, they are."
     process: Process = field(default_factory=Process)
-    model: Transformer = field(default_factory=Transformer)
+    model: Body = field(default_factory=Transformer)
     optimiser: Optimiser = field(default_factory=Optimiser)
     arms: tuple[str, ...] = ARMS
     steps: int = 150_000
@@ -165,6 +204,10 @@ class Experiment:
         _check(
             bool(self.name) and not set(self.name) & set("/\\\0"),
             f"name = {self.name!r}: expected a name that can be a folder's",
+        )
+        _check(
+            isinstance(self.model, Body),
+            f"model = {self.model!r}: expected one of {', '.join(each.__name__ for each in Body.__args__)}",
         )
         _check_positive_integers(self, "steps", "record_every", "eval_every")
         _check(bool(self.arms), f"arms: expected at least one of {', '.join(ARMS)}")

@@ -20,7 +20,7 @@ import numpy as np
 import jaxtie
 from jaxtie import theory
 from jaxtie.cli import RunOptions, parse_run
-from jaxtie.config import Experiment, UserError
+from jaxtie.config import Experiment, Transformer, UserError
 from jaxtie.results import RunFolder
 
 INTERRUPTED = 130
@@ -54,6 +54,9 @@ def load_experiment(path: Path) -> Experiment:
 def resolve(options: RunOptions) -> Experiment:
     """The experiment of the options, with what they change."""
     experiment = load_experiment(options.experiment) if options.experiment else Experiment()
+    if options.independent_layers and not isinstance(experiment.model, Transformer):
+        kind = type(experiment.model).__name__
+        raise UserError(f"--independent-layers: expected a transformer; the layers of this {kind} are independent already")
     process = {"data_seed": options.data_seed, "zeros": options.zeros, "ones": options.ones}
     process["all_strings"] = options.all_strings or None
     own = ("seeds", "steps", "arms", "record_every", "eval_every", "data")
@@ -135,9 +138,9 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
     from jaxtie.progress import Progress
 
     seeds, total = len(experiment.seeds), experiment.steps * len(experiment.seeds)
-    block = sweep.BLOCK[jax.local_devices()[0].platform]
+    block = sweep.block_size(jax.local_devices()[0].platform, experiment.model)
     own = processes.share(experiment.seeds, block)
-    workers = sweep.assign_workers(len(own), jax.local_devices(), cores())
+    workers = sweep.assign_workers(len(own), experiment.model, jax.local_devices(), cores())
     config |= {"device": describe(workers[0]), "workers": len(workers), "processes": processes.count, "block": block}
     report = lambda text: print(f"jaxtie: {text}; going on without it", file=sys.stderr)
     with stop_signals() as stopped, checkpoint.opened(folder.checkpoints) as checkpoints:
@@ -243,7 +246,7 @@ def plan(experiment: Experiment) -> None:
     print(
         f"members   {members:,}: {len(experiment.seeds):,} seeds x {', '.join(experiment.arms)}, {experiment.steps:,} steps"
     )
-    workers = sweep.assign_workers(len(experiment.seeds), jax.devices(), cores())
+    workers = sweep.assign_workers(len(experiment.seeds), experiment.model, jax.devices(), cores())
     began = time.monotonic()
     program = sweep.compile_arm(experiment, experiment.arms[0], workers)
     compile_seconds = time.monotonic() - began

@@ -20,13 +20,14 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxtie import optim, train
-from jaxtie.config import Experiment, Process, Transformer, UserError
+from jaxtie.config import LSTM, Body, Experiment, Mixer, Process, Transformer, UserError
 from jaxtie.data import exor
 from jaxtie.lanes import lanes
-from jaxtie.models import transformer
+from jaxtie.models import lstm, mixer, transformer
 from jaxtie.models.masked_lm import MaskedLM
 
 BLOCK = {"cpu": 32, "gpu": 64, "tpu": 128}  # seeds in a block, per kind of device; the CPU's by measurement
+WIDE = 32  # a member this wide fills a CPU's vector units and cache by itself: twice as fast alone, at 16 half as fast
 FAST = {"cpu": {"xla_cpu_prefer_vector_width": 512}}  # compiler options; no more than what the processor has is used
 ONCE = {"cpu": {"xla_backend_optimization_level": 0}}  # for what runs once, compilation is what takes time
 CHUNK = 64  # records in a chunk, at most
@@ -34,9 +35,15 @@ CHUNK = 64  # records in a chunk, at most
 Records = dict[str, np.ndarray]
 
 
-def build_model(config: Transformer, *, tied: bool) -> MaskedLM:
+def build_model(config: Body, *, tied: bool) -> MaskedLM:
     """The model of an arm."""
-    body = transformer.Transformer(config.layers, config.heads, config.feedforward, config.independent_layers)
+    match config:
+        case Transformer():
+            body = transformer.Transformer(config.layers, config.heads, config.feedforward, config.independent_layers)
+        case LSTM():
+            body = lstm.LSTM(config.layers, config.hidden)
+        case Mixer():
+            body = mixer.Mixer(config.layers, config.tokenwise, config.channelwise)
     return MaskedLM(exor.VOCABULARY, config.width, exor.MASK, body, tied)
 
 
@@ -113,13 +120,19 @@ class Program(NamedTuple):
     block: int
 
 
-def assign_workers(seeds: int, devices: Sequence[jax.Device], cores: int) -> list[jax.Device]:
+def block_size(platform: str, model: Body) -> int:
+    """Seeds in a block on a kind of device."""
+    return 1 if platform == "cpu" and model.width >= WIDE else BLOCK[platform]
+
+
+def assign_workers(seeds: int, model: Body, devices: Sequence[jax.Device], cores: int) -> list[jax.Device]:
     """Where blocks are worked on at the same time: every device; the CPU as often as it has cores, a thread each.
 
     No more than there are blocks of seeds.
     """
-    workers = [devices[0]] * cores if devices[0].platform == "cpu" and len(devices) == 1 else list(devices)
-    return workers[: max(1, -(-seeds // BLOCK[devices[0].platform]))]
+    platform = devices[0].platform
+    workers = [devices[0]] * cores if platform == "cpu" and len(devices) == 1 else list(devices)
+    return workers[: max(1, -(-seeds // block_size(platform, model)))]
 
 
 def compile_arm(experiment: Experiment, arm: str, devices: Sequence[jax.Device]) -> Program:
@@ -129,10 +142,10 @@ def compile_arm(experiment: Experiment, arm: str, devices: Sequence[jax.Device])
     passes than the one for a single device, and then rounds differently.
     """
     platform, member = devices[0].platform, make_member(experiment, arm)
-    block, every, eval_every = BLOCK[platform], experiment.record_every, experiment.eval_every
+    block, every, eval_every = block_size(platform, experiment.model), experiment.record_every, experiment.eval_every
 
     def advance_members(states, streams, step):
-        if platform != "cpu":
+        if platform != "cpu" or block == 1:
             return jax.vmap(member.advance, in_axes=(0, 0, None))(states, streams, step)
         members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams))
         advanced = lanes(lambda state, stream: member.advance(state, stream, step))(*members_last)
@@ -169,7 +182,8 @@ def compile_arm(experiment: Experiment, arm: str, devices: Sequence[jax.Device])
         lowered = {device: lower(device) for device in set(devices)}
         compiled = {device: pool.submit(lowered[device].compile, FAST.get(platform)) for device in lowered}
         start = start.lower(jax.ShapeDtypeStruct((block,), jnp.uint32, sharding=SingleDeviceSharding(devices[0])))
-        start = start.compile(ONCE.get(platform))
+        ordered = build_model(experiment.model, tied=True).body.ordered  # then evaluating takes longer than compiling
+        start = start.compile((FAST if ordered else ONCE).get(platform))
         return Program(start, {device: future.result() for device, future in compiled.items()}, arguments[0], block)
 
 

@@ -15,6 +15,8 @@ import optax
 from jaxtie.data.exor import Batch, Contexts
 from jaxtie.models.embedding import tables
 
+AT_ONCE = 64  # contexts that an ordered model is evaluated on at once: there are 56,448, and a cache holds that many well
+
 
 class State(NamedTuple):
     """A member: parameters, optimiser state, and the record at which it had diverged (step; -1: it has not)."""
@@ -91,8 +93,10 @@ def evaluate(
       ln p(second) - ln p(first): `log_odds`, its expectation, and `log_odds_deviation`, its standard deviation. The
       process has one value in all of them (`jaxtie.theory.log_odds`), so a perfect model has deviation 0.
     """
-    tokens_CxL, at_CxP = (np.concatenate(arrays) for arrays in zip(*(split[:2] for split in splits), strict=True))
-    logits_CxV = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at)[0])(tokens_CxL, at_CxP)
+    contexts = tuple(np.concatenate(arrays) for arrays in zip(*(split[:2] for split in splits), strict=True))
+    logits_of = lambda context: model.apply({"params": params}, *context)[0]
+    ordered = model.body.ordered
+    logits_CxV = jax.lax.map(logits_of, contexts, batch_size=AT_ONCE) if ordered else jax.vmap(logits_of)(contexts)
     ends = np.cumsum([len(split.tokens_CxL) for split in splits])[:-1]
     parts = zip(jnp.split(logits_CxV, ends), splits, strict=True)
     return [_expectations(logits, split.joint_CxV, *np.array(pairs).T) for logits, split in parts]

@@ -14,19 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-
-def _uniform(bound: float) -> nn.initializers.Initializer:
-    return lambda key, shape, dtype=float: jax.random.uniform(key, shape, dtype, -bound, bound)
-
-
-def _linear(x_RxD: jax.Array, weight_FxD: jax.Array, bias_F: jax.Array) -> jax.Array:
-    return x_RxD @ weight_FxD.T + bias_F[None]
-
-
-def _layer_norm(x_RxD: jax.Array, weight_D: jax.Array, bias_D: jax.Array, eps: float = 1e-5) -> jax.Array:
-    centred = x_RxD - jnp.mean(x_RxD, axis=-1, keepdims=True)
-    variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-    return centred * jax.lax.rsqrt(variance + eps) * weight_D[None] + bias_D[None]
+from jaxtie.models.layers import layer_norm, linear, uniform
 
 
 def _gelu(x: jax.Array) -> jax.Array:
@@ -54,40 +42,40 @@ class EncoderLayer(nn.Module):
         """The layer's output at rows `x_PxD`, attending to `rows_RxD`."""
         width, heads, feedforward = x_PxD.shape[-1], self.heads, self.feedforward
         zeros, ones = nn.initializers.zeros, nn.initializers.ones
-        inner = _uniform(width**-0.5)
+        inner = uniform(width**-0.5)
 
         # Xavier-uniform over the whole 3DxD matrix, as PyTorch has it.
-        in_weight = self.param("in_proj_weight", _uniform((6 / (4 * width)) ** 0.5), (3 * width, width))
+        in_weight = self.param("in_proj_weight", uniform((6 / (4 * width)) ** 0.5), (3 * width, width))
         in_bias = self.param("in_proj_bias", zeros, (3 * width,))
         w_q, w_k, w_v = jnp.split(in_weight, 3)
         b_q, b_k, b_v = jnp.split(in_bias, 3)
         split = lambda y: y.reshape(y.shape[0], heads, width // heads)
         attended = _attention(
-            split(_linear(x_PxD, w_q, b_q)),
-            split(_linear(rows_RxD, w_k, b_k)),
-            split(_linear(rows_RxD, w_v, b_v)),
+            split(linear(x_PxD, w_q, b_q)),
+            split(linear(rows_RxD, w_k, b_k)),
+            split(linear(rows_RxD, w_v, b_v)),
             weight_R,
         )
-        attended = _linear(
+        attended = linear(
             attended.reshape(x_PxD.shape),
             self.param("out_proj_weight", inner, (width, width)),
             self.param("out_proj_bias", zeros, (width,)),
         )
-        h = _layer_norm(
+        h = layer_norm(
             x_PxD + attended, self.param("norm1_weight", ones, (width,)), self.param("norm1_bias", zeros, (width,))
         )
-        hidden = _linear(
+        hidden = linear(
             h,
             self.param("linear1_weight", inner, (feedforward, width)),
             self.param("linear1_bias", inner, (feedforward,)),
         )
-        outer = _uniform(feedforward**-0.5)
-        hidden = _linear(
+        outer = uniform(feedforward**-0.5)
+        hidden = linear(
             _gelu(hidden),
             self.param("linear2_weight", outer, (width, feedforward)),
             self.param("linear2_bias", outer, (width,)),
         )
-        return _layer_norm(h + hidden, self.param("norm2_weight", ones, (width,)), self.param("norm2_bias", zeros, (width,)))
+        return layer_norm(h + hidden, self.param("norm2_weight", ones, (width,)), self.param("norm2_bias", zeros, (width,)))
 
 
 class Transformer(nn.Module):

@@ -1,0 +1,16 @@
+"""The main experiment with a transformer of two layers and width 32.
+
+Claim: what the small transformer shows of X, Y, A and B is no effect of its size.
+
+    python -m jaxtie.run experiments/transformer_medium.py --seeds 5
+"""
+
+from jaxtie import Experiment, Optimiser, Transformer
+
+experiment = Experiment(
+    name="transformer-medium",
+    claim="Two layers and width 32 show what the small transformer shows.",
+    model=Transformer(layers=2, width=32, feedforward=32),
+    optimiser=Optimiser(learning_rate=1e-4),
+    steps=300_000,
+)

@@ -1,0 +1,14 @@
+"""EXor where the distributional hypothesis holds: only A and B are exchangeable, and equally likely.
+
+Claim: A and B meet in both embeddings, tied or not, and sooner when tied: nothing is lost by tying.
+
+    python -m jaxtie.run experiments/transformer_ydh.py --seeds 64
+"""
+
+from jaxtie import Experiment, Process
+
+experiment = Experiment(
+    name="transformer-ydh",
+    claim="Where the hypothesis holds, A and B meet in both embeddings, tied or not: nothing is lost by tying.",
+    process=Process(zeros=(1.0, 0.0), ones=(0.5, 0.5)),
+)

@@ -1,0 +1,100 @@
+"""PyTorch's bidirectional LSTM and a linear map, at the positions that are asked for.
+
+Shapes: L tokens, P positions asked for, D width, H hidden width of a direction, I inputs, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxtie.models.layers import pick, uniform
+
+
+@jax.custom_vjp
+def _cell(gates_4xH: Sequence[jax.Array], c_H: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Output and cell state after gates i, f, g, o and the cell state before.
+
+    The derivative by hand keeps what it needs and no more: all the steps' intermediates of a block are what fills a cache.
+    """
+    return _cell_forward(gates_4xH, c_H)[0]
+
+
+def _cell_forward(gates_4xH, c_H):
+    squash = lambda x: 0.5 + 0.5 * jnp.tanh(0.5 * x)  # the sigmoid, at the price of a tanh
+    i, f, o = (squash(gates_4xH[gate]) for gate in (0, 1, 3))
+    g = jnp.tanh(gates_4xH[2])
+    new_c = f * c_H + i * g
+    tanh_c = jnp.tanh(new_c)
+    return (o * tanh_c, new_c), (i, f, g, o, c_H, tanh_c)
+
+
+def _cell_backward(kept, cotangents):
+    (i, f, g, o, c, tanh_c), (d_h, d_c) = kept, cotangents
+    d_c = d_c + d_h * o * (1 - tanh_c**2)
+    d_gates = [d_c * g * i * (1 - i), d_c * c * f * (1 - f), d_c * i * (1 - g**2), d_h * tanh_c * o * (1 - o)]
+    return d_gates, d_c * f
+
+
+_cell.defvjp(_cell_forward, _cell_backward)
+
+
+def _direction(
+    inputs: Sequence[jax.Array], weights: Sequence[jax.Array], recurrent_4HxH: jax.Array, bias_4H: jax.Array, *, reverse: bool
+) -> jax.Array:
+    """Outputs LxH of one direction of a layer.
+
+    Args:
+      inputs, weights: what comes in, LxI each, and its weights, 4HxI each.
+    """
+    # A product for each gate and input, never a concatenation or its parts: these are copies that cost as much.
+    split = lambda x: jnp.split(x, 4)
+    gates = list(zip(split(bias_4H), *map(split, (*weights, recurrent_4HxH))))
+
+    def step(carry, x):
+        h, c = carry
+        h, c = _cell([bias + sum(w @ y for w, y in zip(ws, (*x, h))) for bias, *ws in gates], c)
+        return (h, c), h
+
+    zeros_H = jnp.zeros_like(recurrent_4HxH[0])
+    return jax.lax.scan(step, (zeros_H, zeros_H), tuple(inputs), reverse=reverse)[1]
+
+
+class LSTM(nn.Module):
+    """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`).
+
+    `torch.nn.LSTM(bidirectional=True)`, its parameters by the same names, and `torch.nn.Linear` to the width of the table.
+
+    Attributes:
+      layers, hidden: sizes.
+    """
+
+    layers: int
+    hidden: int
+    ordered: ClassVar[bool] = True
+
+    @nn.compact
+    def __call__(self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array) -> jax.Array:
+        (vocabulary, width), gates = table_VxD.shape, 4 * self.hidden
+        inner, outer = uniform(self.hidden**-0.5), uniform((2 * self.hidden) ** -0.5)
+        if vocabulary <= len(tokens_L):  # the first weights meet each entry of the table once, not each token
+            one_hot_LxV = jax.nn.one_hot(tokens_L, vocabulary, dtype=table_VxD.dtype)
+            inputs = [jax.lax.optimization_barrier(one_hot_LxV)]  # else each use makes it again
+            first = lambda weight_4HxD: [weight_4HxD @ table_VxD.T]
+        else:
+            inputs, first = [table_VxD[tokens_L]], lambda weight_4HxD: [weight_4HxD]
+        for layer in range(self.layers):
+            outputs = []
+            for reverse in (False, True):
+                own = lambda name, *shape, place=f"_l{layer}" + "_reverse" * reverse: self.param(name + place, inner, shape)
+                weight = own("weight_ih", gates, 2 * self.hidden if layer else width)
+                weights = jnp.split(weight, 2, axis=1) if layer else first(weight)
+                bias_4H = own("bias_ih", gates) + own("bias_hh", gates)
+                recurrent_4HxH = own("weight_hh", gates, self.hidden)
+                outputs.append(_direction(inputs, weights, recurrent_4HxH, bias_4H, reverse=reverse))
+            inputs = outputs
+        weight_Dx2H = self.param("linear_weight", outer, (width, 2 * self.hidden))
+        h_PxD = sum(pick(x, at_P) @ w.T for x, w in zip(inputs, jnp.split(weight_Dx2H, 2, axis=1)))
+        return h_PxD + self.param("linear_bias", outer, (width,))[None]
