@@ -192,6 +192,7 @@ def assemble(experiment: Experiment, folder: RunFolder, config: dict) -> None:
     import xarray as xr
 
     from jaxtie import optim, sweep
+    from jaxtie.data import exor
 
     contexts = sweep.build_contexts(experiment.process, ordered=False)
     optimiser, pairs = experiment.optimiser, experiment.process.pairs
@@ -207,6 +208,9 @@ def assemble(experiment: Experiment, folder: RunFolder, config: dict) -> None:
     constants["scheduled_learning_rate"] = xr.DataArray(
         np.broadcast_to(rates, (len(experiment.arms), len(rates))), dims=("arm", "step")
     )
+    whole = exor.enumerate_process(experiment.process.length, experiment.process.zeros, experiment.process.ones)
+    for name, matrix_VxV in theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False).items():
+        constants[name] = xr.DataArray(matrix_VxV, dims=("symbol", "symbol2"))
     attributes = {
         "experiment": experiment.name,
         "claim": experiment.claim,
@@ -227,7 +231,7 @@ def show(folder: RunFolder) -> None:
     from jaxtie import summary
 
     results = folder.load()
-    for part in (summary.final_table(results), summary.course_table(results)):
+    for part in (summary.final_table(results), summary.course_table(results), summary.equivalence_table(results)):
         table = Table(title=part.title, title_justify="left")
         for i, name in enumerate(part.header):
             table.add_column(name, justify="left" if i == 0 else "right")

@@ -1,5 +1,6 @@
 """Results -> tables: for the terminal and for `summary.md`. Imports no jax."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +73,14 @@ def live_pairs(results: xr.Dataset) -> list[str]:
     return [str(pair) for pair in results["pair"].values if np.isfinite(results["theory_log_odds"].sel(pair=pair))]
 
 
+def tables(results: xr.Dataset, arm: str) -> dict[str, str]:
+    """Label -> "input" or "output": an arm's tables, one if its output embedding is its input embedding throughout."""
+    values = results.sel(arm=arm)
+    if np.array_equal(values["input_table"], values["output_table"], equal_nan=True):
+        return {arm: "input"}
+    return {f"{arm} input": "input", f"{arm} output": "output"}
+
+
 def final_table(results: xr.Dataset) -> Table:
     """Per arm mean and 95 % interval at the last evaluation, what is best reachable, and paired differences."""
     step = last_step(results)
@@ -123,6 +132,57 @@ def course_table(results: xr.Dataset) -> Table:
     return Table("Over training: median over seeds [5 %, 95 %]", ("arm", "step", *columns), rows)
 
 
+def rank_agreement(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
+    """Somers' D of distances given divergences, in [-1, 1], a seed each.
+
+    Over all couples of pairs that the theory puts in an order: share in that order less share in the other. It is
+    Kendall's tau but for couples of equal divergence, of which the theory says nothing: so 1 can be reached.
+    """
+    divergence_P = np.round(divergence_P, 9)  # rounding is not an order
+    expected_PxP = (divergence_P[:, None] > divergence_P).astype(int) - (divergence_P[:, None] < divergence_P)
+    found_SxPxP = np.sign(distance_SxP[:, :, None] - distance_SxP[:, None, :])
+    couples = np.abs(expected_PxP).sum()
+    return (expected_PxP * found_SxPxP).sum(axis=(1, 2)) / couples if couples else np.full(len(distance_SxP), np.nan)
+
+
+def equivalence_table(results: xr.Dataset) -> Table:
+    """How far each pair is from being equivalent, beside its distance in every table at the end; then their agreement.
+
+    For the rank of the log ratio, two symbols that never share a context are further apart than any two that do.
+    """
+    measures = {
+        "semantic divergence": results["semantic_divergence"],
+        "conditional divergence": results["conditional_divergence"],
+        "log ratio, nat": results["conditional_log_ratio"],
+    }
+    targets = results["symbol"].values[np.isfinite(np.diag(results["conditional_divergence"]))]
+    pairs = list(itertools.combinations(map(str, targets), 2))
+    firsts, seconds = (xr.DataArray(list(each), dims="couple") for each in zip(*pairs))
+    at_pairs = lambda matrix: matrix.sel(symbol=firsts, symbol2=seconds)
+    end = results.sel(step=last_step(results))
+    distances = {
+        label: at_pairs(end[f"{table}_distance"].sel(arm=arm)).transpose("seed", "couple").values.astype(np.float64)
+        for arm in map(str, results["arm"].values)
+        for label, table in tables(results, arm).items()
+    }
+    divergences = {name: at_pairs(matrix).values for name, matrix in measures.items()}
+    rows = [
+        (
+            f"{first}-{second}",
+            *[_number(divergence[i]) for divergence in divergences.values()],
+            *[_interval(distance[:, i]) for distance in distances.values()],
+        )
+        for i, (first, second) in enumerate(pairs)
+    ]
+    divergences["log ratio, nat"] = np.nan_to_num(divergences["log ratio, nat"], nan=np.inf)  # never in one context
+    for name, divergence in divergences.items():
+        agreement = [_interval(rank_agreement(divergence, distance)) for distance in distances.values()]
+        rows.append((f"rank agreement with {name.removesuffix(', nat')}", "", "", "", *agreement))
+    return Table(
+        f"Equivalences of the process, and distances at step {last_step(results):,}", ("pair", *measures, *distances), rows
+    )
+
+
 def seed_table(results: xr.Dataset) -> Table:
     """Every seed: final exact training loss, and how far its log-odds are from the process's."""
     step = last_step(results)
@@ -152,6 +212,7 @@ def markdown(results: xr.Dataset) -> str:
             "",
             final_table(results).markdown(),
             course_table(results).markdown(),
+            equivalence_table(results).markdown(),
             seed_table(results).markdown(),
         ]
     )

@@ -47,6 +47,8 @@ def test_one_command_leaves_results_figures_and_summary(finished):
         assert (folder / "figures" / f"{name}.pdf").exists()
     summary = (folder / "summary.md").read_text()
     assert "2.197" in summary
+    assert "rank agreement with semantic divergence" in summary
+    assert "rank agreement with semantic divergence" in done.stdout
     assert "untied − tied, paired" in done.stdout
     assert not (folder / "records").exists()
     assert "seed-steps/s" in done.stderr

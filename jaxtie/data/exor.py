@@ -125,3 +125,13 @@ def enumerate_contexts(
     merged = np.zeros((len(tokens), VOCABULARY))
     np.add.at(merged, context.ravel(), joint[joint.sum(1) > 0])
     return Contexts(tokens.astype(np.int32), np.argmax(tokens == MASK, axis=1)[:, None].astype(np.int32), merged)
+
+
+def enumerate_process(length: int, zeros: tuple[float, float], ones: tuple[float, float]) -> Contexts:
+    """The exact law of the process, of all strings of so many bits alike; contexts with the same symbols are one.
+
+    Equivalences are the process's, not a split's. X in place of A turns a string of some label into one of the other, with
+    the masked bit turned too: it need not be in the same split, and of the 127 strings it may not be there at all.
+    """
+    bits = np.array(list(itertools.product([0, 1], repeat=length)))
+    return enumerate_contexts(bits, zeros, ones, ordered=False)
