@@ -63,7 +63,7 @@ def programs() -> list[tuple[str, float, float, float]]:
     for name in MODELS:
         experiment = dataclasses.replace(load_experiment(Path("experiments") / f"{name}.py"), seeds=tuple(range(64)))
         workers = sweep.assign_workers(64, experiment.model, jax.devices(), cores())
-        program = sweep.compile_arm(experiment, "untied", workers)
+        program = sweep.compile_program(experiment, workers, tied=False)
         size = program.advance[workers[0]].memory_analysis()
         state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states)) / program.block
         seconds = sweep.seconds_per_record(program, workers, experiment, records=3)

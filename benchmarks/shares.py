@@ -69,7 +69,7 @@ def main() -> None:
 
     def shipped(every, eval_every):
         often = dataclasses.replace(experiment, record_every=every, eval_every=eval_every, steps=10 * eval_every)
-        program = sweep.compile_arm(often, "untied", [device])
+        program = sweep.compile_program(often, [device], tied=False)
         states, _ = program.start(seeds)
         scalars = [np.int32(x) for x in (0, STEPS // every, 10 * eval_every)]
 

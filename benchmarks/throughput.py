@@ -77,7 +77,7 @@ def main() -> None:
         workers = sweep.assign_workers(seeds, experiment.model, devices, cores())
         if arm not in programs:
             began = time.perf_counter()
-            programs[arm] = sweep.compile_arm(experiment, arm, devices)
+            programs[arm] = sweep.compile_program(experiment, devices, tied=arm == "tied")
             compile_seconds[arm] = time.perf_counter() - began
         return lambda: rate(programs[arm], workers, experiment, options.seconds)
 

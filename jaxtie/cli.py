@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxtie.config import ARMS, DATA_STREAMS, Experiment, UserError
+from jaxtie.config import DATA_STREAMS, Experiment, UserError, untied_from
 
 MAIN = Experiment()
 
@@ -75,8 +75,7 @@ def _from_0(text: str) -> int:
 
 def _arms(text: str) -> tuple[str, ...]:
     for arm in text.split(","):
-        if arm not in ARMS:
-            raise ValueError(f"arm {arm!r}: expected one of {', '.join(ARMS)}, comma-separated")
+        untied_from(arm)
     return tuple(text.split(","))
 
 
@@ -129,7 +128,7 @@ class RunOptions:
     steps: Annotated[int | None, _value("STEPS", _positive, _main(MAIN.steps))] = None
     """Updates of each member, one full batch each."""
     arms: Annotated[tuple[str, ...] | None, _value("ARM,ARM", _arms, _main(",".join(MAIN.arms)))] = None
-    """What is compared, on the same seeds and data: tied, untied."""
+    """What is compared, on the same seeds and data: tied, untied, untied@STEP (tied up to there)."""
     record_every: Annotated[int | None, _value("STEPS", _positive, _main(MAIN.record_every))] = None
     """Steps between two records of loss, accuracy and distances."""
     eval_every: Annotated[int | None, _value("STEPS", _positive, _main(MAIN.eval_every))] = None

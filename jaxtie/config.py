@@ -16,6 +16,21 @@ class UserError(ValueError):
     """What a user can get wrong: one line that names the value, what was expected and what to do."""
 
 
+def untied_from(arm: str) -> int | None:
+    """The step from which an arm is untied: 0 for `untied`, STEP for `untied@STEP`; None for `tied`, which never is.
+
+    Raises:
+      UserError: where it is none of them.
+    """
+    name, at, step = arm.partition("@")
+    number = int(step) if step.isascii() and step.isdigit() and len(step) <= 10 else 0
+    _check(
+        arm in ARMS or bool(name == "untied" and at and number),
+        f"arm {arm!r}: expected tied, untied or untied@STEP, comma-separated",
+    )
+    return number if at else {"tied": None, "untied": 0}[arm]
+
+
 def _check(holds: bool, message: str) -> None:
     if not holds:
         raise UserError(message)
@@ -180,7 +195,7 @@ class Experiment:
       name: of the run folder.
       claim: one sentence: what the experiment shows.
       model: what is between the two tables, and how wide they are.
-      arms: what is compared: "tied", "untied".
+      arms: what is compared: "tied", "untied", "untied@STEP": tied up to that step, then untied.
       steps: updates, one full batch each.
       seeds: one member each: its initial values and, with `data` "per-seed", its stream of samples.
       record_every: steps between two records of loss, accuracy and distances.
@@ -210,9 +225,13 @@ class Experiment:
             f"model = {self.model!r}: expected one of {', '.join(each.__name__ for each in Body.__args__)}",
         )
         _check_positive_integers(self, "steps", "record_every", "eval_every")
-        _check(bool(self.arms), f"arms: expected at least one of {', '.join(ARMS)}")
+        _check(bool(self.arms), "arms: expected at least one of tied, untied, untied@STEP")
         for arm in self.arms:
-            _check(arm in ARMS, f"arm {arm!r}: expected one of {', '.join(ARMS)}")
+            at = untied_from(arm)
+            _check(
+                not at or (at < self.steps and at % self.record_every == 0),
+                f"arm {arm}: expected a multiple of record_every = {self.record_every} below steps = {self.steps}",
+            )
         _check(len(set(self.arms)) == len(self.arms), f"arms = {','.join(self.arms)}: each may be named once")
         _check(bool(self.seeds), "seeds: expected at least one")
         for seed in self.seeds:

@@ -137,31 +137,39 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
     from jaxtie import checkpoint, sweep
     from jaxtie.progress import Progress
 
-    seeds, total = len(experiment.seeds), experiment.steps * len(experiment.seeds)
     block = sweep.block_size(jax.local_devices()[0].platform, experiment.model)
     own = processes.share(experiment.seeds, block)
     workers = sweep.assign_workers(len(own), experiment.model, jax.local_devices(), cores())
     config |= {"device": describe(workers[0]), "workers": len(workers), "processes": processes.count, "block": block}
     report = lambda text: print(f"jaxtie: {text}; going on without it", file=sys.stderr)
     with stop_signals() as stopped, checkpoint.opened(folder.checkpoints) as checkpoints:
-        arms = checkpoint.exchange(processes, checkpoints.load(report) if processes.leads else {})
-        reached = {arm: dict(zip(members.seeds.tolist(), members.steps.tolist())) for arm, members in arms.items()}
+        standing = checkpoint.exchange(processes, checkpoints.load(report) if processes.leads else {})
+        reached = lambda arm: sweep.steps_reached(standing, arm, experiment.steps)
         if processes.leads:
-            folder.start_records(reached, experiment.record_every)
-        saved = time.monotonic()
-        for arm in experiment.arms:
-            before = sum(reached.get(arm, {}).values())
-            if before == total or stopped:
+            folder.start_records({arm: reached(arm) for arm in experiment.arms}, experiment.record_every)
+        programs, saved = {}, time.monotonic()
+        for phase in [phase for arm in experiment.arms for phase in sweep.phases(arm, experiment.steps)]:
+            if phase.follows and not stopped:
+                standing = checkpoint.exchange(processes, standing)
+                if phase.follows in standing:
+                    untied = sweep.untie(experiment, standing.pop(phase.follows))
+                    standing[phase.name] = sweep.merge(standing.get(phase.name), untied)
+            if stopped or all(reached(phase.arm).get(seed, -1) >= phase.until for seed in experiment.seeds):
                 continue
-            began = time.monotonic()
+            before, began = sum(reached(phase.arm).values()), time.monotonic()
             best_loss = theory.best_loss(sweep.build_contexts(experiment.process, ordered=False)[0].joint_CxV)
             quiet = options.quiet or not processes.leads
-            with Progress(arm, experiment.steps, seeds, best_loss, quiet=quiet) as progress:
-                program = sweep.compile_arm(experiment, arm, workers)
+            with Progress(phase.arm, experiment.steps, len(experiment.seeds), best_loss, quiet=quiet) as progress:
+                if phase.tied not in programs:
+                    programs[phase.tied] = sweep.compile_program(experiment, workers, tied=phase.tied)
                 compiled, seed_steps, latest = time.monotonic(), before, {}
-                pieces = sweep.run(program, workers, experiment, own, arms.get(arm))
+                further = standing[phase.arm].seeds if phase.name != phase.arm and phase.arm in standing else ()
+                todo = tuple(seed for seed in own if seed not in further)
+                pieces = sweep.run(
+                    programs[phase.tied], workers, experiment, todo, standing.get(phase.name), until=phase.until
+                )
                 for piece in processes.together(pieces, stopped):
-                    folder.append(arm, piece.first_record, piece.members.seeds, piece.records)
+                    folder.append(phase.arm, piece.first_record, piece.members.seeds, piece.records)
                     latest[int(piece.members.seeds[0])] = piece.members
                     seed_steps += piece.records["loss"].size * experiment.record_every if piece.first_record else 0
                     progress.update(seed_steps, piece.records["loss"][-1])
@@ -169,12 +177,13 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
                         break
                     if time.monotonic() - saved > options.checkpoint_every:
                         saved = time.monotonic()
-                        checkpoints.save(arms | {arm: sweep.merge(arms.get(arm), *latest.values())}, config)
-            if processes.leads:
-                arms[arm] = sweep.merge(arms.get(arm), *latest.values())
-                _add_times(config["arms"].setdefault(arm, {}), experiment, began, compiled, seed_steps - before)
+                        now = sweep.merge(standing.get(phase.name), *latest.values())
+                        checkpoints.save(standing | {phase.name: now}, config)
+            if latest:
+                standing[phase.name] = sweep.merge(standing.get(phase.name), *latest.values())
+                _add_times(config["arms"].setdefault(phase.arm, {}), experiment, began, compiled, seed_steps - before)
         if processes.leads:
-            checkpoints.save(arms, config)
+            checkpoints.save(standing, config)
     return not stopped
 
 
@@ -252,7 +261,7 @@ def plan(experiment: Experiment) -> None:
     )
     workers = sweep.assign_workers(len(experiment.seeds), experiment.model, jax.devices(), cores())
     began = time.monotonic()
-    program = sweep.compile_arm(experiment, experiment.arms[0], workers)
+    program = sweep.compile_program(experiment, workers, tied=experiment.arms[0] == "tied")
     compile_seconds = time.monotonic() - began
     train_seconds = sweep.seconds_per_record(program, workers, experiment) * experiment.steps / experiment.record_every
     minutes = len(experiment.arms) * (compile_seconds + train_seconds) / 60

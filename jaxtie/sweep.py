@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import NamedTuple
@@ -20,10 +20,10 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxtie import optim, train
-from jaxtie.config import LSTM, Body, Experiment, Mixer, Process, Transformer, UserError
+from jaxtie.config import LSTM, Body, Experiment, Mixer, Process, Transformer, UserError, untied_from
 from jaxtie.data import exor
 from jaxtie.lanes import lanes
-from jaxtie.models import lstm, mixer, transformer
+from jaxtie.models import embedding, lstm, mixer, transformer
 from jaxtie.models.masked_lm import MaskedLM
 
 BLOCK = {"cpu": 32, "gpu": 64, "tpu": 128}  # seeds in a block, per kind of device; the CPU's by measurement
@@ -36,7 +36,7 @@ Records = dict[str, np.ndarray]
 
 
 def build_model(config: Body, *, tied: bool) -> MaskedLM:
-    """The model of an arm."""
+    """The model of an experiment."""
     match config:
         case Transformer():
             body = transformer.Transformer(config.layers, config.heads, config.feedforward, config.independent_layers)
@@ -63,10 +63,10 @@ class Member(NamedTuple):
     evaluate: Callable  # State -> exact evaluation
 
 
-def make_member(experiment: Experiment, arm: str) -> Member:
-    """Close over all that is static in an arm."""
+def make_member(experiment: Experiment, *, tied: bool) -> Member:
+    """Close over all that is static in a member's training."""
     process, optimiser = experiment.process, experiment.optimiser
-    model = build_model(experiment.model, tied=arm == "tied")
+    model = build_model(experiment.model, tied=tied)
     schedule = optim.periodic_cosine(optimiser.learning_rate, optimiser.eta_min, optimiser.half_period)
     adamw = optim.adamw(schedule, weight_decay=optimiser.weight_decay, b1=optimiser.b1, b2=optimiser.b2, eps=optimiser.eps)
     bits = exor.split(process.length, process.all_strings, process.data_seed).train
@@ -112,7 +112,7 @@ def make_member(experiment: Experiment, arm: str) -> Member:
 
 
 class Program(NamedTuple):
-    """A compiled arm, for blocks of members."""
+    """The compiled training of tied or of untied members, for blocks of them."""
 
     start: Callable  # seeds -> states, streams of samples, records at step 0; on the first device
     advance: dict[jax.Device, Callable]  # states (donated), streams, step, count, last -> states, CHUNK records
@@ -135,13 +135,13 @@ def assign_workers(seeds: int, model: Body, devices: Sequence[jax.Device], cores
     return workers[: max(1, -(-seeds // block_size(platform, model)))]
 
 
-def compile_arm(experiment: Experiment, arm: str, devices: Sequence[jax.Device]) -> Program:
-    """Compile what an arm needs: nothing is compiled later, whatever the number of seeds and steps.
+def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, tied: bool) -> Program:
+    """Compile all that training needs: nothing is compiled later, whatever the number of seeds and steps.
 
     Each device has a program of its own, the same for all. One program partitioned over a mesh would be compiled by other
     passes than the one for a single device, and then rounds differently.
     """
-    platform, member = devices[0].platform, make_member(experiment, arm)
+    platform, member = devices[0].platform, make_member(experiment, tied=tied)
     block, every, eval_every = block_size(platform, experiment.model), experiment.record_every, experiment.eval_every
 
     def advance_members(states, streams, step):
@@ -196,6 +196,42 @@ class Members(NamedTuple):
     states: dict[str, np.ndarray]  # the leaves of `train.State` by their paths
 
 
+class Phase(NamedTuple):
+    """A part of an arm's training, which one program does; where its members stand is kept under `name`."""
+
+    arm: str
+    name: str
+    tied: bool
+    until: int
+    follows: str | None = None  # the phase whose members are untied for this one
+
+
+def phases(arm: str, steps: int) -> list[Phase]:
+    """One after the other; at its end an arm's members stand under the arm's name."""
+    untied_at = untied_from(arm)
+    if untied_at is None:
+        return [Phase(arm, arm, True, steps)]
+    if not untied_at:
+        return [Phase(arm, arm, False, steps)]
+    before = f"{arm}, tied"
+    return [Phase(arm, before, True, untied_at), Phase(arm, arm, False, steps, follows=before)]
+
+
+def steps_reached(standing: Mapping[str, Members], arm: str, steps: int) -> dict[int, int]:
+    """Where each seed of an arm stands, of all phases' members."""
+    parts = [standing[phase.name] for phase in phases(arm, steps) if phase.name in standing]
+    return {seed: step for part in parts for seed, step in zip(part.seeds.tolist(), part.steps.tolist())}
+
+
+def untie(experiment: Experiment, members: Members) -> Members:
+    """Tied members, untied where they stand."""
+    seed = jax.ShapeDtypeStruct((1,), jnp.uint32)
+    like = jax.eval_shape(jax.vmap(make_member(experiment, tied=True).start), seed)[0]
+    state = _unflatten(like, members.states)
+    params, opt_state = embedding.untie(state.params, state.opt_state)
+    return members._replace(states=_flatten(state._replace(params=params, opt_state=opt_state)))
+
+
 class Piece(NamedTuple):
     """Records of some members: arrays (records, members, ...); and where the members stand after the last of them."""
 
@@ -230,9 +266,10 @@ def run(
     seeds: Sequence[int] | None = None,
     members: Members | None = None,
     *,
+    until: int | None = None,
     chunk_seconds: float = 1.0,
 ) -> Iterator[Piece]:
-    """Train seeds of an arm up to the last step, and hand out their records as they come, block after block.
+    """Train seeds of an arm up to a step, and hand out their records as they come, block after block.
 
     Every worker has work while the caller has a piece in hand. Members stand at different steps meanwhile, by up to a
     chunk or, if there are more blocks than workers, more.
@@ -241,9 +278,10 @@ def run(
       workers: see `assign_workers`.
       seeds: those of the experiment, or a share of them.
       members: where the run goes on; seeds that are not among them start at step 0.
+      until: the step; by default the experiment's last.
       chunk_seconds: how long a piece should take; its number of records follows from the speed seen.
     """
-    every, last = experiment.record_every, experiment.steps
+    every, until = experiment.record_every, until or experiment.steps
     seeds = experiment.seeds if seeds is None else seeds
     pad = lambda x: np.concatenate([x, np.repeat(x[-1:], program.block - len(x), axis=0)])
     on_host = partial(jax.tree.map, np.array)  # copies: the device's own are given away to the next call
@@ -252,15 +290,14 @@ def run(
 
     def piece(block: _Block, first_record: int, step: int, states: train.State, records: Records) -> Piece:
         take = lambda x: x[: len(block.seeds)]
-        leaves = jax.tree_util.tree_leaves_with_path(jax.tree.map(take, states))
-        states = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+        states = _flatten(jax.tree.map(take, states))
         steps = np.full(len(block.seeds), step, np.int64)
         records = {name: value[:, : len(block.seeds)] for name, value in records.items()}
         return Piece(first_record, records, Members(block.seeds, steps, take(block.streams), states))
 
     if members is not None:
         wanted = np.isin(members.seeds, seeds)
-        for step in np.unique(members.steps[wanted & (members.steps < last)]):
+        for step in np.unique(members.steps[wanted & (members.steps < until)]):
             for indices in _blocks(np.flatnonzero(wanted & (members.steps == step)), program.block):
                 own, device = jax.tree.map(lambda x, i=indices: x[i], members), next(devices)
                 states = jax.device_put(jax.tree.map(pad, _unflatten(program.states, own.states)), device)
@@ -279,7 +316,7 @@ def run(
             wait([previous])
         began = time.monotonic()
         block.states, records = program.advance[block.device](
-            block.states, block.streams, *map(np.int32, (step, count, last))
+            block.states, block.streams, *map(np.int32, (step, count, experiment.steps))
         )
         records = {name: value[:count] for name, value in on_host(records).items()}
         seconds = time.monotonic() - began
@@ -290,11 +327,11 @@ def run(
         while todo or under_way:
             while todo and len(under_way) <= len(workers):
                 block = todo.popleft()
-                count = min(max(1, int(chunk_seconds / seconds_per_record)), CHUNK, (last - block.step) // every)
+                count = min(max(1, int(chunk_seconds / seconds_per_record)), CHUNK, (until - block.step) // every)
                 block.latest = pool.submit(advance, block, block.latest, block.step, count)
                 under_way.append(block.latest)
                 block.step += count * every
-                if block.step < last:
+                if block.step < until:
                     todo.append(block)
             done, seconds_per_record = under_way.popleft().result()
             yield done
@@ -302,6 +339,11 @@ def run(
 
 def _blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
     return (values[i : i + size] for i in range(0, len(values), size))
+
+
+def _flatten(states: train.State) -> dict[str, np.ndarray]:
+    """The leaves by their paths."""
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(states)}
 
 
 def _unflatten(like: train.State, leaves: dict[str, np.ndarray]) -> train.State:

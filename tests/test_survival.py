@@ -79,9 +79,12 @@ def test_more_steps_give_what_one_go_gives(extended, long):
 
 
 def test_more_seeds_give_what_one_go_gives(short, tmp_path):
-    """Seeds are added before, between and behind those that are there, and to a block that was padded."""
-    some = finished_run(tmp_path / "some", "--seeds", "1,37,5", "--steps", "200", "--arms", "untied")
-    more = ["--seeds", "40", "--steps", "200", "--arms", "untied"]
+    """Seeds are added before, between and behind those that are there, and to a block that was padded.
+
+    Those that are new are tied at first, while those that are there are untied.
+    """
+    some = finished_run(tmp_path / "some", "--seeds", "1,37,5", "--steps", "200", "--arms", "untied@100")
+    more = ["--seeds", "40", "--steps", "200", "--arms", "untied@100"]
     assert run.main([*OFTEN, *more, "--out", str(some)]) == 0
     assert same(some, finished_run(tmp_path / "one", *more))
 

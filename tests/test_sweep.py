@@ -19,7 +19,7 @@ SHORT = Experiment(steps=200, record_every=20, eval_every=100, seeds=tuple(range
 
 @functools.cache
 def program(experiment: Experiment, arm: str, devices: int) -> sweep.Program:
-    return sweep.compile_arm(experiment, arm, jax.devices()[:devices])
+    return sweep.compile_program(experiment, jax.devices()[:devices], tied=arm == "tied")
 
 
 def records(
@@ -100,7 +100,7 @@ def test_one_stream_for_all_seeds_or_one_for_each():
     """What a model sees first shows in the accuracy of the first batch, where the initial values are the same."""
     start = {}
     for data in ("per-seed", "shared"):
-        member = sweep.make_member(dataclasses.replace(SHORT, data=data), "tied")
+        member = sweep.make_member(dataclasses.replace(SHORT, data=data), tied=True)
         start[data] = jax.jit(jax.vmap(lambda seed, member=member: member.start(seed)[2]["accuracy"]))(jnp.arange(9))
     assert not np.array_equal(start["per-seed"], start["shared"])
     streams = [np.asarray(exor.stream(14, seed)) for seed in (None, 0, 1)]
@@ -132,7 +132,7 @@ def test_a_member_that_diverges_is_frozen_and_disturbs_nobody():
 
 def test_a_learning_rate_that_is_too_high_is_reported():
     wild = dataclasses.replace(SHORT, optimiser=Optimiser(learning_rate=1e30, eta_min=0))
-    member = sweep.make_member(wild, "untied")
+    member = sweep.make_member(wild, tied=False)
     state, stream, _ = jax.jit(member.start)(3)
     advance = jax.jit(member.advance)
     for step in (0, 20):
@@ -156,3 +156,21 @@ def test_members_that_diverge_leave_the_others_the_bits_of_a_run_without_them():
     first = np.argmax(diverged_at)
     frozen = everyone["input_distance"][diverged_at[first] // SHORT.record_every - 1 :, first]
     assert np.isfinite(frozen).all() and (frozen == frozen[:1]).all()
+
+
+def test_untied_midway_is_tied_until_then_and_changes_nothing_at_that_step():
+    worker, (first, second) = jax.devices()[:1], sweep.phases("untied@100", SHORT.steps)
+    tied = list(sweep.run(program(SHORT, "tied", 1), worker, SHORT, until=first.until))
+    standing = sweep.merge(*[piece.members for piece in tied])
+    assert set(standing.steps.tolist()) == {100}
+    opened = sweep.untie(SHORT, standing)
+    for name, leaf in opened.states.items():
+        np.testing.assert_array_equal(leaf, standing.states[name.replace("['output']", "['input']")], err_msg=name)
+    assert sum("['output']" in name for name in opened.states) == 3  # the table and its two moments
+    untied = list(sweep.run(program(SHORT, "untied", 1), worker, SHORT, members=opened, until=second.until))
+    joined = [piece for piece in (*tied, *untied) if piece.members.seeds[0] == 0]
+    loss = np.concatenate([piece.records["loss"] for piece in joined])
+    always_tied = records(SHORT, "tied")["loss"][:, :32]
+    np.testing.assert_array_equal(loss[:6], always_tied[:6])
+    np.testing.assert_allclose(loss[6], always_tied[6], rtol=1e-2)  # nothing starts anew
+    assert (loss[7:] != always_tied[7:]).any(axis=1).all()
