@@ -153,10 +153,9 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
 
     def next_record(states, streams, step, last):
         states, records = advance_members(states, streams, step)
-        evaluate = jax.vmap(member.evaluate)
-        skip = lambda states: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, states))
+        skip = lambda states: {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items() if name not in records}
         due = ((step + every) % eval_every == 0) | (step + every == last)
-        return states, {**records, **jax.lax.cond(due, evaluate, skip, states)}
+        return states, {**records, **jax.lax.cond(due, jax.vmap(member.evaluate), skip, states)}
 
     @partial(jax.jit, donate_argnums=0)
     def advance(states, streams, step, count, last):
@@ -165,13 +164,12 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
             states, records = next_record(states, streams, step + i * every, last)
             return states, jax.tree.map(lambda places, value: places.at[i].set(value), chunk, records)
 
-        _, shapes = jax.eval_shape(next_record, states, streams, step, last)
         chunk = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
         return jax.lax.fori_loop(0, count, body, (states, chunk))
 
     start = jax.jit(jax.vmap(member.start))
     scalar, seeds = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((block,), jnp.uint32)
-    arguments = jax.eval_shape(start, seeds)[:2]
+    *arguments, shapes = jax.eval_shape(start, seeds)  # a record has the shapes of the first one
 
     def lower(device):
         on_device = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
