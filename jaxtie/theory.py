@@ -11,8 +11,21 @@ whole (`jaxtie.data.exor.enumerate_process`): a swap leads out of a split.
 
 import itertools
 import math
+from typing import Literal
 
 import numpy as np
+
+Size = float | Literal["sqrt(D)", "1/sqrt(D)", "log(n)/D"]
+
+
+def size(value: Size, vocabulary: int, width: int) -> float:
+    """A number, or what a formula gives for n words and width D. ValueError if there is no such formula."""
+    if not isinstance(value, str):
+        return value
+    formulas = {"sqrt(D)": width**0.5, "1/sqrt(D)": width**-0.5, "log(n)/D": math.log(vocabulary) / width}
+    if value not in formulas:
+        raise ValueError(f"a size is {value!r}; expected a number or one of {', '.join(formulas)}")
+    return formulas[value]
 
 
 def best_accuracy(joint_CxV: np.ndarray) -> float:

@@ -4,6 +4,7 @@ A tied model is one whose parameter tree has an `input` table only; an untied on
 differs: code that is given parameters reads from their shape which it is.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,32 +15,178 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxtie.theory import Size, size
+
 Tree = Any  # a pytree: parameters, or the state of an optimiser
 
-PARTS = frozenset({"input", "output"})  # the names of an `Embedding`'s parameters
+PARTS = frozenset({"input", "output", "bias", "projection"})  # the names of an `Embedding`'s parameters
+
+
+def half_swap(h_PxD: jax.Array) -> jax.Array:
+    """(h_1 ... h_D) -> (h_D/2+1 ... h_D, h_1 ... h_D/2). A random vector and its half swap are nearly orthogonal.
+
+    Proposed in kexue.fm/archives/9698. ValueError if D is odd.
+    """
+    return jnp.roll(h_PxD, _divide(h_PxD.shape[-1], 2), axis=-1)
+
+
+def channel_shuffle(h_PxD: jax.Array, groups: int = 2) -> jax.Array:
+    """The coordinates of every vector laid out as groups x D/groups, transposed and in a row again (ShuffleNet, CVPR 2018).
+
+    1 + gcd(groups - 1, D - 1) coordinates stay where they are: 2 with 2 groups, but 8 of 64 with 8. ValueError if `groups`
+    does not divide D.
+    """
+    width = h_PxD.shape[-1]
+    grouped = h_PxD.reshape(*h_PxD.shape[:-1], groups, _divide(width, groups))
+    return jnp.swapaxes(grouped, -1, -2).reshape(h_PxD.shape)
+
+
+def _divide(width: int, groups: int) -> int:
+    if width % groups:
+        raise ValueError(f"the width is {width}; expected a multiple of {groups}, to take the coordinates apart")
+    return width // groups
+
+
+@dataclasses.dataclass(frozen=True)
+class Projection:
+    """h -> norm(activation(h·P + b)), P orthogonal (DxD) at the start; with all three, the head of BERT (2018).
+
+    Attributes:
+      bias: learn b, 0 at the start.
+      activation: a function of each coordinate.
+      norm: layer norm with learned weight and bias, 1 and 0 at the start.
+      eps: of the norm; 1e-12 is BERT's.
+    """
+
+    bias: bool = False
+    activation: Callable[[jax.Array], jax.Array] | None = None
+    norm: bool = False
+    eps: float = 1e-12
+
+    def init(self, key: jax.Array, width: int, dtype: jax.typing.DTypeLike = jnp.float32) -> dict[str, jax.Array]:
+        """Initial values: `weight` DxD and, where there are, `bias`, `norm_weight`, `norm_bias`, each D."""
+        params = {"weight": nn.initializers.orthogonal()(key, (width, width), dtype)}
+        if self.bias:
+            params["bias"] = jnp.zeros(width, dtype)
+        if self.norm:
+            params |= {"norm_weight": jnp.ones(width, dtype), "norm_bias": jnp.zeros(width, dtype)}
+        return params
+
+    def apply(self, params: dict[str, jax.Array], h_PxD: jax.Array) -> jax.Array:
+        """Hidden states projected, PxD."""
+        of_each = lambda name: params[name].reshape((1,) * (h_PxD.ndim - 1) + (-1,))
+        h_PxD = h_PxD @ params["weight"]
+        if self.bias:
+            h_PxD = h_PxD + of_each("bias")
+        if self.activation:
+            h_PxD = self.activation(h_PxD)
+        if self.norm:
+            mean, variance = (of(h_PxD, axis=-1, keepdims=True) for of in (jnp.mean, jnp.var))
+            h_PxD = (h_PxD - mean) * jax.lax.rsqrt(variance + self.eps) * of_each("norm_weight") + of_each("norm_bias")
+        return h_PxD
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def scale_gradient(x: jax.Array, factor: float) -> jax.Array:
+    """x itself; what comes back to it from a loss is multiplied by `factor`."""
+    return x
+
+
+@scale_gradient.defjvp
+def _(factor, primals, tangents):
+    return primals[0], tangents[0] * factor
 
 
 class Embedding(nn.Module):
     """The vocabulary end of a model: input and output embedding, tied or not.
 
+        rows = a·E_in[tokens]        a: input_scale; also `table()`, all V rows
+        logits = cap(s·f(h)·E_outᵀ + b)    f: transform, s: logit_scale, b: bias, cap(x) = soft_cap·tanh(x / soft_cap)
+
+    where E_out = E_in if tied. Whatever is not asked for is left out, not computed with a neutral value. Sizes may be
+    numbers or the name of a formula in D and n = V, see `jaxtie.theory.size`.
+
     Attributes:
-      vocabulary, width: V and D; a table is VxD, N(0, 1) at the start.
+      vocabulary, width: V and D; a table is VxD.
       tied: which tree `init` makes. `apply` goes by the tree it is given.
+      deviation: the tables are N(0, deviation²) at the start.
+      input_scale: a, "sqrt(D)" in Vaswani et al. (2017). Does not depend on the table, so it holds for the input role only.
+      transform: f, a function of vectors of length D such as `half_swap`, `partial(channel_shuffle, groups=4)`; or a
+        `Projection`, which has parameters.
+      logit_scale: s, for instance "1/sqrt(D)".
+      bias: learn b, of length V, 0 at the start.
+      soft_cap: logits stay within ±soft_cap (Gemma 2: 30).
+      input_gradient, output_gradient: what the gradient of a table is multiplied by in that role; a tied table's is
+        the sum of both.
+      param_dtype: of all parameters.
+      logits_dtype: of the logits, and what their sums are accumulated in; by default that of h·E_outᵀ.
+      partition: names of the mesh axes that V and D are split along, for `nn.get_partition_spec`: parameters are then boxed
+        in `nn.Partitioned`. With V split and under `jax.set_mesh`, the look-up is a masked one on every device and a sum
+        over them, logits stay split along V, and no device ever holds a whole table or its gradient. (Mesh axes of type
+        Auto, V a multiple of their size.)
     """
 
     vocabulary: int
     width: int
     tied: bool = False
+    deviation: Size = 1.0
+    input_scale: Size | None = None
+    transform: Callable[[jax.Array], jax.Array] | Projection | None = None
+    logit_scale: Size | None = None
+    bias: bool = False
+    soft_cap: float | None = None
+    input_gradient: float = 1.0
+    output_gradient: float = 1.0
+    param_dtype: jax.typing.DTypeLike = jnp.float32
+    logits_dtype: jax.typing.DTypeLike | None = None
+    partition: tuple[str | None, str | None] | None = None
 
     def setup(self):
+        split = lambda init, axes: nn.with_partitioning(init, axes) if self.partition else init
+        rows, columns = self.partition or (None, None)
+        table = split(nn.initializers.normal(self._size(self.deviation)), (rows, columns))
         shape = (self.vocabulary, self.width)
-        self.input = self.param("input", nn.initializers.normal(1.0), shape)
+        self.input = self.param("input", table, shape, self.param_dtype)
         untied = not self.tied if self.is_initializing() else self.has_variable("params", "output")
-        self.output = self.param("output", nn.initializers.normal(1.0), shape) if untied else self.input
+        self.output = self.param("output", table, shape, self.param_dtype) if untied else self.input
+        if self.bias:
+            bias = split(nn.initializers.zeros, (rows,))
+            self.output_bias = self.param("bias", bias, (self.vocabulary,), self.param_dtype)
+        if isinstance(self.transform, Projection):
+            self.projection = self.param("projection", self.transform.init, self.width, self.param_dtype)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """The rows of the input table that belong to token ids of any shape; (..., D)."""
+        return self._as_input(self.input[tokens])
+
+    def table(self) -> jax.Array:
+        """The input table as a model sees it: the rows of all V tokens; VxD."""
+        return self._as_input(self.input)
 
     def logits(self, h_PxD: jax.Array) -> jax.Array:
-        """Hidden states against the output embedding: no bias, no scaling; PxV."""
-        return h_PxD @ self.output.T
+        """Hidden states, with any leading axes, against the output table; PxV."""
+        if isinstance(self.transform, Projection):
+            h_PxD = self.transform.apply(self.projection, h_PxD)
+        elif self.transform:
+            h_PxD = self.transform(h_PxD)
+        table_VxD = self.output if self.output_gradient == 1 else scale_gradient(self.output, self.output_gradient)
+        logits_PxV = jnp.matmul(h_PxD, table_VxD.T, preferred_element_type=self.logits_dtype)
+        if self.logit_scale is not None:
+            logits_PxV = logits_PxV * self._size(self.logit_scale)
+        if self.bias:
+            bias_V = self.output_bias.astype(logits_PxV.dtype)
+            logits_PxV = logits_PxV + bias_V.reshape((1,) * (logits_PxV.ndim - 1) + (-1,))
+        if self.soft_cap is not None:
+            logits_PxV = self.soft_cap * jnp.tanh(logits_PxV / self.soft_cap)
+        return logits_PxV
+
+    def _as_input(self, rows: jax.Array) -> jax.Array:
+        if self.input_gradient != 1:
+            rows = scale_gradient(rows, self.input_gradient)
+        return rows if self.input_scale is None else rows * self._size(self.input_scale)
+
+    def _size(self, value: Size) -> float:
+        return size(value, self.vocabulary, self.width)
 
 
 def tables(params: dict) -> tuple[jax.Array, jax.Array]:

@@ -35,4 +35,4 @@ class MaskedLM(nn.Module):
     def __call__(self, tokens_L: jax.Array, at_P: jax.Array) -> jax.Array:
         """Logits PxV of one sequence, masked at `at_P`."""
         token_P = jnp.full(at_P.shape, self.mask)
-        return self.embedding.logits(self.body(self.embedding.input, tokens_L, at_P, token_P))
+        return self.embedding.logits(self.body(self.embedding.table(), tokens_L, at_P, token_P))
