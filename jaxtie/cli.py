@@ -178,6 +178,8 @@ class FiguresOptions:
     """Folder of a run."""
     csv: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Write the results as tidy CSV too, below DIR/csv."""
+    animate: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Draw the tables over training as an animation too, portrait.gif."""
 
 
 def _parse(options: type, prog: str, arguments: Sequence[str]) -> Any:

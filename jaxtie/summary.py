@@ -73,6 +73,11 @@ def live_pairs(results: xr.Dataset) -> list[str]:
     return [str(pair) for pair in results["pair"].values if np.isfinite(results["theory_log_odds"].sel(pair=pair))]
 
 
+def targets(results: xr.Dataset) -> list[str]:
+    """The symbols that can be a target, so have a place in both tables."""
+    return [str(symbol) for symbol in results["symbol"].values[np.isfinite(np.diag(results["conditional_divergence"]))]]
+
+
 def tables(results: xr.Dataset, arm: str) -> dict[str, str]:
     """Label -> "input" or "output": an arm's tables, one if its output embedding is its input embedding throughout."""
     values = results.sel(arm=arm)
@@ -155,8 +160,7 @@ def equivalence_table(results: xr.Dataset) -> Table:
         "conditional divergence": results["conditional_divergence"],
         "log ratio, nat": results["conditional_log_ratio"],
     }
-    targets = results["symbol"].values[np.isfinite(np.diag(results["conditional_divergence"]))]
-    pairs = list(itertools.combinations(map(str, targets), 2))
+    pairs = list(itertools.combinations(targets(results), 2))
     firsts, seconds = (xr.DataArray(list(each), dims="couple") for each in zip(*pairs))
     at_pairs = lambda matrix: matrix.sel(symbol=firsts, symbol2=seconds)
     end = results.sel(step=last_step(results))

@@ -4,9 +4,9 @@ A `joint_CxV` is the exact law of one masked position: p(context c and target sy
 `jaxtie.data.exor.enumerate_contexts`).
 
 Two symbols are semantically equivalent if swapping one for the other in a context changes no prediction, conditionally
-equivalent if they are equally likely in every context (paper, section 3). Both are measured by how far they fail, as VxV
-matrices: symmetric, 0 exactly where the symbols are equivalent, NaN where the process does not say. The process is to be
-whole (`jaxtie.data.exor.enumerate_process`): a swap leads out of a split.
+equivalent if they are equally likely in every context (paper, section 3). Two divergences measure by how far they fail:
+VxV, symmetric, 0 (but for rounding) exactly where the symbols are equivalent, NaN where the process does not say. It is to
+be the whole process (`jaxtie.data.exor.enumerate_process`): a swap leads out of a split.
 """
 
 import itertools

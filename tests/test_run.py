@@ -41,7 +41,7 @@ def test_one_command_leaves_results_figures_and_summary(finished):
         assert np.isfinite(results[name]).all(), name
     tied = results.sel(arm="tied")
     np.testing.assert_array_equal(tied["input_distance"], tied["output_distance"])
-    names = ("accuracy", "distances_tied", "distances_untied_input", "distances_untied_output", "overview")
+    names = ("accuracy", "distances_tied", "distances_untied_input", "distances_untied_output", "overview", "portrait")
     for name in names:
         assert (folder / "figures" / f"{name}.png").stat().st_size > 10_000
         assert (folder / "figures" / f"{name}.pdf").exists()
@@ -74,8 +74,8 @@ def test_another_configuration_is_refused_by_the_names_of_the_fields(finished, c
 def test_figures_and_csv_are_made_again_from_the_results(finished, capsys):
     folder, _ = finished
     (folder / "figures" / "accuracy.png").unlink()
-    assert figures.main([str(folder), "--csv"]) == 0
-    assert (folder / "figures" / "accuracy.png").exists()
+    assert figures.main([str(folder), "--csv", "--animate"]) == 0
+    assert (folder / "figures" / "accuracy.png").exists() and (folder / "figures" / "portrait.gif").exists()
     header, first, *_ = (folder / "csv" / "steps.csv").read_text().splitlines()
     values = dict(zip(header.split(","), first.split(","), strict=True))
     results = RunFolder(folder).load()
