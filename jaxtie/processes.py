@@ -72,30 +72,32 @@ class Processes:
             with contextlib.suppress(OSError):
                 connection.sendall(b".")
 
+    def agree(self, stopped: list) -> bool:
+        """Whether any of them is `stopped`; then all are."""
+        if any(tree["stopped"] for tree in self.gather({"stopped": np.bool(bool(stopped))})) and not stopped:
+            stopped.append(None)
+        return bool(stopped)
+
     def together(self, pieces: Iterator[Piece], stopped: list) -> Iterator[Piece]:
-        """On the first process the pieces of all, on the others none. One that is `stopped` stops all."""
+        """On the first process the pieces of all, on the others none, until all have ended or one is `stopped`."""
         if self.count == 1:
-            yield from pieces
-            return
-        ended = False
-        while not (ended or stopped):
-            own, meeting = {}, time.monotonic() + MEET_SECONDS
+            for piece in pieces:
+                yield piece
+                if stopped:
+                    return
+        over = self.count == 1
+        while not over:
+            own, ended, meeting = {}, True, time.monotonic() + MEET_SECONDS
             for piece in pieces:
                 own[str(len(own))] = piece._asdict() | {"members": piece.members._asdict()}
                 if stopped or time.monotonic() > meeting:
+                    ended = False
                     break
-            else:
-                ended = True
-            everyone = self.gather({"pieces": own, "stopped": np.bool(bool(stopped)), "ended": np.bool(ended)})
+            everyone = self.gather({"pieces": own, "ended": np.bool(ended)})
             for tree in everyone if self.leads else ():
                 for piece in tree.get("pieces", {}).values():
-                    members = Members(**piece["members"])
-                    yield Piece(int(piece["first_record"]), piece["records"], members)
-            ended = all(tree["ended"] for tree in everyone)
-            if any(tree["stopped"] for tree in everyone) and not stopped:
-                stopped.append(None)
-            if not ended:
-                pieces = iter(pieces)
+                    yield Piece(int(piece["first_record"]), piece["records"], Members(**piece["members"]))
+            over = self.agree(stopped) or all(tree["ended"] for tree in everyone)
 
 
 def join(coordinator: str | None, count: int | None, index: int | None) -> Processes:

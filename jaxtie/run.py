@@ -149,22 +149,24 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
             folder.start_records({arm: reached(arm) for arm in experiment.arms}, experiment.record_every)
         programs, saved = {}, time.monotonic()
         for phase in [phase for arm in experiment.arms for phase in sweep.phases(arm, experiment.steps)]:
-            if phase.follows and not stopped:
+            if processes.agree(stopped):
+                break
+            if phase.follows:
                 standing = checkpoint.exchange(processes, standing)
                 if phase.follows in standing:
                     untied = sweep.untie(experiment, standing.pop(phase.follows))
                     standing[phase.name] = sweep.merge(standing.get(phase.name), untied)
-            if stopped or all(reached(phase.arm).get(seed, -1) >= phase.until for seed in experiment.seeds):
+            steps = reached(phase.arm)
+            if all(steps.get(seed, -1) >= phase.until for seed in experiment.seeds):
                 continue
-            before, began = sum(reached(phase.arm).values()), time.monotonic()
+            before, began = sum(steps.values()), time.monotonic()
             best_loss = theory.best_loss(sweep.build_contexts(experiment.process, ordered=False)[0].joint_CxV)
             quiet = options.quiet or not processes.leads
             with Progress(phase.arm, experiment.steps, len(experiment.seeds), best_loss, quiet=quiet) as progress:
                 if phase.tied not in programs:
                     programs[phase.tied] = sweep.compile_program(experiment, workers, tied=phase.tied)
                 compiled, seed_steps, latest = time.monotonic(), before, {}
-                further = standing[phase.arm].seeds if phase.name != phase.arm and phase.arm in standing else ()
-                todo = tuple(seed for seed in own if seed not in further)
+                todo = tuple(seed for seed in own if steps.get(seed, -1) < phase.until)
                 pieces = sweep.run(
                     programs[phase.tied], workers, experiment, todo, standing.get(phase.name), until=phase.until
                 )
@@ -173,8 +175,6 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
                     latest[int(piece.members.seeds[0])] = piece.members
                     seed_steps += piece.records["loss"].size * experiment.record_every if piece.first_record else 0
                     progress.update(seed_steps, piece.records["loss"][-1])
-                    if stopped:
-                        break
                     if time.monotonic() - saved > options.checkpoint_every:
                         saved = time.monotonic()
                         now = sweep.merge(standing.get(phase.name), *latest.values())
