@@ -187,11 +187,12 @@ def draw(table: pd.DataFrame) -> Figure:
             axes.axhline(math.log(vocabulary), color="black", linestyle="--", linewidth=0.8)
             axes.set(title=f"σ = {deviation}, n = {vocabulary:,}", xlabel="width D", xscale="log", yscale="log")
             axes.set_ylabel("initial loss, nat" if i == 0 else None)
-            axes.set_xticks(widths := sorted(part["width"].unique()), map(str, widths), rotation=45)
-            axes.yaxis.set_major_locator(MaxNLocator(6))
+            axes.set_xticks(part["width"].unique(), part["width"].unique().astype(str), rotation=45)
+            axes.xaxis.set_minor_locator(NullLocator())
+            if part["measured"].max() < 20 * part["measured"].min():  # powers of ten would be too few
+                axes.yaxis.set_major_locator(MaxNLocator(6))
+                axes.yaxis.set_minor_locator(NullLocator())
             axes.yaxis.set_major_formatter("{x:g}")
-            for axis in (axes.xaxis, axes.yaxis):
-                axis.set_minor_locator(NullLocator())
             if i == 0:
                 axes.legend(fontsize=7)
         for i, estimate in enumerate(("simple", "corrected")):
