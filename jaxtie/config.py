@@ -264,3 +264,20 @@ class Experiment:
     def as_dict(self) -> dict:
         """Nested plain values, as `config.json` holds them."""
         return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class InitialLoss:
+    """An experiment: initial losses over a grid. Each value is a mean over `tokens` tokens of each seed."""
+
+    name: str = "initial-loss"
+    claim: str = ""
+    vocabularies: tuple[int, ...] = (100, 1000, 10_000, 100_000)
+    widths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048)
+    deviations: tuple[float | str, ...] = (0.02, 1.0, "1/sqrt(D)", "log(n)/D")
+    tokens: int = 256
+    seeds: tuple[int, ...] = tuple(range(8))
+
+    def as_dict(self) -> dict:
+        """Nested plain values, as `config.json` holds them."""
+        return dataclasses.asdict(self)

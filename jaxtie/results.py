@@ -21,7 +21,7 @@ import h5netcdf
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Experiment, UserError
+from jaxtie.config import Experiment, InitialLoss, UserError
 
 LOCK = ".lock"
 
@@ -118,7 +118,7 @@ class RunFolder:
             raise UserError(f"{self._config}: cannot be read as a run's configuration ({error}); remove it") from error
         return config
 
-    def differences(self, experiment: Experiment, config: dict) -> list[str]:
+    def differences(self, experiment: Experiment | InitialLoss, config: dict) -> list[str]:
         """Names of the fields in which the folder's run differs from `experiment`; its claim does not matter."""
         new, old = json.loads(json.dumps(experiment.as_dict())), config["experiment"]
         return differing_fields(new | {"claim": ""}, old | {"claim": ""})

@@ -20,13 +20,13 @@ import numpy as np
 import jaxtie
 from jaxtie import theory
 from jaxtie.cli import RunOptions, parse_run
-from jaxtie.config import Experiment, Transformer, UserError
+from jaxtie.config import Experiment, InitialLoss, Transformer, UserError
 from jaxtie.results import RunFolder
 
 INTERRUPTED = 130
 
 
-def load_experiment(path: Path) -> Experiment:
+def load_experiment(path: Path) -> Experiment | InitialLoss:
     """Execute an experiment file and take its `experiment`.
 
     Raises:
@@ -46,14 +46,20 @@ def load_experiment(path: Path) -> Experiment:
         text = " ".join(str(error).split())
         raise UserError(f"{where}: {text if isinstance(error, UserError) else f'{type(error).__name__}: {text}'}") from None
     experiment = getattr(module, "experiment", None)
-    if not isinstance(experiment, Experiment):
+    if not isinstance(experiment, Experiment | InitialLoss):
         raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
     return experiment
 
 
-def resolve(options: RunOptions) -> Experiment:
+def resolve(options: RunOptions) -> Experiment | InitialLoss:
     """The experiment of the options, with what they change."""
     experiment = load_experiment(options.experiment) if options.experiment else Experiment()
+    if isinstance(experiment, InitialLoss):
+        useful = {"experiment", "seeds", "out", "overwrite", "quiet"}
+        for field in dataclasses.fields(RunOptions):
+            if field.name not in useful and getattr(options, field.name) != field.default:
+                raise UserError(f"--{field.name.replace('_', '-')}: no option of {experiment.name}, which trains nothing")
+        return dataclasses.replace(experiment, seeds=options.seeds or experiment.seeds)
     if options.independent_layers and not isinstance(experiment.model, Transformer):
         kind = type(experiment.model).__name__
         raise UserError(f"--independent-layers: expected a transformer; the layers of this {kind} are independent already")
@@ -295,6 +301,8 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
         return 0
     experiment = resolve(options)
     folder = RunFolder(options.out or Path("runs") / experiment.name)
+    if isinstance(experiment, InitialLoss):
+        return measure_initial_loss(experiment, folder, options, arguments)
     if not options.distributed:
         return lead(experiment, folder, options, arguments)
     start_jax()
@@ -310,6 +318,25 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
         status = 0
     processes.leave()
     return status
+
+
+def measure_initial_loss(study: InitialLoss, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> int:
+    """Measure into the folder, or show what is there."""
+    earlier = None if options.overwrite else folder.config()
+    if earlier and (differences := folder.differences(study, earlier)):
+        raise UserError(f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; choose another --out")
+    if not (earlier and earlier.get("finished")):
+        start_jax()
+        from jaxtie import initial_loss
+
+        config = {"experiment": study.as_dict(), "command": shlex.join(["python", "-m", "jaxtie.run", *arguments])}
+        with folder.locked():
+            folder.create(config | {"finished": False})
+            report = lambda line: None if options.quiet else print(line, file=sys.stderr, flush=True)
+            initial_loss.main(study, folder.path, report)
+            folder.write_config(config | {"finished": True})
+    print(folder.summary.read_text())
+    return 0
 
 
 def extends(experiment: Experiment, earlier: dict, differences: Sequence[str]) -> bool:

@@ -114,3 +114,27 @@ def conditional_log_ratio(joint_CxV: np.ndarray) -> np.ndarray:
     weight_CxVxV = joint_CxV.sum(axis=1)[:, None, None] * np.isfinite(ratio_CxVxV)
     total, mass = np.nansum(ratio_CxVxV * weight_CxVxV, axis=0), weight_CxVxV.sum(axis=0)
     return np.divide(total, mass, out=np.full(mass.shape, np.nan), where=mass > 0)
+
+
+def initial_loss(
+    vocabulary: int, width: int, deviation: float, *, overlap: float = 1, logit_scale: float = 1, corrected: bool = True
+) -> float:
+    """Cross-entropy of a fresh model that hands every token's embedding, normalised to length √D, to the output table; nats.
+
+    With w ~ N(0, σ²) in D dimensions, the token itself has logit s·overlap·Dσ and every other word N(0, v), v = s²Dσ². The
+    simple estimate puts these at 0: log(e^(s·overlap·Dσ) + n - 1), as in kexue.fm/archives/9698. The corrected one keeps
+    their spread: log(e^(s·overlap·Dσ) + e^S) with S = log(m) + v/2, m words, while v < 2·log(m), and S = √(2v·log(m)) beyond,
+    where the largest of them rules the sum, as in the random energy model (Derrida, 1981).
+
+    Args:
+      vocabulary, width, deviation: n, D and σ.
+      overlap: the share of coordinates in which the hidden state meets the token's own output row: 1 tied, 0 untied,
+        projected or half-swapped (then all n words are alike, and the loss is S).
+      logit_scale: s.
+    """
+    own, others = (logit_scale * overlap * width * deviation, vocabulary - 1) if overlap else (-math.inf, vocabulary)
+    log_sum = math.log(others)
+    if corrected:
+        variance = width * (logit_scale * deviation) ** 2
+        log_sum = log_sum + variance / 2 if variance < 2 * log_sum else math.sqrt(2 * variance * log_sum)
+    return float(np.logaddexp(own, log_sum))

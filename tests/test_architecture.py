@@ -19,6 +19,7 @@ LAYERS = [
     {"checkpoint"},
     {"summary"},
     {"figures"},
+    {"initial_loss"},
     {"run"},
 ]
 WITHOUT_JAX = ("config", "theory", "results", "summary", "figures", "cli", "progress")

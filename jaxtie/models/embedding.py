@@ -19,7 +19,7 @@ from jaxtie.theory import Size, size
 
 Tree = Any  # a pytree: parameters, or the state of an optimiser
 
-PARTS = frozenset({"input", "output", "bias", "projection"})  # the names of an `Embedding`'s parameters
+PARTS = frozenset({"input", "output", "bias", "projection", "transform"})  # what an `Embedding` may have parameters for
 
 
 def half_swap(h_PxD: jax.Array) -> jax.Array:
@@ -110,7 +110,7 @@ class Embedding(nn.Module):
       vocabulary, width: V and D; a table is VxD.
       tied: which tree `init` makes. `apply` goes by the tree it is given.
       deviation: the tables are N(0, deviation²) at the start.
-      input_scale: a, "sqrt(D)" in Vaswani et al. (2017). Does not depend on the table, so it holds for the input role only.
+      input_scale: a, "sqrt(D)" in Vaswani et al. (2017).
       transform: f, a function of vectors of length D such as `half_swap`, `partial(channel_shuffle, groups=4)`; or a
         `Projection`, which has parameters.
       logit_scale: s, for instance "1/sqrt(D)".
@@ -201,7 +201,8 @@ def untie(params: Tree, opt_state: Tree = ()) -> tuple[Tree, Tree]:
     and stacked members, host and device arrays, under `jit` and `vmap`.
 
     Args:
-      params: a parameter tree with one or more `Embedding`s at any depth; those that are untied stay as they are.
+      params: a parameter tree with one or more `Embedding`s at any depth (dictionaries with a table `input` and nothing
+        else than `Embedding` has); those that are untied stay as they are.
       opt_state: the state of any Optax optimiser for `params`. What belongs to the tables is found by structure: in every
         part of the state that is laid out as `params` (where a leaf may have become a tree of its own, of any shapes, and
         `optax.MaskedNode` may stand for any part), the input's entry is copied. Masks and labels of the optimiser must fit
@@ -306,7 +307,7 @@ def _children(tree: Tree) -> tuple[list, Any]:
 
 
 def _is_embedding(node: Tree) -> bool:
-    return isinstance(node, Mapping) and node.keys() <= PARTS and not isinstance(node.get("input", node), Mapping)
+    return isinstance(node, Mapping) and "input" in node.keys() <= PARTS and not isinstance(node["input"], Mapping)
 
 
 def _embeddings(params: Tree) -> list[Mapping]:
