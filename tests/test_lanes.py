@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxtie import sweep, train
-from jaxtie.config import Process, Transformer
+from jaxtie.config import LSTM, Mixer, Process, Transformer
 from jaxtie.data import exor
 from jaxtie.lanes import lanes
 
@@ -40,6 +40,12 @@ FUNCTIONS = {
     "a carry that starts unmapped": (lambda a: jax.lax.scan(lambda c, x: (c + x, c * x), jnp.zeros(4), a), (3, 4)),
     "no use of the argument": (lambda a: jnp.arange(3.0), (2,)),
     "conditional": (lambda a: jax.lax.cond(a[0] > 0, jnp.sin, jnp.cos, a), (4,)),
+    "backwards": (lambda a, b: jax.lax.scan(lambda c, x: (c * x[0] + x[1], c), a[0], (a, b), reverse=True), (5, 3), (5, 3)),
+    "gradient through a scan": (
+        jax.grad(lambda a, w: jnp.sum(jax.lax.scan(lambda h, x: (jnp.tanh(w @ h + x), h), a[0], a)[1] ** 2), argnums=(0, 1)),
+        (5, 3),
+        (3, 3),
+    ),
     "gradient": (jax.grad(lambda a: jnp.sum(jax.nn.softmax(a @ a.T) * jax.nn.gelu(a @ a.T))), (4, 4)),
 }
 
@@ -56,7 +62,13 @@ def test_what_is_closed_over_is_not_mapped(x64):
 
 
 @pytest.mark.parametrize(
-    ("config", "tied"), [(Transformer(), True), (Transformer(layers=2, heads=2, width=8, feedforward=12), False)]
+    ("config", "tied"),
+    [
+        (Transformer(), True),
+        (Transformer(layers=2, heads=2, width=8, feedforward=12), False),
+        (LSTM(layers=1), True),
+        (Mixer(), False),
+    ],
 )
 def test_samples_loss_and_gradients_are_those_of_vmap(config, tied, x64):
     process = Process()

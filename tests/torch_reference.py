@@ -1,22 +1,70 @@
-"""The model in PyTorch, by its own `TransformerEncoder`, and the way between its parameters and a jaxtie tree."""
+"""The models in PyTorch, by its own modules where it has them, and the way between its parameters and a jaxtie tree."""
 
 import copy
+from dataclasses import asdict
 
 import numpy as np
 import torch
 from flax.traverse_util import flatten_dict, unflatten_dict
 from torch import nn
 
+import jaxtie
+from jaxtie.config import Body
+
+
+class LSTM(nn.Module):
+    def __init__(self, layers: int, width: int, hidden: int):
+        super().__init__()
+        self.lstm = nn.LSTM(width, hidden, layers, bidirectional=True, batch_first=True)
+        self.linear = nn.Linear(2 * hidden, width)
+
+    def forward(self, x_BxLxD: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.lstm(x_BxLxD)[0])
+
+
+class MixerLayer(nn.Module):
+    def __init__(self, length: int, width: int, tokenwise: int, channelwise: int):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.tokenwise1, self.tokenwise2 = nn.Linear(length, tokenwise), nn.Linear(tokenwise, length)
+        self.channelwise1, self.channelwise2 = nn.Linear(width, channelwise), nn.Linear(channelwise, width)
+
+    def forward(self, x_BxLxD: torch.Tensor) -> torch.Tensor:
+        x_BxLxD = x_BxLxD + self.tokenwise2(self.tokenwise1(self.norm1(x_BxLxD).mT).relu()).mT
+        return x_BxLxD + self.channelwise2(self.channelwise1(self.norm2(x_BxLxD)).relu())
+
+
+class Mixer(nn.Module):
+    def __init__(self, layers: int, length: int, **sizes: int):
+        super().__init__()
+        self.layers = nn.ModuleList(MixerLayer(length, **sizes) for _ in range(layers))
+
+    def forward(self, x_BxLxD: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x_BxLxD = layer(x_BxLxD)
+        return x_BxLxD
+
+
+def make_body(config: Body, length: int) -> nn.Module:
+    """From BxLxD to BxLxD."""
+    match config:
+        case jaxtie.LSTM():
+            return LSTM(**asdict(config))
+        case jaxtie.Mixer():
+            return Mixer(length=length, **asdict(config))
+    sizes = config.width, config.heads, config.feedforward
+    layer = nn.TransformerEncoderLayer(*sizes, dropout=0.0, activation="gelu", batch_first=True)
+    return nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
+
 
 class Reference(nn.Module):
     """Logits BxPxV at masked positions. Tied: `output` is the very parameter `input`."""
 
-    def __init__(self, *, layers: int, heads: int, width: int, feedforward: int, tied: bool, vocabulary: int = 7):
+    def __init__(self, config: Body, *, tied: bool, vocabulary: int = 7, length: int = 8):
         super().__init__()
-        self.input = nn.Embedding(vocabulary, width).weight
-        self.output = self.input if tied else nn.Embedding(vocabulary, width).weight
-        layer = nn.TransformerEncoderLayer(width, heads, feedforward, dropout=0.0, activation="gelu", batch_first=True)
-        self.body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.input = nn.Embedding(vocabulary, config.width).weight
+        self.output = self.input if tied else nn.Embedding(vocabulary, config.width).weight
+        self.body = make_body(config, length)
 
     def forward(self, tokens_BxL: torch.Tensor, at_BxP: torch.Tensor) -> torch.Tensor:
         h_BxLxD = self.body(nn.functional.embedding(tokens_BxL, self.input))
@@ -31,8 +79,11 @@ def place(name: str) -> tuple[str, ...]:
     """Path in a jaxtie tree: of body.layers.0.self_attn.out_proj.weight, (body, layer_0, out_proj_weight)."""
     if not name.startswith("body."):
         return "embedding", name
-    layer, parameter = name.removeprefix("body.layers.").split(".", 1)
-    return "body", f"layer_{layer}", parameter.removeprefix("self_attn.").replace(".", "_")
+    name = name.removeprefix("body.").replace("self_attn.", "").removeprefix("lstm.")
+    if name.startswith("layers."):
+        _, layer, parameter = name.split(".", 2)
+        return "body", f"layer_{layer}", parameter.replace(".", "_")
+    return "body", name.replace(".", "_")
 
 
 def _tree(model: Reference, read) -> dict:

@@ -1,0 +1,87 @@
+"""Every experiment file: it declares what the protocol says, and a cheap variant of it trains from end to end."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from bodies import once
+
+from jaxtie import sweep, theory
+from jaxtie.config import LSTM, Experiment, Mixer, Optimiser, Process, Transformer
+from jaxtie.run import load_experiment, main
+
+FILES = {path.stem: path for path in (Path(__file__).parents[1] / "experiments").glob("*.py")}
+LIKELY, FAIR, ONLY = (0.1, 0.9), (0.5, 0.5), (1.0, 0.0)
+# model, zeros, ones, learning rate, steps
+PROTOCOL = {
+    "transformer_small": (Transformer(1, 1, 4, 4), LIKELY, FAIR, 5e-4, 150_000),
+    "transformer_ndh": (Transformer(1, 1, 4, 4), ONLY, LIKELY, 5e-4, 150_000),
+    "transformer_ydh": (Transformer(1, 1, 4, 4), ONLY, FAIR, 5e-4, 150_000),
+    "transformer_medium": (Transformer(2, 1, 32, 32), LIKELY, FAIR, 1e-4, 300_000),
+    "lstm_small": (LSTM(2, 4, 8), LIKELY, FAIR, 5e-4, 150_000),
+    "lstm_medium": (LSTM(4, 32, 32), LIKELY, FAIR, 5e-4, 150_000),
+    "mixer_small": (Mixer(1, 4, 4, 8), LIKELY, FAIR, 5e-4, 150_000),
+    "mixer_medium": (Mixer(2, 32, 32, 32), LIKELY, FAIR, 5e-4, 300_000),
+}
+
+
+def test_experiments_are_those_of_the_protocol():
+    assert FILES.keys() == PROTOCOL.keys()
+    for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
+        experiment = load_experiment(FILES[name])
+        expected = Experiment(
+            name=name.replace("_", "-"),
+            claim=experiment.claim,
+            process=Process(zeros=zeros, ones=ones),
+            model=model,
+            optimiser=Optimiser(learning_rate=learning_rate),
+            steps=steps,
+            eval_every=experiment.eval_every,
+        )
+        assert experiment == expected
+        assert f"python -m jaxtie.run experiments/{name}.py --seeds " in FILES[name].read_text()
+
+
+@pytest.mark.parametrize("name", PROTOCOL)
+def test_a_cheap_variant_trains(name):
+    """One seed, ten steps, strings of six bits, no wider than 8; an exact evaluation before and after."""
+    full = load_experiment(FILES[name])
+    narrow = {field: min(size, 8) for field, size in vars(full.model).items()}
+    cheap = dataclasses.replace(
+        full,
+        model=dataclasses.replace(full.model, **narrow),
+        process=dataclasses.replace(full.process, length=6),
+        record_every=10,
+        eval_every=10,
+        steps=10,
+    )
+    member = sweep.make_member(cheap, cheap.arms[0])
+
+    def train(seed):
+        state, before = member.start(seed)
+        state, after = member.advance(state, seed, 0)
+        return before, after | member.evaluate(state)
+
+    before, after = once(train)(3)
+    assert all(np.isfinite(value).all() for records in (before, after) for value in jax.tree.leaves(records))
+    assert after["diverged_at"] == -1 and not np.array_equal(before["input_table"], after["input_table"])
+    best = theory.best_loss(sweep.build_contexts(cheap.process, ordered=False)[0].joint_CxV)
+    assert best < after["train_loss"] != before["train_loss"]
+
+
+def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "WIDE", 1)
+    monkeypatch.setattr(sweep, "FAST", sweep.ONCE)  # compiling takes longer than all the rest
+    options = "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --arms tied --quiet --out".split()
+    assert main([str(FILES["transformer_ndh"]), *options, str(tmp_path / "run")]) == 0
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {"config.json", "results.nc", "figures", "summary.md"}
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["block"] == 1
+
+
+def test_independent_layers_are_an_option_of_the_transformer(capsys):
+    assert main([str(FILES["mixer_small"]), "--independent-layers", "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "--independent-layers: expected a transformer" in error
