@@ -29,7 +29,7 @@ PROTOCOL = {
 
 
 def test_experiments_are_those_of_the_protocol():
-    assert FILES.keys() == PROTOCOL.keys()
+    assert FILES.keys() == {*PROTOCOL, "untie_midway", "initial_loss"}
     for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
         experiment = load_experiment(FILES[name])
         expected = Experiment(
@@ -45,6 +45,10 @@ def test_experiments_are_those_of_the_protocol():
         assert f"python -m jaxtie.run experiments/{name}.py --seeds " in FILES[name].read_text()
 
 
+def test_untying_midway_is_the_main_experiment_with_two_more_arms():
+    assert load_experiment(FILES["untie_midway"]).arms == ("tied", "untied", "untied@25000", "untied@75000")
+
+
 @pytest.mark.parametrize("name", PROTOCOL)
 def test_a_cheap_variant_trains(name):
     """One seed, ten steps, strings of six bits, no wider than 8; an exact evaluation before and after."""
@@ -58,11 +62,11 @@ def test_a_cheap_variant_trains(name):
         eval_every=10,
         steps=10,
     )
-    member = sweep.make_member(cheap, cheap.arms[0])
+    member = sweep.make_member(cheap, tied=True)
 
     def train(seed):
-        state, before = member.start(seed)
-        state, after = member.advance(state, seed, 0)
+        state, stream, before = member.start(seed)
+        state, after = member.advance(state, stream, 0)
         return before, after | member.evaluate(state)
 
     before, after = once(train)(3)
