@@ -70,12 +70,12 @@ def main() -> None:
     def shipped(every, eval_every):
         often = dataclasses.replace(experiment, record_every=every, eval_every=eval_every, steps=10 * eval_every)
         program = sweep.compile_program(often, [device], tied=False)
-        states, _ = program.start(seeds)
+        states, streams, _ = program.start(seeds)
         scalars = [np.int32(x) for x in (0, STEPS // every, 10 * eval_every)]
 
         def run():
             nonlocal states
-            states, _ = jax.block_until_ready(program.advance[device](states, seeds, *scalars))
+            states, _ = jax.block_until_ready(program.advance[device](states, streams, *scalars))
 
         return run
 
