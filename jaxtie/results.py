@@ -162,13 +162,16 @@ class RunFolder:
             )
 
     def create(self, config: dict) -> None:
-        """Write the configuration; what an earlier run left is removed first."""
-        for leftover in (self._records, self.figures, self.checkpoints):
-            if leftover.exists():
-                shutil.rmtree(leftover)
+        """Write the configuration, and remove what an earlier run left.
+
+        Its checkpoints go first: killed at any moment, the folder is the earlier run's or one that starts from step 0.
+        """
+        shutil.rmtree(self.checkpoints, ignore_errors=not self.checkpoints.exists())
+        self.write_config(config)
+        for leftover in (self._records, self.figures):
+            shutil.rmtree(leftover, ignore_errors=not leftover.exists())
         for leftover in (self.results, self.summary):
             leftover.unlink(missing_ok=True)
-        self.write_config(config)
 
     def write_config(self, config: dict) -> None:
         with _replacing(self._config) as path:

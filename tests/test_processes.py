@@ -1,11 +1,11 @@
 """Two processes on one machine, two CPU devices each: the numbers of one process, and what follows the end of one."""
 
-import os
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
+
+from commands import ended, start, until
 
 from jaxtie.processes import GONE, Processes
 from jaxtie.results import RunFolder
@@ -19,31 +19,17 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def start(folder: Path, *options: str, devices: int = 2) -> subprocess.Popen:
-    command = [sys.executable, "-m", "jaxtie.run", *OPTIONS, *options, "--out", str(folder)]
-    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)}
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **pipes, env=environment)
-
-
 def start_two(folder: Path, *options: str) -> list[subprocess.Popen]:
     together = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--process-count", "2"]
-    return [start(folder, *together, "--process-index", str(i), *options) for i in (0, 1)]
-
-
-def ended(process: subprocess.Popen) -> tuple[int, str]:
-    error = process.communicate(timeout=120)[1]
-    return process.returncode, error
+    own = lambda i: [*together, "--process-index", str(i), *options]
+    return [start(folder, *OPTIONS, *own(i), JAX_NUM_CPU_DEVICES="2") for i in (0, 1)]
 
 
 def test_two_processes_give_the_bits_of_one_also_after_losing_either(tmp_path):
-    alone = start(tmp_path / "one")
-    assert ended(alone)[0] == 0
+    assert ended(start(tmp_path / "one", *OPTIONS))[0] == 0
     for victim in (1, 0):
-        processes = start_two(tmp_path / "two", "--steps", "2000")
-        for line in processes[0].stderr:
-            if "compiling" in line:
-                break
+        processes = start_two(tmp_path / "two")
+        until(processes[0], "compiling")
         time.sleep(2)
         began = time.monotonic()
         processes[victim].kill()
@@ -70,7 +56,7 @@ def test_shares_are_whole_blocks_and_make_up_all_seeds():
 def test_a_port_that_is_taken_is_one_line(tmp_path):
     with socket.create_server(("", 0)) as taken:
         place = ["--coordinator", f"127.0.0.1:{taken.getsockname()[1]}", "--process-count", "2", "--process-index", "0"]
-        status, error = ended(start(tmp_path / "run", "--distributed", *place))
+        status, error = ended(start(tmp_path / "run", *OPTIONS, "--distributed", *place))
     assert status == 2
     assert [line[:23] for line in error.splitlines()] == ["jaxtie: --distributed: "], error
     assert not (tmp_path / "run").exists()

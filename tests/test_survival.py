@@ -14,12 +14,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
+from commands import ended, start, until
 
 from jaxtie import checkpoint, figures, run
 from jaxtie.results import RunFolder
@@ -155,18 +155,6 @@ def test_without_any_sound_checkpoint_a_run_starts_again(extended, long, capsys)
     assert same(extended, long)
 
 
-def start(folder: Path, *options: str, prefix: Sequence[str] = (), **environment: str) -> subprocess.Popen:
-    command = [*prefix, sys.executable, "-m", "jaxtie.run", *options, "--out", str(folder)]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **pipes, env=os.environ | environment)
-
-
-def ended(process: subprocess.Popen) -> tuple[int, str]:
-    """Exit status and standard error, when it has come to its end."""
-    error = process.communicate(timeout=120)[1]
-    return process.returncode, error
-
-
 def test_killed_at_random_moments_a_run_ends_as_if_it_had_not_been(tmp_path):
     """With as many kills as asked for, over as many runs as that takes; the moments are spread over a whole run."""
     options = ["--seeds", "40", "--steps", "3000", "--record-every", "50", "--eval-every", "500"]
@@ -196,26 +184,20 @@ def finished(folder: Path) -> bool:
     return (folder / "config.json").exists() and json.loads((folder / "config.json").read_text())["finished"]
 
 
-def until_training(process: subprocess.Popen) -> None:
-    for line in process.stderr:
-        if "seed-steps/s" in line:
-            return
-
-
 ENDLESS = ["--seeds", "2", "--arms", "tied", "--record-every", "20", "--eval-every", "100", "--steps", "3000000"]
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
     folder, options = tmp_path / "run", ENDLESS[:-1]
     process = start(folder, *options, "300000")
-    until_training(process)
+    until(process, "seed-steps/s")
     process.terminate()
     assert ended(process)[0] == 130
     assert np.isfinite(results(folder)["loss"]).any()
     (reached,) = checkpoint.Checkpoints(folder / "checkpoints").load(report=print)["tied"].steps[:1]
     assert reached > 0
     process = start(folder, *options, "300000")
-    until_training(process)
+    until(process, "seed-steps/s")
     process.terminate()
     ended(process)
     again = checkpoint.Checkpoints(folder / "checkpoints").load(report=print)["tied"].steps[0]
@@ -224,7 +206,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
 
 def test_a_second_interrupt_ends_at_once(tmp_path):
     process = start(tmp_path / "run", *ENDLESS)
-    until_training(process)
+    until(process, "seed-steps/s")
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     status, error = ended(process)
@@ -234,7 +216,7 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
 
 def test_two_runs_cannot_write_one_folder(tmp_path, capsys):
     process = start(tmp_path / "run", *ENDLESS)
-    until_training(process)
+    until(process, "seed-steps/s")
     assert run.main([*ENDLESS, "--out", str(tmp_path / "run")]) == 2
     assert "another run is writing there" in capsys.readouterr().err
     process.kill()
@@ -243,7 +225,7 @@ def test_two_runs_cannot_write_one_folder(tmp_path, capsys):
 
 def test_a_folder_that_vanishes_ends_in_one_line(tmp_path):
     process = start(tmp_path / "run", *ENDLESS)
-    until_training(process)
+    until(process, "seed-steps/s")
     shutil.rmtree(tmp_path / "run", ignore_errors=True)
     shutil.rmtree(tmp_path / "run", ignore_errors=True)
     status, error = ended(process)
