@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-STEPS, REPEATS, OFTEN, DEFAULT = 40_000, 5, 2.0, 60.0
+STEPS, REPEATS, OFTEN, DEFAULT = 40_000, 3, 2.0, 60.0
 
 
 def seconds(every: float) -> float:
