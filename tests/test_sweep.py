@@ -174,3 +174,8 @@ def test_untied_midway_is_tied_until_then_and_changes_nothing_at_that_step():
     np.testing.assert_array_equal(loss[:6], always_tied[:6])
     np.testing.assert_allclose(loss[6], always_tied[6], rtol=1e-2)  # nothing starts anew
     assert (loss[7:] != always_tied[7:]).any(axis=1).all()
+
+
+def test_speed_is_measured_before_the_step_of_untying():
+    later = dataclasses.replace(SHORT, arms=("untied@100",))
+    assert sweep.seconds_per_record(program(SHORT, "untied", 1), jax.devices()[:1], later) > 0
