@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxtie.config import DATA_STREAMS, Experiment, UserError, untied_from
+from jaxtie.config import DATA_STREAMS, SWEPT, Experiment, UserError, untied_from
 
 MAIN = Experiment()
 
@@ -89,6 +89,16 @@ def _probabilities(text: str) -> tuple[float, ...]:
     return values
 
 
+def _swept(text: str) -> tuple[str, tuple[float, ...]]:
+    name, _, values = text.partition("=")
+    try:
+        if name in SWEPT:
+            return name, tuple(float(value) for value in values.split(","))
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r}: expected NAME=VALUE,VALUE with a name of {', '.join(SWEPT)}, such as weight_decay=0,0.1")
+
+
 def _stream(text: str) -> str:
     if text not in DATA_STREAMS:
         raise ValueError(f"{text!r}: expected one of {', '.join(DATA_STREAMS)}")
@@ -141,6 +151,11 @@ class RunOptions:
     """Probabilities of X and of Y for a zero."""
     ones: Annotated[tuple[float, float] | None, _value("P,P", _probabilities, _main("0.5,0.5"))] = None
     """Probabilities of A and of B for a one."""
+    sweep: tyro.conf.UseAppendAction[
+        tuple[Annotated[tuple[str, tuple[float, ...]], _value("NAME=VALUE,VALUE", _swept, "as in the experiment")], ...]
+    ] = ()
+    """Train every seed at each of these values, all in one program; repeated, at every combination. NAME: learning_rate,
+    eta_min, weight_decay, eps, p_X, p_A (the probability of X for a zero, of A for a one)."""
     all_strings: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Include the string of ones, which the published code leaves out."""
     independent_layers: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False

@@ -5,11 +5,14 @@ line: the value, what was expected.
 """
 
 import dataclasses
+import itertools
 import math
 from dataclasses import dataclass, field
 
 DATA_STREAMS = ("per-seed", "shared")
 ARMS = ("tied", "untied")
+SWEPT = ("learning_rate", "eta_min", "weight_decay", "eps", "p_X", "p_A")  # what can be a member's own
+SEEDS = 2**32
 
 
 class UserError(ValueError):
@@ -201,6 +204,8 @@ class Experiment:
       record_every: steps between two records of loss, accuracy and distances.
       eval_every: steps between two exact evaluations; a multiple of `record_every`.
       data: "per-seed": a stream of samples per seed, shared by its arms; "shared": one stream for all.
+      sweep: values that take the place of a scalar setting, by its name (see `SWEPT`); every combination of them is trained
+        with every seed, in one program. p_X and p_A are the probabilities of X for a zero and of A for a one.
     """
 
     name: str = "transformer-small"
@@ -214,6 +219,7 @@ class Experiment:
     record_every: int = 100
     eval_every: int = 1_000
     data: str = "per-seed"
+    sweep: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     def __post_init__(self):
         _check(
@@ -236,10 +242,11 @@ class Experiment:
         _check(bool(self.seeds), "seeds: expected at least one")
         for seed in self.seeds:
             _check(
-                isinstance(seed, int) and 0 <= seed < 2**32,
+                isinstance(seed, int) and 0 <= seed < SEEDS,
                 f"seed {seed!r}: expected an integer in 0...4294967295",
             )
         _check(len(set(self.seeds)) == len(self.seeds), "seeds: each may be named once")
+        self._check_sweep()
         _check(self.data in DATA_STREAMS, f"data = {self.data!r}: expected one of {', '.join(DATA_STREAMS)}")
         _check(
             self.steps % self.record_every == 0,
@@ -250,6 +257,49 @@ class Experiment:
             f"eval_every = {self.eval_every}: expected a multiple of record_every = {self.record_every}",
         )
         _check(self.steps < 2**31, f"steps = {self.steps}: expected fewer than 2147483648")
+
+    def _check_sweep(self) -> None:
+        for name, values in self.sweep:
+            _check(name in SWEPT, f"sweep of {name!r}: expected one of {', '.join(SWEPT)}")
+            _check(bool(values), f"sweep of {name}: expected at least one value")
+            _check(
+                all(isinstance(value, int | float) and math.isfinite(value) for value in values),
+                f"sweep of {name} = {values!r}: expected numbers",
+            )
+            _check(len(set(values)) == len(values), f"sweep of {name}: each value may be named once")
+            if name.startswith("p_"):
+                _check(all(0 <= p <= 1 for p in values), f"sweep of {name} = {values!r}: expected probabilities in [0, 1]")
+            else:
+                for value in values:
+                    dataclasses.replace(self.optimiser, **{name: value})  # it checks
+        names = [name for name, _ in self.sweep]
+        _check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
+        sizes = math.prod(len(values) for _, values in self.sweep)
+        _check(sizes * len(self.seeds) * len(self.arms) < 2**24, f"sweep: {sizes:,} settings times seeds are too many")
+
+    @property
+    def settings(self) -> list["Experiment"]:
+        """The experiment at every combination of the swept values, the last name's running fastest."""
+        names = [name for name, _ in self.sweep]
+        return [self._at(dict(zip(names, values))) for values in itertools.product(*(values for _, values in self.sweep))]
+
+    def _at(self, values: dict[str, float]) -> "Experiment":
+        zeros, ones = (
+            (values[name], 1 - values[name]) if name in values else pair
+            for name, pair in (("p_X", self.process.zeros), ("p_A", self.process.ones))
+        )
+        own = {name: value for name, value in values.items() if not name.startswith("p_")}
+        return dataclasses.replace(
+            self,
+            sweep=(),
+            process=dataclasses.replace(self.process, zeros=zeros, ones=ones),
+            optimiser=dataclasses.replace(self.optimiser, **own),
+        )
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The numbers of an arm's members: a setting's place times 2^32, and a seed."""
+        return tuple(setting * SEEDS + seed for setting in range(len(self.settings)) for seed in self.seeds)
 
     @property
     def record_steps(self) -> range:

@@ -17,8 +17,8 @@ import pandas as pd
 
 from jaxtie import theory
 from jaxtie.config import InitialLoss
-from jaxtie.figures import ARM_COLOURS, STYLE
 from jaxtie.models.embedding import Projection, channel_shuffle, half_swap
+from jaxtie.style import ARM_COLOURS, STYLE
 from jaxtie.theory import size
 
 matplotlib.use("agg")

@@ -13,7 +13,7 @@ def periodic_cosine(learning_rate: float, eta_min: float, half_period: int) -> o
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
         phase = jnp.asarray(step) % (2 * half_period)  # as an integer: in float32 cos(πt) loses digits as t grows
-        return eta_min + (learning_rate - eta_min) * (1 + jnp.cos(jnp.pi * phase / half_period)) / 2
+        return eta_min + (learning_rate - eta_min) / 2 * (1 + jnp.cos(jnp.pi * phase / half_period))
 
     return schedule
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,12 +19,13 @@ class Progress:
     """One arm's progress; use as a context manager.
 
     Attributes:
-      arm, steps, seeds: what is trained.
-      best_loss: the best reachable, shown beside the current loss, nats.
+      arm, steps, members: what is trained.
+      best: the best reachable losses, shown beside the current one, nats.
     """
 
-    def __init__(self, arm: str, steps: int, seeds: int, best_loss: float, *, quiet: bool):
-        self.arm, self.steps, self.seeds, self.best_loss = arm, steps, seeds, best_loss
+    def __init__(self, arm: str, steps: int, members: int, best_losses: Sequence[float], *, quiet: bool):
+        self.arm, self.steps, self.members = arm, steps, members
+        self.best = " to ".join(dict.fromkeys(f"{loss:.3f}" for loss in (min(best_losses), max(best_losses))))
         self.quiet, self.live = quiet, None
         self._shown = time.monotonic()
         self._done = self._first = None
@@ -39,7 +41,7 @@ class Progress:
                 console=Console(stderr=True), auto_refresh=False,
             )  # fmt: skip
             self.live.start()
-            self._task = self.live.add_task(self.arm, total=self.steps * self.seeds, line="")
+            self._task = self.live.add_task(self.arm, total=self.steps * self.members, line="")
         self.say("compiling")
         return self
 
@@ -58,20 +60,20 @@ class Progress:
         """Show how far training is.
 
         Args:
-          seed_steps: updates made so far, summed over seeds.
-          loss: current training losses of some seeds, nats.
+          seed_steps: updates made so far, summed over members.
+          loss: current training losses of some members, nats.
         """
         now = time.monotonic()
         if self._first is None:  # the rate is that of training alone, without compilation
             self._first = now, seed_steps
         began, first = self._first
         rate = (seed_steps - first) / (now - began) if now > began else 0.0
-        total = self.steps * self.seeds
+        total = self.steps * self.members
         left = f"{_duration((total - seed_steps) / rate)} left" if rate else ""
         middle = np.nanmedian(loss) if np.isfinite(loss).any() else np.nan
         line = (
-            f"{seed_steps // self.seeds:,}/{self.steps:,} steps  {rate / self.seeds:,.0f} steps/s  "
-            f"{rate:,.0f} seed-steps/s  {left}  loss {middle:.3f} (best {self.best_loss:.3f})"
+            f"{seed_steps // self.members:,}/{self.steps:,} steps  {rate / self.members:,.0f} steps/s  "
+            f"{rate:,.0f} seed-steps/s  {left}  loss {middle:.3f} (best {self.best})"
         )
         if self.live:
             self.live.update(self._task, completed=seed_steps, line=line, refresh=True)

@@ -21,11 +21,11 @@ import h5netcdf
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Experiment, InitialLoss, UserError
+from jaxtie.config import SEEDS, Experiment, InitialLoss, UserError
 
 LOCK = ".lock"
 
-# name -> (dimensions after arm and seed, units, what it is)
+# name -> (dimensions after arm, swept settings and seed, units, what it is)
 VARIABLES = {
     "loss": (("step",), "nat", "training loss: mean over the batches of the updates since the record before"),
     "accuracy": (("step",), "1", "training accuracy: mean over the batches of the updates since the record before"),
@@ -79,13 +79,13 @@ def differing_fields(new: dict, old: dict, prefix: str = "") -> list[str]:
 
 
 class _Part(NamedTuple):
-    """A file of records of some members, as its name tells: from which record on, how many, of which first seed."""
+    """A file of records of some members, as its name tells: from which record on, how many, of which first member."""
 
     path: Path
     arm: str
     first_record: int
     count: int
-    first_seed: int
+    first_member: int
 
     @classmethod
     def read(cls, path: Path) -> "_Part":
@@ -120,7 +120,8 @@ class RunFolder:
 
     def differences(self, experiment: Experiment | InitialLoss, config: dict) -> list[str]:
         """Names of the fields in which the folder's run differs from `experiment`; its claim does not matter."""
-        new, old = json.loads(json.dumps(experiment.as_dict())), config["experiment"]
+        plain = lambda each: json.loads(json.dumps(each.as_dict()))
+        new, old = plain(experiment), plain(type(experiment)()) | config["experiment"]  # which may not know every field yet
         return differing_fields(new | {"claim": ""}, old | {"claim": ""})
 
     @contextmanager
@@ -177,28 +178,28 @@ class RunFolder:
         with _replacing(self._config) as path:
             path.write_text(json.dumps(config, indent=1) + "\n")
 
-    def append(self, arm: str, first_record: int, seeds: np.ndarray, records: dict[str, np.ndarray]) -> None:
-        """Keep some members' records, arrays (records, seeds, ...)."""
+    def append(self, arm: str, first_record: int, members: np.ndarray, records: dict[str, np.ndarray]) -> None:
+        """Keep the records of some members (`Experiment.members`), arrays (records, members, ...)."""
         count = len(records["loss"])
-        target = self._records / f"{arm}.{first_record:09d}.{count:09d}.{int(seeds[0]):010d}.npz"
+        target = self._records / f"{arm}.{first_record:09d}.{count:09d}.{int(members[0]):010d}.npz"
         with _replacing(target) as path, path.open("wb") as file:
-            np.savez(file, seed=seeds, **records)
+            np.savez(file, member=members, **records)
 
     def start_records(self, reached: Mapping[str, Mapping[int, int]], every: int) -> None:
         """Make the place for records, and drop those past what a run goes on from.
 
         Args:
-          reached: arm -> seed -> the step that the member stands at; it has no records if it is not there.
+          reached: arm -> member -> the step that it stands at; it has no records if it is not there.
           every: steps from one record to the next.
         """
         self._records.mkdir(exist_ok=True)
         for leftover in self._records.glob(".*"):
             leftover.unlink()
         for part in self._parts():
-            keep = reached.get(part.arm, {}).get(part.first_seed, -1) // every + 1 - part.first_record
+            keep = reached.get(part.arm, {}).get(part.first_member, -1) // every + 1 - part.first_record
             if 0 < keep < part.count:
                 records = _read(part.path)
-                self.append(part.arm, part.first_record, records.pop("seed"), {k: v[:keep] for k, v in records.items()})
+                self.append(part.arm, part.first_record, records.pop("member"), {k: v[:keep] for k, v in records.items()})
             if keep < part.count:
                 part.path.unlink()
 
@@ -207,17 +208,19 @@ class RunFolder:
         results = self.load()
         self._records.mkdir(exist_ok=True)
         evaluated = np.searchsorted(results["step"].values, results["eval_step"].values)
+        swept = results["diverged_at"].dims[1:-1]
         for arm, start in itertools.product(results["arm"].values, range(0, results.sizes["seed"], 32)):
-            members = results.sel(arm=arm).isel(seed=slice(start, start + 32))
-            shape = results.sizes["step"], members.sizes["seed"]
-            records = {"diverged_at": np.broadcast_to(members["diverged_at"].values, shape)}
-            for name, (dimensions, _, _) in VARIABLES.items():
-                values = np.moveaxis(members[name].values, 1, 0)
-                if dimensions[0] != "step":
-                    at_evaluations, values = values, np.zeros((shape[0], *values.shape[1:]), values.dtype)
-                    values[evaluated] = at_evaluations
-                records[name] = values
-            self.append(str(arm), 0, members["seed"].values, records)
+            for setting, place in enumerate(np.ndindex(*(results.sizes[name] for name in swept))):
+                members = results.sel(arm=arm).isel(dict(zip(swept, place)) | {"seed": slice(start, start + 32)})
+                shape = results.sizes["step"], members.sizes["seed"]
+                records = {"diverged_at": np.broadcast_to(members["diverged_at"].values, shape)}
+                for name, (dimensions, _, _) in VARIABLES.items():
+                    values = np.moveaxis(members[name].values, 1, 0)
+                    if dimensions[0] != "step":
+                        at_evaluations, values = values, np.zeros((shape[0], *values.shape[1:]), values.dtype)
+                        values[evaluated] = at_evaluations
+                    records[name] = values
+                self.append(str(arm), 0, setting * SEEDS + members["seed"].values, records)
 
     def assemble(self, experiment: Experiment, attributes: dict, constants: dict[str, xr.DataArray]) -> None:
         """Make `results.nc` of what was recorded, some members at a time; what was not reached is NaN.
@@ -229,15 +232,19 @@ class RunFolder:
         with _replacing(self.results) as path:
             _skeleton(experiment, attributes, constants).to_netcdf(path, engine="h5netcdf")
             with h5netcdf.File(path, "a") as file:
-                _create_variables(file)
-                for (arm, _), parts in itertools.groupby(self._parts(), lambda part: (part.arm, part.first_seed)):
-                    for seeds, first_record, records in _joined([(part, _read(part.path)) for part in parts]):
-                        _fill(file, experiment, arm, first_record, seeds, records)
+                _create_variables(file, experiment)
+                for (arm, _), parts in itertools.groupby(self._parts(), lambda part: (part.arm, part.first_member)):
+                    for members, first_record, records in _joined([(part, _read(part.path)) for part in parts]):
+                        for setting in np.unique(members // SEEDS):
+                            own = np.flatnonzero(members // SEEDS == setting)
+                            place = np.unravel_index(setting, [len(values) for _, values in experiment.sweep])
+                            of_setting = {name: values[:, own] for name, values in records.items()}
+                            _fill(file, experiment, arm, place, first_record, members[own] % SEEDS, of_setting)
 
     def _parts(self) -> list[_Part]:
         """Files of records; those of one member one after the other, in the order of their steps."""
         parts = map(_Part.read, self._records.glob("[!.]*.npz"))
-        return sorted(parts, key=lambda part: (part.arm, part.first_seed, part.first_record))
+        return sorted(parts, key=lambda part: (part.arm, part.first_member, part.first_record))
 
     def discard_records(self) -> None:
         """Drop the records' files, once `results.nc` has them."""
@@ -261,6 +268,7 @@ def _skeleton(experiment: Experiment, attributes: dict, constants: dict[str, xr.
     symbols = list(experiment.process.symbols)
     coordinates = {
         "arm": list(experiment.arms),
+        **{name: np.array(values, np.float64) for name, values in experiment.sweep},
         "seed": np.array(experiment.seeds, np.int64),
         "step": np.array(experiment.record_steps, np.int64),
         "eval_step": np.array(experiment.eval_steps, np.int64),
@@ -271,9 +279,10 @@ def _skeleton(experiment: Experiment, attributes: dict, constants: dict[str, xr.
         "dim": np.arange(experiment.model.width),
     }
     dataset = xr.Dataset(constants, coordinates, attributes)
+    dimensions = _member_dimensions(experiment)
     dataset["diverged_at"] = xr.DataArray(
-        np.full((len(experiment.arms), len(experiment.seeds)), -1, np.int32),
-        dims=("arm", "seed"),
+        np.full([len(coordinates[name]) for name in dimensions], -1, np.int32),
+        dims=dimensions,
         attrs={"units": "step", "long_name": "step at which the member stopped being finite; -1: never"},
     )
     for name in ("step", "eval_step", "table_step"):
@@ -281,11 +290,16 @@ def _skeleton(experiment: Experiment, attributes: dict, constants: dict[str, xr.
     return dataset
 
 
-def _create_variables(file: h5netcdf.File) -> None:
+def _member_dimensions(experiment: Experiment) -> tuple[str, ...]:
+    return ("arm", *(name for name, _ in experiment.sweep), "seed")
+
+
+def _create_variables(file: h5netcdf.File, experiment: Experiment) -> None:
+    of_members = _member_dimensions(experiment)
     for name, (dimensions, units, long_name) in VARIABLES.items():
-        dimensions = ("arm", "seed", *dimensions)
+        dimensions = (*of_members, *dimensions)
         sizes = [len(file.dimensions[dimension]) for dimension in dimensions]
-        chunks = (1, min(sizes[1], 16), *sizes[2:])
+        chunks = (*[1] * (len(of_members) - 1), min(len(experiment.seeds), 16), *sizes[len(of_members) :])
         variable = file.create_variable(
             name, dimensions, np.float32, chunks=chunks, fillvalue=np.float32(math.nan), compression="gzip",
             compression_opts=1, shuffle=True,
@@ -299,39 +313,48 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _joined(parts: list[tuple[_Part, dict]]) -> Iterator[tuple[np.ndarray, int, dict]]:
-    """Seeds, first record and records of runs of parts that have the same members, and no gap between them."""
+    """Members, first record and records of runs of parts that have the same members, and no gap between them."""
     runs: list[list[tuple[_Part, dict]]] = []
     for part, records in parts:
         if runs:
             last, before = runs[-1][-1]
-            if part.first_record == last.first_record + last.count and np.array_equal(before["seed"], records["seed"]):
+            if part.first_record == last.first_record + last.count and np.array_equal(before["member"], records["member"]):
                 runs[-1].append((part, records))
                 continue
         runs.append([(part, records)])
     for run in runs:
-        names = run[0][1].keys() - {"seed"}
+        names = run[0][1].keys() - {"member"}
         records = {name: np.concatenate([records[name] for _, records in run]) for name in names}
-        yield run[0][1]["seed"], run[0][0].first_record, records
+        yield run[0][1]["member"], run[0][0].first_record, records
 
 
-def _fill(file: h5netcdf.File, experiment: Experiment, arm: str, first_record: int, seeds: np.ndarray, records: dict) -> None:
+def _fill(
+    file: h5netcdf.File,
+    experiment: Experiment,
+    arm: str,
+    setting: tuple[int, ...],
+    first_record: int,
+    seeds: np.ndarray,
+    records: dict,
+) -> None:
+    """Put records of members of one setting, of which this is the place in the sweep's grid, where they belong."""
     steps = (first_record + np.arange(len(records["loss"]))) * experiment.record_every
     evaluations = np.searchsorted(experiment.eval_steps, steps)
     evaluated = np.take(experiment.eval_steps, evaluations) == steps
-    arm_index, place = experiment.arms.index(arm), {seed: i for i, seed in enumerate(experiment.seeds)}
+    start, place = (experiment.arms.index(arm), *setting), {seed: i for i, seed in enumerate(experiment.seeds)}
     places = np.array([place[int(seed)] for seed in seeds])
     order = np.argsort(places)  # HDF5 wants them so
     members = places[order]
     if len(members) == members[-1] - members[0] + 1:  # a slice is much faster
         members = slice(members[0], members[-1] + 1)
-    file["diverged_at"][arm_index, members] = records["diverged_at"][-1][order]
+    file["diverged_at"][(*start, members)] = records["diverged_at"][-1][order]
     for name, (dimensions, _, _) in VARIABLES.items():
         values = np.moveaxis(records[name], 0, 1)[order]  # (seeds, records, ...)
         if dimensions[0] == "step":
-            file[name][arm_index, members, first_record : first_record + len(steps)] = values
+            file[name][(*start, members, slice(first_record, first_record + len(steps)))] = values
         elif evaluated.any():
             first = evaluations[evaluated][0]
-            file[name][arm_index, members, first : first + evaluated.sum()] = values[:, evaluated]
+            file[name][(*start, members, slice(first, first + evaluated.sum()))] = values[:, evaluated]
 
 
 def size_in_bytes(experiment: Experiment) -> int:
@@ -346,4 +369,4 @@ def size_in_bytes(experiment: Experiment) -> int:
         "dim": experiment.model.width,
     }
     values = sum(math.prod(lengths[name] for name in dimensions) for dimensions, _, _ in VARIABLES.values())
-    return 4 * values * len(experiment.seeds) * len(experiment.arms)
+    return 4 * values * len(experiment.members) * len(experiment.arms)

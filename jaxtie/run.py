@@ -65,8 +65,8 @@ def resolve(options: RunOptions) -> Experiment | InitialLoss:
         raise UserError(f"--independent-layers: expected a transformer; the layers of this {kind} are independent already")
     process = {"data_seed": options.data_seed, "zeros": options.zeros, "ones": options.ones}
     process["all_strings"] = options.all_strings or None
-    own = ("seeds", "steps", "arms", "record_every", "eval_every", "data")
-    given = lambda fields: {name: value for name, value in fields.items() if value is not None}
+    own = ("seeds", "steps", "arms", "record_every", "eval_every", "data", "sweep")
+    given = lambda fields: {name: value for name, value in fields.items() if value not in (None, ())}
     return dataclasses.replace(
         experiment,
         process=dataclasses.replace(experiment.process, **given(process)),
@@ -144,8 +144,10 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
     from jaxtie.progress import Progress
 
     block = sweep.block_size(jax.local_devices()[0].platform, experiment.model)
-    own = processes.share(experiment.seeds, block)
+    own = processes.share(experiment.members, block)
     workers = sweep.assign_workers(len(own), experiment.model, jax.local_devices(), cores())
+    processes_of_settings = {setting.process for setting in experiment.settings}
+    best_losses = [theory.best_loss(sweep.build_contexts(each, ordered=False)[0].joint_CxV) for each in processes_of_settings]
     config |= {"device": describe(workers[0]), "workers": len(workers), "processes": processes.count, "block": block}
     report = lambda text: print(f"jaxtie: {text}; going on without it", file=sys.stderr)
     with stop_signals() as stopped, checkpoint.opened(folder.checkpoints) as checkpoints:
@@ -163,22 +165,21 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
                     untied = sweep.untie(experiment, standing.pop(phase.follows))
                     standing[phase.name] = sweep.merge(standing.get(phase.name), untied)
             steps = reached(phase.arm)
-            if all(steps.get(seed, -1) >= phase.until for seed in experiment.seeds):
+            if all(steps.get(member, -1) >= phase.until for member in experiment.members):
                 continue
             before, began = sum(steps.values()), time.monotonic()
-            best_loss = theory.best_loss(sweep.build_contexts(experiment.process, ordered=False)[0].joint_CxV)
             quiet = options.quiet or not processes.leads
-            with Progress(phase.arm, experiment.steps, len(experiment.seeds), best_loss, quiet=quiet) as progress:
+            with Progress(phase.arm, experiment.steps, len(experiment.members), best_losses, quiet=quiet) as progress:
                 if phase.tied not in programs:
                     programs[phase.tied] = sweep.compile_program(experiment, workers, tied=phase.tied)
                 compiled, seed_steps, latest = time.monotonic(), before, {}
-                todo = tuple(seed for seed in own if steps.get(seed, -1) < phase.until)
+                todo = tuple(member for member in own if steps.get(member, -1) < phase.until)
                 pieces = sweep.run(
                     programs[phase.tied], workers, experiment, todo, standing.get(phase.name), until=phase.until
                 )
                 for piece in processes.together(pieces, stopped):
-                    folder.append(phase.arm, piece.first_record, piece.members.seeds, piece.records)
-                    latest[int(piece.members.seeds[0])] = piece.members
+                    folder.append(phase.arm, piece.first_record, piece.members.numbers, piece.records)
+                    latest[int(piece.members.numbers[0])] = piece.members
                     seed_steps += piece.records["loss"].size * experiment.record_every if piece.first_record else 0
                     progress.update(seed_steps, piece.records["loss"][-1])
                     if time.monotonic() - saved > options.checkpoint_every:
@@ -199,43 +200,52 @@ def _add_times(times: dict, experiment: Experiment, began: float, compiled: floa
     times["train_seconds"] = seconds = round(times.get("train_seconds", 0) + time.monotonic() - compiled, 2)
     times["seed_steps"] = times.get("seed_steps", 0) + seed_steps
     times["seed_steps_per_second"] = round(times["seed_steps"] / seconds, 1)
-    times["steps_per_second"] = round(times["seed_steps"] / len(experiment.seeds) / seconds, 1)
+    times["steps_per_second"] = round(times["seed_steps"] / len(experiment.members) / seconds, 1)
 
 
 def assemble(experiment: Experiment, folder: RunFolder, config: dict) -> None:
     """Write `results.nc` from what was recorded."""
     import xarray as xr
 
-    from jaxtie import optim, sweep
-    from jaxtie.data import exor
-
-    contexts = sweep.build_contexts(experiment.process, ordered=False)
-    optimiser, pairs = experiment.optimiser, experiment.process.pairs
-    schedule = optim.periodic_cosine(optimiser.learning_rate, optimiser.eta_min, optimiser.half_period)
-    rates = np.asarray(schedule(np.array(experiment.record_steps)))
-    best = {"best_accuracy": theory.best_accuracy, "best_loss": theory.best_loss}
-    split = {"split": ["train", "valid"]}
-    constants = {
-        name: xr.DataArray([function(each.joint_CxV) for each in contexts], split, dims="split")
-        for name, function in best.items()
-    }
-    constants["theory_log_odds"] = xr.DataArray([theory.log_odds(pair) for pair in pairs.values()], dims="pair")
-    constants["scheduled_learning_rate"] = xr.DataArray(
-        np.broadcast_to(rates, (len(experiment.arms), len(rates))), dims=("arm", "step")
-    )
-    whole = exor.enumerate_process(experiment.process.length, experiment.process.zeros, experiment.process.ones)
-    for name, matrix_VxV in theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False).items():
-        constants[name] = xr.DataArray(matrix_VxV, dims=("symbol", "symbol2"))
+    settings = [constants(setting) for setting in experiment.settings]
+    for name, values in reversed(experiment.sweep):  # the last name's values run fastest
+        index = xr.DataArray(list(values), dims=name, name=name)
+        settings = [xr.concat(settings[i : i + len(values)], index) for i in range(0, len(settings), len(values))]
     attributes = {
         "experiment": experiment.name,
         "claim": experiment.claim,
         "command": config["command"],
         "process": f"EXor, {experiment.process.length} bits; "
-        + ", ".join(f"p({pair}) = {p[0]:g}, {p[1]:g}" for pair, p in pairs.items()),
+        + ", ".join(f"p({pair}) = {p[0]:g}, {p[1]:g}" for pair, p in experiment.process.pairs.items()),
         "model": repr(experiment.model),
         **{f"version_{name}": number for name, number in config["versions"].items()},
     }
-    folder.assemble(experiment, attributes, constants)
+    folder.assemble(experiment, attributes, settings[0].data_vars)
+
+
+def constants(setting: Experiment) -> Any:
+    """What no member owns, of an experiment without a sweep: the schedule, and what theory says; a dataset."""
+    import xarray as xr
+
+    from jaxtie import optim, sweep
+    from jaxtie.data import exor
+
+    process, optimiser = setting.process, setting.optimiser
+    laws = [contexts.joint_CxV for contexts in sweep.build_contexts(process, ordered=False)]
+    schedule = optim.periodic_cosine(optimiser.learning_rate, optimiser.eta_min, optimiser.half_period)
+    rates = np.asarray(schedule(np.array(setting.record_steps)))
+    whole = exor.enumerate_process(process.length, process.zeros, process.ones)
+    divergences = theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False)
+    return xr.Dataset(
+        {
+            "best_accuracy": ("split", list(map(theory.best_accuracy, laws))),
+            "best_loss": ("split", list(map(theory.best_loss, laws))),
+            "theory_log_odds": ("pair", list(map(theory.log_odds, process.pairs.values()))),
+            "scheduled_learning_rate": (("arm", "step"), np.broadcast_to(rates, (len(setting.arms), len(rates)))),
+            **{name: (("symbol", "symbol2"), matrix_VxV) for name, matrix_VxV in divergences.items()},
+        },
+        {"split": ["train", "valid"]},
+    )
 
 
 def show(folder: RunFolder) -> None:
@@ -246,7 +256,7 @@ def show(folder: RunFolder) -> None:
     from jaxtie import summary
 
     results = folder.load()
-    for part in (summary.final_table(results), summary.course_table(results), summary.equivalence_table(results)):
+    for part in summary.tables_of(results):
         table = Table(title=part.title, title_justify="left")
         for i, name in enumerate(part.header):
             table.add_column(name, justify="left" if i == 0 else "right")
@@ -261,11 +271,12 @@ def plan(experiment: Experiment) -> None:
     jax = start_jax()
     from jaxtie import results, sweep
 
-    members = len(experiment.seeds) * len(experiment.arms)
+    settings = "".join(f"{len(values)} x {name}, " for name, values in experiment.sweep)
     print(
-        f"members   {members:,}: {len(experiment.seeds):,} seeds x {', '.join(experiment.arms)}, {experiment.steps:,} steps"
+        f"members   {len(experiment.members) * len(experiment.arms):,}: {settings}{len(experiment.seeds):,} seeds x "
+        f"{', '.join(experiment.arms)}, {experiment.steps:,} steps"
     )
-    workers = sweep.assign_workers(len(experiment.seeds), experiment.model, jax.devices(), cores())
+    workers = sweep.assign_workers(len(experiment.members), experiment.model, jax.devices(), cores())
     began = time.monotonic()
     program = sweep.compile_program(experiment, workers, tied=experiment.arms[0] == "tied")
     compile_seconds = time.monotonic() - began

@@ -1,6 +1,8 @@
 """Results -> tables: for the terminal and for `summary.md`. Imports no jax."""
 
 import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +10,8 @@ import xarray as xr
 
 PLACES = 3
 SOLVED = 0.05  # nat above the best reachable loss
+EXCESS = "loss above the best, nat"
+BOOTSTRAP = 2000
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,25 @@ def _quantiles(values: np.ndarray) -> str:
 
 def last_step(results: xr.Dataset) -> int:
     """The last step that every member has reached with an exact evaluation."""
-    reached = np.isfinite(results["train_loss"]).all(("arm", "seed"))  # a frozen member's loss stays finite
+    losses = results["train_loss"]  # a frozen member's stays finite
+    reached = np.isfinite(losses).all([name for name in losses.dims if name != "eval_step"])
     return int(results["eval_step"][reached].max()) if reached.any() else 0
 
 
+def swept(results: xr.Dataset) -> tuple[str, ...]:
+    """Names of the settings that were swept: the results' dimensions between arm and seed."""
+    return tuple(map(str, results["diverged_at"].dims[1:-1]))
+
+
+def settings(results: xr.Dataset, names: Sequence[str]) -> Iterator[tuple[dict[str, float], xr.Dataset]]:
+    """The results at every combination of the values of some swept settings."""
+    for values in itertools.product(*(results[name].values.tolist() for name in names)):
+        at = dict(zip(names, values))
+        yield at, results.sel(at)
+
+
 def distance_rows(results: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Label -> distance (arm, seed, step), for the pairs that differ in nothing but how often they are drawn."""
+    """Label -> distance (arm, ..., seed, step), for the pairs that differ in nothing but how often they are drawn."""
     rows = {}
     for table in ("input", "output"):
         for pair in live_pairs(results):
@@ -69,8 +86,9 @@ def distance_rows(results: xr.Dataset) -> dict[str, xr.DataArray]:
 
 
 def live_pairs(results: xr.Dataset) -> list[str]:
-    """The pairs of which both symbols occur."""
-    return [str(pair) for pair in results["pair"].values if np.isfinite(results["theory_log_odds"].sel(pair=pair))]
+    """The pairs of which both symbols occur, in any setting."""
+    log_odds = results["theory_log_odds"]
+    return [str(pair) for pair in results["pair"].values if np.isfinite(log_odds.sel(pair=pair)).any()]
 
 
 def targets(results: xr.Dataset) -> list[str]:
@@ -121,6 +139,84 @@ def final_table(results: xr.Dataset) -> Table:
         ("", "reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
         rows,
     )
+
+
+def outcomes(results: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Label -> what came out at the end (arm, swept settings, seed): loss above the best reachable, and distances."""
+    step = last_step(results)
+    excess = results["train_loss"].sel(eval_step=step, drop=True) - results["best_loss"].sel(split="train", drop=True)
+    distances = {label: values.sel(step=step, drop=True) for label, values in distance_rows(results).items()}
+    return {EXCESS: excess.transpose(*results["diverged_at"].dims)} | distances
+
+
+def sweep_table(results: xr.Dataset) -> Table:
+    """Every setting: what came out per arm, mean and 95 % interval, and how much more loss the first arm has, paired."""
+    arms, names, ends = list(map(str, results["arm"].values)), swept(results), outcomes(results)
+    rows = []
+    for at, _ in settings(results, names):
+        values = [f"{value:g}" for value in at.values()]
+        for i, arm in enumerate(arms):
+            own = {label: end.sel(at | {"arm": arm}).values for label, end in ends.items()}
+            more = ends[EXCESS].sel(at | {"arm": arms[0]}).values - own[EXCESS]
+            diverged = int((results["diverged_at"].sel(at | {"arm": arm}) >= 0).sum())
+            cells = [_interval(each) for each in own.values()]
+            rows.append((*values, arm, *cells, _interval(more) if i else "", str(diverged)))
+    title = f"{results.attrs['experiment']}: step {last_step(results):,}, mean over {results.sizes['seed']} seeds ± 95 %"
+    return Table(title, (*names, "arm", *ends, f"loss, {arms[0]} − this, paired", "diverged"), rows)
+
+
+def abscissa(results: xr.Dataset, name: str) -> tuple[str, np.ndarray]:
+    """What a swept setting is drawn and correlated against: its values, or the log-odds that a probability stands for."""
+    values = results[name].values
+    if not name.startswith("p_"):
+        return name.replace("_", " "), values
+    first, second = {"p_X": "XY", "p_A": "AB"}[name]
+    with np.errstate(divide="ignore"):
+        log_odds = np.log1p(-values) - np.log(values)
+    return f"ln p({second})/p({first})", np.where(np.isfinite(log_odds), log_odds, np.nan)
+
+
+def correlation(x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool) -> tuple[float, float, float]:
+    """Correlation over all members of a setting's K values with an outcome: Pearson's, or Spearman's of ranks.
+
+    Returns:
+      It and its 95 % interval: percentiles of a bootstrap over seeds, whose members are not independent.
+    """
+    from scipy.stats import rankdata  # heavy
+
+    usable_S = np.isfinite(values_KxS).all(axis=0)
+    usable_K = np.isfinite(x_K)
+    y_KxS, count = values_KxS[usable_K][:, usable_S].astype(np.float64), usable_S.sum()
+    if count < 2:
+        return math.nan, math.nan, math.nan
+    draws_RxS = np.random.default_rng(0).integers(count, size=(BOOTSTRAP, count))
+    sampled_RxN = y_KxS[:, np.concatenate([np.arange(count)[None], draws_RxS])].swapaxes(0, 1).reshape(1 + BOOTSTRAP, -1)
+    x_N = np.repeat(x_K[usable_K], count)
+    if ranks:
+        sampled_RxN, x_N = rankdata(sampled_RxN, axis=1), rankdata(x_N)
+    sampled_RxN = sampled_RxN - sampled_RxN.mean(axis=1, keepdims=True)
+    x_N = x_N - x_N.mean()
+    r_R = sampled_RxN @ x_N / np.sqrt(np.square(sampled_RxN).sum(axis=1) * np.square(x_N).sum())
+    return r_R[0], *np.quantile(r_R[1:], [0.025, 0.975])
+
+
+def correlation_table(results: xr.Dataset) -> Table:
+    """How the loss above the best reachable goes with each swept setting, and how the difference between arms does."""
+    arms, excess = list(map(str, results["arm"].values)), outcomes(results)[EXCESS]
+    cases = {f"{EXCESS.removesuffix(', nat')}, {arm}": excess.sel(arm=arm) for arm in arms}
+    cases |= {f"loss, {arms[0]} − {arm}, paired": excess.sel(arm=arms[0]) - excess.sel(arm=arm) for arm in arms[1:]}
+    rows = []
+    for name in swept(results):
+        label, x_K = abscissa(results, name)
+        if np.isfinite(x_K).sum() < 3:
+            continue  # nothing to correlate
+        for at, _ in settings(results, [other for other in swept(results) if other != name]):
+            where = "".join(f", {other} {value:g}" for other, value in at.items())
+            for case, values in cases.items():
+                values_KxS = values.sel(at).transpose(name, "seed").values
+                each = (correlation(x_K, values_KxS, ranks=ranks) for ranks in (False, True))
+                rows.append((f"{label}{where}", case, *(f"{_number(r)} [{_number(low)}, {_number(high)}]" for r, low, high in each)))
+    return Table("Correlation over members [95 %, bootstrap over seeds]", ("setting", "with", "Pearson", "Spearman"), rows)
 
 
 def course_table(results: xr.Dataset) -> Table:
@@ -204,19 +300,15 @@ def seed_table(results: xr.Dataset) -> Table:
     return Table(f"Per seed at step {step:,}", tuple(header), rows)
 
 
+def tables_of(results: xr.Dataset) -> list[Table]:
+    """What a run shows at its end."""
+    if swept(results):
+        return [table for table in (sweep_table(results), correlation_table(results)) if table.rows]
+    return [final_table(results), course_table(results), equivalence_table(results)]
+
+
 def markdown(results: xr.Dataset) -> str:
     """The text of `summary.md`."""
-    return "\n".join(
-        [
-            f"# {results.attrs['experiment']}",
-            "",
-            results.attrs["claim"],
-            "",
-            f"`{results.attrs['command']}`",
-            "",
-            final_table(results).markdown(),
-            course_table(results).markdown(),
-            equivalence_table(results).markdown(),
-            seed_table(results).markdown(),
-        ]
-    )
+    parts = tables_of(results) + ([] if swept(results) else [seed_table(results)])
+    head = [f"# {results.attrs['experiment']}", "", results.attrs["claim"], "", f"`{results.attrs['command']}`", ""]
+    return "\n".join([*head, *(part.markdown() for part in parts)])

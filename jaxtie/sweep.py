@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxtie import optim, train
-from jaxtie.config import LSTM, Body, Experiment, Mixer, Process, Transformer, UserError, untied_from
+from jaxtie.config import LSTM, SEEDS, Body, Experiment, Mixer, Process, Transformer, UserError, untied_from
 from jaxtie.data import exor
 from jaxtie.lanes import lanes
 from jaxtie.models import embedding, lstm, mixer, transformer
@@ -56,36 +56,70 @@ def build_contexts(process: Process, *, ordered: bool) -> tuple[exor.Contexts, e
     )
 
 
-class Member(NamedTuple):
-    """What one member does, as pure functions of its seed and state."""
+class Setting(NamedTuple):
+    """What a member has of its own: an argument of the compiled program, which is one for all values. float32."""
 
-    start: Callable  # seed -> State, stream of samples, records at step 0
-    advance: Callable  # State, stream of samples, step -> State, records at step + record_every
-    evaluate: Callable  # State -> exact evaluation
+    learning_rate: jax.Array
+    eta_min: jax.Array
+    weight_decay: jax.Array
+    eps: jax.Array
+    zeros: jax.Array  # p(X), p(Y)
+    ones: jax.Array  # p(A), p(B)
+    train_CxV: jax.Array  # the exact law of the training split over its contexts
+    valid_CxV: jax.Array
+
+
+def stack_settings(experiment: Experiment) -> Setting:
+    """Every setting of the sweep, or the only one; host arrays (settings, ...)."""
+
+    def own(setting: Experiment) -> Setting:
+        process, optimiser = setting.process, setting.optimiser
+        if process not in laws:
+            laws[process] = [split.joint_CxV for split in build_contexts(process, ordered=ordered)]
+        scalars = (getattr(optimiser, name) for name in Setting._fields[:4])
+        return jax.tree.map(np.float32, Setting(*scalars, np.array(process.zeros), np.array(process.ones), *laws[process]))
+
+    laws: dict[Process, list[np.ndarray]] = {}
+    ordered = build_model(experiment.model, tied=True).body.ordered
+    return jax.tree.map(lambda *values: np.stack(values), *map(own, experiment.settings))
+
+
+class Member(NamedTuple):
+    """What one member does, as pure functions of its seed, setting and state."""
+
+    start: Callable  # seed, Setting -> State, stream of samples, records at step 0
+    advance: Callable  # State, stream of samples, Setting, step -> State, records at step + record_every
+    evaluate: Callable  # State, Setting -> exact evaluation
 
 
 def make_member(experiment: Experiment, *, tied: bool) -> Member:
     """Close over all that is static in a member's training."""
     process, optimiser = experiment.process, experiment.optimiser
     model = build_model(experiment.model, tied=tied)
-    schedule = optim.periodic_cosine(optimiser.learning_rate, optimiser.eta_min, optimiser.half_period)
-    adamw = optim.adamw(schedule, weight_decay=optimiser.weight_decay, b1=optimiser.b1, b2=optimiser.b2, eps=optimiser.eps)
     bits = exor.split(process.length, process.all_strings, process.data_seed).train
     contexts = build_contexts(process, ordered=model.body.ordered)
 
-    def batch(stream, step):
-        return exor.sample(stream, step, bits, process.zeros, process.ones)
+    def adamw(setting):
+        schedule = optim.periodic_cosine(setting.learning_rate, setting.eta_min, optimiser.half_period)
+        return optim.adamw(
+            schedule, weight_decay=setting.weight_decay, b1=optimiser.b1, b2=optimiser.b2, eps=setting.eps
+        )
 
-    def start(seed):
-        state = train.initial_state(model, adamw, jax.random.key(seed), process.length + 1)
+    def batch(stream, setting, step):
+        return exor.sample(stream, step, bits, setting.zeros, setting.ones)
+
+    def start(seed, setting):
+        state = train.initial_state(model, adamw(setting), jax.random.key(seed), process.length + 1)
         stream = exor.stream(process.data_seed, seed if experiment.data == "per-seed" else None)
-        loss, accuracy = train.loss_and_accuracy(model, state.params, batch(stream, 0))
-        return state, stream, {"loss": loss, "accuracy": accuracy, **train.record(state), **evaluate(state)}
+        loss, accuracy = train.loss_and_accuracy(model, state.params, batch(stream, setting, 0))
+        return state, stream, {"loss": loss, "accuracy": accuracy, **train.record(state), **evaluate(state, setting)}
 
-    def advance(state, stream, step):
+    def advance(state, stream, setting, step):
+        optimise = adamw(setting)
+
         def body(carry, at):
             state, total = carry
-            state, looked_at = train.step(model, adamw, state, jax.lax.optimization_barrier(batch(stream, at)))
+            state, looked_at = train.step(model, optimise, state, jax.lax.optimization_barrier(batch(stream, setting, at)))
             return (state, jax.tree.map(jnp.add, total, looked_at)), None
 
         every = experiment.record_every
@@ -94,9 +128,11 @@ def make_member(experiment: Experiment, *, tied: bool) -> Member:
         state = train.keep_finite(new, state, total[0], step + every)
         return state, {"loss": total[0] / every, "accuracy": total[1] / every, **train.record(state)}
 
-    def evaluate(state):
+    def evaluate(state, setting):
         pairs = ((exor.X, exor.X + 1), (exor.A, exor.A + 1))
-        on_train, on_valid = train.evaluate(model, state.params, contexts, pairs)
+        laws = setting.train_CxV, setting.valid_CxV
+        own = [split._replace(joint_CxV=law_CxV) for split, law_CxV in zip(contexts, laws, strict=True)]
+        on_train, on_valid = train.evaluate(model, state.params, own, pairs)
         input_table, output_table = train.tables(state.params["embedding"])
         return {
             "train_loss": on_train["loss"],
@@ -115,8 +151,8 @@ def make_member(experiment: Experiment, *, tied: bool) -> Member:
 class Program(NamedTuple):
     """The compiled training of tied or of untied members, for blocks of them."""
 
-    start: Callable  # seeds -> states, streams of samples, records at step 0; on the first device
-    advance: dict[jax.Device, Callable]  # states (donated), streams, step, count, last -> states, CHUNK records
+    start: Callable  # seeds, settings -> states, streams of samples, records at step 0; on the first device
+    advance: dict[jax.Device, Callable]  # states (donated), streams, settings, step, count, last -> states, CHUNK records
     states: train.State  # shapes and dtypes of a block's
     block: int
 
@@ -128,14 +164,14 @@ def block_size(platform: str, model: Body) -> int:
     return LSTM_BLOCK if platform == "cpu" and isinstance(model, LSTM) else BLOCK[platform]
 
 
-def assign_workers(seeds: int, model: Body, devices: Sequence[jax.Device], cores: int) -> list[jax.Device]:
+def assign_workers(members: int, model: Body, devices: Sequence[jax.Device], cores: int) -> list[jax.Device]:
     """Where blocks are worked on at the same time: every device; the CPU as often as it has cores, a thread each.
 
-    No more than there are blocks of seeds.
+    No more than there are blocks of members.
     """
     platform = devices[0].platform
     workers = [devices[0]] * cores if platform == "cpu" and len(devices) == 1 else list(devices)
-    return workers[: max(1, -(-seeds // block_size(platform, model)))]
+    return workers[: max(1, -(-members // block_size(platform, model)))]
 
 
 def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, tied: bool) -> Program:
@@ -147,24 +183,24 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
     platform, member = devices[0].platform, make_member(experiment, tied=tied)
     block, every, eval_every = block_size(platform, experiment.model), experiment.record_every, experiment.eval_every
 
-    def advance_members(states, streams, step):
+    def advance_members(states, streams, settings, step):
         if platform != "cpu" or block == 1:
-            return jax.vmap(member.advance, in_axes=(0, 0, None))(states, streams, step)
-        members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams))
-        advanced = lanes(lambda state, stream: member.advance(state, stream, step))(*members_last)
+            return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, settings, step)
+        members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, settings))
+        advanced = lanes(lambda *member_: member.advance(*member_, step))(*members_last)
         return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advanced)
 
-    def next_record(states, streams, step, last):
-        states, records = advance_members(states, streams, step)
-        skip = lambda states: {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items() if name not in records}
+    def next_record(states, streams, settings, step, last):
+        states, records = advance_members(states, streams, settings, step)
+        skip = lambda *_: {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items() if name not in records}
         due = ((step + every) % eval_every == 0) | (step + every == last)
-        return states, {**records, **jax.lax.cond(due, jax.vmap(member.evaluate), skip, states)}
+        return states, {**records, **jax.lax.cond(due, jax.vmap(member.evaluate), skip, states, settings)}
 
     @partial(jax.jit, donate_argnums=0)
-    def advance(states, streams, step, count, last):
+    def advance(states, streams, settings, step, count, last):
         def body(i, carry):
             states, chunk = carry
-            states, records = next_record(states, streams, step + i * every, last)
+            states, records = next_record(states, streams, settings, step + i * every, last)
             return states, jax.tree.map(lambda places, value: places.at[i].set(value), chunk, records)
 
         chunk = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
@@ -172,26 +208,30 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
 
     start = jax.jit(jax.vmap(member.start))
     scalar, seeds = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((block,), jnp.uint32)
-    *arguments, shapes = jax.eval_shape(start, seeds)  # a record has the shapes of the first one
+    settings = jax.tree.map(lambda x: jax.ShapeDtypeStruct((block, *x.shape[1:]), x.dtype), stack_settings(experiment))
+    states, streams, shapes = jax.eval_shape(start, seeds, settings)  # a record has the shapes of the first one
+
+    def on_device(tree, device):
+        sharding = SingleDeviceSharding(device)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
     def lower(device):
-        on_device = partial(jax.ShapeDtypeStruct, sharding=SingleDeviceSharding(device))
-        return advance.lower(*jax.tree.map(lambda x: on_device(x.shape, x.dtype), arguments), scalar, scalar, scalar)
+        return advance.lower(*on_device((states, streams, settings), device), scalar, scalar, scalar)
 
     # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's lock, compiling does not.
     with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
         lowered = {device: lower(device) for device in set(devices)}
         compiled = {device: pool.submit(lowered[device].compile, FAST.get(platform)) for device in lowered}
-        start = start.lower(jax.ShapeDtypeStruct((block,), jnp.uint32, sharding=SingleDeviceSharding(devices[0])))
+        start = start.lower(*on_device((seeds, settings), devices[0]))
         ordered = build_model(experiment.model, tied=True).body.ordered  # then evaluating takes longer than compiling
         start = start.compile((FAST if ordered else ONCE).get(platform))
-        return Program(start, {device: future.result() for device, future in compiled.items()}, arguments[0], block)
+        return Program(start, {device: future.result() for device, future in compiled.items()}, states, block)
 
 
 class Members(NamedTuple):
     """Where some members of an arm stand, all one needs to go on with them. Host arrays (members, ...)."""
 
-    seeds: np.ndarray
+    numbers: np.ndarray  # see `Experiment.members`
     steps: np.ndarray  # updates made
     streams: np.ndarray  # key data of each one's stream of samples
     states: dict[str, np.ndarray]  # the leaves of `train.State` by their paths
@@ -219,15 +259,15 @@ def phases(arm: str, steps: int) -> list[Phase]:
 
 
 def steps_reached(standing: Mapping[str, Members], arm: str, steps: int) -> dict[int, int]:
-    """Where each seed of an arm stands, of all phases' members."""
+    """Where each member of an arm stands, by its number, of all phases' members."""
     parts = [standing[phase.name] for phase in phases(arm, steps) if phase.name in standing]
-    return {seed: step for part in parts for seed, step in zip(part.seeds.tolist(), part.steps.tolist())}
+    return {number: step for part in parts for number, step in zip(part.numbers.tolist(), part.steps.tolist())}
 
 
 def untie(experiment: Experiment, members: Members) -> Members:
     """Tied members, untied where they stand."""
-    seed = jax.ShapeDtypeStruct((1,), jnp.uint32)
-    like = jax.eval_shape(jax.vmap(make_member(experiment, tied=True).start), seed)[0]
+    seeds, settings = np.zeros(1, np.uint32), jax.tree.map(lambda x: x[:1], stack_settings(experiment))
+    like = jax.eval_shape(jax.vmap(make_member(experiment, tied=True).start), seeds, settings)[0]
     state = _unflatten(like, members.states)
     params, opt_state = embedding.untie(state.params, state.opt_state)
     return members._replace(states=_flatten(state._replace(params=params, opt_state=opt_state)))
@@ -242,19 +282,20 @@ class Piece(NamedTuple):
 
 
 def merge(*parts: Members | None) -> Members:
-    """All members of the parts, in the order of their seeds; of a seed that several have, the last."""
+    """All members of the parts, in the order of their numbers; of one that several have, the last."""
     joined = jax.tree.map(lambda *arrays: np.concatenate(arrays), *[part for part in parts if part is not None])
-    _, last = np.unique(joined.seeds[::-1], return_index=True)
-    return jax.tree.map(lambda x: x[len(joined.seeds) - 1 - last], joined)
+    _, last = np.unique(joined.numbers[::-1], return_index=True)
+    return jax.tree.map(lambda x: x[len(joined.numbers) - 1 - last], joined)
 
 
 @dataclasses.dataclass
 class _Block:
     """Members that are trained together, on the device `device`; what pads them up repeats the last."""
 
-    seeds: np.ndarray  # without padding
+    numbers: np.ndarray  # without padding
     step: int  # updates made when all calls that were asked for are done
     streams: np.ndarray
+    settings: Setting
     states: train.State
     device: jax.Device
     latest: Future | None = None
@@ -264,51 +305,56 @@ def run(
     program: Program,
     workers: Sequence[jax.Device],
     experiment: Experiment,
-    seeds: Sequence[int] | None = None,
+    numbers: Sequence[int] | None = None,
     members: Members | None = None,
     *,
     until: int | None = None,
     chunk_seconds: float = 1.0,
 ) -> Iterator[Piece]:
-    """Train seeds of an arm up to a step, and hand out their records as they come, block after block.
+    """Train members of an arm up to a step, and hand out their records as they come, block after block.
 
     Every worker has work while the caller has a piece in hand. Members stand at different steps meanwhile, by up to a
     chunk or, if there are more blocks than workers, more.
 
     Args:
       workers: see `assign_workers`.
-      seeds: those of the experiment, or a share of them.
-      members: where the run goes on; seeds that are not among them start at step 0.
+      numbers: those of the experiment's members, or a share of them.
+      members: where the run goes on; what is not among them starts at step 0.
       until: the step; by default the experiment's last.
       chunk_seconds: how long a piece should take; its number of records follows from the speed seen.
     """
     every, until = experiment.record_every, until or experiment.steps
-    seeds = experiment.seeds if seeds is None else seeds
+    numbers = experiment.members if numbers is None else numbers
+    settings = stack_settings(experiment)
     pad = lambda x: np.concatenate([x, np.repeat(x[-1:], program.block - len(x), axis=0)])
     on_host = partial(jax.tree.map, np.array)  # copies: the device's own are given away to the next call
     devices = itertools.cycle(workers)
     todo: deque[_Block] = deque()
 
     def piece(block: _Block, first_record: int, step: int, states: train.State, records: Records) -> Piece:
-        take = lambda x: x[: len(block.seeds)]
+        take = lambda x: x[: len(block.numbers)]
         states = _flatten(jax.tree.map(take, states))
-        steps = np.full(len(block.seeds), step, np.int64)
-        records = {name: value[:, : len(block.seeds)] for name, value in records.items()}
-        return Piece(first_record, records, Members(block.seeds, steps, take(block.streams), states))
+        steps = np.full(len(block.numbers), step, np.int64)
+        records = {name: value[:, : len(block.numbers)] for name, value in records.items()}
+        return Piece(first_record, records, Members(block.numbers, steps, take(block.streams), states))
+
+    def settings_of(numbers: np.ndarray) -> Setting:
+        return jax.tree.map(lambda x: x[pad(numbers // SEEDS)], settings)
 
     if members is not None:
-        wanted = np.isin(members.seeds, seeds)
+        wanted = np.isin(members.numbers, numbers)
         for step in np.unique(members.steps[wanted & (members.steps < until)]):
             for indices in _blocks(np.flatnonzero(wanted & (members.steps == step)), program.block):
                 own, device = jax.tree.map(lambda x, i=indices: x[i], members), next(devices)
-                states = jax.device_put(jax.tree.map(pad, _unflatten(program.states, own.states)), device)
-                todo.append(_Block(own.seeds, int(step), pad(own.streams), states, device))
-    known = set() if members is None else set(members.seeds.tolist())
-    fresh = np.array([seed for seed in seeds if seed not in known], np.uint32)
+                states = jax.tree.map(pad, _unflatten(program.states, own.states))
+                placed = jax.device_put((settings_of(own.numbers), states), device)
+                todo.append(_Block(own.numbers, int(step), pad(own.streams), *placed, device))
+    known = set() if members is None else set(members.numbers.tolist())
+    fresh = np.array([number for number in numbers if number not in known], np.int64)
     for own in _blocks(fresh, program.block):
-        states, streams, records = program.start(pad(own))
+        states, streams, records = program.start((pad(own) % SEEDS).astype(np.uint32), settings_of(own))
         device = next(devices)
-        block = _Block(own, 0, np.array(streams), jax.device_put(states, device), device)
+        block = _Block(own, 0, np.array(streams), *jax.device_put((settings_of(own), states), device), device)
         yield piece(block, 0, 0, on_host(states), {name: value[None] for name, value in on_host(records).items()})
         todo.append(block)
 
@@ -317,7 +363,7 @@ def run(
             wait([previous])
         began = time.monotonic()
         block.states, records = program.advance[block.device](
-            block.states, block.streams, *map(np.int32, (step, count, experiment.steps))
+            block.states, block.streams, block.settings, *map(np.int32, (step, count, experiment.steps))
         )
         records = {name: value[:count] for name, value in on_host(records).items()}
         seconds = time.monotonic() - began
@@ -364,17 +410,17 @@ def seconds_per_record(program: Program, workers: Sequence[jax.Device], experime
     """How long all blocks take from one record to the next, by measurement on a block per worker."""
     seeds = tuple(range(program.block * len(workers)))
     steps = (1 + records) * experiment.record_every
-    trial = dataclasses.replace(experiment, seeds=seeds, steps=steps, arms=("untied",))  # others may end later
+    trial = dataclasses.replace(experiment, seeds=seeds, steps=steps, arms=("untied",), sweep=())  # others may end later
     for piece in run(program, workers, trial):
         if piece.first_record <= 1:
             began = time.monotonic()
-    rounds = -(-len(experiment.seeds) // len(seeds))
+    rounds = -(-len(experiment.members) // len(seeds))
     return rounds * (time.monotonic() - began) / records
 
 
 def device_bytes(program: Program, workers: Sequence[jax.Device], experiment: Experiment) -> int:
     """Memory that the states of all members and the work on a block per worker take, over all devices."""
-    blocks = -(-len(experiment.seeds) // program.block)
+    blocks = -(-len(experiment.members) // program.block)
     sizes = [program.advance[device].memory_analysis() for device in workers]
     work = sum(size.output_size_in_bytes + size.temp_size_in_bytes for size in sizes)
     return work + blocks * sizes[0].argument_size_in_bytes

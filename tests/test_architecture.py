@@ -10,7 +10,7 @@ import jaxtie
 PACKAGE = Path(jaxtie.__file__).parent
 # Each module may import from its own row's predecessors only.
 LAYERS = [
-    {"config", "theory"},
+    {"config", "theory", "style"},
     {"models.layers", "models.embedding"},
     {"lanes", "data.exor", "models.transformer", "models.lstm", "models.mixer", "models.masked_lm", "optim"},
     {"train"},
@@ -18,11 +18,12 @@ LAYERS = [
     {"processes"},
     {"checkpoint"},
     {"summary"},
+    {"portrait"},
     {"figures"},
     {"initial_loss"},
     {"run"},
 ]
-WITHOUT_JAX = ("config", "theory", "results", "summary", "figures", "cli", "progress")
+WITHOUT_JAX = ("config", "theory", "results", "summary", "portrait", "figures", "cli", "progress")
 
 
 def imports(path: Path) -> set[str]:

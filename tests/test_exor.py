@@ -149,7 +149,7 @@ def test_contexts_are_those_of_brute_force(ordered, zeros, ones):
         (tuple("XYABEDM"[token] for token in tokens[context]), "XYABEDM"[target]): joint[context, target]
         for context, target in np.argwhere(joint)
     }
-    assert len({context for context, _ in ours}) == len(tokens)
+    assert len({context for context, _ in ours}) == joint.any(axis=1).sum()
     assert ours == pytest.approx({event: p for event, p in law.items() if p > 0}, abs=1e-15)
 
 

@@ -29,7 +29,7 @@ PROTOCOL = {
 
 
 def test_experiments_are_those_of_the_protocol():
-    assert FILES.keys() == {*PROTOCOL, "untie_midway", "initial_loss"}
+    assert FILES.keys() == {*PROTOCOL, "untie_midway", "skewed_zeros", "initial_loss"}
     for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
         experiment = load_experiment(FILES[name])
         expected = Experiment(
@@ -49,6 +49,15 @@ def test_untying_midway_is_the_main_experiment_with_two_more_arms():
     assert load_experiment(FILES["untie_midway"]).arms == ("tied", "untied", "untied@25000", "untied@75000")
 
 
+def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():
+    skewed = load_experiment(FILES["skewed_zeros"])
+    ((name, values),) = skewed.sweep
+    assert name == "p_X" and values[0] == 0.5 and values[-1] == 0.01 and len(values) == 12
+    np.testing.assert_allclose(np.diff([np.log((1 - p) / p) for p in values]), np.log(99) / 11, rtol=1e-2)
+    main_one = dataclasses.replace(Experiment(), name="skewed-zeros", claim=skewed.claim, seeds=skewed.seeds)
+    assert skewed == dataclasses.replace(main_one, sweep=skewed.sweep, record_every=1_000, eval_every=5_000)
+
+
 @pytest.mark.parametrize("name", PROTOCOL)
 def test_a_cheap_variant_trains(name):
     """One seed, ten steps, strings of six bits, no wider than 8; an exact evaluation before and after."""
@@ -64,10 +73,12 @@ def test_a_cheap_variant_trains(name):
     )
     member = sweep.make_member(cheap, tied=True)
 
+    own = jax.tree.map(lambda x: x[0], sweep.stack_settings(cheap))
+
     def train(seed):
-        state, stream, before = member.start(seed)
-        state, after = member.advance(state, stream, 0)
-        return before, after | member.evaluate(state)
+        state, stream, before = member.start(seed, own)
+        state, after = member.advance(state, stream, own, 0)
+        return before, after | member.evaluate(state, own)
 
     before, after = once(train)(3)
     assert all(np.isfinite(value).all() for records in (before, after) for value in jax.tree.leaves(records))

@@ -29,9 +29,13 @@ def records(
     workers = jax.devices()[:devices] * threads
     rounds = {}
     for piece in sweep.run(program(like, arm, devices), workers, experiment, **options):
-        rounds.setdefault(int(piece.members.seeds[0]), []).append(piece.records)
+        rounds.setdefault(int(piece.members.numbers[0]), []).append(piece.records)
     joined = [{k: np.concatenate([r[k] for r in pieces]) for k in pieces[0]} for _, pieces in sorted(rounds.items())]
     return {k: np.concatenate([r[k] for r in joined], axis=1) for k in joined[0]}
+
+
+def setting(experiment: Experiment) -> sweep.Setting:
+    return jax.tree.map(lambda x: x[0], sweep.stack_settings(experiment))
 
 
 def assert_same_bits(one: dict, other: dict) -> None:
@@ -101,7 +105,8 @@ def test_one_stream_for_all_seeds_or_one_for_each():
     start = {}
     for data in ("per-seed", "shared"):
         member = sweep.make_member(dataclasses.replace(SHORT, data=data), tied=True)
-        start[data] = jax.jit(jax.vmap(lambda seed, member=member: member.start(seed)[2]["accuracy"]))(jnp.arange(9))
+        accuracy = lambda seed, member=member: member.start(seed, setting(SHORT))[2]["accuracy"]
+        start[data] = jax.jit(jax.vmap(accuracy))(jnp.arange(9))
     assert not np.array_equal(start["per-seed"], start["shared"])
     streams = [np.asarray(exor.stream(14, seed)) for seed in (None, 0, 1)]
     assert len({stream.tobytes() for stream in streams}) == 3
@@ -133,10 +138,10 @@ def test_a_member_that_diverges_is_frozen_and_disturbs_nobody():
 def test_a_learning_rate_that_is_too_high_is_reported():
     wild = dataclasses.replace(SHORT, optimiser=Optimiser(learning_rate=1e30, eta_min=0))
     member = sweep.make_member(wild, tied=False)
-    state, stream, _ = jax.jit(member.start)(3)
+    state, stream, _ = jax.jit(member.start)(3, setting(wild))
     advance = jax.jit(member.advance)
     for step in (0, 20):
-        state, seen = advance(state, stream, step)
+        state, seen = advance(state, stream, setting(wild), step)
         assert seen["diverged_at"] == 20
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
@@ -168,7 +173,7 @@ def test_untied_midway_is_tied_until_then_and_changes_nothing_at_that_step():
         np.testing.assert_array_equal(leaf, standing.states[name.replace("['output']", "['input']")], err_msg=name)
     assert sum("['output']" in name for name in opened.states) == 3  # the table and its two moments
     untied = list(sweep.run(program(SHORT, "untied", 1), worker, SHORT, members=opened, until=second.until))
-    joined = [piece for piece in (*tied, *untied) if piece.members.seeds[0] == 0]
+    joined = [piece for piece in (*tied, *untied) if piece.members.numbers[0] == 0]
     loss = np.concatenate([piece.records["loss"] for piece in joined])
     always_tied = records(SHORT, "tied")["loss"][:, :32]
     np.testing.assert_array_equal(loss[:6], always_tied[:6])
@@ -179,3 +184,25 @@ def test_untied_midway_is_tied_until_then_and_changes_nothing_at_that_step():
 def test_speed_is_measured_before_the_step_of_untying():
     later = dataclasses.replace(SHORT, arms=("untied@100",))
     assert sweep.seconds_per_record(program(SHORT, "untied", 1), jax.devices()[:1], later) > 0
+
+
+SWEPT = (("weight_decay", (0.0, 0.1)), ("p_X", (0.1, 0.5)), ("learning_rate", (1e-4, 5e-4)), ("p_A", (0.2, 0.5)))
+
+
+@pytest.mark.parametrize("arm", ["tied", "untied"])
+def test_a_swept_member_gives_the_bits_of_its_setting_alone(arm):
+    swept = dataclasses.replace(SHORT, seeds=(0, 17, 5), sweep=SWEPT)
+    together = records(swept, arm)  # 48 members in two blocks, by a program that knows no sweep
+    for at in (0, 6, 15):
+        alone = swept.settings[at]
+        assert alone.optimiser.weight_decay == SWEPT[0][1][at // 8] and alone.process.ones[0] == SWEPT[3][1][at % 2]
+        assert_same_bits(records(alone, arm, like=alone), {k: v[:, 3 * at : 3 * at + 3] for k, v in together.items()})
+
+
+def test_exact_evaluations_are_of_the_members_own_process():
+    swept = dataclasses.replace(SHORT, seeds=(3,), sweep=(("p_X", (0.0, 0.3, 1.0)),))
+    last = {name: value[-1] for name, value in records(swept, "untied").items()}
+    assert np.isfinite(last["train_loss"]).all() and len(np.unique(last["train_loss"])) == 3
+    one = jax.jit(sweep.make_member(SHORT, tied=False).start)(3, setting(swept.settings[1]))[2]["train_loss"]
+    first = records(swept, "untied")["train_loss"][0]
+    np.testing.assert_allclose(first[1], one, rtol=1e-6)

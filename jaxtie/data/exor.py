@@ -100,6 +100,9 @@ def enumerate_contexts(
     Args:
       ordered: whether order matters. If not, contexts with the same symbols are one (161 for the published training
         split), its tokens sorted; if so, 12·7·2^6 = 5,376 for the published validation split.
+
+    The contexts are the same ones, in the same order, whatever the probabilities: some have probability 0 if one of these
+    is 0.
     """
     size, length = bits_Bxn.shape
     spell = np.array([zeros, ones])  # [bit, first or second]
@@ -121,17 +124,21 @@ def enumerate_contexts(
     tokens, joint = np.concatenate(tokens), np.concatenate(weights)[:, None] * np.concatenate(targets)
     if not ordered:
         tokens = np.sort(tokens, axis=1)
-    tokens, context = np.unique(tokens[joint.sum(1) > 0], axis=0, return_inverse=True)
+    tokens, context = np.unique(tokens, axis=0, return_inverse=True)
     merged = np.zeros((len(tokens), VOCABULARY))
-    np.add.at(merged, context.ravel(), joint[joint.sum(1) > 0])
+    np.add.at(merged, context.ravel(), joint)
     return Contexts(tokens.astype(np.int32), np.argmax(tokens == MASK, axis=1)[:, None].astype(np.int32), merged)
 
 
 def enumerate_process(length: int, zeros: tuple[float, float], ones: tuple[float, float]) -> Contexts:
     """The exact law of the process, of all strings of so many bits alike; contexts with the same symbols are one.
 
+    Contexts that never occur are left out.
+
     Equivalences are the process's, not a split's. X in place of A turns a string of some label into one of the other, with
     the masked bit turned too: it need not be in the same split, and of the 127 strings it may not be there at all.
     """
     bits = np.array(list(itertools.product([0, 1], repeat=length)))
-    return enumerate_contexts(bits, zeros, ones, ordered=False)
+    contexts = enumerate_contexts(bits, zeros, ones, ordered=False)
+    occurs = contexts.joint_CxV.any(axis=1)
+    return Contexts(*(array[occurs] for array in contexts))

@@ -7,7 +7,7 @@ import xarray as xr
 from PIL import Image
 from scipy.stats import ortho_group
 
-from jaxtie import figures
+from jaxtie import portrait
 from jaxtie.config import UserError
 
 SEEDS, STEPS, SYMBOLS = 5, (0, 500, 1000), ["X", "Y", "A", "B"]
@@ -28,7 +28,7 @@ def test_seeds_that_differ_by_a_turn_and_a_shift_are_one(flat_TxVxD):
     turns = ortho_group.rvs(4, size=SEEDS, random_state=2)
     assert {1, -1} == set(np.linalg.det(turns).round().astype(int))  # reflections too
     shifts = np.random.default_rng(3).normal(size=(SEEDS, 3, 1, 4))
-    places = figures.align(flat_TxVxD @ turns[:, None] + shifts, reference=2)
+    places = portrait.align(flat_TxVxD @ turns[:, None] + shifts, reference=2)
     assert places.shape == (SEEDS, 3, 4, 2)
     np.testing.assert_allclose(places, np.broadcast_to(places[:1], places.shape), atol=1e-12)
     np.testing.assert_allclose(distances(places[0]), distances(flat_TxVxD), atol=1e-12)
@@ -41,7 +41,7 @@ def test_seeds_that_differ_by_a_turn_and_a_shift_are_one(flat_TxVxD):
 @pytest.mark.parametrize("width", [1, 2, 4, 32])
 def test_distances_are_seen_no_longer_than_they_are(width):
     tables = np.random.default_rng(0).normal(size=(SEEDS, 3, 4, width))
-    places, true = figures.align(tables, reference=0), distances(tables)
+    places, true = portrait.align(tables, reference=0), distances(tables)
     assert np.all(distances(places) <= true + 1e-12)
     last = tables[0, -1] - tables[0, -1].mean(axis=0)
     seen = np.square(np.linalg.svd(last, compute_uv=False)[:2]).sum()  # the principal plane
@@ -71,7 +71,7 @@ def results() -> xr.Dataset:
 
 
 def test_portrait_has_a_row_for_each_table_and_leaves_out_lost_seeds(results):
-    figure = figures.draw_portrait(results)
+    figure = portrait.draw_portrait(results)
     grid = np.array(figure.axes).reshape(3, 3)  # of the four times two are the middle one
     assert [row[0].get_ylabel() for row in grid] == ["tied embedding", "freed input embedding", "freed output embedding"]
     assert [axes.get_title() for axes in grid[0]] == ["step 0", "step 500", "step 1,000"]
@@ -85,7 +85,7 @@ def test_portrait_has_a_row_for_each_table_and_leaves_out_lost_seeds(results):
 
 
 def test_animation_has_a_frame_for_each_table_step(results, tmp_path, capsys):
-    path = figures.animate(results, tmp_path / "figures")
+    path = portrait.animate(results, tmp_path / "figures")
     with Image.open(path) as image:
         assert image.n_frames == len(STEPS)
         frames = []
@@ -100,4 +100,4 @@ def test_results_without_any_table_are_refused(results):
     results["input_table"] = results["input_table"] * np.nan
     results["output_table"] = results["output_table"] * np.nan
     with pytest.raises(UserError, match="no embedding was recorded"):
-        figures.draw_portrait(results)
+        portrait.draw_portrait(results)

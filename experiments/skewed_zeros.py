@@ -1,0 +1,22 @@
+"""The price of tying as the hypothesis fails by degrees: p(X) from 0.5, where it holds for X and Y, to 0.01.
+
+Claim: tied, X and Y are held apart by as much as ln(p(Y)/p(X)), their log-odds, and the loss that costs grows with it;
+untied they meet in the input embedding whatever the odds.
+
+All values and seeds are members of one compiled program an arm; the best reachable loss is each one's own.
+
+    python -m jaxtie.run experiments/skewed_zeros.py --seeds 32
+"""
+
+from jaxtie import Experiment
+
+SHARES = [99 ** (k / 11) for k in range(12)]  # p(Y)/p(X), its logarithms evenly spaced
+
+experiment = Experiment(
+    name="skewed-zeros",
+    claim="The further p(X) is from p(Y), the more tying costs.",
+    sweep=(("p_X", tuple(round(1 / (1 + share), 4) for share in SHARES)),),
+    seeds=tuple(range(32)),
+    record_every=1_000,
+    eval_every=5_000,
+)
