@@ -63,6 +63,9 @@ def resolve(options: RunOptions) -> Experiment | InitialLoss:
     if options.independent_layers and not isinstance(experiment.model, Transformer):
         kind = type(experiment.model).__name__
         raise UserError(f"--independent-layers: expected a transformer; the layers of this {kind} are independent already")
+    for name, given in (("p_X", options.zeros and "--zeros"), ("p_A", options.ones and "--ones")):
+        if given and name in dict(options.sweep or experiment.sweep):
+            raise UserError(f"{given}: {name} is swept; give one of the two")
     process = {"data_seed": options.data_seed, "zeros": options.zeros, "ones": options.ones}
     process["all_strings"] = options.all_strings or None
     own = ("seeds", "steps", "arms", "record_every", "eval_every", "data", "sweep")

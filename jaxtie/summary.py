@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from jaxtie.config import ARMS, untied_from
+
 PLACES = 3
 SOLVED = 0.05  # nat above the best reachable loss
+REACHED = 0.01  # nat above another arm's loss
+UNTYING_TIMES = (0, 0.04, 0.2, 1)  # of what is left of the training
 EXCESS = "loss above the best, nat"
 BOOTSTRAP = 2000
 
@@ -214,8 +218,8 @@ def correlation_table(results: xr.Dataset) -> Table:
             where = "".join(f", {other} {value:g}" for other, value in at.items())
             for case, values in cases.items():
                 values_KxS = values.sel(at).transpose(name, "seed").values
-                each = (correlation(x_K, values_KxS, ranks=ranks) for ranks in (False, True))
-                rows.append((f"{label}{where}", case, *(f"{_number(r)} [{_number(low)}, {_number(high)}]" for r, low, high in each)))
+                both = (map(_number, correlation(x_K, values_KxS, ranks=ranks)) for ranks in (False, True))
+                rows.append((f"{label}{where}", case, *(f"{r} [{low}, {high}]" for r, low, high in both)))
     return Table("Correlation over members [95 %, bootstrap over seeds]", ("setting", "with", "Pearson", "Spearman"), rows)
 
 
@@ -231,6 +235,43 @@ def course_table(results: xr.Dataset) -> Table:
         for time in times
     ]
     return Table("Over training: median over seeds [5 %, 95 %]", ("arm", "step", *columns), rows)
+
+
+def steps_to_reach(results: xr.Dataset, arm: str, other: str) -> np.ndarray:
+    """Steps from an arm's untying to the first evaluation with no more than `REACHED` more loss than the other arm then has.
+
+    Each seed against itself in the other arm; NaN where it is never seen. (seeds,)
+    """
+    after = results.sel(eval_step=slice(untied_from(arm), last_step(results)))
+    more = after["train_loss"].sel(arm=arm) - after["train_loss"].sel(arm=other)
+    reached_SxT = (more <= REACHED).transpose("seed", "eval_step").values
+    steps_T = after["eval_step"].values - untied_from(arm)
+    return np.where(reached_SxT.any(axis=1), steps_T[reached_SxT.argmax(axis=1)], np.nan)
+
+
+def untying_table(results: xr.Dataset) -> Table:
+    """Arms that untie midway, before and after, beside the arms that are tied or untied throughout at the same steps."""
+    arms = [str(arm) for arm in results["arm"].values]
+    pure = [arm for arm in ARMS if arm in arms]
+    steps = results["eval_step"].values[results["eval_step"].values <= last_step(results)]
+    rows = []
+    for arm in arms:
+        if not (at := untied_from(arm)) or at > steps[-1]:
+            continue
+        for time in sorted({int(steps[np.abs(steps - at - part * (steps[-1] - at)).argmin()]) for part in UNTYING_TIMES}):
+            here = results.sel(step=time, eval_step=time)
+            columns = [here["train_loss"], *(values.sel(step=time) for values in distance_rows(results).values())]
+            cells = ["; ".join(_quantiles(column.sel(arm=each).values) for each in (arm, *pure)) for column in columns]
+            rows.append((arm, f"{time:,}", *cells))
+        if "untied" in pure:
+            needed = steps_to_reach(results, arm, "untied")
+            reached = needed[np.isfinite(needed)]
+            spread = np.quantile(reached, [0.5, 0.05, 0.95]) if len(reached) else np.full(3, np.nan)
+            text = "{:,.0f} [{:,.0f}, {:,.0f}] steps".format(*spread) + f", {len(reached)} of {len(needed)} seeds"
+            rows.append((arm, f"within {REACHED} of untied after", text, *[""] * len(distance_rows(results))))
+    of = "; ".join(("this arm", *pure))
+    header = ("arm", "step", "training loss, nat", *distance_rows(results))
+    return Table(f"Untying: median over seeds [5 %, 95 %] of {of}", header, rows)
 
 
 def rank_agreement(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
@@ -304,7 +345,8 @@ def tables_of(results: xr.Dataset) -> list[Table]:
     """What a run shows at its end."""
     if swept(results):
         return [table for table in (sweep_table(results), correlation_table(results)) if table.rows]
-    return [final_table(results), course_table(results), equivalence_table(results)]
+    untying = [table for table in [untying_table(results)] if table.rows]
+    return [final_table(results), course_table(results), *untying, equivalence_table(results)]
 
 
 def markdown(results: xr.Dataset) -> str:

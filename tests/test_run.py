@@ -103,6 +103,25 @@ def test_an_interrupted_run_leaves_what_was_recorded(tmp_path):
     assert json.loads((folder / "config.json").read_text())["finished"] is False
 
 
+def test_a_sweep_goes_on_where_it_was_stopped_and_takes_more_seeds(tmp_path, capsys):
+    """Parts of the records hold members of several settings; a finished sweep is unpacked again."""
+    short = "--arms untied --record-every 50 --eval-every 100 --steps 200 --quiet".split()
+    sweep = ["--sweep", "p_X=0.1,0.5", "--sweep", "weight_decay=0,0.1,0.3"]
+    assert run.main([*short, *sweep, "--seeds", "7", "--out", str(tmp_path / "once")]) == 0
+    out = capsys.readouterr().out
+    assert "loss above the" in out and "Correlation over members" in out
+    assert run.main([*short, *sweep, "--seeds", "5", "--out", str(tmp_path / "grown")]) == 0
+    assert run.main([*short, *sweep, "--seeds", "7", "--out", str(tmp_path / "grown")]) == 0
+    once, grown = (RunFolder(tmp_path / name).load() for name in ("once", "grown"))
+    assert once["loss"].dims == ("arm", "p_X", "weight_decay", "seed", "step") and np.isfinite(once["loss"]).all()
+    assert once.drop_attrs().identical(grown.drop_attrs())
+    alone = [*short, "--sweep", "p_X=0.5", "--sweep", "weight_decay=0.3", "--seeds", "6-6", "--out", str(tmp_path / "one")]
+    assert run.main(alone) == 0
+    one = RunFolder(tmp_path / "one").load()
+    assert one.drop_attrs().identical(once.sel(p_X=[0.5], weight_decay=[0.3], seed=[6]).drop_attrs())
+    assert (tmp_path / "once" / "figures" / "excess_loss_by_p_X.png").stat().st_size > 10_000
+
+
 BAD = {
     "no seeds": ["--seeds", "0"],
     "negative seeds": ["--seeds", "-3"],
@@ -184,6 +203,19 @@ BAD = {
     "out holds an unfinished run with fewer steps": ["--out", "unfinished"],
     "initial loss of arms": ["loss.py", "--arms", "tied"],
     "initial loss over steps": ["loss.py", "--steps", "100"],
+    "sweep of nothing": ["--sweep", ""],
+    "sweep of an unknown setting": ["--sweep", "momentum=0.9"],
+    "sweep of what needs another program": ["--sweep", "half_period=100,200"],
+    "sweep without values": ["--sweep", "weight_decay"],
+    "sweep of no value": ["--sweep", "weight_decay="],
+    "sweep in words": ["--sweep", "weight_decay=none,some"],
+    "sweep of a value that is no number": ["--sweep", "weight_decay=0,nan"],
+    "sweep below 0": ["--sweep", "learning_rate=-1e-4,1e-4"],
+    "sweep of a probability above 1": ["--sweep", "p_X=0.5,1.5"],
+    "sweep of a value twice": ["--sweep", "eps=1e-8,1e-08"],
+    "sweep of a setting twice": ["--sweep", "eps=1e-8", "--sweep", "eps=1e-12"],
+    "sweep of what is given": ["--zeros", "0.2,0.8", "--sweep", "p_X=0.1,0.5"],
+    "sweep of an initial loss": ["loss.py", "--sweep", "eps=1e-8"],
     "unknown option": ["--sedes", "3"],
     "option without value": ["--steps"],
     "out below a file": ["--out", "README.txt/run"],

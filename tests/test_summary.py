@@ -7,6 +7,7 @@ from scipy import stats
 
 from jaxtie import summary
 
+NAMES, PAIR = ("input", "output"), ("symbol", "symbol2")
 SYMBOLS = ["X", "Y", "A", "E"]
 DIVERGENCE = np.array([0.0, 1, 1, 0, 0.5, 1])
 
@@ -52,7 +53,62 @@ def results() -> xr.Dataset:
     )
 
 
-NAMES, PAIR = ("input", "output"), ("symbol", "symbol2")
+def swept_results(noise: float) -> xr.Dataset:
+    """Loss above the best reachable grows by 0.2 a unit of the log-odds when tied, not at all untied."""
+    rng, p_X = np.random.default_rng(0), np.array([0.5, 0.2, 0.05])
+    log_odds = np.log((1 - p_X) / p_X)
+    excess = np.stack([0.2 * log_odds, np.full(3, 0.1)])[:, :, None, None] + noise * rng.normal(size=(2, 3, 8, 1))
+    best = np.array([0.7, 0.6, 0.45])
+    distance = np.broadcast_to(np.arange(8.0)[:, None, None, None], (2, 3, 8, 1, 2, 2))
+    return xr.Dataset(
+        {
+            "train_loss": (("arm", "p_X", "seed", "eval_step"), excess + best[:, None, None]),
+            "best_loss": (("p_X", "split"), best[:, None]),
+            "theory_log_odds": (("p_X", "pair"), log_odds[:, None]),
+            "diverged_at": (("arm", "p_X", "seed"), np.full((2, 3, 8), -1)),
+            **{f"{name}_distance": (("arm", "p_X", "seed", "step", *PAIR), distance) for name in NAMES},
+        },
+        {"arm": ["tied", "untied"], "p_X": p_X, "step": [0], "eval_step": [0], "split": ["train"], "pair": ["X-Y"]}
+        | {name: ["X", "Y"] for name in PAIR},
+        {"experiment": "skewed"},
+    )
+
+
+def test_every_setting_of_a_sweep_stands_beside_its_own_ceiling():
+    table = summary.sweep_table(swept_results(noise=0))
+    assert table.header[:3] == ("p_X", "arm", "loss above the best, nat")
+    assert [row[:2] for row in table.rows[:3]] == [("0.5", "tied"), ("0.5", "untied"), ("0.2", "tied")]
+    expected = (0, 0.1, 0.2 * np.log(4), 0.1, 0.2 * np.log(19), 0.1)
+    assert [row[2] for row in table.rows] == [f"{x:.3f} ± 0.000" for x in expected]
+    assert table.rows[5][-2] == f"{0.2 * np.log(19) - 0.1:.3f} ± 0.000"
+
+
+def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
+    results = swept_results(noise=0.1)
+    excess = summary.outcomes(results)[summary.EXCESS].sel(arm="tied").values
+    label, x_K = summary.abscissa(results, "p_X")
+    assert label == "ln p(Y)/p(X)"
+    np.testing.assert_allclose(x_K, np.log([1, 4, 19]), atol=1e-12)
+    pooled = np.repeat(x_K, 8), excess.ravel()
+    for ranks, reference in ((False, stats.pearsonr(*pooled)), (True, stats.spearmanr(*pooled))):
+        r, low, high = summary.correlation(x_K, excess, ranks=ranks)
+        np.testing.assert_allclose(r, reference.statistic, atol=1e-12)
+        assert low < r < high and high - low < 0.5
+    cells = {row[1]: row[2] for row in summary.correlation_table(results).rows}
+    assert float(cells["loss above the best, tied"].split()[0]) > 0.8
+    low, high = map(float, cells["loss above the best, untied"].split("[")[1].rstrip("]").split(", "))
+    assert low < 0 < high
+    assert np.isnan(summary.correlation(x_K, np.full((3, 8), np.nan), ranks=True)).all()
+
+
+def test_steps_to_reach_the_untied_loss_are_counted_from_the_untying_seed_by_seed():
+    untied = np.array([[1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5], [1, 0.5, 0.5, 0.5]])
+    midway = np.array([[1, 0.9, 0.509, 0.5], [1, 0.8, 0.7, 0.7], [1, 0.9, 0.9, 0.511]])
+    results = xr.Dataset(
+        {"train_loss": (("arm", "seed", "eval_step"), np.stack([untied, midway]))},
+        {"arm": ["untied", "untied@100"], "eval_step": [0, 100, 200, 300]},
+    )
+    np.testing.assert_array_equal(summary.steps_to_reach(results, "untied@100", "untied"), [100, 0, np.nan])
 
 
 def test_an_arm_has_as_many_tables_as_differ(results):
