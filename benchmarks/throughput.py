@@ -28,7 +28,8 @@ def rate(program, workers, experiment: Experiment, seconds: float) -> float:
     """Seed-steps per second over about `seconds`, after as long a start; records are fetched."""
     from jaxtie import sweep
 
-    records = 2 + round(2 * seconds / sweep.seconds_per_record(program, workers, experiment))
+    # With fewer records the exact evaluation at the end, one a run, would weigh more than in a real run.
+    records = max(31, 2 + round(2 * seconds / sweep.seconds_per_record(program, workers, experiment)))
     experiment = dataclasses.replace(experiment, steps=records * experiment.record_every)
     began = seed_steps = 0
     first = time.perf_counter()

@@ -365,7 +365,7 @@ def run(
         block.states, records = program.advance[block.device](
             block.states, block.streams, block.settings, *map(np.int32, (step, count, experiment.steps))
         )
-        records = {name: value[:count] for name, value in on_host(records).items()}
+        records = {name: np.asarray(value)[:count] for name, value in records.items()}
         seconds = time.monotonic() - began
         return piece(block, step // every + 1, step + count * every, on_host(block.states), records), seconds / count
 
