@@ -272,6 +272,27 @@ def _panels(results: xr.Dataset) -> dict[str, tuple]:
     return panels
 
 
+def captions(results: xr.Dataset) -> dict[str, str]:
+    """File name -> what a figure of a run shows, in words, for a page and for those who do not see it."""
+    arms = ", ".join(map(str, results["arm"].values))
+    band = "mean over seeds with the 95 % confidence band of the mean"
+    texts = {
+        "overview": f"All curves over the steps of training, arms {arms}: {band}",
+        "portrait": "The embeddings in two principal directions at some steps, a row each: a point a seed, a line between "
+        "the two symbols of a seed's pair, a letter at the median; below, median distances of X–Y and A–B",
+        "accuracy": f"Exact validation accuracy of {arms} over the steps of training beside the best reachable; {band}",
+    }
+    for arm in map(str, results["arm"].values):
+        for label in tables(results, arm):
+            texts[f"distances_{label.replace(' ', '_')}"] = (
+                f"Distances X–Y and A–B in the {label} embedding over the steps of training; {band}"
+            )
+    return texts | {
+        "loss_every_seed": f"Exact training loss of every seed over the steps of training, a line each, {arms}",
+        "loss_distribution": "Distribution over seeds of the final training loss above the best reachable",
+    }
+
+
 def draw(results: xr.Dataset, folder: Path) -> list[Path]:
     """Write every figure of a run as PNG and PDF, and one overview of all of them; returns the PNG files."""
     panels = _panels(results)

@@ -1,9 +1,11 @@
 """Results -> tables: for the terminal and for `summary.md`. Imports no jax."""
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 PLACES = 3
@@ -204,6 +206,11 @@ def seed_table(results: xr.Dataset) -> Table:
     return Table(f"Per seed at step {step:,}", tuple(header), rows)
 
 
+def every_table(results: xr.Dataset) -> list[Table]:
+    """All tables of a run."""
+    return [final_table(results), course_table(results), equivalence_table(results), seed_table(results)]
+
+
 def markdown(results: xr.Dataset) -> str:
     """The text of `summary.md`."""
     return "\n".join(
@@ -214,9 +221,38 @@ def markdown(results: xr.Dataset) -> str:
             "",
             f"`{results.attrs['command']}`",
             "",
-            final_table(results).markdown(),
-            course_table(results).markdown(),
-            equivalence_table(results).markdown(),
-            seed_table(results).markdown(),
+            *[table.markdown() for table in every_table(results)],
         ]
     )
+
+
+def initial_loss_tables(found: pd.DataFrame) -> list[Table]:
+    """How far each estimate of an initial loss is off, and every variant at one width and vocabulary.
+
+    Args:
+      found: a row for each measurement, as `jaxtie.initial_loss.run` gives them.
+    """
+    estimates = ("simple", "corrected")
+    off = pd.DataFrame({name: 100 * (found[name] / found["measured"] - 1) for name in estimates})
+    small = found["spread"] <= 1 + 1e-9
+    rows = []
+    for variant in found["variant"].unique():
+        cells = [off.loc[(found["variant"] == variant) & part] for part in (small, ~small)]
+        rows.append((variant, *[f"{cell[name].min():+.1f} … {cell[name].max():+.1f}" for cell in cells for name in off]))
+    header = ("", *[f"{spread}: {name}" for spread in ("Dσ² ≤ 1", "Dσ² > 1") for name in estimates])
+    whole = Table("Estimate / measured initial loss − 1, %, lowest and highest over the grid", header, rows)
+    width, vocabulary = (sorted(found[name].unique()) for name in ("width", "vocabulary"))
+    width, vocabulary = width[(2 * len(width) - 1) // 3], vocabulary[len(vocabulary) // 2]
+    rows = [
+        (
+            str(row.deviation),
+            f"{row.spread:.3g}",
+            row.variant,
+            _number(row.measured) + (f" ± {_number(1.96 * row.standard_error)}" if row.standard_error >= 0 else ""),
+            _number(row.simple),
+            _number(row.corrected),
+        )
+        for row in found[(found["width"] == width) & (found["vocabulary"] == vocabulary)].itertuples()
+    ]
+    title = f"D {width}, n {vocabulary:,} (log n = {math.log(vocabulary):.3f}), mean over seeds and tokens ± 95 %"
+    return [whole, Table(title, ("σ", "Dσ²", "variant", "measured, nat", *estimates), rows)]

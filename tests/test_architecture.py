@@ -19,10 +19,10 @@ LAYERS = [
     {"checkpoint"},
     {"summary"},
     {"figures"},
-    {"initial_loss"},
+    {"initial_loss", "report"},
     {"run"},
 ]
-WITHOUT_JAX = ("config", "theory", "results", "summary", "figures", "cli", "progress")
+WITHOUT_JAX = ("config", "theory", "results", "summary", "figures", "report", "cli", "progress")
 
 
 def imports(path: Path) -> set[str]:
