@@ -223,7 +223,8 @@ def draw_portrait(results: xr.Dataset) -> Figure:
         axes.set_title(f"step {step:,}")
     figure.suptitle(
         f"{results.attrs['experiment']}: {results.sizes['seed']} seeds in two principal directions, each turned so that "
-        "its end fits the best one's; below: median distances"
+        "its end fits the best one's; below: median distances",
+        parse_math=False,
     )
     return figure
 
@@ -248,7 +249,8 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
                 axes.clear()
                 axes.set_title(portrait.title)
                 _draw_places(axes, portrait, time, symbols, scale)
-            figure.suptitle(f"{results.attrs['experiment']}, {results.sizes['seed']} seeds, step {step:,}", x=0.04, ha="left")
+            title = f"{results.attrs['experiment']}, {results.sizes['seed']} seeds, step {step:,}"
+            figure.suptitle(title, x=0.04, ha="left", parse_math=False)
             figure.canvas.draw()
             images.append(Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB"))
         plt.close(figure)
@@ -311,7 +313,8 @@ def draw(results: xr.Dataset, folder: Path) -> list[Path]:
             axes.set_axis_off()
         for axes, (function, *arguments) in zip(grid.flat, panels.values(), strict=False):
             function(axes, results, *arguments)
-        figure.suptitle(f"{results.attrs['experiment']}: {results.sizes['seed']} seeds, mean and 95 % confidence band")
+        title = f"{results.attrs['experiment']}: {results.sizes['seed']} seeds, mean and 95 % confidence band"
+        figure.suptitle(title, parse_math=False)
         written.append(_save(figure, folder, "overview"))
         written.append(_save(draw_portrait(results), folder, "portrait"))
     return written

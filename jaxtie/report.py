@@ -131,9 +131,7 @@ def check(path: Path) -> None:
 
 def write(path: Path, command: str, sections: list[Section]) -> None:
     """Write the page; a reader finds the old one or the new one."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("jaxtie").joinpath("report.html").read_text(encoding="utf-8"))
     page = template.render(
         version=jaxtie.__version__, command=command, sections=sections, shown=SHOWN, written=datetime.now(UTC)

@@ -407,7 +407,8 @@ def run_all(options: RunOptions, arguments: Sequence[str]) -> int:
                 section.status = run_one(experiment, folder, options, arguments)
             except KeyboardInterrupt:
                 section.status = Outcome.INTERRUPTED
-            section.read(folder)
+            if not options.dry_run:
+                section.read(folder)
         save()
         if section.status == Outcome.INTERRUPTED:
             status = INTERRUPTED
