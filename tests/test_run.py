@@ -90,8 +90,8 @@ def test_results_of_another_version_are_refused_in_one_line(finished, tmp_path, 
     results = xr.load_dataset(folder / "results.nc", engine="h5netcdf")
     assert set(results.data_vars) == {*VARIABLES, *CONSTANTS, "diverged_at"}  # so whatever a version adds is looked for
     results.drop_vars(["semantic_divergence", "log_odds"]).to_netcdf(folder / "results.nc", engine="h5netcdf")
-    for status in (figures.main([str(folder)]), run.main([*TINY, "--out", str(folder)])):
-        out, error = capsys.readouterr()
+    for main, arguments in ((figures.main, [str(folder)]), (run.main, [*TINY, "--out", str(folder)])):
+        status, (out, error) = main(arguments), capsys.readouterr()
         assert (status, out, error.count("\n")) == (2, "", 1)
         assert "lacks log_odds, semantic_divergence" in error and "--overwrite" in error
 
