@@ -160,7 +160,7 @@ class RunOptions:
     all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
     finished is not run again. Initial losses have no --scale, and no more --seeds than they declare."""
-    out: Annotated[Path | None, _value("DIR", Path, "runs/NAME; with --all runs")] = None
+    out: Annotated[Path | None, _value("DIR", Path, "runs/NAME or, with --all, runs")] = None
     """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
     checkpoint_every: Annotated[float, _value("SECONDS", _seconds)] = 60.0
     """Seconds of training between two checkpoints; a run that was killed goes on from the last one."""

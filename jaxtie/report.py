@@ -45,7 +45,7 @@ class Section:
 
     Attributes:
       file: that declares it; name, claim: as declared.
-      status: one or two words; error: the line, where it failed.
+      status: in a few words; error: the line, where it failed.
       minutes: that the run took, over all its sittings.
       facts: label -> what `config.json` says.
     """
@@ -82,6 +82,8 @@ class Section:
         else:
             results = folder.load()
             self.tables, captions = summary.every_table(results), figures.captions(results)
+            if diverged := int((results["diverged_at"] >= 0).sum()):
+                self.status += f", {diverged} of {results['diverged_at'].size} members diverged"
         paths = {path.stem: path for path in sorted(folder.figures.glob("*.png"))}
         captions = {name: text for name, text in captions.items() if name in paths}
         captions |= {name: name.replace("_", " ") for name in paths if name not in captions}  # of another version

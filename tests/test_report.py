@@ -3,6 +3,7 @@
 import base64
 import itertools
 import os
+import shutil
 import signal
 from html.parser import HTMLParser
 from pathlib import Path
@@ -122,6 +123,16 @@ def test_one_command_runs_all_that_can_be_run(at, capsys):
 def test_an_interrupted_run_gives_what_one_go_gives(at):
     interrupted, other = (RunFolder(at / name).load().drop_attrs() for name in FOLDERS[:2])
     xr.testing.assert_identical(interrupted, other)
+
+
+def test_members_that_diverged_are_in_the_status(at, tmp_path):
+    folder = RunFolder(shutil.copytree(at / "plain", tmp_path / "run"))
+    results = folder.load()
+    results["diverged_at"][0, 1] = 20
+    results.to_netcdf(folder.results, engine="h5netcdf")
+    section = report.Section("experiments/c_plain.py", "plain", status="done")
+    section.read(folder)
+    assert section.status == "done, 1 of 3 members diverged"
 
 
 def test_the_page_needs_nothing_else_and_shows_names_as_they_are(at):
