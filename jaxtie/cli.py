@@ -1,9 +1,10 @@
 """The command lines: options, their texts, and one line where they are wrong. Imports no jax."""
 
 import contextlib
+import dataclasses
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,6 +58,15 @@ def _seconds(text: str) -> float:
     except ValueError:
         pass
     raise ValueError(f"{text!r}: expected a number of seconds above 0")
+
+
+def _factor(text: str) -> float:
+    try:
+        if math.isfinite(factor := float(text)) and factor > 0:
+            return factor
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r}: expected a number above 0, such as 0.1")
 
 
 def _address(text: str) -> str:
@@ -137,6 +147,8 @@ class RunOptions:
     """Model seeds: how many (from 0), a range, or a list."""
     steps: Annotated[int | None, _value("STEPS", _positive, _main(MAIN.steps))] = None
     """Updates of each member, one full batch each."""
+    scale: Annotated[float | None, _value("F", _factor, "1")] = None
+    """Times all steps, of untying too, to the nearest record; the schedule of the learning rate stays."""
     arms: Annotated[tuple[str, ...] | None, _value("ARM,ARM", _arms, _main(",".join(MAIN.arms)))] = None
     """What is compared, on the same seeds and data: tied, untied, untied@STEP (tied up to there)."""
     record_every: Annotated[int | None, _value("STEPS", _positive, _main(MAIN.record_every))] = None
@@ -160,8 +172,11 @@ class RunOptions:
     """Include the string of ones, which the published code leaves out."""
     independent_layers: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Draw every layer's initial values anew, instead of cloning the first as PyTorch does."""
-    out: Annotated[Path | None, _value("DIR", Path, "runs/NAME")] = None
-    """Folder for configuration, results, figures and summary."""
+    all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
+    finished is not run again. Initial losses have no --scale, and no more --seeds than they declare."""
+    out: Annotated[Path | None, _value("DIR", Path, "runs/NAME or, with --all, runs")] = None
+    """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
     checkpoint_every: Annotated[float, _value("SECONDS", _seconds)] = 60.0
     """Seconds of training between two checkpoints; a run that was killed goes on from the last one."""
     distributed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -211,6 +226,18 @@ def _parse(options: type, prog: str, arguments: Sequence[str]) -> Any:
     raise UserError(" ".join(lines[:end]).removeprefix("Error parsing ") + f" (see python -m {prog} --help)")
 
 
+def refuse_other_than(useful: Collection[str], options: RunOptions, reason: str) -> None:
+    """Let options pass only if those that are not `useful` were not given.
+
+    Raises:
+      UserError: with the option and the reason.
+    """
+    for field in dataclasses.fields(RunOptions):
+        if field.name not in useful and getattr(options, field.name) != field.default:
+            name = "EXPERIMENT.py" if field.name == "experiment" else f"--{field.name.replace('_', '-')}"
+            raise UserError(f"{name}: {reason}")
+
+
 def parse_run(arguments: Sequence[str]) -> RunOptions:
     """Options of `python -m jaxtie.run`.
 
@@ -230,6 +257,11 @@ def parse_run(arguments: Sequence[str]) -> RunOptions:
         raise UserError(
             f"--process-index {options.process_index}: expected less than --process-count {options.process_count}"
         )
+    if options.steps and options.scale:
+        raise UserError("--scale: expected without --steps, which says how many steps there are")
+    if options.all:
+        useful = {"all", "seeds", "scale", "out", "checkpoint_every", "overwrite", "dry_run", "quiet", "list", "version"}
+        refuse_other_than(useful, options, "no option of --all, which runs what the files of ./experiments declare")
     return options
 
 

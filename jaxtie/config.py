@@ -311,6 +311,26 @@ class Experiment:
         """Numbers of updates made at the exact evaluations: 0, E, 2E, ... and T."""
         return (*range(0, self.steps, self.eval_every), self.steps)
 
+    def scaled(self, factor: float) -> "Experiment":
+        """The same over `factor` times as many steps, of untying too, to the nearest record and at least one.
+
+        The schedule of the learning rate stays what it is: a shorter run is the beginning of the longer one, up to where
+        its arms untie.
+
+        Raises:
+          UserError: where so few steps are left that two arms become one, or one unties at the end.
+        """
+
+        def scale(steps: int) -> int:
+            return self.record_every * max(1, round(min(steps * factor / self.record_every, 2**31)))
+
+        times = {arm: untied_from(arm) for arm in self.arms}
+        arms = tuple(f"untied@{scale(at)}" if at else arm for arm, at in times.items())
+        try:
+            return dataclasses.replace(self, steps=scale(self.steps), arms=arms)
+        except UserError as error:
+            raise UserError(f"{self.name} at scale {factor:g}: {error}; choose another --scale") from None
+
     def as_dict(self) -> dict:
         """Nested plain values, as `config.json` holds them."""
         return dataclasses.asdict(self)

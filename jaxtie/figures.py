@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from jaxtie.comparison import EXCESS, abscissa, outcomes
 from jaxtie.config import UserError
 from jaxtie.portrait import animate, draw_portrait
 from jaxtie.results import RunFolder
 from jaxtie.style import ARM_COLOURS, FAILS, HOLDS, STYLE, save
-from jaxtie.summary import EXCESS, abscissa, last_step, live_pairs, mean_interval, outcomes, settings, swept, tables
+from jaxtie.tables import last_step, live_pairs, mean_interval, settings, swept, tables
 
 MOST_ROWS = 6  # of a figure, one for each combination of the settings that it does not draw
 
@@ -141,8 +142,31 @@ def draw_sweep(results: xr.Dataset, name: str) -> dict[str, Figure]:
             axes.legend()
     title = f"{results.attrs['experiment']}: {results.sizes['seed']} seeds, step {last_step(results):,}"
     for figure, _ in figures.values():
-        figure.suptitle(title, size=10)
+        figure.suptitle(title, size=10, parse_math=False)
     return {what: figure for what, (figure, _) in figures.items()}
+def captions(results: xr.Dataset) -> dict[str, str]:
+    """File name -> what a figure of a run shows, in words, for a page and for those who do not see it."""
+    arms = ", ".join(map(str, results["arm"].values))
+    if names := swept(results):
+        end, spread = f"at the end, {arms}", "mean with its 95 % interval and a faint point a seed"
+        what = {"excess_loss": "Training loss above the best reachable", "distances": "Distances X–Y and A–B in each embedding"}
+        return {f"{file}_by_{name}": f"{text} {end}, by {name}; {spread}" for name in names for file, text in what.items()}
+    band = "mean over seeds with the 95 % confidence band of the mean"
+    texts = {
+        "overview": f"All curves over the steps of training, arms {arms}: {band}",
+        "portrait": "The embeddings in two principal directions at some steps, a row each: a point a seed, a line between "
+        "the two symbols of a seed's pair, a letter at the median; below, median distances of X–Y and A–B",
+        "accuracy": f"Exact validation accuracy of {arms} over the steps of training beside the best reachable; {band}",
+    }
+    for arm in map(str, results["arm"].values):
+        for label in tables(results, arm):
+            texts[f"distances_{label.replace(' ', '_')}"] = (
+                f"Distances X–Y and A–B in the {label} embedding over the steps of training; {band}"
+            )
+    return texts | {
+        "loss_every_seed": f"Exact training loss of every seed over the steps of training, a line each, {arms}",
+        "loss_distribution": "Distribution over seeds of the final training loss above the best reachable",
+    }
 
 
 def draw(results: xr.Dataset, folder: Path) -> list[Path]:
@@ -170,7 +194,8 @@ def draw(results: xr.Dataset, folder: Path) -> list[Path]:
             axes.set_axis_off()
         for axes, (function, *arguments) in zip(grid.flat, panels.values(), strict=False):
             function(axes, results, *arguments)
-        figure.suptitle(f"{results.attrs['experiment']}: {results.sizes['seed']} seeds, mean and 95 % confidence band")
+        title = f"{results.attrs['experiment']}: {results.sizes['seed']} seeds, mean and 95 % confidence band"
+        figure.suptitle(title, parse_math=False)
         written.append(save(figure, folder, "overview"))
         written.append(save(draw_portrait(results), folder, "portrait"))
     return written

@@ -19,6 +19,7 @@ from jaxtie import theory
 from jaxtie.config import InitialLoss
 from jaxtie.models.embedding import Projection, channel_shuffle, half_swap
 from jaxtie.style import ARM_COLOURS, STYLE
+from jaxtie.summary import initial_loss_tables
 from jaxtie.theory import size
 
 matplotlib.use("agg")
@@ -104,7 +105,8 @@ def run(study: InitialLoss, report: Callable[[str], None] = lambda line: None) -
                     for seed, drawn in zip(study.seeds, projections, strict=True)
                 ]
             loss_NxSxF = np.array(losses, np.float64)
-            error_SxF = np.std(loss_NxSxF, axis=0, ddof=1) / len(losses) ** 0.5
+            alone = len(losses) == 1  # then nothing is known about the error
+            error_SxF = np.std(loss_NxSxF, axis=0, ddof=0 if alone else 1) / (math.nan if alone else len(losses) ** 0.5)
             for s, (name, deviation) in enumerate(zip(study.deviations, deviations, strict=True)):
                 for f, (variant, overlap) in enumerate(VARIANTS.items()):
                     options = {"overlap": overlap(width), "logit_scale": scales[variant]}
@@ -122,38 +124,6 @@ def run(study: InitialLoss, report: Callable[[str], None] = lambda line: None) -
                     found.append(row)
             report(f"width {width}, vocabulary {vocabulary:,}: measured")
     return pd.DataFrame(found)
-
-
-def summarise(table: pd.DataFrame) -> str:
-    """Markdown: how far each estimate is off, and every variant at one width and vocabulary."""
-    off = pd.DataFrame({name: 100 * (table[name] / table["measured"] - 1) for name in ("simple", "corrected")})
-    small = table["spread"] <= 1 + 1e-9
-    lines = ["| | Dσ² ≤ 1: simple | corrected | Dσ² > 1: simple | corrected |", "| --- | --- | --- | --- | --- |"]
-    for variant in VARIANTS:
-        cells = [off.loc[(table["variant"] == variant) & part] for part in (small, ~small)]
-        ranges = [f"{cell[name].min():+.1f} … {cell[name].max():+.1f}" for cell in cells for name in off]
-        lines.append(f"| {variant} | {' | '.join(ranges)} |")
-    width, vocabulary = (sorted(table[name].unique()) for name in ("width", "vocabulary"))
-    width, vocabulary = width[(2 * len(width) - 1) // 3], vocabulary[len(vocabulary) // 2]
-    chosen = table[(table["width"] == width) & (table["vocabulary"] == vocabulary)]
-    side = ["| σ | Dσ² | | measured, nat | simple | corrected |", "| --- | --- | --- | --- | --- | --- |"]
-    side += [
-        f"| {row.deviation} | {row.spread:.3g} | {row.variant} | {row.measured:.3f} ± {1.96 * row.standard_error:.3f} "
-        f"| {row.simple:.3f} | {row.corrected:.3f} |"
-        for row in chosen.itertuples()
-    ]
-    return "\n".join(
-        [
-            "Estimate / measured initial loss - 1, %, lowest and highest over the grid:",
-            "",
-            *lines,
-            "",
-            f"D {width}, n {vocabulary:,} (log n = {math.log(vocabulary):.3f}), mean over seeds and tokens ± 95 %:",
-            "",
-            *side,
-            "",
-        ]
-    )
 
 
 def draw(table: pd.DataFrame) -> Figure:
@@ -202,8 +172,8 @@ def main(study: InitialLoss, folder: Path, report: Callable[[str], None] = print
     """
     table = run(study, report)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "initial_loss.csv", index=False, float_format="%.6g")
-    (folder / "summary.md").write_text(summary := summarise(table))
+    table.to_csv(folder / "initial_loss.csv", index=False, float_format="%.9g")
+    (folder / "summary.md").write_text(summary := "\n".join(part.markdown() for part in initial_loss_tables(table)))
     figure = draw(table)
     for kind in ("png", "pdf"):
         figure.savefig(folder / "figures" / f"initial_loss.{kind}")

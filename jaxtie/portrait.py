@@ -14,7 +14,7 @@ from matplotlib.patheffects import withStroke
 
 from jaxtie.config import UserError
 from jaxtie.style import FAILS, HOLDS, STYLE
-from jaxtie.summary import last_step, live_pairs, tables, targets
+from jaxtie.tables import last_step, live_pairs, tables, targets
 
 SYMBOLS = {  # colour, and the direction that the letter stands off in
     "X": (FAILS, (-1, 1)),
@@ -130,7 +130,8 @@ def draw_portrait(results: xr.Dataset) -> Figure:
         axes.set_title(f"step {step:,}")
     figure.suptitle(
         f"{results.attrs['experiment']}: {results.sizes['seed']} seeds in two principal directions, each turned so that "
-        "its end fits the best one's; below: median distances"
+        "its end fits the best one's; below: median distances",
+        parse_math=False,
     )
     return figure
 
@@ -155,7 +156,8 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
                 axes.clear()
                 axes.set_title(portrait.title)
                 _draw_places(axes, portrait, time, symbols, scale)
-            figure.suptitle(f"{results.attrs['experiment']}, {results.sizes['seed']} seeds, step {step:,}", x=0.04, ha="left")
+            title = f"{results.attrs['experiment']}, {results.sizes['seed']} seeds, step {step:,}"
+            figure.suptitle(title, x=0.04, ha="left", parse_math=False)
             figure.canvas.draw()
             images.append(Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB"))
         plt.close(figure)

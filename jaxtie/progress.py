@@ -9,7 +9,8 @@ import numpy as np
 PLAIN_SECONDS = 15.0
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Hours, if any, minutes and seconds."""
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
@@ -69,7 +70,7 @@ class Progress:
         began, first = self._first
         rate = (seed_steps - first) / (now - began) if now > began else 0.0
         total = self.steps * self.members
-        left = f"{_duration((total - seed_steps) / rate)} left" if rate else ""
+        left = f"{duration((total - seed_steps) / rate)} left" if rate else ""
         middle = np.nanmedian(loss) if np.isfinite(loss).any() else np.nan
         line = (
             f"{seed_steps // self.members:,}/{self.steps:,} steps  {rate / self.members:,.0f} steps/s  "

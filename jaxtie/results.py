@@ -44,6 +44,16 @@ VARIABLES = {
     "input_table": (("table_step", "symbol", "dim"), "1", "input embedding"),
     "output_table": (("table_step", "symbol", "dim"), "1", "output embedding (tied: the input embedding)"),
 }
+# What no member owns: computed from the process and the configuration.
+CONSTANTS = (
+    "best_accuracy",
+    "best_loss",
+    "theory_log_odds",
+    "scheduled_learning_rate",
+    "semantic_divergence",
+    "conditional_divergence",
+    "conditional_log_ratio",
+)
 
 
 @contextmanager
@@ -254,14 +264,19 @@ class RunFolder:
         """The labelled results.
 
         Raises:
-          UserError: where there are none, or they cannot be read.
+          UserError: where there are none, they cannot be read, or an older version wrote less.
         """
         try:
-            return xr.load_dataset(self.results, engine="h5netcdf")
+            results = xr.load_dataset(self.results, engine="h5netcdf")
         except FileNotFoundError as error:
             raise UserError(f"{self.path}: holds no results.nc; give the folder of a run") from error
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{self.results}: cannot be read ({error}); run again with --overwrite") from error
+        if missing := [name for name in (*VARIABLES, *CONSTANTS, "diverged_at") if name not in results]:
+            raise UserError(
+                f"{self.results}: lacks {', '.join(missing)}, so another version wrote it; run again with --overwrite"
+            )
+        return results
 
 
 def _skeleton(experiment: Experiment, attributes: dict, constants: dict[str, xr.DataArray]) -> xr.Dataset:

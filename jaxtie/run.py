@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import enum
 import importlib.util
 import os
 import platform
@@ -19,11 +20,21 @@ import numpy as np
 
 import jaxtie
 from jaxtie import theory
-from jaxtie.cli import RunOptions, parse_run
+from jaxtie.cli import RunOptions, parse_run, refuse_other_than
 from jaxtie.config import Experiment, InitialLoss, Transformer, UserError
 from jaxtie.results import RunFolder
 
+EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
 INTERRUPTED = 130
+
+
+class Outcome(enum.StrEnum):
+    """What became of one experiment."""
+
+    DONE = "done"
+    BEFORE = "finished before"
+    PLANNED = "planned"
+    INTERRUPTED = "interrupted"
 
 
 def load_experiment(path: Path) -> Experiment | InitialLoss:
@@ -55,11 +66,13 @@ def resolve(options: RunOptions) -> Experiment | InitialLoss:
     """The experiment of the options, with what they change."""
     experiment = load_experiment(options.experiment) if options.experiment else Experiment()
     if isinstance(experiment, InitialLoss):
-        useful = {"experiment", "seeds", "out", "overwrite", "quiet"}
-        for field in dataclasses.fields(RunOptions):
-            if field.name not in useful and getattr(options, field.name) != field.default:
-                raise UserError(f"--{field.name.replace('_', '-')}: no option of {experiment.name}, which trains nothing")
-        return dataclasses.replace(experiment, seeds=options.seeds or experiment.seeds)
+        seeds = options.seeds or experiment.seeds
+        if options.all:  # many seeds are meant for what is trained, where they are nearly free
+            seeds = seeds[: len(experiment.seeds)]
+        else:
+            useful = {"experiment", "seeds", "out", "overwrite", "quiet"}
+            refuse_other_than(useful, options, f"no option of {experiment.name}, which trains nothing")
+        return dataclasses.replace(experiment, seeds=seeds)
     if options.independent_layers and not isinstance(experiment.model, Transformer):
         kind = type(experiment.model).__name__
         raise UserError(f"--independent-layers: expected a transformer; the layers of this {kind} are independent already")
@@ -70,12 +83,13 @@ def resolve(options: RunOptions) -> Experiment | InitialLoss:
     process["all_strings"] = options.all_strings or None
     own = ("seeds", "steps", "arms", "record_every", "eval_every", "data", "sweep")
     given = lambda fields: {name: value for name, value in fields.items() if value not in (None, ())}
-    return dataclasses.replace(
+    experiment = dataclasses.replace(
         experiment,
         process=dataclasses.replace(experiment.process, **given(process)),
         model=dataclasses.replace(experiment.model, **given({"independent_layers": options.independent_layers or None})),
         **given({name: getattr(options, name) for name in own}),
     )
+    return experiment.scaled(options.scale) if options.scale else experiment
 
 
 def list_experiments(folder: Path) -> Iterator[str]:
@@ -251,22 +265,33 @@ def constants(setting: Experiment) -> Any:
     )
 
 
-def show(folder: RunFolder) -> None:
-    """The summary on standard output."""
+def show(*tables: Any) -> None:
+    """Tables, `jaxtie.tables.Table`, on standard output."""
     from rich.console import Console
     from rich.table import Table
 
-    from jaxtie import summary
-
-    results = folder.load()
-    for part in summary.tables_of(results):
+    for part in tables:
         table = Table(title=part.title, title_justify="left")
         for i, name in enumerate(part.header):
             table.add_column(name, justify="left" if i == 0 else "right")
         for row in part.rows:
             table.add_row(*row)
         width = None if sys.stdout.isatty() else 160
-        Console(width=width).print(table)
+        Console(width=width, markup=False, emoji=False).print(table)  # a name is what it is
+
+
+def present(experiment: Experiment | InitialLoss, folder: RunFolder, outcome: Outcome) -> int:
+    """The summary of what came out, on standard output; returns the exit status."""
+    from jaxtie import summary
+
+    if outcome in (Outcome.DONE, Outcome.BEFORE):
+        if isinstance(experiment, InitialLoss):
+            print(folder.summary.read_text())
+            return 0
+        show(*summary.shown_tables(folder.load()))
+    if outcome is Outcome.DONE:
+        print(f"figures, results and summary: {folder.path}")
+    return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
 
 
 def plan(experiment: Experiment) -> None:
@@ -291,16 +316,19 @@ def plan(experiment: Experiment) -> None:
     print(f"disk      {disk / 2**20:,.1f} MiB at most, half of it until the end only")
 
 
+def one_line(error: UserError | OSError) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    return f"{error.filename or 'output'}: {error.strerror}; what was recorded before is kept"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         return _main(parse_run(arguments), arguments)
-    except UserError as error:
-        print(f"jaxtie: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"jaxtie: {error.filename or 'output'}: {error.strerror}; what was recorded before is kept", file=sys.stderr)
+    except (UserError, OSError) as error:
+        print(f"jaxtie: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -311,20 +339,20 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
         print(f"jaxtie {jaxtie.__version__}")
         return 0
     if options.list:
-        print(*list_experiments(Path("experiments")), sep="\n")
+        print(*list_experiments(EXPERIMENTS), sep="\n")
         return 0
+    if options.all:
+        return run_all(options, arguments)
     experiment = resolve(options)
-    folder = RunFolder(options.out or Path("runs") / experiment.name)
-    if isinstance(experiment, InitialLoss):
-        return measure_initial_loss(experiment, folder, options, arguments)
+    folder = RunFolder(options.out or RUNS / experiment.name)
     if not options.distributed:
-        return lead(experiment, folder, options, arguments)
+        return present(experiment, folder, run_one(experiment, folder, options, arguments))
     start_jax()
     from jaxtie.processes import join
 
     processes = join(options.coordinator, options.process_count, options.process_index)
     if processes.leads:
-        status = lead(experiment, folder, options, arguments, processes)
+        status = present(experiment, folder, lead(experiment, folder, options, arguments, processes))
     # What is in the folder is for the first process to see, which tells.
     elif processes.broadcast({})["trains"] and not train(experiment, folder, {"arms": {}}, options, processes):
         status = INTERRUPTED
@@ -334,23 +362,108 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
     return status
 
 
-def measure_initial_loss(study: InitialLoss, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> int:
-    """Measure into the folder, or show what is there."""
+def run_one(
+    experiment: Experiment | InitialLoss, folder: RunFolder, options: RunOptions, arguments: Sequence[str]
+) -> Outcome:
+    """Train or measure into the folder, whichever the experiment is."""
+    run = measure_initial_loss if isinstance(experiment, InitialLoss) else lead
+    return run(experiment, folder, options, arguments)
+
+
+def run_all(options: RunOptions, arguments: Sequence[str]) -> int:
+    """Run every experiment of ./experiments, and write the page of all after each; one that fails stops no other.
+
+    Returns:
+      The exit status: 130 where it was interrupted, else 1 where there was a bug, 2 where an experiment failed.
+    """
+    from jaxtie import report
+    from jaxtie.progress import duration
+
+    paths = sorted(EXPERIMENTS.glob("*.py"))
+    if not paths:
+        raise UserError(f"--all: no experiment file, NAME.py, in ./{EXPERIMENTS}; start it where that folder is")
+    page = (options.out or RUNS) / "index.html"
+    report.check(page)
+    began, status, owners = time.monotonic(), 0, {}
+    sections = [report.Section(str(path), path.stem) for path in paths]
+    todo: list[tuple[report.Section, Experiment | InitialLoss]] = []
+
+    @contextlib.contextmanager
+    def noted(section: report.Section) -> Iterator[None]:
+        """What fails within is told at once, and stays on the page."""
+        nonlocal status
+        try:
+            yield
+        except (UserError, OSError) as error:
+            section.status, section.error, status = report.FAILED, one_line(error), status or 2
+            print(f"jaxtie: {section.error}", file=sys.stderr)
+        except Exception as error:  # a bug, or a device's memory is full: the experiments to come shall not pay for it
+            section.status, section.error, status = report.FAILED, f"{type(error).__name__}: {error}", 1
+            traceback.print_exc()
+
+    for path, section in zip(paths, sections, strict=True):  # what is wrong in a file is told before hours have gone by
+        with noted(section):
+            experiment = resolve(dataclasses.replace(options, experiment=path))
+            section.name, section.claim = experiment.name, experiment.claim
+            if owners.setdefault(experiment.name, path) is not path:
+                raise UserError(f"{path}: is named {experiment.name!r} as {owners[experiment.name]} is; rename one of them")
+            todo.append((section, experiment))
+    save = lambda: None if options.dry_run else report.write(page, command(arguments), sections)
+    save()  # now rather than after an hour, should it not be possible
+    for i, (section, experiment) in enumerate(todo, 1):
+        if not options.quiet:
+            line = f"{i} of {len(todo)}: {section.name}, {duration(time.monotonic() - began)} since the start"
+            print(f"jaxtie: {line}", file=sys.stderr, flush=True)
+        with noted(section):
+            folder = RunFolder(page.parent / experiment.name)
+            try:
+                section.status = run_one(experiment, folder, options, arguments)
+            except KeyboardInterrupt:
+                section.status = Outcome.INTERRUPTED
+            if not options.dry_run:
+                section.read(folder)
+        save()
+        if section.status == Outcome.INTERRUPTED:
+            status = INTERRUPTED
+            break
+    if not options.dry_run:
+        show(report.status_table(sections))
+        print(f"figures and tables of all: {page}")
+    return status
+
+
+def command(arguments: Sequence[str]) -> str:
+    """What was typed, to be typed again."""
+    return shlex.join(["python", "-m", "jaxtie.run", *arguments])
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers may depend on."""
+    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "xarray")
+    return {"python": platform.python_version(), "jaxtie": jaxtie.__version__} | {name: version(name) for name in names}
+
+
+def measure_initial_loss(study: InitialLoss, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> Outcome:
+    """Measure into the folder, unless that was done."""
     earlier = None if options.overwrite else folder.config()
     if earlier and (differences := folder.differences(study, earlier)):
         raise UserError(f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; choose another --out")
-    if not (earlier and earlier.get("finished")):
-        start_jax()
-        from jaxtie import initial_loss
+    if options.dry_run:
+        print(f"losses    {len(study.widths) * len(study.vocabularies) * len(study.seeds):,} tables; nothing is trained")
+        return Outcome.PLANNED
+    if earlier and earlier.get("finished"):
+        return Outcome.BEFORE
+    start_jax()
+    from jaxtie import initial_loss
 
-        config = {"experiment": study.as_dict(), "command": shlex.join(["python", "-m", "jaxtie.run", *arguments])}
-        with folder.locked():
-            folder.create(config | {"finished": False})
-            report = lambda line: None if options.quiet else print(line, file=sys.stderr, flush=True)
-            initial_loss.main(study, folder.path, report)
-            folder.write_config(config | {"finished": True})
-    print(folder.summary.read_text())
-    return 0
+    config = {"experiment": study.as_dict(), "command": command(arguments), "versions": versions()}
+    began = time.monotonic()
+    with folder.locked():
+        folder.create(config | {"finished": False})
+        report = lambda line: None if options.quiet else print(line, file=sys.stderr, flush=True)
+        initial_loss.main(study, folder.path, report)
+        folder.write_config(config | {"wall_seconds": round(time.monotonic() - began, 2), "finished": True})
+    return Outcome.DONE
 
 
 def extends(experiment: Experiment, earlier: dict, differences: Sequence[str]) -> bool:
@@ -364,7 +477,7 @@ def extends(experiment: Experiment, earlier: dict, differences: Sequence[str]) -
 
 def lead(
     experiment: Experiment, folder: RunFolder, options: RunOptions, arguments: Sequence[str], processes: Any = None
-) -> int:
+) -> Outcome:
     """Do what the folder's state asks for; `processes` is None where there is only this one."""
     earlier = None if options.overwrite else folder.config()
     differences = folder.differences(experiment, earlier) if earlier else []
@@ -379,15 +492,13 @@ def lead(
         processes.broadcast({"trains": np.bool(trains)})
     if options.dry_run:
         plan(experiment)
-        return 0
+        return Outcome.PLANNED
     if not trains:
-        show(folder)
-        return 0
+        return Outcome.BEFORE
     config = {
         "experiment": experiment.as_dict(),
-        "command": shlex.join(["python", "-m", "jaxtie.run", *arguments]),
-        "versions": {"python": platform.python_version(), "jaxtie": jaxtie.__version__}
-        | {name: version(name) for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "xarray")},
+        "command": command(arguments),
+        "versions": versions(),
         "arms": earlier.get("arms", {}) if earlier else {},
         "wall_seconds": earlier.get("wall_seconds", 0.0) if earlier else 0.0,
         "finished": False,
@@ -410,16 +521,14 @@ def lead(
         folder.write_config(config)
         if not finished:
             print(f"jaxtie: interrupted; the same command goes on; so far: {folder.results}", file=sys.stderr)
-            return INTERRUPTED
+            return Outcome.INTERRUPTED
         dataset = folder.load()
         figures.draw(dataset, folder.figures)
         folder.summary.write_text(summary.markdown(dataset))
         config["wall_seconds"] = round(time.monotonic() - began, 2)
         folder.write_config(config | {"finished": True})
         folder.discard_records()
-    show(folder)
-    print(f"figures, results and summary: {folder.path}")
-    return 0
+    return Outcome.DONE
 
 
 if __name__ == "__main__":

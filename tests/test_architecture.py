@@ -17,13 +17,14 @@ LAYERS = [
     {"sweep", "results", "progress", "cli"},
     {"processes"},
     {"checkpoint"},
+    {"tables"},
+    {"comparison", "portrait"},
     {"summary"},
-    {"portrait"},
     {"figures"},
-    {"initial_loss"},
+    {"initial_loss", "report"},
     {"run"},
 ]
-WITHOUT_JAX = ("config", "theory", "results", "summary", "portrait", "figures", "cli", "progress")
+WITHOUT_JAX = "config theory results tables comparison summary portrait figures report cli progress".split()
 
 
 def imports(path: Path) -> set[str]:

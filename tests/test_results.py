@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from jaxtie.config import Experiment, UserError
-from jaxtie.results import VARIABLES, RunFolder, differing_fields
+from jaxtie.results import CONSTANTS, VARIABLES, RunFolder, differing_fields
 
 SMALL = Experiment(steps=400, record_every=100, eval_every=300, seeds=(3, 5, 8))
 LENGTHS = {"symbol": 7, "symbol2": 7, "pair": 2, "dim": 4}
@@ -35,7 +35,7 @@ SEEDS = np.array(SMALL.seeds)
 
 
 def assembled(folder: RunFolder) -> xr.Dataset:
-    folder.assemble(SMALL, {"claim": "none"}, {"best_loss": xr.DataArray([0.5, 0.6], dims="split")})
+    folder.assemble(SMALL, {"claim": "none"}, dict.fromkeys(CONSTANTS, xr.DataArray([0.5, 0.6], dims="split")))
     return folder.load()
 
 

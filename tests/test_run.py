@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import jaxtie
 from jaxtie import figures, run
 from jaxtie.cli import parse_seeds
-from jaxtie.results import RunFolder
+from jaxtie.results import CONSTANTS, VARIABLES, RunFolder
 
 OFTEN = ["--record-every", "20", "--eval-every", "100"]
 TINY = ["--seeds", "3", "--steps", "200", *OFTEN]
@@ -81,6 +83,17 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, capsys):
     results = RunFolder(folder).load()
     expected = results["input_distance"].sel(arm="tied", seed=0, step=0, symbol="X", symbol2="Y")
     np.testing.assert_allclose(float(values["input_distance_X_Y"]), expected, rtol=1e-6)
+
+
+def test_results_of_another_version_are_refused_in_one_line(finished, tmp_path, capsys):
+    folder = shutil.copytree(finished[0], tmp_path / "old")
+    results = xr.load_dataset(folder / "results.nc", engine="h5netcdf")
+    assert set(results.data_vars) == {*VARIABLES, *CONSTANTS, "diverged_at"}  # so whatever a version adds is looked for
+    results.drop_vars(["semantic_divergence", "log_odds"]).to_netcdf(folder / "results.nc", engine="h5netcdf")
+    for main, arguments in ((figures.main, [str(folder)]), (run.main, [*TINY, "--out", str(folder)])):
+        status, (out, error) = main(arguments), capsys.readouterr()
+        assert (status, out, error.count("\n")) == (2, "", 1)
+        assert "lacks log_odds, semantic_divergence" in error and "--overwrite" in error
 
 
 def test_an_interrupted_run_leaves_what_was_recorded(tmp_path):
@@ -216,6 +229,22 @@ BAD = {
     "sweep of a setting twice": ["--sweep", "eps=1e-8", "--sweep", "eps=1e-12"],
     "sweep of what is given": ["--zeros", "0.2,0.8", "--sweep", "p_X=0.1,0.5"],
     "sweep of an initial loss": ["loss.py", "--sweep", "eps=1e-8"],
+    "initial loss at a scale": ["loss.py", "--scale", "2"],
+    "scale 0": ["--scale", "0"],
+    "scale backwards": ["--scale=-1"],
+    "scale at infinity": ["--scale", "inf"],
+    "scale is not a number": ["--scale", "nan"],
+    "scale in words": ["--scale", "half"],
+    "scale beyond what can be counted": ["--scale", "1e300"],
+    "scale that leaves two arms one": ["--scale", "1e-9", "--arms", "untied@25000,untied@75000"],
+    "scale that unties at the end": ["--scale", "1e-9", "--arms", "tied,untied@75000"],
+    "scale and steps": ["--scale", "0.1", "--steps", "1000"],
+    "all, and one": ["--all", "good.py"],
+    "all, with steps": ["--all", "--steps", "1000"],
+    "all, with arms": ["--all", "--arms", "tied"],
+    "all, with another process": ["--all", "--zeros", "0.2,0.8"],
+    "all, over several processes": ["--all", "--distributed"],
+    "all, where none are": ["--all"],
     "unknown option": ["--sedes", "3"],
     "option without value": ["--steps"],
     "out below a file": ["--out", "README.txt/run"],
@@ -281,6 +310,17 @@ def test_seeds_are_a_number_a_range_or_a_list():
     assert parse_seeds("42-46") == (42, 43, 44, 45, 46)
     assert parse_seeds("17-17") == (17,)
     assert parse_seeds("5,1,9") == (5, 1, 9)
+
+
+def test_scaled_steps_are_records_and_the_schedule_stays():
+    main, midway = jaxtie.Experiment(), jaxtie.Experiment(arms=("tied", "untied@25000", "untied@75000"))
+    assert main.scaled(1) == main
+    assert main.scaled(1e-9) == jaxtie.Experiment(steps=100)
+    assert main.scaled(2.0000001).steps == 300_000
+    small = midway.scaled(0.01)
+    assert (small.steps, small.arms) == (1500, ("tied", "untied@200", "untied@800"))  # 250 and 750: to the even record
+    assert small.optimiser == midway.optimiser and small.eval_every == midway.eval_every
+    assert small.eval_steps == (0, 1000, 1500)
 
 
 def test_every_experiment_file_can_be_loaded_and_listed(monkeypatch, capsys):

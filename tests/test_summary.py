@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from jaxtie import summary
+from jaxtie import comparison, summary, tables
 
 NAMES, PAIR = ("input", "output"), ("symbol", "symbol2")
 SYMBOLS = ["X", "Y", "A", "E"]
@@ -32,19 +32,19 @@ def test_rank_agreement_is_1_where_every_order_is_met_and_asks_for_no_more():
 @pytest.fixture
 def results() -> xr.Dataset:
     """Two arms, two seeds; in the tied one A is where X is, in the untied one only as an input. E is never a target."""
-    tables = np.zeros((2, 2, 2, 2, 4, 1))  # [input or output, arm, seed, time, symbol, dim]
-    tables[..., 0] = [0, 1, 0, 5]
-    tables[1, 1, ..., 0] = [0, 1, 3, 5]
-    tables[1, :, 1] *= 2  # the second seed
-    tables[0, :, 1] *= 2
-    distances = np.abs(tables - np.swapaxes(tables, -1, -2))
+    values = np.zeros((2, 2, 2, 2, 4, 1))  # [input or output, arm, seed, time, symbol, dim]
+    values[..., 0] = [0, 1, 0, 5]
+    values[1, 1, ..., 0] = [0, 1, 3, 5]
+    values[1, :, 1] *= 2  # the second seed
+    values[0, :, 1] *= 2
+    distances = np.abs(values - np.swapaxes(values, -1, -2))
     semantic = np.array([[0, 1, 0, np.nan], [1, 0, 1, np.nan], [0, 1, 0, np.nan], [np.nan, np.nan, np.nan, 0]])
     conditional = np.array([[0, 0.2, 0.8, np.nan], [0.2, 0, 0.6, np.nan], [0.8, 0.6, 0, np.nan], [np.nan] * 4])
     log_ratio = np.array([[0, np.log(9), np.nan, np.nan], [np.log(9), 0, np.nan, np.nan], [np.nan] * 4, [np.nan] * 4])
     matrices = {"semantic_divergence": semantic, "conditional_divergence": conditional, "conditional_log_ratio": log_ratio}
     return xr.Dataset(
         {
-            **{f"{name}_table": (("arm", "seed", "table_step", "symbol", "dim"), tables[i]) for i, name in enumerate(NAMES)},
+            **{f"{name}_table": (("arm", "seed", "table_step", "symbol", "dim"), values[i]) for i, name in enumerate(NAMES)},
             **{f"{name}_distance": (("arm", "seed", "step", *PAIR), distances[i]) for i, name in enumerate(NAMES)},
             **{name: (PAIR, matrix) for name, matrix in matrices.items()},
             "train_loss": (("arm", "seed", "eval_step"), np.ones((2, 2, 2))),
@@ -75,7 +75,7 @@ def swept_results(noise: float) -> xr.Dataset:
 
 
 def test_every_setting_of_a_sweep_stands_beside_its_own_ceiling():
-    table = summary.sweep_table(swept_results(noise=0))
+    table = comparison.sweep_table(swept_results(noise=0))
     assert table.header[:3] == ("p_X", "arm", "loss above the best, nat")
     assert [row[:2] for row in table.rows[:3]] == [("0.5", "tied"), ("0.5", "untied"), ("0.2", "tied")]
     expected = (0, 0.1, 0.2 * np.log(4), 0.1, 0.2 * np.log(19), 0.1)
@@ -85,20 +85,20 @@ def test_every_setting_of_a_sweep_stands_beside_its_own_ceiling():
 
 def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
     results = swept_results(noise=0.1)
-    excess = summary.outcomes(results)[summary.EXCESS].sel(arm="tied").values
-    label, x_K = summary.abscissa(results, "p_X")
+    excess = comparison.outcomes(results)[comparison.EXCESS].sel(arm="tied").values
+    label, x_K = comparison.abscissa(results, "p_X")
     assert label == "ln p(Y)/p(X)"
     np.testing.assert_allclose(x_K, np.log([1, 4, 19]), atol=1e-12)
     pooled = np.repeat(x_K, 8), excess.ravel()
     for ranks, reference in ((False, stats.pearsonr(*pooled)), (True, stats.spearmanr(*pooled))):
-        r, low, high = summary.correlation(x_K, excess, ranks=ranks)
+        r, low, high = comparison.correlation(x_K, excess, ranks=ranks)
         np.testing.assert_allclose(r, reference.statistic, atol=1e-12)
         assert low < r < high and high - low < 0.5
-    cells = {row[1]: row[2] for row in summary.correlation_table(results).rows}
+    cells = {row[1]: row[2] for row in comparison.correlation_table(results).rows}
     assert float(cells["loss above the best, tied"].split()[0]) > 0.8
     low, high = map(float, cells["loss above the best, untied"].split("[")[1].rstrip("]").split(", "))
     assert low < 0 < high
-    assert np.isnan(summary.correlation(x_K, np.full((3, 8), np.nan), ranks=True)).all()
+    assert np.isnan(comparison.correlation(x_K, np.full((3, 8), np.nan), ranks=True)).all()
 
 
 def test_steps_to_reach_the_untied_loss_are_counted_from_the_untying_seed_by_seed():
@@ -108,12 +108,12 @@ def test_steps_to_reach_the_untied_loss_are_counted_from_the_untying_seed_by_see
         {"train_loss": (("arm", "seed", "eval_step"), np.stack([untied, midway]))},
         {"arm": ["untied", "untied@100"], "eval_step": [0, 100, 200, 300]},
     )
-    np.testing.assert_array_equal(summary.steps_to_reach(results, "untied@100", "untied"), [100, 0, np.nan])
+    np.testing.assert_array_equal(comparison.steps_to_reach(results, "untied@100", "untied"), [100, 0, np.nan])
 
 
 def test_an_arm_has_as_many_tables_as_differ(results):
-    assert summary.tables(results, "tied") == {"tied": "input"}
-    assert summary.tables(results, "freed") == {"freed input": "input", "freed output": "output"}
+    assert tables.tables(results, "tied") == {"tied": "input"}
+    assert tables.tables(results, "freed") == {"freed input": "input", "freed output": "output"}
 
 
 def test_equivalences_stand_beside_distances(results):
