@@ -56,7 +56,7 @@ def draw_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title:
             HOLDS if holds else FAILS,
             f"{first}–{second} (DH {'holds' if holds else 'fails'})",
         )
-    axes.set_ylim(0, 4)
+    axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, where the curves fit
     _finish(axes, title, "Euclidean distance", results["step"].values)
 
 
@@ -138,7 +138,7 @@ def draw_sweep(results: xr.Dataset, name: str) -> dict[str, Figure]:
             for colour, pair in zip((FAILS, HOLDS), live_pairs(results), strict=False):
                 values = ends[f"distance {pair}, {table}"].sel(arm=arm)
                 _draw_outcome(axes, x_K, values, name, colour, pair.replace("-", "–"))
-            axes.set(xlabel=label, ylabel="Euclidean distance", title=f"{title} embedding{where}", ylim=(0, 4))
+            axes.set(xlabel=label, ylabel="Euclidean distance", title=f"{title} embedding{where}", ylim=(0, None))
             axes.legend()
     title = f"{results.attrs['experiment']}: {results.sizes['seed']} seeds, step {last_step(results):,}"
     for figure, _ in figures.values():
@@ -149,8 +149,11 @@ def captions(results: xr.Dataset) -> dict[str, str]:
     arms = ", ".join(map(str, results["arm"].values))
     if names := swept(results):
         end, spread = f"at the end, {arms}", "mean with its 95 % interval and a faint point a seed"
-        what = {"excess_loss": "Training loss above the best reachable", "distances": "Distances X–Y and A–B in each embedding"}
-        return {f"{file}_by_{name}": f"{text} {end}, by {name}; {spread}" for name in names for file, text in what.items()}
+        texts = {
+            "excess_loss": "Training loss above the best reachable",
+            "distances": "Distances X–Y and A–B in each embedding",
+        }
+        return {f"{file}_by_{name}": f"{text} {end}, by {name}; {spread}" for name in names for file, text in texts.items()}
     band = "mean over seeds with the 95 % confidence band of the mean"
     texts = {
         "overview": f"All curves over the steps of training, arms {arms}: {band}",
