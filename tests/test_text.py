@@ -279,7 +279,7 @@ class TinyText(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, start, end):
         for i in range(start, end):
-            yield i, {"body": f"The cat saw {WORDS[i % len(WORDS)]}. {WORDS[i // 7]} ran.\r\n\r\nÜber {i}.", "label": i}
+            yield i, {"body": f"The cat saw {WORDS[i % len(WORDS)]}. A {WORDS[i // 7]} ran.\r\n\r\nÜber {i}.", "label": i}
 
 
 @pytest.fixture
