@@ -333,6 +333,19 @@ def test_no_network(cache, monkeypatch, capsys):
 # What is kept
 
 
+def test_large_files_are_written_in_parts(tmp_path, cache, monkeypatch):
+    """The last part may be small, and a blank stretch leaves none empty."""
+    folder = write_corpus(tmp_path / "corpus", paragraphs=4000)
+    (folder / "3.txt").write_text("\n" * 2**18)
+    corpus = Corpus((str(folder),), vocab=str(write_vocabulary(tmp_path / "vocab.txt")))
+    whole = text.prepare(corpus, cache)
+    monkeypatch.setattr(text, "PART", 2**17)
+    parts = text.prepare(corpus, tmp_path / "parts")
+    assert len(list((tmp_path / "parts").glob("sources/*/given_text/*/*.array_record-*"))) > 5
+    assert parts.report == whole.report and parts.key == whole.key
+    assert all(np.array_equal(one.tokens_N, other.tokens_N) for one, other in zip(parts[2:5], whole[2:5], strict=True))
+
+
 def test_a_second_start_prepares_nothing(corpus, cache, monkeypatch):
     first = text.prepare(corpus, cache)
     for name in ("_write_source", "_train_vocabulary", "_tokenise"):

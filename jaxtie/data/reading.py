@@ -58,15 +58,15 @@ def find_files(paths: Iterable[str]) -> list[Path]:
     return list(files.values())
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file's bytes.
+def hash_file(path: Path) -> tuple[str, int]:
+    """SHA-256 of a file's bytes, and how many they are.
 
     Raises:
       UserError: where it cannot be read.
     """
     try:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
     except OSError as error:
         raise unreadable(path, error) from error
 

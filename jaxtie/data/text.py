@@ -20,7 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -42,6 +42,7 @@ SHARES = (0.7, 0.1, 0.2)
 DOCUMENTS_TO_SPLIT = 50
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MANIFEST = "manifest.json"
+PART = 2**26  # bytes of files that TFDS writes at a time
 PATIENCE = 2.0  # seconds without a word
 BERT_ENTRIES = 30_522
 # The published list (paper's code), its "I" in lower case.
@@ -283,12 +284,15 @@ def _in_one_line(error: BaseException) -> str:
 with tfds.core.registered.skip_registration():  # no name for others to ask for
 
     class GivenText(tfds.core.GeneratorBasedBuilder):
-        """Text files as a TFDS data set: an example is a piece of a document, of whole paragraphs."""
+        """Text files as a TFDS data set: an example is a piece of a document, of whole paragraphs.
+
+        It comes in parts, splits for TFDS, whose writer has a whole split in memory, and wants TensorFlow from 1 GB on.
+        """
 
         VERSION = tfds.core.Version("1.0.0")
 
-        def __init__(self, pieces: Iterable[tuple[str, str]], **options):
-            self._pieces = pieces
+        def __init__(self, parts: list[Iterator[tuple[str, str]]], **options):
+            self._parts = parts
             super().__init__(file_format="array_record", **options)
 
         def _info(self) -> tfds.core.DatasetInfo:
@@ -296,63 +300,78 @@ with tfds.core.registered.skip_registration():  # no name for others to ask for
             return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
 
         def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples()}  # a data set needs a split; ours come later
+            return {f"part{i:05d}": self._generate_examples(part) for i, part in enumerate(self._parts)}
 
-        def _generate_examples(self):
-            for i, (document, text) in enumerate(self._pieces):
+        def _generate_examples(self, part):
+            for i, (document, text) in enumerate(part):
                 yield i, {"document": document, "text": text}
 
 
 def _file_source(paths: tuple[str, ...], cache: Path, say: Say) -> _Source:
     """Files, each a document, as a TFDS data set named by the hash of their contents."""
     files = reading.find_files(paths)
-    hashes = []
+    hashes, size = [], 0
     for i, path in enumerate(files):
         say(f"looking at file {i + 1:,} of {len(files):,}")
-        hashes.append(reading.hash_file(path))
+        digest, its_size = reading.hash_file(path)
+        hashes.append(digest)
+        size += its_size
     folder = cache / "sources" / _key("files", hashes)
-    counts = _prepared(folder, lambda new: _write_source(new, files, hashes, say), say)
+    counts = _prepared(folder, lambda new: _write_source(new, files, hashes, size, say), say)
 
     def read() -> Iterator[tuple[bytes, str]]:
         (path,) = folder.glob("given_text/*")
         try:
-            yield from _examples(tfds.builder_from_directory(path).as_data_source("train"), "text", "document")
+            parts = tfds.builder_from_directory(path).as_data_source()
+            for part in sorted(parts):
+                yield from _examples(parts[part], "text", "document")
         except (RuntimeError, ValueError, LookupError) as error:
             raise UserError(f"{folder}: is damaged ({_in_one_line(error)}); remove it and run again") from error
 
     return _Source(folder.name, len(files), counts, read)
 
 
-def _write_source(new: Path, files: list[Path], hashes: list[str], say: Say) -> dict:
+def _write_source(new: Path, files: list[Path], hashes: list[str], size: int, say: Say) -> dict:
     total, trouble = reading.Reading(), []
+    count = 1 + size // PART
 
     def pieces() -> Iterator[tuple[str, str]]:
         found = False
         try:
             for path, expected in zip(files, hashes, strict=True):
-                total.digest, piece, size = hashlib.sha256(), [], 0
+                total.digest, piece, length = hashlib.sha256(), [], 0
                 for paragraph in reading.read_paragraphs(path, total):
                     say(f"reading file {total.files + 1:,} of {len(files):,}, {total.bytes / 2**20:,.0f} MiB so far")
-                    if size + len(paragraph) > reading.PIECE:
+                    if length + len(paragraph) > reading.PIECE:
                         yield expected, "\n\n".join(piece)
-                        piece, size = [], 0
+                        piece, length = [], 0
                     piece.append(paragraph)
-                    size += len(paragraph)
+                    length += len(paragraph)
                 if piece:
                     yield expected, "\n\n".join(piece)
                 if total.digest.hexdigest() != expected:
                     raise UserError(f"{path}: changed while it was being read; run again, nothing was prepared")
                 total.files += 1
-                found |= bool(size)
+                found |= bool(length)
             if not found:
                 raise UserError(f"{files[0]}: no text at all in it, nor in any file beside it that was given")
         except UserError as error:  # TFDS dresses up what passes through it
             trouble.append(str(error))
             raise
 
+    everything = pieces()
+
+    def part(i: int) -> Iterator[tuple[str, str]]:
+        yield "", ""  # TFDS wants no empty split, and blank files make some
+        while i + 1 == count or total.bytes * count < (i + 1) * size:
+            try:
+                yield next(everything)
+            except StopIteration:
+                return
+
     try:
         with _quiet_tfds(bars=False):
-            GivenText(pieces(), data_dir=new).download_and_prepare()
+            GivenText([part(i) for i in range(count)], data_dir=new).download_and_prepare()
     except Exception as error:
         raise UserError(trouble[0]) if trouble else OSError(_in_one_line(error)) from error
     return {"files": total.files, "latin1_lines": total.latin1_lines, "cuts": total.cuts}
@@ -370,7 +389,7 @@ def _tfds_source(corpus: Corpus, say: Say) -> _Source:
         hint = f"did you mean {' or '.join(names)}?" if names else "see the catalogue of TFDS, or give files by --text"
         raise UserError(f"--tfds {name}: TFDS knows no such data set; {hint}") from error
     except ImportError as error:
-        raise UserError(f"--tfds {name}: needs a package to be prepared ({_in_one_line(error)}); install it") from error
+        raise UserError(f"--tfds {name}: TFDS needs a package to prepare it ({_in_one_line(error)}); install it") from error
     except Exception as error:
         raise UserError(f"--tfds {name}: TFDS could not prepare it ({_in_one_line(error)})") from error
     infos = [source.dataset_info for source in splits.values()]
@@ -392,8 +411,8 @@ def _tfds_source(corpus: Corpus, say: Say) -> _Source:
 
 
 def _examples(source, field: str, document: str | None = None) -> Iterator[tuple[bytes, str]]:
-    for start in range(0, len(source), 1024):
-        for example in source.__getitems__(list(range(start, min(start + 1024, len(source))))):
+    for start in range(0, len(source), 128):
+        for example in source.__getitems__(list(range(start, min(start + 128, len(source))))):
             yield example[document or field], example[field].decode(errors="replace")
 
 
