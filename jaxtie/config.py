@@ -7,6 +7,7 @@ line: the value, what was expected.
 import dataclasses
 import math
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,6 +129,10 @@ class Corpus:
 
     def __post_init__(self):
         _check(bool(self.paths) != bool(self.tfds), "text: expected either files and folders or the name of a TFDS data set")
+        _check(
+            not self.tfds or bool(re.fullmatch(r"(\w+:)?\w+(/[^\s:]+)?(:[\w.*]+)?", self.tfds)),
+            f"--tfds {self.tfds}: expected NAME[/CONFIG][:VERSION], such as lm1b or wiki40b/en",
+        )
         _check(bool(self.field), f"field = {self.field!r}: expected the name of a feature, such as text")
         _check_positive_integers(self, "vocab_size")
         _check(

@@ -11,7 +11,7 @@ PACKAGE = Path(jaxtie.__file__).parent
 # Each module may import from its own row's predecessors only.
 LAYERS = [
     {"config", "theory"},
-    {"models.layers", "models.embedding", "data.reading", "data.batches"},
+    {"models.layers", "models.embedding", "data.reading", "data.batches", "data.prepared"},
     {"lanes", "data.exor", "models.transformer", "models.lstm", "models.mixer", "models.masked_lm", "optim"},
     {"train", "data.text"},
     {"sweep", "results", "progress", "cli"},

@@ -17,6 +17,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from jaxtie.config import Corpus, UserError
+from jaxtie.data import prepared as preparing
 from jaxtie.data import reading, text
 from jaxtie.data.batches import CausalBatches, MaskedBatches, Rows, Special
 
@@ -321,9 +322,9 @@ def test_no_network(cache, monkeypatch, capsys):
 
     monkeypatch.setattr("socket.getaddrinfo", refuse)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(text, "PATIENCE", 0.0)
+    monkeypatch.setattr(preparing, "PATIENCE", 0.0)
     told = []
-    with pytest.raises(UserError, match=r"--tfds lm1b: TFDS could not prepare it .*statmt") as caught:
+    with pytest.raises(UserError, match=r"--tfds lm1b: cannot be downloaded .*statmt.*network") as caught:
         text.prepare(Corpus(tfds="lm1b"), cache, told.append)
     assert "\n" not in str(caught.value)
     assert told == ["no answer from the network yet, trying again"] * len(told) and told
@@ -377,13 +378,13 @@ PREPARE = """
 import os, sys
 from pathlib import Path
 from jaxtie.config import Corpus, UserError
-from jaxtie.data import text
+from jaxtie.data import prepared, text
 stage, cache, *paths = sys.argv[1:]
-sync = text._sync
+sync = prepared._sync
 def die_before(path):
     if stage in path.parts: os.kill(os.getpid(), 9)
     sync(path)
-text._sync = die_before
+prepared._sync = die_before
 try: print(text.prepare(Corpus(tuple(paths), vocab_size=120), Path(cache)).key)
 except UserError as error: sys.exit(f"jaxtie: {error}")
 """
@@ -399,7 +400,7 @@ def test_killed_at_any_step_it_is_prepared_as_if_it_had_not_been(corpus, cache, 
         process = start(corpus, cache, stage)
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
-        assert list(cache.glob(f"{stage}/.*")) and not list(cache.glob(f"{stage}/[!.]*/{text.MANIFEST}"))
+        assert list(cache.glob(f"{stage}/.*")) and not list(cache.glob(f"{stage}/[!.]*/{preparing.MANIFEST}"))
     found = text.prepare(corpus, cache)
     assert not list(cache.glob("*/.*"))
     whole = text.prepare(Corpus(corpus.paths, vocab=str(*cache.glob("vocabularies/*/vocab.txt"))), tmp_path / "other")
@@ -494,7 +495,8 @@ def test_a_cache_that_cannot_be_written(corpus, tmp_path):
 
 
 def test_corpora_that_cannot_be_meant():
-    for wrong in ({}, {"paths": ("a",), "tfds": "b"}, {"tfds": "b", "vocab_size": 7}, {"tfds": "b", "split_seed": -1}):
+    wrong_vocabularies = {"tfds": "b", "vocab_size": 7}, {"tfds": "b", "split_seed": -1}
+    for wrong in (*wrong_vocabularies, {}, {"paths": ("a",), "tfds": "b"}, {"tfds": "a b"}):
         with pytest.raises(UserError):
             Corpus(**wrong)
 

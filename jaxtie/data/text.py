@@ -12,38 +12,30 @@ import contextlib
 import difflib
 import hashlib
 import io
-import json
 import logging
-import os
 import re
-import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import filelock
 import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from jaxtie.config import Corpus, UserError, cache_folder
-from jaxtie.data import reading
+from jaxtie.data import prepared, reading
 from jaxtie.data.batches import Rows, Special
+from jaxtie.data.prepared import Say, in_one_line
 
-FORMAT = 1  # of what is prepared; a new one leaves what older versions prepared unused
 SPLITS = ("train", "valid", "test")
 SHARES = (0.7, 0.1, 0.2)
 DOCUMENTS_TO_SPLIT = 50
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MANIFEST = "manifest.json"
 PART = 2**26  # bytes of files that TFDS writes at a time
-PATIENCE = 2.0  # seconds without a word
 BERT_ENTRIES = 30_522
 # The published list (paper's code), its "I" in lower case.
 PUBLISHED_WORDS = tuple(
@@ -52,9 +44,6 @@ PUBLISHED_WORDS = tuple(
     take people into year your good some could them see other than then now look only come its over think also back after
     use two how our work first well way even new want because any these give day most us""".split()
 )
-
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Report:
@@ -135,16 +124,16 @@ def prepare(corpus: Corpus, cache: Path | None = None, say: Say = lambda text: N
     Raises:
       UserError: in one line, what the user can get wrong, a disk that is full or a data set that cannot be had.
     """
-    cache, say = cache or cache_folder() / "text", _now_and_then(say)
+    cache, say = cache or cache_folder() / "text", prepared.now_and_then(say)
     loaded = _load_vocabulary(Path(corpus.vocab)) if corpus.vocab else None
     source = _tfds_source(corpus, say) if corpus.tfds else _file_source(corpus.paths, cache, say)
     splitting = _Splitting(source, corpus.split_seed)
     if loaded is None:
-        folder = cache / "vocabularies" / _key(source.key, corpus.split_seed, corpus.vocab_size)
-        _prepared(folder, lambda new: _train_vocabulary(new, splitting, corpus.vocab_size, say), say)
+        folder = cache / "vocabularies" / prepared.key(source.key, corpus.split_seed, corpus.vocab_size)
+        prepared.once(folder, lambda new: _train_vocabulary(new, splitting, corpus.vocab_size, say), say)
         loaded = _load_vocabulary(folder / "vocab.txt")
-    folder = cache / "tokens" / _key(source.key, corpus.split_seed, loaded.hash)
-    counts = _prepared(folder, lambda new: _tokenise(new, splitting, loaded, say), say)
+    folder = cache / "tokens" / prepared.key(source.key, corpus.split_seed, loaded.hash)
+    counts = prepared.once(folder, lambda new: _tokenise(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
     rows = [
         Rows(np.memmap(folder / f"{name}.tokens", dtype, "r"), np.memmap(folder / f"{name}.offsets", np.int64, "r"))
@@ -186,98 +175,6 @@ def frequent_words(text: Text, count: int = 100) -> tuple[np.ndarray, tuple[str,
     return np.array([ids[word] for word in words], np.int32), words
 
 
-# Preparing once
-
-
-def _key(*parts: object) -> str:
-    return hashlib.sha256(json.dumps([FORMAT, *parts]).encode()).hexdigest()[:32]
-
-
-def _now_and_then(say: Say) -> Say:
-    last = time.monotonic()
-
-    def speak(line: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > PATIENCE:
-            last = time.monotonic()
-            say(line)
-
-    return speak
-
-
-def _manifest(folder: Path) -> dict | None:
-    """What is in a prepared folder, or None where it is not whole."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        whole = all((folder / name).stat().st_size == size for name, size in manifest["sizes"].items())
-        return manifest["counts"] if whole else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _prepared(folder: Path, make: Callable[[Path], dict], say: Say) -> dict:
-    """What `make(new folder)` returned when it filled the folder, now or in an earlier run; one process at a time does."""
-    if (found := _manifest(folder)) is not None:
-        return found
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, say):
-            if (found := _manifest(folder)) is not None:
-                return found
-            for left in folder.parent.glob(f".{folder.name}.*"):  # of a process that was killed
-                shutil.rmtree(left)
-            new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-            try:
-                counts = make(new)
-                sizes = {str(path.relative_to(new)): path.stat().st_size for path in new.rglob("*") if path.is_file()}
-                (new / MANIFEST).write_text(json.dumps({"counts": counts, "sizes": sizes}, indent=1))
-                for path in new.rglob("*"):
-                    _sync(path)
-                _sync(new)
-                if folder.exists():  # damaged
-                    shutil.rmtree(folder)
-                new.rename(folder)
-                _sync(folder.parent)
-            finally:
-                shutil.rmtree(new, ignore_errors=True)
-            return counts
-    except (OSError, NotImplementedError) as error:
-        reason = getattr(error, "strerror", None) or _in_one_line(error)
-        raise UserError(
-            f"{folder.parent}: the text could not be prepared ({reason}); make room there, or set XDG_CACHE_HOME; "
-            "nothing half-prepared is kept"
-        ) from error
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, say: Say) -> Iterator[None]:
-    lock = filelock.FileLock(folder.parent / f"{folder.name}.lock")
-    while True:
-        try:
-            lock.acquire(timeout=PATIENCE)
-            break
-        except filelock.Timeout:
-            say("another process is preparing this text; waiting for it")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _in_one_line(error: BaseException) -> str:
-    """What an exception says; TFDS puts all it knows in front of the reason."""
-    text = re.sub(r'^Failed to construct dataset .*?}": ', "", " ".join(str(error).split()))
-    return text[:200] or type(error).__name__
-
-
 # Sources
 
 
@@ -316,8 +213,8 @@ def _file_source(paths: tuple[str, ...], cache: Path, say: Say) -> _Source:
         digest, its_size = reading.hash_file(path)
         hashes.append(digest)
         size += its_size
-    folder = cache / "sources" / _key("files", hashes)
-    counts = _prepared(folder, lambda new: _write_source(new, files, hashes, size, say), say)
+    folder = cache / "sources" / prepared.key("files", hashes)
+    counts = prepared.once(folder, lambda new: _write_source(new, files, hashes, size, say), say)
 
     def read() -> Iterator[tuple[bytes, str]]:
         (path,) = folder.glob("given_text/*")
@@ -326,7 +223,7 @@ def _file_source(paths: tuple[str, ...], cache: Path, say: Say) -> _Source:
             for part in sorted(parts):
                 yield from _examples(parts[part], "text", "document")
         except (RuntimeError, ValueError, LookupError) as error:
-            raise UserError(f"{folder}: is damaged ({_in_one_line(error)}); remove it and run again") from error
+            raise UserError(f"{folder}: is damaged ({in_one_line(error)}); remove it and run again") from error
 
     return _Source(folder.name, len(files), counts, read)
 
@@ -373,7 +270,7 @@ def _write_source(new: Path, files: list[Path], hashes: list[str], size: int, sa
         with _quiet_tfds(bars=False):
             GivenText([part(i) for i in range(count)], data_dir=new).download_and_prepare()
     except Exception as error:
-        raise UserError(trouble[0]) if trouble else OSError(_in_one_line(error)) from error
+        raise UserError(trouble[0]) if trouble else OSError(in_one_line(error)) from error
     return {"files": total.files, "latin1_lines": total.latin1_lines, "cuts": total.cuts}
 
 
@@ -389,9 +286,13 @@ def _tfds_source(corpus: Corpus, say: Say) -> _Source:
         hint = f"did you mean {' or '.join(names)}?" if names else "see the catalogue of TFDS, or give files by --text"
         raise UserError(f"--tfds {name}: TFDS knows no such data set; {hint}") from error
     except ImportError as error:
-        raise UserError(f"--tfds {name}: TFDS needs a package to prepare it ({_in_one_line(error)}); install it") from error
+        raise UserError(f"--tfds {name}: TFDS needs a package to prepare it ({in_one_line(error)}); install it") from error
     except Exception as error:
-        raise UserError(f"--tfds {name}: TFDS could not prepare it ({_in_one_line(error)})") from error
+        if "Connect" in type(error).__name__ or "Timeout" in type(error).__name__:  # of requests, or of httpx
+            host = re.search(r"host='([^']+)'", str(error))
+            where = f"{host[1]} does not answer" if host else in_one_line(error)
+            raise UserError(f"--tfds {name}: cannot be downloaded ({where}); is there a network?") from error
+        raise UserError(f"--tfds {name}: TFDS could not prepare it ({in_one_line(error)})") from error
     infos = [source.dataset_info for source in splits.values()]
     features = infos[0].features if infos else None
     fields = features.items() if isinstance(features, tfds.features.FeaturesDict) else ()
@@ -407,7 +308,8 @@ def _tfds_source(corpus: Corpus, say: Say) -> _Source:
         for split in order:
             yield from _examples(splits[split], corpus.field)
 
-    return _Source(_key("tfds", infos[0].full_name, corpus.field, sizes), sum(each[1] for each in sizes), counts, read)
+    key = prepared.key("tfds", infos[0].full_name, corpus.field, sizes)
+    return _Source(key, sum(count for _, count, _ in sizes), counts, read)
 
 
 def _examples(source, field: str, document: str | None = None) -> Iterator[tuple[bytes, str]]:
@@ -422,15 +324,14 @@ def _quiet_tfds(*, bars: bool, warn: Say | None = None) -> Iterator[None]:
 
     class Tell(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if warn:
+            if warn and record.name != "absl":
                 warn("no answer from the network yet, trying again")
 
-    loggers = [logging.getLogger(name) for name in ("absl", "urllib3.connectionpool", "huggingface_hub")]
-    before = [(each, each.level, each.propagate) for each in loggers]
+    loggers = [logging.getLogger(name) for name in ("absl", "urllib3.connectionpool", "huggingface_hub.utils._http")]
+    before = [(each, each.handlers, each.propagate) for each in loggers]
     tell, retries = Tell(), getattr(downloader, "MAX_RETRIES", None)
     for each in loggers:
-        each.propagate = False
-        each.addHandler(tell)
+        each.handlers, each.propagate = [tell], False
     downloader.MAX_RETRIES = 5  # within seconds; its ten take minutes
     (tfds.enable_progress_bar if bars else tfds.disable_progress_bar)()
     try:
@@ -438,10 +339,8 @@ def _quiet_tfds(*, bars: bool, warn: Say | None = None) -> Iterator[None]:
             yield
     finally:
         downloader.MAX_RETRIES = retries
-        for each, level, propagate in before:
-            each.removeHandler(tell)
-            each.setLevel(level)
-            each.propagate = propagate
+        for each, handlers, propagate in before:
+            each.handlers, each.propagate = handlers, propagate
 
 
 # Splits, vocabulary, tokens
@@ -518,7 +417,7 @@ def _load_vocabulary(path: Path) -> _Vocabulary:
             tokenizer = _bert(models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token="[UNK]"))
     except Exception as error:
         expected = "a tokenizer.json of the tokenizers library, or a vocab.txt with an entry a line"
-        raise UserError(f"--vocab {path}: expected {expected} ({_in_one_line(error)})") from error
+        raise UserError(f"--vocab {path}: expected {expected} ({in_one_line(error)})") from error
     entries = tokenizer.get_vocab()
     if missing := [token for token in SPECIAL if token not in entries]:
         expected = f"a vocabulary like BERT's, with {' '.join(SPECIAL)}"
