@@ -7,7 +7,10 @@ line: the value, what was expected.
 import dataclasses
 import itertools
 import math
+import os
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 DATA_STREAMS = ("per-seed", "shared")
 ARMS = ("tied", "untied")
@@ -17,6 +20,11 @@ SEEDS = 2**32
 
 class UserError(ValueError):
     """What a user can get wrong: one line that names the value, what was expected and what to do."""
+
+
+def cache_folder() -> Path:
+    """Where this user's caches of jaxtie are."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxtie"
 
 
 def untied_from(arm: str) -> int | None:
@@ -100,6 +108,43 @@ class Process:
     def pairs(self) -> dict[str, tuple[float, float]]:
         """The two pairs of exchangeable symbols with their probabilities."""
         return {"X-Y": self.zeros, "A-B": self.ones}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where natural text comes from, and the vocabulary that it is written in.
+
+    Attributes:
+      paths: text files, and folders that are searched for `*.txt`; or else
+      tfds: NAME[/CONFIG][:VERSION] of a TFDS data set, all of its splits together.
+      field: the feature of that data set that holds the text.
+      vocab: a BERT `vocab.txt` or a `tokenizer.json`; without it WordPiece is trained on the training split.
+      vocab_size: entries of the trained vocabulary, at most.
+      split_seed: of the split into training, validation and test.
+    """
+
+    paths: tuple[str, ...] = ()
+    tfds: str | None = None
+    field: str = "text"
+    vocab: str | None = None
+    vocab_size: int = 8192
+    split_seed: int = 42
+
+    def __post_init__(self):
+        _check(bool(self.paths) != bool(self.tfds), "text: expected either files and folders or the name of a TFDS data set")
+        _check(
+            not self.tfds or bool(re.fullmatch(r"(\w+:)?\w+(/[^\s:]+)?(:[\w.*]+)?", self.tfds)),
+            f"--tfds {self.tfds}: expected NAME[/CONFIG][:VERSION], such as lm1b or wiki40b/en",
+        )
+        _check(bool(self.field), f"field = {self.field!r}: expected the name of a feature, such as text")
+        _check_positive_integers(self, "vocab_size")
+        _check(
+            100 <= self.vocab_size <= 2**20, f"vocab_size = {self.vocab_size}: expected 100 to {2**20} (published: 30522)"
+        )
+        _check(
+            isinstance(self.split_seed, int) and 0 <= self.split_seed < 2**32,
+            f"split_seed = {self.split_seed!r}: expected an integer in 0...4294967295",
+        )
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy as np
 import jaxtie
 from jaxtie import theory
 from jaxtie.cli import RunOptions, parse_run, refuse_other_than
-from jaxtie.config import Experiment, InitialLoss, Transformer, UserError
+from jaxtie.config import Experiment, InitialLoss, Transformer, UserError, cache_folder
 from jaxtie.results import RunFolder
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
@@ -131,7 +131,7 @@ def start_jax():
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if jax.config.jax_compilation_cache_dir is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxtie"
+        cache = cache_folder()
         with contextlib.suppress(OSError):  # it only saves time
             cache.mkdir(parents=True, exist_ok=True)
             jax.config.update("jax_compilation_cache_dir", str(cache))

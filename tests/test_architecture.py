@@ -11,9 +11,9 @@ PACKAGE = Path(jaxtie.__file__).parent
 # Each module may import from its own row's predecessors only.
 LAYERS = [
     {"config", "theory", "style"},
-    {"models.layers", "models.embedding"},
+    {"models.layers", "models.embedding", "data.reading", "data.batches", "data.prepared"},
     {"lanes", "data.exor", "models.transformer", "models.lstm", "models.mixer", "models.masked_lm", "optim"},
-    {"train"},
+    {"train", "data.text"},
     {"sweep", "results", "progress", "cli"},
     {"processes"},
     {"checkpoint"},
@@ -25,6 +25,7 @@ LAYERS = [
     {"run"},
 ]
 WITHOUT_JAX = "config theory results tables comparison summary portrait figures report cli progress".split()
+WITHOUT_JAX += ["data.reading", "data.batches", "data.text"]
 
 
 def imports(path: Path) -> set[str]:
@@ -52,8 +53,15 @@ def test_imports_go_one_way():
             assert rank[imported] < rank[module], f"{module} imports {imported}"
 
 
+def test_one_module_imports_the_libraries_of_text():
+    names = ("tensorflow_datasets", "tokenizers")
+    importers = [path.stem for path in PACKAGE.rglob("*.py") if any(f"import {name}" in path.read_text() for name in names)]
+    importers += [path.stem for path in PACKAGE.rglob("*.py") if any(f"from {name}" in path.read_text() for name in names)]
+    assert set(importers) == {"text"}
+
+
 def test_start_is_light():
-    heavy = ("jax", "flax", "matplotlib", "orbax", "tensorflow_datasets")
+    heavy = ("jax", "flax", "matplotlib", "orbax", "tensorflow_datasets", "tokenizers")
     code = f"import sys, jaxtie; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
