@@ -102,13 +102,15 @@ def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
 
 
 def test_steps_to_reach_the_untied_loss_are_counted_from_the_untying_seed_by_seed():
-    untied = np.array([[1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5], [1, 0.5, 0.5, 0.5]])
-    midway = np.array([[1, 0.9, 0.509, 0.5], [1, 0.8, 0.7, 0.7], [1, 0.9, 0.9, 0.511]])
+    untied = np.array([[1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5], [1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5]])
+    midway = np.array([[1, 0.9, 0.509, 0.5], [1, 0.8, 0.7, 0.7], [1, 0.9, 0.9, 0.511], [1, 0.8, 0.7, 0.5]])
     results = xr.Dataset(
         {"train_loss": (("arm", "seed", "eval_step"), np.stack([untied, midway]))},
         {"arm": ["untied", "untied@100"], "eval_step": [0, 100, 200, 300]},
     )
-    np.testing.assert_array_equal(comparison.steps_to_reach(results, "untied@100", "untied"), [100, 0, np.nan])
+    for for_good, expected in ((False, [100, 0, np.nan, 0]), (True, [100, np.nan, np.nan, 200])):
+        steps = comparison.steps_to_reach(results, "untied@100", "untied", for_good=for_good)
+        np.testing.assert_array_equal(steps, expected)
 
 
 def test_an_arm_has_as_many_tables_as_differ(results):
