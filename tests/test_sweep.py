@@ -172,6 +172,14 @@ def test_untied_midway_is_tied_until_then_and_changes_nothing_at_that_step():
     for name, leaf in opened.states.items():
         np.testing.assert_array_equal(leaf, standing.states[name.replace("['output']", "['input']")], err_msg=name)
     assert sum("['output']" in name for name in opened.states) == 3  # the table and its two moments
+    exact = [
+        jax.jit(jax.vmap(sweep.make_member(SHORT, tied=is_tied).evaluate, in_axes=(0, None)))(
+            sweep._unflatten(program(SHORT, "tied" if is_tied else "untied", 1).states, members.states), setting(SHORT)
+        )
+        for is_tied, members in ((True, standing), (False, opened))
+    ]
+    for name in ("train_loss", "valid_loss", "log_odds"):
+        np.testing.assert_allclose(exact[1][name], exact[0][name], rtol=0, atol=1e-6, err_msg=name)
     untied = list(sweep.run(program(SHORT, "untied", 1), worker, SHORT, members=opened, until=second.until))
     joined = [piece for piece in (*tied, *untied) if piece.members.numbers[0] == 0]
     loss = np.concatenate([piece.records["loss"] for piece in joined])
