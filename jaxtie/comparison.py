@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import ARMS, untied_from
-from jaxtie.tables import Table, distance_rows, interval, last_step, number, quantiles, settings, swept
+from jaxtie.tables import Table, distance_rows, interval, last_step, live_pairs, number, quantiles, settings, swept, tables
 
 REACHED = 0.01  # nat above another arm's loss
 UNTYING_TIMES = (0, 0.04, 0.2, 1)  # of what is left of the training
@@ -77,10 +77,17 @@ def correlation(x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool) -> tupl
 
 
 def correlation_table(results: xr.Dataset) -> Table:
-    """How the loss above the best reachable goes with each swept setting, and how the difference between arms does."""
-    arms, excess = list(map(str, results["arm"].values)), outcomes(results)[EXCESS]
+    """How losses above the best reachable go with each swept setting, differences of them between arms, and distances."""
+    arms, ends = list(map(str, results["arm"].values)), outcomes(results)
+    excess = ends[EXCESS]
     cases = {f"{EXCESS.removesuffix(', nat')}, {arm}": excess.sel(arm=arm) for arm in arms}
     cases |= {f"loss, {arms[0]} − {arm}, paired": excess.sel(arm=arms[0]) - excess.sel(arm=arm) for arm in arms[1:]}
+    cases |= {
+        f"distance {pair}, {title}": ends[f"distance {pair}, {table}"].sel(arm=arm)
+        for arm in arms
+        for title, table in tables(results, arm).items()
+        for pair in live_pairs(results)
+    }
     rows = []
     for name in swept(results):
         label, x_K = abscissa(results, name)

@@ -60,6 +60,7 @@ def swept_results(noise: float) -> xr.Dataset:
     excess = np.stack([0.2 * log_odds, np.full(3, 0.1)])[:, :, None, None] + noise * rng.normal(size=(2, 3, 8, 1))
     best = np.array([0.7, 0.6, 0.45])
     distance = np.broadcast_to(np.arange(8.0)[:, None, None, None], (2, 3, 8, 1, 2, 2))
+    table = np.zeros((2, 3, 8, 1))
     return xr.Dataset(
         {
             "train_loss": (("arm", "p_X", "seed", "eval_step"), excess + best[:, None, None]),
@@ -67,6 +68,7 @@ def swept_results(noise: float) -> xr.Dataset:
             "theory_log_odds": (("p_X", "pair"), log_odds[:, None]),
             "diverged_at": (("arm", "p_X", "seed"), np.full((2, 3, 8), -1)),
             **{f"{name}_distance": (("arm", "p_X", "seed", "step", *PAIR), distance) for name in NAMES},
+            **{f"{name}_table": (("arm", "p_X", "seed", "table_step"), table) for name in NAMES},
         },
         {"arm": ["tied", "untied"], "p_X": p_X, "step": [0], "eval_step": [0], "split": ["train"], "pair": ["X-Y"]}
         | {name: ["X", "Y"] for name in PAIR},
