@@ -3,6 +3,8 @@
 Shapes: R rows, P rows asked for, D and F widths.
 """
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -13,9 +15,31 @@ def uniform(bound: float) -> nn.initializers.Initializer:
     return lambda key, shape, dtype=float: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
-def linear(x_RxD: jax.Array, weight_FxD: jax.Array, bias_F: jax.Array) -> jax.Array:
-    """`torch.nn.functional.linear`, rank promotion spelled out."""
-    return x_RxD @ weight_FxD.T + bias_F[None]
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def matmul(x_PxD: jax.Array, weight_DxF: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
+    """x·weight, and so its derivatives, of operands rounded to `dtype`; sums and results keep the dtype of x."""
+    return jnp.matmul(x_PxD.astype(dtype), weight_DxF.astype(dtype), preferred_element_type=x_PxD.dtype)
+
+
+def _matmul_forward(x, weight, dtype):
+    return matmul(x, weight, dtype), (x.astype(dtype), weight.astype(dtype))
+
+
+def _matmul_backward(dtype, operands, d_out):
+    (x, weight), d = operands, d_out.astype(dtype)
+    d_x = jnp.matmul(d, weight.T, preferred_element_type=d_out.dtype)
+    return d_x, jnp.einsum("...d,...f->df", x, d, preferred_element_type=d_out.dtype)
+
+
+matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+def linear(
+    x_RxD: jax.Array, weight_FxD: jax.Array, bias_F: jax.Array, dtype: jax.typing.DTypeLike | None = None
+) -> jax.Array:
+    """`torch.nn.functional.linear`, rank promotion spelled out; with a `dtype`, by `matmul`."""
+    product_RxF = x_RxD @ weight_FxD.T if dtype is None else matmul(x_RxD, weight_FxD.T, dtype)
+    return product_RxF + bias_F[None]
 
 
 def layer_norm(x_RxD: jax.Array, weight_D: jax.Array, bias_D: jax.Array, eps: float = 1e-5) -> jax.Array:
