@@ -15,7 +15,7 @@ import optax
 
 from jaxtie.data.masking import Asked
 from jaxtie.models.cross_entropy import BLOCK, cross_entropy
-from jaxtie.models.text import TextModel, hidden, output_end
+from jaxtie.models.text import TextModel, output_end
 from jaxtie.train import State, update
 
 # From a key and tokens BxL to what the model is asked: `masking.mask` or `masking.next_tokens`, after `masking.swap`.
@@ -36,7 +36,7 @@ class Metrics(NamedTuple):
 
 def metrics(model: TextModel, params: dict, asked: Asked, block: int = BLOCK) -> Metrics:
     """What a model makes of what it is asked; `loss` is what training takes the gradient of."""
-    h_PxD = hidden(model, params, asked.tokens_BxL, asked.at_P)
+    h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
     # The embedding's own apply, unbound from the model: a pure function of its parameters.
     logits_of = lambda embedding, h_KxD: model.embedding.apply({"params": embedding}, h_KxD, method="logits")
     end = output_end(params["embedding"])

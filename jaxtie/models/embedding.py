@@ -177,7 +177,7 @@ class Embedding(nn.Module):
             h_PxD = self.transform(h_PxD)
         table_VxD = self.output if self.output_gradient == 1 else scale_gradient(self.output, self.output_gradient)
         if self.matmul_dtype is not None:
-            logits_PxV = matmul(h_PxD, table_VxD.T, self.matmul_dtype)
+            logits_PxV = matmul(h_PxD, table_VxD, self.matmul_dtype)  # PxD: no leading axes
         else:
             logits_PxV = jnp.matmul(h_PxD, table_VxD.T, preferred_element_type=self.logits_dtype)
         if self.logit_scale is not None:

@@ -16,19 +16,22 @@ def uniform(bound: float) -> nn.initializers.Initializer:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def matmul(x_PxD: jax.Array, weight_DxF: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-    """x·weight, and so its derivatives, of operands rounded to `dtype`; sums and results keep the dtype of x."""
-    return jnp.matmul(x_PxD.astype(dtype), weight_DxF.astype(dtype), preferred_element_type=x_PxD.dtype)
+def matmul(x_RxD: jax.Array, weight_FxD: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
+    """x·weightᵀ of operands rounded to `dtype`, and so on the way back; sums and results keep the dtype of x.
+
+    Of all rows at once: mapped over rows but not weights, every row would get a gradient of the weights of its own.
+    """
+    return jnp.matmul(x_RxD.astype(dtype), weight_FxD.T.astype(dtype), preferred_element_type=x_RxD.dtype)
 
 
 def _matmul_forward(x, weight, dtype):
-    return matmul(x, weight, dtype), (x.astype(dtype), weight.astype(dtype))
+    return matmul(x, weight, dtype), (x.astype(dtype), weight.astype(dtype), jnp.zeros((), weight.dtype))
 
 
-def _matmul_backward(dtype, operands, d_out):
-    (x, weight), d = operands, d_out.astype(dtype)
-    d_x = jnp.matmul(d, weight.T, preferred_element_type=d_out.dtype)
-    return d_x, jnp.einsum("...d,...f->df", x, d, preferred_element_type=d_out.dtype)
+def _matmul_backward(dtype, kept, d_out):
+    (x, weight, like), d = kept, d_out.astype(dtype)
+    product = partial(jnp.matmul, preferred_element_type=d_out.dtype)
+    return product(d, weight), product(d.T, x).astype(like.dtype)
 
 
 matmul.defvjp(_matmul_forward, _matmul_backward)
@@ -37,8 +40,8 @@ matmul.defvjp(_matmul_forward, _matmul_backward)
 def linear(
     x_RxD: jax.Array, weight_FxD: jax.Array, bias_F: jax.Array, dtype: jax.typing.DTypeLike | None = None
 ) -> jax.Array:
-    """`torch.nn.functional.linear`, rank promotion spelled out; with a `dtype`, by `matmul`."""
-    product_RxF = x_RxD @ weight_FxD.T if dtype is None else matmul(x_RxD, weight_FxD.T, dtype)
+    """`torch.nn.functional.linear`, rank promotion spelled out; with a `dtype`, see `matmul`."""
+    product_RxF = x_RxD @ weight_FxD.T if dtype is None else matmul(x_RxD, weight_FxD, dtype)
     return product_RxF + bias_F[None]
 
 

@@ -12,7 +12,7 @@ from jaxtie.models.transformer import CausalTransformer, Transformer
 
 
 class TextModel(nn.Module):
-    """Functions of one sequence, and of positions of any sequences; `hidden` puts them together for a batch.
+    """From tokens to hidden states at any positions among them, and to logits.
 
     Attributes:
       embedding: its `padding` is what is not there: no token attends to it.
@@ -22,20 +22,16 @@ class TextModel(nn.Module):
     embedding: Embedding
     body: nn.Module
 
-    def attend(self, tokens_L: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Of a sequence, for each token what `finish` takes of it, LxD each."""
+    def hidden(self, tokens_BxL: jax.Array, at_P: jax.Array) -> jax.Array:
+        """Hidden states at positions in the flattened batch, PxD. The end of the last layer is computed there only."""
         padding = self.embedding.padding
-        there_L = jnp.ones(tokens_L.shape, bool) if padding is None else tokens_L != padding
-        return self.body.attend(self.embedding(tokens_L), there_L)
-
-    def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
-        """Hidden states of some positions, PxD."""
-        return self.body.finish(x_PxD, attended_PxD)
+        there_BxL = jnp.ones(tokens_BxL.shape, bool) if padding is None else tokens_BxL != padding
+        attended = self.body.attend(self.embedding(tokens_BxL.ravel()), there_BxL)
+        return self.body.finish(*(x_NxD[at_P] for x_NxD in attended))
 
     def __call__(self, tokens_L: jax.Array, at_P: jax.Array) -> jax.Array:
         """Logits PxV of one sequence at some of its positions."""
-        x_LxD, attended_LxD = self.attend(tokens_L)
-        return self.embedding.logits(self.finish(x_LxD[at_P], attended_LxD[at_P]))
+        return self.embedding.logits(self.hidden(tokens_L[None], at_P))
 
 
 def masked_model(
@@ -70,13 +66,6 @@ def causal_model(
 ) -> TextModel:
     """A small pre-norm causal model around any vocabulary end; a fresh one all but hands on the normalised embedding."""
     return TextModel(embedding, CausalTransformer(embedding.width, layers, heads, feedforward, branch_scale, dtype))
-
-
-def hidden(model: TextModel, params: dict, tokens_BxL: jax.Array, at_P: jax.Array) -> jax.Array:
-    """Hidden states at positions in the flattened batch, PxD. The end of the last layer is computed there only."""
-    attended = jax.vmap(lambda tokens_L: model.apply({"params": params}, tokens_L, method="attend"))(tokens_BxL)
-    picked = [x_BxLxD.reshape(-1, x_BxLxD.shape[-1])[at_P] for x_BxLxD in attended]
-    return model.apply({"params": params}, *picked, method="finish")
 
 
 def output_end(params: dict) -> dict:

@@ -6,10 +6,11 @@ then keys, queries and values are projected once per entry instead of once per t
 whole batch. Both are exact and one and the same code: rows with weights. That is for a process of seven symbols.
 
 For text, where the vocabulary is large and the positions asked for lie anywhere in a batch, a body comes in two parts:
-`attend`, of one sequence, up to the last attention; and `finish`, of any positions of any sequences: what is left of the
-last layer, three quarters of its work, and done only where it is asked for.
+`attend`, up to the last attention; and `finish`: what is left of the last layer, three quarters of its work, and done only
+where it is asked for. Both take rows of all sequences at once, for all but attention treats each row by itself, and the
+gradient of weights is then one product; attention is written for one sequence.
 
-Shapes: R rows, P rows asked for, L tokens, D width, F feed-forward width, H heads, E = D / H.
+Shapes: R rows, P rows asked for, B sequences of L tokens, N = B·L, D width, F feed-forward width, H heads, E = D / H.
 """
 
 from typing import ClassVar
@@ -133,19 +134,20 @@ class EncoderLayer(nn.Module):
         )
         return self.finish(x_PxD, attended.reshape(x_PxD.shape))
 
-    def attend(self, x_LxD: jax.Array, there_L: jax.Array) -> jax.Array:
-        """What the tokens of a sequence that are there have for each of them, before the projection out; LxD."""
-        length = len(x_LxD)
-        rows_LxD = layer_norm(x_LxD, *self.norm1) if self.norm_first else x_LxD
-        qkv = linear(rows_LxD, self.in_proj_weight, self.in_proj_bias, self.dtype)
-        q, k, v = jnp.transpose(qkv.reshape(length, 3, self.heads, -1), (1, 2, 0, 3))
-        there = there_L[None]
-        if self.causal:
-            q, k, there = _rotate(q), _rotate(k), there & jnp.tri(length, dtype=bool)
-        if self.dtype is not None:
-            q, k, v = (x.astype(self.dtype) for x in (q, k, v))
-        attended_HxLxE = masked_attention(q, k, v, there)
-        return jnp.swapaxes(attended_HxLxE, 0, 1).reshape(x_LxD.shape)
+    def attend(self, x_NxD: jax.Array, there_BxL: jax.Array) -> jax.Array:
+        """What the tokens of a sequence that are there have for each of them, before the projection out; NxD."""
+        batch, length = there_BxL.shape
+        rows_NxD = layer_norm(x_NxD, *self.norm1) if self.norm_first else x_NxD
+        qkv = linear(rows_NxD, self.in_proj_weight, self.in_proj_bias, self.dtype).astype(self.dtype or x_NxD.dtype)
+        qkv = qkv.reshape(batch, length, 3, self.heads, self.width // self.heads)
+        attended_BxHxLxE = jax.vmap(self._attend)(jnp.transpose(qkv, (0, 2, 3, 1, 4)), there_BxL)
+        return jnp.swapaxes(attended_BxHxLxE, 1, 2).reshape(x_NxD.shape).astype(x_NxD.dtype)
+
+    def _attend(self, qkv_3xHxLxE: jax.Array, there_L: jax.Array) -> jax.Array:
+        (q, k, v), there_1xL = qkv_3xHxLxE, there_L[None]
+        if not self.causal:
+            return masked_attention(q, k, v, there_1xL)
+        return masked_attention(_rotate(q), _rotate(k), v, there_1xL & jnp.tri(len(there_L), dtype=bool))
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """The layer's output from its input and what attention gave: each row by itself."""
@@ -157,11 +159,11 @@ class EncoderLayer(nn.Module):
         return h + hidden if self.norm_first else layer_norm(h + hidden, *self.norm2)
 
 
-def _attend(layers: list[EncoderLayer], x_LxD: jax.Array, there_L: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Input of the last layer and what its attention gives, LxD each."""
+def _attend(layers: list[EncoderLayer], x_NxD: jax.Array, there_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Input of the last layer and what its attention gives, NxD each."""
     for layer in layers[:-1]:
-        x_LxD = layer.finish(x_LxD, layer.attend(x_LxD, there_L))
-    return x_LxD, layers[-1].attend(x_LxD, there_L)
+        x_NxD = layer.finish(x_NxD, layer.attend(x_NxD, there_BxL))
+    return x_NxD, layers[-1].attend(x_NxD, there_BxL)
 
 
 class Transformer(nn.Module):
@@ -200,9 +202,9 @@ class Transformer(nn.Module):
         self._clone()
         return h_PxD
 
-    def attend(self, rows_LxD: jax.Array, there_L: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Of one sequence, from its rows of the input table and which of them are tokens: what `finish` takes, LxD each."""
-        return _attend(self.layer, rows_LxD, there_L)
+    def attend(self, rows_NxD: jax.Array, there_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """From sequences' rows of the input table, and which of them are tokens, to what `finish` takes of each; NxD."""
+        return _attend(self.layer, rows_NxD, there_BxL)
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """Hidden states of any positions."""
@@ -243,9 +245,9 @@ class CausalTransformer(nn.Module):
         self.norm_weight = self.param("norm_weight", nn.initializers.ones, (self.width,))
         self.norm_bias = self.param("norm_bias", nn.initializers.zeros, (self.width,))
 
-    def attend(self, rows_LxD: jax.Array, there_L: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def attend(self, rows_NxD: jax.Array, there_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
         """See `Transformer.attend`."""
-        return _attend(self.layer, rows_LxD, there_L)
+        return _attend(self.layer, rows_NxD, there_BxL)
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """See `Transformer.finish`."""
