@@ -40,7 +40,7 @@ def build_model(config: Body, *, tied: bool) -> MaskedLM:
     """The model of an experiment."""
     match config:
         case Transformer():
-            body = transformer.Transformer(config.layers, config.heads, config.feedforward, config.independent_layers)
+            body = transformer.Transformer(**dataclasses.asdict(config))
         case LSTM():
             body = lstm.LSTM(config.layers, config.hidden)
         case Mixer():

@@ -11,9 +11,11 @@ PACKAGE = Path(jaxtie.__file__).parent
 # Each module may import from its own row's predecessors only.
 LAYERS = [
     {"config", "theory", "style"},
-    {"models.layers", "models.embedding", "data.reading", "data.batches", "data.prepared"},
-    {"lanes", "data.exor", "models.transformer", "models.lstm", "models.mixer", "models.masked_lm", "optim"},
-    {"train", "data.text"},
+    {"models.layers", "data.reading", "data.batches", "data.prepared"},
+    {"models.embedding"},
+    {"lanes", "data.exor", "data.masking", "models.transformer", "models.lstm", "models.mixer", "models.masked_lm", "optim"},
+    {"models.cross_entropy", "models.text", "train", "data.text"},
+    {"train_text"},
     {"sweep", "results", "progress", "cli"},
     {"processes"},
     {"checkpoint"},
