@@ -57,7 +57,7 @@ def quantiles(values: np.ndarray) -> str:
 
 def last_step(results: xr.Dataset) -> int:
     """The last step that every member has reached with an exact evaluation."""
-    losses = results["train_loss"]  # a frozen member's stays finite
+    losses = results["train_loss" if "train_loss" in results else "valid_loss"]  # a frozen member's stays finite
     reached = np.isfinite(losses).all([name for name in losses.dims if name != "eval_step"])
     return int(results["eval_step"][reached].max()) if reached.any() else 0
 
@@ -98,6 +98,6 @@ def targets(results: xr.Dataset) -> list[str]:
 def tables(results: xr.Dataset, arm: str) -> dict[str, str]:
     """Label -> "input" or "output": an arm's tables, one if its output embedding is its input embedding throughout."""
     values = results.sel(arm=arm)
-    if np.array_equal(values["input_table"], values["output_table"], equal_nan=True):
+    if np.array_equal(values["input_distance"], values["output_distance"], equal_nan=True):
         return {arm: "input"}
     return {f"{arm} input": "input", f"{arm} output": "output"}

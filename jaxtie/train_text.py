@@ -5,7 +5,7 @@ A member is one seed of one arm: `vmap` over states and keys trains many. Fresh 
 Shapes: B rows, L tokens a row, V vocabulary, D width, K pairs of words.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -85,6 +85,13 @@ def summarise(batches: list[Metrics]) -> Summary:
 def pair_distances(table_VxD: jax.Array, first_K: np.ndarray, second_K: np.ndarray) -> jax.Array:
     """Euclidean distances between rows first_K and second_K of a table: words and their duplicates, or any pairs; K."""
     return jnp.sqrt(jnp.sum((table_VxD[first_K] - table_VxD[second_K]) ** 2, axis=-1))
+
+
+def nearest(table_VxD: jax.Array, row: jax.typing.ArrayLike, count: int, besides: Sequence[int] = ()) -> jax.Array:
+    """Numbers of the rows nearest to a row, the nearest first, itself and some others left out; int32[count]."""
+    distance_V = jnp.sum((table_VxD - table_VxD[row][None]) ** 2, axis=-1)
+    distance_V = distance_V.at[jnp.stack([row, *map(jnp.int32, besides)])].set(jnp.inf)
+    return jax.lax.top_k(-distance_V, count)[1]
 
 
 def random_pairs(seed: int, words_K: np.ndarray, pairs: int = 100) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import jaxtie
 PACKAGE = Path(jaxtie.__file__).parent
 # Each module may import from its own row's predecessors only.
 LAYERS = [
-    {"config", "theory", "style"},
+    {"config", "theory"},
     {"models.layers", "data.reading", "data.batches", "data.prepared"},
     {"models.embedding"},
     {"lanes", "data.exor", "data.masking", "models.transformer", "models.lstm", "models.mixer", "models.masked_lm", "optim"},
@@ -19,14 +19,14 @@ LAYERS = [
     {"sweep", "results", "progress", "cli"},
     {"processes"},
     {"checkpoint"},
-    {"tables"},
-    {"comparison", "portrait"},
-    {"summary"},
+    {"text_training", "tables"},
+    {"style", "comparison", "text_summary"},
+    {"portrait", "summary", "text_figures"},
     {"figures"},
     {"initial_loss", "report"},
     {"run"},
 ]
-WITHOUT_JAX = "config theory results tables comparison summary portrait figures report cli progress".split()
+WITHOUT_JAX = "config theory results tables comparison text_summary summary portrait figures report cli progress".split()
 WITHOUT_JAX += ["data.reading", "data.batches", "data.text"]
 
 
