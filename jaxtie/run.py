@@ -357,11 +357,9 @@ def present(experiment: AnyExperiment, folder: RunFolder, outcome: Outcome) -> i
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
 
 
-def plan(experiment: Experiment | TextExperiment, options: RunOptions) -> None:
-    """What a run would take: the compiled program is measured on some steps."""
+def plan(experiment: Experiment) -> None:
+    """What a run would take: the compiled program is measured on a few hundred steps."""
     jax = start_jax()
-    if isinstance(experiment, TextExperiment):
-        return plan_text(experiment, options)
     from jaxtie import results, sweep
 
     settings = "".join(f"{len(values)} x {name}, " for name, values in experiment.sweep)
@@ -383,8 +381,7 @@ def plan(experiment: Experiment | TextExperiment, options: RunOptions) -> None:
 
 def plan_text(experiment: TextExperiment, options: RunOptions) -> None:
     """What a run of text would take; its corpus is prepared, as any run would."""
-    import jax
-
+    jax = start_jax()
     from jaxtie import results, text_training
 
     material = load_text(experiment, options, None)
@@ -580,7 +577,7 @@ def lead(
     if processes:
         processes.broadcast({"trains": np.bool(trains)})
     if options.dry_run:
-        plan(experiment, options)
+        plan_text(experiment, options) if isinstance(experiment, TextExperiment) else plan(experiment)
         return Outcome.PLANNED
     if not trains:
         return Outcome.BEFORE

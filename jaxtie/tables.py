@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from jaxtie.results import is_text
+
 PLACES = 3
 
 
@@ -57,7 +59,10 @@ def quantiles(values: np.ndarray) -> str:
 
 def last_step(results: xr.Dataset) -> int:
     """The last step that every member has reached with an exact evaluation."""
-    losses = results["train_loss" if "train_loss" in results else "valid_loss"]  # a frozen member's stays finite
+    if is_text(results):
+        losses = results["valid_loss"].where(results["diverged_at"] < 0, 0)  # a frozen member has none
+    else:
+        losses = results["train_loss"]  # a frozen member's stays finite
     reached = np.isfinite(losses).all([name for name in losses.dims if name != "eval_step"])
     return int(results["eval_step"][reached].max()) if reached.any() else 0
 
