@@ -77,10 +77,7 @@ def time_jaxtie(causal: bool, made: list[np.ndarray], seconds: float) -> tuple[f
     from jaxtie.models.text import causal_model, masked_model
 
     vocabulary = BASE + DUPLICATES
-    if causal:
-        model = causal_model(Embedding(vocabulary, WIDTH, deviation=0.02, padding=PAD))
-    else:
-        model = masked_model(vocabulary)
+    model = causal_model(Embedding(vocabulary, WIDTH, deviation=0.02, padding=PAD)) if causal else masked_model(vocabulary)
 
     def ask(key, tokens):
         swap_key, mask_key = jax.random.split(key)
