@@ -192,11 +192,11 @@ def main() -> None:
     found: dict[str, list[dict]] = {side: [] for side in sides}
     for repeat in range(options.repeats):
         for side in sides:
-            print(f"\rrepeat {repeat + 1} of {options.repeats}: {side:20s}", end="", file=sys.stderr, flush=True)
             command = [sys.executable, __file__, "--only", side, "--seconds", str(options.seconds), "--seed", str(repeat)]
             command += ["--text", *options.text] * bool(options.text)
             found[side].append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
-    print(file=sys.stderr)
+            rate = found[side][-1]["rate"]
+            print(f"repeat {repeat + 1} of {options.repeats}: {side:20s} {rate:9,.0f} tokens/s", file=sys.stderr, flush=True)
     print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, jax {version('jax')}, {packages}; medians [range]")
     for side, runs in found.items():
         rates, mib = ([each[name] for each in runs] for name in ("rate", "mib"))
