@@ -77,10 +77,7 @@ def time_jaxtie(causal: bool, made: list[np.ndarray], seconds: float) -> tuple[f
     from jaxtie.models.text import causal_model, masked_model
 
     vocabulary = BASE + DUPLICATES
-    if causal:
-        model = causal_model(Embedding(vocabulary, WIDTH, deviation=0.02, padding=PAD))
-    else:
-        model = masked_model(vocabulary)
+    model = causal_model(Embedding(vocabulary, WIDTH, deviation=0.02, padding=PAD)) if causal else masked_model(vocabulary)
 
     def ask(key, tokens):
         swap_key, mask_key = jax.random.split(key)
@@ -195,11 +192,11 @@ def main() -> None:
     found: dict[str, list[dict]] = {side: [] for side in sides}
     for repeat in range(options.repeats):
         for side in sides:
-            print(f"\rrepeat {repeat + 1} of {options.repeats}: {side:20s}", end="", file=sys.stderr, flush=True)
             command = [sys.executable, __file__, "--only", side, "--seconds", str(options.seconds), "--seed", str(repeat)]
             command += ["--text", *options.text] * bool(options.text)
             found[side].append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
-    print(file=sys.stderr)
+            rate = found[side][-1]["rate"]
+            print(f"repeat {repeat + 1} of {options.repeats}: {side:20s} {rate:9,.0f} tokens/s", file=sys.stderr, flush=True)
     print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, jax {version('jax')}, {packages}; medians [range]")
     for side, runs in found.items():
         rates, mib = ([each[name] for each in runs] for name in ("rate", "mib"))

@@ -1,4 +1,4 @@
-"""What a model of text is asked: duplicates swapped in, then BERT's masks, or the next token. Pure, on the device, fixed shapes.
+"""What a model of text is asked: duplicates swapped in, then BERT's masks, or the next token. Pure, of fixed shapes.
 
 Everything is drawn afresh from a key, for a whole batch at once: positions asked for are numbers in 0...N-1 of a batch's
 tokens laid out in one row, packed to the front of a fixed number P of them; what is behind has weight 0.
@@ -81,7 +81,7 @@ def mask(
       room: P, see `capacity`.
     """
     chosen_key, room_key, fate_key, token_key = jax.random.split(key, 4)
-    tokens_N = tokens_BxL.ravel()
+    tokens_N = jnp.ravel(tokens_BxL)
     choosable_N = jnp.all(tokens_N[None] != jnp.asarray(never, tokens_N.dtype)[:, None], axis=0)
     chosen_N = choosable_N & jax.random.bernoulli(chosen_key, rate, tokens_N.shape)
     at_P, asked_P, dropped = _pack(chosen_N, room, room_key)

@@ -70,7 +70,8 @@ def _blocks(logits_of, params, h_PxD, target_P, weight_P, block, *, gradient):
         return loss_P, right_P, d_params, d_h_PxD
 
     zeros = jnp.zeros(blocks * block, dtype)
-    start = zeros, zeros > 0, *((jax.tree.map(jnp.zeros_like, params), jnp.zeros_like(whole[0])) if gradient else (None, None))
+    no_gradient = jax.tree.map(jnp.zeros_like, (params, whole[0])) if gradient else (None, None)
+    start = zeros, zeros > 0, *no_gradient
     loss_P, right_P, d_params, d_h_PxD = jax.lax.fori_loop(0, -(-end // block), add, start)
     looked_at = jnp.sum(loss_P * whole[2]), jnp.sum(right_P * whole[2])
     return looked_at, (d_params, d_h_PxD[:positions]) if gradient else None
