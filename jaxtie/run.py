@@ -577,7 +577,10 @@ def lead(
     if processes:
         processes.broadcast({"trains": np.bool(trains)})
     if options.dry_run:
-        plan_text(experiment, options) if isinstance(experiment, TextExperiment) else plan(experiment)
+        if isinstance(experiment, TextExperiment):
+            plan_text(experiment, options)
+        else:
+            plan(experiment)
         return Outcome.PLANNED
     if not trains:
         return Outcome.BEFORE

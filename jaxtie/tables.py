@@ -59,10 +59,9 @@ def quantiles(values: np.ndarray) -> str:
 
 def last_step(results: xr.Dataset) -> int:
     """The last step that every member has reached with an exact evaluation."""
-    if is_text(results):
-        losses = results["valid_loss"].where(results["diverged_at"] < 0, 0)  # a frozen member has none
-    else:
-        losses = results["train_loss"]  # a frozen member's stays finite
+    losses = results["valid_loss" if is_text(results) else "train_loss"]
+    if is_text(results):  # a frozen member has none; one of EXor's stays finite
+        losses = losses.where(results["diverged_at"] < 0, 0)
     reached = np.isfinite(losses).all([name for name in losses.dims if name != "eval_step"])
     return int(results["eval_step"][reached].max()) if reached.any() else 0
 
