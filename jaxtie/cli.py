@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxtie.config import DATA_STREAMS, SWEPT, Experiment, UserError, untied_from
+from jaxtie.config import DATA_STREAMS, SWEPT, Corpus, Experiment, UserError, untied_from
 
-MAIN = Experiment()
+MAIN, MAIN_CORPUS = Experiment(), Corpus(("text",))
+TEXT_OPTIONS = ("text", "tfds", "tfds_field", "vocab", "vocab_size")
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -163,6 +164,16 @@ class RunOptions:
     """Probabilities of X and of Y for a zero."""
     ones: Annotated[tuple[float, float] | None, _value("P,P", _probabilities, _main("0.5,0.5"))] = None
     """Probabilities of A and of B for a one."""
+    text: tyro.conf.UseAppendAction[tuple[Annotated[Path, _value("PATH", Path, "as in the experiment")], ...]] = ()
+    """A text file, or a folder that is searched for *.txt; may be repeated. For experiments of text."""
+    tfds: Annotated[str | None, _value("NAME[/CONFIG][:VERSION]", str, "none")] = None
+    """A TFDS data set of text, such as lm1b or wiki40b/en, instead of files; TFDS fetches it."""
+    tfds_field: Annotated[str | None, _value("NAME", str, MAIN_CORPUS.field)] = None
+    """The field of that data set that has the text."""
+    vocab: Annotated[Path | None, _value("FILE", Path, "trained on the text")] = None
+    """A BERT vocab.txt or a tokenizer.json."""
+    vocab_size: Annotated[int | None, _value("N", _positive, str(MAIN_CORPUS.vocab_size))] = None
+    """Entries of the vocabulary that is trained, at most."""
     sweep: tyro.conf.UseAppendAction[
         tuple[Annotated[tuple[str, tuple[float, ...]], _value("NAME=VALUE,VALUE", _swept, "as in the experiment")], ...]
     ] = ()
@@ -174,7 +185,8 @@ class RunOptions:
     """Draw every layer's initial values anew, instead of cloning the first as PyTorch does."""
     all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
-    finished is not run again. Initial losses have no --scale, and no more --seeds than they declare."""
+    finished is not run again. Initial losses have no --scale; they and text have no more --seeds than they declare. Text is
+    left out unless --text or --tfds names one."""
     out: Annotated[Path | None, _value("DIR", Path, "runs/NAME or, with --all, runs")] = None
     """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
     checkpoint_every: Annotated[float, _value("SECONDS", _seconds)] = 60.0
@@ -261,6 +273,7 @@ def parse_run(arguments: Sequence[str]) -> RunOptions:
         raise UserError("--scale: expected without --steps, which says how many steps there are")
     if options.all:
         useful = {"all", "seeds", "scale", "out", "checkpoint_every", "overwrite", "dry_run", "quiet", "list", "version"}
+        useful |= set(TEXT_OPTIONS)
         refuse_other_than(useful, options, "no option of --all, which runs what the files of ./experiments declare")
     return options
 

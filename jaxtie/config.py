@@ -11,8 +11,10 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, Self
 
 DATA_STREAMS = ("per-seed", "shared")
+TASKS = ("masked", "causal")
 ARMS = ("tied", "untied")
 SWEPT = ("learning_rate", "eta_min", "weight_decay", "eps", "p_X", "p_A")  # what can be a member's own
 SEEDS = 2**32
@@ -138,9 +140,7 @@ class Corpus:
         )
         _check(bool(self.field), f"field = {self.field!r}: expected the name of a feature, such as text")
         _check_positive_integers(self, "vocab_size")
-        _check(
-            100 <= self.vocab_size <= 2**20, f"vocab_size = {self.vocab_size}: expected 100 to {2**20} (published: 30522)"
-        )
+        _check(100 <= self.vocab_size <= 2**20, f"vocab_size = {self.vocab_size}: expected 100 to {2**20} (published: 30522)")
         _check(
             isinstance(self.split_seed, int) and 0 <= self.split_seed < 2**32,
             f"split_seed = {self.split_seed!r}: expected an integer in 0...4294967295",
@@ -235,8 +235,79 @@ class Optimiser:
         _check_range(self, "eps", 0)
 
 
+class _Run:
+    """What experiments that train have in common. No fields of its own."""
+
+    sweep: ClassVar[tuple] = ()  # of an experiment that cannot be swept
+
+    def _check_run(self) -> None:
+        _check(
+            bool(self.name) and not set(self.name) & set("/\\\0"),
+            f"name = {self.name!r}: expected a name that can be a folder's",
+        )
+        _check_positive_integers(self, "steps", "record_every", "eval_every")
+        _check(bool(self.arms), "arms: expected at least one of tied, untied, untied@STEP")
+        for arm in self.arms:
+            at = untied_from(arm)
+            _check(
+                not at or (at < self.steps and at % self.record_every == 0),
+                f"arm {arm}: expected a multiple of record_every = {self.record_every} below steps = {self.steps}",
+            )
+        _check(len(set(self.arms)) == len(self.arms), f"arms = {','.join(self.arms)}: each may be named once")
+        _check(bool(self.seeds), "seeds: expected at least one")
+        for seed in self.seeds:
+            _check(
+                isinstance(seed, int) and 0 <= seed < SEEDS,
+                f"seed {seed!r}: expected an integer in 0...4294967295",
+            )
+        _check(len(set(self.seeds)) == len(self.seeds), "seeds: each may be named once")
+        _check(
+            self.steps % self.record_every == 0,
+            f"steps = {self.steps}: expected a multiple of record_every = {self.record_every}",
+        )
+        _check(
+            self.eval_every % self.record_every == 0,
+            f"eval_every = {self.eval_every}: expected a multiple of record_every = {self.record_every}",
+        )
+        _check(self.steps < 2**31, f"steps = {self.steps}: expected fewer than 2147483648")
+
+    @property
+    def record_steps(self) -> range:
+        """Numbers of updates made at the records: 0, R, 2R, ..., T."""
+        return range(0, self.steps + 1, self.record_every)
+
+    @property
+    def eval_steps(self) -> tuple[int, ...]:
+        """Numbers of updates made at the evaluations: 0, E, 2E, ... and T."""
+        return (*range(0, self.steps, self.eval_every), self.steps)
+
+    def scaled(self, factor: float) -> Self:
+        """The same over `factor` times as many steps, of untying too, to the nearest record and at least one.
+
+        The schedule of the learning rate stays what it is: a shorter run is the beginning of the longer one, up to where
+        its arms untie.
+
+        Raises:
+          UserError: where so few steps are left that two arms become one, or one unties at the end.
+        """
+
+        def scale(steps: int) -> int:
+            return self.record_every * max(1, round(min(steps * factor / self.record_every, 2**31)))
+
+        times = {arm: untied_from(arm) for arm in self.arms}
+        arms = tuple(f"untied@{scale(at)}" if at else arm for arm, at in times.items())
+        try:
+            return dataclasses.replace(self, steps=scale(self.steps), arms=arms)
+        except UserError as error:
+            raise UserError(f"{self.name} at scale {factor:g}: {error}; choose another --scale") from None
+
+    def as_dict(self) -> dict:
+        """Nested plain values, as `config.json` holds them."""
+        return dataclasses.asdict(self)
+
+
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(_Run):
     """A base configuration and the arms that are compared on it, all on the same seeds and the same data.
 
     Attributes:
@@ -268,40 +339,12 @@ class Experiment:
 
     def __post_init__(self):
         _check(
-            bool(self.name) and not set(self.name) & set("/\\\0"),
-            f"name = {self.name!r}: expected a name that can be a folder's",
-        )
-        _check(
             isinstance(self.model, Body),
             f"model = {self.model!r}: expected one of {', '.join(each.__name__ for each in Body.__args__)}",
         )
-        _check_positive_integers(self, "steps", "record_every", "eval_every")
-        _check(bool(self.arms), "arms: expected at least one of tied, untied, untied@STEP")
-        for arm in self.arms:
-            at = untied_from(arm)
-            _check(
-                not at or (at < self.steps and at % self.record_every == 0),
-                f"arm {arm}: expected a multiple of record_every = {self.record_every} below steps = {self.steps}",
-            )
-        _check(len(set(self.arms)) == len(self.arms), f"arms = {','.join(self.arms)}: each may be named once")
-        _check(bool(self.seeds), "seeds: expected at least one")
-        for seed in self.seeds:
-            _check(
-                isinstance(seed, int) and 0 <= seed < SEEDS,
-                f"seed {seed!r}: expected an integer in 0...4294967295",
-            )
-        _check(len(set(self.seeds)) == len(self.seeds), "seeds: each may be named once")
+        self._check_run()
         self._check_sweep()
         _check(self.data in DATA_STREAMS, f"data = {self.data!r}: expected one of {', '.join(DATA_STREAMS)}")
-        _check(
-            self.steps % self.record_every == 0,
-            f"steps = {self.steps}: expected a multiple of record_every = {self.record_every}",
-        )
-        _check(
-            self.eval_every % self.record_every == 0,
-            f"eval_every = {self.eval_every}: expected a multiple of record_every = {self.record_every}",
-        )
-        _check(self.steps < 2**31, f"steps = {self.steps}: expected fewer than 2147483648")
 
     def _check_sweep(self) -> None:
         for name, values in self.sweep:
@@ -346,39 +389,83 @@ class Experiment:
         """The numbers of an arm's members: a setting's place times 2^32, and a seed."""
         return tuple(setting * SEEDS + seed for setting in range(len(self.settings)) for seed in self.seeds)
 
-    @property
-    def record_steps(self) -> range:
-        """Numbers of updates made at the records: 0, R, 2R, ..., T."""
-        return range(0, self.steps + 1, self.record_every)
+
+@dataclass(frozen=True)
+class TextExperiment(_Run):
+    """A language model of text, tied and untied: the paper's second experiment, or the next token.
+
+    Attributes:
+      name, claim, arms, seeds, record_every: as `Experiment` has them; each seed has its own order of the rows and its own
+        swaps and masks, shared by its arms.
+      task: "masked": BERT's masks; "causal": each token from those before it.
+      corpus: the text; None: the command line names it.
+      model: sizes. Masked: PyTorch's encoder, without positions. Causal: pre-norm, with rotary positions.
+      deviation: of the tables at the start.
+      steps: updates, a batch each.
+      eval_every: steps between two evaluations on the validation split, of distances and nearest neighbours too.
+      eval_batches: of the validation split, at most; a fixed random choice of them where there are more.
+      batch: rows of a batch.
+      length: tokens of a row at most, [CLS] and [SEP] included; of a causal model all rows are as long.
+      buckets: lengths that shorter rows of a masked model are padded to.
+      words: how many of the most frequent words are looked at.
+      duplicates: whether each of these words has a second id that half of its occurrences get, drawn afresh at each step.
+      data_seed: of the order of the rows, of swaps and masks, and of the random pairs of words.
+    """
+
+    name: str = "text-mlm"
+    claim: str = "A word and its duplicate draw together in every table; other pairs of words do not."
+    task: str = "masked"
+    corpus: Corpus | None = None
+    model: Transformer = Transformer(layers=3, heads=4, width=128, feedforward=512)
+    deviation: float = 0.3
+    optimiser: Optimiser = Optimiser(learning_rate=1e-4, weight_decay=0.01)
+    arms: tuple[str, ...] = ARMS
+    steps: int = 10_000
+    seeds: tuple[int, ...] = (42,)
+    record_every: int = 100
+    eval_every: int = 500
+    eval_batches: int = 100
+    batch: int = 128
+    length: int = 128
+    buckets: tuple[int, ...] = (16, 32, 64, 128)
+    words: int = 100
+    duplicates: bool = True
+    data_seed: int = 42
+
+    def __post_init__(self):
+        self._check_run()
+        _check(self.task in TASKS, f"task = {self.task!r}: expected one of {', '.join(TASKS)}")
+        _check(self.corpus is None or isinstance(self.corpus, Corpus), f"corpus = {self.corpus!r}: expected a Corpus or None")
+        _check(
+            isinstance(self.model, Transformer) and not self.model.independent_layers,
+            f"model = {self.model!r}: expected a Transformer; independent_layers is no choice of text",
+        )
+        _check(
+            self.task == "masked" or self.model.width // self.model.heads % 2 == 0,
+            f"heads = {self.model.heads}: expected width / heads to be even, for rotary positions",
+        )
+        _check_range(self, "deviation", 0, include_low=False)
+        _check_positive_integers(self, "eval_batches", "batch", "length", "words")
+        _check(self.length >= 4, f"length = {self.length}: expected at least 4")
+        _check(
+            all(isinstance(bucket, int) and bucket >= 4 for bucket in self.buckets),
+            f"buckets = {self.buckets}: expected lengths of at least 4",
+        )
+        _check(self.words >= 3, f"words = {self.words}: expected at least 3, for as many pairs of different ones")
+        _check(
+            isinstance(self.data_seed, int) and 0 <= self.data_seed < SEEDS,
+            f"data_seed = {self.data_seed!r}: expected an integer in 0...4294967295",
+        )
 
     @property
-    def eval_steps(self) -> tuple[int, ...]:
-        """Numbers of updates made at the exact evaluations: 0, E, 2E, ... and T."""
-        return (*range(0, self.steps, self.eval_every), self.steps)
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of pairs of words that are looked at, `words` of each."""
+        return ("duplicate", "random") if self.duplicates else ("random",)
 
-    def scaled(self, factor: float) -> "Experiment":
-        """The same over `factor` times as many steps, of untying too, to the nearest record and at least one.
-
-        The schedule of the learning rate stays what it is: a shorter run is the beginning of the longer one, up to where
-        its arms untie.
-
-        Raises:
-          UserError: where so few steps are left that two arms become one, or one unties at the end.
-        """
-
-        def scale(steps: int) -> int:
-            return self.record_every * max(1, round(min(steps * factor / self.record_every, 2**31)))
-
-        times = {arm: untied_from(arm) for arm in self.arms}
-        arms = tuple(f"untied@{scale(at)}" if at else arm for arm, at in times.items())
-        try:
-            return dataclasses.replace(self, steps=scale(self.steps), arms=arms)
-        except UserError as error:
-            raise UserError(f"{self.name} at scale {factor:g}: {error}; choose another --scale") from None
-
-    def as_dict(self) -> dict:
-        """Nested plain values, as `config.json` holds them."""
-        return dataclasses.asdict(self)
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The numbers of an arm's members: seeds."""
+        return self.seeds
 
 
 @dataclass(frozen=True)

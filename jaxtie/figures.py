@@ -5,44 +5,30 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
+from jaxtie import text_figures
 from jaxtie.comparison import EXCESS, abscissa, outcomes
 from jaxtie.config import UserError
 from jaxtie.portrait import animate, draw_portrait
-from jaxtie.results import RunFolder
-from jaxtie.style import ARM_COLOURS, FAILS, HOLDS, STYLE, save
+from jaxtie.results import RunFolder, is_text
+from jaxtie.style import ARM_COLOURS, FAILS, HOLDS, STYLE, curve, finish, save
 from jaxtie.tables import last_step, live_pairs, mean_interval, settings, swept, tables
 
 MOST_ROWS = 6  # of a figure, one for each combination of the settings that it does not draw
 
 
-def _curve(axes: Axes, values: xr.DataArray, colour: str, label: str) -> None:
-    """Mean over seeds with the 95 % confidence band of the mean, over the steps that were reached."""
-    steps, data = values[values.dims[-1]].values, values.transpose("seed", ...).values.astype(np.float64)
-    reached = np.isfinite(data).any(axis=0)
-    mean, half = mean_interval(data[:, reached])
-    axes.plot(steps[reached], mean, color=colour, label=label)
-    axes.fill_between(steps[reached], mean - half, mean + half, color=colour, alpha=0.25, linewidth=0)
-
-
-def _finish(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend) -> None:
-    axes.set(title=title, xlabel="step", ylabel=ylabel, xlim=(0, steps[-1]))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.legend(**legend)
-
-
 def draw_accuracy(axes: Axes, results: xr.Dataset) -> None:
     """Exact validation accuracy of every arm, and the best reachable."""
     for colour, arm in zip(ARM_COLOURS, results["arm"].values, strict=False):
-        _curve(axes, results["valid_accuracy"].sel(arm=arm), colour, str(arm))
+        curve(axes, results["valid_accuracy"].sel(arm=arm), colour, str(arm))
     best = float(results["best_accuracy"].sel(split="valid"))
     axes.axhline(best, color="black", linestyle="--", linewidth=1, label=f"best reachable, {best:.3g}")
     axes.set_ylim(0, 1)
-    _finish(axes, "validation accuracy", "accuracy", results["eval_step"].values, loc="lower right")
+    finish(axes, "validation accuracy", "accuracy", results["eval_step"].values, loc="lower right")
 
 
 def draw_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
@@ -50,14 +36,14 @@ def draw_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title:
     for pair in live_pairs(results):
         holds = abs(float(results["theory_log_odds"].sel(pair=pair))) < 1e-12
         first, second = pair.split("-")
-        _curve(
+        curve(
             axes,
             results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second),
             HOLDS if holds else FAILS,
             f"{first}–{second} (DH {'holds' if holds else 'fails'})",
         )
     axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, where the curves fit
-    _finish(axes, title, "Euclidean distance", results["step"].values)
+    finish(axes, title, "Euclidean distance", results["step"].values)
 
 
 def draw_every_seed(axes: Axes, results: xr.Dataset) -> None:
@@ -72,7 +58,7 @@ def draw_every_seed(axes: Axes, results: xr.Dataset) -> None:
     best = float(results["best_loss"].sel(split="train"))
     axes.axhline(best, color="black", linestyle="--", linewidth=1, label=f"best reachable, {best:.3g}")
     axes.set_ylim(best - 0.05, 1.6)
-    _finish(axes, "every seed's training loss", "loss, nat", steps, loc="upper right", ncols=3, fontsize=8)
+    finish(axes, "every seed's training loss", "loss, nat", steps, loc="upper right", ncols=3, fontsize=8)
 
 
 def draw_distribution(axes: Axes, results: xr.Dataset) -> None:
@@ -96,6 +82,8 @@ def draw_distribution(axes: Axes, results: xr.Dataset) -> None:
 
 def _panels(results: xr.Dataset) -> dict[str, tuple]:
     """File name -> (function, arguments): the paper's figures, for the arms that were run."""
+    if is_text(results):
+        return text_figures.panels(results)
     panels = {"accuracy": (draw_accuracy,)}
     for arm in map(str, results["arm"].values):
         for label, table in tables(results, arm).items():
@@ -144,8 +132,12 @@ def draw_sweep(results: xr.Dataset, name: str) -> dict[str, Figure]:
     for figure, _ in figures.values():
         figure.suptitle(title, size=10, parse_math=False)
     return {what: figure for what, (figure, _) in figures.items()}
+
+
 def captions(results: xr.Dataset) -> dict[str, str]:
     """File name -> what a figure of a run shows, in words, for a page and for those who do not see it."""
+    if is_text(results):
+        return text_figures.captions(results)
     arms = ", ".join(map(str, results["arm"].values))
     if names := swept(results):
         end, spread = f"at the end, {arms}", "mean with its 95 % interval and a faint point a seed"
@@ -198,15 +190,25 @@ def draw(results: xr.Dataset, folder: Path) -> list[Path]:
         for axes, (function, *arguments) in zip(grid.flat, panels.values(), strict=False):
             function(axes, results, *arguments)
         title = f"{results.attrs['experiment']}: {results.sizes['seed']} seeds, mean and 95 % confidence band"
+        if is_text(results):
+            title = text_figures.title(results)
         figure.suptitle(title, parse_math=False)
         written.append(save(figure, folder, "overview"))
-        written.append(save(draw_portrait(results), folder, "portrait"))
+        if not is_text(results):
+            written.append(save(draw_portrait(results), folder, "portrait"))
     return written
 
 
 def write_csv(results: xr.Dataset, folder: Path) -> list[Path]:
-    """Tidy CSV, one row an observation: `steps.csv`, `evaluations.csv`, `tables.csv`."""
+    """Tidy CSV, one row an observation: `steps.csv`, `evaluations.csv`, and `tables.csv` or, of text, `distances.csv`."""
+    frames = text_figures.frames(results) if is_text(results) else _frames(results)
     folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in frames.items():
+        frame.to_csv(folder / f"{name}.csv")
+    return [folder / f"{name}.csv" for name in frames]
+
+
+def _frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
     steps = results[["loss", "accuracy"]].to_dataframe()
     symbols = [str(symbol) for symbol in results["symbol"].values]
     for table in ("input", "output"):
@@ -218,14 +220,11 @@ def write_csv(results: xr.Dataset, folder: Path) -> list[Path]:
     for pair in map(str, results["pair"].values):
         for name in ("log_odds", "log_odds_deviation"):
             evaluations[f"{name}_{pair.replace('-', '_')}"] = results[name].sel(pair=pair).values.ravel()
-    frames = {
+    return {
         "steps": steps,
         "evaluations": evaluations,
         "tables": results[["input_table", "output_table"]].to_dataframe(),
     }
-    for name, frame in frames.items():
-        frame.to_csv(folder / f"{name}.csv")
-    return [folder / f"{name}.csv" for name in frames]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -236,6 +235,8 @@ def main(arguments: list[str] | None = None) -> int:
         options = parse_figures(sys.argv[1:] if arguments is None else arguments)
         folder = RunFolder(options.folder)
         results = folder.load()
+        if options.animate and is_text(results):
+            raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
         written = draw(results, folder.figures)
         if options.animate:
             written.append(animate(results, folder.figures))

@@ -20,7 +20,7 @@ from jaxtie.config import UserError
 from jaxtie.results import RunFolder
 from jaxtie.tables import Table
 
-WAITING, FAILED = "to come", "failed"
+WAITING, FAILED, SKIPPED = "to come", "failed", "skipped, no text given"
 MARK = '<meta name="generator" content="jaxtie'
 SHOWN = ("overview", "portrait", "initial_loss")  # the others repeat the overview, panel by panel
 INITIAL_LOSS = "Initial loss over the width: measured (dots), both estimates (lines), log n (dashed); below, where each fails"
@@ -93,13 +93,17 @@ class Section:
 def _facts(config: dict) -> dict[str, str]:
     """What to know of a run beside its results."""
     experiment, arms = config.get("experiment", {}), config.get("arms", {})
-    rates = [f"{arm} {times['seed_steps_per_second']:,.0f}" for arm, times in arms.items()]
+    rates = lambda name: ", ".join(f"{arm} {times[name]:,.0f}" for arm, times in arms.items() if name in times)
+    text = config.get("text", {}).get("report")
     facts = {
         "command": config.get("command", ""),
         "seeds": f"{len(experiment.get('seeds', ())):,}",
         "steps": f"{experiment['steps']:,}" if "steps" in experiment else "",
         "device": f"{config['workers']} × {config['device']}" if "device" in config else "",
-        "seed-steps a second": ", ".join(rates),
+        "text": f"{sum(text['tokens'].values()):,} tokens, vocabulary {text['vocabulary']:,}" if text else "",
+        "tokens a second": rates("tokens_per_second"),
+        "parameters": rates("parameters"),
+        "seed-steps a second": rates("seed_steps_per_second"),
         "versions": ", ".join(f"{name} {number}" for name, number in config.get("versions", {}).items()),
     }
     return {label: text for label, text in facts.items() if text}

@@ -21,7 +21,7 @@ import h5netcdf
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import SEEDS, Experiment, InitialLoss, UserError
+from jaxtie.config import SEEDS, Experiment, InitialLoss, TextExperiment, UserError
 
 LOCK = ".lock"
 
@@ -54,6 +54,46 @@ CONSTANTS = (
     "conditional_divergence",
     "conditional_log_ratio",
 )
+
+
+TRAINED = {name: VARIABLES[name] for name in ("loss", "accuracy")}
+PAIRS = ("eval_step", "kind", "pair")
+PROBES, NEIGHBOURS = 8, 5  # words whose nearest neighbours are looked up, and how many of these
+NEAREST = ("eval_step", "probe", "rank")
+TEXT_VARIABLES = TRAINED | {
+    "valid_loss": (("eval_step",), "nat", "loss on the validation split, the same rows and masks each time"),
+    "valid_accuracy": (("eval_step",), "1", "accuracy on the validation split"),
+    "perplexity": (("eval_step",), "1", "exp(valid_loss)"),
+    "input_distance": (PAIRS, "1", "Euclidean distance between the rows of a pair of words in the input embedding"),
+    "output_distance": (PAIRS, "1", "Euclidean distance between the rows of a pair of words in the output embedding"),
+    "input_neighbour": (NEAREST, "1", "number of the token whose row in the input embedding is nearest, then next, ..."),
+    "output_neighbour": (NEAREST, "1", "number of the token whose row in the output embedding is nearest, then next, ..."),
+}
+TEXT_CONSTANTS = ("first_word", "second_word", "token", "scheduled_learning_rate")
+
+
+class Schema(NamedTuple):
+    """What the results of a kind of experiment hold, beside `diverged_at`.
+
+    Attributes:
+      variables: each member's own: name -> (dimensions after arm, swept settings and seed; units; what it is).
+      constants: names of what no member owns.
+    """
+
+    variables: dict[str, tuple[tuple[str, ...], str, str]]
+    constants: tuple[str, ...]
+
+    @classmethod
+    def of(cls, experiment: Experiment | TextExperiment) -> "Schema":
+        return TEXT if isinstance(experiment, TextExperiment) else EXOR
+
+
+EXOR, TEXT = Schema(VARIABLES, CONSTANTS), Schema(TEXT_VARIABLES, TEXT_CONSTANTS)
+
+
+def is_text(results: xr.Dataset) -> bool:
+    """Whether the results are of a language model of text, and not of EXor."""
+    return "task" in results.attrs
 
 
 @contextmanager
@@ -128,7 +168,7 @@ class RunFolder:
             raise UserError(f"{self._config}: cannot be read as a run's configuration ({error}); remove it") from error
         return config
 
-    def differences(self, experiment: Experiment | InitialLoss, config: dict) -> list[str]:
+    def differences(self, experiment: Experiment | TextExperiment | InitialLoss, config: dict) -> list[str]:
         """Names of the fields in which the folder's run differs from `experiment`; its claim does not matter."""
         plain = lambda each: json.loads(json.dumps(each.as_dict()))
         new, old = plain(experiment), plain(type(experiment)()) | config["experiment"]  # which may not know every field yet
@@ -224,7 +264,7 @@ class RunFolder:
                 members = results.sel(arm=arm).isel(dict(zip(swept, place)) | {"seed": slice(start, start + 32)})
                 shape = results.sizes["step"], members.sizes["seed"]
                 records = {"diverged_at": np.broadcast_to(members["diverged_at"].values, shape)}
-                for name, (dimensions, _, _) in VARIABLES.items():
+                for name, (dimensions, _, _) in (TEXT if is_text(results) else EXOR).variables.items():
                     values = np.moveaxis(members[name].values, 1, 0)
                     if dimensions[0] != "step":
                         at_evaluations, values = values, np.zeros((shape[0], *values.shape[1:]), values.dtype)
@@ -232,7 +272,7 @@ class RunFolder:
                     records[name] = values
                 self.append(str(arm), 0, setting * SEEDS + members["seed"].values, records)
 
-    def assemble(self, experiment: Experiment, attributes: dict, constants: dict[str, xr.DataArray]) -> None:
+    def assemble(self, experiment: Experiment | TextExperiment, attributes: dict, constants: dict[str, xr.DataArray]) -> None:
         """Make `results.nc` of what was recorded, some members at a time; what was not reached is NaN.
 
         Args:
@@ -272,26 +312,44 @@ class RunFolder:
             raise UserError(f"{self.path}: holds no results.nc; give the folder of a run") from error
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{self.results}: cannot be read ({error}); run again with --overwrite") from error
-        if missing := [name for name in (*VARIABLES, *CONSTANTS, "diverged_at") if name not in results]:
+        variables, constants = TEXT if is_text(results) else EXOR
+        if missing := [name for name in (*variables, *constants, "diverged_at") if name not in results]:
             raise UserError(
                 f"{self.results}: lacks {', '.join(missing)}, so another version wrote it; run again with --overwrite"
             )
         return results
 
 
-def _skeleton(experiment: Experiment, attributes: dict, constants: dict[str, xr.DataArray]) -> xr.Dataset:
+def labels_of(experiment: Experiment | TextExperiment) -> dict:
+    """Name -> labels of every dimension that a member's variables have."""
+    steps = {"step": experiment.record_steps, "eval_step": experiment.eval_steps}
+    if isinstance(experiment, TextExperiment):
+        probes = np.arange(min(PROBES, experiment.words))
+        return steps | {
+            "kind": list(experiment.kinds),
+            "pair": np.arange(experiment.words),
+            "probe": probes * (experiment.words // len(probes)),
+            "rank": np.arange(NEIGHBOURS),
+        }
     symbols = list(experiment.process.symbols)
-    coordinates = {
-        "arm": list(experiment.arms),
-        **{name: np.array(values, np.float64) for name, values in experiment.sweep},
-        "seed": np.array(experiment.seeds, np.int64),
-        "step": np.array(experiment.record_steps, np.int64),
-        "eval_step": np.array(experiment.eval_steps, np.int64),
-        "table_step": np.array(experiment.eval_steps, np.int64),
+    return steps | {
+        "table_step": experiment.eval_steps,
         "symbol": symbols,
         "symbol2": symbols,
         "pair": list(experiment.process.pairs),
         "dim": np.arange(experiment.model.width),
+    }
+
+
+def _skeleton(experiment: Experiment | TextExperiment, attributes: dict, constants: dict[str, xr.DataArray]) -> xr.Dataset:
+    coordinates = {
+        "arm": list(experiment.arms),
+        **{name: np.array(values, np.float64) for name, values in experiment.sweep},
+        "seed": np.array(experiment.seeds, np.int64),
+        **{
+            name: np.array(labels, np.int64) if name.endswith("step") else labels
+            for name, labels in labels_of(experiment).items()
+        },
     }
     dataset = xr.Dataset(constants, coordinates, attributes)
     dimensions = _member_dimensions(experiment)
@@ -300,18 +358,18 @@ def _skeleton(experiment: Experiment, attributes: dict, constants: dict[str, xr.
         dims=dimensions,
         attrs={"units": "step", "long_name": "step at which the member stopped being finite; -1: never"},
     )
-    for name in ("step", "eval_step", "table_step"):
+    for name in [name for name in coordinates if name.endswith("step")]:
         dataset[name].attrs = {"units": "1", "long_name": "number of updates made"}
     return dataset
 
 
-def _member_dimensions(experiment: Experiment) -> tuple[str, ...]:
+def _member_dimensions(experiment: Experiment | TextExperiment) -> tuple[str, ...]:
     return ("arm", *(name for name, _ in experiment.sweep), "seed")
 
 
-def _create_variables(file: h5netcdf.File, experiment: Experiment) -> None:
+def _create_variables(file: h5netcdf.File, experiment: Experiment | TextExperiment) -> None:
     of_members = _member_dimensions(experiment)
-    for name, (dimensions, units, long_name) in VARIABLES.items():
+    for name, (dimensions, units, long_name) in Schema.of(experiment).variables.items():
         dimensions = (*of_members, *dimensions)
         sizes = [len(file.dimensions[dimension]) for dimension in dimensions]
         chunks = (*[1] * (len(of_members) - 1), min(len(experiment.seeds), 16), *sizes[len(of_members) :])
@@ -345,7 +403,7 @@ def _joined(parts: list[tuple[_Part, dict]]) -> Iterator[tuple[np.ndarray, int, 
 
 def _fill(
     file: h5netcdf.File,
-    experiment: Experiment,
+    experiment: Experiment | TextExperiment,
     arm: str,
     setting: tuple[int, ...],
     first_record: int,
@@ -363,7 +421,7 @@ def _fill(
     if len(members) == members[-1] - members[0] + 1:  # a slice is much faster
         members = slice(members[0], members[-1] + 1)
     file["diverged_at"][(*start, members)] = records["diverged_at"][-1][order]
-    for name, (dimensions, _, _) in VARIABLES.items():
+    for name, (dimensions, _, _) in Schema.of(experiment).variables.items():
         values = np.moveaxis(records[name], 0, 1)[order]  # (seeds, records, ...)
         if dimensions[0] == "step":
             file[name][(*start, members, slice(first_record, first_record + len(steps)))] = values
@@ -372,16 +430,9 @@ def _fill(
             file[name][(*start, members, slice(first, first + evaluated.sum()))] = values[:, evaluated]
 
 
-def size_in_bytes(experiment: Experiment) -> int:
+def size_in_bytes(experiment: Experiment | TextExperiment) -> int:
     """Of all records of a run, before compression."""
-    lengths = {
-        "step": len(experiment.record_steps),
-        "eval_step": len(experiment.eval_steps),
-        "table_step": len(experiment.eval_steps),
-        "symbol": len(experiment.process.symbols),
-        "symbol2": len(experiment.process.symbols),
-        "pair": len(experiment.process.pairs),
-        "dim": experiment.model.width,
-    }
-    values = sum(math.prod(lengths[name] for name in dimensions) for dimensions, _, _ in VARIABLES.values())
+    lengths = {name: len(labels) for name, labels in labels_of(experiment).items()}
+    of_member = Schema.of(experiment).variables.values()
+    values = sum(math.prod(lengths[name] for name in dimensions) for dimensions, _, _ in of_member)
     return 4 * values * len(experiment.members) * len(experiment.arms)

@@ -20,8 +20,8 @@ import numpy as np
 
 import jaxtie
 from jaxtie import theory
-from jaxtie.cli import RunOptions, parse_run, refuse_other_than
-from jaxtie.config import Experiment, InitialLoss, Transformer, UserError, cache_folder
+from jaxtie.cli import TEXT_OPTIONS, RunOptions, parse_run, refuse_other_than
+from jaxtie.config import Corpus, Experiment, InitialLoss, TextExperiment, Transformer, UserError, cache_folder
 from jaxtie.results import RunFolder
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
@@ -37,7 +37,10 @@ class Outcome(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
-def load_experiment(path: Path) -> Experiment | InitialLoss:
+AnyExperiment = Experiment | TextExperiment | InitialLoss
+
+
+def load_experiment(path: Path) -> AnyExperiment:
     """Execute an experiment file and take its `experiment`.
 
     Raises:
@@ -57,12 +60,12 @@ def load_experiment(path: Path) -> Experiment | InitialLoss:
         text = " ".join(str(error).split())
         raise UserError(f"{where}: {text if isinstance(error, UserError) else f'{type(error).__name__}: {text}'}") from None
     experiment = getattr(module, "experiment", None)
-    if not isinstance(experiment, Experiment | InitialLoss):
+    if not isinstance(experiment, AnyExperiment):
         raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
     return experiment
 
 
-def resolve(options: RunOptions) -> Experiment | InitialLoss:
+def resolve(options: RunOptions) -> AnyExperiment:
     """The experiment of the options, with what they change."""
     experiment = load_experiment(options.experiment) if options.experiment else Experiment()
     if isinstance(experiment, InitialLoss):
@@ -73,6 +76,11 @@ def resolve(options: RunOptions) -> Experiment | InitialLoss:
             useful = {"experiment", "seeds", "out", "overwrite", "quiet"}
             refuse_other_than(useful, options, f"no option of {experiment.name}, which trains nothing")
         return dataclasses.replace(experiment, seeds=seeds)
+    if isinstance(experiment, TextExperiment):
+        return resolve_text(experiment, options)
+    if not options.all:
+        useful = {field.name for field in dataclasses.fields(RunOptions)} - set(TEXT_OPTIONS)
+        refuse_other_than(useful, options, f"no option of {experiment.name}, which reads no text")
     if options.independent_layers and not isinstance(experiment.model, Transformer):
         kind = type(experiment.model).__name__
         raise UserError(f"--independent-layers: expected a transformer; the layers of this {kind} are independent already")
@@ -90,6 +98,34 @@ def resolve(options: RunOptions) -> Experiment | InitialLoss:
         **given({name: getattr(options, name) for name in own}),
     )
     return experiment.scaled(options.scale) if options.scale else experiment
+
+
+def resolve_text(experiment: TextExperiment, options: RunOptions) -> TextExperiment:
+    """An experiment of text with what the options change: its corpus too, unless they name none."""
+    own = ("steps", "arms", "record_every", "eval_every", "data_seed")
+    if not options.all:
+        useful = {*own, *TEXT_OPTIONS, *"experiment seeds scale out checkpoint_every overwrite dry_run quiet".split()}
+        refuse_other_than(useful, options, f"no option of {experiment.name}, which is of text")
+    corpus = {"field": options.tfds_field, "vocab": options.vocab and str(options.vocab), "vocab_size": options.vocab_size}
+    corpus |= {"split_seed": options.data_seed, "tfds": options.tfds, "paths": tuple(map(str, options.text))}
+    corpus = {name: value for name, value in corpus.items() if value not in (None, ())}
+    if options.tfds_field and not options.tfds:
+        raise UserError("--tfds-field: expected with --tfds only")
+    if corpus.keys() & {"tfds", "paths"}:
+        corpus = Corpus(**corpus)
+    elif experiment.corpus:
+        corpus = dataclasses.replace(experiment.corpus, **corpus)
+    else:
+        raise NoText(f"{experiment.name}: needs a text; give files or folders by --text PATH, or a data set by --tfds NAME")
+    given = {name: value for name in own if (value := getattr(options, name)) is not None}
+    seeds = options.seeds or experiment.seeds
+    given["seeds"] = seeds[: len(experiment.seeds)] if options.all else seeds
+    experiment = dataclasses.replace(experiment, corpus=corpus, **given)
+    return experiment.scaled(options.scale) if options.scale else experiment
+
+
+class NoText(UserError):
+    """An experiment of text was given none."""
 
 
 def list_experiments(folder: Path) -> Iterator[str]:
@@ -158,7 +194,7 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
     import jax
 
     from jaxtie import checkpoint, sweep
-    from jaxtie.progress import Progress
+    from jaxtie.progress import Progress, add_times
 
     block = sweep.block_size(jax.local_devices()[0].platform, experiment.model)
     own = processes.share(experiment.members, block)
@@ -188,6 +224,7 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
             quiet = options.quiet or not processes.leads
             with Progress(phase.arm, experiment.steps, len(experiment.members), best_losses, quiet=quiet) as progress:
                 if phase.tied not in programs:
+                    progress.say("compiling")
                     programs[phase.tied] = sweep.compile_program(experiment, workers, tied=phase.tied)
                 compiled, seed_steps, latest = time.monotonic(), before, {}
                 todo = tuple(member for member in own if steps.get(member, -1) < phase.until)
@@ -205,37 +242,63 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
                         checkpoints.save(standing | {phase.name: now}, config)
             if latest:
                 standing[phase.name] = sweep.merge(standing.get(phase.name), *latest.values())
-                _add_times(config["arms"].setdefault(phase.arm, {}), experiment, began, compiled, seed_steps - before)
+                times = config["arms"].setdefault(phase.arm, {})
+                add_times(times, len(experiment.members), began, compiled, seed_steps - before)
         if processes.leads:
             checkpoints.save(standing, config)
     return not stopped
 
 
-def _add_times(times: dict, experiment: Experiment, began: float, compiled: float, seed_steps: int) -> None:
-    """What the training of an arm took, added to what earlier sittings took."""
-    times["compile_seconds"] = round(times.get("compile_seconds", 0) + compiled - began, 2)
-    times["train_seconds"] = seconds = round(times.get("train_seconds", 0) + time.monotonic() - compiled, 2)
-    times["seed_steps"] = times.get("seed_steps", 0) + seed_steps
-    times["seed_steps_per_second"] = round(times["seed_steps"] / seconds, 1)
-    times["steps_per_second"] = round(times["seed_steps"] / len(experiment.members) / seconds, 1)
+def load_text(experiment: TextExperiment, options: RunOptions, earlier: dict | None) -> Any:
+    """The text, prepared and, for a folder that holds a run, still what it was; `jaxtie.text_training.Material`."""
+    from jaxtie import text_training
+
+    say = lambda line: None if options.quiet else print(f"jaxtie: {line}", file=sys.stderr, flush=True)
+    material = text_training.load(experiment, say)
+    if earlier and earlier.get("text", {}).get("key", material.text.key) != material.text.key:
+        raise UserError("the text or its vocabulary is not what the run in the folder began with; choose another --out")
+    say(str(material.text.report).replace("\n", "\njaxtie: "))
+    return material
 
 
-def assemble(experiment: Experiment, folder: RunFolder, config: dict) -> None:
-    """Write `results.nc` from what was recorded."""
+def train_text(experiment: TextExperiment, material: Any, folder: RunFolder, config: dict, options: RunOptions) -> bool:
+    """Train every arm into the folder, from its checkpoint on; returns whether it came to the end."""
+    import jax
+
+    from jaxtie import checkpoint, text_training
+
+    device = jax.local_devices()[0]
+    name, count = describe(device), text_training.make_mesh(experiment.batch, jax.local_devices()).size
+    text = {"key": material.text.key, "report": dataclasses.asdict(material.text.report)}
+    workers = cores() if device.platform == "cpu" and count == 1 else count
+    config |= {"device": name, "workers": workers, "devices": count, "text": text}
+    report = lambda line: print(f"jaxtie: {line}; going on without it", file=sys.stderr)
+    with stop_signals() as stopped, checkpoint.opened(folder.checkpoints) as checkpoints:
+        return text_training.train_into(
+            folder, experiment, material, config, checkpoints, stopped, checkpoint_every=options.checkpoint_every,
+            quiet=options.quiet, report=report,
+        )  # fmt: skip
+
+
+def assemble(experiment: Experiment | TextExperiment, folder: RunFolder, config: dict, material: Any = None) -> None:
+    """Write `results.nc` from what was recorded; `material` is what `load_text` gave."""
+    common = {"experiment": experiment.name, "claim": experiment.claim, "command": config["command"]}
+    common |= {f"version_{name}": number for name, number in config["versions"].items()}
+    if isinstance(experiment, TextExperiment):
+        from jaxtie import text_training
+
+        attributes = common | text_training.attributes(experiment, material)
+        return folder.assemble(experiment, attributes, text_training.constants(experiment, material))
     import xarray as xr
 
     settings = [constants(setting) for setting in experiment.settings]
     for name, values in reversed(experiment.sweep):  # the last name's values run fastest
         index = xr.DataArray(list(values), dims=name, name=name)
         settings = [xr.concat(settings[i : i + len(values)], index) for i in range(0, len(settings), len(values))]
-    attributes = {
-        "experiment": experiment.name,
-        "claim": experiment.claim,
-        "command": config["command"],
+    attributes = common | {
         "process": f"EXor, {experiment.process.length} bits; "
         + ", ".join(f"p({pair}) = {p[0]:g}, {p[1]:g}" for pair, p in experiment.process.pairs.items()),
         "model": repr(experiment.model),
-        **{f"version_{name}": number for name, number in config["versions"].items()},
     }
     folder.assemble(experiment, attributes, settings[0].data_vars)
 
@@ -280,7 +343,7 @@ def show(*tables: Any) -> None:
         Console(width=width, markup=False, emoji=False).print(table)  # a name is what it is
 
 
-def present(experiment: Experiment | InitialLoss, folder: RunFolder, outcome: Outcome) -> int:
+def present(experiment: AnyExperiment, folder: RunFolder, outcome: Outcome) -> int:
     """The summary of what came out, on standard output; returns the exit status."""
     from jaxtie import summary
 
@@ -314,6 +377,24 @@ def plan(experiment: Experiment) -> None:
     print(f"time      {minutes:,.1f} min on {len(workers)} x {describe(workers[0])}, as measured just now")
     print(f"memory    {memory / 2**20:,.1f} MiB on the devices")
     print(f"disk      {disk / 2**20:,.1f} MiB at most, half of it until the end only")
+
+
+def plan_text(experiment: TextExperiment, options: RunOptions) -> None:
+    """What a run of text would take; its corpus is prepared, as any run would."""
+    jax = start_jax()
+    from jaxtie import results, text_training
+
+    material = load_text(experiment, options, None)
+    found, arms = text_training.plan(experiment, material), ", ".join(experiment.arms)
+    count = len(experiment.seeds) * len(experiment.arms)
+    print(f"members   {count:,}: {len(experiment.seeds):,} seeds x {arms}, {experiment.steps:,} steps")
+    device = describe(jax.local_devices()[0])
+    print(
+        f"time      {found.seconds / 60:,.1f} min at {found.tokens_per_second:,.0f} tokens/s on {found.devices} x {device}, "
+        "as measured just now"
+    )
+    print(f"memory    {found.bytes / 2**20:,.1f} MiB on each device")
+    print(f"disk      {2 * results.size_in_bytes(experiment) / 2**20:,.1f} MiB of records at most, and three checkpoints")
 
 
 def one_line(error: UserError | OSError) -> str:
@@ -362,9 +443,7 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
     return status
 
 
-def run_one(
-    experiment: Experiment | InitialLoss, folder: RunFolder, options: RunOptions, arguments: Sequence[str]
-) -> Outcome:
+def run_one(experiment: AnyExperiment, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> Outcome:
     """Train or measure into the folder, whichever the experiment is."""
     run = measure_initial_loss if isinstance(experiment, InitialLoss) else lead
     return run(experiment, folder, options, arguments)
@@ -386,7 +465,7 @@ def run_all(options: RunOptions, arguments: Sequence[str]) -> int:
     report.check(page)
     began, status, owners = time.monotonic(), 0, {}
     sections = [report.Section(str(path), path.stem) for path in paths]
-    todo: list[tuple[report.Section, Experiment | InitialLoss]] = []
+    todo: list[tuple[report.Section, AnyExperiment]] = []
 
     @contextlib.contextmanager
     def noted(section: report.Section) -> Iterator[None]:
@@ -394,6 +473,9 @@ def run_all(options: RunOptions, arguments: Sequence[str]) -> int:
         nonlocal status
         try:
             yield
+        except NoText as error:
+            section.status = report.SKIPPED
+            print(f"jaxtie: skipped, {error}", file=sys.stderr)
         except (UserError, OSError) as error:
             section.status, section.error, status = report.FAILED, one_line(error), status or 2
             print(f"jaxtie: {section.error}", file=sys.stderr)
@@ -476,7 +558,11 @@ def extends(experiment: Experiment, earlier: dict, differences: Sequence[str]) -
 
 
 def lead(
-    experiment: Experiment, folder: RunFolder, options: RunOptions, arguments: Sequence[str], processes: Any = None
+    experiment: Experiment | TextExperiment,
+    folder: RunFolder,
+    options: RunOptions,
+    arguments: Sequence[str],
+    processes: Any = None,
 ) -> Outcome:
     """Do what the folder's state asks for; `processes` is None where there is only this one."""
     earlier = None if options.overwrite else folder.config()
@@ -491,7 +577,10 @@ def lead(
     if processes:
         processes.broadcast({"trains": np.bool(trains)})
     if options.dry_run:
-        plan(experiment)
+        if isinstance(experiment, TextExperiment):
+            plan_text(experiment, options)
+        else:
+            plan(experiment)
         return Outcome.PLANNED
     if not trains:
         return Outcome.BEFORE
@@ -507,6 +596,7 @@ def lead(
     from jaxtie import figures, results, summary
     from jaxtie.processes import Processes
 
+    material = load_text(experiment, options, earlier) if isinstance(experiment, TextExperiment) else None
     began = time.monotonic() - config["wall_seconds"]
     with folder.locked():
         folder.check_space(2 * results.size_in_bytes(experiment))
@@ -515,8 +605,11 @@ def lead(
         elif finished:
             folder.unpack()  # before the folder says that it is not finished: killed here, it is extended again
         folder.write_config(config)
-        finished = train(experiment, folder, config, options, processes or Processes())
-        assemble(experiment, folder, config)
+        if material:
+            finished = train_text(experiment, material, folder, config, options)
+        else:
+            finished = train(experiment, folder, config, options, processes or Processes())
+        assemble(experiment, folder, config, material)
         config["wall_seconds"] = round(time.monotonic() - began, 2)
         folder.write_config(config)
         if not finished:

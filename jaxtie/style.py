@@ -1,4 +1,4 @@
-"""What all figures share: colours, proportions, files. Imports no jax."""
+"""What all figures share: colours, proportions, curves, files. Imports no jax."""
 
 from pathlib import Path
 
@@ -7,7 +7,13 @@ import matplotlib
 matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from jaxtie.tables import mean_interval
 
 ARM_COLOURS = ("#d1495b", "#00798c", "#edae49", "#66588f", "#3d3d3d")
 FAILS, HOLDS = "#b5179e", "#2a9d5c"  # pairs for which the distributional hypothesis fails, holds
@@ -23,6 +29,23 @@ STYLE = {
     "lines.linewidth": 1.6,
     "pdf.fonttype": 42,
 }
+
+
+def curve(axes: Axes, values: xr.DataArray, colour: str, label: str, over: str = "seed") -> None:
+    """Mean over seeds, or pairs, with its 95 % confidence band, over the steps that were reached."""
+    (along,) = (name for name in values.dims if name != over)
+    steps, data = values[along].values, values.transpose(over, along).values.astype(np.float64)
+    reached = np.isfinite(data).any(axis=0)
+    mean, half = mean_interval(data[:, reached])
+    axes.plot(steps[reached], mean, color=colour, label=label)
+    axes.fill_between(steps[reached], mean - half, mean + half, color=colour, alpha=0.25, linewidth=0)
+
+
+def finish(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend) -> None:
+    """Titles, and an axis of steps."""
+    axes.set(title=title, xlabel="step", ylabel=ylabel, xlim=(0, steps[-1]))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.legend(**legend)
 
 
 def save(figure: Figure, folder: Path, name: str) -> Path:

@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from jaxtie import text_summary
 from jaxtie.comparison import correlation_table, sweep_table, untying_table
+from jaxtie.results import is_text
 from jaxtie.tables import Table, distance_rows, interval, last_step, live_pairs, number, quantiles, swept, tables, targets
 
 SOLVED = 0.05  # nat above the best reachable loss
@@ -133,6 +135,8 @@ def seed_table(results: xr.Dataset) -> Table:
 
 def shown_tables(results: xr.Dataset) -> list[Table]:
     """What a run shows at its end."""
+    if is_text(results):
+        return text_summary.every_table(results)[:2]
     if swept(results):
         return [table for table in (sweep_table(results), correlation_table(results)) if table.rows]
     untying = [table for table in [untying_table(results)] if table.rows]
@@ -141,6 +145,8 @@ def shown_tables(results: xr.Dataset) -> list[Table]:
 
 def every_table(results: xr.Dataset) -> list[Table]:
     """All tables of a run."""
+    if is_text(results):
+        return text_summary.every_table(results)
     return shown_tables(results) + ([] if swept(results) else [seed_table(results)])
 
 

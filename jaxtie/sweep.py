@@ -40,7 +40,7 @@ def build_model(config: Body, *, tied: bool) -> MaskedLM:
     """The model of an experiment."""
     match config:
         case Transformer():
-            body = transformer.Transformer(config.layers, config.heads, config.feedforward, config.independent_layers)
+            body = transformer.Transformer(**dataclasses.asdict(config))
         case LSTM():
             body = lstm.LSTM(config.layers, config.hidden)
         case Mixer():
@@ -268,9 +268,9 @@ def untie(experiment: Experiment, members: Members) -> Members:
     """Tied members, untied where they stand."""
     seeds, settings = np.zeros(1, np.uint32), jax.tree.map(lambda x: x[:1], stack_settings(experiment))
     like = jax.eval_shape(jax.vmap(make_member(experiment, tied=True).start), seeds, settings)[0]
-    state = _unflatten(like, members.states)
+    state = unflatten(like, members.states)
     params, opt_state = embedding.untie(state.params, state.opt_state)
-    return members._replace(states=_flatten(state._replace(params=params, opt_state=opt_state)))
+    return members._replace(states=flatten(state._replace(params=params, opt_state=opt_state)))
 
 
 class Piece(NamedTuple):
@@ -333,7 +333,7 @@ def run(
 
     def piece(block: _Block, first_record: int, step: int, states: train.State, records: Records) -> Piece:
         take = lambda x: x[: len(block.numbers)]
-        states = _flatten(jax.tree.map(take, states))
+        states = flatten(jax.tree.map(take, states))
         steps = np.full(len(block.numbers), step, np.int64)
         records = {name: value[:, : len(block.numbers)] for name, value in records.items()}
         return Piece(first_record, records, Members(block.numbers, steps, take(block.streams), states))
@@ -346,7 +346,7 @@ def run(
         for step in np.unique(members.steps[wanted & (members.steps < until)]):
             for indices in _blocks(np.flatnonzero(wanted & (members.steps == step)), program.block):
                 own, device = jax.tree.map(lambda x, i=indices: x[i], members), next(devices)
-                states = jax.tree.map(pad, _unflatten(program.states, own.states))
+                states = jax.tree.map(pad, unflatten(program.states, own.states))
                 placed = jax.device_put((settings_of(own.numbers), states), device)
                 todo.append(_Block(own.numbers, int(step), pad(own.streams), *placed, device))
     known = set() if members is None else set(members.numbers.tolist())
@@ -388,12 +388,12 @@ def _blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
     return (values[i : i + size] for i in range(0, len(values), size))
 
 
-def _flatten(states: train.State) -> dict[str, np.ndarray]:
+def flatten(states: train.State) -> dict[str, np.ndarray]:
     """The leaves by their paths."""
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(states)}
 
 
-def _unflatten(like: train.State, leaves: dict[str, np.ndarray]) -> train.State:
+def unflatten(like: train.State, leaves: dict[str, np.ndarray]) -> train.State:
     """The state whose leaves have these paths.
 
     Raises:

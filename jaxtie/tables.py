@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from jaxtie.results import is_text
+
 PLACES = 3
 
 
@@ -57,7 +59,9 @@ def quantiles(values: np.ndarray) -> str:
 
 def last_step(results: xr.Dataset) -> int:
     """The last step that every member has reached with an exact evaluation."""
-    losses = results["train_loss"]  # a frozen member's stays finite
+    losses = results["valid_loss" if is_text(results) else "train_loss"]
+    if is_text(results):  # a frozen member has none; one of EXor's stays finite
+        losses = losses.where(results["diverged_at"] < 0, 0)
     reached = np.isfinite(losses).all([name for name in losses.dims if name != "eval_step"])
     return int(results["eval_step"][reached].max()) if reached.any() else 0
 
@@ -98,6 +102,6 @@ def targets(results: xr.Dataset) -> list[str]:
 def tables(results: xr.Dataset, arm: str) -> dict[str, str]:
     """Label -> "input" or "output": an arm's tables, one if its output embedding is its input embedding throughout."""
     values = results.sel(arm=arm)
-    if np.array_equal(values["input_table"], values["output_table"], equal_nan=True):
+    if np.array_equal(values["input_distance"], values["output_distance"], equal_nan=True):
         return {arm: "input"}
     return {f"{arm} input": "input", f"{arm} output": "output"}

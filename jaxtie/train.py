@@ -3,8 +3,8 @@
 A member is one seed of one arm. Functions here take one member; `jaxtie.sweep` batches them.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -48,7 +48,13 @@ def step(
     model: nn.Module, optimiser: optax.GradientTransformation, state: State, batch: Batch
 ) -> tuple[State, tuple[jax.Array, jax.Array]]:
     """One update; returns the new state and the batch's loss and accuracy before it."""
-    loss_of = lambda params: loss_and_accuracy(model, params, batch)
+    return update(lambda params: loss_and_accuracy(model, params, batch), optimiser, state)
+
+
+def update(
+    loss_of: Callable[[dict], tuple[jax.Array, Any]], optimiser: optax.GradientTransformation, state: State
+) -> tuple[State, tuple[jax.Array, Any]]:
+    """One update along the gradient of a loss that comes with something else; the new state, and both before it."""
     looked_at, gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params)
     updates, opt_state = optimiser.update(gradient, state.opt_state, state.params)
     return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state), looked_at

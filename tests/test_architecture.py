@@ -10,21 +10,23 @@ import jaxtie
 PACKAGE = Path(jaxtie.__file__).parent
 # Each module may import from its own row's predecessors only.
 LAYERS = [
-    {"config", "theory", "style"},
-    {"models.layers", "models.embedding", "data.reading", "data.batches", "data.prepared"},
-    {"lanes", "data.exor", "models.transformer", "models.lstm", "models.mixer", "models.masked_lm", "optim"},
-    {"train", "data.text"},
+    {"config", "theory"},
+    {"models.layers", "data.reading", "data.batches", "data.prepared"},
+    {"models.embedding"},
+    {"lanes", "data.exor", "data.masking", "models.transformer", "models.lstm", "models.mixer", "models.masked_lm", "optim"},
+    {"models.cross_entropy", "models.text", "train", "data.text"},
+    {"train_text"},
     {"sweep", "results", "progress", "cli"},
     {"processes"},
     {"checkpoint"},
-    {"tables"},
-    {"comparison", "portrait"},
-    {"summary"},
+    {"text_training", "tables"},
+    {"style", "comparison", "text_summary"},
+    {"portrait", "summary", "text_figures"},
     {"figures"},
     {"initial_loss", "report"},
     {"run"},
 ]
-WITHOUT_JAX = "config theory results tables comparison summary portrait figures report cli progress".split()
+WITHOUT_JAX = "config theory results tables comparison text_summary summary portrait figures report cli progress".split()
 WITHOUT_JAX += ["data.reading", "data.batches", "data.text"]
 
 

@@ -29,7 +29,7 @@ PROTOCOL = {
 
 
 def test_experiments_are_those_of_the_protocol():
-    assert FILES.keys() == {*PROTOCOL, "untie_midway", "skewed_zeros", "initial_loss"}
+    assert FILES.keys() == {*PROTOCOL, "untie_midway", "skewed_zeros", "initial_loss", "text_mlm", "text_clm"}
     for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
         experiment = load_experiment(FILES[name])
         expected = Experiment(
@@ -47,6 +47,16 @@ def test_experiments_are_those_of_the_protocol():
 
 def test_untying_midway_is_the_main_experiment_with_two_more_arms():
     assert load_experiment(FILES["untie_midway"]).arms == ("tied", "untied", "untied@25000", "untied@75000")
+
+
+def test_text_is_as_published():
+    masked, causal = (load_experiment(FILES[name]) for name in ("text_mlm", "text_clm"))
+    optimiser = Optimiser(learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01, eps=1e-12)
+    assert (masked.model, masked.optimiser) == (Transformer(3, 4, 128, 512), optimiser)
+    assert (masked.batch, masked.length, masked.words, masked.deviation, masked.seeds) == (128, 128, 100, 0.3, (42,))
+    assert masked.steps >= 10_000 and masked.arms == ("tied", "untied") and masked.duplicates
+    assert causal.task == "causal" and causal.model == masked.model and not causal.duplicates
+    assert causal.arms == ("tied", "untied", "untied@5000") and len(causal.seeds) >= 3
 
 
 def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxtie.models.layers import matmul
 from jaxtie.theory import Size, size
 
 Tree = Any  # a pytree: parameters, or the state of an optimiser
@@ -120,6 +121,9 @@ class Embedding(nn.Module):
         the sum of both.
       param_dtype: of all parameters.
       logits_dtype: of the logits, and what their sums are accumulated in; by default that of h·E_outᵀ.
+      matmul_dtype: that h and E_out are rounded to for their product, and what their derivatives are products of; the
+        logits then keep the dtype of h (bfloat16 on accelerators, with float32 tables and loss).
+      padding: a token id whose rows start at 0. As an input its row has no gradient, as PyTorch's `padding_idx`.
       partition: names of the mesh axes that V and D are split along, for `nn.get_partition_spec`: parameters are then boxed
         in `nn.Partitioned`. With V split and under `jax.set_mesh`, the look-up is a masked one on every device and a sum
         over them, logits stay split along V, and no device ever holds a whole table or its gradient. (Mesh axes of type
@@ -139,12 +143,14 @@ class Embedding(nn.Module):
     output_gradient: float = 1.0
     param_dtype: jax.typing.DTypeLike = jnp.float32
     logits_dtype: jax.typing.DTypeLike | None = None
+    matmul_dtype: jax.typing.DTypeLike | None = None
+    padding: int | None = None
     partition: tuple[str | None, str | None] | None = None
 
     def setup(self):
         split = lambda init, axes: nn.with_partitioning(init, axes) if self.partition else init
         rows, columns = self.partition or (None, None)
-        table = split(nn.initializers.normal(self._size(self.deviation)), (rows, columns))
+        table = split(self._start, (rows, columns))
         shape = (self.vocabulary, self.width)
         self.input = self.param("input", table, shape, self.param_dtype)
         untied = not self.tied if self.is_initializing() else self.has_variable("params", "output")
@@ -157,11 +163,11 @@ class Embedding(nn.Module):
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """The rows of the input table that belong to token ids of any shape; (..., D)."""
-        return self._as_input(self.input[tokens])
+        return self._as_input(self.input[tokens], tokens)
 
     def table(self) -> jax.Array:
         """The input table as a model sees it: the rows of all V tokens; VxD."""
-        return self._as_input(self.input)
+        return self._as_input(self.input, jnp.arange(self.vocabulary))
 
     def logits(self, h_PxD: jax.Array) -> jax.Array:
         """Hidden states, with any leading axes, against the output table; PxV."""
@@ -170,7 +176,10 @@ class Embedding(nn.Module):
         elif self.transform:
             h_PxD = self.transform(h_PxD)
         table_VxD = self.output if self.output_gradient == 1 else scale_gradient(self.output, self.output_gradient)
-        logits_PxV = jnp.matmul(h_PxD, table_VxD.T, preferred_element_type=self.logits_dtype)
+        if self.matmul_dtype is not None:
+            logits_PxV = matmul(h_PxD, table_VxD, self.matmul_dtype)  # PxD: no leading axes
+        else:
+            logits_PxV = jnp.matmul(h_PxD, table_VxD.T, preferred_element_type=self.logits_dtype)
         if self.logit_scale is not None:
             logits_PxV = logits_PxV * self._size(self.logit_scale)
         if self.bias:
@@ -180,7 +189,13 @@ class Embedding(nn.Module):
             logits_PxV = self.soft_cap * jnp.tanh(logits_PxV / self.soft_cap)
         return logits_PxV
 
-    def _as_input(self, rows: jax.Array) -> jax.Array:
+    def _start(self, key: jax.Array, shape: tuple[int, int], dtype: jax.typing.DTypeLike) -> jax.Array:
+        table_VxD = nn.initializers.normal(self._size(self.deviation))(key, shape, dtype)
+        return table_VxD if self.padding is None else table_VxD.at[self.padding].set(0)
+
+    def _as_input(self, rows: jax.Array, tokens: jax.Array) -> jax.Array:
+        if self.padding is not None:
+            rows = jnp.where((tokens == self.padding)[..., None], jax.lax.stop_gradient(rows), rows)
         if self.input_gradient != 1:
             rows = scale_gradient(rows, self.input_gradient)
         return rows if self.input_scale is None else rows * self._size(self.input_scale)

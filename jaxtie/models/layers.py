@@ -3,6 +3,8 @@
 Shapes: R rows, P rows asked for, D and F widths.
 """
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -13,9 +15,34 @@ def uniform(bound: float) -> nn.initializers.Initializer:
     return lambda key, shape, dtype=float: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
-def linear(x_RxD: jax.Array, weight_FxD: jax.Array, bias_F: jax.Array) -> jax.Array:
-    """`torch.nn.functional.linear`, rank promotion spelled out."""
-    return x_RxD @ weight_FxD.T + bias_F[None]
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def matmul(x_RxD: jax.Array, weight_FxD: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
+    """x·weightᵀ of operands rounded to `dtype`, and so on the way back; sums and results keep the dtype of x.
+
+    Of all rows at once: mapped over rows but not weights, every row would get a gradient of the weights of its own.
+    """
+    return jnp.matmul(x_RxD.astype(dtype), weight_FxD.T.astype(dtype), preferred_element_type=x_RxD.dtype)
+
+
+def _matmul_forward(x, weight, dtype):
+    return matmul(x, weight, dtype), (x.astype(dtype), weight.astype(dtype), jnp.zeros((), weight.dtype))
+
+
+def _matmul_backward(dtype, kept, d_out):
+    (x, weight, like), d = kept, d_out.astype(dtype)
+    product = partial(jnp.matmul, preferred_element_type=d_out.dtype)
+    return product(d, weight), product(d.T, x).astype(like.dtype)
+
+
+matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+def linear(
+    x_RxD: jax.Array, weight_FxD: jax.Array, bias_F: jax.Array, dtype: jax.typing.DTypeLike | None = None
+) -> jax.Array:
+    """`torch.nn.functional.linear`, rank promotion spelled out; with a `dtype`, see `matmul`."""
+    product_RxF = x_RxD @ weight_FxD.T if dtype is None else matmul(x_RxD, weight_FxD, dtype)
+    return product_RxF + bias_F[None]
 
 
 def layer_norm(x_RxD: jax.Array, weight_D: jax.Array, bias_D: jax.Array, eps: float = 1e-5) -> jax.Array:

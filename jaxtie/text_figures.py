@@ -1,0 +1,74 @@
+"""Results of text -> panels of figures. Imports no jax."""
+
+import pandas as pd
+import xarray as xr
+from matplotlib.axes import Axes
+
+from jaxtie.style import ARM_COLOURS, FAILS, HOLDS, curve, finish
+from jaxtie.text_summary import each_table, kinds, measures, of_pairs
+
+COLOURS = {"duplicate": HOLDS, "random": FAILS}
+
+
+def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
+    """What was measured on the validation split, every arm."""
+    for colour, arm in zip(ARM_COLOURS, results["arm"].values, strict=False):
+        curve(axes, results[name].sel(arm=arm), colour, str(arm))
+    if name == "valid_accuracy":
+        axes.set_ylim(0, None)
+    if name == "perplexity":
+        axes.set_yscale("log")
+    label = measures(results)[name]
+    finish(axes, label, label.removeprefix("validation "), results["eval_step"].values)
+
+
+def draw_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
+    """Distances of words and their duplicates, and of random pairs: mean and 95 % interval over pairs."""
+    for kind, name in kinds(results).items():
+        holds = {"duplicate": " (DH holds)", "random": " (DH fails)"}[kind]
+        curve(axes, of_pairs(results, arm, table, kind), COLOURS[kind], name + holds, over="pair")
+    axes.set_ylim(0, 5 if 1 < axes.dataLim.y1 < 6 else None)  # the paper's scale, where the curves fit
+    finish(axes, title, "Euclidean distance", results["eval_step"].values)
+
+
+def panels(results: xr.Dataset) -> dict[str, tuple]:
+    """File name -> (function, arguments)."""
+    found = {name.removeprefix("valid_"): (draw_measure, name) for name in reversed(measures(results))}
+    return found | {
+        f"distances_{label.replace(' ', '_')}": (draw_distances, arm, table, f"{label} embedding")
+        for arm, label, table in each_table(results)
+    }
+
+
+def title(results: xr.Dataset) -> str:
+    """Of the overview."""
+    seeds = results.sizes["seed"]
+    return f"{results.attrs['experiment']}: {seeds} seed{'s' * (seeds > 1)}, mean and 95 % interval over seeds or pairs"
+
+
+def captions(results: xr.Dataset) -> dict[str, str]:
+    """File name -> what a figure shows, in words."""
+    arms = ", ".join(map(str, results["arm"].values))
+    texts = {"overview": f"All curves over the steps of training, arms {arms}, with 95 % confidence bands"}
+    for name, label in reversed(measures(results).items()):
+        texts[name.removeprefix("valid_")] = f"{label[0].upper()}{label[1:]} of {arms} over the steps of training"
+    of = " and of ".join(kinds(results).values())
+    for _, label, _ in each_table(results):
+        texts[f"distances_{label.replace(' ', '_')}"] = (
+            f"Distances of {of} in the {label} embedding over the steps of training; mean and 95 % interval over pairs"
+        )
+    return texts
+
+
+def frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
+    """File name -> tidy table of what was found."""
+    evaluations = results[[*measures(results)]].to_dataframe()
+    distances = results[["input_distance", "output_distance"]].to_dataframe().reset_index()
+    for name in ("first_word", "second_word"):
+        words = results[name].to_series()
+        distances[name] = words.loc[list(zip(distances["kind"], distances["pair"], strict=True))].to_numpy()
+    return {
+        "steps": results[["loss", "accuracy"]].to_dataframe(),
+        "evaluations": evaluations,
+        "distances": distances.set_index([name for name in distances if not name.endswith("_distance")]),
+    }

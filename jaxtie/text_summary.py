@@ -1,0 +1,93 @@
+"""Results of text -> tables. Imports no jax."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import xarray as xr
+
+from jaxtie.config import untied_from
+from jaxtie.tables import Table, interval, last_step, mean_interval, number, tables
+
+MEASURES = {"valid_loss": "validation loss, nat", "valid_accuracy": "validation accuracy", "perplexity": "perplexity"}
+
+
+def measures(results: xr.Dataset) -> dict[str, str]:
+    """Variable -> label of what is measured on the validation split; a masked model has no perplexity."""
+    return {name: label for name, label in MEASURES.items() if name != "perplexity" or results.attrs["task"] == "causal"}
+
+
+def final_table(results: xr.Dataset) -> Table:
+    """Per arm mean and 95 % interval over seeds at the last evaluation, and differences, each seed with itself."""
+    step, arms = last_step(results), list(map(str, results["arm"].values))
+    end, rows = results.sel(eval_step=step), []
+    for name, label in measures(results).items():
+        values = [end[name].sel(arm=arm).values.astype(np.float64) for arm in arms]
+        differences = [interval(value - values[0]) for value in values[1:]]
+        rows.append((label, *map(interval, values), *differences))
+    counts = [results.attrs["parameters_tied" if untied_from(arm) is None else "parameters_untied"] for arm in arms]
+    rows.append(("parameters", *(f"{count:,}" for count in counts), *(f"{count - counts[0]:+,}" for count in counts[1:])))
+    diverged = [int((results["diverged_at"].sel(arm=arm) >= 0).sum()) for arm in arms]
+    if any(diverged):
+        rows.append(("seeds that diverged", *map(str, diverged), *[""] * (len(arms) - 1)))
+    seeds = results.sizes["seed"]
+    over = f"mean over {seeds} seeds ± 95 % confidence interval" if seeds > 1 else "one seed"
+    header = ("", *arms, *(f"{arm} − {arms[0]}{', paired' if seeds > 1 else ''}" for arm in arms[1:]))
+    return Table(f"{results.attrs['experiment']}: step {step:,}, {over}", header, rows)
+
+
+def kinds(results: xr.Dataset) -> dict[str, str]:
+    """Kind of pairs -> what to call it."""
+    names = {"duplicate": "word–duplicate", "random": "random pairs"}
+    return {kind: names[kind] for kind in map(str, results["kind"].values)}
+
+
+def of_pairs(results: xr.Dataset, arm: str, table: str, kind: str) -> xr.DataArray:
+    """Distances of a kind's pairs in a table, means over seeds: (eval_step, pair)."""
+    return results[f"{table}_distance"].sel(arm=arm, kind=kind).mean("seed").transpose("eval_step", "pair")
+
+
+def each_table(results: xr.Dataset) -> Iterator[tuple[str, str, str]]:
+    """Arm, label and "input" or "output" of every table of every arm."""
+    for arm in map(str, results["arm"].values):
+        for label, table in tables(results, arm).items():
+            yield arm, label, table
+
+
+def distance_table(results: xr.Dataset) -> Table:
+    """Distances at the start and at the end in every table: mean and 95 % interval over pairs."""
+    step, rows = last_step(results), []
+    for arm, label, table in each_table(results):
+        cells = []
+        for kind in kinds(results):
+            start, end = (of_pairs(results, arm, table, kind).sel(eval_step=at).values for at in (0, step))
+            change, half = mean_interval(end - start)
+            cells += [interval(start), interval(end), f"{change:+.3f}" + (f" ± {number(half)}" if np.isfinite(half) else "")]
+        rows.append((label, *cells))
+    names = [f"{name}, {when}" for name in kinds(results).values() for when in ("step 0", f"step {step:,}", "change")]
+    title = f"Distances: mean over {results.sizes['pair']} pairs of words ± 95 % confidence interval"
+    return Table(title, ("embedding", *names), rows)
+
+
+def neighbour_table(results: xr.Dataset) -> Table:
+    """Nearest neighbours of a few words in every table, before and after training; of the first seed."""
+    token, step = results["token"].values, last_step(results)
+    words = results["first_word"].isel(kind=0).values[results["probe"].values]
+    if "duplicate" not in kinds(results):
+        words = np.array([f"word {probe + 1}" for probe in results["probe"].values])
+    rows, seed = [], int(results["seed"].values[0])
+    for i, word in enumerate(words):
+        for arm, label, table in each_table(results):
+            found = results[f"{table}_neighbour"].sel(arm=arm, seed=seed).isel(probe=i)
+            cells = []
+            for at in (0, step):
+                numbers = found.sel(eval_step=at).values
+                cells.append(" ".join(str(token[int(n)]) for n in numbers[np.isfinite(numbers)]))
+            rows.append((str(word), label, *cells))
+    header = ("word", "embedding", "step 0", f"step {step:,}")
+    starred = "; a star marks a duplicate" if "duplicate" in kinds(results) else ""
+    return Table(f"Nearest neighbours, the nearest first, seed {seed}{starred}", header, rows)
+
+
+def every_table(results: xr.Dataset) -> list[Table]:
+    """All tables of a run."""
+    return [final_table(results), distance_table(results), neighbour_table(results)]

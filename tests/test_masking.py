@@ -1,0 +1,149 @@
+"""Swaps and masks by their frequencies; what has no room; the next token. Fixed seeds: a p-value fails here or never."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from scipy.stats import binom, chi2, chisquare, ttest_1samp
+
+from jaxtie.data import masking
+
+PAD, CLS, SEP, MASK, BASE, VOCABULARY = 0, 2, 3, 4, 500, 510
+WORDS, DUPLICATES = np.array([17, 5, 90, 33]), np.array([500, 501, 502, 503])
+BATCH, LENGTH = 64, 32
+
+
+def sentences(seed: int = 0) -> np.ndarray:
+    """Rows of 8 to 32 tokens, [CLS] and [SEP] around them, padding behind."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(5, BASE, (BATCH, LENGTH))
+    tokens = np.where(rng.random(tokens.shape) < 0.5, rng.choice(WORDS, tokens.shape), tokens)
+    length = rng.integers(8, LENGTH + 1, BATCH)
+    tokens[np.arange(LENGTH)[None] >= length[:, None]] = PAD
+    tokens[:, 0], tokens[np.arange(BATCH), length - 1] = CLS, SEP
+    return tokens.astype(np.int32)
+
+
+TOKENS = sentences()
+REAL = ~np.isin(TOKENS, (PAD, CLS, SEP))
+ROOM = masking.capacity(TOKENS.size)
+KEYS = jax.random.split(jax.random.key(0), 300)
+
+
+def masks(tokens=TOKENS, room=ROOM, keys=KEYS) -> masking.Asked:
+    ask = partial(masking.mask, mask=MASK, never=(PAD, CLS, SEP), base_vocabulary=BASE, room=room)
+    return jax.device_get(jax.jit(jax.vmap(ask, (0, None)))(keys, tokens))
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return masks()
+
+
+def check(name: str, counts, expected) -> None:
+    p = chisquare(counts, expected).pvalue
+    print(f"{name}: p = {p:.3f}")
+    assert p > 0.01, (name, counts, expected)
+
+
+def check_alike(name: str, times, draws: int, rate: float) -> None:
+    """Each was drawn with one rate and on its own: neither more nor less spread than so many coins."""
+    p = chi2.sf(np.sum((times - draws * rate) ** 2) / (draws * rate * (1 - rate)), times.size)
+    print(f"{name} alike: p = {p:.3f}")
+    assert 0.01 < p < 0.99, name
+
+
+def test_swaps_are_fair_and_of_these_words_only():
+    swapped = jax.device_get(jax.vmap(partial(masking.swap, words_K=WORDS, duplicates_K=DUPLICATES), (0, None))(KEYS, TOKENS))
+    others = ~np.isin(TOKENS, WORDS)
+    assert np.array_equal(swapped[:, others], np.broadcast_to(TOKENS[others], (len(KEYS), others.sum())))
+    for word, duplicate in zip(WORDS, DUPLICATES):
+        there = swapped[:, np.equal(TOKENS, word)]
+        assert set(np.unique(there)) == {word, duplicate}
+        check(f"word {word} swapped", [np.sum(there == word), np.sum(there == duplicate)], [there.size / 2] * 2)
+    check_alike("every occurrence", (swapped != TOKENS)[:, ~others].sum(axis=0), len(KEYS), 0.5)
+    certain = masking.swap(KEYS[0], TOKENS, WORDS, DUPLICATES, probability=1.0)
+    assert not np.isin(certain, WORDS).any()
+    assert np.array_equal(masking.swap(KEYS[0], certain, WORDS, DUPLICATES), certain)  # duplicates have none of their own
+
+
+def test_fifteen_of_a_hundred_are_chosen(drawn):
+    asked = drawn.weight_P == 1
+    assert not drawn.dropped.any() and set(np.unique(drawn.weight_P)) == {0, 1}
+    assert np.all(np.diff(drawn.weight_P) <= 0)  # packed to the front
+    number, trials = asked.sum(), REAL.sum() * len(KEYS)
+    check("chosen", [number, trials - number], [0.15 * trials, 0.85 * trials])
+    times = np.bincount(drawn.at_P[asked], minlength=TOKENS.size)
+    assert not times[~REAL.ravel()].any()  # never [CLS], [SEP], [PAD]
+    check_alike("every place", times[REAL.ravel()], len(KEYS), 0.15)
+    together = asked.sum(axis=1)  # independently: the numbers in a batch are binomial
+    quantiles = binom.ppf([0.25, 0.5, 0.75], REAL.sum(), 0.15)
+    cells = np.bincount(np.searchsorted(quantiles, together), minlength=4)
+    share = np.diff([0, *binom.cdf(quantiles, REAL.sum(), 0.15), 1])
+    check("numbers in a batch", cells, share * len(KEYS))
+
+
+def test_of_these_eighty_ten_ten(drawn):
+    asked = drawn.weight_P == 1
+    seen = np.take_along_axis(drawn.tokens_BxL.reshape(len(KEYS), -1), drawn.at_P, axis=1)[asked]
+    target = drawn.target_P[asked]
+    assert np.array_equal(target, TOKENS.ravel()[drawn.at_P[asked]])
+    n = len(target)
+    kept = seen == target  # and so is one random token in BASE; the mask, too, may be drawn at random
+    other = ~kept & (seen != MASK)
+    counts = [np.sum(seen == MASK), kept.sum(), other.sum()]
+    check("mask, same, another", counts, np.array([0.8 + 0.1 / BASE, 0.1 + 0.1 / BASE, 0.1 - 0.2 / BASE]) * n)
+    assert seen.max() < BASE
+    cells = np.bincount(seen[other] * 10 // BASE, minlength=10)
+    assert chisquare(cells).pvalue > 0.01
+    # What is not asked is as it was.
+    was = np.broadcast_to(TOKENS.ravel(), (len(KEYS), TOKENS.size)).copy()
+    now = drawn.tokens_BxL.reshape(len(KEYS), -1).copy()
+    rows = np.broadcast_to(np.arange(len(KEYS))[:, None], asked.shape)[asked]
+    was[rows, drawn.at_P[asked]] = now[rows, drawn.at_P[asked]] = -1
+    assert np.array_equal(was, now)
+
+
+def test_without_room_all_places_suffer_alike():
+    room = int(0.1 * REAL.sum())
+    few = masks(room=room, keys=jax.random.split(jax.random.key(5), 600))
+    assert np.all(few.weight_P == 1) and np.all(few.dropped > 0)
+    chosen = few.dropped + room  # as many as there would have been
+    assert chosen.mean() == pytest.approx(0.15 * REAL.sum(), rel=0.02)
+    times = np.bincount(few.at_P.ravel(), minlength=TOKENS.size)[REAL.ravel()]
+    assert all(len(set(at)) == room for at in few.at_P)  # none twice
+    check_alike("every place, no room", times, len(few.at_P), room / REAL.sum())
+    quarter = np.cumsum(REAL.ravel()) * 4 // (REAL.sum() + 1)  # what is dropped is a run, so a batch counts as one draw
+    for i in range(4):
+        p = ttest_1samp((quarter[few.at_P] == i).mean(axis=1), np.mean(quarter[REAL.ravel()] == i)).pvalue
+        print(f"quarter {i} of the batch, no room: p = {p:.3f}")
+        assert p > 0.01
+    changed = (few.tokens_BxL != TOKENS).reshape(len(few.at_P), -1).sum(axis=1)
+    assert np.all(changed <= room)  # what was dropped is not masked either
+
+
+def test_capacity():
+    for tokens in (128 * 14, 128 * 126, 40):
+        room = masking.capacity(tokens)
+        assert room <= tokens
+        assert binom.sf(room, tokens, 0.15) < 1e-8
+        assert tokens < 100 or room < 0.21 * tokens
+    assert masking.capacity(10) == 10
+
+
+def test_nothing_to_choose():
+    empty = np.zeros((2, 8), np.int32)
+    asked = masks(empty, room=4, keys=KEYS[:3])
+    assert not asked.weight_P.any() and not asked.dropped.any() and not asked.tokens_BxL.any()
+
+
+def test_next_tokens():
+    tokens = np.array([[2, 7, 8, 3, 0, 0], [2, 9, 3, 0, 0, 0], [2, 5, 6, 7, 8, 3]], np.int32)
+    asked = jax.device_get(masking.next_tokens(tokens, padding=0))
+    assert asked.at_P.shape == (15,) and asked.dropped == 0
+    real = asked.weight_P == 1
+    pairs = list(zip(tokens.ravel()[asked.at_P[real]].tolist(), asked.target_P[real].tolist()))
+    assert pairs == [(2, 7), (7, 8), (8, 3), (2, 9), (9, 3), (2, 5), (5, 6), (6, 7), (7, 8), (8, 3)]
+    assert np.array_equal(real, np.arange(15) < 10)
+    assert np.array_equal(asked.tokens_BxL, tokens)
