@@ -2,11 +2,22 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from jaxtie.config import LSTM, Experiment, InitialLoss, Mixer, Optimiser, Process, Transformer, UserError
+from jaxtie.config import LSTM, Experiment, HeadConvergence, InitialLoss, Mixer, Optimiser, Process, Transformer, UserError
 
 try:
     __version__ = version("jaxtie")
 except PackageNotFoundError:  # a checkout that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["LSTM", "Experiment", "InitialLoss", "Mixer", "Optimiser", "Process", "Transformer", "UserError", "__version__"]
+__all__ = [
+    "LSTM",
+    "Experiment",
+    "HeadConvergence",
+    "InitialLoss",
+    "Mixer",
+    "Optimiser",
+    "Process",
+    "Transformer",
+    "UserError",
+    "__version__",
+]

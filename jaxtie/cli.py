@@ -109,6 +109,12 @@ def _swept(text: str) -> tuple[str, tuple[float, ...]]:
     raise ValueError(f"{text!r}: expected NAME=VALUE,VALUE with a name of {', '.join(SWEPT)}, such as weight_decay=0,0.1")
 
 
+def _paths(text: str) -> tuple[str, ...]:
+    if not all(paths := tuple(text.split(","))):
+        raise ValueError(f"{text!r}: expected files and folders, comma-separated, without spaces between")
+    return paths
+
+
 def _stream(text: str) -> str:
     if text not in DATA_STREAMS:
         raise ValueError(f"{text!r}: expected one of {', '.join(DATA_STREAMS)}")
@@ -143,6 +149,8 @@ class RunOptions:
         tyro.conf.Positional[Path | None], _value("EXPERIMENT.py", Path, "the main experiment of the paper")
     ] = None
     """File that defines `experiment`."""
+    text: Annotated[tuple[str, ...] | None, _value("PATH,PATH", _paths, "none")] = None
+    """Natural text for the experiments that are about it: files, and folders that are searched for *.txt."""
     seeds: Annotated[tuple[int, ...] | None, _value("N|A-B|A,B,C", parse_seeds, _main(len(MAIN.seeds)))] = None
     """Model seeds: how many (from 0), a range, or a list."""
     steps: Annotated[int | None, _value("STEPS", _positive, _main(MAIN.steps))] = None
@@ -174,7 +182,8 @@ class RunOptions:
     """Draw every layer's initial values anew, instead of cloning the first as PyTorch does."""
     all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
-    finished is not run again. Initial losses have no --scale, and no more --seeds than they declare."""
+    finished is not run again. Initial losses have no --scale; they and heads take no more --seeds than they declare. What
+    is about text waits for --text."""
     out: Annotated[Path | None, _value("DIR", Path, "runs/NAME or, with --all, runs")] = None
     """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
     checkpoint_every: Annotated[float, _value("SECONDS", _seconds)] = 60.0
@@ -261,6 +270,7 @@ def parse_run(arguments: Sequence[str]) -> RunOptions:
         raise UserError("--scale: expected without --steps, which says how many steps there are")
     if options.all:
         useful = {"all", "seeds", "scale", "out", "checkpoint_every", "overwrite", "dry_run", "quiet", "list", "version"}
+        useful.add("text")
         refuse_other_than(useful, options, "no option of --all, which runs what the files of ./experiments declare")
     return options
 

@@ -21,7 +21,7 @@ import h5netcdf
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import SEEDS, Experiment, InitialLoss, UserError
+from jaxtie.config import SEEDS, Experiment, Study, UserError
 
 LOCK = ".lock"
 
@@ -54,6 +54,8 @@ CONSTANTS = (
     "conditional_divergence",
     "conditional_log_ratio",
 )
+# Of a comparison of heads: by head, seed and step; the last two by head alone.
+HEAD_VARIABLES = ("loss", "valid_loss", "estimate", "seconds")
 
 
 @contextmanager
@@ -128,7 +130,7 @@ class RunFolder:
             raise UserError(f"{self._config}: cannot be read as a run's configuration ({error}); remove it") from error
         return config
 
-    def differences(self, experiment: Experiment | InitialLoss, config: dict) -> list[str]:
+    def differences(self, experiment: Experiment | Study, config: dict) -> list[str]:
         """Names of the fields in which the folder's run differs from `experiment`; its claim does not matter."""
         plain = lambda each: json.loads(json.dumps(each.as_dict()))
         new, old = plain(experiment), plain(type(experiment)()) | config["experiment"]  # which may not know every field yet
@@ -251,6 +253,11 @@ class RunFolder:
                             of_setting = {name: values[:, own] for name, values in records.items()}
                             _fill(file, experiment, arm, place, first_record, members[own] % SEEDS, of_setting)
 
+    def write_results(self, results: xr.Dataset) -> None:
+        """Put a whole dataset in the place of `results.nc`."""
+        with _replacing(self.results) as path:
+            results.to_netcdf(path, engine="h5netcdf")
+
     def _parts(self) -> list[_Part]:
         """Files of records; those of one member one after the other, in the order of their steps."""
         parts = map(_Part.read, self._records.glob("[!.]*.npz"))
@@ -272,7 +279,8 @@ class RunFolder:
             raise UserError(f"{self.path}: holds no results.nc; give the folder of a run") from error
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{self.results}: cannot be read ({error}); run again with --overwrite") from error
-        if missing := [name for name in (*VARIABLES, *CONSTANTS, "diverged_at") if name not in results]:
+        expected = HEAD_VARIABLES if "head" in results.dims else (*VARIABLES, *CONSTANTS, "diverged_at")
+        if missing := [name for name in expected if name not in results]:
             raise UserError(
                 f"{self.results}: lacks {', '.join(missing)}, so another version wrote it; run again with --overwrite"
             )

@@ -21,7 +21,7 @@ import numpy as np
 import jaxtie
 from jaxtie import theory
 from jaxtie.cli import RunOptions, parse_run, refuse_other_than
-from jaxtie.config import Experiment, InitialLoss, Transformer, UserError, cache_folder
+from jaxtie.config import Experiment, HeadConvergence, InitialLoss, Study, Transformer, UserError, cache_folder
 from jaxtie.results import RunFolder
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
@@ -37,7 +37,7 @@ class Outcome(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
-def load_experiment(path: Path) -> Experiment | InitialLoss:
+def load_experiment(path: Path) -> Experiment | Study:
     """Execute an experiment file and take its `experiment`.
 
     Raises:
@@ -57,12 +57,12 @@ def load_experiment(path: Path) -> Experiment | InitialLoss:
         text = " ".join(str(error).split())
         raise UserError(f"{where}: {text if isinstance(error, UserError) else f'{type(error).__name__}: {text}'}") from None
     experiment = getattr(module, "experiment", None)
-    if not isinstance(experiment, Experiment | InitialLoss):
+    if not isinstance(experiment, Experiment | Study):
         raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
     return experiment
 
 
-def resolve(options: RunOptions) -> Experiment | InitialLoss:
+def resolve(options: RunOptions) -> Experiment | Study:
     """The experiment of the options, with what they change."""
     experiment = load_experiment(options.experiment) if options.experiment else Experiment()
     if isinstance(experiment, InitialLoss):
@@ -73,6 +73,20 @@ def resolve(options: RunOptions) -> Experiment | InitialLoss:
             useful = {"experiment", "seeds", "out", "overwrite", "quiet"}
             refuse_other_than(useful, options, f"no option of {experiment.name}, which trains nothing")
         return dataclasses.replace(experiment, seeds=seeds)
+    if isinstance(experiment, HeadConvergence):
+        seeds, text = options.seeds or experiment.seeds, options.text or experiment.text
+        if options.all:  # of which many are meant for models that are smaller by far
+            seeds = seeds[: len(experiment.seeds)]
+        else:
+            useful = {"experiment", "text", "seeds", "steps", "scale", "out", "overwrite", "dry_run", "quiet"}
+            refuse_other_than(useful, options, f"no option of {experiment.name}, which compares heads on real text")
+            if not text:
+                raise UserError(f"--text: {experiment.name} needs natural text; give files, or folders of *.txt")
+        steps = options.steps or experiment.steps
+        experiment = dataclasses.replace(experiment, seeds=seeds, text=text, steps=steps)
+        return experiment.scaled(options.scale) if options.scale else experiment
+    if options.text and not options.all:
+        raise UserError(f"--text: no option of {experiment.name}, which makes its own data")
     if options.independent_layers and not isinstance(experiment.model, Transformer):
         kind = type(experiment.model).__name__
         raise UserError(f"--independent-layers: expected a transformer; the layers of this {kind} are independent already")
@@ -280,12 +294,12 @@ def show(*tables: Any) -> None:
         Console(width=width, markup=False, emoji=False).print(table)  # a name is what it is
 
 
-def present(experiment: Experiment | InitialLoss, folder: RunFolder, outcome: Outcome) -> int:
+def present(experiment: Experiment | Study, folder: RunFolder, outcome: Outcome) -> int:
     """The summary of what came out, on standard output; returns the exit status."""
     from jaxtie import summary
 
     if outcome in (Outcome.DONE, Outcome.BEFORE):
-        if isinstance(experiment, InitialLoss):
+        if isinstance(experiment, Study):
             print(folder.summary.read_text())
             return 0
         show(*summary.shown_tables(folder.load()))
@@ -363,10 +377,10 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
 
 
 def run_one(
-    experiment: Experiment | InitialLoss, folder: RunFolder, options: RunOptions, arguments: Sequence[str]
+    experiment: Experiment | Study, folder: RunFolder, options: RunOptions, arguments: Sequence[str]
 ) -> Outcome:
     """Train or measure into the folder, whichever the experiment is."""
-    run = measure_initial_loss if isinstance(experiment, InitialLoss) else lead
+    run = {InitialLoss: measure_initial_loss, HeadConvergence: compare_heads}.get(type(experiment), lead)
     return run(experiment, folder, options, arguments)
 
 
@@ -386,7 +400,7 @@ def run_all(options: RunOptions, arguments: Sequence[str]) -> int:
     report.check(page)
     began, status, owners = time.monotonic(), 0, {}
     sections = [report.Section(str(path), path.stem) for path in paths]
-    todo: list[tuple[report.Section, Experiment | InitialLoss]] = []
+    todo: list[tuple[report.Section, Experiment | Study]] = []
 
     @contextlib.contextmanager
     def noted(section: report.Section) -> Iterator[None]:
@@ -407,6 +421,9 @@ def run_all(options: RunOptions, arguments: Sequence[str]) -> int:
             section.name, section.claim = experiment.name, experiment.claim
             if owners.setdefault(experiment.name, path) is not path:
                 raise UserError(f"{path}: is named {experiment.name!r} as {owners[experiment.name]} is; rename one of them")
+            if isinstance(experiment, HeadConvergence) and not experiment.text:
+                section.status = report.NEEDS_TEXT
+                continue
             todo.append((section, experiment))
     save = lambda: None if options.dry_run else report.write(page, command(arguments), sections)
     save()  # now rather than after an hour, should it not be possible
@@ -443,11 +460,21 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "jaxtie": jaxtie.__version__} | {name: version(name) for name in names}
 
 
-def measure_initial_loss(study: InitialLoss, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> Outcome:
-    """Measure into the folder, unless that was done."""
+def earlier_study(study: Study, folder: RunFolder, options: RunOptions) -> dict | None:
+    """The configuration of what the folder holds of this study; None if nothing.
+
+    Raises:
+      UserError: where it holds something else.
+    """
     earlier = None if options.overwrite else folder.config()
     if earlier and (differences := folder.differences(study, earlier)):
         raise UserError(f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; choose another --out")
+    return earlier
+
+
+def measure_initial_loss(study: InitialLoss, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> Outcome:
+    """Measure into the folder, unless that was done."""
+    earlier = earlier_study(study, folder, options)
     if options.dry_run:
         print(f"losses    {len(study.widths) * len(study.vocabularies) * len(study.seeds):,} tables; nothing is trained")
         return Outcome.PLANNED
@@ -463,6 +490,32 @@ def measure_initial_loss(study: InitialLoss, folder: RunFolder, options: RunOpti
         report = lambda line: None if options.quiet else print(line, file=sys.stderr, flush=True)
         initial_loss.main(study, folder.path, report)
         folder.write_config(config | {"wall_seconds": round(time.monotonic() - began, 2), "finished": True})
+    return Outcome.DONE
+
+
+def compare_heads(study: HeadConvergence, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> Outcome:
+    """Train every head into the folder that was not trained before."""
+    earlier = earlier_study(study, folder, options)
+    if options.dry_run:
+        print(f"members   {len(study.seeds):,} seeds of each head, {study.steps:,} steps; how long is not known beforehand")
+        return Outcome.PLANNED
+    if earlier and earlier.get("finished"):
+        return Outcome.BEFORE
+    jax = start_jax()
+    from jaxtie import head_convergence
+    from jaxtie.data import text
+
+    report = lambda line: None if options.quiet else print(line, file=sys.stderr, flush=True)
+    prepared = text.prepare(study.corpus, say=report)
+    if earlier and earlier.get("text") != prepared.key:
+        raise UserError(f"--out {folder.path}: holds a run on a text that has changed since; choose another --out")
+    config = {"experiment": study.as_dict(), "command": command(arguments), "versions": versions(), "text": prepared.key}
+    config |= {"device": describe(jax.devices()[0]), "workers": cores() if jax.default_backend() == "cpu" else 1}
+    with folder.locked():
+        if not earlier:
+            folder.create(config | {"finished": False})
+        seconds = head_convergence.main(study, prepared, folder, config["command"], report)
+        folder.write_config(config | {"wall_seconds": round(seconds, 2), "finished": True})
     return Outcome.DONE
 
 

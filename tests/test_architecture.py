@@ -20,13 +20,13 @@ LAYERS = [
     {"processes"},
     {"checkpoint"},
     {"tables"},
-    {"comparison", "portrait"},
+    {"comparison", "convergence", "portrait"},
     {"summary"},
     {"figures"},
-    {"initial_loss", "report"},
+    {"head_convergence", "initial_loss", "report"},
     {"run"},
 ]
-WITHOUT_JAX = "config theory results tables comparison summary portrait figures report cli progress".split()
+WITHOUT_JAX = "config theory results tables comparison convergence summary portrait figures report cli progress".split()
 WITHOUT_JAX += ["data.reading", "data.batches", "data.text"]
 
 
