@@ -1,7 +1,8 @@
 """How models with different heads converge: results -> steps to given losses, verdicts, tables, figure. Imports no jax.
 
-Verdicts follow from 95 % intervals over seeds (Student's t, heads compared in pairs on equal seeds) by one rule. A claim says
+Verdicts follow from intervals over seeds (Student's t, heads compared in pairs on equal seeds) by one rule. A claim says
 where some quantities lie: it holds if every interval is wholly there, fails if one is wholly elsewhere, else it is undecided.
+All intervals of a claim are right together with 95 % (Bonferroni): of many, one would be elsewhere by chance.
 """
 
 import itertools
@@ -24,6 +25,7 @@ REMEDIES = (SMALL, *ALIKE)  # of the source; logits / √D is ours
 ABOUT = 1.0  # nat: what "about log n" means; n words that are alike start at log n + Dσ²/2, n + n of them at log 2n
 SAME_PACE = 0.1  # steps that differ by at most this share are alike
 SAME_END = 0.05  # nat
+COLOURS = (*ARM_COLOURS, "#8ac926", "#4cc9f0")
 CAPTION = "Heads of one model on real text: start, whole course, difference to untied in pairs; mean over seeds, 95 % band"
 
 
@@ -47,7 +49,7 @@ def levels(results: xr.Dataset) -> dict[float, float]:
 
 
 class Comparison(NamedTuple):
-    """Of two heads, or of one and a number: what, and the interval's low end, middle and high end."""
+    """Of two heads, or of one and a number: what, and the interval's ends and middle (nat, or log of a factor)."""
 
     label: str
     low: float
@@ -55,15 +57,15 @@ class Comparison(NamedTuple):
     high: float
 
 
-def compare(label: str, values_S: np.ndarray) -> Comparison:
-    """Mean of values over seeds with its 95 % interval, of which nothing is known (NaN) with one seed."""
-    mean, half = mean_interval(np.asarray(values_S, np.float64))
+def compare(label: str, values_S: np.ndarray, count: int = 1) -> Comparison:
+    """Mean of values over seeds with the interval of one of `count` comparisons; its ends are NaN with one seed."""
+    mean, half = mean_interval(np.asarray(values_S, np.float64), error=0.05 / count)
     return Comparison(label, float(mean - half), float(mean), float(mean + half))
 
 
-def compare_pace(label: str, steps_S: np.ndarray, other_S: np.ndarray, last: int) -> Comparison:
+def compare_pace(label: str, steps_S: np.ndarray, other_S: np.ndarray, last: int, count: int = 1) -> Comparison:
     """log(steps / other's steps). What was not reached counts as the last step, and opens the interval on its side."""
-    compared = compare(label, np.log(np.minimum(steps_S, last) / np.minimum(other_S, last)))
+    compared = compare(label, np.log(np.minimum(steps_S, last) / np.minimum(other_S, last)), count)
     low = -math.inf if np.isinf(other_S).any() else compared.low
     return compared._replace(low=low, high=math.inf if np.isinf(steps_S).any() else compared.high)
 
@@ -78,10 +80,10 @@ class Judgement(NamedTuple):
 def judge(compared: list[Comparison], low: float, high: float) -> Judgement:
     """The rule: do all the intervals lie within (low, high)?"""
     outside = [each for each in compared if each.high <= low or each.low >= high]
-    inside = [each for each in compared if low < each.low and each.high < high]
-    if high == math.inf:  # then an interval may be open there too
-        inside = [each for each in compared if low < each.low]
-    room = lambda each: np.nan_to_num(min(each.low - low, high - each.high if high < math.inf else math.inf), nan=-math.inf)
+    above = lambda each: each.low - low
+    below = lambda each: math.inf if high == math.inf else high - each.high  # where all is allowed, intervals may be open
+    room = lambda each: np.nan_to_num(min(above(each), below(each)), nan=-math.inf)
+    inside = [each for each in compared if room(each) > 0]
     verdict = "fails" if outside else "holds" if len(inside) == len(compared) else "undecided"
     return Judgement(verdict, min(outside or compared, key=room))
 
@@ -91,16 +93,18 @@ def judgements(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
     steps, loss = results["step"].values, results["valid_loss"].transpose("head", "seed", "step")
     curve = lambda head: loss.sel(head=head).values
     log_n, last = math.log(results.attrs["vocabulary"]), int(steps[-1])
-    pairs = list(itertools.combinations(REMEDIES, 2))
-    starts = [compare(head, curve(head)[:, 0] - log_n) for head in REMEDIES]
-    ends = [compare(f"{a} − {b}", curve(a)[:, -1] - curve(b)[:, -1]) for a, b in pairs]
+    pairs_of = lambda heads: list(itertools.combinations(heads, 2))
+    starts = [compare(head, curve(head)[:, 0] - log_n, len(REMEDIES)) for head in REMEDIES]
+    pairs = pairs_of(REMEDIES)
+    ends = [compare(f"{a} − {b}", curve(a)[:, -1] - curve(b)[:, -1], len(pairs)) for a, b in pairs]
     slowest, alike = {}, {}
     for share, level in levels(results).items():
         needed = {head: steps_to_reach(steps, curve(head), level) for head in REMEDIES}
-        pace = lambda a, b, needed=needed: compare_pace(f"{a} / {b}", needed[a], needed[b], last)
-        slowest[f"{share:.0%}"] = judge([pace(SMALL, head) for head in ALIKE], 0, math.inf)
-        same = math.log1p(SAME_PACE)
-        alike[f"{share:.0%}"] = judge([pace(a, b) for a, b in itertools.combinations(ALIKE, 2)], -same, same)
+        pace = lambda pairs, needed=needed: [
+            compare_pace(f"{a} / {b}", needed[a], needed[b], last, len(pairs)) for a, b in pairs
+        ]
+        slowest[f"{share:.0%}"] = judge(pace([(SMALL, head) for head in ALIKE]), 0, math.inf)
+        alike[f"{share:.0%}"] = judge(pace(pairs_of(ALIKE)), -math.log1p(SAME_PACE), math.log1p(SAME_PACE))
     return {
         f"every remedy starts within {ABOUT:g} nat of log n": {"": judge(starts, -ABOUT, ABOUT)},
         "σ (log n)/D takes more steps than any other remedy": slowest,
@@ -133,7 +137,8 @@ def verdict_table(results: xr.Dataset) -> Table:
         (claim, _verdict(at), "; ".join(_decisive(place, judgement) for place, judgement in at.items()))
         for claim, at in judgements(results).items()
     ]
-    return Table("Verdicts, by 95 % intervals", ("claim", "verdict", "closest or decisive comparison"), rows)
+    header = ("claim", "verdict", "decisive or closest")
+    return Table("Verdicts, by intervals that are right together with 95 %", header, rows)
 
 
 def loss_table(results: xr.Dataset) -> Table:
@@ -184,7 +189,8 @@ def markdown(results: xr.Dataset) -> str:
     """The text of `summary.md`."""
     facts = [results.attrs[name] for name in ("claim", "model", "text")]
     facts.append(f"`{results.attrs['command']}`")
-    rule = "A claim holds if every interval lies wholly where it says, fails if one lies wholly elsewhere, else is undecided."
+    rule = "A claim holds if every interval lies wholly where it says, fails if one lies wholly elsewhere, else is "
+    rule += "undecided; all intervals of a claim are right together with 95 % (Bonferroni, Student's t over seeds)."
     tables = [table.markdown() for table in every_table(results)]
     return "\n".join([f"# {results.attrs['experiment']}", "", *(f"{fact}\n" for fact in facts), rule, "", *tables])
 
@@ -196,7 +202,7 @@ def draw(results: xr.Dataset, folder: Path) -> Path:
     early = steps <= max(steps[-1] // 16, steps[min(4, len(steps) - 1)])
     with plt.style.context(STYLE):
         figure, (start, course, difference) = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
-        for head, colour in zip(heads, (*ARM_COLOURS, "#8ac926", "#4cc9f0"), strict=True):
+        for head, colour in zip(heads, COLOURS, strict=False):
             of_head, line = loss.sel(head=head).values, {"color": colour, "label": head, "linewidth": 1.2}
             paired = of_head - loss.sel(head=UNTIED).values
             for axes, curves, at in ((start, of_head, early), (course, of_head, steps > 0), (difference, paired, steps > 0)):
@@ -218,3 +224,10 @@ def draw(results: xr.Dataset, folder: Path) -> Path:
         seeds = f"{results.sizes['seed']} seeds, mean and 95 % confidence band"
         figure.suptitle(f"{results.attrs['experiment']}: {seeds}", parse_math=False)
         return save(figure, folder, "head_convergence")
+
+
+def write_csv(results: xr.Dataset, folder: Path) -> list[Path]:
+    """Tidy CSV, one row an observation: `steps.csv`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results[["loss", "valid_loss"]].to_dataframe().to_csv(folder / "steps.csv")
+    return [folder / "steps.csv"]

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from jaxtie import convergence
 from jaxtie.comparison import EXCESS, abscissa, outcomes
 from jaxtie.config import UserError
 from jaxtie.portrait import animate, draw_portrait
@@ -236,11 +237,14 @@ def main(arguments: list[str] | None = None) -> int:
         options = parse_figures(sys.argv[1:] if arguments is None else arguments)
         folder = RunFolder(options.folder)
         results = folder.load()
-        written = draw(results, folder.figures)
+        of_heads = "head" in results.dims
+        if of_heads and options.animate:
+            raise UserError("--animate: a comparison of heads keeps no tables over training")
+        written = [convergence.draw(results, folder.figures)] if of_heads else draw(results, folder.figures)
         if options.animate:
             written.append(animate(results, folder.figures))
         if options.csv:
-            written += write_csv(results, folder.path / "csv")
+            written += (convergence.write_csv if of_heads else write_csv)(results, folder.path / "csv")
     except UserError as error:
         print(f"jaxtie.figures: {error}", file=sys.stderr)
         return 2
