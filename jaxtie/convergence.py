@@ -216,8 +216,9 @@ def draw(results: xr.Dataset, folder: Path) -> Path:
         course.set(title="whole course", ylabel="validation loss, nat", ylim=(float(ends.min()) - 0.1, min(top, log_n + 0.2)))
         start.set(title=f"start; dashed: log n = {log_n:.2f}", ylabel="validation loss, nat", xlabel="step")
         difference.set(title="difference to untied, in pairs", ylabel="nat")
-        far = np.abs((loss - loss.sel(head=UNTIED)).isel(step=slice(len(steps) // 8, None)).mean("seed")).max()
-        difference.set_ylim(-1.5 * float(far) - 1e-3, 1.5 * float(far) + 1e-3)
+        late = (loss - loss.sel(head=UNTIED)).isel(step=slice(len(steps) // 8, None)).mean("seed")
+        margin = 0.1 * float(late.max() - late.min()) + 1e-3
+        difference.set_ylim(float(late.min()) - margin, float(late.max()) + margin)
         for axes in (course, difference):
             axes.set(xlabel="step", xscale="log")
         start.legend(fontsize=8)

@@ -1,8 +1,8 @@
 """Models of real text that differ in their heads alone, trained from the same initial values on the same batches.
 
 Whatever two heads share they draw alike: a seed's input table is the same numbers times the head's deviation, its body the
-same numbers. Batches are a function of seed and step. All seeds of a head are one program: `vmap` over them; on two CPU cores
-that takes as long as one after the other (`lax.map`, or a program of one member), on an accelerator far less.
+same numbers. Batches are a function of seed and step. All seeds of a head are one program, `vmap` over them: on two CPU cores
+that takes as long as one after the other (17 ms a seed-step at width 256, either way).
 """
 
 import math

@@ -376,9 +376,7 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
     return status
 
 
-def run_one(
-    experiment: Experiment | Study, folder: RunFolder, options: RunOptions, arguments: Sequence[str]
-) -> Outcome:
+def run_one(experiment: Experiment | Study, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> Outcome:
     """Train or measure into the folder, whichever the experiment is."""
     run = {InitialLoss: measure_initial_loss, HeadConvergence: compare_heads}.get(type(experiment), lead)
     return run(experiment, folder, options, arguments)
@@ -514,7 +512,11 @@ def compare_heads(study: HeadConvergence, folder: RunFolder, options: RunOptions
     with folder.locked():
         if not earlier:
             folder.create(config | {"finished": False})
-        seconds = head_convergence.main(study, prepared, folder, config["command"], report)
+        try:
+            seconds = head_convergence.main(study, prepared, folder, config["command"], report)
+        except KeyboardInterrupt:
+            print("jaxtie: interrupted; the same command goes on after the last head that was finished", file=sys.stderr)
+            return Outcome.INTERRUPTED
         folder.write_config(config | {"wall_seconds": round(seconds, 2), "finished": True})
     return Outcome.DONE
 

@@ -159,7 +159,7 @@ def test_finished_heads_are_not_trained_again(book, without_training, tmp_path, 
 
     monkeypatch.setattr(head_convergence, "train", stop)
     assert run.main(command) == 130
-    assert len(without_training) == 2
+    assert len(without_training) == 2 and "the same command goes on" in capsys.readouterr().err
     monkeypatch.setattr(head_convergence, "train", train)
     without_training.clear()
     assert run.main([*command[:2], f"{book},{book}", *command[3:]]) == 2  # another text, as far as can be seen
