@@ -11,7 +11,7 @@ All values and seeds are members of one compiled program an arm; the best reacha
 Expected, 16 seeds, step 150,000: correlation (Pearson) with the log-odds [95 %, bootstrap over seeds]
   loss above the best reachable    tied -0.11 [-0.28, 0.09], untied 0.27 [0.10, 0.43], difference -0.25 [-0.45, -0.07]
   X-Y distance, mean at p(X) = 0.5, 0.11 and 0.01: tied 0.07, 0.61, 1.33; untied, output 0.02, 1.15, 2.26, input 0.05 to 0.06
-Time: 13 min on one core of an AMD EPYC while the machine had other work.
+Time: 15 min on one core of an AMD EPYC while the machine had other work.
 """
 
 from jaxtie import Experiment

@@ -110,6 +110,12 @@ def _swept(text: str) -> tuple[str, tuple[float, ...]]:
     raise ValueError(f"{text!r}: expected NAME=VALUE,VALUE with a name of {', '.join(SWEPT)}, such as weight_decay=0,0.1")
 
 
+def _path(text: str) -> Path:
+    if not text:
+        raise ValueError("'': expected a file or a folder")
+    return Path(text)
+
+
 def _stream(text: str) -> str:
     if text not in DATA_STREAMS:
         raise ValueError(f"{text!r}: expected one of {', '.join(DATA_STREAMS)}")
@@ -164,7 +170,7 @@ class RunOptions:
     """Probabilities of X and of Y for a zero."""
     ones: Annotated[tuple[float, float] | None, _value("P,P", _probabilities, _main("0.5,0.5"))] = None
     """Probabilities of A and of B for a one."""
-    text: tyro.conf.UseAppendAction[tuple[Annotated[Path, _value("PATH", Path, "as in the experiment")], ...]] = ()
+    text: tyro.conf.UseAppendAction[tuple[Annotated[Path, _value("PATH", _path, "as in the experiment")], ...]] = ()
     """A text file, or a folder that is searched for *.txt; may be repeated. For experiments of text."""
     tfds: Annotated[str | None, _value("NAME[/CONFIG][:VERSION]", str, "none")] = None
     """A TFDS data set of text, such as lm1b or wiki40b/en, instead of files; TFDS fetches it."""
@@ -185,8 +191,8 @@ class RunOptions:
     """Draw every layer's initial values anew, instead of cloning the first as PyTorch does."""
     all: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
-    finished is not run again. Initial losses have no --scale; they and text have no more --seeds than they declare. Text is
-    left out unless --text or --tfds names one."""
+    finished is not run again. Initial losses have no --scale; they, heads and text take no more --seeds than they declare.
+    What is about text is left out unless --text or --tfds names one."""
     out: Annotated[Path | None, _value("DIR", Path, "runs/NAME or, with --all, runs")] = None
     """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
     checkpoint_every: Annotated[float, _value("SECONDS", _seconds)] = 60.0

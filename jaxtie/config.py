@@ -56,6 +56,16 @@ def _check_distribution(name: str, values: tuple[float, ...]) -> None:
     )
 
 
+def _check_seeds(seeds: tuple[int, ...]) -> None:
+    _check(bool(seeds), "seeds: expected at least one")
+    for seed in seeds:
+        _check(
+            isinstance(seed, int) and 0 <= seed < SEEDS,
+            f"seed {seed!r}: expected an integer in 0...4294967295",
+        )
+    _check(len(set(seeds)) == len(seeds), "seeds: each may be named once")
+
+
 def _check_positive_integers(owner: object, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
@@ -483,3 +493,79 @@ class InitialLoss:
     def as_dict(self) -> dict:
         """Nested plain values, as `config.json` holds them."""
         return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class HeadConvergence:
+    """An experiment: models of text that differ in how they tie alone, trained from the same start on the same batches.
+
+    Attributes:
+      text: files and folders, see `Corpus.paths`; given on the command line.
+      vocab_size: entries of the WordPiece vocabulary that is trained on it, at most.
+      width, layers, attention_heads, feedforward: sizes; √width well above log(vocab_size), or nothing is seen.
+      batch_size, length: rows of a batch and tokens predicted in each.
+      steps: updates; the learning rate goes from `learning_rate` to `eta_min` along half a cosine over all of them.
+      eval_every: steps between two records; `steps` is a multiple.
+      valid_rows: rows that a seed's validation loss is the mean over.
+      shares: of the way from log n to where the untied model ends; the losses there are those to be reached.
+    """
+
+    name: str = "head-convergence"
+    claim: str = ""
+    text: tuple[str, ...] = ()
+    vocab_size: int = 2000
+    width: int = 256
+    layers: int = 1
+    attention_heads: int = 4
+    feedforward: int = 256
+    batch_size: int = 4
+    length: int = 32
+    steps: int = 3000
+    seeds: tuple[int, ...] = tuple(range(8))
+    eval_every: int = 25
+    valid_rows: int = 64
+    learning_rate: float = 1e-3
+    eta_min: float = 1e-5
+    weight_decay: float = 0.1
+    shares: tuple[float, ...] = (0.5, 0.75, 0.9, 0.95)
+
+    def __post_init__(self):
+        sizes = ("width", "layers", "attention_heads", "feedforward", "batch_size", "length")
+        _check_positive_integers(self, *sizes, "steps", "eval_every", "valid_rows")
+        _check_seeds(self.seeds)
+        pairs = 2 * self.attention_heads
+        _check(self.width % pairs == 0, f"width = {self.width}: expected a multiple of 2·attention_heads = {pairs}")
+        _check(
+            self.steps % self.eval_every == 0, f"steps = {self.steps}: expected a multiple of eval_every = {self.eval_every}"
+        )
+        _check(all(0 < share <= 1 for share in self.shares), f"shares = {self.shares}: expected numbers above 0, at most 1")
+        rate = self.optimiser.learning_rate
+        _check(self.eta_min <= rate, f"eta_min = {self.eta_min}: expected at most learning_rate = {rate}")
+
+    @property
+    def corpus(self) -> Corpus:
+        """What there is to read; UserError without `text`."""
+        return Corpus(paths=self.text, vocab_size=self.vocab_size)
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """AdamW, its second moment shorter than the default: there are few steps."""
+        rates = {"learning_rate": self.learning_rate, "eta_min": self.eta_min, "half_period": self.steps}
+        return Optimiser(**rates, weight_decay=self.weight_decay, b2=0.99, eps=1e-8)
+
+    @property
+    def record_steps(self) -> range:
+        """Numbers of updates made at the records: 0, E, 2E, ..., T."""
+        return range(0, self.steps + 1, self.eval_every)
+
+    def scaled(self, factor: float) -> "HeadConvergence":
+        """The same over `factor` times as many steps, to the nearest record and at least one; the cosine too."""
+        records = max(1, round(min(self.steps * factor / self.eval_every, 2**31)))
+        return dataclasses.replace(self, steps=records * self.eval_every)
+
+    def as_dict(self) -> dict:
+        """Nested plain values, as `config.json` holds them."""
+        return dataclasses.asdict(self)
+
+
+Study = InitialLoss | HeadConvergence  # an experiment of its own kind

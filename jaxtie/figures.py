@@ -10,7 +10,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxtie import text_figures
+from jaxtie import convergence, text_figures
 from jaxtie.comparison import EXCESS, abscissa, outcomes
 from jaxtie.config import UserError
 from jaxtie.portrait import animate, draw_portrait
@@ -235,13 +235,14 @@ def main(arguments: list[str] | None = None) -> int:
         options = parse_figures(sys.argv[1:] if arguments is None else arguments)
         folder = RunFolder(options.folder)
         results = folder.load()
-        if options.animate and is_text(results):
+        of_heads = "head" in results.dims
+        if options.animate and (of_heads or is_text(results)):
             raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
-        written = draw(results, folder.figures)
+        written = [convergence.draw(results, folder.figures)] if of_heads else draw(results, folder.figures)
         if options.animate:
             written.append(animate(results, folder.figures))
         if options.csv:
-            written += write_csv(results, folder.path / "csv")
+            written += (convergence.write_csv if of_heads else write_csv)(results, folder.path / "csv")
     except UserError as error:
         print(f"jaxtie.figures: {error}", file=sys.stderr)
         return 2

@@ -15,14 +15,14 @@ import jinja2
 import pandas as pd
 
 import jaxtie
-from jaxtie import figures, summary
+from jaxtie import convergence, figures, summary
 from jaxtie.config import UserError
 from jaxtie.results import RunFolder
 from jaxtie.tables import Table
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped, no text given"
 MARK = '<meta name="generator" content="jaxtie'
-SHOWN = ("overview", "portrait", "initial_loss")  # the others repeat the overview, panel by panel
+SHOWN = ("overview", "portrait", "initial_loss", "head_convergence")  # the others repeat the overview, panel by panel
 INITIAL_LOSS = "Initial loss over the width: measured (dots), both estimates (lines), log n (dashed); below, where each fails"
 
 
@@ -79,8 +79,9 @@ class Section:
         if measured.exists():
             self.tables = summary.initial_loss_tables(pd.read_csv(measured))
             captions = {"initial_loss": INITIAL_LOSS}
+        elif "head" in (results := folder.load()).dims:
+            self.tables, captions = convergence.every_table(results), {"head_convergence": convergence.CAPTION}
         else:
-            results = folder.load()
             self.tables, captions = summary.every_table(results), figures.captions(results)
             if diverged := int((results["diverged_at"] >= 0).sum()):
                 self.status += f", {diverged} of {results['diverged_at'].size} members diverged"

@@ -21,7 +21,7 @@ import h5netcdf
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import SEEDS, Experiment, InitialLoss, TextExperiment, UserError
+from jaxtie.config import SEEDS, Experiment, Study, TextExperiment, UserError
 
 LOCK = ".lock"
 
@@ -54,6 +54,8 @@ CONSTANTS = (
     "conditional_divergence",
     "conditional_log_ratio",
 )
+# Of a comparison of heads: by head, seed and step; the last two by head alone.
+HEAD_VARIABLES = ("loss", "valid_loss", "estimate", "seconds")
 
 
 TRAINED = {name: VARIABLES[name] for name in ("loss", "accuracy")}
@@ -168,7 +170,7 @@ class RunFolder:
             raise UserError(f"{self._config}: cannot be read as a run's configuration ({error}); remove it") from error
         return config
 
-    def differences(self, experiment: Experiment | TextExperiment | InitialLoss, config: dict) -> list[str]:
+    def differences(self, experiment: Experiment | TextExperiment | Study, config: dict) -> list[str]:
         """Names of the fields in which the folder's run differs from `experiment`; its claim does not matter."""
         plain = lambda each: json.loads(json.dumps(each.as_dict()))
         new, old = plain(experiment), plain(type(experiment)()) | config["experiment"]  # which may not know every field yet
@@ -291,6 +293,11 @@ class RunFolder:
                             of_setting = {name: values[:, own] for name, values in records.items()}
                             _fill(file, experiment, arm, place, first_record, members[own] % SEEDS, of_setting)
 
+    def write_results(self, results: xr.Dataset) -> None:
+        """Put a whole dataset in the place of `results.nc`."""
+        with _replacing(self.results) as path:
+            results.to_netcdf(path, engine="h5netcdf")
+
     def _parts(self) -> list[_Part]:
         """Files of records; those of one member one after the other, in the order of their steps."""
         parts = map(_Part.read, self._records.glob("[!.]*.npz"))
@@ -313,7 +320,8 @@ class RunFolder:
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{self.results}: cannot be read ({error}); run again with --overwrite") from error
         variables, constants = TEXT if is_text(results) else EXOR
-        if missing := [name for name in (*variables, *constants, "diverged_at") if name not in results]:
+        expected = HEAD_VARIABLES if "head" in results.dims else (*variables, *constants, "diverged_at")
+        if missing := [name for name in expected if name not in results]:
             raise UserError(
                 f"{self.results}: lacks {', '.join(missing)}, so another version wrote it; run again with --overwrite"
             )

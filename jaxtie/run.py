@@ -21,7 +21,17 @@ import numpy as np
 import jaxtie
 from jaxtie import theory
 from jaxtie.cli import TEXT_OPTIONS, RunOptions, parse_run, refuse_other_than
-from jaxtie.config import Corpus, Experiment, InitialLoss, TextExperiment, Transformer, UserError, cache_folder
+from jaxtie.config import (
+    Corpus,
+    Experiment,
+    HeadConvergence,
+    InitialLoss,
+    Study,
+    TextExperiment,
+    Transformer,
+    UserError,
+    cache_folder,
+)
 from jaxtie.results import RunFolder
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
@@ -37,7 +47,7 @@ class Outcome(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
-AnyExperiment = Experiment | TextExperiment | InitialLoss
+AnyExperiment = Experiment | TextExperiment | Study
 
 
 def load_experiment(path: Path) -> AnyExperiment:
@@ -78,6 +88,8 @@ def resolve(options: RunOptions) -> AnyExperiment:
         return dataclasses.replace(experiment, seeds=seeds)
     if isinstance(experiment, TextExperiment):
         return resolve_text(experiment, options)
+    if isinstance(experiment, HeadConvergence):
+        return resolve_heads(experiment, options)
     if not options.all:
         useful = {field.name for field in dataclasses.fields(RunOptions)} - set(TEXT_OPTIONS)
         refuse_other_than(useful, options, f"no option of {experiment.name}, which reads no text")
@@ -122,6 +134,20 @@ def resolve_text(experiment: TextExperiment, options: RunOptions) -> TextExperim
     given["seeds"] = seeds[: len(experiment.seeds)] if options.all else seeds
     experiment = dataclasses.replace(experiment, corpus=corpus, **given)
     return experiment.scaled(options.scale) if options.scale else experiment
+
+
+def resolve_heads(study: HeadConvergence, options: RunOptions) -> HeadConvergence:
+    """A comparison of heads with what the options change."""
+    seeds, text = options.seeds or study.seeds, tuple(map(str, options.text)) or study.text
+    if options.all:  # of which many are meant for models that are smaller by far
+        seeds = seeds[: len(study.seeds)]
+    else:
+        useful = {"experiment", "text", "seeds", "steps", "scale", "out", "overwrite", "dry_run", "quiet"}
+        refuse_other_than(useful, options, f"no option of {study.name}, which compares heads on real text")
+    if not text:
+        raise NoText(f"{study.name}: needs a text; give files or folders by --text PATH")
+    study = dataclasses.replace(study, seeds=seeds, text=text, steps=options.steps or study.steps)
+    return study.scaled(options.scale) if options.scale else study
 
 
 class NoText(UserError):
@@ -348,7 +374,7 @@ def present(experiment: AnyExperiment, folder: RunFolder, outcome: Outcome) -> i
     from jaxtie import summary
 
     if outcome in (Outcome.DONE, Outcome.BEFORE):
-        if isinstance(experiment, InitialLoss):
+        if isinstance(experiment, Study):
             print(folder.summary.read_text())
             return 0
         show(*summary.shown_tables(folder.load()))
@@ -445,7 +471,7 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
 
 def run_one(experiment: AnyExperiment, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> Outcome:
     """Train or measure into the folder, whichever the experiment is."""
-    run = measure_initial_loss if isinstance(experiment, InitialLoss) else lead
+    run = {InitialLoss: measure_initial_loss, HeadConvergence: compare_heads}.get(type(experiment), lead)
     return run(experiment, folder, options, arguments)
 
 
@@ -525,11 +551,21 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "jaxtie": jaxtie.__version__} | {name: version(name) for name in names}
 
 
-def measure_initial_loss(study: InitialLoss, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> Outcome:
-    """Measure into the folder, unless that was done."""
+def earlier_study(study: Study, folder: RunFolder, options: RunOptions) -> dict | None:
+    """The configuration of what the folder holds of this study; None if nothing.
+
+    Raises:
+      UserError: where it holds something else.
+    """
     earlier = None if options.overwrite else folder.config()
     if earlier and (differences := folder.differences(study, earlier)):
         raise UserError(f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; choose another --out")
+    return earlier
+
+
+def measure_initial_loss(study: InitialLoss, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> Outcome:
+    """Measure into the folder, unless that was done."""
+    earlier = earlier_study(study, folder, options)
     if options.dry_run:
         print(f"losses    {len(study.widths) * len(study.vocabularies) * len(study.seeds):,} tables; nothing is trained")
         return Outcome.PLANNED
@@ -545,6 +581,36 @@ def measure_initial_loss(study: InitialLoss, folder: RunFolder, options: RunOpti
         report = lambda line: None if options.quiet else print(line, file=sys.stderr, flush=True)
         initial_loss.main(study, folder.path, report)
         folder.write_config(config | {"wall_seconds": round(time.monotonic() - began, 2), "finished": True})
+    return Outcome.DONE
+
+
+def compare_heads(study: HeadConvergence, folder: RunFolder, options: RunOptions, arguments: Sequence[str]) -> Outcome:
+    """Train every head into the folder that was not trained before."""
+    earlier = earlier_study(study, folder, options)
+    if options.dry_run:
+        print(f"members   {len(study.seeds):,} seeds of each head, {study.steps:,} steps; how long is not known beforehand")
+        return Outcome.PLANNED
+    if earlier and earlier.get("finished"):
+        return Outcome.BEFORE
+    jax = start_jax()
+    from jaxtie import head_convergence
+    from jaxtie.data import text
+
+    report = lambda line: None if options.quiet else print(line, file=sys.stderr, flush=True)
+    prepared = text.prepare(study.corpus, say=report)
+    if earlier and earlier.get("text") != prepared.key:
+        raise UserError(f"--out {folder.path}: holds a run on a text that has changed since; choose another --out")
+    config = {"experiment": study.as_dict(), "command": command(arguments), "versions": versions(), "text": prepared.key}
+    config |= {"device": describe(jax.devices()[0]), "workers": cores() if jax.default_backend() == "cpu" else 1}
+    with folder.locked():
+        if not earlier:
+            folder.create(config | {"finished": False})
+        try:
+            seconds = head_convergence.main(study, prepared, folder, config["command"], report)
+        except KeyboardInterrupt:
+            print("jaxtie: interrupted; the same command goes on after the last head that was finished", file=sys.stderr)
+            return Outcome.INTERRUPTED
+        folder.write_config(config | {"wall_seconds": round(seconds, 2), "finished": True})
     return Outcome.DONE
 
 

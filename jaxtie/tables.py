@@ -25,8 +25,11 @@ class Table:
         return "\n".join([f"**{self.title}**", "", *lines, ""])
 
 
-def mean_interval(values: np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over seeds and half the width of its 95 % confidence interval (Student's t); NaN values are left out."""
+def mean_interval(values: np.ndarray, axis: int = 0, error: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over seeds and half the width of its 95 % confidence interval (Student's t); NaN values are left out.
+
+    `error`: the probability that the interval misses the mean.
+    """
     from scipy.stats import t  # heavy
 
     count = np.sum(np.isfinite(values), axis=axis)
@@ -34,7 +37,7 @@ def mean_interval(values: np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.nda
     mean = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
     spread = np.nansum((values - np.expand_dims(mean, axis)) ** 2, axis=axis)
     variance = np.divide(spread, count - 1, out=np.full(np.shape(total), np.nan), where=count > 1)
-    return mean, t.ppf(0.975, np.maximum(count - 1, 1)) * np.sqrt(variance / np.maximum(count, 1))
+    return mean, t.ppf(1 - error / 2, np.maximum(count - 1, 1)) * np.sqrt(variance / np.maximum(count, 1))
 
 
 def number(value: float) -> str:

@@ -21,12 +21,13 @@ LAYERS = [
     {"checkpoint"},
     {"text_training", "tables"},
     {"style", "comparison", "text_summary"},
-    {"portrait", "summary", "text_figures"},
+    {"convergence", "portrait", "summary", "text_figures"},
     {"figures"},
-    {"initial_loss", "report"},
+    {"head_convergence", "initial_loss", "report"},
     {"run"},
 ]
-WITHOUT_JAX = "config theory results tables comparison text_summary summary portrait figures report cli progress".split()
+WITHOUT_JAX = "config theory results tables comparison convergence text_summary summary portrait figures".split()
+WITHOUT_JAX += ["report", "cli", "progress"]
 WITHOUT_JAX += ["data.reading", "data.batches", "data.text"]
 
 

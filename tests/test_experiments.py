@@ -10,7 +10,7 @@ import pytest
 from bodies import once
 
 from jaxtie import sweep, theory
-from jaxtie.config import LSTM, Experiment, Mixer, Optimiser, Process, Transformer
+from jaxtie.config import LSTM, Experiment, HeadConvergence, Mixer, Optimiser, Process, Transformer
 from jaxtie.run import load_experiment, main
 
 FILES = {path.stem: path for path in (Path(__file__).parents[1] / "experiments").glob("*.py")}
@@ -29,7 +29,8 @@ PROTOCOL = {
 
 
 def test_experiments_are_those_of_the_protocol():
-    assert FILES.keys() == {*PROTOCOL, "untie_midway", "skewed_zeros", "initial_loss", "text_mlm", "text_clm"}
+    others = {"untie_midway", "skewed_zeros", "initial_loss", "head_convergence", "text_mlm", "text_clm"}
+    assert FILES.keys() == {*PROTOCOL, *others}
     for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
         experiment = load_experiment(FILES[name])
         expected = Experiment(
@@ -66,6 +67,14 @@ def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():
     np.testing.assert_allclose(np.diff([np.log((1 - p) / p) for p in values]), np.log(99) / 11, rtol=1e-2)
     main_one = dataclasses.replace(Experiment(), name="skewed-zeros", claim=skewed.claim, seeds=skewed.seeds)
     assert skewed == dataclasses.replace(main_one, sweep=skewed.sweep, record_every=1_000, eval_every=5_000)
+
+
+def test_heads_are_compared_where_it_can_be_seen():
+    """A tied model's own logit, √D, is far above log n; there are seeds enough for intervals."""
+    study = load_experiment(FILES["head_convergence"])
+    assert study == HeadConvergence(claim=study.claim) and len(study.seeds) >= 8
+    assert study.width**0.5 > 2 * np.log(study.vocab_size)
+    assert "python -m jaxtie.run experiments/head_convergence.py --text " in FILES["head_convergence"].read_text()
 
 
 @pytest.mark.parametrize("name", PROTOCOL)

@@ -216,6 +216,16 @@ BAD = {
     "out holds an unfinished run with fewer steps": ["--out", "unfinished"],
     "initial loss of arms": ["loss.py", "--arms", "tied"],
     "initial loss over steps": ["loss.py", "--steps", "100"],
+    "heads without text": ["convergence.py"],
+    "heads on text that is not there": ["convergence.py", "--text", "nowhere"],
+    "heads on a folder without text": ["convergence.py", "--text", "other"],
+    "heads on too little text": ["convergence.py", "--text", "README.txt"],
+    "heads of arms": ["convergence.py", "--text", "README.txt", "--arms", "tied"],
+    "heads over steps between records": ["convergence.py", "--text", "README.txt", "--steps", "30"],
+    "heads of a width that rotary positions do not fit": ["odd.py", "--text", "README.txt"],
+    "text for an experiment that makes its own": ["--text", "README.txt"],
+    "text for an initial loss": ["loss.py", "--text", "README.txt"],
+    "text in no words": ["convergence.py", "--text", ""],
     "sweep of nothing": ["--sweep", ""],
     "sweep of an unknown setting": ["--sweep", "momentum=0.9"],
     "sweep of what needs another program": ["--sweep", "half_period=100,200"],
@@ -257,9 +267,10 @@ BAD = {
 
 
 @pytest.fixture
-def workplace(tmp_path, monkeypatch) -> Path:
+def workplace(tmp_path, tmp_path_factory, monkeypatch) -> Path:
     """A folder with everything that can be got wrong."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))  # for what is prepared of a text
     files = {
         "README.txt": "no Python",
         "raises.py": "1 / 0",
@@ -269,6 +280,8 @@ def workplace(tmp_path, monkeypatch) -> Path:
         "unlikely.py": "import jaxtie\nexperiment = jaxtie.Experiment(process=jaxtie.Process(zeros=(0.5, 0.6)))",
         "other/thesis.tex": "years of work",
         "loss.py": "import jaxtie\nexperiment = jaxtie.InitialLoss()",
+        "convergence.py": "import jaxtie\nexperiment = jaxtie.HeadConvergence()",
+        "odd.py": "import jaxtie\nexperiment = jaxtie.HeadConvergence(width=18)",
         "good.py": "import jaxtie\nexperiment = jaxtie.Experiment()",
         "misspelt.py": "import jaxtie\nexperiment = jaxtie.Experiment(step=100)",
         "heads.py": "import jaxtie\nexperiment = jaxtie.Experiment(model=jaxtie.Transformer(heads=3))",

@@ -1,0 +1,19 @@
+"""How the remedies for the high initial loss of a tied model train: from the same start, on the same batches of real text.
+
+Claims (kexue.fm/archives/9698): each remedy brings the initial loss to about log n; σ = (log n)/D converges slowest, the
+others alike; all end about the same.
+
+    python -m jaxtie.run experiments/head_convergence.py --text FOLDER
+
+One pre-norm layer, D 256, n 2000 (so √D = 16 against log n = 7.6), 3,000 updates on 4 rows of 32 tokens each, 8 seeds;
+AdamW, learning rate 1e-3 to 1e-5 by half a cosine, one for all heads. That is a quarter of an epoch of 17 Gutenberg books:
+the learning rate has come to its end then, the model has not. Whether a claim holds is for the intervals to say, by the
+rule in `summary.md`.
+Time: 40 min of a core's work (14.5 ms a seed-step), so 20 min on two quiet cores; a head that is finished is kept.
+"""
+
+from jaxtie import HeadConvergence
+
+experiment = HeadConvergence(
+    claim="Remedies for a tied model's high initial loss, trained alike: which is slowest, and do all end about the same?"
+)
