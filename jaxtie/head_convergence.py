@@ -152,6 +152,7 @@ def main(study: HeadConvergence, text: Text, folder: RunFolder, command: str, sa
       The wall time of all heads, seconds.
     """
     results = folder.load() if folder.results.exists() else _nothing_yet(study, text, command)
+    results.attrs["claim"] = study.claim  # which may be put otherwise by now
     for head in HEADS:
         if np.isfinite(results["seconds"].sel(head=head)):
             say(f"{head}: trained before")
