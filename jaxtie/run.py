@@ -598,9 +598,10 @@ def compare_heads(study: HeadConvergence, folder: RunFolder, options: RunOptions
 
     report = lambda line: None if options.quiet else print(line, file=sys.stderr, flush=True)
     prepared = text.prepare(study.corpus, say=report)
-    if earlier and earlier.get("text") != prepared.key:
+    if earlier and earlier["text"]["key"] != prepared.key:
         raise UserError(f"--out {folder.path}: holds a run on a text that has changed since; choose another --out")
-    config = {"experiment": study.as_dict(), "command": command(arguments), "versions": versions(), "text": prepared.key}
+    config = {"experiment": study.as_dict(), "command": command(arguments), "versions": versions()}
+    config["text"] = {"key": prepared.key, "report": dataclasses.asdict(prepared.report)}
     config |= {"device": describe(jax.devices()[0]), "workers": cores() if jax.default_backend() == "cpu" else 1}
     with folder.locked():
         if not earlier:
