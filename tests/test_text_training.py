@@ -13,13 +13,14 @@ import pytest
 import xarray as xr
 from commands import ended, start, until
 
-from jaxtie import figures, report, run, summary, text_training
+from jaxtie import figures, report, run, summary, sweep, text_training
 from jaxtie.config import Corpus, TextExperiment, UserError
 from jaxtie.results import TEXT_CONSTANTS, TEXT_VARIABLES, RunFolder
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 WORDS = "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my house".split()
-SIZES = "layers=2, heads=2, width=16, feedforward=16"
+FLAGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"  # as tests have it
+SIZES = "layers=1, heads=2, width=16, feedforward=16"
 TINY = """import dataclasses, runpy
 from jaxtie import Optimiser, Transformer
 full = runpy.run_path({path!r})["experiment"]
@@ -44,6 +45,7 @@ def place(tmp_path_factory) -> Path:
         (place / f"{name}.py").write_text(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        patch.setattr(text_training, "COMPILER", sweep.ONCE)  # compiling takes most of the time
         yield place
 
 
@@ -133,7 +135,7 @@ def test_a_longer_run_goes_on_with_the_finished_one(place, masked, tmp_path):
 def test_stopped_at_a_random_moment_it_ends_with_the_numbers_of_one_go(place, masked, tmp_path, number):
     rng, folder = random.Random(int(number) + os.getpid()), tmp_path / "run"
     options = [option for option in command(place, "--checkpoint-every", "1e-6") if option != "--quiet"]
-    process = start(folder, *options, XLA_FLAGS="--xla_force_host_platform_device_count=2")
+    process = start(folder, *options, XLA_FLAGS=FLAGS)
     until(process, "/40 steps")
     time.sleep(rng.random() * 1.5)
     process.send_signal(number)
@@ -143,7 +145,7 @@ def test_stopped_at_a_random_moment_it_ends_with_the_numbers_of_one_go(place, ma
     if status == 130:
         assert "interrupted" in error and RunFolder(folder).load()["loss"].notnull().any()
     reached = (RunFolder(folder).config() or {})["finished"]
-    process = start(folder, *options, XLA_FLAGS="--xla_force_host_platform_device_count=2")
+    process = start(folder, *options, XLA_FLAGS=FLAGS)
     status, error = ended(process)
     assert status == 0 and (reached or "compiling" in error), error
     assert results(folder).identical(results(masked))
