@@ -9,10 +9,10 @@ One pre-norm layer, D 256, n 2000 (so √D = 16 against log n = 7.6), 3,000 upda
 AdamW, learning rate 1e-3 to 1e-5 by half a cosine, one for all heads. That is a quarter of an epoch of 17 Gutenberg books:
 the learning rate has come to its end then, the model has not. Whether a claim holds is for the intervals to say, by the
 rule in `summary.md`.
-Seen on 17 books of Project Gutenberg: all start within 1 nat of log n (holds); σ = (log n)/D is slowest (fails half of the way,
-undecided at 75 %, holds at 90 % and 95 %); the others alike to within 10 % (undecided); all end within 0.05 nat (fails: 0.088
-more than untied with σ = (log n)/D, the others within 0.025).
-Time: 3 min a head, 22 min in all, on two cores of an AMD EPYC; a head that is finished is kept.
+Seen on 17 books of Project Gutenberg: all start within 1 nat of log n (holds); σ = (log n)/D is slowest (fails half of the
+way, undecided at 75 %, holds at 90 % and 95 %); the others alike to within 10 % (undecided); all end within 0.05 nat (fails:
+0.088 more than untied with σ = (log n)/D, the others within 0.025).
+Time: 3 min a head of the seven on two cores of an AMD EPYC (the last four heads, measured); a finished head is kept.
 """
 
 from jaxtie import HeadConvergence
