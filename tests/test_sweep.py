@@ -174,7 +174,7 @@ def test_untied_midway_is_tied_until_then_and_changes_nothing_at_that_step():
     assert sum("['output']" in name for name in opened.states) == 3  # the table and its two moments
     exact = [
         jax.jit(jax.vmap(sweep.make_member(SHORT, tied=is_tied).evaluate, in_axes=(0, None)))(
-            sweep._unflatten(program(SHORT, "tied" if is_tied else "untied", 1).states, members.states), setting(SHORT)
+            sweep.unflatten(program(SHORT, "tied" if is_tied else "untied", 1).states, members.states), setting(SHORT)
         )
         for is_tied, members in ((True, standing), (False, opened))
     ]
