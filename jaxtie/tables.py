@@ -104,7 +104,7 @@ def targets(results: xr.Dataset) -> list[str]:
 
 def tables(results: xr.Dataset, arm: str) -> dict[str, str]:
     """Label -> "input" or "output": an arm's tables, one if its output embedding is its input embedding throughout."""
-    values = results.sel(arm=arm)
-    if np.array_equal(values["input_distance"], values["output_distance"], equal_nan=True):
+    values, what = results.sel(arm=arm), "distance" if is_text(results) else "table"
+    if np.array_equal(values[f"input_{what}"], values[f"output_{what}"], equal_nan=True):
         return {arm: "input"}
     return {f"{arm} input": "input", f"{arm} output": "output"}
