@@ -58,7 +58,8 @@ def programs() -> list[tuple[str, float, float, float]]:
     rows = []
     for name in MODELS:
         experiment = dataclasses.replace(load_experiment(Path("experiments") / f"{name}.py"), seeds=tuple(range(64)))
-        workers = sweep.assign_workers(64, experiment.model, jax.devices(), cores())
+        block = sweep.block_size(jax.devices()[0].platform, experiment.model, len(experiment.members))
+        workers = sweep.assign_workers(len(experiment.members), block, jax.devices(), cores())
         program = sweep.compile_program(experiment, workers, tied=False)
         size = program.advance[workers[0]].memory_analysis()
         state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states)) / program.block

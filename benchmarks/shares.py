@@ -32,7 +32,7 @@ def main() -> None:
     model = sweep.build_model(experiment.model, tied=False)
     schedule = optim.periodic_cosine(optimiser.learning_rate, optimiser.eta_min, optimiser.half_period)
     adamw = optim.adamw(schedule, weight_decay=optimiser.weight_decay, b1=optimiser.b1, b2=optimiser.b2, eps=optimiser.eps)
-    block = sweep.block_size(device.platform, experiment.model)
+    block = sweep.block_size(device.platform, experiment.model, len(experiment.members))
     seeds = np.arange(block, dtype=np.uint32)
 
     def sample(state, batch):

@@ -109,6 +109,9 @@ def time_pytorch(causal: bool, few: bool, made: list[np.ndarray], seconds: float
     from torch import nn
     from torch.nn.functional import cross_entropy, linear
 
+    from jaxtie.run import keep_memory
+
+    keep_memory()  # as jaxtie's side has it
     torch.manual_seed(0)
     vocabulary = BASE + DUPLICATES
     embedding = nn.Embedding(vocabulary, WIDTH, padding_idx=PAD)

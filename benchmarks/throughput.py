@@ -25,18 +25,17 @@ from jaxtie.run import cores, describe, start_jax
 
 
 def rate(program, workers, experiment: Experiment, seconds: float) -> float:
-    """Seed-steps per second over about `seconds`, after as long a start; records are fetched."""
+    """Seed-steps per second over about `seconds` or more; records are fetched."""
     from jaxtie import sweep
 
     # With fewer records the exact evaluation at the end, one a run, would weigh more than in a real run.
-    records = max(31, 2 + round(2 * seconds / sweep.seconds_per_record(program, workers, experiment)))
+    records = max(30, round(seconds / sweep.seconds_per_record(program, workers, experiment)))
     experiment = dataclasses.replace(experiment, steps=records * experiment.record_every)
-    began = seed_steps = 0
-    first = time.perf_counter()
+    seed_steps = 0
     for piece in sweep.run(program, workers, experiment):
-        if began:
+        if piece.first_record:
             seed_steps += piece.records["loss"].size * experiment.record_every
-        elif piece.first_record and time.perf_counter() - first > seconds:
+        else:  # what is there before the first step comes of all members before any is trained
             began = time.perf_counter()
     return seed_steps / (time.perf_counter() - began)
 
@@ -64,7 +63,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1,8,64,512,4096", help="numbers of seeds (default: %(default)s)")
     parser.add_argument("--arms", default="tied,untied", help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=5, help="of each measurement (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each repeat, about (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each repeat, about (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
 
@@ -75,19 +74,20 @@ def main() -> None:
 
     def side(seeds: int, arm: str) -> Callable[[], float]:
         experiment = Experiment(seeds=tuple(range(seeds)))
-        workers = sweep.assign_workers(seeds, experiment.model, devices, cores())
-        if arm not in programs:
+        block = sweep.block_size(devices[0].platform, experiment.model, seeds)
+        workers = sweep.assign_workers(seeds, block, devices, cores())
+        if (arm, block) not in programs:
             began = time.perf_counter()
-            programs[arm] = sweep.compile_program(experiment, devices, tied=arm == "tied")
-            compile_seconds[arm] = time.perf_counter() - began
-        return lambda: rate(programs[arm], workers, experiment, options.seconds)
+            programs[arm, block] = sweep.compile_program(experiment, devices, tied=arm == "tied")
+            compile_seconds[f"{arm}, block of {block}"] = time.perf_counter() - began
+        return lambda: rate(programs[arm, block], workers, experiment, options.seconds)
 
     programs = {}
     for arm in options.arms.split(","):
         for seeds in map(int, options.seeds.split(",")):
             sides[f"jaxtie, {arm}, {seeds} seeds"] = side(seeds, arm)
         if has_torch() and devices[0].platform == "cpu":
-            steps = int(400 * options.seconds)
+            steps = int(200 * options.seconds)
             sides[f"PyTorch, {arm}, 1 process"] = lambda arm=arm, steps=steps: pytorch_rate(arm, 1, steps)
             sides[f"PyTorch, {arm}, {cores()} processes"] = lambda arm=arm, steps=steps: pytorch_rate(arm, cores(), steps)
     rates = {name: [] for name in sides}

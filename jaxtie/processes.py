@@ -1,7 +1,8 @@
 """Several processes of one run, on one machine or many, through JAX's own runtime.
 
 Each trains its own share of the seeds, by the same programs as one process alone would, so with the same numbers; now and
-then all of them meet, and the first gets what the others have: it alone writes.
+then all of them meet, and the first gets what the others have: it alone writes. A model of text they train together, step by
+step.
 """
 
 import contextlib
@@ -63,6 +64,16 @@ class Processes:
     def broadcast(self, tree: dict) -> dict:
         """What the first process gives."""
         return self.gather(tree if self.leads else {})[0]
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within, a program of all processes that fails, as it does when one of them is gone, ends this one with a line."""
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            if self.count == 1 or "RESOURCE_EXHAUSTED" in str(error):
+                raise
+            end_at_once(GONE)
 
     def leave(self) -> None:
         """Call at the end: the others shall not take this one's end for a loss."""

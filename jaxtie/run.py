@@ -1,6 +1,7 @@
 """`python -m jaxtie.run`: from a command line to a run folder with results, figures and summary."""
 
 import contextlib
+import ctypes
 import dataclasses
 import enum
 import importlib.util
@@ -117,6 +118,7 @@ def resolve_text(experiment: TextExperiment, options: RunOptions) -> TextExperim
     own = ("steps", "arms", "record_every", "eval_every", "data_seed")
     if not options.all:
         useful = {*own, *TEXT_OPTIONS, *"experiment seeds scale out checkpoint_every overwrite dry_run quiet".split()}
+        useful |= {"distributed", "coordinator", "process_count", "process_index"}
         refuse_other_than(useful, options, f"no option of {experiment.name}, which is of text")
     corpus = {"field": options.tfds_field, "vocab": options.vocab and str(options.vocab), "vocab_size": options.vocab_size}
     corpus |= {"split_seed": options.data_seed, "tfds": options.tfds, "paths": tuple(map(str, options.text))}
@@ -184,6 +186,19 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def keep_memory() -> None:
+    """Have glibc keep the large blocks that are freed, for the next ones.
+
+    A compiled program for a CPU asks for its working memory at every call. glibc would have it mapped and given back each
+    time, so that the kernel clears it page by page: a quarter of the time of a step of text.
+    """
+    trim_threshold, mmap_threshold, no_limit = -1, -3, 2**31 - 1  # of mallopt, see its manual page
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # other systems have no mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(trim_threshold, no_limit)
+        mallopt(mmap_threshold, no_limit)
+
+
 def start_jax():
     """Import jax with a cache of compiled programs, and so that threads can use one CPU device at the same time.
 
@@ -191,6 +206,7 @@ def start_jax():
     """
     import jax
 
+    keep_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if jax.config.jax_compilation_cache_dir is None:
         cache = cache_folder()
@@ -222,9 +238,9 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
     from jaxtie import checkpoint, sweep
     from jaxtie.progress import Progress, add_times
 
-    block = sweep.block_size(jax.local_devices()[0].platform, experiment.model)
+    block = sweep.block_size(jax.local_devices()[0].platform, experiment.model, len(experiment.members))
     own = processes.share(experiment.members, block)
-    workers = sweep.assign_workers(len(own), experiment.model, jax.local_devices(), cores())
+    workers = sweep.assign_workers(len(own), block, jax.local_devices(), cores())
     processes_of_settings = {setting.process for setting in experiment.settings}
     best_losses = [theory.best_loss(sweep.build_contexts(each, ordered=False)[0].joint_CxV) for each in processes_of_settings]
     config |= {"device": describe(workers[0]), "workers": len(workers), "processes": processes.count, "block": block}
@@ -277,8 +293,11 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
 
 def load_text(experiment: TextExperiment, options: RunOptions, earlier: dict | None) -> Any:
     """The text, prepared and, for a folder that holds a run, still what it was; `jaxtie.text_training.Material`."""
+    import jax
+
     from jaxtie import text_training
 
+    text_training.make_mesh(experiment.batch, jax.devices())  # it raises
     say = lambda line: None if options.quiet else print(f"jaxtie: {line}", file=sys.stderr, flush=True)
     material = text_training.load(experiment, say)
     if earlier and earlier.get("text", {}).get("key", material.text.key) != material.text.key:
@@ -287,22 +306,26 @@ def load_text(experiment: TextExperiment, options: RunOptions, earlier: dict | N
     return material
 
 
-def train_text(experiment: TextExperiment, material: Any, folder: RunFolder, config: dict, options: RunOptions) -> bool:
-    """Train every arm into the folder, from its checkpoint on; returns whether it came to the end."""
+def train_text(
+    experiment: TextExperiment, material: Any, folder: RunFolder, config: dict, options: RunOptions, processes: Any
+) -> bool:
+    """Train every arm into the folder, from its checkpoint on; returns whether it came to the end.
+
+    Several processes make every step together, and the first writes.
+    """
     import jax
 
     from jaxtie import checkpoint, text_training
 
-    device = jax.local_devices()[0]
-    name, count = describe(device), text_training.make_mesh(experiment.batch, jax.local_devices()).size
+    device, count = jax.local_devices()[0], text_training.make_mesh(experiment.batch, jax.devices()).size
     text = {"key": material.text.key, "report": dataclasses.asdict(material.text.report)}
     workers = cores() if device.platform == "cpu" and count == 1 else count
-    config |= {"device": name, "workers": workers, "devices": count, "text": text}
+    config |= {"device": describe(device), "workers": workers, "devices": count, "processes": processes.count, "text": text}
     report = lambda line: print(f"jaxtie: {line}; going on without it", file=sys.stderr)
-    with stop_signals() as stopped, checkpoint.opened(folder.checkpoints) as checkpoints:
+    with stop_signals() as stopped, checkpoint.opened(folder.checkpoints) as checkpoints, processes.watched():
         return text_training.train_into(
-            folder, experiment, material, config, checkpoints, stopped, checkpoint_every=options.checkpoint_every,
-            quiet=options.quiet, report=report,
+            folder, experiment, material, config, checkpoints, processes, stopped,
+            checkpoint_every=options.checkpoint_every, quiet=options.quiet, report=report,
         )  # fmt: skip
 
 
@@ -393,7 +416,9 @@ def plan(experiment: Experiment) -> None:
         f"members   {len(experiment.members) * len(experiment.arms):,}: {settings}{len(experiment.seeds):,} seeds x "
         f"{', '.join(experiment.arms)}, {experiment.steps:,} steps"
     )
-    workers = sweep.assign_workers(len(experiment.members), experiment.model, jax.devices(), cores())
+    members, devices = len(experiment.members), jax.devices()
+    block = sweep.block_size(devices[0].platform, experiment.model, members)
+    workers = sweep.assign_workers(members, block, devices, cores())
     began = time.monotonic()
     program = sweep.compile_program(experiment, workers, tied=experiment.arms[0] == "tied")
     compile_seconds = time.monotonic() - began
@@ -460,11 +485,8 @@ def _main(options: RunOptions, arguments: Sequence[str]) -> int:
     processes = join(options.coordinator, options.process_count, options.process_index)
     if processes.leads:
         status = present(experiment, folder, lead(experiment, folder, options, arguments, processes))
-    # What is in the folder is for the first process to see, which tells.
-    elif processes.broadcast({})["trains"] and not train(experiment, folder, {"arms": {}}, options, processes):
-        status = INTERRUPTED
     else:
-        status = 0
+        status = follow(experiment, folder, options, processes)
     processes.leave()
     return status
 
@@ -663,7 +685,10 @@ def lead(
     from jaxtie import figures, results, summary
     from jaxtie.processes import Processes
 
-    material = load_text(experiment, options, earlier) if isinstance(experiment, TextExperiment) else None
+    processes, material = processes or Processes(), None
+    if isinstance(experiment, TextExperiment):
+        material = load_text(experiment, options, earlier)
+        processes.broadcast({"key": np.str_(material.text.key)})  # now others find it prepared, if they share the folder
     began = time.monotonic() - config["wall_seconds"]
     with folder.locked():
         folder.check_space(2 * results.size_in_bytes(experiment))
@@ -673,9 +698,9 @@ def lead(
             folder.unpack()  # before the folder says that it is not finished: killed here, it is extended again
         folder.write_config(config)
         if material:
-            finished = train_text(experiment, material, folder, config, options)
+            finished = train_text(experiment, material, folder, config, options, processes)
         else:
-            finished = train(experiment, folder, config, options, processes or Processes())
+            finished = train(experiment, folder, config, options, processes)
         assemble(experiment, folder, config, material)
         config["wall_seconds"] = round(time.monotonic() - began, 2)
         folder.write_config(config)
@@ -689,6 +714,20 @@ def lead(
         folder.write_config(config | {"finished": True})
         folder.discard_records()
     return Outcome.DONE
+
+
+def follow(experiment: Experiment | TextExperiment, folder: RunFolder, options: RunOptions, processes: Any) -> int:
+    """Do as a process that is not the first what the first asks for, which sees the folder; returns the exit status."""
+    if not processes.broadcast({})["trains"]:
+        return 0
+    config = {"arms": {}}
+    if isinstance(experiment, TextExperiment):
+        key = str(processes.broadcast({})["key"])
+        material = load_text(experiment, dataclasses.replace(options, quiet=True), {"text": {"key": key}})
+        finished = train_text(experiment, material, folder, config, options, processes)
+    else:
+        finished = train(experiment, folder, config, options, processes)
+    return 0 if finished else INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Training amplifies rounding, so members agree over a full run only if one and the same program has made every one of their
 steps. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as among many, on one
-device as on several of the kind, in chunks of any length.
+device as on several of the kind, in chunks of any length. (On a CPU few members get blocks half the size. These are whole
+vectors too, 16 numbers at most, so the program is the same but for how often it goes round, and so are its bits: a test.)
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from jaxtie.models import embedding, lstm, mixer, transformer
 from jaxtie.models.masked_lm import MaskedLM
 
 BLOCK = {"cpu": 32, "gpu": 64, "tpu": 128}  # seeds in a block, per kind of device; the CPU's by measurement
-LSTM_BLOCK = 16  # on a CPU, by measurement: as fast a seed as 32, and half the time where there are 16 seeds
+HALF_BLOCK = 16  # on a CPU, of an LSTM, as fast a seed as 32; and where 32 members or fewer would leave cores or lanes idle
 WIDE = 32  # a member this wide fills a CPU's vector units and cache by itself: twice as fast alone, at 16 half as fast
 FAST = {"cpu": {"xla_cpu_prefer_vector_width": 512}}  # compiler options; no more than what the processor has is used
 ONCE = {"cpu": {"xla_backend_optimization_level": 0}}  # for what runs once, compilation is what takes time
@@ -87,7 +88,7 @@ def stack_settings(experiment: Experiment) -> Setting:
 class Member(NamedTuple):
     """What one member does, as pure functions of its seed, setting and state."""
 
-    start: Callable  # seed, Setting -> State, stream of samples, records at step 0
+    start: Callable  # seed, Setting -> State, stream of samples, loss, accuracy and evaluation at step 0
     advance: Callable  # State, stream of samples, Setting, step -> State, records at step + record_every
     evaluate: Callable  # State, Setting -> exact evaluation
 
@@ -101,9 +102,7 @@ def make_member(experiment: Experiment, *, tied: bool) -> Member:
 
     def adamw(setting):
         schedule = optim.periodic_cosine(setting.learning_rate, setting.eta_min, optimiser.half_period)
-        return optim.adamw(
-            schedule, weight_decay=setting.weight_decay, b1=optimiser.b1, b2=optimiser.b2, eps=setting.eps
-        )
+        return optim.adamw(schedule, weight_decay=setting.weight_decay, b1=optimiser.b1, b2=optimiser.b2, eps=setting.eps)
 
     def batch(stream, setting, step):
         return exor.sample(stream, step, bits, setting.zeros, setting.ones)
@@ -112,7 +111,7 @@ def make_member(experiment: Experiment, *, tied: bool) -> Member:
         state = train.initial_state(model, adamw(setting), jax.random.key(seed), process.length + 1)
         stream = exor.stream(process.data_seed, seed if experiment.data == "per-seed" else None)
         loss, accuracy = train.loss_and_accuracy(model, state.params, batch(stream, setting, 0))
-        return state, stream, {"loss": loss, "accuracy": accuracy, **train.record(state), **evaluate(state, setting)}
+        return state, stream, {"loss": loss, "accuracy": accuracy, **evaluate(state, setting)}
 
     def advance(state, stream, setting, step):
         optimise = adamw(setting)
@@ -157,21 +156,21 @@ class Program(NamedTuple):
     block: int
 
 
-def block_size(platform: str, model: Body) -> int:
-    """Seeds in a block on a kind of device."""
+def block_size(platform: str, model: Body, members: int) -> int:
+    """Members in a block, where there are so many, on a kind of device."""
     if platform == "cpu" and model.width >= WIDE:
         return 1
-    return LSTM_BLOCK if platform == "cpu" and isinstance(model, LSTM) else BLOCK[platform]
+    halved = platform == "cpu" and (isinstance(model, LSTM) or members <= BLOCK["cpu"])
+    return HALF_BLOCK if halved else BLOCK[platform]
 
 
-def assign_workers(members: int, model: Body, devices: Sequence[jax.Device], cores: int) -> list[jax.Device]:
+def assign_workers(members: int, block: int, devices: Sequence[jax.Device], cores: int) -> list[jax.Device]:
     """Where blocks are worked on at the same time: every device; the CPU as often as it has cores, a thread each.
 
     No more than there are blocks of members.
     """
-    platform = devices[0].platform
-    workers = [devices[0]] * cores if platform == "cpu" and len(devices) == 1 else list(devices)
-    return workers[: max(1, -(-members // block_size(platform, model)))]
+    workers = [devices[0]] * cores if devices[0].platform == "cpu" and len(devices) == 1 else list(devices)
+    return workers[: max(1, -(-members // block))]
 
 
 def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, tied: bool) -> Program:
@@ -181,7 +180,9 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
     passes than the one for a single device, and then rounds differently.
     """
     platform, member = devices[0].platform, make_member(experiment, tied=tied)
-    block, every, eval_every = block_size(platform, experiment.model), experiment.record_every, experiment.eval_every
+    block = block_size(platform, experiment.model, len(experiment.members))
+    at_once = min(block, HALF_BLOCK) if platform == "cpu" else block
+    every, eval_every = experiment.record_every, experiment.eval_every
 
     def advance_members(states, streams, settings, step):
         if platform != "cpu" or block == 1:
@@ -190,11 +191,15 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
         advanced = lanes(lambda *member_: member.advance(*member_, step))(*members_last)
         return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advanced)
 
+    def evaluate(states, settings):
+        """As many at a time whatever the block: mapped over another number of members, the last bits may be others."""
+        return jax.lax.map(lambda own: member.evaluate(*own), (states, settings), batch_size=at_once)
+
     def next_record(states, streams, settings, step, last):
         states, records = advance_members(states, streams, settings, step)
         skip = lambda *_: {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items() if name not in records}
         due = ((step + every) % eval_every == 0) | (step + every == last)
-        return states, {**records, **jax.lax.cond(due, jax.vmap(member.evaluate), skip, states, settings)}
+        return states, {**records, **jax.lax.cond(due, evaluate, skip, states, settings)}
 
     @partial(jax.jit, donate_argnums=0)
     def advance(states, streams, settings, step, count, last):
@@ -206,7 +211,11 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
         chunk = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
         return jax.lax.fori_loop(0, count, body, (states, chunk))
 
-    start = jax.jit(jax.vmap(member.start))
+    @jax.jit
+    def start(seeds, settings):
+        states, streams, records = jax.vmap(member.start)(seeds, settings)
+        return states, streams, records | jax.lax.map(train.record, states)  # mapped, its bits hang on the size of the block
+
     scalar, seeds = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((block,), jnp.uint32)
     settings = jax.tree.map(lambda x: jax.ShapeDtypeStruct((block, *x.shape[1:]), x.dtype), stack_settings(experiment))
     states, streams, shapes = jax.eval_shape(start, seeds, settings)  # a record has the shapes of the first one

@@ -5,7 +5,8 @@ record is due. What is summed up since the last record is carried along, and swa
 a run stops at any step, goes on from there, and ends with the numbers of one that was never stopped.
 
 Of several devices each has a share of a batch's rows and all of the parameters: XLA partitions the one program, so the loss
-is the mean over the whole batch, exactly, and masks do not depend on the number of devices.
+is the mean over the whole batch, exactly, and masks do not depend on the number of devices. Several processes are more such
+devices: every one of them makes the same steps and holds all there is to know; the first writes.
 
 Shapes: B rows, L tokens a row, K words, V vocabulary.
 """
@@ -24,13 +25,14 @@ import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxtie import optim, sweep, train, train_text
-from jaxtie.checkpoint import Checkpoints
-from jaxtie.config import SEEDS, TextExperiment
+from jaxtie.checkpoint import Checkpoints, exchange
+from jaxtie.config import SEEDS, TextExperiment, UserError
 from jaxtie.data import exor, masking
 from jaxtie.data.batches import Batch, CausalBatches, MaskedBatches, Rows
 from jaxtie.data.text import Text, frequent_words, prepare
 from jaxtie.models import embedding
 from jaxtie.models.text import TextModel, causal_model, masked_model
+from jaxtie.processes import Processes
 from jaxtie.progress import Progress, add_times
 from jaxtie.results import NEIGHBOURS, TEXT_VARIABLES, RunFolder, labels_of
 from jaxtie.sweep import Members, Records
@@ -178,8 +180,14 @@ def carry_shapes(experiment: TextExperiment, material: Material, *, tied: bool) 
 
 
 def make_mesh(batch: int, devices: Sequence[jax.Device]) -> Mesh:
-    """As many devices in a row as share a batch evenly."""
+    """As many devices in a row as share a batch evenly; of several processes' devices, all.
+
+    Raises:
+      UserError: where several processes' devices do not share it evenly.
+    """
     count = max(each for each in range(1, len(devices) + 1) if batch % each == 0)
+    if count < len(devices) and len({device.process_index for device in devices}) > 1:
+        raise UserError(f"--distributed: a batch of {batch} rows cannot be shared evenly by {len(devices)} devices")
     return jax.make_mesh((count,), ("rows",), axis_types=(AxisType.Auto,), devices=devices[:count])
 
 
@@ -379,6 +387,7 @@ def train_into(
     material: Material,
     config: dict,
     checkpoints: Checkpoints,
+    processes: Processes,
     stopped: list,
     *,
     checkpoint_every: float,
@@ -387,23 +396,25 @@ def train_into(
 ) -> bool:
     """Train every member of every arm, from the last checkpoint on; returns whether it came to the end.
 
-    `config` is brought up to date; `stopped` is looked at after each step.
+    `config` is brought up to date; `stopped` is looked at after each step, by several processes after each record.
     """
-    mesh = make_mesh(experiment.batch, jax.local_devices())
+    mesh = make_mesh(experiment.batch, jax.devices())
     validation = validation_batches(experiment, material)
-    standing, programs, saved = checkpoints.load(report), {}, time.monotonic()
+    standing = exchange(processes, checkpoints.load(report) if processes.leads else {})
+    programs, saved, over = {}, time.monotonic(), False
     reached = lambda arm: sweep.steps_reached(standing, arm, experiment.steps)
-    folder.start_records({arm: reached(arm) for arm in experiment.arms}, experiment.record_every)
+    if processes.leads:
+        folder.start_records({arm: reached(arm) for arm in experiment.arms}, experiment.record_every)
     for phase in [phase for arm in experiment.arms for phase in sweep.phases(arm, experiment.steps)]:
         steps = reached(phase.arm)
         todo = [seed for seed in experiment.seeds if steps.get(seed, -1) < phase.until]
-        if not todo or stopped:
+        if not todo or over:
             continue
         if phase.follows in standing:
             untied = untie(carry_shapes(experiment, material, tied=True), standing.pop(phase.follows))
             standing[phase.name] = sweep.merge(standing.get(phase.name), untied)
         before, began = sum(steps.values()), time.monotonic()
-        with Progress(phase.arm, experiment.steps, len(experiment.seeds), quiet=quiet) as progress:
+        with Progress(phase.arm, experiment.steps, len(experiment.seeds), quiet=quiet or not processes.leads) as progress:
             if phase.tied not in programs:
                 progress.say("compiling")
                 programs[phase.tied] = compile_program(experiment, material, mesh, tied=phase.tied)
@@ -416,23 +427,26 @@ def train_into(
                     tokens, evaluating = tokens + now.tokens, evaluating + now.evaluating
                     if now.records:
                         loss = float(now.records["loss"].item())
-                        folder.append(phase.arm, now.number, np.array([seed]), now.records)
+                        if processes.leads:
+                            folder.append(phase.arm, now.number, np.array([seed]), now.records)
                     progress.update(done, loss, tokens)
-                    if stopped:
+                    over = (processes.count == 1 or bool(now.records)) and processes.agree(stopped)
+                    if over:
                         break
-                    if time.monotonic() - saved > checkpoint_every:
+                    if processes.leads and time.monotonic() - saved > checkpoint_every:
                         here = sweep.merge(standing.get(phase.name), now.members())
                         checkpoints.save(standing | {phase.name: here}, config)
                         saved = time.monotonic()
                 standing[phase.name] = sweep.merge(standing.get(phase.name), now.members())
-                if stopped:
+                if over:
                     break
         times = config["arms"].setdefault(phase.arm, {})
         parameters = embedding.count_parameters(programs[phase.tied].shapes.state.params)
         add_times(times, len(experiment.seeds), began, compiled, done - before, tokens, evaluating)
         times["parameters"] = parameters
-    checkpoints.save(standing, config)
-    return not stopped
+    if processes.leads:
+        checkpoints.save(standing, config)
+    return not over
 
 
 def constants(experiment: TextExperiment, material: Material) -> dict[str, Any]:

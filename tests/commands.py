@@ -1,6 +1,7 @@
 """Commands that tests start, in processes of their own."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,15 @@ def start(folder: Path, *options: str, prefix: Sequence[str] = (), **environment
     command = [*prefix, sys.executable, "-m", "jaxtie.run", *options, "--out", str(folder)]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, **pipes, env=os.environ | environment)
+
+
+def start_two(folder: Path, *options: str, **environment: str) -> list[subprocess.Popen]:
+    """The same run by two processes that find each other."""
+    with socket.socket() as s:
+        s.bind(("", 0))
+        port = s.getsockname()[1]
+    together = ["--distributed", "--coordinator", f"127.0.0.1:{port}", "--process-count", "2"]
+    return [start(folder, *options, *together, "--process-index", str(i), **environment) for i in (0, 1)]
 
 
 def until(process: subprocess.Popen, text: str) -> None:

@@ -1,11 +1,9 @@
 """Two processes on one machine, two CPU devices each: the numbers of one process, and what follows the end of one."""
 
 import socket
-import subprocess
 import time
-from pathlib import Path
 
-from commands import ended, start, until
+from commands import ended, start, start_two, until
 
 from jaxtie.processes import GONE, Processes
 from jaxtie.results import RunFolder
@@ -13,22 +11,10 @@ from jaxtie.results import RunFolder
 OPTIONS = ["--seeds", "70", "--steps", "2000", "--arms", "untied", "--checkpoint-every", "1"]
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("", 0))
-        return s.getsockname()[1]
-
-
-def start_two(folder: Path, *options: str) -> list[subprocess.Popen]:
-    together = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--process-count", "2"]
-    own = lambda i: [*together, "--process-index", str(i), *options]
-    return [start(folder, *OPTIONS, *own(i), JAX_NUM_CPU_DEVICES="2") for i in (0, 1)]
-
-
 def test_two_processes_give_the_bits_of_one_also_after_losing_either(tmp_path):
     assert ended(start(tmp_path / "one", *OPTIONS))[0] == 0
     for victim in (1, 0):
-        processes = start_two(tmp_path / "two")
+        processes = start_two(tmp_path / "two", *OPTIONS, JAX_NUM_CPU_DEVICES="2")
         until(processes[0], "compiling")
         time.sleep(2)
         began = time.monotonic()
@@ -39,7 +25,7 @@ def test_two_processes_give_the_bits_of_one_also_after_losing_either(tmp_path):
         assert [line for line in error.splitlines() if line.startswith("jaxtie: ")] == [f"jaxtie: {GONE}"]
         assert "Traceback" not in error and "stack trace" not in error
         ended(processes[victim])
-    processes = start_two(tmp_path / "two")
+    processes = start_two(tmp_path / "two", *OPTIONS, JAX_NUM_CPU_DEVICES="2")
     assert [ended(process)[0] for process in processes] == [0, 0]
     one, two = (RunFolder(tmp_path / name).load().drop_attrs() for name in ("one", "two"))
     assert one.identical(two)

@@ -11,15 +11,17 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
-from commands import ended, start, until
+from commands import ended, start, start_two, until
 
 from jaxtie import figures, report, run, summary, sweep, text_training
 from jaxtie.config import Corpus, TextExperiment, UserError
+from jaxtie.processes import GONE
 from jaxtie.results import TEXT_CONSTANTS, TEXT_VARIABLES, RunFolder
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 WORDS = "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my house".split()
-FLAGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"  # as tests have it
+CHEAP = "--xla_backend_optimization_level=0"
+FLAGS = f"--xla_force_host_platform_device_count=2 {CHEAP}"  # as tests have it
 SIZES = "layers=1, heads=2, width=16, feedforward=16"
 TINY = """import dataclasses, runpy
 from jaxtie import Optimiser, Transformer
@@ -188,6 +190,26 @@ def test_two_devices_share_a_batch(small):
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
 
 
+def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place, tmp_path):
+    """They share each batch, so every number is a sum in another order: equal but for rounding, over 100 steps."""
+    own = "--steps", "100", "--arms", "untied@20", "--eval-every", "50"
+    one = results(finished_run(place, tmp_path / "one", *own))
+    options = [each for each in command(place, *own, "--checkpoint-every", "1e-6") if each != "--quiet"]
+    both = start_two(tmp_path / "two", *options, XLA_FLAGS=CHEAP)
+    until(both[0], "/100 steps")
+    both[1].kill()
+    began, (status, error) = time.monotonic(), ended(both[0])
+    assert status == 2 and time.monotonic() - began < 30
+    assert [line for line in error.splitlines() if line.startswith("jaxtie: another")] == [f"jaxtie: {GONE}"], error
+    assert "Traceback" not in error and "stack trace" not in error
+    ended(both[1])
+    both = start_two(tmp_path / "two", *options, XLA_FLAGS=CHEAP)
+    assert [ended(process)[0] for process in both] == [0, 0]
+    two = results(tmp_path / "two")
+    for name in ("loss", "valid_loss", "input_distance"):
+        np.testing.assert_allclose(two[name], one[name], rtol=1e-5)
+
+
 def test_a_member_that_diverges_is_frozen_and_told_of(place, tmp_path, capsys):
     source = (place / "text_mlm.py").read_text().replace("learning_rate=1e-2", "learning_rate=1e30")
     (place / "wild.py").write_text(source)
@@ -211,7 +233,6 @@ BAD = {
     "rows that fill no batch": ["broad.py", "--text", "corpus", "--vocab-size", "120"],
     "zeros": ["text_mlm.py", "--text", "corpus", "--zeros", "0.2,0.8"],
     "a sweep": ["text_mlm.py", "--text", "corpus", "--sweep", "eps=1e-8"],
-    "several processes": ["text_mlm.py", "--text", "corpus", "--distributed"],
     "text for what reads none": ["--text", "corpus"],
     "a vocabulary for what reads none": ["--vocab-size", "200"],
     "steps between records": ["text_mlm.py", "--text", "corpus", "--steps", "15"],

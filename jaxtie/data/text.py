@@ -45,6 +45,7 @@ PUBLISHED_WORDS = tuple(
     use two how our work first well way even new want because any these give day most us""".split()
 )
 
+
 @dataclass(frozen=True)
 class Report:
     """What was read and what it became; printed, a couple of lines.
