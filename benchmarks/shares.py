@@ -70,12 +70,13 @@ def main() -> None:
     def shipped(every, eval_every):
         often = dataclasses.replace(experiment, record_every=every, eval_every=eval_every, steps=10 * eval_every)
         program = sweep.compile_program(often, [device], tied=False)
-        states, streams, _ = program.start(seeds)
+        settings = jax.tree.map(lambda x: np.repeat(x, block, axis=0), sweep.stack_settings(often))
+        states, streams, _ = program.start(seeds, settings)
         scalars = [np.int32(x) for x in (0, STEPS // every, 10 * eval_every)]
 
         def run():
             nonlocal states
-            states, _ = jax.block_until_ready(program.advance[device](states, streams, *scalars))
+            states, _ = jax.block_until_ready(program.advance[device](states, streams, settings, *scalars))
 
         return run
 
