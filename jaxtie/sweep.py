@@ -191,15 +191,15 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
         advanced = lanes(lambda *member_: member.advance(*member_, step))(*members_last)
         return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advanced)
 
-    def evaluate(states, settings):
+    def of_each(function, *own):
         """As many at a time whatever the block: mapped over another number of members, the last bits may be others."""
-        return jax.lax.map(lambda own: member.evaluate(*own), (states, settings), batch_size=at_once)
+        return jax.lax.map(lambda each: function(*each), own, batch_size=at_once)
 
     def next_record(states, streams, settings, step, last):
         states, records = advance_members(states, streams, settings, step)
         skip = lambda *_: {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items() if name not in records}
         due = ((step + every) % eval_every == 0) | (step + every == last)
-        return states, {**records, **jax.lax.cond(due, evaluate, skip, states, settings)}
+        return states, {**records, **jax.lax.cond(due, partial(of_each, member.evaluate), skip, states, settings)}
 
     @partial(jax.jit, donate_argnums=0)
     def advance(states, streams, settings, step, count, last):
@@ -213,8 +213,8 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
 
     @jax.jit
     def start(seeds, settings):
-        states, streams, records = jax.vmap(member.start)(seeds, settings)
-        return states, streams, records | jax.lax.map(train.record, states)  # mapped, its bits hang on the size of the block
+        states, streams, records = of_each(member.start, seeds, settings)
+        return states, streams, records | jax.lax.map(train.record, states)
 
     scalar, seeds = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((block,), jnp.uint32)
     settings = jax.tree.map(lambda x: jax.ShapeDtypeStruct((block, *x.shape[1:]), x.dtype), stack_settings(experiment))

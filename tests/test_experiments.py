@@ -56,7 +56,7 @@ def test_text_is_as_published():
     assert (masked.model, masked.optimiser) == (Transformer(3, 4, 128, 512), optimiser)
     assert (masked.batch, masked.length, masked.words, masked.deviation, masked.seeds) == (128, 128, 100, 0.3, (42,))
     assert masked.steps >= 10_000 and masked.arms == ("tied", "untied") and masked.duplicates
-    assert causal.task == "causal" and causal.model == masked.model and not causal.duplicates
+    assert causal.task == "causal" and not causal.duplicates
     assert causal.arms == ("tied", "untied", "untied@5000") and len(causal.seeds) >= 3
 
 
