@@ -11,7 +11,7 @@ Expected, 64 seeds, step 150,000, mean and 95 % confidence interval (median and 
   X-Y, input          tied 0.70 ± 0.08 (0.51, 0.37 to 1.28), untied 0.17 ± 0.24 (0.05, 0.01 to 0.10)
   X-Y, output         untied 1.21 ± 0.05 (1.20, 0.88 to 1.55)
   A-B, input          tied 0.02 ± 0.01, untied 0.05 ± 0.01; output, untied 0.02 ± 0.00
-Time: 2 min 2 s on two cores of an AMD EPYC with AVX-512, 1 min 42 s of it training.
+Time: 2 min 5 s on two cores of an AMD EPYC with AVX-512, 1 min 45 s of it training.
 """
 
 from jaxtie import Experiment

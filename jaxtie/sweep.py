@@ -2,8 +2,8 @@
 
 Training amplifies rounding, so members agree over a full run only if one and the same program has made every one of their
 steps. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as among many, on one
-device as on several of the kind, in chunks of any length. (On a CPU few members get blocks half the size. These are whole
-vectors too, 16 numbers at most, so the program is the same but for how often it goes round, and so are its bits: a test.)
+device as on several of the kind, in chunks of any length. (On a CPU few members get blocks half the size: whole vectors
+still, 16 numbers at most, so steps have the same bits; what is mapped over members without lanes goes in parts of one size.)
 """
 
 import dataclasses
@@ -192,7 +192,7 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
         return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advanced)
 
     def of_each(function, *own):
-        """As many at a time whatever the block: mapped over another number of members, the last bits may be others."""
+        """So many at a time, whatever the block: mapped over another number of members, the last bits may be others."""
         return jax.lax.map(lambda each: function(*each), own, batch_size=at_once)
 
     def next_record(states, streams, settings, step, last):
@@ -214,6 +214,7 @@ def compile_program(experiment: Experiment, devices: Sequence[jax.Device], *, ti
     @jax.jit
     def start(seeds, settings):
         states, streams, records = of_each(member.start, seeds, settings)
+        # One by one: distances in a mixer's tables differ even so between one part and two.
         return states, streams, records | jax.lax.map(train.record, states)
 
     scalar, seeds = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((block,), jnp.uint32)
