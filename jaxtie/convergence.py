@@ -1,21 +1,19 @@
 """How models with different heads converge: results -> steps to given losses, verdicts, tables, figure. Imports no jax.
 
-Verdicts follow from intervals over seeds (Student's t, heads compared in pairs on equal seeds) by one rule. A claim says
-where some quantities lie: it holds if every interval is wholly there, fails if one is wholly elsewhere, else it is undecided.
-All intervals of a claim are right together with 95 % (Bonferroni): of many, one would be elsewhere by chance.
+Verdicts follow from intervals over seeds by the rule of `jaxtie.verdicts`, heads compared in pairs on equal seeds.
 """
 
 import itertools
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
+from jaxtie import verdicts
 from jaxtie.style import ARM_COLOURS, STYLE, plt, save
 from jaxtie.tables import Table, interval, mean_interval, number
+from jaxtie.verdicts import Comparison, Judgement, compare, judge
 
 TIED, UNTIED, SMALL = "tied", "untied", "tied, σ (log n)/D"
 PROJECTION, HALF_SWAP, SHUFFLE, SCALED = "tied, projection", "tied, half swap", "tied, channel shuffle", "tied, logits / √D"
@@ -48,44 +46,12 @@ def levels(results: xr.Dataset) -> dict[float, float]:
     return {float(share): top - float(share) * (top - end) for share in np.atleast_1d(results.attrs["shares"])}
 
 
-class Comparison(NamedTuple):
-    """Of two heads, or of one and a number: what, and the interval's ends and middle (nat, or log of a factor)."""
-
-    label: str
-    low: float
-    middle: float
-    high: float
-
-
-def compare(label: str, values_S: np.ndarray, count: int = 1) -> Comparison:
-    """Mean of values over seeds with the interval of one of `count` comparisons; its ends are NaN with one seed."""
-    mean, half = mean_interval(np.asarray(values_S, np.float64), error=0.05 / count)
-    return Comparison(label, float(mean - half), float(mean), float(mean + half))
-
-
 def compare_pace(label: str, steps_S: np.ndarray, other_S: np.ndarray, last: int, count: int = 1) -> Comparison:
-    """log(steps / other's steps). What was not reached counts as the last step, and opens the interval on its side."""
+    """Steps / other's steps, a factor. What was not reached counts as the last step, and opens the interval on its side."""
     compared = compare(label, np.log(np.minimum(steps_S, last) / np.minimum(other_S, last)), count)
     low = -math.inf if np.isinf(other_S).any() else compared.low
-    return compared._replace(low=low, high=math.inf if np.isinf(steps_S).any() else compared.high)
-
-
-class Judgement(NamedTuple):
-    """`verdict`: "holds", "fails" or "undecided"; `decisive`: the comparison that did it, or that came nearest to undo it."""
-
-    verdict: str
-    decisive: Comparison
-
-
-def judge(compared: list[Comparison], low: float, high: float) -> Judgement:
-    """The rule: do all the intervals lie within (low, high)?"""
-    outside = [each for each in compared if each.high <= low or each.low >= high]
-    above = lambda each: each.low - low
-    below = lambda each: math.inf if high == math.inf else high - each.high  # where all is allowed, intervals may be open
-    room = lambda each: np.nan_to_num(min(above(each), below(each)), nan=-math.inf)
-    inside = [each for each in compared if room(each) > 0]
-    verdict = "fails" if outside else "holds" if len(inside) == len(compared) else "undecided"
-    return Judgement(verdict, min(outside or compared, key=room))
+    high = math.inf if np.isinf(steps_S).any() else compared.high
+    return compared._replace(low=low, high=high, is_factor=True)
 
 
 def judgements(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
@@ -113,32 +79,9 @@ def judgements(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
     }
 
 
-def _verdict(at: dict[str, Judgement]) -> str:
-    """One word, or what is said where: "holds at 50%; fails at 90%"."""
-    places: dict[str, list[str]] = {}
-    for place, judgement in at.items():
-        places.setdefault(judgement.verdict, []).append(place)
-    if len(places) == 1:
-        return next(iter(places))
-    return "; ".join(f"{verdict} at {', '.join(where)}" for verdict, where in places.items())
-
-
-def _decisive(place: str, judgement: Judgement) -> str:
-    """A comparison as text: of steps (which have a place) as a factor, else in nats."""
-    label, *values = judgement.decisive
-    shown: Callable[[float], str] = (lambda value: f"{math.exp(value):.2f}") if place else (lambda value: f"{value:+.3f}")
-    low, middle, high = (shown(value) if not math.isnan(value) else "–" for value in values)
-    return f"{place}{': ' * bool(place)}{label} {middle} [{low}, {high}]"
-
-
 def verdict_table(results: xr.Dataset) -> Table:
     """The claims, and what became of them."""
-    rows = [
-        (claim, _verdict(at), "; ".join(_decisive(place, judgement) for place, judgement in at.items()))
-        for claim, at in judgements(results).items()
-    ]
-    header = ("claim", "verdict", "decisive or closest")
-    return Table("Verdicts, by intervals that are right together with 95 %", header, rows)
+    return verdicts.table(judgements(results))
 
 
 def loss_table(results: xr.Dataset) -> Table:
@@ -171,8 +114,7 @@ def pace_table(results: xr.Dataset) -> Table:
             reached, never = needed[np.isfinite(needed)], int(np.isinf(needed).sum())
             cell = f"{np.median(reached):,.0f} [{reached.min():,.0f}, {reached.max():,.0f}]" if len(reached) else ""
             if head != UNTIED and not never and not np.isinf(other).any():
-                _, low, factor, high = compare_pace("", needed, other, int(steps[-1]))
-                cell += f"; × {math.exp(factor):.2f} [{math.exp(low):.2f}, {math.exp(high):.2f}]"
+                cell += f"; {compare_pace('×', needed, other, int(steps[-1]))}"
             cells.append(cell + f"{', ' * bool(cell)}{never} of {len(needed)} not reached" * bool(never))
         rows.append((head, *cells))
     header = ("", *(f"{share:.0%}: {level:.3f} nat" for share, level in levels(results).items()))
@@ -189,10 +131,8 @@ def markdown(results: xr.Dataset) -> str:
     """The text of `summary.md`."""
     facts = [results.attrs[name] for name in ("claim", "model", "text")]
     facts.append(f"`{results.attrs['command']}`")
-    rule = "A claim holds if every interval lies wholly where it says, fails if one lies wholly elsewhere, else is "
-    rule += "undecided; all intervals of a claim are right together with 95 % (Bonferroni, Student's t over seeds)."
     tables = [table.markdown() for table in every_table(results)]
-    return "\n".join([f"# {results.attrs['experiment']}", "", *(f"{fact}\n" for fact in facts), rule, "", *tables])
+    return "\n".join([f"# {results.attrs['experiment']}", "", *(f"{fact}\n" for fact in facts), verdicts.RULE, "", *tables])
 
 
 def draw(results: xr.Dataset, folder: Path) -> Path:

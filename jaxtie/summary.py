@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from jaxtie import text_summary
+from jaxtie import text_summary, verdicts
 from jaxtie.comparison import correlation_table, sweep_table, untying_table
 from jaxtie.results import is_text
 from jaxtie.tables import Table, distance_rows, interval, last_step, live_pairs, number, quantiles, swept, tables, targets
@@ -136,7 +136,7 @@ def seed_table(results: xr.Dataset) -> Table:
 def shown_tables(results: xr.Dataset) -> list[Table]:
     """What a run shows at its end."""
     if is_text(results):
-        return text_summary.every_table(results)[:2]
+        return text_summary.every_table(results)[:-1]
     if swept(results):
         return [table for table in (sweep_table(results), correlation_table(results)) if table.rows]
     untying = [table for table in [untying_table(results)] if table.rows]
@@ -160,6 +160,7 @@ def markdown(results: xr.Dataset) -> str:
             "",
             f"`{results.attrs['command']}`",
             "",
+            *([verdicts.RULE, ""] if is_text(results) else []),
             *[table.markdown() for table in every_table(results)],
         ]
     )

@@ -1,13 +1,17 @@
 """Results of text -> tables. Imports no jax."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import untied_from
-from jaxtie.tables import Table, interval, last_step, mean_interval, number, tables
+from jaxtie import verdicts
+from jaxtie.config import ARMS, untied_from
+from jaxtie.tables import Table, interval, last_step, tables
+from jaxtie.verdicts import Judgement, compare, judge
 
+SAME = 0.01  # nat, 1 % of a perplexity: losses that differ by less are the same
 MEASURES = {"valid_loss": "validation loss, nat", "valid_accuracy": "validation accuracy", "perplexity": "perplexity"}
 
 
@@ -53,19 +57,53 @@ def each_table(results: xr.Dataset) -> Iterator[tuple[str, str, str]]:
             yield arm, label, table
 
 
+def change_of_pairs(results: xr.Dataset, arm: str, table: str, kind: str) -> np.ndarray:
+    """How much the distances of a kind's pairs have grown from the start to the end, means over seeds; (pair,)."""
+    distance = of_pairs(results, arm, table, kind)
+    return (distance.sel(eval_step=last_step(results)) - distance.sel(eval_step=0)).values
+
+
 def distance_table(results: xr.Dataset) -> Table:
     """Distances at the start and at the end in every table: mean and 95 % interval over pairs."""
     step, rows = last_step(results), []
     for arm, label, table in each_table(results):
-        cells = []
-        for kind in kinds(results):
-            start, end = (of_pairs(results, arm, table, kind).sel(eval_step=at).values for at in (0, step))
-            change, half = mean_interval(end - start)
-            cells += [interval(start), interval(end), f"{change:+.3f}" + (f" ± {number(half)}" if np.isfinite(half) else "")]
-        rows.append((label, *cells))
-    names = [f"{name}, {when}" for name in kinds(results).values() for when in ("step 0", f"step {step:,}", "change")]
+        for kind, name in kinds(results).items():
+            ends = [of_pairs(results, arm, table, kind).sel(eval_step=at).values for at in (0, step)]
+            rows.append((f"{label}, {name}", *map(interval, ends), interval(change_of_pairs(results, arm, table, kind))))
     title = f"Distances: mean over {results.sizes['pair']} pairs of words ± 95 % confidence interval"
-    return Table(title, ("embedding", *names), rows)
+    return Table(title, ("embedding, pairs", "step 0", f"step {step:,}", "change"), rows)
+
+
+def judgements(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
+    """What is said of tying text -> where it is looked at -> judgement; as far as arms and pairs let one tell."""
+    found, arms = {}, list(map(str, results["arm"].values))
+    if "duplicate" in kinds(results):
+        more = {  # each word's pair less one of as many random pairs
+            label: change_of_pairs(results, arm, table, "duplicate") - change_of_pairs(results, arm, table, "random")
+            for arm, label, table in each_table(results)
+        }
+        of_table = {label: compare("change less random pairs'", values, len(more)) for label, values in more.items()}
+        found["a word and its duplicate draw together, more than two random words do"] = {
+            label: judge([compared], -math.inf, 0) for label, compared in of_table.items()
+        }
+    end = results["valid_loss"].sel(eval_step=last_step(results))
+    less = lambda arm, other: (end.sel(arm=arm) - end.sel(arm=other)).values
+    if {*ARMS} <= {*arms}:
+        share = 1 - results.attrs["parameters_tied"] / results.attrs["parameters_untied"]
+        compared = compare("validation loss, tied − untied", less("tied", "untied"))
+        found[f"tied, {100 * share:.0f} % fewer parameters give the same loss to within {SAME:g} nat, or a lower one"] = {
+            "": judge([compared], -math.inf, SAME)
+        }
+    midway = [arm for arm in arms if untied_from(arm)]
+    if "tied" in arms and midway:
+        compared = [compare(f"validation loss, {arm} − tied", less(arm, "tied"), len(midway)) for arm in midway]
+        found[f"untying midway changes the loss by less than {SAME:g} nat"] = {"": judge(compared, -SAME, SAME)}
+    return found
+
+
+def verdict_table(results: xr.Dataset) -> Table:
+    """The claims, and what became of them; intervals are over pairs of words, or over seeds."""
+    return verdicts.table(judgements(results))
 
 
 def neighbour_table(results: xr.Dataset) -> Table:
@@ -89,5 +127,6 @@ def neighbour_table(results: xr.Dataset) -> Table:
 
 
 def every_table(results: xr.Dataset) -> list[Table]:
-    """All tables of a run."""
-    return [final_table(results), distance_table(results), neighbour_table(results)]
+    """All tables of a run; verdicts once there is something to judge."""
+    judged = [verdict_table(results)] if last_step(results) and judgements(results) else []
+    return [final_table(results), distance_table(results), *judged, neighbour_table(results)]

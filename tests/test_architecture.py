@@ -20,13 +20,14 @@ LAYERS = [
     {"processes"},
     {"checkpoint"},
     {"text_training", "tables"},
-    {"style", "comparison", "text_summary"},
-    {"convergence", "portrait", "summary", "text_figures"},
+    {"style", "comparison", "verdicts"},
+    {"convergence", "text_summary"},
+    {"portrait", "summary", "text_figures"},
     {"figures"},
     {"head_convergence", "initial_loss", "report"},
     {"run"},
 ]
-WITHOUT_JAX = "config theory results tables comparison convergence text_summary summary portrait figures".split()
+WITHOUT_JAX = "config theory results tables comparison verdicts convergence text_summary summary portrait figures".split()
 WITHOUT_JAX += ["report", "cli", "progress"]
 WITHOUT_JAX += ["data.reading", "data.batches", "data.text"]
 

@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 from commands import ended, start, start_two, until
 
-from jaxtie import figures, report, run, summary, sweep, text_training
+from jaxtie import figures, report, run, summary, sweep, text_summary, text_training
 from jaxtie.config import Corpus, TextExperiment, UserError
 from jaxtie.processes import GONE
 from jaxtie.results import TEXT_CONSTANTS, TEXT_VARIABLES, RunFolder
@@ -91,7 +91,39 @@ def test_a_masked_model_from_files_to_figures(masked, capsys):
     for name in names:
         assert (masked / "figures" / f"{name}.png").stat().st_size > 10_000 and (masked / "figures" / f"{name}.pdf").exists()
     text = (masked / "summary.md").read_text()
-    assert "untied@20 − tied" in text and "word–duplicate, change" in text and "a star marks a duplicate" in text
+    assert "untied@20 − tied" in text and "a star marks a duplicate" in text
+    assert "| tied, word–duplicate | " in text and "| untied@20 output, random pairs | " in text
+
+
+def text_results(duplicate: dict[str, float], loss: dict[str, float], seeds: int = 5) -> xr.Dataset:
+    """Results of a made-up run: change of word-duplicate distances in the tables of an arm, its loss above 4 nat."""
+    rng, arms, pairs = np.random.default_rng(0), list(loss), 50
+    distance = np.full((len(arms), seeds, 2, 2, pairs), 5.0)  # evaluations, kinds
+    distance[:, :, 1] += 0.1 * rng.standard_normal((1, 1, 2, pairs))
+    for a, arm in enumerate(arms):
+        distance[a, :, 1, 0] += duplicate.get(arm, 0)
+    valid_loss = np.stack([[np.full(2, 4 + loss[arm])] * seeds for arm in arms])
+    valid_loss += 0.5 * rng.standard_normal((1, seeds, 1)) + 0.001 * rng.standard_normal((len(arms), seeds, 1))
+    dims = ("arm", "seed", "eval_step")
+    apart = np.where(np.array(arms)[:, None, None, None, None] == "tied", distance, distance + 0.01)
+    return xr.Dataset(
+        {"valid_loss": (dims, valid_loss), "diverged_at": (dims[:2], np.full((len(arms), seeds), -1))}
+        | {f"{table}_distance": ((*dims, "kind", "pair"), each) for table, each in (("input", distance), ("output", apart))},
+        {"arm": arms, "eval_step": [0, 40], "kind": ["duplicate", "random"]},
+        {"task": "causal", "parameters_tied": 60, "parameters_untied": 100},
+    )
+
+
+def test_verdicts_follow_the_data():
+    told = lambda *made: {row[0].split()[0]: row[1] for row in text_summary.verdict_table(text_results(*made)).rows}
+    draw = {"tied": -1, "untied": -1}
+    assert told(draw, {"tied": 0, "untied": 0.1}) == {"a": "holds", "tied,": "holds"}
+    assert told(draw, {"tied": 0.1, "untied": 0}) == {"a": "holds", "tied,": "fails"}
+    assert told({}, {"tied": 0, "untied": 0, "untied@20": 0.002}) == {"a": "undecided", "tied,": "holds", "untying": "holds"}
+    assert told({"tied": 1}, {"tied": 0, "untied@20": 0.1}) == {
+        "a": "fails at tied; undecided at untied@20 input, untied@20 output", "untying": "fails"
+    }  # fmt: skip
+    assert told(draw, {"tied": 0, "untied": 0.1}, 1) == {"a": "holds", "tied,": "undecided"}
 
 
 def test_what_reads_results_reads_those_of_text(masked, capsys):
@@ -105,7 +137,7 @@ def test_what_reads_results_reads_those_of_text(masked, capsys):
     assert capsys.readouterr().err.count("\n") == 1
     section = report.Section("text_mlm.py", "text-mlm")
     section.read(RunFolder(masked))
-    assert len(section.tables) == 3 and "tokens a second" in section.facts
+    assert len(section.tables) == 4 and "tokens a second" in section.facts
     assert {image.name for image in section.images} == {path.stem for path in (masked / "figures").glob("*.png")}
 
 

@@ -1,0 +1,39 @@
+"""The rule by which measurements judge a claim, and how it is told."""
+
+import math
+
+import numpy as np
+
+from jaxtie.verdicts import Comparison, compare, judge, table
+
+
+def test_the_rule():
+    within, wide, beyond = Comparison("a", 0.1, 0.2, 0.3), Comparison("b", -1, 0.2, 2), Comparison("c", 1, 2, 3)
+    alone = Comparison("d", math.nan, 0.2, math.nan)  # one seed
+    assert judge([within], 0, 0.5) == ("holds", within)
+    assert judge([within, wide], 0, 0.5) == ("undecided", wide)
+    assert judge([within, beyond, wide], 0, 0.5) == ("fails", beyond)
+    for low, high in ((0, 0.5), (-math.inf, 0.5), (0, math.inf)):
+        assert judge([within, alone], low, high) == ("undecided", alone)
+    assert judge([beyond, within._replace(high=math.inf)], 0, math.inf)[0] == "holds"
+    assert judge([within._replace(high=math.inf)], 0, 0.5)[0] == "undecided"
+    assert judge([Comparison("e", -3, -2, -1)], 0, math.inf)[0] == "fails"
+    assert judge([Comparison("e", -3, -2, -1)], -math.inf, 0)[0] == "holds"
+    assert judge([Comparison("f", -math.inf, -2, -1)], -math.inf, 0)[0] == "holds"
+    assert judge([within], -math.inf, 0)[0] == "fails"
+
+
+def test_intervals_are_wider_where_several_must_be_right():
+    values = np.array([1.0, 2.0, 4.0])
+    alone, of_three = compare("a", values), compare("a", values, 3)
+    half = 4.302653 * values.std(ddof=1) / math.sqrt(3)  # Student's t, 2 degrees of freedom
+    np.testing.assert_allclose(alone[1:4], values.mean() + half * np.array([-1, 0, 1]), rtol=1e-6)
+    assert of_three.low < alone.low and of_three.high > alone.high and of_three.middle == alone.middle
+    assert math.isnan(compare("a", values[:1]).low)
+
+
+def test_a_verdict_tells_where():
+    here, there = judge([Comparison("a", 1, 2, 3)], 0, 4), judge([Comparison("b", -1, -0.5, 1, is_factor=True)], 0, 4)
+    rows = table({"one": {"": here}, "two": {"x": here, "y": there}}).rows
+    assert rows[0] == ("one", "holds", "a +2.000 [+1.000, +3.000]")
+    assert rows[1][1:] == ("holds at x; undecided at y", "x: a +2.000 [+1.000, +3.000]; y: b 0.61 [0.37, 2.72]")
