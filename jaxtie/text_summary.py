@@ -78,13 +78,15 @@ def judgements(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
     """What is said of tying text -> where it is looked at -> judgement; as far as arms and pairs let one tell."""
     found, arms = {}, list(map(str, results["arm"].values))
     if "duplicate" in kinds(results):
-        more = {  # each word's pair less one of as many random pairs
-            label: change_of_pairs(results, arm, table, "duplicate") - change_of_pairs(results, arm, table, "random")
-            for arm, label, table in each_table(results)
-        }
-        of_table = {label: compare("change less random pairs'", values, len(more)) for label, values in more.items()}
+        looked_at = list(each_table(results))
+
+        def draws_together(arm: str, table: str) -> Judgement:
+            own, random = (change_of_pairs(results, arm, table, kind) for kind in ("duplicate", "random"))
+            both = {"change": own, "change less random pairs'": own - random}  # as many pairs of each
+            return judge([compare(name, values, 2 * len(looked_at)) for name, values in both.items()], -math.inf, 0)
+
         found["a word and its duplicate draw together, more than two random words do"] = {
-            label: judge([compared], -math.inf, 0) for label, compared in of_table.items()
+            label: draws_together(arm, table) for arm, label, table in looked_at
         }
     end = results["valid_loss"].sel(eval_step=last_step(results))
     less = lambda arm, other: (end.sel(arm=arm) - end.sel(arm=other)).values

@@ -102,7 +102,7 @@ def text_results(duplicate: dict[str, float], loss: dict[str, float], seeds: int
     distance[:, :, 1] += 0.1 * rng.standard_normal((1, 1, 2, pairs))
     for a, arm in enumerate(arms):
         distance[a, :, 1, 0] += duplicate.get(arm, 0)
-    valid_loss = np.stack([[np.full(2, 4 + loss[arm])] * seeds for arm in arms])
+    valid_loss = np.stack([[np.full(2, 4.0 + loss[arm])] * seeds for arm in arms])
     valid_loss += 0.5 * rng.standard_normal((1, seeds, 1)) + 0.001 * rng.standard_normal((len(arms), seeds, 1))
     dims = ("arm", "seed", "eval_step")
     apart = np.where(np.array(arms)[:, None, None, None, None] == "tied", distance, distance + 0.01)
@@ -119,6 +119,8 @@ def test_verdicts_follow_the_data():
     draw = {"tied": -1, "untied": -1}
     assert told(draw, {"tied": 0, "untied": 0.1}) == {"a": "holds", "tied,": "holds"}
     assert told(draw, {"tied": 0.1, "untied": 0}) == {"a": "holds", "tied,": "fails"}
+    apart = {"tied": -1, "untied": 1}
+    assert told(apart, {"tied": 0, "untied": 0})["a"] == "holds at tied; fails at untied input, untied output"
     assert told({}, {"tied": 0, "untied": 0, "untied@20": 0.002}) == {"a": "undecided", "tied,": "holds", "untying": "holds"}
     assert told({"tied": 1}, {"tied": 0, "untied@20": 0.1}) == {
         "a": "fails at tied; undecided at untied@20 input, untied@20 output", "untying": "fails"
