@@ -1,5 +1,6 @@
 """Results of text -> panels of figures. Imports no jax."""
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
@@ -18,6 +19,12 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
         axes.set_ylim(0, None)
     if name == "perplexity":
         axes.set_yscale("log")
+    if name == "valid_loss":  # a fresh tied model's is far above all later ones
+        later = results[name].isel(eval_step=slice(1, None)).values
+        later = later[np.isfinite(later)]
+        if later.size:
+            margin = 0.1 * np.ptp(later) + 1e-3
+            axes.set_ylim(later.min() - margin, later.max() + margin)
     label = measures(results)[name]
     finish(axes, label, label.removeprefix("validation "), results["eval_step"].values)
 
