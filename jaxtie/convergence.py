@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie import verdicts
-from jaxtie.style import ARM_COLOURS, STYLE, plt, save
+from jaxtie.style import STYLE, coloured, plt, save
 from jaxtie.tables import Table, interval, mean_interval, number
 from jaxtie.verdicts import Comparison, Judgement, compare, judge
 
@@ -23,7 +23,6 @@ REMEDIES = (SMALL, *ALIKE)  # of the source; logits / √D is ours
 ABOUT = 1.0  # nat: what "about log n" means; n words that are alike start at log n + Dσ²/2, n + n of them at log 2n
 SAME_PACE = 0.1  # steps that differ by at most this share are alike
 SAME_END = 0.05  # nat
-COLOURS = (*ARM_COLOURS, "#8ac926", "#4cc9f0")
 CAPTION = "Heads of one model on real text: start, whole course, difference to untied in pairs; mean over seeds, 95 % band"
 
 
@@ -81,7 +80,7 @@ def judgements(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
 
 def verdict_table(results: xr.Dataset) -> Table:
     """The claims, and what became of them."""
-    return verdicts.table(judgements(results))
+    return verdicts.table(judgements(results), "seeds")
 
 
 def loss_table(results: xr.Dataset) -> Table:
@@ -132,17 +131,17 @@ def markdown(results: xr.Dataset) -> str:
     facts = [results.attrs[name] for name in ("claim", "model", "text")]
     facts.append(f"`{results.attrs['command']}`")
     tables = [table.markdown() for table in every_table(results)]
-    return "\n".join([f"# {results.attrs['experiment']}", "", *(f"{fact}\n" for fact in facts), verdicts.RULE, "", *tables])
+    return "\n".join([f"# {results.attrs['experiment']}", "", *(f"{fact}\n" for fact in facts), *tables])
 
 
 def draw(results: xr.Dataset, folder: Path) -> Path:
     """The start, the whole course, and the paired difference to untied: `head_convergence.png`, `.pdf`."""
-    steps, heads = results["step"].values, list(map(str, results["head"].values))
+    steps = results["step"].values
     log_n, loss = math.log(results.attrs["vocabulary"]), results["valid_loss"].transpose("head", "seed", "step")
     early = steps <= max(steps[-1] // 16, steps[min(4, len(steps) - 1)])
     with plt.style.context(STYLE):
         figure, (start, course, difference) = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
-        for head, colour in zip(heads, COLOURS, strict=False):
+        for colour, head in coloured(results["head"].values):
             of_head, line = loss.sel(head=head).values, {"color": colour, "label": head, "linewidth": 1.2}
             paired = of_head - loss.sel(head=UNTIED).values
             for axes, curves, at in ((start, of_head, early), (course, of_head, steps > 0), (difference, paired, steps > 0)):

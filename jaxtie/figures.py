@@ -15,7 +15,7 @@ from jaxtie.comparison import EXCESS, abscissa, outcomes
 from jaxtie.config import UserError
 from jaxtie.portrait import animate, draw_portrait
 from jaxtie.results import RunFolder, is_text
-from jaxtie.style import ARM_COLOURS, FAILS, HOLDS, STYLE, curve, finish, save
+from jaxtie.style import FAILS, HOLDS, STYLE, coloured, curve, finish, save
 from jaxtie.tables import last_step, live_pairs, mean_interval, settings, swept, tables
 
 MOST_ROWS = 6  # of a figure, one for each combination of the settings that it does not draw
@@ -23,8 +23,8 @@ MOST_ROWS = 6  # of a figure, one for each combination of the settings that it d
 
 def draw_accuracy(axes: Axes, results: xr.Dataset) -> None:
     """Exact validation accuracy of every arm, and the best reachable."""
-    for colour, arm in zip(ARM_COLOURS, results["arm"].values, strict=False):
-        curve(axes, results["valid_accuracy"].sel(arm=arm), colour, str(arm))
+    for colour, arm in coloured(results["arm"].values):
+        curve(axes, results["valid_accuracy"].sel(arm=arm), colour, arm)
     best = float(results["best_accuracy"].sel(split="valid"))
     axes.axhline(best, color="black", linestyle="--", linewidth=1, label=f"best reachable, {best:.3g}")
     axes.set_ylim(0, 1)
@@ -49,12 +49,12 @@ def draw_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title:
 def draw_every_seed(axes: Axes, results: xr.Dataset) -> None:
     """Exact training loss of every seed, a line each: who is still on a plateau, and when the others left it."""
     steps = results["eval_step"].values
-    for colour, arm in zip(ARM_COLOURS, results["arm"].values, strict=False):
+    for colour, arm in coloured(results["arm"].values):
         lines = axes.plot(
             steps, results["train_loss"].sel(arm=arm).transpose("eval_step", "seed").values, color=colour, linewidth=0.6,
             alpha=0.5,
         )  # fmt: skip
-        lines[0].set_label(str(arm))
+        lines[0].set_label(arm)
     best = float(results["best_loss"].sel(split="train"))
     axes.axhline(best, color="black", linestyle="--", linewidth=1, label=f"best reachable, {best:.3g}")
     axes.set_ylim(best - 0.05, 1.6)
@@ -65,10 +65,10 @@ def draw_distribution(axes: Axes, results: xr.Dataset) -> None:
     """Every seed's exact training loss at the end above the best reachable, in order: the distribution over seeds."""
     step = last_step(results)
     best = float(results["best_loss"].sel(split="train"))
-    for colour, arm in zip(ARM_COLOURS, results["arm"].values, strict=False):
+    for colour, arm in coloured(results["arm"].values):
         excess = np.sort(results["train_loss"].sel(arm=arm, eval_step=step).values - best)
         share = (np.arange(len(excess)) + 1) / len(excess)
-        axes.step(np.maximum(excess, 1e-4), share, where="post", color=colour, label=str(arm))
+        axes.step(np.maximum(excess, 1e-4), share, where="post", color=colour, label=arm)
     axes.set(
         title=f"distribution over {results.sizes['seed']} seeds, step {step:,}",
         xlabel="training loss above the best reachable, nat",
@@ -118,7 +118,7 @@ def draw_sweep(results: xr.Dataset, name: str) -> dict[str, Figure]:
     for row, (at, own) in enumerate(others):
         where = "".join(f", {other} {value:g}" for other, value in at.items())
         ends = outcomes(own)
-        for colour, arm in zip(ARM_COLOURS, arms, strict=False):
+        for colour, arm in coloured(arms):
             _draw_outcome(losses[row, 0], x_K, ends[EXCESS].sel(arm=arm), name, colour, arm)
         losses[row, 0].set(xlabel=label, ylabel=EXCESS, title=f"price of tying{where}", ylim=(0, None))
         losses[row, 0].legend()

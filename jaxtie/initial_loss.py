@@ -18,7 +18,7 @@ import pandas as pd
 from jaxtie import theory
 from jaxtie.config import InitialLoss
 from jaxtie.models.embedding import Projection, channel_shuffle, half_swap
-from jaxtie.style import ARM_COLOURS, STYLE
+from jaxtie.style import STYLE, coloured
 from jaxtie.summary import initial_loss_tables
 from jaxtie.theory import size
 
@@ -128,7 +128,7 @@ def run(study: InitialLoss, report: Callable[[str], None] = lambda line: None) -
 
 def draw(table: pd.DataFrame) -> Figure:
     """Measured losses (dots) over the width beside both estimates; below, where either fails."""
-    colours = dict(zip(VARIANTS, (*ARM_COLOURS, "#8ac926"), strict=True))
+    colours = {variant: colour for colour, variant in coloured(VARIANTS)}
     deviations, vocabulary = list(table["deviation"].unique()), sorted(table["vocabulary"].unique())[-2:][0]
     with plt.style.context(STYLE):
         half = len(deviations) * 2
@@ -173,7 +173,9 @@ def main(study: InitialLoss, folder: Path, report: Callable[[str], None] = print
     table = run(study, report)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     table.to_csv(folder / "initial_loss.csv", index=False, float_format="%.9g")
-    (folder / "summary.md").write_text(summary := "\n".join(part.markdown() for part in initial_loss_tables(table)))
+    (folder / "summary.md").write_text(
+        summary := "\n".join(part.markdown() for part in initial_loss_tables(table)), encoding="utf-8"
+    )
     figure = draw(table)
     for kind in ("png", "pdf"):
         figure.savefig(folder / "figures" / f"initial_loss.{kind}")

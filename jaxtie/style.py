@@ -1,5 +1,7 @@
 """What all figures share: colours, proportions, curves, files. Imports no jax."""
 
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import matplotlib
@@ -15,7 +17,7 @@ from matplotlib.ticker import EngFormatter
 
 from jaxtie.tables import mean_interval
 
-ARM_COLOURS = ("#d1495b", "#00798c", "#edae49", "#66588f", "#3d3d3d")
+COLOURS = ("#d1495b", "#00798c", "#edae49", "#66588f", "#3d3d3d", "#8ac926", "#4cc9f0")
 FAILS, HOLDS = "#b5179e", "#2a9d5c"  # pairs for which the distributional hypothesis fails, holds
 STYLE = {
     "figure.dpi": 110,
@@ -29,6 +31,11 @@ STYLE = {
     "lines.linewidth": 1.6,
     "pdf.fonttype": 42,
 }
+
+
+def coloured(names: Iterable) -> Iterator[tuple[str, str]]:
+    """A colour for each arm, or whatever is named, and its name; of more than there are colours, some share one."""
+    return zip(itertools.cycle(COLOURS), map(str, names))
 
 
 def curve(axes: Axes, values: xr.DataArray, colour: str, label: str, over: str = "seed") -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from jaxtie import text_summary, verdicts
+from jaxtie import text_summary
 from jaxtie.comparison import correlation_table, sweep_table, untying_table
 from jaxtie.results import is_text
 from jaxtie.tables import Table, distance_rows, interval, last_step, live_pairs, number, quantiles, swept, tables, targets
@@ -160,7 +160,6 @@ def markdown(results: xr.Dataset) -> str:
             "",
             f"`{results.attrs['command']}`",
             "",
-            *([verdicts.RULE, ""] if is_text(results) else []),
             *[table.markdown() for table in every_table(results)],
         ]
     )

@@ -14,15 +14,16 @@ PLACES = 3
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table of strings; the first column names the row."""
+    """A titled table of strings; the first column names the row. A note below tells how to read it."""
 
     title: str
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
+    note: str = ""
 
     def markdown(self) -> str:
         lines = [f"| {' | '.join(row)} |" for row in (self.header, ("---",) * len(self.header), *self.rows)]
-        return "\n".join([f"**{self.title}**", "", *lines, ""])
+        return "\n".join([f"**{self.title}**", "", *lines, "", *([self.note, ""] if self.note else [])])
 
 
 def mean_interval(values: np.ndarray, axis: int = 0, error: float = 0.05) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 
-from jaxtie.style import ARM_COLOURS, FAILS, HOLDS, curve, finish
+from jaxtie.style import FAILS, HOLDS, coloured, curve, finish
 from jaxtie.text_summary import each_table, kinds, measures, of_pairs
 
 COLOURS = {"duplicate": HOLDS, "random": FAILS}
@@ -13,8 +13,8 @@ COLOURS = {"duplicate": HOLDS, "random": FAILS}
 
 def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     """What was measured on the validation split, every arm."""
-    for colour, arm in zip(ARM_COLOURS, results["arm"].values, strict=False):
-        curve(axes, results[name].sel(arm=arm), colour, str(arm))
+    for colour, arm in coloured(results["arm"].values):
+        curve(axes, results[name].sel(arm=arm), colour, arm)
     if name == "valid_accuracy":
         axes.set_ylim(0, None)
     if name == "perplexity":
@@ -34,7 +34,7 @@ def draw_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title:
     for kind, name in kinds(results).items():
         holds = {"duplicate": " (DH holds)", "random": " (DH fails)"}[kind]
         curve(axes, of_pairs(results, arm, table, kind), COLOURS[kind], name + holds, over="pair")
-    axes.set_ylim(0, 5 if 1 < axes.dataLim.y1 < 6 else None)  # the paper's scale, where the curves fit
+    axes.set_ylim(0, 5 if 1 < axes.dataLim.y1 <= 5 else None)  # the paper's scale, where the curves fit
     finish(axes, title, "Euclidean distance", results["eval_step"].values)
 
 

@@ -13,7 +13,7 @@ from jaxtie.tables import Table, mean_interval
 
 RULE = (
     "A claim holds if every interval lies wholly where it says, fails if one lies wholly elsewhere, else is undecided; all "
-    "intervals of a claim are right together with 95 % (Bonferroni, Student's t)."
+    "intervals of a claim are right together with 95 % (Bonferroni, Student's t over {over})."
 )
 
 
@@ -33,8 +33,12 @@ class Comparison(NamedTuple):
 
 
 def compare(label: str, values: np.ndarray, count: int = 1) -> Comparison:
-    """Mean of independent values with the interval of one of `count` comparisons; of a single value its ends are NaN."""
+    """Mean of independent values with the interval of one of `count` comparisons.
+
+    Its ends are NaN, so nothing follows from it, where there is a single value or one is missing: a seed that diverged.
+    """
     mean, half = mean_interval(np.asarray(values, np.float64), error=0.05 / count)
+    half = half if np.isfinite(values).all() else math.nan
     return Comparison(label, float(mean - half), float(mean), float(mean + half))
 
 
@@ -56,12 +60,12 @@ def judge(compared: list[Comparison], low: float, high: float) -> Judgement:
     return Judgement(verdict, min(outside or compared, key=room))
 
 
-def table(judgements: dict[str, dict[str, Judgement]]) -> Table:
-    """Claim -> where it is looked at ("" if in one place) -> judgement, as a table."""
+def table(judgements: dict[str, dict[str, Judgement]], over: str) -> Table:
+    """Claim -> where it is looked at ("" if in one place) -> judgement, as a table; `over`: what the intervals are over."""
     shown = lambda at: "; ".join(f"{place}{': ' * bool(place)}{each.decisive}" for place, each in at.items())
     rows = [(claim, _verdict(at), shown(at)) for claim, at in judgements.items()]
     header = ("claim", "verdict", "decisive or closest")
-    return Table("Verdicts, by intervals that are right together with 95 %", header, rows)
+    return Table("Verdicts", header, rows, RULE.format(over=over))
 
 
 def _verdict(at: dict[str, Judgement]) -> str:

@@ -30,10 +30,12 @@ def test_intervals_are_wider_where_several_must_be_right():
     np.testing.assert_allclose(alone[1:4], values.mean() + half * np.array([-1, 0, 1]), rtol=1e-6)
     assert of_three.low < alone.low and of_three.high > alone.high and of_three.middle == alone.middle
     assert math.isnan(compare("a", values[:1]).low)
+    missing = compare("a", np.array([1.0, 2.0, math.nan]))  # a seed that diverged: of the others nothing follows
+    assert math.isnan(missing.low) and missing.middle == 1.5
 
 
 def test_a_verdict_tells_where():
     here, there = judge([Comparison("a", 1, 2, 3)], 0, 4), judge([Comparison("b", -1, -0.5, 1, is_factor=True)], 0, 4)
-    rows = table({"one": {"": here}, "two": {"x": here, "y": there}}).rows
+    rows = table({"one": {"": here}, "two": {"x": here, "y": there}}, "seeds").rows
     assert rows[0] == ("one", "holds", "a +2.000 [+1.000, +3.000]")
     assert rows[1][1:] == ("holds at x; undecided at y", "x: a +2.000 [+1.000, +3.000]; y: b 0.61 [0.37, 2.72]")
