@@ -164,5 +164,5 @@ def main(study: HeadConvergence, text: Text, folder: RunFolder, command: str, sa
         results["seconds"].loc[{"head": head}] = time.monotonic() - began
         folder.write_results(results)
     convergence.draw(results, folder.figures)
-    folder.summary.write_text(convergence.markdown(results))
+    folder.summary.write_text(convergence.markdown(results), encoding="utf-8")
     return float(results["seconds"].sum())

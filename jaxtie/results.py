@@ -71,7 +71,7 @@ TEXT_VARIABLES = TRAINED | {
     "input_neighbour": (NEAREST, "1", "number of the token whose row in the input embedding is nearest, then next, ..."),
     "output_neighbour": (NEAREST, "1", "number of the token whose row in the output embedding is nearest, then next, ..."),
 }
-TEXT_CONSTANTS = ("first_word", "second_word", "token", "scheduled_learning_rate")
+TEXT_CONSTANTS = ("first_word", "second_word", "probe_word", "token", "scheduled_learning_rate")
 
 
 class Schema(NamedTuple):
@@ -154,13 +154,14 @@ class RunFolder:
         self.figures = path / "figures"
         self.summary = path / "summary.md"
         self.checkpoints = path / "checkpoints"
+        self.vocabulary = path / "vocab.txt"  # that was trained for the run
         self._config = path / "config.json"
         self._records = path / "records"
 
     def config(self) -> dict | None:
         """What `config.json` says, or None where there is no run."""
         try:
-            config = json.loads(self._config.read_text())
+            config = json.loads(self._config.read_text(encoding="utf-8"))
             config["experiment"]["name"]
         except FileNotFoundError:
             return None
@@ -223,12 +224,17 @@ class RunFolder:
         self.write_config(config)
         for leftover in (self._records, self.figures):
             shutil.rmtree(leftover, ignore_errors=not leftover.exists())
-        for leftover in (self.results, self.summary):
+        for leftover in (self.results, self.summary, self.vocabulary):
             leftover.unlink(missing_ok=True)
 
     def write_config(self, config: dict) -> None:
         with _replacing(self._config) as path:
-            path.write_text(json.dumps(config, indent=1) + "\n")
+            path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+    def write_vocabulary(self, content: bytes) -> None:
+        """Keep the vocabulary that was trained for the run, which cannot be made again."""
+        with _replacing(self.vocabulary) as path:
+            path.write_bytes(content)
 
     def append(self, arm: str, first_record: int, members: np.ndarray, records: dict[str, np.ndarray]) -> None:
         """Keep the records of some members (`Experiment.members`), arrays (records, members, ...)."""

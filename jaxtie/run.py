@@ -5,6 +5,7 @@ import ctypes
 import dataclasses
 import enum
 import importlib.util
+import io
 import os
 import platform
 import shlex
@@ -12,7 +13,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import jaxtie
-from jaxtie import theory
+from jaxtie import run_text, theory
 from jaxtie.cli import TEXT_OPTIONS, RunOptions, parse_run, refuse_other_than
 from jaxtie.config import (
     Corpus,
@@ -291,19 +293,17 @@ def train(experiment: Experiment, folder: RunFolder, config: dict, options: RunO
     return not stopped
 
 
-def load_text(experiment: TextExperiment, options: RunOptions, earlier: dict | None) -> Any:
-    """The text, prepared and, for a folder that holds a run, still what it was; `jaxtie.text_training.Material`."""
+def load_text(experiment: TextExperiment, quiet: bool, prepare: Callable) -> Any:
+    """The text as an experiment sees it, `jaxtie.text_training.Material`; `prepare(say=...)` prepares it."""
     import jax
 
     from jaxtie import text_training
 
     text_training.make_mesh(experiment.batch, jax.devices())  # it raises
-    say = lambda line: None if options.quiet else print(f"jaxtie: {line}", file=sys.stderr, flush=True)
-    material = text_training.load(experiment, say)
-    if earlier and earlier.get("text", {}).get("key", material.text.key) != material.text.key:
-        raise UserError("the text or its vocabulary is not what the run in the folder began with; choose another --out")
-    say(str(material.text.report).replace("\n", "\njaxtie: "))
-    return material
+    say = lambda line: None if quiet else print(f"jaxtie: {line}", file=sys.stderr, flush=True)
+    text = prepare(say=say)
+    say(str(text.report).replace("\n", "\njaxtie: "))
+    return text_training.load(experiment, text)
 
 
 def train_text(
@@ -318,9 +318,9 @@ def train_text(
     from jaxtie import checkpoint, text_training
 
     device, count = jax.local_devices()[0], text_training.make_mesh(experiment.batch, jax.devices()).size
-    text = {"key": material.text.key, "report": dataclasses.asdict(material.text.report)}
     workers = cores() if device.platform == "cpu" and count == 1 else count
-    config |= {"device": describe(device), "workers": workers, "devices": count, "processes": processes.count, "text": text}
+    config |= {"device": describe(device), "workers": workers, "devices": count, "processes": processes.count}
+    config["text"] = run_text.describe(material.text)
     report = lambda line: print(f"jaxtie: {line}; going on without it", file=sys.stderr)
     with stop_signals() as stopped, checkpoint.opened(folder.checkpoints) as checkpoints, processes.watched():
         return text_training.train_into(
@@ -383,7 +383,7 @@ def show(*tables: Any) -> None:
     from rich.table import Table
 
     for part in tables:
-        table = Table(title=part.title, title_justify="left")
+        table = Table(title=part.title, title_justify="left", caption=part.note or None, caption_justify="left")
         for i, name in enumerate(part.header):
             table.add_column(name, justify="left" if i == 0 else "right")
         for row in part.rows:
@@ -398,7 +398,7 @@ def present(experiment: AnyExperiment, folder: RunFolder, outcome: Outcome) -> i
 
     if outcome in (Outcome.DONE, Outcome.BEFORE):
         if isinstance(experiment, Study):
-            print(folder.summary.read_text())
+            print(folder.summary.read_text(encoding="utf-8"))
             return 0
         show(*summary.shown_tables(folder.load()))
     if outcome is Outcome.DONE:
@@ -430,12 +430,12 @@ def plan(experiment: Experiment) -> None:
     print(f"disk      {disk / 2**20:,.1f} MiB at most, half of it until the end only")
 
 
-def plan_text(experiment: TextExperiment, options: RunOptions) -> None:
-    """What a run of text would take; its corpus is prepared, as any run would."""
+def plan_text(experiment: TextExperiment, quiet: bool, prepare: Callable) -> None:
+    """What a run of text would take; its corpus is prepared, as any run would: `prepare` as `load_text`."""
     jax = start_jax()
     from jaxtie import results, text_training
 
-    material = load_text(experiment, options, None)
+    material = load_text(experiment, quiet, prepare)
     found, arms = text_training.plan(experiment, material), ", ".join(experiment.arms)
     count = len(experiment.seeds) * len(experiment.arms)
     print(f"members   {count:,}: {len(experiment.seeds):,} seeds x {arms}, {experiment.steps:,} steps")
@@ -457,6 +457,9 @@ def one_line(error: UserError | OSError) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not know every sign
     try:
         return _main(parse_run(arguments), arguments)
     except (UserError, OSError) as error:
@@ -613,23 +616,22 @@ def compare_heads(study: HeadConvergence, folder: RunFolder, options: RunOptions
         print(f"members   {len(study.seeds):,} seeds of each head, {study.steps:,} steps; how long is not known beforehand")
         return Outcome.PLANNED
     if earlier and earlier.get("finished"):
+        run_text.check_files(study.corpus, folder, earlier)
         return Outcome.BEFORE
     jax = start_jax()
     from jaxtie import head_convergence
-    from jaxtie.data import text
 
     report = lambda line: None if options.quiet else print(line, file=sys.stderr, flush=True)
-    prepared = text.prepare(study.corpus, say=report)
-    if earlier and earlier["text"]["key"] != prepared.key:
-        raise UserError(f"--out {folder.path}: holds a run on a text that has changed since; choose another --out")
+    text = run_text.prepare(study.corpus, folder, earlier, report)
     config = {"experiment": study.as_dict(), "command": command(arguments), "versions": versions()}
-    config["text"] = {"key": prepared.key, "report": dataclasses.asdict(prepared.report)}
+    config["text"] = run_text.describe(text)
     config |= {"device": describe(jax.devices()[0]), "workers": cores() if jax.default_backend() == "cpu" else 1}
     with folder.locked():
         if not earlier:
             folder.create(config | {"finished": False})
+        run_text.keep(text, study.corpus, folder)
         try:
-            seconds = head_convergence.main(study, prepared, folder, config["command"], report)
+            seconds = head_convergence.main(study, text, folder, config["command"], report)
         except KeyboardInterrupt:
             print("jaxtie: interrupted; the same command goes on after the last head that was finished", file=sys.stderr)
             return Outcome.INTERRUPTED
@@ -667,11 +669,13 @@ def lead(
         processes.broadcast({"trains": np.bool(trains)})
     if options.dry_run:
         if isinstance(experiment, TextExperiment):
-            plan_text(experiment, options)
+            plan_text(experiment, options.quiet, partial(run_text.prepare, experiment.corpus, folder, earlier))
         else:
             plan(experiment)
         return Outcome.PLANNED
     if not trains:
+        if isinstance(experiment, TextExperiment):
+            run_text.check_files(experiment.corpus, folder, earlier)
         return Outcome.BEFORE
     config = {
         "experiment": experiment.as_dict(),
@@ -687,8 +691,9 @@ def lead(
 
     processes, material = processes or Processes(), None
     if isinstance(experiment, TextExperiment):
-        material = load_text(experiment, options, earlier)
-        processes.broadcast({"key": np.str_(material.text.key)})  # now others find it prepared, if they share the folder
+        material = load_text(experiment, options.quiet, partial(run_text.prepare, experiment.corpus, folder, earlier))
+        # Now the others prepare the same, or find it prepared if they share the cache.
+        processes.broadcast({"key": np.str_(material.text.key), "vocabulary": np.array(material.text.vocabulary)})
     began = time.monotonic() - config["wall_seconds"]
     with folder.locked():
         folder.check_space(2 * results.size_in_bytes(experiment))
@@ -698,6 +703,7 @@ def lead(
             folder.unpack()  # before the folder says that it is not finished: killed here, it is extended again
         folder.write_config(config)
         if material:
+            run_text.keep(material.text, experiment.corpus, folder)
             finished = train_text(experiment, material, folder, config, options, processes)
         else:
             finished = train(experiment, folder, config, options, processes)
@@ -709,7 +715,7 @@ def lead(
             return Outcome.INTERRUPTED
         dataset = folder.load()
         figures.draw(dataset, folder.figures)
-        folder.summary.write_text(summary.markdown(dataset))
+        folder.summary.write_text(summary.markdown(dataset), encoding="utf-8")
         config["wall_seconds"] = round(time.monotonic() - began, 2)
         folder.write_config(config | {"finished": True})
         folder.discard_records()
@@ -722,8 +728,13 @@ def follow(experiment: Experiment | TextExperiment, folder: RunFolder, options: 
         return 0
     config = {"arms": {}}
     if isinstance(experiment, TextExperiment):
-        key = str(processes.broadcast({})["key"])
-        material = load_text(experiment, dataclasses.replace(options, quiet=True), {"text": {"key": key}})
+        from jaxtie.data.text import prepare, vocabulary_file
+
+        first = processes.broadcast({})
+        vocabulary = vocabulary_file(map(str, first["vocabulary"]))
+        material = load_text(experiment, True, partial(prepare, experiment.corpus, vocabulary=vocabulary))
+        if material.text.key != str(first["key"]):
+            raise UserError("--distributed: the text is not that of the first process; give each process the same text")
         finished = train_text(experiment, material, folder, config, options, processes)
     else:
         finished = train(experiment, folder, config, options, processes)

@@ -32,7 +32,7 @@ def final_table(results: xr.Dataset) -> Table:
     rows.append(("parameters", *(f"{count:,}" for count in counts), *(f"{count - counts[0]:+,}" for count in counts[1:])))
     diverged = [int((results["diverged_at"].sel(arm=arm) >= 0).sum()) for arm in arms]
     if any(diverged):
-        rows.append(("seeds that diverged", *map(str, diverged), *[""] * (len(arms) - 1)))
+        rows.append(("seeds that diverged, left out of the means", *map(str, diverged), *[""] * (len(arms) - 1)))
     seeds = results.sizes["seed"]
     over = f"mean over {seeds} seeds ± 95 % confidence interval" if seeds > 1 else "one seed"
     header = ("", *arms, *(f"{arm} − {arms[0]}{', paired' if seeds > 1 else ''}" for arm in arms[1:]))
@@ -82,7 +82,7 @@ def judgements(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
 
         def draws_together(arm: str, table: str) -> Judgement:
             own, random = (change_of_pairs(results, arm, table, kind) for kind in ("duplicate", "random"))
-            both = {"change": own, "change less random pairs'": own - random}  # as many pairs of each
+            both = {"change": own, "change − change of random pairs": own - random}  # as many pairs of each
             return judge([compare(name, values, 2 * len(looked_at)) for name, values in both.items()], -math.inf, 0)
 
         found["a word and its duplicate draw together, more than two random words do"] = {
@@ -104,18 +104,16 @@ def judgements(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
 
 
 def verdict_table(results: xr.Dataset) -> Table:
-    """The claims, and what became of them; intervals are over pairs of words, or over seeds."""
-    return verdicts.table(judgements(results))
+    """The claims, and what became of them."""
+    over_pairs = "; of distances over pairs of words, as if no word were in two"
+    return verdicts.table(judgements(results), "seeds" + over_pairs * ("duplicate" in kinds(results)))
 
 
 def neighbour_table(results: xr.Dataset) -> Table:
     """Nearest neighbours of a few words in every table, before and after training; of the first seed."""
     token, step = results["token"].values, last_step(results)
-    words = results["first_word"].isel(kind=0).values[results["probe"].values]
-    if "duplicate" not in kinds(results):
-        words = np.array([f"word {probe + 1}" for probe in results["probe"].values])
     rows, seed = [], int(results["seed"].values[0])
-    for i, word in enumerate(words):
+    for i, word in enumerate(results["probe_word"].values):
         for arm, label, table in each_table(results):
             found = results[f"{table}_neighbour"].sel(arm=arm, seed=seed).isel(probe=i)
             cells = []

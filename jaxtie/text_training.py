@@ -29,7 +29,7 @@ from jaxtie.checkpoint import Checkpoints, exchange
 from jaxtie.config import SEEDS, TextExperiment, UserError
 from jaxtie.data import exor, masking
 from jaxtie.data.batches import Batch, CausalBatches, MaskedBatches, Rows
-from jaxtie.data.text import Text, frequent_words, prepare
+from jaxtie.data.text import Text, frequent_words
 from jaxtie.models import embedding
 from jaxtie.models.text import TextModel, causal_model, masked_model
 from jaxtie.processes import Processes
@@ -59,13 +59,12 @@ class Material(NamedTuple):
     second: np.ndarray
 
 
-def load(experiment: TextExperiment, say: Callable[[str], None]) -> Material:
-    """The corpus, prepared now or earlier.
+def load(experiment: TextExperiment, text: Text) -> Material:
+    """The corpus, prepared, as the experiment sees it.
 
     Raises:
-      UserError: as `jaxtie.data.text.prepare`, or where the text is too short for one batch or has too few words.
+      UserError: where the text is too short for one batch or has too few words.
     """
-    text = prepare(experiment.corpus, say=say)
     words_K, words = frequent_words(text, experiment.words)
     duplicates_K = len(text.vocabulary) + np.arange(len(words_K) if experiment.duplicates else 0, dtype=np.int32)
     random = train_text.random_pairs(experiment.data_seed, words_K, experiment.words)
@@ -285,17 +284,21 @@ def run(
     batches, every = training_batches(experiment, material, seed), experiment.record_every
     on_devices = partial(jax.tree.map, lambda x: place(x, program.whole))
 
-    def moment(step: int, tokens: int, totals: Totals | None, stands_at: int | None = None) -> Moment:
-        own, records, began = carry, None, time.monotonic()
+    def moment(step: int, tokens: int, totals: Totals | None) -> Moment:
+        nonlocal carry, frozen
+        records, began = None, time.monotonic()
         if totals is not None:
             records = {"loss": totals.loss / totals.asked, "accuracy": totals.right / totals.asked}
             if step % experiment.eval_every == 0 or step == experiment.steps:
-                records |= evaluate(program, experiment, own.state.params, validation)
+                records |= evaluate(program, experiment, carry.state.params, validation)
             else:
                 records |= not_evaluated(experiment)
-            records["diverged_at"] = own.state.diverged_at
+            if not np.isfinite([records["loss"], records["valid_loss"]]).all():  # the latter sees the last update too
+                frozen = True
+                carry = carry._replace(state=carry.state._replace(diverged_at=on_devices(np.int32(step))))
+            records["diverged_at"] = carry.state.diverged_at
             records = {name: np.asarray(value)[None, None] for name, value in records.items()}
-        stands_at = step if stands_at is None else stands_at
+        own, stands_at = carry, until if frozen else step
 
         def members() -> Members:
             states = {name: np.array(leaf)[None] for name, leaf in sweep.flatten(own).items()}
@@ -307,13 +310,14 @@ def run(
     if len(known):
         own = jax.tree.map(lambda x: x[known], members)
         step, carry = int(own.steps[0]), on_devices(load_carry(program.shapes, own))
+        frozen = int(carry.state.diverged_at) >= 0
     else:
-        step, carry = 0, program.start(np.uint32(seed))
+        step, carry, frozen = 0, program.start(np.uint32(seed)), False
         tokens = place(batches[0].tokens_BxL, program.rows)
         found = jax.device_get(program.evaluate[tokens.shape[1]](carry.state.params, tokens, stream, np.int32(0)))
         yield moment(0, 0, Totals(found.loss * found.asked, found.accuracy * found.asked, found.asked, found.dropped))
-    if int(carry.state.diverged_at) >= 0:
-        yield moment(step, 0, None, until)
+    if frozen:
+        yield moment(step, 0, None)
         return
     for tokens, real in _ahead(batches, range(step, until), program.rows):
         carry, totals = program.step[tokens.shape[1]](carry, tokens, stream, np.int32(step)), None
@@ -321,11 +325,9 @@ def run(
         if step % every == 0:
             totals = jax.device_get(carry.totals)
             carry = carry._replace(totals=on_devices(_no_totals()))
-            if not np.isfinite(totals.loss):
-                carry = carry._replace(state=carry.state._replace(diverged_at=on_devices(np.int32(step))))
-                yield moment(step, real, totals, until)
-                return
         yield moment(step, real, totals)
+        if frozen:
+            return
 
 
 def _ahead(batches: MaskedBatches | CausalBatches, steps: range, sharding: NamedSharding) -> Iterator[tuple[jax.Array, int]]:
@@ -351,7 +353,7 @@ def not_evaluated(experiment: TextExperiment) -> Records:
 
 
 def evaluate(program: Program, experiment: TextExperiment, params: dict, validation: Sequence[Batch]) -> Records:
-    """What is measured now and then, of one member."""
+    """What is measured now and then, of one member; NaN where it is not finite."""
     key = jax.random.key(experiment.data_seed, impl=exor.KEY_IMPLEMENTATION)
     for _ in range(2):  # a seed and a step that training does not have
         key = jax.random.fold_in(key, np.uint32(SEEDS - 1))
@@ -361,7 +363,8 @@ def evaluate(program: Program, experiment: TextExperiment, params: dict, validat
         found.append(program.evaluate[tokens.shape[1]](params, tokens, stream, np.int32(number)))
     whole = train_text.summarise(jax.device_get(found))
     measured = {"valid_loss": whole.loss, "valid_accuracy": whole.accuracy, "perplexity": whole.perplexity}
-    return {name: np.asarray(value, np.float32) for name, value in (measured | jax.device_get(program.look(params))).items()}
+    measured |= jax.device_get(program.look(params))
+    return {name: np.where(np.isfinite(value), value, np.nan).astype(np.float32) for name, value in measured.items()}
 
 
 def _stacked(shapes: Carry) -> Carry:
@@ -457,7 +460,9 @@ def constants(experiment: TextExperiment, material: Material) -> dict[str, Any]:
     schedule = optim.periodic_cosine(optimiser.learning_rate, optimiser.eta_min, optimiser.half_period)
     rates = np.asarray(schedule(np.array(experiment.record_steps)))
     words = {"first_word": material.first, "second_word": material.second}
+    probes = material.words_K[labels_of(experiment)["probe"]]
     return {name: xr.DataArray(vocabulary[ids].astype(object), dims=("kind", "pair")) for name, ids in words.items()} | {
+        "probe_word": xr.DataArray(vocabulary[probes].astype(object), dims="probe"),
         "token": xr.DataArray(vocabulary.astype(object), dims="token_number"),
         "scheduled_learning_rate": xr.DataArray(
             np.broadcast_to(rates, (len(experiment.arms), len(rates))), dims=("arm", "step")

@@ -11,15 +11,15 @@ PACKAGE = Path(jaxtie.__file__).parent
 # Each module may import from its own row's predecessors only.
 LAYERS = [
     {"config", "theory"},
-    {"models.layers", "data.reading", "data.batches", "data.prepared"},
-    {"models.embedding"},
+    {"models.layers", "data.batches", "data.prepared"},
+    {"models.embedding", "data.reading"},
     {"lanes", "data.exor", "data.masking", "models.transformer", "models.lstm", "models.mixer", "models.masked_lm", "optim"},
     {"models.cross_entropy", "models.text", "train", "data.text"},
     {"train_text"},
     {"sweep", "results", "progress", "cli"},
     {"processes"},
     {"checkpoint"},
-    {"text_training", "tables"},
+    {"text_training", "run_text", "tables"},
     {"style", "comparison", "verdicts"},
     {"convergence", "text_summary"},
     {"portrait", "summary", "text_figures"},

@@ -233,7 +233,7 @@ def test_frequent_words_of_berts_vocabulary_are_the_published():
     entries = ["[PAD]", *rest[:99], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *text.PUBLISHED_WORDS, *rest[99:]]
     tokens = tuple(entries[: text.BERT_ENTRIES])
     nothing = Rows(np.zeros(0, np.uint16), np.zeros(1, np.int64))
-    bert = text.Text(tokens, Special(0, 100, 101, 102, 103), nothing, nothing, nothing, None, "")
+    bert = text.Text(tokens, Special(0, 100, 101, 102, 103), nothing, nothing, nothing, None, "", "")
     ids, found = text.frequent_words(bert)
     assert found == text.PUBLISHED_WORDS and ids[0] == 104
 
@@ -487,6 +487,14 @@ def test_a_vocabulary_without_mask(corpus, cache, tmp_path):
     tokenizer = json.loads(text._bert(text.models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]")).to_str())
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert "has no [PAD], [CLS]" in error_of(Corpus(corpus.paths, vocab=str(tmp_path / "tokenizer.json")), cache)
+
+
+def test_a_vocabulary_whose_unknown_token_is_missing(corpus, cache, tmp_path):
+    vocabulary = {token: i for i, token in enumerate(text.SPECIAL)}
+    tokenizer = text._bert(text.models.WordPiece(vocabulary, unk_token="<unk>"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    message = error_of(Corpus(corpus.paths, vocab=str(tmp_path / "tokenizer.json")), cache)
+    assert "cannot tokenise an unknown word" in message
 
 
 def test_a_cache_that_cannot_be_written(corpus, tmp_path):

@@ -3,18 +3,21 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 from commands import ended, start, start_two, until
 
-from jaxtie import figures, report, run, summary, sweep, text_summary, text_training
+from jaxtie import figures, report, run, summary, sweep, text_figures, text_summary, text_training
 from jaxtie.config import Corpus, TextExperiment, UserError
+from jaxtie.data import text
 from jaxtie.processes import GONE
 from jaxtie.results import TEXT_CONSTANTS, TEXT_VARIABLES, RunFolder
 
@@ -90,9 +93,11 @@ def test_a_masked_model_from_files_to_figures(masked, capsys):
     names = ("overview", "accuracy", "loss", "distances_tied", "distances_untied@20_input", "distances_untied@20_output")
     for name in names:
         assert (masked / "figures" / f"{name}.png").stat().st_size > 10_000 and (masked / "figures" / f"{name}.pdf").exists()
-    text = (masked / "summary.md").read_text()
-    assert "untied@20 − tied" in text and "a star marks a duplicate" in text
-    assert "| tied, word–duplicate | " in text and "| untied@20 output, random pairs | " in text
+    told = (masked / "summary.md").read_text(encoding="utf-8")
+    assert "untied@20 − tied" in told and "a star marks a duplicate" in told
+    assert (
+        "| tied, word–duplicate | " in told and "| untied@20 output, random pairs | " in told and "A claim holds if" in told
+    )
 
 
 def text_results(duplicate: dict[str, float], loss: dict[str, float], seeds: int = 5) -> xr.Dataset:
@@ -112,6 +117,18 @@ def text_results(duplicate: dict[str, float], loss: dict[str, float], seeds: int
         {"arm": arms, "eval_step": [0, 40], "kind": ["duplicate", "random"]},
         {"task": "causal", "parameters_tied": 60, "parameters_untied": 100},
     )
+
+
+def test_figures_leave_nothing_out():
+    found = text_results({}, {f"untied@{step}": 0.0 for step in range(1, 10)})
+    _, (measure, *pairs) = plt.subplots(1, 3)
+    text_figures.draw_measure(measure, found, "valid_loss")
+    assert len(measure.lines) == 9
+    for axes, distance, top in zip(pairs, (4.9, 5.4), (5, 5.4), strict=True):
+        found["input_distance"] = found["input_distance"] * 0 + distance
+        text_figures.draw_distances(axes, found, "untied@1", "input", "")
+        assert axes.get_ylim()[0] == 0 and top <= axes.get_ylim()[1] < 6
+    plt.close()
 
 
 def test_verdicts_follow_the_data():
@@ -150,7 +167,9 @@ def test_a_causal_model_from_files_to_figures(place, tmp_path):
     np.testing.assert_allclose(found["perplexity"], np.exp(found["valid_loss"]), rtol=1e-5)
     assert (found["perplexity"].sel(eval_step=40) < 0.7 * found["perplexity"].sel(eval_step=0)).all()
     assert (folder / "figures" / "perplexity.png").exists() and "perplexity" in (folder / "summary.md").read_text()
-    assert summary.every_table(found)[0].title.startswith("text-clm: step 40, one seed")
+    first, *_, neighbours = summary.every_table(found)
+    assert first.title.startswith("text-clm: step 40, one seed")
+    assert len({row[0] for row in neighbours.rows}) == 8 and {row[0] for row in neighbours.rows} <= {*WORDS}
 
 
 def test_the_same_seed_gives_the_same_bits_another_seed_others(place, masked, tmp_path):
@@ -167,6 +186,32 @@ def test_a_longer_run_goes_on_with_the_finished_one(place, masked, tmp_path):
     assert results(grown).identical(results(once))
 
 
+def test_a_run_keeps_its_vocabulary(place, masked, tmp_path, monkeypatch):
+    """It goes on where the cache is gone: training a vocabulary again gives another one."""
+    grown, once = tmp_path / "grown", tmp_path / "once"
+    shutil.copytree(masked, grown)
+    finished_run(place, once, "--steps", "60", "--arms", "tied,untied@20")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(text, "_train_vocabulary", None)
+    finished_run(place, grown, "--steps", "60", "--arms", "tied,untied@20")
+    assert results(grown).identical(results(once))
+
+
+def test_a_finished_run_is_not_shown_for_another_text(place, tmp_path, capsys):
+    own = tmp_path / "corpus"
+    shutil.copytree(place / "corpus", own)
+    again = [*command(place, "--steps", "10", "--eval-every", "10", "--arms", "tied"), "--out", str(tmp_path / "run")]
+    again[again.index("--text") + 1] = str(own)
+    assert run.main(again) == run.main(again) == 0
+    (own / "a.txt").write_text((own / "a.txt").read_text() + "One more.")
+    capsys.readouterr()
+    assert run.main(again) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1) and "a text that has changed since" in error
+    shutil.rmtree(own)  # what came out still came out
+    assert run.main(again) == 0 and "validation loss" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_stopped_at_a_random_moment_it_ends_with_the_numbers_of_one_go(place, masked, tmp_path, number):
     rng, folder = random.Random(int(number) + os.getpid()), tmp_path / "run"
@@ -181,7 +226,8 @@ def test_stopped_at_a_random_moment_it_ends_with_the_numbers_of_one_go(place, ma
     if status == 130:
         assert "interrupted" in error and RunFolder(folder).load()["loss"].notnull().any()
     reached = (RunFolder(folder).config() or {})["finished"]
-    process = start(folder, *options, XLA_FLAGS=FLAGS)
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # a locale that knows no sign but ASCII's
+    process = start(folder, *options, XLA_FLAGS=FLAGS, **plain)
     status, error = ended(process)
     assert status == 0 and (reached or "compiling" in error), error
     assert results(folder).identical(results(masked))
@@ -192,7 +238,7 @@ def small(place) -> tuple[TextExperiment, text_training.Material]:
     experiment = run.load_experiment(place / "text_mlm.py")
     corpus = Corpus((str(place / "corpus"),), vocab_size=120)
     experiment = TextExperiment(**(vars(experiment) | {"corpus": corpus}))
-    return experiment, text_training.load(experiment, lambda line: None)
+    return experiment, text_training.load(experiment, text.prepare(corpus))
 
 
 def test_the_loss_does_not_jump_where_it_is_untied(small):
@@ -237,7 +283,7 @@ def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place
     assert [line for line in error.splitlines() if line.startswith("jaxtie: another")] == [f"jaxtie: {GONE}"], error
     assert "Traceback" not in error and "stack trace" not in error
     ended(both[1])
-    both = start_two(tmp_path / "two", *options, XLA_FLAGS=CHEAP)
+    both = start_two(tmp_path / "two", *options, XLA_FLAGS=CHEAP, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert [ended(process)[0] for process in both] == [0, 0]
     two = results(tmp_path / "two")
     for name in ("loss", "valid_loss", "input_distance"):
@@ -247,9 +293,12 @@ def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place
 def test_a_member_that_diverges_is_frozen_and_told_of(place, tmp_path, capsys):
     source = (place / "text_mlm.py").read_text().replace("learning_rate=1e-2", "learning_rate=1e30")
     (place / "wild.py").write_text(source)
-    folder = finished_run(place, tmp_path / "run", "--arms", "tied", name="wild")
-    found = RunFolder(folder).load()
-    assert found["diverged_at"].item() == 10 and "seeds that diverged" in (folder / "summary.md").read_text()
+    for steps in ("40", "1"):  # the last update of all is seen by the validation loss alone
+        every = "--steps", steps, "--record-every", steps.replace("40", "10"), "--eval-every", steps.replace("40", "20")
+        folder = finished_run(place, tmp_path / steps, "--arms", "tied", *every, name="wild")
+        found = RunFolder(folder).load()
+        assert found["diverged_at"].item() == int(steps.replace("40", "10"))
+        assert "seeds that diverged" in (folder / "summary.md").read_text(encoding="utf-8")
 
 
 BAD = {
@@ -296,7 +345,7 @@ def test_other_text_is_not_trained_on_in_the_same_folder(place, masked, tmp_path
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"finished": False}))
     assert run.main([*command(place), "--out", str(tmp_path / "run")]) == 2
-    assert "not what the run in the folder began with" in capsys.readouterr().err
+    assert "holds a run on a text that has changed since" in capsys.readouterr().err
 
 
 def test_a_dry_run_says_what_it_takes(place, tmp_path, capsys):

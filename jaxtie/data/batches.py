@@ -88,7 +88,7 @@ class MaskedBatches:
         self._members = np.searchsorted(self.buckets, np.minimum(lengths, max_length)).astype(np.int8)
         self._plan = lru_cache(2)(self._plan_epoch)
         self.count = len(self._plan(0))
-        _check_count(self, rows)
+        _check_count(self, f"{rows.count:,} sentences")
 
     def _plan_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
         """Length and rows of every batch of an epoch, in their order."""
@@ -137,7 +137,7 @@ class CausalBatches:
         self._blocks = (len(rows.tokens_N) + rows.count - 1) // length
         self.count = (self._blocks + (batch_size - 1 if keep_last else 0)) // batch_size
         self._order = lru_cache(2)(self._order_of_epoch)
-        _check_count(self, rows)
+        _check_count(self, f"{self._blocks:,} blocks of {length} tokens")
 
     def _order_of_epoch(self, epoch: int) -> np.ndarray:
         blocks = np.arange(self._blocks)
@@ -155,9 +155,11 @@ class CausalBatches:
         return _filled_up(batch, self.batch_size, self.special.pad)
 
 
-def _check_count(batches: MaskedBatches | CausalBatches, rows: Rows) -> None:
+def _check_count(batches: MaskedBatches | CausalBatches, what: str) -> None:
     if not batches.count:
-        raise UserError(f"batch_size = {batches.batch_size}: {rows.count:,} rows of text do not fill one batch; take fewer")
+        raise UserError(
+            f"text: {what} do not fill one batch of {batches.batch_size}; give more text, or take a smaller batch"
+        )
 
 
 def _filled_up(batch: Batch, size: int, pad: int) -> Batch:

@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxtie.config import UserError
+from jaxtie.data import prepared
 
 PIECE = 2**16  # bytes of a line, characters of a paragraph
 LONGEST_WORD = 2**20  # bytes without any white space
@@ -39,6 +41,34 @@ class Reading:
     latin1_lines: int = 0
     cuts: int = 0
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256, repr=False)
+
+
+class Files(NamedTuple):
+    """Text files, looked at but not read: where they are, SHA-256 of their contents, bytes of all."""
+
+    paths: list[Path]
+    hashes: list[str]
+    size: int
+
+    @property
+    def key(self) -> str:
+        """Of their contents in their order, whatever they are called."""
+        return prepared.key("files", self.hashes)
+
+
+def look_at(paths: Iterable[str], say: prepared.Say = lambda line: None) -> Files:
+    """The files that paths name, as `find_files`.
+
+    Raises:
+      UserError: where one does not exist or cannot be read.
+    """
+    files, hashes, size = find_files(paths), [], 0
+    for i, path in enumerate(files):
+        say(f"looking at file {i + 1:,} of {len(files):,}")
+        digest, its_size = hash_file(path)
+        hashes.append(digest)
+        size += its_size
+    return Files(files, hashes, size)
 
 
 def find_files(paths: Iterable[str]) -> list[Path]:

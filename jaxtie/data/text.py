@@ -15,7 +15,7 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -91,6 +91,7 @@ class Text(NamedTuple):
       special: ids of the special tokens.
       train, valid, test: the splits.
       report: what was read.
+      source: hash of what was read; of files `reading.Files.key`.
       key: hash of all that the tokens depend on.
     """
 
@@ -100,6 +101,7 @@ class Text(NamedTuple):
     valid: Rows
     test: Rows
     report: Report
+    source: str
     key: str
 
 
@@ -115,10 +117,12 @@ class _Source(NamedTuple):
     read: Callable[[], Iterator[tuple[bytes, str]]]
 
 
-def prepare(corpus: Corpus, cache: Path | None = None, say: Say = lambda text: None) -> Text:
+def prepare(corpus: Corpus, cache: Path | None = None, say: Say = lambda text: None, vocabulary: bytes | None = None) -> Text:
     """The rows of a corpus, from the cache where it was prepared before.
 
     Args:
+      vocabulary: `vocabulary_file` of what was trained on this corpus before, which gives the same rows without that cache,
+        too: another training gives another vocabulary. None: train one, if that was not done, or take what the corpus names.
       cache: folder for what is prepared; by default below the user's cache folder.
       say: is given a line now and then while something takes long.
 
@@ -126,10 +130,11 @@ def prepare(corpus: Corpus, cache: Path | None = None, say: Say = lambda text: N
       UserError: in one line, what the user can get wrong, a disk that is full or a data set that cannot be had.
     """
     cache, say = cache or cache_folder() / "text", prepared.now_and_then(say)
-    loaded = _load_vocabulary(Path(corpus.vocab)) if corpus.vocab else None
+    loaded = _parse_vocabulary(vocabulary, "vocab.txt") if vocabulary else None
+    loaded = _load_vocabulary(Path(corpus.vocab)) if corpus.vocab else loaded
     source = _tfds_source(corpus, say) if corpus.tfds else _file_source(corpus.paths, cache, say)
     splitting = _Splitting(source, corpus.split_seed)
-    if loaded is None:
+    if not loaded:
         folder = cache / "vocabularies" / prepared.key(source.key, corpus.split_seed, corpus.vocab_size)
         prepared.once(folder, lambda new: _train_vocabulary(new, splitting, corpus.vocab_size, say), say)
         loaded = _load_vocabulary(folder / "vocab.txt")
@@ -140,7 +145,12 @@ def prepare(corpus: Corpus, cache: Path | None = None, say: Say = lambda text: N
         Rows(np.memmap(folder / f"{name}.tokens", dtype, "r"), np.memmap(folder / f"{name}.offsets", np.int64, "r"))
         for name in SPLITS
     ]
-    return Text(loaded.tokens, loaded.special, *rows, Report(**source.counts, **counts), folder.name)
+    return Text(loaded.tokens, loaded.special, *rows, Report(**source.counts, **counts), source.key, folder.name)
+
+
+def vocabulary_file(tokens: Iterable[str]) -> bytes:
+    """A `vocab.txt` like BERT's: an entry a line, in the order of their ids."""
+    return "".join(f"{token}\n" for token in tokens).encode()
 
 
 def frequent_words(text: Text, count: int = 100) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -207,15 +217,9 @@ with tfds.core.registered.skip_registration():  # no name for others to ask for
 
 def _file_source(paths: tuple[str, ...], cache: Path, say: Say) -> _Source:
     """Files, each a document, as a TFDS data set named by the hash of their contents."""
-    files = reading.find_files(paths)
-    hashes, size = [], 0
-    for i, path in enumerate(files):
-        say(f"looking at file {i + 1:,} of {len(files):,}")
-        digest, its_size = reading.hash_file(path)
-        hashes.append(digest)
-        size += its_size
-    folder = cache / "sources" / prepared.key("files", hashes)
-    counts = prepared.once(folder, lambda new: _write_source(new, files, hashes, size, say), say)
+    files = reading.look_at(paths, say)
+    folder = cache / "sources" / files.key
+    counts = prepared.once(folder, lambda new: _write_source(new, files, say), say)
 
     def read() -> Iterator[tuple[bytes, str]]:
         (path,) = folder.glob("given_text/*")
@@ -226,20 +230,20 @@ def _file_source(paths: tuple[str, ...], cache: Path, say: Say) -> _Source:
         except (RuntimeError, ValueError, LookupError) as error:
             raise UserError(f"{folder}: is damaged ({in_one_line(error)}); remove it and run again") from error
 
-    return _Source(folder.name, len(files), counts, read)
+    return _Source(files.key, len(files.paths), counts, read)
 
 
-def _write_source(new: Path, files: list[Path], hashes: list[str], size: int, say: Say) -> dict:
+def _write_source(new: Path, files: reading.Files, say: Say) -> dict:
     total, trouble = reading.Reading(), []
-    count = 1 + size // PART
+    count = 1 + files.size // PART
 
     def pieces() -> Iterator[tuple[str, str]]:
         found = False
         try:
-            for path, expected in zip(files, hashes, strict=True):
+            for path, expected in zip(files.paths, files.hashes, strict=True):
                 total.digest, piece, length = hashlib.sha256(), [], 0
                 for paragraph in reading.read_paragraphs(path, total):
-                    say(f"reading file {total.files + 1:,} of {len(files):,}, {total.bytes / 2**20:,.0f} MiB so far")
+                    say(f"reading file {total.files + 1:,} of {len(files.paths):,}, {total.bytes / 2**20:,.0f} MiB so far")
                     if length + len(paragraph) > reading.PIECE:
                         yield expected, "\n\n".join(piece)
                         piece, length = [], 0
@@ -252,7 +256,7 @@ def _write_source(new: Path, files: list[Path], hashes: list[str], size: int, sa
                 total.files += 1
                 found |= bool(length)
             if not found:
-                raise UserError(f"{files[0]}: no text at all in it, nor in any file beside it that was given")
+                raise UserError(f"{files.paths[0]}: no text at all in it, nor in any file beside it that was given")
         except UserError as error:  # TFDS dresses up what passes through it
             trouble.append(str(error))
             raise
@@ -261,7 +265,7 @@ def _write_source(new: Path, files: list[Path], hashes: list[str], size: int, sa
 
     def part(i: int) -> Iterator[tuple[str, str]]:
         yield "", ""  # TFDS wants no empty split, and blank files make some
-        while i + 1 == count or total.bytes * count < (i + 1) * size:
+        while i + 1 == count or total.bytes * count < (i + 1) * files.size:
             try:
                 yield next(everything)
             except StopIteration:
@@ -402,13 +406,16 @@ def _bert(model: models.WordPiece) -> Tokenizer:
 
 
 def _load_vocabulary(path: Path) -> _Vocabulary:
-    """Of a `vocab.txt`, an entry a line, or a `tokenizer.json`."""
     try:
-        content = path.read_bytes()
+        return _parse_vocabulary(path.read_bytes(), f"--vocab {path}")
     except OSError as error:
         raise UserError(f"--vocab {path}: cannot be read ({error.strerror})") from error
+
+
+def _parse_vocabulary(content: bytes, name: str) -> _Vocabulary:
+    """Of a `vocab.txt`, an entry a line, or a `tokenizer.json`, as its name says."""
     try:
-        if path.suffix == ".json":
+        if name.endswith(".json"):
             tokenizer = Tokenizer.from_str(content.decode())
             tokenizer.encode_special_tokens = True
             tokenizer.no_truncation()
@@ -418,14 +425,18 @@ def _load_vocabulary(path: Path) -> _Vocabulary:
             tokenizer = _bert(models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token="[UNK]"))
     except Exception as error:
         expected = "a tokenizer.json of the tokenizers library, or a vocab.txt with an entry a line"
-        raise UserError(f"--vocab {path}: expected {expected} ({in_one_line(error)})") from error
+        raise UserError(f"{name}: expected {expected} ({in_one_line(error)})") from error
     entries = tokenizer.get_vocab()
     if missing := [token for token in SPECIAL if token not in entries]:
         expected = f"a vocabulary like BERT's, with {' '.join(SPECIAL)}"
-        raise UserError(f"--vocab {path}: has no {', '.join(missing)}; expected {expected}")
+        raise UserError(f"{name}: has no {', '.join(missing)}; expected {expected}")
+    try:
+        tokenizer.encode_batch_fast(["x" * 1000], add_special_tokens=False)  # too long for WordPiece, so unknown
+    except Exception as error:  # it may be given another token for that
+        raise UserError(f"{name}: cannot tokenise an unknown word ({in_one_line(error)})") from error
     tokens = tuple(sorted(entries, key=entries.get))
     if [entries[token] for token in tokens] != list(range(len(tokens))):
-        raise UserError(f"--vocab {path}: its ids are not 0...{len(tokens) - 1}; does an entry come twice?")
+        raise UserError(f"{name}: its ids are not 0...{len(tokens) - 1}; does an entry come twice?")
     return _Vocabulary(tokenizer, tokens, Special(*(entries[each] for each in SPECIAL)), hashlib.sha256(content).hexdigest())
 
 
@@ -444,7 +455,7 @@ def _train_vocabulary(new: Path, splitting: _Splitting, size: int, say: Say) -> 
     )
     tokenizer.train_from_iterator(paragraphs(), trainer)
     entries = tokenizer.get_vocab()
-    (new / "vocab.txt").write_text("".join(f"{token}\n" for token in sorted(entries, key=entries.get)))
+    (new / "vocab.txt").write_bytes(vocabulary_file(sorted(entries, key=entries.get)))
     return {}
 
 
