@@ -6,7 +6,7 @@ So the two are equivalent, semantically and conditionally, and draw together in 
     python -m jaxtie.run experiments/text_mlm.py --text PATH
 
 Seen on 17 Gutenberg books, change of distance less that of random pairs, mean and 95 % confidence interval over pairs
-(more: experiments/RESULTS.md): tied -0.002 ± 0.009, untied input -0.020 ± 0.014, output -0.013 ± 0.009, of 4.7: hardly begun.
+(more: experiments/RESULTS.md): tied -0.001 ± 0.009, untied input -0.020 ± 0.015, output -0.014 ± 0.010, of 4.8: hardly begun.
 Time: 67 min on two cores of an AMD EPYC while the machine had other work.
 """
 
