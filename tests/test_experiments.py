@@ -29,7 +29,8 @@ PROTOCOL = {
 
 
 def test_experiments_are_those_of_the_protocol():
-    others = {"untie_midway", "skewed_zeros", "initial_loss", "head_convergence", "text_mlm", "text_clm"}
+    others = {"untie_midway", "skewed_zeros", "initial_loss", "head_convergence", "text_mlm"}
+    others |= {"text_mlm_faster", "text_clm"}
     assert FILES.keys() == {*PROTOCOL, *others}
     for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
         experiment = load_experiment(FILES[name])
@@ -56,6 +57,8 @@ def test_text_is_as_published():
     assert (masked.model, masked.optimiser) == (Transformer(3, 4, 128, 512), optimiser)
     assert (masked.batch, masked.length, masked.words, masked.deviation, masked.seeds) == (128, 128, 100, 0.3, (42,))
     assert masked.steps >= 10_000 and masked.arms == ("tied", "untied") and masked.duplicates
+    faster = dataclasses.replace(masked, name="text-mlm-faster", optimiser=dataclasses.replace(optimiser, learning_rate=1e-3))
+    assert load_experiment(FILES["text_mlm_faster"]) == faster
     assert causal.task == "causal" and not causal.duplicates
     assert causal.arms == ("tied", "untied", f"untied@{causal.steps // 2}") and len(causal.seeds) >= 3
 
