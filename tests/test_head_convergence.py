@@ -157,12 +157,13 @@ def test_finished_heads_are_not_trained_again(book, without_training, tmp_path, 
     assert run.main(command) == 0
     assert list(without_training) == list(HEADS)[2:]
     assert f"{TIED}: trained before" in capsys.readouterr().err
+    assert run.main(command) == 0  # it is shown again
     (book / "one.txt").write_text("Another. " * 500 + "\n\n".join(f"Number {i} is here." for i in range(300)))
-    assert run.main(command) == 0  # is finished
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"finished": False}))
-    assert run.main(command) == 2
-    assert "text that has changed" in capsys.readouterr().err
+    for finished in (True, False):
+        (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"finished": finished}))
+        assert run.main(command) == 2
+        assert "text that has changed" in capsys.readouterr().err
 
 
 def test_all_experiments_wait_for_text_where_they_need_it(book, without_training, tmp_path, monkeypatch):

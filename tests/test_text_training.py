@@ -178,22 +178,15 @@ def test_the_same_seed_gives_the_same_bits_another_seed_others(place, masked, tm
     assert (both["loss"].sel(seed=3) != both["loss"].sel(seed=4)).all()
 
 
-def test_a_longer_run_goes_on_with_the_finished_one(place, masked, tmp_path):
-    options = "--steps", "60", "--arms", "untied"
-    grown = finished_run(place, tmp_path / "grown", "--arms", "untied")
-    finished_run(place, grown, *options)
-    once = finished_run(place, tmp_path / "once", *options)
-    assert results(grown).identical(results(once))
-
-
-def test_a_run_keeps_its_vocabulary(place, masked, tmp_path, monkeypatch):
-    """It goes on where the cache is gone: training a vocabulary again gives another one."""
-    grown, once = tmp_path / "grown", tmp_path / "once"
+def test_a_longer_run_goes_on_with_the_finished_one(place, masked, tmp_path, monkeypatch):
+    """By the vocabulary that it kept, also where the cache is gone: training one again gives another."""
+    options = "--steps", "60", "--arms", "tied,untied@20"
+    grown = tmp_path / "grown"
     shutil.copytree(masked, grown)
-    finished_run(place, once, "--steps", "60", "--arms", "tied,untied@20")
+    once = finished_run(place, tmp_path / "once", *options)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(text, "_train_vocabulary", None)
-    finished_run(place, grown, "--steps", "60", "--arms", "tied,untied@20")
+    finished_run(place, grown, *options)
     assert results(grown).identical(results(once))
 
 
