@@ -130,8 +130,11 @@ def prepare(corpus: Corpus, cache: Path | None = None, say: Say = lambda text: N
       UserError: in one line, what the user can get wrong, a disk that is full or a data set that cannot be had.
     """
     cache, say = cache or cache_folder() / "text", prepared.now_and_then(say)
-    loaded = _parse_vocabulary(vocabulary, "vocab.txt") if vocabulary else None
-    loaded = _load_vocabulary(Path(corpus.vocab)) if corpus.vocab else loaded
+    loaded = None
+    if corpus.vocab:
+        loaded = _load_vocabulary(Path(corpus.vocab))
+    elif vocabulary:
+        loaded = _parse_vocabulary(vocabulary, "vocab.txt")
     source = _tfds_source(corpus, say) if corpus.tfds else _file_source(corpus.paths, cache, say)
     splitting = _Splitting(source, corpus.split_seed)
     if not loaded:
