@@ -1,31 +1,38 @@
 """Should input and output embeddings be tied, from when to when, and how?"""
 
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from jaxtie.config import (
-    LSTM,
-    Corpus,
-    Experiment,
-    HeadConvergence,
-    InitialLoss,
-    Mixer,
-    Optimiser,
-    Process,
-    TextExperiment,
-    Transformer,
-    UserError,
-)
+from jaxtie.experiment import Arm, Optimiser, UserError
+from jaxtie.models.sizes import LSTM, Mixer, Transformer
+
+if TYPE_CHECKING:
+    from jaxtie.exor.declaration import Experiment, Process
+    from jaxtie.initial_loss.declaration import InitialLoss
+    from jaxtie.runs import load, run
+    from jaxtie.text.declaration import Corpus, TextExperiment
 
 try:
     __version__ = version("jaxtie")
 except PackageNotFoundError:  # a checkout that was never installed
     __version__ = "0+unknown"
 
+_LATER = {  # imported when they are asked for: what is declared in a room, and what needs xarray
+    "Experiment": "jaxtie.exor.declaration",
+    "Process": "jaxtie.exor.declaration",
+    "InitialLoss": "jaxtie.initial_loss.declaration",
+    "Corpus": "jaxtie.text.declaration",
+    "TextExperiment": "jaxtie.text.declaration",
+    "load": "jaxtie.runs",
+    "run": "jaxtie.runs",
+}
+
 __all__ = [
     "LSTM",
+    "Arm",
     "Corpus",
     "Experiment",
-    "HeadConvergence",
     "InitialLoss",
     "Mixer",
     "Optimiser",
@@ -34,4 +41,12 @@ __all__ = [
     "Transformer",
     "UserError",
     "__version__",
+    "load",
+    "run",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'jaxtie' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -1,4 +1,4 @@
-"""What tests of the bodies share: their initial values, random parameters, a batch, comparison."""
+"""What tests of the bodies share: a model, its initial values, random parameters, a batch, comparison."""
 
 from functools import partial
 
@@ -7,34 +7,53 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from jaxtie import sweep
-from jaxtie.config import Body, Process
-from jaxtie.data import exor
+from jaxtie.exor import process
+from jaxtie.exor.declaration import Process
+from jaxtie.models.bodies import build_body
+from jaxtie.models.embedding import Embedding
+from jaxtie.models.masked_lm import MaskedLM
+from jaxtie.models.sizes import Body
+from jaxtie.training.devices import ONCE
+from jaxtie.training.streams import stream
 
 PROCESS = Process()
-once = partial(jax.jit, compiler_options=sweep.ONCE["cpu"])  # of what runs once, compiling is what takes time
+once = partial(jax.jit, compiler_options=ONCE["cpu"])  # of what runs once, compiling is what takes time
 
 
-def initial(config: Body, *, tied: bool, seeds: int) -> dict:
+def build_model(sizes: Body, *, tied: bool, vocabulary: int = process.VOCABULARY) -> MaskedLM:
+    """The plain model of EXor, or one with more words."""
+    return MaskedLM(Embedding(vocabulary, sizes.width, tied), build_body(sizes), process.MASK)
+
+
+def initial(sizes: Body, *, tied: bool, seeds: int) -> dict:
     """Initial parameters, flat, of many seeds."""
-    model = sweep.build_model(config, tied=tied)
-    start = lambda key: model.init(key, jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+    model = build_model(sizes, tied=tied)
+
+    def start(key):
+        return model.init(key, jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+
     drawn = once(jax.vmap(start))(jax.random.split(jax.random.key(0), seeds))
     return flatten_dict(jax.device_get(drawn), sep="/")
 
 
-def random_params(config: Body) -> dict:
-    model = sweep.build_model(config, tied=False)
+def random_params(sizes: Body) -> dict:
+    """Untied parameters, every leaf N(0, 1)."""
+    model = build_model(sizes, tied=False)
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape)), shapes)
 
 
-def sample() -> exor.Batch:
-    bits = exor.split(7, False, 14).train[::3]
-    return jax.device_get(exor.sample(exor.stream(14, 1), 0, bits, PROCESS.zeros, PROCESS.ones))
+def sample() -> process.Batch:
+    """Samples of a third of the training strings."""
+    bits = process.split(7, False, 14).train[::3]
+    return jax.device_get(process.sample(stream(14, 1), 0, bits, PROCESS.zeros, PROCESS.ones))
 
 
 def assert_close(ours, theirs, tolerance: float):
-    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1, np.abs(b).max()))
-    jax.tree.map(close, ours, theirs)
+    """Every leaf to within a tolerance relative to its largest value, or to 1."""
+
+    def assert_leaf(a, b):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1, np.abs(b).max()))
+
+    jax.tree.map(assert_leaf, ours, theirs)

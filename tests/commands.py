@@ -4,15 +4,19 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 
 def start(folder: Path, *options: str, prefix: Sequence[str] = (), **environment: str) -> subprocess.Popen:
-    """`python -m jaxtie.run` into a folder; its standard error can be read."""
+    """`python -m jaxtie.run` into a folder; its standard error can be read.
+
+    It has as many CPU devices as the tests' own process, else it would find none of the programs that are compiled already.
+    """
     command = [*prefix, sys.executable, "-m", "jaxtie.run", *options, "--out", str(folder)]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **pipes, env=os.environ | environment)
+    return subprocess.Popen(command, **pipes, env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"} | environment)
 
 
 def start_two(folder: Path, *options: str, **environment: str) -> list[subprocess.Popen]:
@@ -25,10 +29,29 @@ def start_two(folder: Path, *options: str, **environment: str) -> list[subproces
 
 
 def until(process: subprocess.Popen, text: str) -> None:
-    """Return when a line of its standard error has the text, or it has ended."""
+    """Return when a line of its standard error has the text; AssertionError if it ends before."""
+    lines = []
     for line in process.stderr:
+        lines.append(line)
         if text in line:
             return
+    raise AssertionError(f"no {text!r} in {''.join(lines)!r}")
+
+
+def until_recorded(process: subprocess.Popen, folder: Path, records: int) -> None:
+    """Return when the folder holds so many records; AssertionError if the process ends before."""
+    while recorded(folder) < records:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+
+
+def recorded(folder: Path) -> int:
+    """How many records a run's folder holds, summed over arms: of the members that have come farthest."""
+    ends: dict[str, int] = {}
+    for path in (folder / "records").glob("[!.]*.npz"):
+        arm, first, count, *_ = path.name.rsplit(".", 4)
+        ends[arm] = max(ends.get(arm, 0), int(first) + int(count))
+    return sum(ends.values())
 
 
 def ended(process: subprocess.Popen) -> tuple[int, str]:

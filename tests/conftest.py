@@ -1,19 +1,25 @@
-"""What every test runs under: strict broadcasting, two CPU devices, compiled programs shared; float64 where asked for."""
+"""What every test runs under: a core for each worker, strict broadcasting, two CPU devices, compiled programs shared."""
 
 import os
 import tempfile
 
-if "PYTEST_XDIST_WORKER" not in os.environ:  # workers, and the commands that the tests run, share the first one's
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+if WORKER is None:  # workers, and the commands that the tests run, share the first one's
     cache = tempfile.TemporaryDirectory(prefix="jaxtie-programs-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+elif hasattr(os, "sched_setaffinity"):  # threads of several workers on every core would wait for each other
+    own = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {own[int(WORKER.removeprefix("gw")) % len(own)]})
 
-import jax
-import pytest
+import jax  # noqa: E402, after its environment
+import pytest  # noqa: E402
+
+pytest_plugins = ("text_fixtures",)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)  # before the backend starts, else it raises
-jax.config.update("jax_cpu_enable_async_dispatch", False)  # as jaxtie.run does
+jax.config.update("jax_cpu_enable_async_dispatch", False)  # as jaxtie does
 
 
 @pytest.fixture

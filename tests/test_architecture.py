@@ -1,38 +1,53 @@
-"""The direction of imports, and what a start must not import."""
+"""The house: which room may know which, what is found where, what a start must not import."""
 
 import ast
+import re
+import shutil
 import subprocess
 import sys
+from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import jaxtie
 
 PACKAGE = Path(jaxtie.__file__).parent
-# Each module may import from its own row's predecessors only.
-LAYERS = [
-    {"config", "theory"},
-    {"models.layers", "data.batches", "data.prepared"},
-    {"models.embedding", "data.reading"},
-    {"lanes", "data.exor", "data.masking", "models.transformer", "models.lstm", "models.mixer", "models.masked_lm", "optim"},
-    {"models.cross_entropy", "models.text", "train", "data.text"},
-    {"train_text"},
-    {"sweep", "results", "progress", "cli"},
-    {"processes"},
-    {"checkpoint"},
-    {"text_training", "run_text", "tables"},
-    {"style", "comparison", "verdicts"},
-    {"convergence", "text_summary"},
-    {"portrait", "summary", "text_figures"},
-    {"figures"},
-    {"head_convergence", "initial_loss", "report"},
-    {"run"},
-]
-WITHOUT_JAX = "config theory results tables comparison verdicts convergence text_summary summary portrait figures".split()
-WITHOUT_JAX += ["report", "cli", "progress"]
-WITHOUT_JAX += ["data.reading", "data.batches", "data.text"]
+ROOMS = ("exor", "text", "initial_loss")  # kinds of experiments, which never import each other
+# Wing or module of the entrance -> what its modules may import beside each other; a row has all that is above it, too.
+MAY_IMPORT = {
+    "formulas": set(),
+    "experiment": {"formulas"},
+    "models": {"experiment", "formulas"},
+    "results": {"experiment"},
+    "training": {"experiment", "models", "results"},
+    "options": {"experiment"},
+    **{room: {"formulas", "experiment", "models", "results", "training", "options"} for room in ROOMS},
+    "kinds": {"experiment", "results", "training"},
+    "runs": {"experiment", "results", "training", "kinds"},
+    "page": {"experiment", "results", "training", "kinds", "runs"},
+    "plan": {"experiment", "results", "training", "kinds"},
+    "all": {"experiment", "results", "training", "kinds", "runs", "page"},
+    # The main experiment of the paper is what runs by default, so the command line knows one declaration.
+    "cli": {"experiment", "results", "training", "kinds", "runs", "page", "plan", "all", "options", "exor"},
+    "run": {"cli"},
+    "figures": {"cli"},
+}
+LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
+WITHOUT_JAX = (
+    "experiment models.sizes formulas models.initial_loss options kinds runs page plan all cli training.devices "
+    "training.progress results.folder results.netcdf results.plots results.schema results.statistics results.tables "
+    "results.terminal results.verdicts exor.declaration exor.kind exor.options exor.results exor.theory exor.tables "
+    "exor.figures exor.portrait text.declaration text.kind text.options text.results text.material text.tables text.heads "
+    "text.figures text.corpus.tokens text.corpus.batches initial_loss.declaration initial_loss.kind initial_loss.results "
+    "initial_loss.tables initial_loss.figures"
+).split()
+FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = {name: path for name, path in FILES.items() if path.name != "__init__.py"}
 
 
-def imports(path: Path) -> set[str]:
+def imports_of(path: Path) -> set[str]:
     """Names of the jaxtie modules that a file imports, at its top or within functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -40,36 +55,118 @@ def imports(path: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    modules = {name.removeprefix("jaxtie.") for name in names if name.startswith("jaxtie.")}
-    return {name for name in modules if (PACKAGE / f"{name.replace('.', '/')}.py").exists()}
+    return {name.removeprefix("jaxtie.") for name in names if name.startswith("jaxtie.")} & MODULES.keys()
 
 
-def test_imports_go_one_way():
-    rank = {module: i for i, layer in enumerate(LAYERS) for module in layer}
-    files = {
-        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
-        for path in PACKAGE.rglob("*.py")
-        if path.name != "__init__.py"
-    }
-    assert files.keys() == rank.keys()
-    for module, path in files.items():
-        for imported in imports(path):
-            assert rank[imported] < rank[module], f"{module} imports {imported}"
+def wing_of(module: str) -> str:
+    return module.partition(".")[0]
 
 
-def test_one_module_imports_the_libraries_of_text():
-    names = ("tensorflow_datasets", "tokenizers")
-    importers = [path.stem for path in PACKAGE.rglob("*.py") if any(f"import {name}" in path.read_text() for name in names)]
-    importers += [path.stem for path in PACKAGE.rglob("*.py") if any(f"from {name}" in path.read_text() for name in names)]
-    assert set(importers) == {"text"}
+def test_imports_go_in_the_directions_of_the_design():
+    assert {wing_of(module) for module in MODULES} == MAY_IMPORT.keys()
+    for module, path in MODULES.items():
+        for imported in imports_of(path):
+            wing, other = wing_of(module), wing_of(imported)
+            assert other == wing or other in MAY_IMPORT[wing], f"{module} imports {imported}"
+    assert imports_of(MODULES["cli"]) & {m for m in MODULES if wing_of(m) in ROOMS} == {"exor.declaration"}
+
+
+def test_no_module_needs_itself():
+    """Not even by way of imports within functions."""
+    order = TopologicalSorter({module: imports_of(path) for module, path in MODULES.items()}).static_order()
+    assert set(order) == MODULES.keys()  # it raises CycleError
+
+
+def test_the_kind_of_an_experiment_is_asked_in_one_place():
+    asked = re.compile(
+        r'isinstance\(.*Experiment|isinstance\(.*InitialLoss|is_text|"head" in|attrs\["kind"\]|attrs\.get\("kind"'
+    )
+    found = {name for name, path in MODULES.items() if asked.search(path.read_text())}
+    assert found == {"kinds"}
+
+
+def test_modules_and_functions_are_short():
+    for name, path in FILES.items():
+        source = path.read_text()
+        assert len(source.splitlines()) <= LONGEST_MODULE, name
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < LONGEST_FUNCTION, f"{name}.{node.name}"
+
+
+def names_at_the_top(path: Path) -> set[str]:
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        names |= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return names
+
+
+def test_no_name_stands_in_two_modules_but_what_a_kind_answers():
+    owners = defaultdict(set)
+    for module, path in MODULES.items():
+        for name in names_at_the_top(path):
+            owners[name].add(module)
+    twice = {name: modules for name, modules in owners.items() if len(modules) > 1}
+    protocol = names_of_protocol()
+    for name, modules in twice.items():
+        assert name in protocol and modules <= {f"{room}.kind" for room in ROOMS}, f"{name}: {sorted(modules)}"
+
+
+def names_of_protocol() -> set[str]:
+    tree = ast.parse(MODULES["kinds"].read_text())
+    (kind,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Kind")
+    functions = {node.name for node in kind.body if isinstance(node, ast.FunctionDef)}
+    return functions | {node.target.id for node in kind.body if isinstance(node, ast.AnnAssign)}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_kind_answers_all_that_is_asked_of_it(room):
+    assert names_of_protocol() <= names_at_the_top(MODULES[f"{room}.kind"])
+
+
+def test_one_module_imports_each_library_of_text():
+    owners = {"tensorflow_datasets": "text.corpus.sources", "tokenizers": "text.corpus.vocabulary"}
+    for library, owner in owners.items():
+        importing = re.compile(rf"^\s*(import|from) {library}\b", re.MULTILINE)
+        assert {name for name, path in MODULES.items() if importing.search(path.read_text())} == {owner}
+
+
+def run_python(code: str, *options: str, **where) -> str:
+    done = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, **where)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def test_start_is_light():
-    heavy = ("jax", "flax", "matplotlib", "orbax", "tensorflow_datasets", "tokenizers")
-    code = f"import sys, jaxtie; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    heavy = ("jax", "flax", "matplotlib", "orbax", "xarray", "tyro", "tensorflow_datasets", "tokenizers")
+    assert run_python(f"import sys, jaxtie; print([name for name in {heavy} if name in sys.modules])") == "[]"
 
 
-def test_what_reads_results_needs_no_jax():
-    code = f"import sys, {', '.join(f'jaxtie.{name}' for name in WITHOUT_JAX)}; print('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+def test_what_declares_and_what_reads_results_needs_no_jax():
+    modules = ", ".join(f"jaxtie.{name}" for name in WITHOUT_JAX)
+    assert run_python(f"import sys, {modules}; print('jax' in sys.modules)") == "False"
+
+
+def test_without_text_the_rest_works(tmp_path):
+    """Its folder and its line in `kinds.py` deleted: an experiment on EXor declares, trains, is shown; no option of text."""
+    house = tmp_path / "jaxtie"
+    shutil.copytree(PACKAGE, house, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(house / "text")
+    kinds = (house / "kinds.py").read_text()
+    line = '    "text": "jaxtie.text.kind",\n'
+    assert kinds.count(line) == 1
+    (house / "kinds.py").write_text(kinds.replace(line, ""))
+    code = """
+import jaxtie
+from jaxtie.cli import main
+assert jaxtie.__file__.startswith({place!r})
+assert main("--seeds 1 --steps 10 --record-every 10 --eval-every 10 --arms tied --quiet --out run".split()) == 0
+assert main(["--text", "books"]) == 2
+assert jaxtie.load("run").sizes["step"] == 2
+"""
+    place = str(tmp_path)
+    out = run_python(code.format(place=place), cwd=place)
+    assert "train accuracy" in out and "figures, results and summary: run" in out

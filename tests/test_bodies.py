@@ -1,21 +1,19 @@
 """What holds for every body: initial values as PyTorch draws them, shared by tied and untied; short ways that are exact."""
 
 import dataclasses
-from collections import defaultdict
 from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bodies import assert_close, initial, once, random_params, sample
+from bodies import assert_close, build_model, initial, once, random_params, sample
 from flax.traverse_util import flatten_dict
 from scipy import stats
 
-from jaxtie import sweep
-from jaxtie.config import LSTM, Mixer, Transformer
-from jaxtie.data import exor
+from jaxtie.exor.process import MASK
 from jaxtie.models import lstm
+from jaxtie.models.sizes import LSTM, Body, Mixer, Transformer
 
 CONFIGS = {  # and of how many seeds each leaf has 10,000 values; fan-ins all different where they are free
     "transformer-small": (Transformer(), 2_500),
@@ -31,27 +29,60 @@ def drawn(name: str) -> dict:
     return initial(config, tied=False, seeds=seeds)
 
 
+def law(sizes: Body, path: str):
+    """How PyTorch draws a leaf: a distribution, or the number that all its values are."""
+    name = path.split("/")[-1]
+    if path.startswith("embedding/"):
+        return stats.norm()
+    if "norm" in name:
+        return float("weight" in name)
+    match sizes:
+        case Transformer():
+            if name in ("in_proj_bias", "out_proj_bias"):
+                return 0.0
+            xavier = 6 / (sizes.width + 3 * sizes.width)  # of the whole 3DxD matrix
+            square = {"in_proj": xavier, "linear2": 1 / sizes.feedforward}.get(name.rpartition("_")[0], 1 / sizes.width)
+        case LSTM():
+            square = 1 / (2 * sizes.hidden if "linear" in name else sizes.hidden)
+        case Mixer():
+            inputs = {"tokenwise1": 8, "tokenwise2": sizes.tokenwise, "channelwise1": sizes.width}
+            square = 1 / inputs.get(name.rpartition("_")[0], sizes.channelwise)
+    return stats.uniform(-(square**0.5), 2 * square**0.5)
+
+
+def assert_law(values, law, path):
+    """Of so many values that another bound, or a tenth of another distribution, would be seen."""
+    if isinstance(law, float):
+        return np.testing.assert_array_equal(values, law, path)
+    assert stats.kstest(values, law.cdf).pvalue > 1e-3, path
+    low, high = law.support()
+    assert np.isinf(high) or (low <= values.min() < 0.95 * low and 0.95 * high < values.max() <= high), path
+
+
 @pytest.mark.parametrize("name", CONFIGS)
-def test_initial_values_are_distributed_as_torchs(name):
+def test_initial_values_have_their_law(name):
+    for path, leaf in drawn(name).items():
+        assert leaf.size >= 10_000, path
+        assert_law(leaf.reshape(len(leaf), -1)[:, :32].ravel(), law(CONFIGS[name][0], path), path)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_law_is_torchs(name):
+    """Its own modules, fresh ones until each leaf has some hundred values."""
     torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'")
     import torch_reference as reference
 
-    (config, seeds), ours, theirs = CONFIGS[name], drawn(name), defaultdict(list)
-    clones = isinstance(config, Transformer)  # of the first layer
+    sizes, _ = CONFIGS[name]
+    clones = isinstance(sizes, Transformer)  # of the first layer
+    one = dataclasses.replace(sizes, layers=1) if clones else sizes
     torch.manual_seed(0)
-    for _ in range(seeds):
-        body = reference.Reference(dataclasses.replace(config, layers=1) if clones else config, tied=False)
-        for path, parameter in flatten_dict(reference.parameters(body), sep="/").items():
-            theirs[path].append(parameter)
+    made = [reference.parameters(reference.Reference(one, tied=False)) for _ in range(100 if sizes.width == 4 else 20)]
+    theirs = flatten_dict(jax.tree.map(lambda *leaves: np.stack(leaves), *made), sep="/")
+    ours = drawn(name)
     assert {path for path in ours if not (clones and "layer_1" in path)} == theirs.keys()
-    for path, values in theirs.items():
-        mine, expected = ours[path], np.stack(values)
-        assert mine.shape == expected.shape and mine.size >= 10_000, path
-        if np.ptp(expected) == 0:
-            np.testing.assert_array_equal(mine, expected, path)
-        else:
-            mine, expected = (array.reshape(seeds, -1)[:, :32].ravel() for array in (mine, expected))
-            assert stats.ks_2samp(mine, expected).pvalue > 1e-3, path
+    for path, leaf in theirs.items():
+        assert leaf.shape[1:] == ours[path].shape[1:] and leaf.size >= 400, path
+        assert_law(leaf.ravel(), law(sizes, path), path)
 
 
 @pytest.mark.parametrize(("name", "leaves"), [("transformer-small", 8), ("lstm", 20), ("mixer", 18)])
@@ -64,7 +95,7 @@ def test_initial_values_of_different_parameters_are_independent(name, leaves):
 
 @pytest.mark.parametrize("name", ["transformer-small", "lstm", "mixer"])
 def test_tied_and_untied_start_from_the_same_values(name):
-    tied, untied = (initial(CONFIGS[name][0], tied=tied, seeds=2) for tied in (True, False))
+    tied, untied = initial(CONFIGS[name][0], tied=True, seeds=CONFIGS[name][1]), drawn(name)
     assert untied.keys() - tied.keys() == {"embedding/output"} and not tied.keys() - untied.keys()
     for path, leaf in tied.items():
         np.testing.assert_array_equal(leaf, untied[path], path)
@@ -72,7 +103,7 @@ def test_tied_and_untied_start_from_the_same_values(name):
 
 
 def differentiated(logits):
-    """From parameters to logits BxPxV of a batch, and the gradient of a weighted sum of them."""
+    """From parameters to the gradient of a weighted sum of logits BxPxV of a batch, and these."""
     batch = sample()
 
     def weighted(params):
@@ -90,11 +121,10 @@ def differentiated(logits):
 )
 def test_asked_for_one_position_a_body_does_what_it_does_for_all(config, x64):
     """Against every position asked for, and a vocabulary that is longer than the sequence: each token on its own."""
-    model, params = sweep.build_model(config, tied=False), random_params(config)
-    pad = lambda table: jnp.pad(table, ((0, 2), (0, 0)), constant_values=3.0)
+    model, params = build_model(config, tied=False), random_params(config)
 
     def plain(params, tokens_L, at_P):
-        table_VxD = pad(params["embedding"]["input"])
+        table_VxD = jnp.pad(params["embedding"]["input"], ((0, 2), (0, 0)), constant_values=3.0)
         h_LxD = model.body.apply({"params": params["body"]}, table_VxD, tokens_L, jnp.arange(8), tokens_L)
         return h_LxD[at_P] @ params["embedding"]["output"].T
 
@@ -117,8 +147,8 @@ def test_cell_of_an_lstm_and_its_derivative(x64):
 
 @pytest.mark.parametrize("config", [LSTM(), Mixer()], ids=["lstm", "mixer"])
 def test_order_of_tokens_matters(config):
-    model, params = sweep.build_model(config, tied=False), random_params(config)
+    model, params = build_model(config, tied=False), random_params(config)
     assert model.body.ordered
-    tokens, at = np.array([0, 1, 2, 3, 3, 2, exor.MASK, 4]), np.array([6])
+    tokens, at = np.array([0, 1, 2, 3, 3, 2, MASK, 4]), np.array([6])
     logits = once(lambda tokens: model.apply({"params": params}, tokens, at))
     assert np.abs(logits(tokens) - logits(tokens[[1, 0, 2, 3, 3, 2, 6, 7]])).max() > 1e-3

@@ -1,6 +1,6 @@
 """Untying and tying, parameters and the state of any optimiser, at any step of training."""
 
-from functools import partial
+from functools import cache, partial
 
 import flax.linen as nn
 import jax
@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from bodies import PROCESS, build_model, once
 from flax.core import freeze
 from optax import contrib
 
-from jaxtie import sweep, train
-from jaxtie.config import Process, Transformer
-from jaxtie.data import exor
+from jaxtie.exor import member, process
 from jaxtie.models.embedding import Embedding, count_parameters, is_tied, saved_by_tying, tie, untie
+from jaxtie.models.sizes import Transformer
+from jaxtie.training.member import initial_state
+from jaxtie.training.streams import stream
 
 
 class Bigram(nn.Module):
@@ -58,12 +60,25 @@ def look(params):
     return logits, jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, PAIRS_2xB[1]))
 
 
-def start(optimiser, seed):
-    params = MODEL.init(jax.random.key(seed), 0)["params"]
+compiled_look = jax.jit(look)
+
+
+@cache
+def three_members():
+    return once(jax.vmap(lambda key: MODEL.init(key, 0)["params"]))(jax.random.split(jax.random.key(5), 3))
+
+
+def alone(stacked, number=0):
+    return jax.tree.map(lambda leaf: leaf[number], stacked)
+
+
+def start(optimiser):
+    """A member."""
+    params = alone(three_members())
     return params, optimiser.init(params)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(once, static_argnums=0)
 def advance(optimiser, state, steps):
     def step(_, state):
         params, opt_state = state
@@ -88,62 +103,65 @@ def shapes(tree):
 def apart(tree):
     """Leaves that belong to an output table, leaves that belong to an input table, all the others: lists by path."""
     leaves = [([str(key) for key in path], leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-    of = lambda name: [leaf for path, leaf in leaves if f"['{name}']" in path]
-    return of("output"), of("input"), [leaf for path, leaf in leaves if not {"['input']", "['output']"} & set(path)]
+    outputs, inputs = ([leaf for path, leaf in leaves if f"['{name}']" in path] for name in ("output", "input"))
+    return outputs, inputs, [leaf for path, leaf in leaves if not {"['input']", "['output']"} & set(path)]
 
 
-@pytest.mark.parametrize("steps", [0, 1, 30])
+STEPS_S = np.array([0, 1, 30])  # a member each
+
+
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_untying_at_any_step_changes_nothing_and_training_goes_on(name, steps):
-    tied = advance(OPTIMISERS[name], start(OPTIMISERS[name], 5), steps)
+def test_untying_at_any_step_changes_nothing_and_training_goes_on(name):
+    """Alone and stacked, as it is and compiled."""
+    optimiser = OPTIMISERS[name]
+    stacked_advance = jax.vmap(partial(advance, optimiser))
+    fresh = three_members(), once(jax.vmap(optimiser.init))(three_members())
+    tied = stacked_advance(fresh, STEPS_S)
     untied = untie(*tied)
-    assert is_tied(tied[0]) and not is_tied(untied[0])
+    for other in (once(untie)(*tied), jax.vmap(untie)(*tied), once(jax.vmap(untie))(*tied)):
+        assert_equal(other, untied)
+    assert_equal(once(jax.vmap(tie))(*untied), tied)
+    later = stacked_advance(untied, jnp.full(3, 30))[0]
+    assert not np.any(np.all(later["embedding"]["input"] == later["embedding"]["output"], axis=(1, 2)))
+    for k in range(len(STEPS_S)):
+        assert_equal(untie(*alone(tied, k)), alone(untied, k))
+        assert_untied_and_nothing_else(optimiser, alone(tied, k), alone(untied, k))
+        assert compiled_look(alone(later, k))[1] < compiled_look(alone(untied[0], k))[1]
 
+
+def assert_untied_and_nothing_else(optimiser, tied, untied):
+    """Parameters and state, of one member."""
+    assert is_tied(tied[0]) and not is_tied(untied[0])
     assert_equal(look(untied[0]), look(tied[0]))
-    assert_equal(jax.jit(look)(untied[0]), jax.jit(look)(tied[0]))
+    assert_equal(compiled_look(untied[0]), compiled_look(tied[0]))
     for now, before in zip(untied, tied):
         outputs, inputs, rest = apart(now)
         assert_equal(outputs, inputs)
         assert_equal([inputs, rest], list(apart(before)[1:]))
-    assert shapes(untied[1]) == shapes(jax.eval_shape(OPTIMISERS[name].init, untied[0]))
+    assert shapes(untied[1]) == shapes(jax.eval_shape(optimiser.init, untied[0]))
     for how in ("input", "output", "mean"):
         assert_equal(tie(*untied, how), tied)
-
-    later = advance(OPTIMISERS[name], untied, 30)[0]
-    assert look(later)[1] < look(untied[0])[1]
-    assert not np.array_equal(later["embedding"]["input"], later["embedding"]["output"])
-
-
-@pytest.mark.parametrize("name", OPTIMISERS)
-def test_stacked_members(name):
-    forward = jax.vmap(lambda state: advance(OPTIMISERS[name], state, 5))
-    tied = forward(jax.vmap(partial(start, OPTIMISERS[name]))(jnp.arange(3)))
-    untied = untie(*tied)
-    for other in (jax.jit(untie)(*tied), jax.vmap(untie)(*tied), jax.jit(jax.vmap(untie))(*tied)):
-        assert_equal(other, untied)
-    member = lambda tree: jax.tree.map(lambda leaf: leaf[1], tree)
-    assert_equal(untie(*member(tied)), member(untied))
-    assert_equal(jax.jit(jax.vmap(tie))(*untied), tied)
-    assert np.all(jax.vmap(look)(forward(untied)[0])[1] < jax.vmap(look)(untied[0])[1])
 
 
 def test_untying_a_transformer():
     """The project's own model, amid training on EXor."""
-    process, optimiser = Process(), OPTIMISERS["adamw"]
-    model = sweep.build_model(Transformer(layers=1, heads=1, width=4, feedforward=4), tied=True)
-    bits = exor.split(process.length, process.all_strings, process.data_seed).train
-    batch = lambda step: exor.sample(exor.stream(14, 6), step, bits, process.zeros, process.ones)
+    optimiser, model = OPTIMISERS["adamw"], build_model(Transformer(layers=1, heads=1, width=4, feedforward=4), tied=True)
+    bits = process.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).train
 
-    @jax.jit
+    def batch(step):
+        return process.sample(stream(14, 6), step, bits, PROCESS.zeros, PROCESS.ones)
+
+    @once
     def advance(state, first, last):
-        return jax.lax.fori_loop(first, last, lambda at, s: train.step(model, optimiser, s, batch(at))[0], state)
+        return jax.lax.fori_loop(first, last, lambda at, s: member.step(model, optimiser, s, batch(at))[0], state)
 
-    @jax.jit
+    @once
     def look(params):
         logits = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(*batch(30)[:2])
-        return logits, train.loss_and_accuracy(model, params, batch(30))
+        return logits, member.loss_and_accuracy(model, params, batch(30))
 
-    tied = advance(train.initial_state(model, optimiser, jax.random.key(5), process.length + 1), 0, 30)
+    begin = once(lambda key: initial_state(model, optimiser, key, PROCESS.length + 1))
+    tied = advance(begin(jax.random.key(5)), 0, 30)
     params, opt_state = untie(tied.params, tied.opt_state)
     assert_equal(look(params), look(tied.params))
     later = advance(tied._replace(params=params, opt_state=opt_state), 30, 60)
@@ -168,25 +186,30 @@ WRAPPED = {
     "sharpness-aware": contrib.sam(optax.sgd(1e-2, momentum=0.9), optax.sgd(1e-2)),
 }
 
+WITH_VALUES = ("lbfgs", "galore", "muon", "prodigy", "accumulated", "masked-part", "masked-other-part", "mechanised")
+
 
 @pytest.mark.parametrize("name", [*ALIASES, *CONTRIB, *WRAPPED])
 def test_state_fits_the_untied_parameters(name):
-    """What Optax would make for the untied parameters: structure, shapes, types."""
+    """What Optax would make for the untied parameters: structure, shapes, types; of special states the values too."""
     if name in WRAPPED:
         optimiser = WRAPPED[name]
     else:
         make = getattr(optax if name in ALIASES else contrib, name)
         optimiser = make(**({} if name == "lbfgs" else {"learning_rate": 1e-2}))
-    tied = start(optimiser, 5)
-    untied = untie(*tied)
-    assert shapes(untied[1]) == shapes(optimiser.init(untied[0]))
-    assert_equal(tie(*untied), tied)
+    tied = jax.eval_shape(lambda: start(optimiser))
+    untied = jax.eval_shape(untie, *tied)
+    assert shapes(untied[1]) == shapes(jax.eval_shape(optimiser.init, untied[0]))
+    assert shapes(jax.eval_shape(tie, *untied)) == shapes(tied)
+    if name in WITH_VALUES:
+        tied = start(optimiser)
+        assert_equal(tie(*untie(*tied)), tied)
 
 
 @pytest.mark.parametrize("how", ["input", "output", "mean"])
 def test_tying_picks_or_averages(how):
     """With tables and moments that differ; the rest stays."""
-    untied = advance(OPTIMISERS["adamw"], untie(*start(OPTIMISERS["adamw"], 5)), 5)
+    untied = advance(OPTIMISERS["adamw"], untie(*start(OPTIMISERS["adamw"])), 5)
     for now, before in zip(tie(*untied, how), untied):
         (outputs, inputs, rest), (none, table, rest_now) = apart(before), apart(now)
         expected = {"input": inputs, "output": outputs, "mean": [(a + b) / 2 for a, b in zip(inputs, outputs)]}[how]
@@ -217,9 +240,12 @@ def test_any_tree():
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_untied_state_can_be_donated(compiled):
-    """No array stands in it twice."""
-    untied = (jax.jit(untie) if compiled else untie)(*start(OPTIMISERS["adamw"], 5))
-    jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)(untied)
+    """No array stands in it twice, so every one of them is given away, and what comes out is right."""
+    untied = (once(untie) if compiled else untie)(*start(OPTIMISERS["adamw"]))
+    expected = jax.tree.map(lambda leaf: np.asarray(leaf) + 1, untied)
+    found = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)(untied)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(untied))
+    assert_equal(found, expected)
 
 
 @pytest.mark.parametrize("operation", [untie, tie, is_tied])
@@ -234,7 +260,7 @@ def test_unknown_choice():
 
 
 def test_what_tying_saves():
-    params = MODEL.init(jax.random.key(0), 0)["params"]
+    params = alone(three_members())
     untied, size = untie(params)[0], 7 * 4
     assert count_parameters(params) == size + 4 * 4 + 4
     assert count_parameters(untied) - count_parameters(params) == size

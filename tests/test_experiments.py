@@ -1,17 +1,25 @@
 """Every experiment file: it declares what the protocol says, and a cheap variant of it trains from end to end."""
 
 import dataclasses
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from bodies import once
+from drawing import save_small
 
-from jaxtie import sweep, theory
-from jaxtie.config import LSTM, Experiment, HeadConvergence, Mixer, Optimiser, Process, Transformer
-from jaxtie.run import load_experiment, main
+from jaxtie import LSTM, Experiment, Mixer, Optimiser, Process, Transformer
+from jaxtie.cli import main
+from jaxtie.exor import blocks, theory
+from jaxtie.exor.member import Static, build_contexts, make_member, stack_settings
+from jaxtie.experiment import names_of
+from jaxtie.results import plots
+from jaxtie.runs import load_experiment
+from jaxtie.training import devices
 
 FILES = {path.stem: path for path in (Path(__file__).parents[1] / "experiments").glob("*.py")}
 LIKELY, FAIR, ONLY = (0.1, 0.9), (0.5, 0.5), (1.0, 0.0)
@@ -48,7 +56,12 @@ def test_experiments_are_those_of_the_protocol():
 
 
 def test_untying_midway_is_the_main_experiment_with_two_more_arms():
-    assert load_experiment(FILES["untie_midway"]).arms == ("tied", "untied", "untied@25000", "untied@75000")
+    midway = load_experiment(FILES["untie_midway"])
+    assert names_of(midway.arms) == ["tied", "untied", "untied@25000", "untied@75000"]
+    assert (
+        dataclasses.replace(midway, name="transformer-small", claim=Experiment().claim, arms=("tied", "untied"))
+        == Experiment()
+    )
 
 
 def test_text_is_as_published():
@@ -56,11 +69,11 @@ def test_text_is_as_published():
     optimiser = Optimiser(learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01, eps=1e-12)
     assert (masked.model, masked.optimiser) == (Transformer(3, 4, 128, 512), optimiser)
     assert (masked.batch, masked.length, masked.words, masked.deviation, masked.seeds) == (128, 128, 100, 0.3, (42,))
-    assert masked.steps >= 10_000 and masked.arms == ("tied", "untied") and masked.duplicates
+    assert masked.steps >= 10_000 and names_of(masked.arms) == ["tied", "untied"] and masked.duplicates
     faster = dataclasses.replace(masked, name="text-mlm-faster", optimiser=dataclasses.replace(optimiser, learning_rate=1e-3))
     assert load_experiment(FILES["text_mlm_faster"]) == faster
     assert causal.task == "causal" and not causal.duplicates
-    assert causal.arms == ("tied", "untied", f"untied@{causal.steps // 2}") and len(causal.seeds) >= 3
+    assert names_of(causal.arms) == ["tied", "untied", f"untied@{causal.steps // 2}"] and len(causal.seeds) >= 3
 
 
 def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():
@@ -72,19 +85,24 @@ def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():
     assert skewed == dataclasses.replace(main_one, sweep=skewed.sweep, record_every=1_000, eval_every=5_000)
 
 
-def test_heads_are_compared_where_it_can_be_seen():
-    """A tied model's own logit, √D, is far above log n; there are seeds enough for intervals."""
-    study = load_experiment(FILES["head_convergence"])
-    assert study == HeadConvergence(claim=study.claim) and len(study.seeds) >= 8
-    assert study.width**0.5 > 2 * np.log(study.vocab_size)
-    assert "python -m jaxtie.run experiments/head_convergence.py --text " in FILES["head_convergence"].read_text()
+@functools.cache
+def training_of(static: Static) -> Callable:
+    """A seed's training on its setting: ten steps, evaluations before and after; one program for all that are alike."""
+    member = make_member(static)
+
+    def train(seed, setting):
+        state, stream, before = member.start(seed, setting)
+        state, after = member.advance(state, stream, setting, 0)
+        return before, after | member.evaluate(state, setting)
+
+    return once(train)
 
 
 @pytest.mark.parametrize("name", PROTOCOL)
 def test_a_cheap_variant_trains(name):
-    """One seed, ten steps, strings of six bits, no wider than 8; an exact evaluation before and after."""
+    """One seed, ten steps, strings of six bits, at most two layers no wider than 4."""
     full = load_experiment(FILES[name])
-    narrow = {field: min(size, 8) for field, size in vars(full.model).items()}
+    narrow = {field: min(size, 2 if field == "layers" else 4) for field, size in vars(full.model).items()}
     cheap = dataclasses.replace(
         full,
         model=dataclasses.replace(full.model, **narrow),
@@ -93,28 +111,22 @@ def test_a_cheap_variant_trains(name):
         eval_every=10,
         steps=10,
     )
-    member = sweep.make_member(cheap, tied=True)
-
-    own = jax.tree.map(lambda x: x[0], sweep.stack_settings(cheap))
-
-    def train(seed):
-        state, stream, before = member.start(seed, own)
-        state, after = member.advance(state, stream, own, 0)
-        return before, after | member.evaluate(state, own)
-
-    before, after = once(train)(3)
+    own = jax.tree.map(lambda x: x[0], stack_settings(cheap))
+    before, after = training_of(Static.of(cheap, tied=True))(3, own)
     assert all(np.isfinite(value).all() for records in (before, after) for value in jax.tree.leaves(records))
     assert after["diverged_at"] == -1 and not np.array_equal(before["input_table"], after["input_table"])
-    best = theory.best_loss(sweep.build_contexts(cheap.process, ordered=False)[0].joint_CxV)
+    best = theory.best_loss(build_contexts(cheap.process, ordered=False)[0].joint_CxV)
     assert best < after["train_loss"] != before["train_loss"]
 
 
 def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "WIDE", 1)
-    monkeypatch.setattr(sweep, "FAST", sweep.ONCE)  # compiling takes longer than all the rest
+    monkeypatch.setattr(blocks, "WIDE", 1)
+    monkeypatch.setattr(devices, "FAST", devices.ONCE)  # compiling takes longer than all the rest
+    monkeypatch.setattr(plots, "save", save_small)
     options = "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --arms tied --quiet --out".split()
     assert main([str(FILES["transformer_ndh"]), *options, str(tmp_path / "run")]) == 0
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {"config.json", "results.nc", "figures", "summary.md"}
+    assert len(list((tmp_path / "run" / "figures").iterdir())) == 6
     assert json.loads((tmp_path / "run" / "config.json").read_text())["block"] == 1
 
 

@@ -4,23 +4,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bodies import PROCESS, build_model, once
 
-from jaxtie import sweep, train
-from jaxtie.config import LSTM, Mixer, Process, Transformer
-from jaxtie.data import exor
-from jaxtie.lanes import lanes
+from jaxtie.exor import process
+from jaxtie.exor.member import loss_and_accuracy
+from jaxtie.experiment import Arm
+from jaxtie.models.embedding import make_embedding
+from jaxtie.models.sizes import LSTM, Mixer, Transformer
+from jaxtie.training.lanes import lanes
+from jaxtie.training.streams import stream
 
 MEMBERS = 5
 
 
 def random(*shapes):
-    keys = jax.random.split(jax.random.key(0), len(shapes))
-    return [jax.random.normal(key, (*shape, MEMBERS)) for key, shape in zip(keys, shapes, strict=True)]
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.standard_normal((*shape, MEMBERS))) for shape in shapes]
 
 
 def assert_as_vmap(f, *arguments, rtol=1e-12):
-    expected = jax.jit(jax.vmap(f, in_axes=-1, out_axes=-1))(*arguments)
-    for got, want in zip(*map(jax.tree.leaves, (jax.jit(lanes(f))(*arguments), expected)), strict=True):
+    expected = once(jax.vmap(f, in_axes=-1, out_axes=-1))(*arguments)
+    for got, want in zip(*map(jax.tree.leaves, (once(lanes(f))(*arguments), expected)), strict=True):
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
 
@@ -71,19 +75,43 @@ def test_what_is_closed_over_is_not_mapped(x64):
     ],
 )
 def test_samples_loss_and_gradients_are_those_of_vmap(config, tied, x64):
-    process = Process()
-    model = sweep.build_model(config, tied=tied)
-    bits = exor.split(7, False, 14).train
-    initial = lambda seed: model.init(jax.random.key(seed), jnp.zeros(8, int), jnp.zeros(1, int))["params"]
-    params = jax.jit(jax.vmap(initial, out_axes=-1))(jnp.arange(MEMBERS))
-    params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
-    streams = jax.vmap(lambda seed: exor.stream(14, seed), out_axes=-1)(jnp.arange(MEMBERS))
+    model = build_model(config, tied=tied)
+    bits = process.split(7, False, 14).train
 
-    def member(params, stream):
-        batch = exor.sample(stream, 7, bits, process.zeros, process.ones)
-        return batch, jax.value_and_grad(lambda p: train.loss_and_accuracy(model, p, batch), has_aux=True)(params)
+    def initial(seed):
+        return model.init(jax.random.key(seed), jnp.zeros(8, int), jnp.zeros(1, int))["params"]
+
+    params = once(jax.vmap(initial, out_axes=-1))(jnp.arange(MEMBERS))
+    params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
+    streams = jax.vmap(lambda seed: stream(14, seed), out_axes=-1)(jnp.arange(MEMBERS))
+
+    def member(params, own_stream):
+        batch = process.sample(own_stream, 7, bits, PROCESS.zeros, PROCESS.ones)
+        return batch, jax.value_and_grad(lambda p: loss_and_accuracy(model, p, batch), has_aux=True)(params)
 
     assert_as_vmap(member, params, streams)
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [
+        "tied+bert-head+bias+soft-cap=3+logit-scale=1-by-root-D+input-scale=root-D",
+        "untied+shuffle+input-gradient=0+output-gradient=0.5",
+        "tied+half-swap+output-gradient=0",
+    ],
+)
+def test_heads_are_those_of_vmap(arm, x64):
+    """What comes in and what goes out, with nothing in between."""
+    arm = Arm.parse(arm)
+    embedding = make_embedding(arm.head, 7, 4, tied=arm.tied)
+    shapes = jax.eval_shape(embedding.init, jax.random.key(0), 0)["params"]
+    leaves, tree = jax.tree.flatten(shapes)
+
+    def loss(params):
+        logits = embedding.apply({"params": params}, jnp.tanh(params["input"][:5]), method="logits")
+        return jnp.sum(jnp.sin(logits + embedding.apply({"params": params}, method="table")[:5, :1]))
+
+    assert_as_vmap(jax.value_and_grad(loss), tree.unflatten(random(*(leaf.shape for leaf in leaves))))
 
 
 def test_axes_of_different_sizes_are_refused():

@@ -1,41 +1,39 @@
 """The same weights and batches give what PyTorch gives: logits, loss, gradients, 500 updates, exact evaluation."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bodies import once
+from bodies import PROCESS, build_model, once
 from flax.traverse_util import flatten_dict
 
-from jaxtie import optim, sweep, train
-from jaxtie.config import LSTM, Mixer, Optimiser, Process, Transformer
-from jaxtie.data import exor
+from jaxtie.exor import member, process
+from jaxtie.experiment import Optimiser
+from jaxtie.models.sizes import LSTM, Mixer, Transformer
+from jaxtie.training.member import State
+from jaxtie.training.optimiser import adamw_of
+from jaxtie.training.streams import stream
 
 torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'")
 import torch_reference as reference  # noqa: E402
 
-PROCESS = Process()
 SMALL = Transformer(layers=1, heads=1, width=4, feedforward=4)
 MEDIUM = Transformer(layers=2, heads=1, width=32, feedforward=32)
 TWO_HEADS = Transformer(layers=1, heads=2, width=8, feedforward=16)
+SIZES = {
+    "small": SMALL,
+    "medium": MEDIUM,
+    "two-heads": TWO_HEADS,
+    "lstm-small": LSTM(),
+    "lstm-medium": LSTM(layers=4, width=32, hidden=32),
+    "mixer-small": Mixer(),
+    "mixer-medium": Mixer(layers=2, width=32, tokenwise=32, channelwise=32),
+}
 CASES = {
-    "small-tied": (SMALL, True),
-    "small-untied": (SMALL, False),
-    "medium-tied": (MEDIUM, True),
-    "medium-untied": (MEDIUM, False),
-    "two-heads-untied": (TWO_HEADS, False),
-    **{
-        f"{name}-{'tied' if tied else 'untied'}": (config, tied)
-        for name, config in {
-            "lstm-small": LSTM(),
-            "lstm-medium": LSTM(layers=4, width=32, hidden=32),
-            "mixer-small": Mixer(),
-            "mixer-medium": Mixer(layers=2, width=32, tokenwise=32, channelwise=32),
-        }.items()
-        for tied in (True, False)
-    },
+    f"{name}-{'tied' if tied else 'untied'}": (sizes, tied)
+    for name, sizes in SIZES.items()
+    for tied in (True, False)
+    if tied is False or name != "two-heads"
 }
 
 
@@ -51,8 +49,8 @@ def one_thread():
 @pytest.fixture(scope="module")
 def batches():
     """What 500 steps train on."""
-    bits = exor.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).train
-    draw = jax.jit(jax.vmap(lambda step: exor.sample(exor.stream(14, 6), step, bits, PROCESS.zeros, PROCESS.ones)))
+    bits = process.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).train
+    draw = jax.jit(jax.vmap(lambda step: process.sample(stream(14, 6), step, bits, PROCESS.zeros, PROCESS.ones)))
     return jax.device_get(draw(jnp.arange(500)))
 
 
@@ -62,12 +60,15 @@ def both(case: str, dtype: str, *, noise: float = 0.2, seed: int = 5):
     torch.manual_seed(5)
     twin = reference.Reference(config, tied=tied)
     rng = np.random.default_rng(seed)
-    noisy = lambda leaf: (leaf + noise * rng.standard_normal(leaf.shape)).astype(dtype)
-    params = jax.tree.map(noisy, reference.parameters(twin))
-    return sweep.build_model(config, tied=tied), params, reference.load(twin, params)
+
+    def add_noise(leaf):
+        return (leaf + noise * rng.standard_normal(leaf.shape)).astype(dtype)
+
+    params = jax.tree.map(add_noise, reference.parameters(twin))
+    return build_model(config, tied=tied), params, reference.load(twin, params)
 
 
-def logits(model, params: dict, batch: exor.Batch) -> jax.Array:
+def logits(model, params: dict, batch: process.Batch) -> jax.Array:
     return jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(batch.tokens_BxL, batch.at_BxP)
 
 
@@ -89,20 +90,24 @@ def deviation(ours: dict, theirs: dict) -> float:
     return worst
 
 
-IN_FLOAT64 = [(case, "float64") for case in CASES]
-WHOLE = os.environ.get("JAXTIE_PARITY") == "all"  # every case on every string: some minutes
-IN_500_UPDATES = [(case, dtype) for case, dtype in IN_FLOAT64 if WHOLE or case != "lstm-medium-tied"]  # it takes longest
-IN_FLOAT32 = [(case, "float32") for case in ("small-tied", "small-untied", "medium-tied", "medium-untied")]
+IN_FLOAT32 = ("small-tied", "small-untied", "medium-tied", "medium-untied")
+CASES_AND_TYPES = [("float64", case) for case in CASES] + [("float32", case) for case in IN_FLOAT32]
 
 
-@pytest.mark.parametrize(("case", "dtype"), IN_FLOAT64 + IN_FLOAT32)
+def but_slow(*slow: str) -> list:
+    """All cases, those with one of these words in their names marked."""
+    marks = {case: [pytest.mark.slow] * any(word in case for word in slow) for case in CASES}
+    return [pytest.param(case, dtype, marks=marks[case]) for dtype, case in CASES_AND_TYPES]
+
+
+@pytest.mark.parametrize(("case", "dtype"), but_slow("medium"))
 def test_logits_loss_and_gradients(case, dtype, batches):
     model, params, twin = both(case, dtype)
-    batch = exor.Batch(*(array[0] for array in batches))
+    batch = process.Batch(*(array[0] for array in batches))
 
     @once
     def look(params):
-        gradient_of = jax.value_and_grad(lambda p: train.loss_and_accuracy(model, p, batch)[0])
+        gradient_of = jax.value_and_grad(lambda p: member.loss_and_accuracy(model, p, batch)[0])
         return logits(model, params, batch), *gradient_of(params)
 
     with jax.enable_x64(dtype == "float64"):
@@ -117,21 +122,18 @@ def test_logits_loss_and_gradients(case, dtype, batches):
     assert deviation(gradient, reference.gradients(twin)) < tolerance
 
 
-@pytest.mark.parametrize(("case", "dtype"), IN_500_UPDATES + IN_FLOAT32)
+@pytest.mark.parametrize(("case", "dtype"), but_slow("medium", "lstm-small-tied"))
 def test_500_updates(case, dtype, batches):
     model, params, twin = both(case, dtype)
-    # For time: four layers of LSTM take torch 45 ms a step.
-    every = 1 if WHOLE else 10 if "lstm" in case else 3 if "mixer" in case else 1
-    batches = exor.Batch(*(array[:, ::every] for array in batches))
-    o = Optimiser()
-    schedule = optim.periodic_cosine(o.learning_rate, o.eta_min, o.half_period)
-    adamw = optim.adamw(schedule, weight_decay=o.weight_decay, b1=o.b1, b2=o.b2, eps=o.eps)
-    last = exor.Batch(*(array[-1] for array in batches))
+    every = {"lstm-small": 10, "mixer-small": 3}.get(case.rpartition("-")[0], 1)  # for time
+    batches = process.Batch(*(array[:, ::every] for array in batches))
+    adamw = adamw_of(Optimiser())
+    last = process.Batch(*(array[-1] for array in batches))
 
-    @jax.jit
+    @once
     def train_all(params, batches):
-        state = train.State(params, adamw.init(params), jnp.int32(-1))
-        state, (loss_T, _) = jax.lax.scan(lambda s, batch: train.step(model, adamw, s, batch), state, batches)
+        state = State(params, adamw.init(params), jnp.int32(-1))
+        state, (loss_T, _) = jax.lax.scan(lambda s, batch: member.step(model, adamw, s, batch), state, batches)
         return state.params, loss_T, logits(model, state.params, last)
 
     with jax.enable_x64(dtype == "float64"):
@@ -161,10 +163,10 @@ def test_500_updates(case, dtype, batches):
 def test_exact_evaluation(case, x64):
     """Torch sees every ordered context, jaxtie's transformer each multiset once."""
     model, params, twin = both(case, "float64", noise=1.0, seed=8)
-    valid = exor.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).valid
-    ordered, merged = (exor.enumerate_contexts(valid, PROCESS.zeros, PROCESS.ones, ordered=o) for o in (True, False))
+    valid = process.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).valid
+    ordered, merged = (process.enumerate_contexts(valid, PROCESS.zeros, PROCESS.ones, ordered=o) for o in (True, False))
     seen = ordered if model.body.ordered else merged
-    (ours,) = jax.jit(lambda p: train.evaluate(model, p, [seen], ((0, 1), (2, 3))))(params)
+    (ours,) = once(lambda p: member.expectations(model, p, [seen], ((0, 1), (2, 3))))(params)
 
     tokens, at = reference.tensors(ordered[:2])
     joint_CxV = torch.tensor(ordered.joint_CxV)

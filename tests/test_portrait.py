@@ -1,14 +1,13 @@
 """The portrait: tables turned into one plane. What the curves show is tested where it is computed."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 from PIL import Image
 from scipy.stats import ortho_group
 
-from jaxtie import portrait
-from jaxtie.config import UserError
+from jaxtie.exor import portrait
+from jaxtie.experiment import UserError
 
 SEEDS, STEPS, SYMBOLS = 5, (0, 500, 1000), ["X", "Y", "A", "B"]
 
@@ -50,7 +49,7 @@ def test_distances_are_seen_no_longer_than_they_are(width):
 
 @pytest.fixture
 def results() -> xr.Dataset:
-    """Arms "tied" and "freed"; in the latter the output table leaves the input table after the start, and a seed is lost."""
+    """Arms "tied" and "untied"; in the latter the output table leaves the input table after the start, a seed is lost."""
     rng = np.random.default_rng(0)
     tables = np.tile(rng.normal(size=(SEEDS, 3, 4, 4)), (2, 2, 1, 1, 1, 1))  # [input or output, arm, ...]
     tables[1, 1, :, 1:] += rng.normal(size=(SEEDS, 2, 4, 4))
@@ -62,10 +61,12 @@ def results() -> xr.Dataset:
             "input_table": (("arm", "seed", "table_step", "symbol", "dim"), tables[0]),
             "output_table": (("arm", "seed", "table_step", "symbol", "dim"), tables[1]),
             "train_loss": (("arm", "seed", "eval_step"), loss),
+            "valid_loss": (("arm", "seed", "eval_step"), loss),
+            "diverged_at": (("arm", "seed"), np.full((2, SEEDS), -1)),
             "conditional_divergence": (("symbol", "symbol2"), np.zeros((4, 4))),
             "theory_log_odds": ("pair", [1.0, 0.0]),
         },
-        {"arm": ["tied", "freed"], "symbol": SYMBOLS, "pair": ["X-Y", "A-B"], "table_step": [*STEPS], "eval_step": [*STEPS]},
+        {"arm": ["tied", "untied"], "symbol": SYMBOLS, "pair": ["X-Y", "A-B"], "table_step": [*STEPS], "eval_step": [*STEPS]},
         {"experiment": "made-up"},
     )
 
@@ -73,7 +74,7 @@ def results() -> xr.Dataset:
 def test_portrait_has_a_row_for_each_table_and_leaves_out_lost_seeds(results):
     figure = portrait.draw_portrait(results)
     grid = np.array(figure.axes).reshape(3, 3)  # of the four times two are the middle one
-    assert [row[0].get_ylabel() for row in grid] == ["tied embedding", "freed input embedding", "freed output embedding"]
+    assert [row[0].get_ylabel() for row in grid] == ["tied embedding", "untied input embedding", "untied output embedding"]
     assert [axes.get_title() for axes in grid[0]] == ["step 0", "step 500", "step 1,000"]
     points = [[len(axes.collections[-1].get_offsets()) for axes in row] for row in grid]
     assert points == [[SEEDS] * 3, [SEEDS - 1] * 3, [SEEDS - 1] * 3]
@@ -81,11 +82,10 @@ def test_portrait_has_a_row_for_each_table_and_leaves_out_lost_seeds(results):
     median = float(np.sqrt(np.square(first - second).sum("dim")).median())
     assert f"X–Y {median:.2f}" in {text.get_text() for text in grid[0, 1].texts}
     assert not any("nan" in text.get_text() for axes in figure.axes for text in axes.texts)
-    plt.close(figure)
 
 
 def test_animation_has_a_frame_for_each_table_step(results, tmp_path, capsys):
-    path = portrait.animate(results, tmp_path / "figures")
+    path = portrait.animate_portrait(results, tmp_path / "figures")
     with Image.open(path) as image:
         assert image.n_frames == len(STEPS)
         frames = []

@@ -2,30 +2,62 @@
 
 import socket
 import time
+from pathlib import Path
 
-from commands import ended, start, start_two, until
+import numpy as np
+import pytest
+from commands import ended, start, start_two, until_recorded
+from wrapped import COMPILED_ONCE, WITHOUT_FIGURES, after
 
-from jaxtie.processes import GONE, Processes
-from jaxtie.results import RunFolder
+from jaxtie.results.folder import RunFolder
+from jaxtie.training.checkpoints import opened
+from jaxtie.training.members import Members, Piece
+from jaxtie.training.processes import GONE, Processes
 
-OPTIONS = ["--seeds", "70", "--steps", "2000", "--arms", "untied", "--checkpoint-every", "1"]
+OPTIONS = ["--seeds", "70", "--record-every", "2", "--eval-every", "20", "--arms", "untied"]
+OPTIONS += ["--checkpoint-every", "1e-6", "--quiet"]
+# What is trained is recorded soon; compiling takes less, training more.
+MEET_OFTEN = "from jaxtie.training import processes; processes.MEET_SECONDS = 0.1"
+PREFIX = after(COMPILED_ONCE, WITHOUT_FIGURES, MEET_OFTEN)
 
 
-def test_two_processes_give_the_bits_of_one_also_after_losing_either(tmp_path):
-    assert ended(start(tmp_path / "one", *OPTIONS))[0] == 0
-    for victim in (1, 0):
-        processes = start_two(tmp_path / "two", *OPTIONS, JAX_NUM_CPU_DEVICES="2")
-        until(processes[0], "compiling")
-        time.sleep(2)
-        began = time.monotonic()
-        processes[victim].kill()
-        status, error = ended(processes[1 - victim])
-        assert time.monotonic() - began < 30
-        assert status in (2, -9)
-        assert [line for line in error.splitlines() if line.startswith("jaxtie: ")] == [f"jaxtie: {GONE}"]
-        assert "Traceback" not in error and "stack trace" not in error
-        ended(processes[victim])
-    processes = start_two(tmp_path / "two", *OPTIONS, JAX_NUM_CPU_DEVICES="2")
+def kill_one(folder: Path, options: list[str], victim: int, records: int, **environment: str) -> None:
+    """Start both, kill one of them when so many records are there and much is left; the other one ends with a line."""
+    processes = start_two(folder, *options, prefix=PREFIX, **environment)
+    until_recorded(processes[0], folder, records)
+    began = time.monotonic()
+    processes[victim].kill()
+    status, error = ended(processes[1 - victim])
+    assert time.monotonic() - began < 30
+    assert status in ((2,) if victim else (2, -9))
+    assert [line for line in error.splitlines() if line.startswith("jaxtie: ")] == [f"jaxtie: {GONE}"]
+    assert "Traceback" not in error and "stack trace" not in error
+    ended(processes[victim])
+    assert RunFolder(folder).config()["finished"] is False
+
+
+def reached(folder: Path) -> int:
+    """Steps that the members of the last whole checkpoint have made, all together."""
+    with opened(folder / "checkpoints") as checkpoints:
+        return int(checkpoints.load(print)["untied"].steps.sum())
+
+
+LOST = [
+    pytest.param((1,), 100, "1", id="the second"),
+    pytest.param((1, 0), 300, "2", id="either, of two devices each", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("victims", "steps", "devices_each"), LOST)
+def test_two_processes_give_the_bits_of_one_also_after_losing_one(tmp_path, victims, steps, devices_each):
+    options = [*OPTIONS, "--steps", str(steps)]
+    assert ended(start(tmp_path / "one", *options, prefix=PREFIX))[0] == 0
+    folder, before = tmp_path / "two", 0
+    for records, victim in zip((20, 100), victims):  # checkpoints are behind by a chunk, of 64 records at most
+        kill_one(folder, options, victim, records, JAX_NUM_CPU_DEVICES=devices_each)
+        assert before < reached(folder) < 70 * steps
+        before = reached(folder)
+    processes = start_two(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES=devices_each)
     assert [ended(process)[0] for process in processes] == [0, 0]
     one, two = (RunFolder(tmp_path / name).load().drop_attrs() for name in ("one", "two"))
     assert one.identical(two)
@@ -37,6 +69,16 @@ def test_shares_are_whole_blocks_and_make_up_all_seeds():
     assert [len(share) for share in shares] == [32, 32, 6]
     assert sorted(sum(shares, ())) == list(seeds)
     assert Processes(3, 4).share(seeds, 32) == ()
+
+
+def test_alone_pieces_come_as_they_are_until_it_is_stopped():
+    nothing = Members(np.arange(2), np.zeros(2), np.zeros((2, 2)), {})
+    pieces, stopped = [Piece(nothing.numbers, at, None, nothing, 2) for at in range(4)], []
+    found = Processes().together(iter(pieces), stopped)
+    assert next(found) is pieces[0] and next(found) is pieces[1]
+    stopped.append(2)
+    assert list(found) == []
+    assert list(Processes().together(iter(pieces), [])) == pieces
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path):

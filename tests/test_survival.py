@@ -1,17 +1,10 @@
-"""Runs that are killed, damaged, extended, or meet a full disk: nothing is lost, and the numbers are those of one go.
+"""Runs that are killed, damaged, extended, or meet a full disk: nothing is lost, and the numbers are those of one go."""
 
-The whole of two of these tests takes minutes, so it is asked for:
-
-    JAXTIE_KILLS=100 JAXTIE_DAMAGE=all python -m pytest tests/test_survival.py -n 0
-"""
-
-import contextlib
 import json
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,28 +12,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from commands import ended, start, until
+from commands import ended, recorded, start, until, until_recorded
 
-from jaxtie import checkpoint, figures, run
-from jaxtie.results import RunFolder
+from jaxtie import cli, runs
+from jaxtie.training.checkpoints import KEEP, SUMS, find_damage, opened
+from jaxtie.training.members import Members
+from jaxtie.training.progress import Progress
 
-KILLS = int(os.environ.get("JAXTIE_KILLS", "2"))
-EVERY_DAMAGE = os.environ.get("JAXTIE_DAMAGE") == "all"
-OFTEN = ["--record-every", "20", "--eval-every", "100", "--checkpoint-every", "1e-6", "--quiet"]
+OFTEN = ["--record-every", "20", "--eval-every", "100"]
+ALWAYS = [*OFTEN, "--checkpoint-every", "1e-6", "--quiet"]
 ARMS = ["--arms", "untied"]
+
+
+def no_figures(*_: object) -> list[Path]:
+    return []
 
 
 @pytest.fixture(autouse=True, scope="module")
 def without_figures():
     """They take most of the time of a short run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "draw", lambda *_: None)
+        patch.setattr(runs, "draw", no_figures)
         yield
 
 
 def results(folder: Path) -> xr.Dataset:
     """All that a run found; the command is that of its last sitting."""
-    return RunFolder(folder).load().drop_attrs()
+    return runs.load(folder).drop_attrs()
 
 
 def same(one: Path, other: Path) -> bool:
@@ -48,19 +46,19 @@ def same(one: Path, other: Path) -> bool:
 
 
 def finished_run(folder: Path, *options: str) -> Path:
-    assert run.main([*OFTEN, *options, "--out", str(folder)]) == 0
+    assert cli.main([*options, "--out", str(folder)]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory) -> Path:
-    return finished_run(tmp_path_factory.mktemp("short") / "run", "--seeds", "3", "--steps", "200", *ARMS)
+    return finished_run(tmp_path_factory.mktemp("short") / "run", *ALWAYS, "--seeds", "3", "--steps", "200", *ARMS)
 
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory) -> Path:
     """The same, twice as long, in one go."""
-    return finished_run(tmp_path_factory.mktemp("long") / "run", "--seeds", "3", "--steps", "400", *ARMS)
+    return finished_run(tmp_path_factory.mktemp("long") / "run", *TO_400)
 
 
 @pytest.fixture
@@ -69,30 +67,32 @@ def extended(short, tmp_path) -> Path:
     return shutil.copytree(short, tmp_path / "run")
 
 
-TO_400 = [*OFTEN, "--seeds", "3", "--steps", "400", *ARMS]
+TO_400 = [*ALWAYS, "--seeds", "3", "--steps", "400", *ARMS]
 
 
 def test_more_steps_give_what_one_go_gives(extended, long):
-    assert run.main([*TO_400, "--out", str(extended)]) == 0
+    assert cli.main([*TO_400, "--out", str(extended)]) == 0
     assert same(extended, long)
     assert not (extended / "records").exists()
 
 
-def test_more_seeds_give_what_one_go_gives(short, tmp_path):
+# The second time there are several blocks, larger ones once there are more members.
+@pytest.mark.parametrize(("seeds", "more"), [("1,9,5", "12"), pytest.param("1,37,5", "40", marks=pytest.mark.slow)])
+def test_more_seeds_give_what_one_go_gives(tmp_path, seeds, more):
     """Seeds are added before, between and behind those that are there, and to a block that was padded.
 
     Those that are new are tied at first, while those that are there are untied.
     """
-    some = finished_run(tmp_path / "some", "--seeds", "1,37,5", "--steps", "200", "--arms", "untied@100")
-    more = ["--seeds", "40", "--steps", "200", "--arms", "untied@100"]
-    assert run.main([*OFTEN, *more, "--out", str(some)]) == 0
-    assert same(some, finished_run(tmp_path / "one", *more))
+    line = [*ALWAYS, "--steps", "200", "--arms", "untied@100", "--seeds"]
+    some = finished_run(tmp_path / "some", *line, seeds)
+    assert cli.main([*line, more, "--out", str(some)]) == 0
+    assert same(some, finished_run(tmp_path / "one", *line, more))
 
 
 @pytest.mark.parametrize("options", [("--seeds", "2"), ("--steps", "100"), ("--seeds", "1,2,3"), ("--zeros", "0.2,0.8")])
 def test_less_or_other_than_what_is_there_is_refused(extended, capsys, options):
     before = {path: path.stat().st_mtime_ns for path in extended.rglob("*")}
-    assert run.main([*TO_400, *options, "--out", str(extended)]) == 2
+    assert cli.main([*TO_400, *options, "--out", str(extended)]) == 2
     assert "differs in" in capsys.readouterr().err
     assert before == {path: path.stat().st_mtime_ns for path in extended.rglob("*")}
 
@@ -122,86 +122,122 @@ def flip_a_bit(path: Path) -> None:
 DAMAGES = [truncate, zero, delete, flip_a_bit]
 
 
+def checkpointed(run: Path) -> list[Path]:
+    """The files of a run's newest checkpoint, from its folder on."""
+    files = sorted(path.relative_to(run) for path in newest(run).rglob("*") if path.is_file())
+    assert len(files) > 8
+    return files
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_to_any_file_of_a_checkpoint_is_found(short, tmp_path, damage):
-    files = [path.relative_to(short) for path in newest(short).rglob("*") if path.is_file()]
-    assert len(files) > 8
-    for file in files:
-        copy = shutil.copytree(short / "checkpoints", tmp_path / file / "checkpoints")
+    assert not find_damage(newest(short))
+    for file in checkpointed(short):
+        copy = shutil.copytree(newest(short), tmp_path / file / "checkpoints" / newest(short).name)
         damage(tmp_path / file / file)
-        assert checkpoint.find_damage(newest(copy.parent)), file
+        assert find_damage(copy), file
 
 
-def damaged_files(folder: Path, rng: random.Random) -> list[Path]:
-    files = sorted(path.relative_to(folder) for path in newest(folder).rglob("*") if path.is_file())
-    return files if EVERY_DAMAGE else [rng.choice(files)]
+def goes_on_after(damage, file: Path, short: Path, long: Path, folder: Path, capsys) -> None:
+    """The run with a damaged file of its newest checkpoint says so, and goes on from the one before."""
+    shutil.copytree(short, folder)
+    damage(folder / file)
+    assert cli.main([*TO_400, "--out", str(folder)]) == 0
+    assert f"{newest(short).name} cannot be used" in capsys.readouterr().err
+    assert same(folder, long), file
 
 
-@pytest.mark.parametrize("damage", DAMAGES if EVERY_DAMAGE else [flip_a_bit])
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(short, long, tmp_path, capsys, damage):
-    for i, file in enumerate(damaged_files(short, random.Random(damage.__name__))):
-        folder = shutil.copytree(short, tmp_path / str(i))
-        damage(folder / file)
-        assert run.main([*TO_400, "--out", str(folder)]) == 0
-        assert f"{newest(short).name} cannot be used" in capsys.readouterr().err
-        assert same(folder, long), file
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(short, long, tmp_path, capsys):
+    file = random.Random(14).choice(checkpointed(short))
+    goes_on_after(flip_a_bit, file, short, long, tmp_path / "run", capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_whatever_is_damaged_in_a_checkpoint_the_one_before_is_used(short, long, tmp_path, capsys, damage):
+    for i, file in enumerate(checkpointed(short)):
+        goes_on_after(damage, file, short, long, tmp_path / str(i), capsys)
 
 
 def test_without_any_sound_checkpoint_a_run_starts_again(extended, long, capsys):
     for number in (extended / "checkpoints").iterdir():
-        flip_a_bit(number / checkpoint.SUMS)
-    assert run.main([*TO_400, "--out", str(extended)]) == 0
-    assert capsys.readouterr().err.count("cannot be used") == checkpoint.KEEP
+        flip_a_bit(number / SUMS)
+    assert cli.main([*TO_400, "--out", str(extended)]) == 0
+    assert capsys.readouterr().err.count("cannot be used") == KEEP
     assert same(extended, long)
 
 
-def test_killed_at_random_moments_a_run_ends_as_if_it_had_not_been(tmp_path):
-    """With as many kills as asked for, over as many runs as that takes; the moments are spread over a whole run."""
-    options = ["--seeds", "40", "--steps", "3000", "--record-every", "50", "--eval-every", "500"]
-    options += ["--arms", "tied,untied" if KILLS > 2 else "tied"]
-    options += ["--checkpoint-every", "0.2", "--quiet"]
-    for _ in range(2 if KILLS > 2 else 1):  # the first fills the cache of compiled programs
-        began = time.monotonic()
-        assert ended(start(tmp_path / "whole", *options, "--overwrite"))[0] == 0
-    took, rng, kills, run_number = min(15, time.monotonic() - began), random.Random(14), 0, 0
-    while kills < KILLS:
+KILLED = ["--seeds", "16", *OFTEN, "--checkpoint-every", "0.2", "--quiet"]
+AT_ONCE = 64  # records that may come at once
+
+
+def killed_again_and_again(folder: Path, steps: int, arms: str, kills: int, rng: random.Random) -> int:
+    """Carry a run to its end that is killed so often; returns how often that was possible.
+
+    Each time it has come further than ever before: to a random record, and a random moment after that.
+    """
+    line = [*KILLED, "--steps", f"{steps}", "--arms", arms]
+    records, done = (steps // 20 + 1) * len(arms.split(",")), 0
+    while done < kills and recorded(folder) < records - 2 * AT_ONCE:
+        target = recorded(folder) + rng.randint(1, AT_ONCE)
+        process = start(folder, *line)
+        until_recorded(process, folder, target)
+        time.sleep(rng.uniform(0, 0.1))
+        process.kill()
+        assert ended(process)[0] == -signal.SIGKILL, "it had ended before"
+        done += 1
+    assert not json.loads((folder / "config.json").read_text())["finished"]
+    finished_run(folder, *line)
+    return done
+
+
+def test_killed_while_it_trains_a_run_ends_as_if_it_had_not_been(tmp_path):
+    assert killed_again_and_again(tmp_path / "killed", 4000, "tied", 2, random.Random(14)) == 2
+    assert same(tmp_path / "killed", finished_run(tmp_path / "whole", *KILLED, "--steps", "4000", "--arms", "tied"))
+
+
+@pytest.mark.slow
+def test_killed_a_hundred_times_runs_end_as_if_they_had_not_been(tmp_path):
+    arms, rng, kills, run_number = "tied,untied@4000", random.Random(14), 0, 0
+    whole = finished_run(tmp_path / "whole", *KILLED, "--steps", "8000", "--arms", arms)
+    while kills < 100:
         folder, run_number = tmp_path / f"killed-{run_number}", run_number + 1
-        while not finished(folder):
-            process = start(folder, *options)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(rng.uniform(0.3, took) if kills < KILLS else None)
-            if process.poll() is None:
-                process.kill()
-                kills += 1
-            status, error = ended(process)
-            assert status in (0, -signal.SIGKILL), error
-        assert same(folder, tmp_path / "whole"), f"after {kills} kills"
+        kills += killed_again_and_again(folder, 8000, arms, 100 - kills, rng)
+        assert same(folder, whole), f"after {kills} kills"
         shutil.rmtree(folder)
-    print(f"{kills} kills over {run_number} runs of {took:.0f} s", file=sys.stderr)
+    print(f"{kills} kills over {run_number} runs", file=sys.stderr)
 
 
-def finished(folder: Path) -> bool:
-    return (folder / "config.json").exists() and json.loads((folder / "config.json").read_text())["finished"]
+ENDLESS = ["--seeds", "2", "--arms", "tied", *OFTEN, "--steps", "3000000"]
 
 
-ENDLESS = ["--seeds", "2", "--arms", "tied", "--record-every", "20", "--eval-every", "100", "--steps", "3000000"]
+def standing(folder: Path) -> dict[str, Members]:
+    """What a run goes on from."""
+    with opened(folder / "checkpoints") as checkpoints:
+        return checkpoints.load(print)
 
 
-def test_sigterm_saves_and_the_same_command_goes_on(tmp_path):
-    folder, options = tmp_path / "run", ENDLESS[:-1]
-    process = start(folder, *options, "300000")
+def test_while_a_run_is_under_way_it_is_alone_and_sigterm_saves(tmp_path, capsys, monkeypatch):
+    """The same command goes on, here up to its first piece of training."""
+    folder = tmp_path / "run"
+    process = start(folder, *ENDLESS)
     until(process, "seed-steps/s")
+    assert cli.main([*ENDLESS, "--out", str(folder)]) == 2
+    assert "another run is writing there" in capsys.readouterr().err
     process.terminate()
     assert ended(process)[0] == 130
     assert np.isfinite(results(folder)["loss"]).any()
-    (reached,) = checkpoint.Checkpoints(folder / "checkpoints").load(report=print)["tied"].steps[:1]
-    assert reached > 0
-    process = start(folder, *options, "300000")
-    until(process, "seed-steps/s")
-    process.terminate()
-    ended(process)
-    again = checkpoint.Checkpoints(folder / "checkpoints").load(report=print)["tied"].steps[0]
-    assert again > reached
+    reached = standing(folder)["tied"].steps
+    assert (reached > 0).all()
+    add = Progress.add
+
+    def stop(progress, *piece):
+        add(progress, *piece)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Progress, "add", stop)
+    assert cli.main([*ENDLESS, "--out", str(folder)]) == 130
+    assert (standing(folder)["tied"].steps > reached).all()
 
 
 def test_a_second_interrupt_ends_at_once(tmp_path):
@@ -214,39 +250,28 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
     assert "Traceback" not in error
 
 
-def test_two_runs_cannot_write_one_folder(tmp_path, capsys):
-    process = start(tmp_path / "run", *ENDLESS)
-    until(process, "seed-steps/s")
-    assert run.main([*ENDLESS, "--out", str(tmp_path / "run")]) == 2
-    assert "another run is writing there" in capsys.readouterr().err
-    process.kill()
-    ended(process)
-
-
-def test_a_folder_that_vanishes_ends_in_one_line(tmp_path):
-    process = start(tmp_path / "run", *ENDLESS)
-    until(process, "seed-steps/s")
-    shutil.rmtree(tmp_path / "run", ignore_errors=True)
-    shutil.rmtree(tmp_path / "run", ignore_errors=True)
-    status, error = ended(process)
-    assert status == 2
+def test_a_folder_that_vanishes_ends_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Progress, "add", lambda *_: shutil.rmtree(tmp_path / "run", ignore_errors=True))
+    assert cli.main([*ENDLESS, "--checkpoint-every", "1e-6", "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
     assert sum(line.startswith("jaxtie: ") for line in error.splitlines()) == 1, error
+    assert "Traceback" not in error and str(tmp_path / "run") in error
 
 
 def test_no_room_on_the_disk_is_said_before_the_start(tmp_path, capsys, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**20))
-    assert run.main(["--out", str(tmp_path / "run")]) == 2
+    assert cli.main(["--out", str(tmp_path / "run")]) == 2
     assert "the disk has 1 MiB left" in capsys.readouterr().err
 
 
 def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_path):
     """A limit on the size of files stands for it: the dataset's is the first to be too large."""
-    options = ["--seeds", "8", "--steps", "2000", "--record-every", "20", "--eval-every", "100", "--arms", "tied"]
-    options += ["--checkpoint-every", "0.1"]
+    options = ["--seeds", "8", "--steps", "2000", *OFTEN, "--arms", "tied", "--checkpoint-every", "0.1"]
     status, error = ended(start(tmp_path / "run", *options, prefix=["bash", "-c", 'ulimit -f 150; exec "$@"', "-"]))
     assert status == 2, error
     assert sum(line.startswith("jaxtie: ") for line in error.splitlines()) == 1, error
     assert "Traceback" not in error
-    assert ended(start(tmp_path / "run", *options))[0] == 0
+    assert not find_damage(newest(tmp_path / "run"))
+    assert cli.main([*options, "--out", str(tmp_path / "run")]) == 0
     assert same(tmp_path / "run", finished_run(tmp_path / "one", *options))

@@ -10,12 +10,15 @@ import pytest
 from bodies import once
 from flax.traverse_util import flatten_dict
 
-from jaxtie import optim, train, train_text
-from jaxtie.data import masking
+from jaxtie.experiment import Optimiser
 from jaxtie.models.cross_entropy import cross_entropy
 from jaxtie.models.embedding import Embedding, is_tied, untie
 from jaxtie.models.layers import matmul
-from jaxtie.models.text import TextModel, causal_model, masked_model
+from jaxtie.models.text_model import TextModel, causal_model, masked_model
+from jaxtie.text import masking, member
+from jaxtie.text.material import random_pairs
+from jaxtie.training.member import initial_state
+from jaxtie.training.optimiser import adamw, adamw_of
 
 V, D, HEADS, F, PAD = 60, 16, 4, 24, 0
 RNG = np.random.default_rng(0)
@@ -32,14 +35,15 @@ ASKED = masking.Asked(
 
 
 def make(kind: str, tied: bool, dtype=None) -> TextModel:
-    if kind == "masked":
-        return masked_model(V, tied=tied, width=D, layers=3, heads=HEADS, feedforward=F, dtype=dtype)
     end = Embedding(V, D, tied, deviation=0.3, padding=PAD, matmul_dtype=dtype)
-    return causal_model(end, layers=2, heads=HEADS, feedforward=F, dtype=dtype)
+    return {"masked": masked_model, "causal": causal_model}[kind](end, layers=2, heads=HEADS, feedforward=F, dtype=dtype)
+
+
+next_tokens = once(partial(masking.next_tokens, padding=PAD))
 
 
 def asked_of(kind: str) -> masking.Asked:
-    return ASKED if kind == "masked" else jax.device_get(masking.next_tokens(jnp.asarray(TOKENS), padding=PAD))
+    return ASKED if kind == "masked" else jax.device_get(next_tokens(jnp.asarray(TOKENS)))
 
 
 def random_params(model: TextModel, dtype: str) -> dict:
@@ -66,9 +70,12 @@ def in_torch(params: dict, kind: str):
             q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in projected.chunk(3, -1))
             half = D // HEADS // 2
             angle = torch.arange(x.shape[1]).double()[:, None] / 10_000 ** (torch.arange(half).double() / half)
-            turn = lambda y: torch.complex(*y.chunk(2, -1)) * torch.polar(torch.ones_like(angle), angle)
-            apart = lambda y: torch.cat([y.real, y.imag], -1)
-            attended = scaled_dot_product_attention(apart(turn(q)), apart(turn(k)), v, is_causal=True)
+
+            def turn(y):
+                turned = torch.complex(*y.chunk(2, -1)) * torch.polar(torch.ones_like(angle), angle)
+                return torch.cat([turned.real, turned.imag], -1)
+
+            attended = scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True)
             x = x + self.self_attn.out_proj(attended.transpose(1, 2).flatten(2))
             return x + self.linear2(nn.functional.gelu(self.linear1(self.norm2(x))))
 
@@ -82,7 +89,7 @@ def in_torch(params: dict, kind: str):
                 self.norm = nn.LayerNorm(D)
             else:
                 layer = nn.TransformerEncoderLayer(D, HEADS, F, dropout=0.0, activation="gelu", batch_first=True)
-                self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+                self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
         def forward(self, tokens):
             """Logits at all positions, one row after the other; of no padding row, for which PyTorch has NaN."""
@@ -121,11 +128,15 @@ def test_parity(kind, tied, x64):
     assert np.any(params["embedding"]["input"][PAD])  # as after training
     twin, named = in_torch(params, kind)
 
-    look = once(jax.value_and_grad(lambda p: train_text.metrics(model, p, asked, block=5).loss))
-    loss, gradient = jax.device_get(look(params))
     real = asked.weight_P == 1
-    hidden = once(lambda p, at: model.apply({"params": p}, TOKENS, at, method="hidden"))
-    logits = np.asarray(hidden(params, asked.at_P[real])) @ params["embedding"]["input" if tied else "output"].T
+
+    @once
+    def look(params):
+        loss_and_gradient = jax.value_and_grad(lambda p: member.metrics(model, p, asked, block=5).loss)(params)
+        return *loss_and_gradient, model.apply({"params": params}, TOKENS, asked.at_P[real], method="hidden")
+
+    loss, gradient, h_PxD = jax.device_get(look(params))
+    logits = h_PxD @ params["embedding"]["input" if tied else "output"].T
 
     theirs = twin(torch.tensor(TOKENS, dtype=torch.int64))[torch.tensor(asked.at_P[real], dtype=torch.int64)]
     expected = torch.nn.functional.cross_entropy(theirs, torch.tensor(asked.target_P[real], dtype=torch.int64))
@@ -171,7 +182,9 @@ def test_causal_sees_the_past_in_order(x64):
 
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_initial_values(kind):
-    start = lambda tied: train.initial_state(make(kind, tied), optax.sgd(0.1), KEY, 4).params
+    def start(tied):
+        return initial_state(make(kind, tied), optax.sgd(0.1), KEY, 4).params
+
     tied, untied = once(lambda: (start(True), start(False)))()
     output = untied["embedding"].pop("output")
     jax.tree.map(np.testing.assert_array_equal, tied, untied)
@@ -180,7 +193,8 @@ def test_initial_values(kind):
     first, second = (tied["body"][f"layer_{i}"]["linear1_weight"] for i in (0, 1))
     assert np.array_equal(first, second) == (kind == "masked")
     if kind == "causal":  # fresh, it hands on the normalised embedding
-        h = make(kind, True).apply({"params": tied}, TOKENS[2:3], np.arange(12), method="hidden")
+        hidden = once(lambda params: make(kind, True).apply({"params": params}, TOKENS[2:3], np.arange(12), method="hidden"))
+        h = hidden(tied)
         rows = np.asarray(tied["embedding"]["input"])[TOKENS[2]]
         normalised = (rows - rows.mean(1, keepdims=True)) / rows.std(1, keepdims=True)
         np.testing.assert_allclose(h, normalised, atol=0.1)
@@ -203,16 +217,22 @@ def test_blocks_do_not_matter(positions, block, x64):
     weight = rng.random(positions) * (np.arange(positions) < 30) * (np.arange(positions) != 3)
 
     def whole(params, h):
-        chosen = jax.nn.log_softmax(logits_of(params, h))[np.arange(positions), target]
-        return -jnp.sum(weight * chosen) / weight.sum()
+        logits = logits_of(params, h)
+        chosen = jax.nn.log_softmax(logits)[np.arange(positions), target]
+        return -jnp.sum(weight * chosen) / weight.sum(), jnp.argmax(logits, axis=1) == target
 
-    of_blocks = lambda params, h: cross_entropy(logits_of, params, h, target, weight, block)
-    (loss, right), gradient = once(jax.value_and_grad(of_blocks, (0, 1), has_aux=True))(params, h)
-    expected, by_autodiff = jax.value_and_grad(whole, (0, 1))(params, h)
+    def of_blocks(params, h):
+        return cross_entropy(logits_of, params, h, target, weight, block)
+
+    @once
+    def look(params, h):
+        both = (jax.value_and_grad(each, (0, 1), has_aux=True)(params, h) for each in (of_blocks, whole))
+        return *both, of_blocks(params, h)
+
+    ((loss, right), gradient), ((expected, is_right), by_autodiff), without_gradient = jax.device_get(look(params, h))
     np.testing.assert_allclose(loss, expected, rtol=1e-13)
-    np.testing.assert_allclose(of_blocks(params, h)[0], expected, rtol=1e-13)
+    np.testing.assert_allclose(without_gradient, (loss, right), rtol=1e-13)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-13), gradient, by_autodiff)
-    is_right = np.argmax(logits_of(params, h), axis=1) == target
     np.testing.assert_allclose(right, np.sum(weight * is_right) / weight.sum(), rtol=1e-13)
 
 
@@ -223,21 +243,21 @@ def test_block_size_in_float32():
     weight = np.ones(500, np.float32)
     losses = [float(once(partial(cross_entropy, logits_of, block=b))(params, h, target, weight)[0]) for b in (16, 99, 500)]
     assert np.ptp(losses) / losses[0] < 1e-6, losses
-    nothing = cross_entropy(logits_of, params, h, target, 0 * weight)
+    nothing = once(partial(cross_entropy, logits_of))(params, h, target, 0 * weight)
     assert nothing == (0, 0)
 
 
 def test_memory():
     """Vocabulary 30,622, batch 128 x 128: under 2 GiB above parameters and optimiser state, which are donated."""
-    adamw = optim.adamw(optim.periodic_cosine(1e-4, 1e-5, 10_000), weight_decay=0.01, b1=0.9, b2=0.999, eps=1e-12)
+    optimiser = adamw_of(Optimiser(learning_rate=1e-4, weight_decay=0.01))
     mask = partial(masking.mask, mask=4, never=(0, 2, 3), base_vocabulary=30_522, room=masking.capacity(128 * 128))
     shape = jax.ShapeDtypeStruct
     for model, ask in (
-        (masked_model(30_622), mask),
-        (causal_model(Embedding(30_622, 128, padding=0)), lambda _, tokens: masking.next_tokens(tokens, padding=0)),
+        (masked_model(ends := Embedding(30_622, 128, padding=0)), mask),
+        (causal_model(ends), lambda _, tokens: masking.next_tokens(tokens, padding=0)),
     ):
-        state = jax.eval_shape(lambda key, model=model: train.initial_state(model, adamw, key, 16), KEY)
-        step = jax.jit(train_text.make_step(model, adamw, ask), donate_argnums=0)
+        state = jax.eval_shape(lambda key, model=model: initial_state(model, optimiser, key, 16), KEY)
+        step = jax.jit(member.make_step(model, optimiser, ask), donate_argnums=0)
         size = step.lower(state, shape((128, 128), jnp.int32), KEY).compile().memory_analysis()
         above = size.temp_size_in_bytes + size.output_size_in_bytes - size.alias_size_in_bytes
         print(f"{type(model.body).__name__}: {above / 2**20:,.0f} MiB above {size.argument_size_in_bytes / 2**20:,.0f} MiB")
@@ -260,10 +280,15 @@ def test_rounded_matmul():
 def test_bfloat16_is_near_and_tables_stay_float32(kind):
     exact, rounded = (make(kind, False, dtype) for dtype in (None, jnp.bfloat16))
     params, asked = random_params(exact, "float32"), asked_of(kind)
-    look = lambda model: once(jax.value_and_grad(lambda p: train_text.metrics(model, p, asked).loss))(params)
+
+    def look(model):
+        return once(jax.value_and_grad(lambda p: member.metrics(model, p, asked).loss))(params)
+
+    def cosine(a, b):
+        return jnp.sum(a * b) / jnp.sqrt(jnp.sum(a**2) * jnp.sum(b**2))
+
     (loss, gradient), (near, near_gradient) = look(exact), look(rounded)
     assert near.dtype == jnp.float32 and 0 < abs(near - loss) < 0.05 * loss
-    cosine = lambda a, b: jnp.sum(a * b) / jnp.sqrt(jnp.sum(a**2) * jnp.sum(b**2))
     for table in ("input", "output"):
         ours = near_gradient["embedding"][table]
         assert ours.dtype == jnp.float32 and cosine(ours, gradient["embedding"][table]) > 0.99
@@ -272,13 +297,16 @@ def test_bfloat16_is_near_and_tables_stay_float32(kind):
 def make_training(kind: str, tied: bool):
     """A step, an evaluation and a fresh state: of rows that count up, each number twice."""
     model = make(kind, tied)
-    adamw = optim.adamw(lambda step: 3e-3, weight_decay=0.01, b1=0.9, b2=0.999, eps=1e-12)
-    if kind == "masked":
-        ask = partial(masking.mask, mask=V - 1, never=(PAD,), base_vocabulary=V - 1, room=masking.capacity(16 * 16))
-    else:
-        ask = lambda _, tokens: masking.next_tokens(tokens, padding=PAD)
-    start = lambda seed: train.initial_state(model, adamw, jax.random.key(seed), 4)
-    return train_text.make_step(model, adamw, ask), train_text.make_evaluation(model, ask), start
+    optimiser = adamw(lambda step: 3e-3, weight_decay=0.01, b1=0.9, b2=0.999, eps=1e-12)
+    masks = partial(masking.mask, mask=V - 1, never=(PAD,), base_vocabulary=V - 1, room=masking.capacity(16 * 16))
+
+    def ask(key, tokens):
+        return masks(key, tokens) if kind == "masked" else masking.next_tokens(tokens, padding=PAD)
+
+    def start(seed):
+        return initial_state(model, optimiser, jax.random.key(seed), 4)
+
+    return member.make_step(model, optimiser, ask), member.make_evaluation(model, ask), start
 
 
 @pytest.mark.parametrize("kind", ["masked", "causal"])
@@ -293,8 +321,9 @@ def test_trains_alone_and_stacked(kind):
         return jax.lax.scan(lambda state, key: step(state, tokens, key), state, jax.random.split(key, 40))
 
     keys = jax.random.split(KEY, 2)
-    _, looked_at = once(lambda: jax.vmap(several)(jax.vmap(start)(jnp.arange(2)), keys))()
-    alone, of_alone = once(lambda: several(start(1), keys[1]))()
+    fresh = once(jax.vmap(start))(jnp.arange(2))
+    _, looked_at = once(jax.vmap(several))(fresh, keys)
+    alone, of_alone = once(several)(jax.tree.map(lambda leaf: leaf[1], fresh), keys[1])
     np.testing.assert_allclose(looked_at.loss[1], of_alone.loss, rtol=2e-3)
     assert np.all(looked_at.loss[:, -1] < 0.7 * looked_at.loss[:, 0]) and np.all(looked_at.dropped == 0)
     assert np.all(looked_at.accuracy[:, -5:].mean(1) > looked_at.accuracy[:, :5].mean(1))
@@ -306,22 +335,22 @@ def test_trains_alone_and_stacked(kind):
 
 
 def test_summary_counts_positions():
-    batches = [train_text.Metrics(1.0, 0.5, 10, 0), train_text.Metrics(3.0, 0.0, 30, 0)]
-    summary = train_text.summarise(batches)
+    batches = [member.Metrics(1.0, 0.5, 10, 0), member.Metrics(3.0, 0.0, 30, 0)]
+    summary = member.summarise(batches)
     assert summary == (2.5, 0.125, pytest.approx(np.exp(2.5)))
-    stacked = train_text.summarise([train_text.Metrics(*(np.full(3, x) for x in batch)) for batch in batches])
+    stacked = member.summarise([member.Metrics(*(np.full(3, x) for x in batch)) for batch in batches])
     np.testing.assert_allclose(stacked.loss, [2.5] * 3)
 
 
 def test_distances_and_pairs():
     table = np.zeros((6, 2), np.float32)
     table[1], table[4] = (3, 0), (0, 4)
-    np.testing.assert_allclose(train_text.pair_distances(table, np.array([1, 0]), np.array([4, 4])), [5, 4])
+    np.testing.assert_allclose(member.pair_distances(table, np.array([1, 0]), np.array([4, 4])), [5, 4])
     words = np.array([7, 3, 11, 20])
-    first, second = train_text.random_pairs(1, words, 6)
+    first, second = random_pairs(1, words, 6)
     assert {frozenset(pair) for pair in zip(first.tolist(), second.tolist())} == {
         frozenset(p) for p in [(7, 3), (7, 11), (7, 20), (3, 11), (3, 20), (11, 20)]
     }
-    assert all(np.array_equal(a, b) for a, b in zip((first, second), train_text.random_pairs(1, words, 6)))
+    assert all(np.array_equal(a, b) for a, b in zip((first, second), random_pairs(1, words, 6)))
     with pytest.raises(ValueError, match="4 words make 6"):
-        train_text.random_pairs(1, words, 7)
+        random_pairs(1, words, 7)

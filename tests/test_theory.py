@@ -6,15 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from jaxtie import theory
-from jaxtie.data import exor
+from jaxtie.exor import process, theory
 
 VARIANTS = {  # zeros, ones, then accuracy and loss in training (5 digits) and in validation (as published)
     "main": ((0.1, 0.9), (0.5, 0.5), (0.70150, 0.50773), (0.70, 0.5091)),
     "ndh": ((1.0, 0.0), (0.1, 0.9), (0.95038, 0.16132), (0.95, 0.1625)),
     "ydh": ((1.0, 0.0), (0.5, 0.5), (0.75188, 0.34397), (0.75, 0.3466)),
 }
-SPLIT = exor.split(7, False, 14)
+SPLIT = process.split(7, False, 14)
 
 
 def entropy(*probabilities: float) -> float:
@@ -26,7 +25,7 @@ def entropy(*probabilities: float) -> float:
 def test_ceilings(variant, ordered):
     zeros, ones, *published = VARIANTS[variant]
     for bits, (accuracy, loss), digits in zip((SPLIT.train, SPLIT.valid), published, (5, 4)):
-        joint_CxV = exor.enumerate_contexts(bits, zeros, ones, ordered=ordered).joint_CxV
+        joint_CxV = process.enumerate_contexts(bits, zeros, ones, ordered=ordered).joint_CxV
         share = np.mean(bits == 0)  # the label tells which bit is masked, so only its spelling is uncertain
         best_accuracy, best_loss = theory.best_accuracy(joint_CxV), theory.best_loss(joint_CxV)
         assert best_accuracy == pytest.approx(share * max(zeros) + (1 - share) * max(ones), abs=1e-12)
@@ -37,10 +36,13 @@ def test_ceilings(variant, ordered):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_no_predictor_beats_the_ceilings(variant):
-    joint_CxV = exor.enumerate_contexts(SPLIT.valid, *VARIANTS[variant][:2], ordered=False).joint_CxV
+    joint_CxV = process.enumerate_contexts(SPLIT.valid, *VARIANTS[variant][:2], ordered=False).joint_CxV
     joint_CxV = joint_CxV[joint_CxV.any(axis=1)]
     context_Cx1 = joint_CxV.sum(axis=1, keepdims=True)
-    loss = lambda predicted_CxV: -np.sum(joint_CxV * np.log(predicted_CxV))
+
+    def loss(predicted_CxV):
+        return -np.sum(joint_CxV * np.log(predicted_CxV))
+
     rng = np.random.default_rng(0)
     for closeness in (0, 0.5, 0.99, 0.9999):
         for _ in range(100):
@@ -81,19 +83,19 @@ EQUIVALENCES = {  # over X-Y, X-A, X-B, Y-A, Y-B, A-B
 @pytest.mark.parametrize("variant", EQUIVALENCES)
 def test_equivalences_of_the_processes(variant):
     """With all strings half of the masked bits are zeros, and a swap of X for A turns the masked bit, always."""
-    process = exor.enumerate_process(7, *VARIANTS[variant][:2])
-    measures = theory.equivalences(process.tokens_CxL, process.joint_CxV, ordered=False)
+    law = process.enumerate_process(7, *VARIANTS[variant][:2])
+    measures = theory.equivalences(law.tokens_CxL, law.joint_CxV, ordered=False)
     for name, expected in EQUIVALENCES[variant].items():
         np.testing.assert_allclose(measures[name][np.triu_indices(4, 1)], expected, atol=1e-12, err_msg=name)
         np.testing.assert_array_equal(measures[name], measures[name].T)
     semantic, conditional = measures["semantic_divergence"], measures["conditional_divergence"]
-    assert semantic[exor.EVEN, exor.EVEN + 1] == 1  # the label is as good as a bit
-    assert np.isnan(semantic[exor.MASK, : exor.MASK]).all() and np.isnan(conditional[exor.EVEN :]).all()
+    assert semantic[process.EVEN, process.EVEN + 1] == 1  # the label is as good as a bit
+    assert np.isnan(semantic[process.MASK, : process.MASK]).all() and np.isnan(conditional[process.EVEN :]).all()
 
 
 def test_order_makes_no_difference_to_equivalences():
     bits = np.array(list(itertools.product([0, 1], repeat=4)))
-    bags, sequences = (exor.enumerate_contexts(bits, (0.3, 0.7), (0.2, 0.8), ordered=ordered) for ordered in (False, True))
+    bags, sequences = (process.enumerate_contexts(bits, (0.3, 0.7), (0.2, 0.8), ordered=ordered) for ordered in (False, True))
     assert len(bags.tokens_CxL) < len(sequences.tokens_CxL)
     ours, theirs = (
         theory.equivalences(each.tokens_CxL, each.joint_CxV, ordered=ordered)
@@ -105,7 +107,10 @@ def test_order_makes_no_difference_to_equivalences():
 
 def brute_force(law: dict[tuple, np.ndarray], ordered: bool) -> dict[str, np.ndarray]:
     """The definitions, word by word: context -> p(context and target)."""
-    arrange = tuple if ordered else lambda tokens: tuple(sorted(tokens))
+
+    def arrange(tokens):
+        return tuple(tokens if ordered else sorted(tokens))
+
     symbols = range(len(next(iter(law.values()))))
     semantic, divergence, ratio = np.full((3, len(symbols), len(symbols)), np.nan)
     for pair in itertools.product(symbols, repeat=2):

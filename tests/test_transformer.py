@@ -6,12 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bodies import assert_close, initial, random_params, sample
+from bodies import assert_close, build_model, initial, once, random_params, sample
 
-from jaxtie import sweep
-from jaxtie.config import Transformer
-from jaxtie.data import exor
-from jaxtie.models.masked_lm import MaskedLM
+from jaxtie.exor.process import MASK
+from jaxtie.models.sizes import Transformer
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +33,15 @@ def forms(config: Transformer) -> dict:
 
     Two entries that never occur make the vocabulary longer than the sequence, which is what selects the token form.
     """
-    bag = sweep.build_model(config, tied=False)
-    token = MaskedLM(9, config.width, exor.MASK, bag.body)
-    pad = lambda table: jnp.pad(table, ((0, 2), (0, 0)), constant_values=3.0)
-    padded = lambda params: {**params, "embedding": jax.tree.map(pad, params["embedding"])}
+
+    def pad(params):
+        padded = jax.tree.map(lambda table: jnp.pad(table, ((0, 2), (0, 0)), constant_values=3.0), params["embedding"])
+        return {**params, "embedding": padded}
 
     def differentiated(model, prepare):
         def weighted(params, tokens_BxL, at_BxP):
-            apply = lambda tokens, at: model.apply({"params": prepare(params)}, tokens, at)[..., :7]
-            logits_BxPxV = jax.vmap(apply)(tokens_BxL, at_BxP)
+            prepared = {"params": prepare(params)}
+            logits_BxPxV = jax.vmap(lambda tokens, at: model.apply(prepared, tokens, at)[..., :7])(tokens_BxL, at_BxP)
             weights = np.random.default_rng(1).standard_normal(logits_BxPxV.shape)
             return jnp.sum(weights.astype(logits_BxPxV.dtype) * logits_BxPxV), logits_BxPxV
 
@@ -51,9 +49,10 @@ def forms(config: Transformer) -> dict:
             gradient, logits_BxPxV = jax.grad(weighted, has_aux=True)(params, tokens_BxL, at_BxP)
             return logits_BxPxV, gradient
 
-        return jax.jit(function)
+        return once(function)
 
-    return {"bag": differentiated(bag, lambda params: params), "token": differentiated(token, padded)}
+    bag, token = (build_model(config, tied=False, vocabulary=size) for size in (7, 9))
+    return {"bag": differentiated(bag, lambda params: params), "token": differentiated(token, pad)}
 
 
 @pytest.mark.parametrize("config", [Transformer(1, 1, 8, 8), Transformer(2, 2, 8, 8)], ids=["1x1", "2x2"])
@@ -70,7 +69,7 @@ def test_order_of_tokens_does_not_matter(form, tolerance, batch, x64):
     params, function = random_params(config), forms(config)[form]
     order = np.random.default_rng(2).permuted(np.tile(np.arange(8), (len(batch.at_BxP), 1)), axis=1)
     shuffled = np.take_along_axis(batch.tokens_BxL, order, axis=1)
-    at = np.argmax(shuffled == exor.MASK, axis=1)[:, None].astype(np.int32)
+    at = np.argmax(shuffled == MASK, axis=1)[:, None].astype(np.int32)
     expected = function(params, batch.tokens_BxL, batch.at_BxP)
     assert_close(function(params, shuffled, at), expected, tolerance)
     assert np.ptp(expected[0], axis=0).max() > 0.1  # while what the tokens are does

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from jaxtie.verdicts import Comparison, compare, judge, table
+from jaxtie.results.verdicts import Comparison, compare, judge, verdict_table
 
 
 def test_the_rule():
@@ -36,6 +36,6 @@ def test_intervals_are_wider_where_several_must_be_right():
 
 def test_a_verdict_tells_where():
     here, there = judge([Comparison("a", 1, 2, 3)], 0, 4), judge([Comparison("b", -1, -0.5, 1, is_factor=True)], 0, 4)
-    rows = table({"one": {"": here}, "two": {"x": here, "y": there}}, "seeds").rows
+    rows = verdict_table({"one": {"": here}, "two": {"x": here, "y": there}}, "seeds").rows
     assert rows[0] == ("one", "holds", "a +2.000 [+1.000, +3.000]")
     assert rows[1][1:] == ("holds at x; undecided at y", "x: a +2.000 [+1.000, +3.000]; y: b 0.61 [0.37, 2.72]")

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from scipy.special import erf
 
-from jaxtie import theory
+from jaxtie.formulas import size
 from jaxtie.models.embedding import Embedding, Projection, channel_shuffle, half_swap, scale_gradient, untie
 
 V, D, P = 30, 12, 5
@@ -202,13 +202,15 @@ def test_vocabulary_split_over_a_mesh(tied, options):
     mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
     embedding = Embedding(64, 48, tied, partition=("vocabulary", None), **options)
     whole = Embedding(64, 48, tied, **options)
-    at = lambda *axes: NamedSharding(mesh, PartitionSpec(*axes))
     specs = nn.get_partition_spec(jax.eval_shape(embedding.init, jax.random.key(0), 0))
     shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
     params = jax.jit(embedding.init, out_shardings=shardings)(jax.random.key(0), 0)["params"]
     plain = nn.unbox(params)
     assert {leaf.sharding.spec[0] for leaf in jax.tree.leaves(params)} == {"vocabulary"}
     jax.tree.map(np.testing.assert_array_equal, plain, whole.init(jax.random.key(0), 0)["params"])
+
+    def at(*axes):
+        return NamedSharding(mesh, PartitionSpec(*axes))
 
     def apply(embedding, tree):
         h = jnp.tanh(embedding.apply({"params": tree}, TOKENS))
@@ -236,7 +238,7 @@ def test_vocabulary_split_over_a_mesh(tied, options):
 def test_unknown_size():
     with pytest.raises(ValueError, match=r"'1/D'; expected a number or one of sqrt\(D\), 1/sqrt\(D\), log\(n\)/D"):
         Embedding(V, D, deviation="1/D").init(jax.random.key(0), 0)
-    assert theory.size(0.3, 10, 10) == 0.3
+    assert size(0.3, 10, 10) == 0.3
 
 
 @pytest.mark.parametrize("transform", [half_swap, partial(channel_shuffle, groups=4)])

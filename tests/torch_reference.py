@@ -8,8 +8,7 @@ import torch
 from flax.traverse_util import flatten_dict, unflatten_dict
 from torch import nn
 
-import jaxtie
-from jaxtie.config import Body
+from jaxtie.models import sizes
 
 
 class LSTM(nn.Module):
@@ -45,22 +44,23 @@ class Mixer(nn.Module):
         return x_BxLxD
 
 
-def make_body(config: Body, length: int) -> nn.Module:
+def make_body(config: sizes.Body, length: int) -> nn.Module:
     """From BxLxD to BxLxD."""
     match config:
-        case jaxtie.LSTM():
+        case sizes.LSTM():
             return LSTM(**asdict(config))
-        case jaxtie.Mixer():
+        case sizes.Mixer():
             return Mixer(length=length, **asdict(config))
-    sizes = config.width, config.heads, config.feedforward
-    layer = nn.TransformerEncoderLayer(*sizes, dropout=0.0, activation="gelu", batch_first=True)
+    layer = nn.TransformerEncoderLayer(
+        config.width, config.heads, config.feedforward, dropout=0.0, activation="gelu", batch_first=True
+    )
     return nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
 
 
 class Reference(nn.Module):
     """Logits BxPxV at masked positions. Tied: `output` is the very parameter `input`."""
 
-    def __init__(self, config: Body, *, tied: bool, vocabulary: int = 7, length: int = 8):
+    def __init__(self, config: sizes.Body, *, tied: bool, vocabulary: int = 7, length: int = 8):
         super().__init__()
         self.input = nn.Embedding(vocabulary, config.width).weight
         self.output = self.input if tied else nn.Embedding(vocabulary, config.width).weight

@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxtie.models.layers import matmul
-from jaxtie.theory import Size, size
-
-Tree = Any  # a pytree: parameters, or the state of an optimiser
+from jaxtie.experiment import TRANSFORMS, Head
+from jaxtie.formulas import Size, size
+from jaxtie.models.layers import Tree, gelu, matmul
 
 PARTS = frozenset({"input", "output", "bias", "projection", "transform"})  # what an `Embedding` may have parameters for
 
@@ -75,7 +74,10 @@ class Projection:
 
     def apply(self, params: dict[str, jax.Array], h_PxD: jax.Array) -> jax.Array:
         """Hidden states projected, PxD."""
-        of_each = lambda name: params[name].reshape((1,) * (h_PxD.ndim - 1) + (-1,))
+
+        def of_each(name: str) -> jax.Array:
+            return params[name].reshape((1,) * (h_PxD.ndim - 1) + (-1,))
+
         h_PxD = h_PxD @ params["weight"]
         if self.bias:
             h_PxD = h_PxD + of_each("bias")
@@ -105,7 +107,7 @@ class Embedding(nn.Module):
         logits = cap(s·f(h)·E_outᵀ + b)    f: transform, s: logit_scale, b: bias, cap(x) = soft_cap·tanh(x / soft_cap)
 
     where E_out = E_in if tied. Whatever is not asked for is left out, not computed with a neutral value. Sizes may be
-    numbers or the name of a formula in D and n = V, see `jaxtie.theory.size`.
+    numbers or the name of a formula in D and n = V, see `jaxtie.formulas.size`.
 
     Attributes:
       vocabulary, width: V and D; a table is VxD.
@@ -148,18 +150,22 @@ class Embedding(nn.Module):
     partition: tuple[str | None, str | None] | None = None
 
     def setup(self):
-        split = lambda init, axes: nn.with_partitioning(init, axes) if self.partition else init
+        def split(init: nn.initializers.Initializer, axes: tuple[str | None, ...]) -> Callable:
+            return nn.with_partitioning(init, axes) if self.partition else init
+
         rows, columns = self.partition or (None, None)
         table = split(self._start, (rows, columns))
         shape = (self.vocabulary, self.width)
         self.input = self.param("input", table, shape, self.param_dtype)
         untied = not self.tied if self.is_initializing() else self.has_variable("params", "output")
         self.output = self.param("output", table, shape, self.param_dtype) if untied else self.input
+        if isinstance(self.transform, Projection):
+            if self.is_initializing() and self.tied:
+                self.make_rng("params")  # the output table's, so the projection is the same numbers, tied or not
+            self.projection = self.param("projection", self.transform.init, self.width, self.param_dtype)
         if self.bias:
             bias = split(nn.initializers.zeros, (rows,))
             self.output_bias = self.param("bias", bias, (self.vocabulary,), self.param_dtype)
-        if isinstance(self.transform, Projection):
-            self.projection = self.param("projection", self.transform.init, self.width, self.param_dtype)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """The rows of the input table that belong to token ids of any shape; (..., D)."""
@@ -204,7 +210,56 @@ class Embedding(nn.Module):
         return size(value, self.vocabulary, self.width)
 
 
-def tables(params: dict) -> tuple[jax.Array, jax.Array]:
+def make_embedding(
+    head: Head,
+    vocabulary: int,
+    width: int,
+    *,
+    tied: bool,
+    deviation: Size = 1.0,
+    padding: int | None = None,
+    matmul_dtype: jax.typing.DTypeLike | None = None,
+) -> Embedding:
+    """The vocabulary end that a head declares.
+
+    Args:
+      tied: which tree `init` makes.
+      deviation: of the tables, where the head names none.
+      vocabulary, width, padding, matmul_dtype: see `Embedding`.
+    """
+    return Embedding(
+        vocabulary,
+        width,
+        tied,
+        deviation=deviation if head.deviation is None else head.deviation,
+        input_scale=head.input_scale,
+        transform=_make_transform(head),
+        logit_scale=head.logit_scale,
+        bias=head.bias,
+        soft_cap=head.soft_cap,
+        input_gradient=head.input_gradient,
+        output_gradient=head.output_gradient,
+        matmul_dtype=matmul_dtype,
+        padding=padding,
+    )
+
+
+def _make_transform(head: Head) -> Callable[[jax.Array], jax.Array] | Projection | None:
+    match head.transform:
+        case None:
+            return None
+        case "half-swap":
+            return half_swap
+        case "shuffle":
+            return partial(channel_shuffle, groups=head.groups)
+        case "projection":
+            return Projection()
+        case "bert-head":
+            return Projection(bias=True, activation=gelu, norm=True)
+    raise ValueError(f"a head's transform is {head.transform!r}; expected one of {', '.join(TRANSFORMS)}")
+
+
+def tables_of_params(params: dict) -> tuple[jax.Array, jax.Array]:
     """The input and the output table of an `Embedding`'s parameters; of a tied one, the same table twice."""
     return params["input"], params.get("output", params["input"])
 
@@ -265,7 +320,10 @@ class Saving(NamedTuple):
 
 def saved_by_tying(params: Tree, opt_state: Tree = ()) -> Saving:
     """Parameters and moments (numbers of values) and bytes of both, saved by tying, whether tied now or not."""
-    count_bytes = lambda tree: sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+    def count_bytes(tree: Tree) -> int:
+        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
     one, two = (jax.eval_shape(operation, params, opt_state) for operation in (tie, untie))
     parameters, moments = (count_parameters(more) - count_parameters(less) for more, less in zip(two, one, strict=True))
     return Saving(parameters, moments, count_bytes(two) - count_bytes(one))
@@ -304,8 +362,10 @@ def _operate(operation: Callable[[Mapping], Mapping], params: Tree, opt_state: T
         return jax.tree.unflatten(outer, map(edit, _children(like)[0], nodes))
 
     is_like_params = partial(_is_like, params)
-    edit_like_params = lambda node: edit(params, node) if is_like_params(node) else node
-    return edit(params, params), jax.tree.map(edit_like_params, opt_state, is_leaf=is_like_params)
+    edited = jax.tree.map(
+        lambda node: edit(params, node) if is_like_params(node) else node, opt_state, is_leaf=is_like_params
+    )
+    return edit(params, params), edited
 
 
 def _is_like(params: Tree, node: Tree) -> bool:

@@ -1,13 +1,16 @@
-"""What the bodies share.
+"""What models share.
 
 Shapes: R rows, P rows asked for, D and F widths.
 """
 
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+Tree = Any  # a pytree: parameters, or the state of an optimiser
 
 
 def uniform(bound: float) -> nn.initializers.Initializer:
@@ -15,11 +18,16 @@ def uniform(bound: float) -> nn.initializers.Initializer:
     return lambda key, shape, dtype=float: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
+def gelu(x: jax.Array) -> jax.Array:
+    """Exact GELU by erf, as PyTorch has it; `jax.nn.gelu` goes by erfc, which costs twice as much."""
+    return x * 0.5 * (1 + jax.lax.erf(x * 0.5**0.5))
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def matmul(x_RxD: jax.Array, weight_FxD: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
     """x·weightᵀ of operands rounded to `dtype`, and so on the way back; sums and results keep the dtype of x.
 
-    Of all rows at once: mapped over rows but not weights, every row would get a gradient of the weights of its own.
+    It takes all rows at once: mapped over rows but not over weights, each row would make its own gradient of the weights.
     """
     return jnp.matmul(x_RxD.astype(dtype), weight_FxD.T.astype(dtype), preferred_element_type=x_RxD.dtype)
 
@@ -53,5 +61,5 @@ def layer_norm(x_RxD: jax.Array, weight_D: jax.Array, bias_D: jax.Array, eps: fl
 
 
 def pick(rows_RxD: jax.Array, at_P: jax.Array) -> jax.Array:
-    """rows_RxD[at_P] for few rows: products with a one-hot matrix, which every backend and `jaxtie.lanes` do well."""
+    """rows_RxD[at_P] for few rows: products with a one-hot matrix; every backend and `jaxtie.training.lanes` do them well."""
     return jax.nn.one_hot(at_P, rows_RxD.shape[0], dtype=rows_RxD.dtype) @ rows_RxD

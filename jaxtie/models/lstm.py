@@ -13,6 +13,11 @@ import jax.numpy as jnp
 from jaxtie.models.layers import pick, uniform
 
 
+def _sigmoid(x: jax.Array) -> jax.Array:
+    """At the price of a tanh."""
+    return 0.5 + 0.5 * jnp.tanh(0.5 * x)
+
+
 @jax.custom_vjp
 def _cell(gates_4xH: Sequence[jax.Array], c_H: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Output and cell state after gates i, f, g, o and the cell state before.
@@ -23,8 +28,7 @@ def _cell(gates_4xH: Sequence[jax.Array], c_H: jax.Array) -> tuple[jax.Array, ja
 
 
 def _cell_forward(gates_4xH, c_H):
-    squash = lambda x: 0.5 + 0.5 * jnp.tanh(0.5 * x)  # the sigmoid, at the price of a tanh
-    i, f, o = (squash(gates_4xH[gate]) for gate in (0, 1, 3))
+    i, f, o = (_sigmoid(gates_4xH[gate]) for gate in (0, 1, 3))
     g = jnp.tanh(gates_4xH[2])
     new_c = f * c_H + i * g
     tanh_c = jnp.tanh(new_c)
@@ -50,8 +54,7 @@ def _direction(
       inputs, weights: what comes in, LxI each, and its weights, 4HxI each.
     """
     # A product for each gate and input, never a concatenation or its parts: these are copies that cost as much.
-    split = lambda x: jnp.split(x, 4)
-    gates = list(zip(split(bias_4H), *map(split, (*weights, recurrent_4HxH))))
+    gates = list(zip(*(jnp.split(x, 4) for x in (bias_4H, *weights, recurrent_4HxH))))
 
     def step(carry, x):
         h, c = carry
@@ -62,7 +65,7 @@ def _direction(
     return jax.lax.scan(step, (zeros_H, zeros_H), tuple(inputs), reverse=reverse)[1]
 
 
-class LSTM(nn.Module):
+class LSTMBody(nn.Module):
     """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`).
 
     `torch.nn.LSTM(bidirectional=True)`, its parameters by the same names, and `torch.nn.Linear` to the width of the table.
@@ -79,20 +82,20 @@ class LSTM(nn.Module):
     def __call__(self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array) -> jax.Array:
         (vocabulary, width), gates = table_VxD.shape, 4 * self.hidden
         inner, outer = uniform(self.hidden**-0.5), uniform((2 * self.hidden) ** -0.5)
-        if vocabulary <= len(tokens_L):  # the first weights meet each entry of the table once, not each token
+        by_entry = vocabulary <= len(tokens_L)  # the first weights meet each entry of the table once, not each token
+        if by_entry:
             one_hot_LxV = jax.nn.one_hot(tokens_L, vocabulary, dtype=table_VxD.dtype)
             inputs = [jax.lax.optimization_barrier(one_hot_LxV)]  # else each use makes it again
-            first = lambda weight_4HxD: [weight_4HxD @ table_VxD.T]
         else:
-            inputs, first = [table_VxD[tokens_L]], lambda weight_4HxD: [weight_4HxD]
+            inputs = [table_VxD[tokens_L]]
         for layer in range(self.layers):
             outputs = []
             for reverse in (False, True):
-                own = lambda name, *shape, place=f"_l{layer}" + "_reverse" * reverse: self.param(name + place, inner, shape)
-                weight = own("weight_ih", gates, 2 * self.hidden if layer else width)
-                weights = jnp.split(weight, 2, axis=1) if layer else first(weight)
-                bias_4H = own("bias_ih", gates) + own("bias_hh", gates)
-                recurrent_4HxH = own("weight_hh", gates, self.hidden)
+                place = f"_l{layer}" + "_reverse" * reverse
+                weight = self.param(f"weight_ih{place}", inner, (gates, 2 * self.hidden if layer else width))
+                weights = jnp.split(weight, 2, axis=1) if layer else [weight @ table_VxD.T if by_entry else weight]
+                bias_4H = self.param(f"bias_ih{place}", inner, (gates,)) + self.param(f"bias_hh{place}", inner, (gates,))
+                recurrent_4HxH = self.param(f"weight_hh{place}", inner, (gates, self.hidden))
                 outputs.append(_direction(inputs, weights, recurrent_4HxH, bias_4H, reverse=reverse))
             inputs = outputs
         weight_Dx2H = self.param("linear_weight", outer, (width, 2 * self.hidden))

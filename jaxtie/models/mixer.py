@@ -11,6 +11,8 @@ import jax
 
 from jaxtie.models.layers import layer_norm, linear, pick, uniform
 
+Mapped = Callable[[jax.Array], jax.Array]
+
 
 class MixerLayer(nn.Module):
     """x + tokenwise(LN(x)ᵀ)ᵀ, then x + channelwise(LN(x)); each an MLP of two layers, biases everywhere."""
@@ -19,7 +21,7 @@ class MixerLayer(nn.Module):
     channelwise: int
 
     @nn.compact
-    def __call__(self, rows_RxD: jax.Array, place: Callable, x_PxD: jax.Array, select: Callable, length: int) -> jax.Array:
+    def __call__(self, rows_RxD: jax.Array, place: Mapped, x_PxD: jax.Array, select: Mapped, length: int) -> jax.Array:
         """The layer's output at some positions.
 
         Args:
@@ -31,7 +33,7 @@ class MixerLayer(nn.Module):
         """
         width = rows_RxD.shape[1]
 
-        def mlp(name, outside, inside):
+        def mlp(name: str, outside: int, inside: int) -> tuple[jax.Array, ...]:
             first, second = uniform(outside**-0.5), uniform(inside**-0.5)
             return (
                 self.param(f"{name}1_weight", first, (inside, outside)),
@@ -40,7 +42,7 @@ class MixerLayer(nn.Module):
                 self.param(f"{name}2_bias", second, (outside,)),
             )
 
-        def norm(name, x):
+        def norm(name: str, x: jax.Array) -> jax.Array:
             weight = self.param(f"{name}_weight", nn.initializers.ones, (width,))
             return layer_norm(x, weight, self.param(f"{name}_bias", nn.initializers.zeros, (width,)))
 
@@ -52,7 +54,7 @@ class MixerLayer(nn.Module):
         return x_PxD + linear(hidden_PxC, weight_DxC, bias_D)
 
 
-class Mixer(nn.Module):
+class MixerBody(nn.Module):
     """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`).
 
     It is initialised for sequences of one length. The first norm meets each entry of the table once where the vocabulary is
@@ -70,11 +72,21 @@ class Mixer(nn.Module):
 
     @nn.compact
     def __call__(self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array) -> jax.Array:
-        length, same = len(tokens_L), lambda x: x
+        length = len(tokens_L)
+
+        def same(x: jax.Array) -> jax.Array:
+            return x
+
+        def of_tokens(x: jax.Array) -> jax.Array:
+            return pick(x, tokens_L)
+
+        def asked_for(x: jax.Array) -> jax.Array:
+            return pick(x, at_P)
+
         layers = [MixerLayer(self.tokenwise, self.channelwise, name=f"layer_{i}") for i in range(self.layers)]
         by_entry = table_VxD.shape[0] <= length
-        rows, place = (table_VxD, lambda x: pick(x, tokens_L)) if by_entry else (table_VxD[tokens_L], same)
+        rows, place = (table_VxD, of_tokens) if by_entry else (table_VxD[tokens_L], same)
         for layer in layers[:-1]:
             rows, place = layer(rows, place, place(rows), same, length), same
-        x_PxD = pick(table_VxD, token_P) if rows is table_VxD else pick(rows, at_P)
-        return layers[-1](rows, place, x_PxD, lambda x: pick(x, at_P), length)
+        x_PxD = pick(table_VxD, token_P) if rows is table_VxD else asked_for(rows)
+        return layers[-1](rows, place, x_PxD, asked_for, length)

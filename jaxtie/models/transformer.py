@@ -19,12 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.models.layers import layer_norm, linear, uniform
-
-
-def _gelu(x: jax.Array) -> jax.Array:
-    """Exact GELU by erf, as PyTorch has it; `jax.nn.gelu` goes by erfc, which costs twice as much."""
-    return x * 0.5 * (1 + jax.lax.erf(x * 0.5**0.5))
+from jaxtie.models.layers import gelu, layer_norm, linear, pick, uniform
 
 
 def _attention(q_PxHxE: jax.Array, k_RxHxE: jax.Array, v_RxHxE: jax.Array, weight_R: jax.Array) -> jax.Array:
@@ -48,9 +43,9 @@ def _share(q_HxPxE: jax.Array, k_HxRxE: jax.Array, there_PxR: jax.Array) -> jax.
 def masked_attention(q_HxPxE: jax.Array, k_HxRxE: jax.Array, v_HxRxE: jax.Array, there_PxR: jax.Array) -> jax.Array:
     """Scaled dot-product attention of every row asked for to the rows that are there (or 1xR: for all alike); HxPxE.
 
-    Heads come first and the derivative is by hand: at 64 tokens that halves the time on a CPU. What of a batch would fill
-    the memory, shares of HxPxR, is made again on the way back, at no loss. Products are of the operands' dtype, sums and
-    shares at least float32.
+    Heads come first and the derivative is by hand: at 64 tokens that halves the time on a CPU. The shares, HxPxR, would fill
+    the memory if a whole batch kept them: they are made again on the way back, at no loss. Products are of the operands'
+    dtype, sums and shares at least float32.
     """
     share_HxPxR = _share(q_HxPxE, k_HxRxE, there_PxR)
     return jnp.einsum("hpr,hre->hpe", share_HxPxR.astype(v_HxRxE.dtype), v_HxRxE, preferred_element_type=share_HxPxR.dtype)
@@ -63,7 +58,10 @@ def _attention_forward(*arguments):
 def _attention_backward(arguments, d_out):
     q, k, v, there_PxR = arguments
     share = _share(q, k, there_PxR)
-    product = lambda form, a, b: jnp.einsum(form, a.astype(q.dtype), b.astype(q.dtype), preferred_element_type=share.dtype)
+
+    def product(form: str, a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.einsum(form, a.astype(q.dtype), b.astype(q.dtype), preferred_element_type=share.dtype)
+
     d_share = product("hpe,hre->hpr", d_out, v)
     d_score = share * (d_share - jnp.sum(d_share * share, axis=-1, keepdims=True)) * q.shape[-1] ** -0.5
     d_q, d_k = product("hpr,hre->hpe", d_score, k), product("hpr,hpe->hre", d_score, q)
@@ -125,7 +123,10 @@ class EncoderLayer(nn.Module):
         """The layer's output at rows `x_PxD`, attending to `rows_RxD` of so many tokens each."""
         w_q, w_k, w_v = jnp.split(self.in_proj_weight, 3)
         b_q, b_k, b_v = jnp.split(self.in_proj_bias, 3)
-        split = lambda y: y.reshape(y.shape[0], self.heads, self.width // self.heads)
+
+        def split(y_RxD: jax.Array) -> jax.Array:
+            return y_RxD.reshape(y_RxD.shape[0], self.heads, self.width // self.heads)
+
         attended = _attention(
             split(linear(x_PxD, w_q, b_q)),
             split(linear(rows_RxD, w_k, b_k)),
@@ -155,7 +156,7 @@ class EncoderLayer(nn.Module):
         if not self.norm_first:
             h = layer_norm(h, *self.norm1)
         hidden = linear(layer_norm(h, *self.norm2) if self.norm_first else h, *self.linear1, self.dtype)
-        hidden = linear(_gelu(hidden), *self.linear2, self.dtype)
+        hidden = linear(gelu(hidden), *self.linear2, self.dtype)
         return h + hidden if self.norm_first else layer_norm(h + hidden, *self.norm2)
 
 
@@ -166,7 +167,7 @@ def _attend(layers: list[EncoderLayer], x_NxD: jax.Array, there_BxL: jax.Array) 
     return x_NxD, layers[-1].attend(x_NxD, there_BxL)
 
 
-class Transformer(nn.Module):
+class TransformerBody(nn.Module):
     """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`); `attend`, `finish`: text.
 
     Attributes:
@@ -189,16 +190,15 @@ class Transformer(nn.Module):
 
     def __call__(self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array) -> jax.Array:
         vocabulary = table_VxD.shape[0]
-        if vocabulary <= len(tokens_L):
+        by_entry = vocabulary <= len(tokens_L)
+        if by_entry:
             counts_V = jnp.sum(jax.nn.one_hot(tokens_L, vocabulary, dtype=table_VxD.dtype), axis=0)
             rows, weight = table_VxD, jax.lax.optimization_barrier(counts_V)  # else each use counts again
-            pick = lambda rows_VxD: jax.nn.one_hot(token_P, vocabulary, dtype=rows_VxD.dtype) @ rows_VxD
         else:
             rows, weight = table_VxD[tokens_L], jnp.ones(len(tokens_L), table_VxD.dtype)
-            pick = lambda rows_LxD: rows_LxD[at_P]
         for layer in self.layer[:-1]:
             rows = layer(rows, rows, weight)
-        h_PxD = self.layer[-1](pick(rows), rows, weight)
+        h_PxD = self.layer[-1](pick(rows, token_P) if by_entry else rows[at_P], rows, weight)
         self._clone()
         return h_PxD
 
@@ -219,7 +219,7 @@ class Transformer(nn.Module):
                     layer.put_variable("params", name, value)
 
 
-class CausalTransformer(nn.Module):
+class CausalTransformerBody(nn.Module):
     """A body for the next token: pre-norm, a final norm, layers drawn independently, branches that start near zero.
 
     Positions are rotary: they add nothing to what the tables give and have no parameters, so a fresh model hands on a token's
@@ -246,9 +246,9 @@ class CausalTransformer(nn.Module):
         self.norm_bias = self.param("norm_bias", nn.initializers.zeros, (self.width,))
 
     def attend(self, rows_NxD: jax.Array, there_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """See `Transformer.attend`."""
+        """See `TransformerBody.attend`."""
         return _attend(self.layer, rows_NxD, there_BxL)
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
-        """See `Transformer.finish`."""
+        """See `TransformerBody.finish`."""
         return layer_norm(self.layer[-1].finish(x_PxD, attended_PxD), self.norm_weight, self.norm_bias)

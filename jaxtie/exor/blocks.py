@@ -1,0 +1,167 @@
+"""Many members in one compiled program: a block of them, `vmap` or lanes over its members.
+
+Training amplifies rounding, so members agree over a full run only if one and the same program has made every one of their
+steps. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as among many, on one
+device as on several of the kind, in chunks of any length. (On a CPU few members get blocks half the size: whole vectors
+still, 16 numbers at most, so steps have the same bits; what is mapped over members without lanes goes in parts of one size.)
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+from jaxtie.exor.declaration import Experiment
+from jaxtie.exor.member import Member, Setting, Static, build_contexts, make_member, record
+from jaxtie.models.bodies import build_body
+from jaxtie.models.sizes import LSTM, Body
+from jaxtie.training import devices as machine
+from jaxtie.training.lanes import lanes
+from jaxtie.training.member import State
+
+BLOCK = {"cpu": 32, "gpu": 64, "tpu": 128}  # seeds in a block, per kind of device; the CPU's by measurement
+HALF_BLOCK = 16  # on a CPU, of an LSTM, as fast a seed as 32; and where 32 members or fewer would leave cores or lanes idle
+WIDE = 32  # a member this wide fills a CPU's vector units and cache by itself: twice as fast alone, at 16 half as fast
+CHUNK = 64  # records in a chunk, at most
+
+
+class Program(NamedTuple):
+    """The compiled training of tied or of untied members, for blocks of them."""
+
+    start: Callable  # seeds, settings -> states, streams of samples, records at step 0; on the first device
+    advance: dict[jax.Device, Callable]  # states (donated), streams, settings, step, count, last -> states, CHUNK records
+    states: State  # shapes and dtypes of a block's
+    block: int
+
+
+def block_size(platform: str, model: Body, members: int) -> int:
+    """Members in a block, where there are so many, on a kind of device."""
+    if platform == "cpu" and model.width >= WIDE:
+        return 1
+    halved = platform == "cpu" and (isinstance(model, LSTM) or members <= BLOCK["cpu"])
+    return HALF_BLOCK if halved else BLOCK[platform]
+
+
+def block_of(experiment: Experiment, devices: Sequence[jax.Device]) -> int:
+    """Members in a block of an experiment's."""
+    return block_size(devices[0].platform, experiment.model, len(experiment.members))
+
+
+def assign_workers(members: int, block: int, devices: Sequence[jax.Device], cores: int) -> list[jax.Device]:
+    """Where blocks are worked on at the same time: every device; the CPU as often as it has cores, a thread each.
+
+    No more than there are blocks of members.
+    """
+    workers = [devices[0]] * cores if devices[0].platform == "cpu" and len(devices) == 1 else list(devices)
+    return workers[: max(1, -(-members // block))]
+
+
+class Batched(NamedTuple):
+    """What a block of members does, and the shapes that it works on; not compiled yet."""
+
+    start: Callable
+    advance: Callable
+    states: State
+    streams: jax.ShapeDtypeStruct
+    seeds: jax.ShapeDtypeStruct
+    settings: Setting
+
+
+def _setting_shapes(static: Static, block: int) -> Setting:
+    """Shapes of a block's settings."""
+
+    def of(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((block, *shape), jnp.float32)
+
+    laws = build_contexts(static.process, ordered=build_body(static.model).ordered)
+    return Setting(of(), of(), of(), of(), of(2), of(2), *(of(*split.joint_CxV.shape) for split in laws))
+
+
+def batch_members(static: Static, block: int, platform: str) -> Batched:
+    """A block of members, from what one member does."""
+    member = make_member(static)
+    at_once = min(block, HALF_BLOCK) if platform == "cpu" else block
+    every, eval_every = static.record_every, static.eval_every
+
+    def of_each(function, *own):
+        """So many at a time, whatever the block: mapped over another number of members, the last bits may be others."""
+        return jax.lax.map(lambda each: function(*each), own, batch_size=at_once)
+
+    def next_record(states, streams, settings, step, last):
+        states, records = _advance_members(member, block, platform, states, streams, settings, step)
+
+        def skip(*_):
+            return {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items() if name not in records}
+
+        due = ((step + every) % eval_every == 0) | (step + every == last)
+        return states, {**records, **jax.lax.cond(due, partial(of_each, member.evaluate), skip, states, settings)}
+
+    @partial(jax.jit, donate_argnums=0)
+    def advance(states, streams, settings, step, count, last):
+        def body(i, carry):
+            states, chunk = carry
+            states, records = next_record(states, streams, settings, step + i * every, last)
+            return states, jax.tree.map(lambda places, value: places.at[i].set(value), chunk, records)
+
+        chunk = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
+        return jax.lax.fori_loop(0, count, body, (states, chunk))
+
+    @jax.jit
+    def start(seeds, settings):
+        states, streams, records = of_each(member.start, seeds, settings)
+        # One by one: distances in a mixer's tables differ even so between one part and two.
+        return states, streams, records | jax.lax.map(record, states)
+
+    seeds, settings = jax.ShapeDtypeStruct((block,), jnp.uint32), _setting_shapes(static, block)
+    states, streams, shapes = jax.eval_shape(start, seeds, settings)  # a record has the shapes of the first one
+    return Batched(start, advance, states, streams, seeds, settings)
+
+
+def _advance_members(member: Member, block: int, platform: str, states, streams, settings, step):
+    """The members of a block from one record to the next: in lanes where these are faster, the processor's vectors."""
+    if platform != "cpu" or block == 1:
+        return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, settings, step)
+    members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, settings))
+    advanced = lanes(lambda *own: member.advance(*own, step))(*members_last)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advanced)
+
+
+def lower_advance(batched: Batched, device: jax.Device) -> jax.stages.Lowered:
+    """The program that trains a block, for one device, not compiled yet."""
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    own = _on_device((batched.states, batched.streams, batched.settings), device)
+    return batched.advance.lower(*own, scalar, scalar, scalar)
+
+
+def _on_device(tree, device: jax.Device):
+    sharding = SingleDeviceSharding(device)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+
+def compile_block(static: Static, block: int, devices: Sequence[jax.Device]) -> Program:
+    """Compile all that training needs: nothing is compiled later, whatever the number of seeds, steps and settings.
+
+    Each device has a program of its own, the same for all. One program partitioned over a mesh would be compiled by other
+    passes than the one for a single device, and then rounds differently. A process keeps what it has compiled.
+    """
+    options = tuple(machine.FAST.get(devices[0].platform, {}).items())
+    return _compile_block(static, block, tuple(dict.fromkeys(devices)), options)
+
+
+@functools.lru_cache(32)
+def _compile_block(static: Static, block: int, devices: tuple[jax.Device, ...], options: tuple) -> Program:
+    platform = devices[0].platform
+    batched = batch_members(static, block, platform)
+    # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's lock, compiling does not.
+    with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
+        lowered = {device: lower_advance(batched, device) for device in devices}
+        compiled = {device: pool.submit(lowered[device].compile, dict(options)) for device in lowered}
+        start = batched.start.lower(*_on_device((batched.seeds, batched.settings), devices[0]))
+        ordered = build_body(static.model).ordered  # then evaluating takes longer than compiling
+        start = start.compile(dict(options) if ordered else machine.ONCE.get(platform))
+        return Program(start, {device: future.result() for device, future in compiled.items()}, batched.states, block)

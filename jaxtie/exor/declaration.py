@@ -1,0 +1,145 @@
+"""What an experiment on EXor is: process, model, arms, sweep. Every default is the paper's main one. Imports no jax."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from jaxtie.experiment import Arm, Declaration, Optimiser, UserError, check, check_positive_integers, check_seed
+from jaxtie.models.sizes import Body, Transformer
+
+DATA_STREAMS = ("per-seed", "shared")
+SWEPT = ("learning_rate", "eta_min", "weight_decay", "eps", "p_X", "p_A")  # what can be a member's own
+
+
+def _check_distribution(name: str, values: tuple[float, ...]) -> None:
+    check(
+        len(values) == 2 and all(math.isfinite(p) and 0 <= p <= 1 for p in values) and math.isclose(sum(values), 1.0),
+        f"{name} = {values}: expected two probabilities in [0, 1] that sum to 1, for example 0.1,0.9",
+    )
+
+
+@dataclass(frozen=True)
+class Process:
+    """EXor: strings of bits with their parity, each bit spelled by one of two symbols (paper, section 5).
+
+    Attributes:
+      zeros: p(X), p(Y): how a zero is spelled.
+      ones: p(A), p(B): how a one is spelled.
+      length: bits in a string; a sequence is one token longer, the parity label.
+      all_strings: include the string of ones, which the published code leaves out.
+      data_seed: of the split, and of the random stream that samples are drawn from.
+    """
+
+    zeros: tuple[float, float] = (0.1, 0.9)
+    ones: tuple[float, float] = (0.5, 0.5)
+    length: int = 7
+    all_strings: bool = False
+    data_seed: int = 14
+
+    def __post_init__(self):
+        _check_distribution("zeros", self.zeros)
+        _check_distribution("ones", self.ones)
+        check_positive_integers(self, "length")
+        check(4 <= self.length <= 16, f"length = {self.length}: expected 4 to 16 bits (all strings are enumerated)")
+        check_seed(self.data_seed, "data_seed")
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The vocabulary in the order of the token ids."""
+        return ("X", "Y", "A", "B", "E", "D", "mask")
+
+    @property
+    def pairs(self) -> dict[str, tuple[float, float]]:
+        """The two pairs of exchangeable symbols with their probabilities."""
+        return {"X-Y": self.zeros, "A-B": self.ones}
+
+
+@dataclass(frozen=True)
+class Experiment(Declaration):
+    """A base configuration and the arms that are compared on it, all on the same seeds and the same data.
+
+    Attributes:
+      name: of the run folder.
+      claim: one sentence: what the experiment shows.
+      model: what is between the two tables, and how wide they are.
+      arms: what is compared: by name: "tied", "untied", "untied@STEP": tied up to that step, then untied; see `Arm`.
+      steps: updates, one full batch each.
+      seeds: one member each: its initial values and, with `data` "per-seed", its stream of samples.
+      record_every: steps between two records of loss, accuracy and distances.
+      eval_every: steps between two exact evaluations; a multiple of `record_every`.
+      data: "per-seed": a stream of samples per seed, shared by its arms; "shared": one stream for all.
+      sweep: values that take the place of a scalar setting, by its name (see `SWEPT`), pairs or a dictionary; every
+        combination of them is trained with every seed, in one program. p_X and p_A are the probabilities of X for a zero and
+        of A for a one.
+    """
+
+    kind: ClassVar[str] = "exor"
+    name: str = "transformer-small"
+    claim: str = "Tied, X and Y cannot be both alike (as inputs) and apart (as outputs); untied, they are."
+    process: Process = field(default_factory=Process)
+    model: Body = field(default_factory=Transformer)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    arms: tuple[Arm | str, ...] = ("tied", "untied")
+    steps: int = 150_000
+    seeds: tuple[int, ...] = tuple(range(64))
+    record_every: int = 100
+    eval_every: int = 1_000
+    data: str = "per-seed"
+    sweep: Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...] = ()
+
+    def __post_init__(self):
+        check(
+            isinstance(self.model, Body),
+            f"model = {self.model!r}: expected one of {', '.join(each.__name__ for each in Body.__args__)}",
+        )
+        self.check_names_and_members()
+        self.check_heads(self.model.width)
+        self.check_steps()
+        self._check_sweep()
+        check(self.data in DATA_STREAMS, f"data = {self.data!r}: expected one of {', '.join(DATA_STREAMS)}")
+
+    def _check_sweep(self) -> None:
+        pairs = self.sweep.items() if isinstance(self.sweep, Mapping) else self.sweep
+        try:
+            object.__setattr__(self, "sweep", tuple((name, tuple(values)) for name, values in pairs))
+        except (TypeError, ValueError):
+            raise UserError(f'sweep = {self.sweep!r}: expected names and values, such as {{"p_X": (0.1, 0.5)}}') from None
+        for name, values in self.sweep:
+            check(name in SWEPT, f"sweep of {name!r}: expected one of {', '.join(SWEPT)}")
+            check(bool(values), f"sweep of {name}: expected at least one value")
+            check(
+                all(isinstance(value, int | float) and math.isfinite(value) for value in values),
+                f"sweep of {name} = {values!r}: expected numbers",
+            )
+            check(len(set(values)) == len(values), f"sweep of {name}: each value may be named once")
+            if name.startswith("p_"):
+                check(all(0 <= p <= 1 for p in values), f"sweep of {name} = {values!r}: expected probabilities in [0, 1]")
+            else:
+                for value in values:
+                    dataclasses.replace(self.optimiser, **{name: value})  # it checks
+        names = [name for name, _ in self.sweep]
+        check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
+        sizes = math.prod(len(values) for _, values in self.sweep)
+        check(sizes * len(self.seeds) * len(self.arms) < 2**24, f"sweep: {sizes:,} settings times seeds are too many")
+
+    @property
+    def settings(self) -> list["Experiment"]:
+        """The experiment at every combination of the swept values, the last name's running fastest."""
+        names = [name for name, _ in self.sweep]
+        return [self._at(dict(zip(names, values))) for values in itertools.product(*(values for _, values in self.sweep))]
+
+    def _at(self, values: dict[str, float]) -> "Experiment":
+        zeros, ones = (
+            (values[name], 1 - values[name]) if name in values else pair
+            for name, pair in (("p_X", self.process.zeros), ("p_A", self.process.ones))
+        )
+        own = {name: value for name, value in values.items() if not name.startswith("p_")}
+        return dataclasses.replace(
+            self,
+            sweep=(),
+            process=dataclasses.replace(self.process, zeros=zeros, ones=ones),
+            optimiser=dataclasses.replace(self.optimiser, **own),
+        )

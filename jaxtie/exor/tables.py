@@ -1,0 +1,131 @@
+"""Results of EXor -> tables. Imports no jax."""
+
+import itertools
+
+import numpy as np
+import xarray as xr
+
+from jaxtie.exor.comparison import correlation_table, sweep_table, untying_table
+from jaxtie.exor.pairs import distance_rows, live_pairs, targets
+from jaxtie.experiment import names_of
+from jaxtie.results.statistics import somers_d
+from jaxtie.results.tables import Table, arms_of, interval, last_step, number, quantiles, swept, tables_of
+
+SOLVED = 0.05  # nat above the best reachable loss
+COURSE_TIMES = (1 / 15, 1 / 3, 2 / 3, 1)  # of the training
+
+
+def exor_tables(results: xr.Dataset) -> list[Table]:
+    """All tables of a run; of a sweep and of untying only if there is something to say."""
+    if swept(results):
+        return [table for table in (sweep_table(results), correlation_table(results)) if table.rows]
+    untying = [table for table in [untying_table(results)] if table.rows]
+    return [exor_final_table(results), course_table(results), *untying, equivalence_table(results), seed_table(results)]
+
+
+def exor_final_table(results: xr.Dataset) -> Table:
+    """Per arm mean and 95 % interval at the last evaluation, what is best reachable, and paired differences."""
+    step, arms = last_step(results), names_of(arms_of(results))
+    end = results.sel(eval_step=step, step=step)
+    rows = []
+
+    def add(label: str, best: str, values: xr.DataArray) -> None:
+        first = values.isel(arm=0)
+        paired = [interval((values.isel(arm=i) - first).values) for i in range(1, len(arms))]
+        rows.append((label, best, *[interval(values.sel(arm=arm).values) for arm in arms], *paired))
+
+    for split in ("train", "valid"):
+        for name in ("accuracy", "loss"):
+            best = float(results[f"best_{name}"].sel(split=split))
+            add(f"{split} {name}" + (", nat" if name == "loss" else ""), number(best), end[f"{split}_{name}"])
+    for label, values in distance_rows(results).items():
+        add(label, "", values.sel(step=step))
+    for pair in live_pairs(results):
+        first, second = pair.split("-")
+        theory = float(results["theory_log_odds"].sel(pair=pair))
+        add(f"ln p({second})/p({first}), nat", number(theory), end["log_odds"].sel(pair=pair))
+        add("its deviation over contexts", number(0.0), end["log_odds_deviation"].sel(pair=pair))
+    return Table(
+        f"{results.attrs['experiment']}: step {step:,}, mean over {results.sizes['seed']} seeds ± 95 % confidence interval",
+        ("", "reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
+        rows + _seed_counts(results, end),
+    )
+
+
+def _seed_counts(results: xr.Dataset, end: xr.Dataset) -> list[tuple[str, ...]]:
+    """Rows: of how many seeds an arm came close to the best reachable loss and, if any did, how many diverged."""
+    blanks = ("",) * (results.sizes["arm"] - 1)
+    solved = end["train_loss"] <= float(results["best_loss"].sel(split="train")) + SOLVED
+    counts = [f"{int(solved.sel(arm=arm).sum())} of {results.sizes['seed']}" for arm in results["arm"]]
+    rows = [(f"seeds within {SOLVED} nat of the best", "", *counts, *blanks)]
+    diverged = [str(int((results["diverged_at"].sel(arm=arm) >= 0).sum())) for arm in results["arm"]]
+    if any(count != "0" for count in diverged):
+        rows.append(("seeds that diverged", "0", *diverged, *blanks))
+    return rows
+
+
+def course_table(results: xr.Dataset) -> Table:
+    """Median and 5-95 % range over seeds at four times of the training."""
+    total = last_step(results)
+    steps = results["step"].values
+    times = sorted({int(steps[np.abs(steps - total * part).argmin()]) for part in COURSE_TIMES})
+    columns = {"training loss, nat": results["loss"], **distance_rows(results)}
+    rows = [
+        (arm, f"{time:,}", *[quantiles(column.sel(arm=arm, step=time).values) for column in columns.values()])
+        for arm in names_of(arms_of(results))
+        for time in times
+    ]
+    return Table("Over training: median over seeds [5 %, 95 %]", ("arm", "step", *columns), rows)
+
+
+def equivalence_table(results: xr.Dataset) -> Table:
+    """How far each pair is from being equivalent, beside its distance in every table at the end; then their agreement.
+
+    For the rank of the log ratio, two symbols that never share a context are further apart than any two that do.
+    """
+    measures = {
+        "semantic divergence": results["semantic_divergence"],
+        "conditional divergence": results["conditional_divergence"],
+        "log ratio, nat": results["conditional_log_ratio"],
+    }
+    pairs = list(itertools.combinations(targets(results), 2))
+    firsts, seconds = (xr.DataArray(list(each), dims="couple") for each in zip(*pairs))
+    end = results.sel(step=last_step(results)).sel(symbol=firsts, symbol2=seconds)
+    distances = {
+        label: end[f"{table}_distance"].sel(arm=arm.name).transpose("seed", "couple").values.astype(np.float64)
+        for arm in arms_of(results)
+        for label, table in tables_of(arm).items()
+    }
+    divergences = {name: matrix.sel(symbol=firsts, symbol2=seconds).values for name, matrix in measures.items()}
+    rows = [
+        (
+            f"{first}-{second}",
+            *[number(divergence[i]) for divergence in divergences.values()],
+            *[interval(distance[:, i]) for distance in distances.values()],
+        )
+        for i, (first, second) in enumerate(pairs)
+    ]
+    divergences["log ratio, nat"] = np.nan_to_num(divergences["log ratio, nat"], nan=np.inf)  # never in one context
+    for name, divergence in divergences.items():
+        agreement = [interval(somers_d(divergence, distance)) for distance in distances.values()]
+        rows.append((f"rank agreement with {name.removesuffix(', nat')}", "", "", "", *agreement))
+    return Table(
+        f"Equivalences of the process, and distances at step {last_step(results):,}", ("pair", *measures, *distances), rows
+    )
+
+
+def seed_table(results: xr.Dataset) -> Table:
+    """Every seed: final exact training loss, and how far its log-odds are from the process's."""
+    step = last_step(results)
+    end = results.sel(eval_step=step)
+    header, columns = ["seed"], []
+    for arm in names_of(arms_of(results)):
+        header.append(f"{arm}: training loss, nat")
+        columns.append(end["train_loss"].sel(arm=arm).values)
+        for pair in live_pairs(results):
+            first, second = pair.split("-")
+            theory = float(results["theory_log_odds"].sel(pair=pair))
+            header.append(f"{arm}: ln p({second})/p({first}) − {number(theory)}")
+            columns.append(end["log_odds"].sel(arm=arm, pair=pair).values - theory)
+    rows = [(str(seed), *[number(column[i]) for column in columns]) for i, seed in enumerate(results["seed"].values)]
+    return Table(f"Per seed at step {step:,}", tuple(header), rows, long=True)

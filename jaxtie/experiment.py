@@ -1,0 +1,362 @@
+"""What all declarations share: arms and their heads, the optimiser, numbers of members, checks. Imports no jax.
+
+A value that cannot be meant raises `UserError`, whose message is one line: the value, what was expected.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, TypeVar
+
+from jaxtie.formulas import FORMULAS, Size
+
+SEEDS = 2**32  # there are so many
+Number = TypeVar("Number")  # an integer, or an array of them
+
+
+class UserError(ValueError):
+    """What a user can get wrong: one line that names the value, what was expected and what to do."""
+
+
+class Missing(UserError):
+    """An experiment cannot run for want of something that was not given, such as a text."""
+
+
+def check(holds: bool, message: str) -> None:
+    """Raise UserError with the message unless it holds."""
+    if not holds:
+        raise UserError(message)
+
+
+def check_positive_integers(owner: object, *names: str) -> None:
+    """Raise UserError unless these attributes are integers above 0."""
+    for name in names:
+        value = getattr(owner, name)
+        check(
+            isinstance(value, int) and not isinstance(value, bool) and value > 0,
+            f"{name} = {value!r}: expected a positive integer",
+        )
+
+
+def check_range(owner: object, name: str, low: float, high: float = math.inf, *, include_low: bool = True) -> None:
+    """Raise UserError unless an attribute is a number from `low` to below `high`."""
+    value = getattr(owner, name)
+    inside = isinstance(value, int | float) and math.isfinite(value) and low <= value < high
+    expected = f"at least {low}" if include_low else f"above {low}"
+    expected += "" if high == math.inf else f" and below {high}"
+    check(inside and (include_low or value > low), f"{name} = {value!r}: expected a number {expected}")
+
+
+def check_seed(seed: int, named: str | None = None) -> None:
+    """Raise UserError unless it is the number of a stream of random numbers; `named`: how it is called."""
+    shown = f"seed {seed!r}" if named is None else f"{named} = {seed!r}"
+    check(isinstance(seed, int) and 0 <= seed < SEEDS, f"{shown}: expected an integer in 0...{SEEDS - 1}")
+
+
+def check_size(named: str, value: Size) -> None:
+    """Raise UserError unless it is a number above 0 or a formula, see `jaxtie.formulas`."""
+    number = isinstance(value, int | float) and math.isfinite(value) and value > 0
+    check(number or value in FORMULAS, f"{named} = {value!r}: expected a number above 0 or one of {', '.join(FORMULAS)}")
+
+
+@dataclass(frozen=True)
+class Head:
+    """How a model's vocabulary end differs from the plain one: what `jaxtie.models.embedding.Embedding` takes.
+
+    Attributes:
+      bias: learn an output bias.
+      transform: what the hidden state goes through before it meets the output table, a name of `TRANSFORMS`.
+      groups: of the channel shuffle.
+      deviation: of the tables at the start; None: the experiment's.
+      input_scale, logit_scale: what the rows of the input table, and the logits, are multiplied by.
+      input_gradient, output_gradient: what the gradient of a table is multiplied by in that role.
+      soft_cap: logits stay within ± this.
+    """
+
+    bias: bool = False
+    transform: Literal["half-swap", "shuffle", "projection", "bert-head"] | None = None
+    groups: int = 2
+    deviation: Size | None = None
+    input_scale: Size | None = None
+    logit_scale: Size | None = None
+    input_gradient: float = 1.0
+    output_gradient: float = 1.0
+    soft_cap: float | None = None
+
+    @property
+    def divisor(self) -> int:
+        """What widths must be a multiple of."""
+        return {"half-swap": 2, "shuffle": self.groups}.get(self.transform, 1)
+
+
+TRANSFORMS = ("half-swap", "shuffle", "projection", "bert-head")
+SPELLED = dict(zip(("root-D", "1-by-root-D", "log-n-by-D"), FORMULAS, strict=True))  # an arm's name can be a file's
+NUMBERED = {  # options of a head with a value: the least, and whether a formula can stand there
+    "deviation": (0.0, True),
+    "input-scale": (0.0, True),
+    "logit-scale": (0.0, True),
+    "input-gradient": (0.0, False),
+    "output-gradient": (0.0, False),
+    "soft-cap": (0.0, False),
+}
+HEAD_OPTIONS = f"bias, {', '.join(TRANSFORMS)}, shuffle=GROUPS, {', '.join(f'{name}=X' for name in NUMBERED)}"
+EXPECTED = (
+    "expected tied, untied or untied@STEP, comma-separated; a head's options stand before the @, as in untied+bias@STEP"
+)
+
+
+def _parse_head(options: Sequence[str], arm: str) -> Head:
+    """The head of an arm's options."""
+    found: dict[str, Any] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        new: dict[str, Any] = {}
+        if option == "bias":
+            new["bias"] = True
+        elif option in TRANSFORMS:
+            new["transform"] = name
+        elif name == "shuffle" and value.isascii() and value.isdigit() and 0 < int(value[:9]) < 2**16:
+            new |= {"transform": name, "groups": int(value)}
+        elif name in NUMBERED and equals:
+            new[name.replace("-", "_")] = _parse_value(name, value, arm)
+        check(bool(new), f"arm {arm!r}: +{option} is no option of a head; expected {HEAD_OPTIONS}")
+        check(not new.keys() & found.keys(), f"arm {arm!r}: +{option} is the second word on the same; give one of them")
+        found |= new
+    return Head(**found)
+
+
+def _parse_value(name: str, text: str, arm: str) -> Size:
+    low, formula = NUMBERED[name]
+    if formula and text in SPELLED:
+        return SPELLED[text]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    zero_is_meant = name.endswith("gradient")
+    expected = "a number of at least 0" if zero_is_meant else "a number above 0"
+    expected += f" or one of {', '.join(SPELLED)}" if formula else ""
+    fits = math.isfinite(value) and (value > low or (zero_is_meant and value == low))
+    check(fits, f"arm {arm!r}: {name} is {text!r}; expected {expected}")
+    return value
+
+
+@dataclass(frozen=True, repr=False)
+class Arm:
+    """One of the things that an experiment compares, all else equal.
+
+    Attributes:
+      name: as it is declared and shown: `tied`, `untied`, `untied@STEP`, each with `+OPTION`s for its head before the @.
+      tied: whether there is one table at the start.
+      untie_at: the step from which on there are two, if there is one.
+      head: what else its vocabulary end has.
+    """
+
+    name: str
+    tied: bool
+    untie_at: int | None = None
+    head: Head = Head()
+
+    @classmethod
+    def parse(cls, name: "str | Arm") -> "Arm":
+        """The arm of a name, or itself.
+
+        Raises:
+          UserError: where it is none.
+        """
+        if isinstance(name, Arm):
+            return name
+        check(isinstance(name, str), f"arm {name!r}: {EXPECTED}")
+        whole, at, step = name.partition("@")
+        start, *options = whole.split("+")
+        check(start in ("tied", "untied"), f"arm {name!r}: {EXPECTED}")
+        number = int(step) if step.isascii() and step.isdigit() and len(step) <= 10 else 0
+        check(not at or (start == "untied" and number > 0), f"arm {name!r}: {EXPECTED}")
+        return cls(name, start == "tied" or bool(at), number if at else None, _parse_head(options, name))
+
+    @property
+    def untied_from(self) -> int | None:
+        """The step from which it has two tables; None if never."""
+        return self.untie_at if self.tied else 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its head has no options."""
+        return self.head == Head()
+
+    def at(self, step: int) -> "Arm":
+        """The same, untied at another step."""
+        return Arm.parse(f"{self.name.partition('@')[0]}@{step}")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Arm({self.name!r})"
+
+
+def names_of(arms: Iterable[Arm]) -> list[str]:
+    """Names of arms, in their order."""
+    return [arm.name for arm in arms]
+
+
+def number_of(setting: Number, seed: Number) -> Number:
+    """The number of a member: of a setting's place in the sweep and of a seed, integers or arrays of them."""
+    return setting * SEEDS + seed
+
+
+def setting_and_seed(number: Number) -> tuple[Number, Number]:
+    """What `number_of` was given."""
+    return number // SEEDS, number % SEEDS
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """AdamW on every parameter, under a cosine between two learning rates that never stops.
+
+    Attributes:
+      learning_rate: at step 0 and every 2·`half_period` steps.
+      eta_min: the least learning rate, at odd multiples of `half_period`.
+      half_period: steps from the one to the other (PyTorch: T_max).
+      weight_decay: decoupled, times the current learning rate.
+      b1, b2, eps: Adam's.
+    """
+
+    learning_rate: float = 5e-4
+    eta_min: float = 1e-5
+    half_period: int = 10_000
+    weight_decay: float = 0.1
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-12
+
+    def __post_init__(self):
+        check_range(self, "learning_rate", 0, include_low=False)
+        check_range(self, "eta_min", 0)
+        check_positive_integers(self, "half_period")
+        check_range(self, "weight_decay", 0)
+        check_range(self, "b1", 0, 1)
+        check_range(self, "b2", 0, 1)
+        check_range(self, "eps", 0)
+
+
+class Declaration:
+    """What experiments of every kind have in common. It has no fields of its own.
+
+    Attributes:
+      kind: name of the kind, see `jaxtie.kinds`.
+      name: of the run folder.
+      claim: one sentence: what the experiment shows.
+      arms: what is compared, on the same seeds and the same data; declared by name.
+      seeds: of the members.
+      steps, record_every, eval_every: updates; how many from a record, and from an evaluation, to the next.
+      sweep: name of a setting -> its values; a member is a seed at one setting.
+    """
+
+    kind: ClassVar[str]
+    name: str
+    claim: str
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    record_every: int
+    eval_every: int
+    sweep: tuple[tuple[str, tuple[float, ...]], ...] = ()
+
+    def check_names_and_members(self) -> None:
+        """Check `name`, `arms` and `seeds`; arms that are given by name become `Arm`s, seeds a tuple."""
+        check(
+            bool(self.name) and not set(self.name) & set("/\\\0"),
+            f"name = {self.name!r}: expected a name that can be a folder's",
+        )
+        check(bool(self.arms) and not isinstance(self.arms, str), "arms: expected at least one of tied, untied, untied@STEP")
+        object.__setattr__(self, "arms", tuple(map(Arm.parse, self.arms)))
+        same = {(arm.tied, arm.untie_at, arm.head) for arm in self.arms}
+        check(len(same) == len(self.arms), f"arms = {','.join(names_of(self.arms))}: each may be named once")
+        numbers = isinstance(self.seeds, Iterable) and not isinstance(self.seeds, str)
+        check(numbers, f"seeds = {self.seeds!r}: expected them all, such as (1, 5, 9) or range(4)")
+        object.__setattr__(self, "seeds", tuple(self.seeds))
+        object.__setattr__(self, "seeds", tuple(self.seeds))  # a range is a good way to say it
+        check(bool(self.seeds), "seeds: expected at least one")
+        for seed in self.seeds:
+            check_seed(seed)
+        check(len(set(self.seeds)) == len(self.seeds), "seeds: each may be named once")
+
+    def check_heads(self, *widths: int) -> None:
+        """Check that models of these widths can have the heads of all arms."""
+        for arm in self.arms:
+            for width in widths:
+                divisor = arm.head.divisor
+                check(width % divisor == 0, f"arm {arm}: width = {width}: expected a multiple of {divisor}")
+
+    def check_steps(self) -> None:
+        """Check the steps, of untying too."""
+        check_positive_integers(self, "steps", "record_every", "eval_every")
+        for arm in self.arms:
+            at = arm.untie_at
+            check(
+                at is None or (at < self.steps and at % self.record_every == 0),
+                f"arm {arm}: expected a multiple of record_every = {self.record_every} below steps = {self.steps}",
+            )
+        check(
+            self.steps % self.record_every == 0,
+            f"steps = {self.steps}: expected a multiple of record_every = {self.record_every}",
+        )
+        check(
+            self.eval_every % self.record_every == 0,
+            f"eval_every = {self.eval_every}: expected a multiple of record_every = {self.record_every}",
+        )
+        check(self.steps < 2**31, f"steps = {self.steps}: expected fewer than 2147483648")
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The numbers of an arm's members, see `number_of`."""
+        settings = math.prod(len(values) for _, values in self.sweep)
+        return tuple(number_of(setting, seed) for setting in range(settings) for seed in self.seeds)
+
+    @property
+    def record_steps(self) -> range:
+        """Numbers of updates made at the records: 0, R, 2R, ..., T."""
+        return range(0, self.steps + 1, self.record_every)
+
+    @property
+    def eval_steps(self) -> tuple[int, ...]:
+        """Numbers of updates made at the evaluations: 0, E, 2E, ... and T."""
+        return (*range(0, self.steps, self.eval_every), self.steps)
+
+    def scaled(self, factor: float) -> Self:
+        """The same over `factor` times as many steps, of untying too, to the nearest record and at least one.
+
+        The schedule of the learning rate stays what it is: a shorter run is the beginning of the longer one, up to where
+        its arms untie.
+
+        Raises:
+          UserError: where so few steps are left that two arms become one, or one unties at the end.
+        """
+
+        def scale(steps: int) -> int:
+            return self.record_every * max(1, round(min(steps * factor / self.record_every, 2**31)))
+
+        arms = tuple(arm if arm.untie_at is None else arm.at(scale(arm.untie_at)) for arm in self.arms)
+        try:
+            return dataclasses.replace(self, steps=scale(self.steps), arms=arms)
+        except UserError as error:
+            raise UserError(f"{self.name} at scale {factor:g}: {error}; choose another --scale") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Nested plain values, as `config.json` holds them."""
+        fields = dataclasses.asdict(self)
+        return {"kind": self.kind, **fields, "arms": names_of(self.arms)}
+
+
+def differing_fields(new: dict, old: dict, prefix: str = "") -> list[str]:
+    """Dotted names of the fields in which two nested configurations differ."""
+    names = []
+    for name in sorted(new.keys() | old.keys()):
+        a, b = new.get(name), old.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            names += differing_fields(a, b, f"{prefix}{name}.")
+        elif a != b:
+            names.append(prefix + name)
+    return names

@@ -1,0 +1,111 @@
+"""How options of the command lines are read: a function for each sort of value. Imports no jax."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from jaxtie.experiment import Arm
+
+AS_DECLARED = "as in the experiment"
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`64`: seeds 0...63; `42-46`: a range; `17-17`: one seed; `1,5,9`: a list."""
+    expected = ValueError(f"{text!r}: expected a number of seeds (64), a range (42-46) or a list (1,5,9)")
+    try:
+        if "," in text:
+            seeds = tuple(_natural(part) for part in text.split(","))
+        elif "-" in text:
+            first, last = map(_natural, text.split("-"))
+            seeds = tuple(range(first, last + 1))
+        else:
+            seeds = tuple(range(_natural(text)))
+    except ValueError:
+        raise expected from None
+    if not seeds:
+        raise expected
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"{text!r}: expected each seed once")
+    return seeds
+
+
+def _natural(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 10:
+        raise ValueError
+    return int(text)
+
+
+def parse_positive(text: str) -> int:
+    """An integer above 0."""
+    try:
+        if (number := _natural(text)) > 0:
+            return number
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r}: expected a positive integer")
+
+
+def parse_from_0(text: str) -> int:
+    """An integer of at least 0."""
+    try:
+        return _natural(text)
+    except ValueError:
+        raise ValueError(f"{text!r}: expected an integer of at least 0") from None
+
+
+def parse_above_0(text: str, expected: str) -> float:
+    """A number above 0."""
+    try:
+        if math.isfinite(number := float(text)) and number > 0:
+            return number
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r}: expected {expected}")
+
+
+def parse_arms(text: str) -> tuple[Arm, ...]:
+    """Arms, separated by commas."""
+    return tuple(map(Arm.parse, text.split(",")))
+
+
+def parse_path(text: str) -> Path:
+    """A file or a folder."""
+    if not text:
+        raise ValueError("'': expected a file or a folder")
+    return Path(text)
+
+
+def parse_address(text: str) -> str:
+    """HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    if host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16:
+        return text
+    raise ValueError(f"{text!r}: expected HOST:PORT, such as 10.0.0.1:4000")
+
+
+def option(metavar: str, parse: Callable[[str], Any], default: str = AS_DECLARED) -> Any:
+    """How tyro reads one option: `default` is what the help shows for an option that was not given."""
+
+    def shown(value: Any) -> list[str]:
+        return default.split() if value is None else [str(value)]
+
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda texts: parse(texts[0]),
+        is_instance=lambda value: True,
+        str_from_instance=shown,
+    )
+
+
+def parse_seconds(text: str) -> float:
+    """A number of seconds."""
+    return parse_above_0(text, "a number of seconds above 0")
+
+
+def parse_factor(text: str) -> float:
+    """What steps are multiplied by."""
+    return parse_above_0(text, "a number above 0, such as 0.1")

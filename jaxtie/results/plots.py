@@ -1,0 +1,135 @@
+"""What all figures share: colours, proportions, curves, panels, files. Imports no jax.
+
+Figures are made without pyplot, so that in a notebook nobody's backend or open figures change.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from jaxtie.results.statistics import mean_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLOURS = ("#d1495b", "#00798c", "#edae49", "#66588f", "#3d3d3d", "#8ac926", "#4cc9f0")
+FAILS, HOLDS = "#b5179e", "#2a9d5c"  # pairs for which the distributional hypothesis fails, holds
+STYLE = {
+    "figure.dpi": 110,
+    "savefig.dpi": 110,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "pdf.fonttype": 42,
+}
+PANEL_SIZE, PANEL_SIZE_IN_GRID = (5.2, 3.6), (4.4, 3.3)  # inches
+GRID_COLUMNS = 3
+
+
+class Picture(NamedTuple):
+    """A figure that can be drawn.
+
+    Attributes:
+      caption: what it shows, in words, for a page and for those who do not see it.
+      draw: makes the figure, under `STYLE`.
+      main: whether a page shows it first; the others repeat what a main one shows.
+    """
+
+    caption: str
+    draw: Callable[[], Figure]
+    main: bool = True
+
+
+class Panel(NamedTuple):
+    """One diagram, and its caption; `draw` fills the axes that it is given."""
+
+    caption: str
+    draw: Callable[[Axes], None]
+
+
+def coloured(names: Iterable[object]) -> Iterator[tuple[str, str]]:
+    """A colour for each arm, or whatever is named, and its name; if there are more than colours, some share one."""
+    return zip(itertools.cycle(COLOURS), map(str, names))
+
+
+def subplots(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Figure, np.ndarray]:
+    """A figure of a size in inches, and its axes (rows, columns); `options`: of `Figure.subplots`."""
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def curve(axes: Axes, values: xr.DataArray, colour: str, label: str, over: str = "seed") -> None:
+    """Mean over seeds, or pairs, with its 95 % confidence band, over the steps that were reached."""
+    (along,) = (name for name in values.dims if name != over)
+    steps, data = values[along].values, values.transpose(over, along).values.astype(np.float64)
+    reached = np.isfinite(data).any(axis=0)
+    mean, half = mean_interval(data[:, reached])
+    axes.plot(steps[reached], mean, color=colour, label=label)
+    axes.fill_between(steps[reached], mean - half, mean + half, color=colour, alpha=0.25, linewidth=0)
+
+
+def finish(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend: Any) -> None:
+    """Titles, and an axis of steps."""
+    axes.set(title=title, xlabel="step", ylabel=ylabel, xlim=(0, steps[-1]))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.legend(**legend)
+
+
+def panelled(panels: Mapping[str, Panel], title: str, overview_caption: str) -> dict[str, Picture]:
+    """An overview of all panels under one title, and each panel as a picture of its own; by file names."""
+    overview = Picture(overview_caption, partial(_draw_grid, list(panels.values()), title))
+    alone = {name: Picture(panel.caption, partial(_draw_alone, panel), main=False) for name, panel in panels.items()}
+    return {"overview": overview, **alone}
+
+
+def _draw_alone(panel: Panel) -> Figure:
+    figure, grid = subplots(1, 1, PANEL_SIZE)
+    panel.draw(grid[0, 0])
+    return figure
+
+
+def _draw_grid(panels: list[Panel], title: str) -> Figure:
+    rows = -(-len(panels) // GRID_COLUMNS)
+    width, height = PANEL_SIZE_IN_GRID
+    figure, grid = subplots(rows, GRID_COLUMNS, (width * GRID_COLUMNS, height * rows))
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        panel.draw(axes)
+    figure.suptitle(title, parse_math=False)
+    return figure
+
+
+def draw_all(pictures: Mapping[str, Picture], folder: Path) -> list[Path]:
+    """Write every picture as PNG and PDF; returns the PNG files."""
+    with matplotlib.rc_context(STYLE):
+        return [save(picture.draw(), folder, name) for name, picture in pictures.items()]
+
+
+def save(figure: Figure, folder: Path, name: str) -> Path:
+    """Write a figure as PNG and PDF; returns the PNG's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / f"{name}.pdf")
+    figure.savefig(folder / f"{name}.png")
+    return folder / f"{name}.png"
+
+
+def write_frames(frames: "Mapping[str, pd.DataFrame]", folder: Path) -> list[Path]:
+    """Write tidy tables as CSV, one row an observation, the index first; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in frames.items():
+        frame.to_csv(folder / f"{name}.csv")
+    return [folder / f"{name}.csv" for name in frames]

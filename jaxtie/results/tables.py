@@ -1,0 +1,98 @@
+"""What tables of results share: numbers as text, what is in a dataset, the text of a summary. Imports no jax."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import xarray as xr
+
+from jaxtie.experiment import Arm
+from jaxtie.results.statistics import mean_interval
+
+PLACES = 3
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table of strings.
+
+    Attributes:
+      title: stands above it.
+      header, rows: the first column names the row.
+      note: stands below it and tells how to read it.
+      long: too long for the terminal, which does not show it.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str = ""
+    long: bool = False
+
+    def markdown(self) -> str:
+        """The table in Markdown, a blank line after it."""
+        lines = [f"| {' | '.join(row)} |" for row in (self.header, ("---",) * len(self.header), *self.rows)]
+        return "\n".join([f"**{self.title}**", "", *lines, "", *([self.note, ""] if self.note else [])])
+
+
+def number(value: float) -> str:
+    """A number in a table; a dash where there is none."""
+    return "–" if not np.isfinite(value) else f"{value:.{PLACES}f}"
+
+
+def interval(values: np.ndarray) -> str:
+    """Mean and half its 95 % confidence interval, of values over seeds."""
+    mean, half = mean_interval(np.asarray(values, np.float64))
+    return number(mean) + (f" ± {number(half)}" if np.isfinite(half) else "")
+
+
+def quantiles(values: np.ndarray) -> str:
+    """Median and 5 to 95 % range."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return "–"
+    low, middle, high = np.quantile(np.asarray(values, np.float64), [0.05, 0.5, 0.95])
+    return f"{number(middle)} [{number(low)}, {number(high)}]"
+
+
+def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
+    """The last step at which every member has a value of the variable `reached`; 0 if there is none.
+
+    A member that diverged holds up no other: it counts as having come to the end.
+    """
+    values = results[reached].where(results["diverged_at"] < 0, 0)
+    (steps,) = (name for name in values.dims if str(name).endswith("step"))
+    complete = np.isfinite(values).all([name for name in values.dims if name != steps])
+    return int(results[steps][complete].max()) if complete.any() else 0
+
+
+def swept(results: xr.Dataset) -> tuple[str, ...]:
+    """Names of the settings that were swept: the results' dimensions between arm and seed."""
+    return tuple(map(str, results["diverged_at"].dims[1:-1]))
+
+
+def settings(results: xr.Dataset, names: Sequence[str]) -> Iterator[tuple[dict[str, float], xr.Dataset]]:
+    """The results at every combination of the values of some swept settings."""
+    for values in itertools.product(*(results[name].values.tolist() for name in names)):
+        at = dict(zip(names, values))
+        yield at, results.sel(at)
+
+
+def arms_of(results: xr.Dataset) -> list[Arm]:
+    """The arms that were compared, in their order."""
+    return [Arm.parse(str(name)) for name in results["arm"].values]
+
+
+def tables_of(arm: Arm) -> dict[str, Literal["input", "output"]]:
+    """Label -> which: an arm's tables; one if its output embedding is its input embedding throughout."""
+    if arm.untied_from is None:
+        return {arm.name: "input"}
+    return {f"{arm} input": "input", f"{arm} output": "output"}
+
+
+def summary_markdown(results: xr.Dataset, tables: Sequence[Table]) -> str:
+    """The text of `summary.md`: what was asked, how, and these tables."""
+    head = [f"# {results.attrs['experiment']}", "", results.attrs["claim"], "", f"`{results.attrs['command']}`", ""]
+    return "\n".join([*head, *(table.markdown() for table in tables)])

@@ -1,0 +1,92 @@
+"""Claims and what measurements make of them: one rule. Imports no jax.
+
+A claim says where some quantities lie: it holds if every interval is wholly there, fails if one is wholly elsewhere, else it
+is undecided. All intervals of a claim are right together with 95 % (Bonferroni): of many, one would be elsewhere by chance.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from jaxtie.results.statistics import mean_interval
+from jaxtie.results.tables import Table
+
+RULE = (
+    "A claim holds if every interval lies wholly where it says, fails if one lies wholly elsewhere, else is undecided; all "
+    "intervals of a claim are right together with 95 % (Bonferroni, Student's t over {over})."
+)
+
+
+class Comparison(NamedTuple):
+    """Two models, or one and a number: what is compared, the interval's ends and middle; logarithms, if it is a factor."""
+
+    label: str
+    low: float
+    middle: float
+    high: float
+    is_factor: bool = False
+
+    def __str__(self) -> str:
+        low, middle, high = map(self._shown, (self.low, self.middle, self.high))
+        return f"{self.label} {middle} [{low}, {high}]"
+
+    def _shown(self, value: float) -> str:
+        if math.isnan(value):
+            return "–"
+        return f"{math.exp(value):.2f}" if self.is_factor else f"{value:+.3f}"
+
+
+def compare(label: str, values: np.ndarray, count: int = 1) -> Comparison:
+    """Mean of independent values with the interval of one of `count` comparisons.
+
+    Its ends are NaN, so nothing follows from it, where there is a single value or one is missing: a seed that diverged.
+    """
+    mean, half = mean_interval(np.asarray(values, np.float64), error=0.05 / count)
+    half = half if np.isfinite(values).all() else math.nan
+    return Comparison(label, float(mean - half), float(mean), float(mean + half))
+
+
+class Judgement(NamedTuple):
+    """What becomes of a claim, and the comparison that did it, or that came nearest to undo it."""
+
+    verdict: Literal["holds", "fails", "undecided"]
+    decisive: Comparison
+
+
+def judge(compared: Sequence[Comparison], low: float, high: float) -> Judgement:
+    """The rule: do all the intervals lie within (low, high)?"""
+
+    def room(each: Comparison) -> float:
+        """How far an interval is from the nearer bound; below 0: how far it is beyond; -infinity where it has no ends."""
+        above = math.inf if low == -math.inf else each.low - low  # where all is allowed, intervals may be open
+        below = math.inf if high == math.inf else high - each.high
+        return float(np.nan_to_num(np.minimum(above, below), nan=-math.inf, posinf=math.inf))
+
+    outside = [each for each in compared if each.high <= low or each.low >= high]
+    inside = [each for each in compared if room(each) > 0]
+    verdict = "fails" if outside else "holds" if len(inside) == len(compared) else "undecided"
+    return Judgement(verdict, min(outside or compared, key=room))
+
+
+def verdict_table(judgements: Mapping[str, Mapping[str, Judgement]], over: str) -> Table:
+    """Claim -> where it is looked at ("" if in one place) -> judgement, as a table; `over`: what the intervals are over."""
+    rows = [(claim, _verdict(at), _decisive(at)) for claim, at in judgements.items()]
+    header = ("claim", "verdict", "decisive or closest")
+    return Table("Verdicts", header, rows, RULE.format(over=over))
+
+
+def _verdict(at: Mapping[str, Judgement]) -> str:
+    """One word, or what is said where: "holds at 50%; fails at 90%"."""
+    places: dict[str, list[str]] = {}
+    for place, judgement in at.items():
+        places.setdefault(judgement.verdict, []).append(place)
+    if len(places) == 1:
+        return next(iter(places))
+    return "; ".join(f"{verdict} at {', '.join(where)}" for verdict, where in places.items())
+
+
+def _decisive(at: Mapping[str, Judgement]) -> str:
+    """The comparisons that decided, each after its place."""
+    return "; ".join(f"{place}{': ' * bool(place)}{each.decisive}" for place, each in at.items())

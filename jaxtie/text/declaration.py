@@ -1,0 +1,123 @@
+"""What an experiment on natural text is: a corpus, a model, arms. Imports no jax."""
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtie.experiment import Arm, Declaration, Optimiser, check, check_positive_integers, check_seed, check_size
+from jaxtie.formulas import Size
+from jaxtie.models.sizes import Transformer
+
+TASKS = ("masked", "causal")
+PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
+PUBLISHED_OPTIMISER = Optimiser(learning_rate=1e-4, weight_decay=0.01)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where natural text comes from, and the vocabulary that it is written in; without a text, the command line names it.
+
+    Attributes:
+      paths: text files, and folders that are searched for `*.txt`; or else
+      tfds: NAME[/CONFIG][:VERSION] of a TFDS data set, all of its splits together.
+      field: the feature of that data set that holds the text.
+      vocab: a BERT `vocab.txt` or a `tokenizer.json`; without it WordPiece is trained on the training split.
+      vocab_size: entries of the trained vocabulary, at most.
+      split_seed: of the split into training, validation and test.
+    """
+
+    paths: tuple[str, ...] = ()
+    tfds: str | None = None
+    field: str = "text"
+    vocab: str | None = None
+    vocab_size: int = 8192
+    split_seed: int = 42
+
+    def __post_init__(self):
+        check(not (self.paths and self.tfds), "text: expected either files and folders or the name of a TFDS data set")
+        check(
+            not self.tfds or bool(re.fullmatch(r"(\w+:)?\w+(/[^\s:]+)?(:[\w.*]+)?", self.tfds)),
+            f"--tfds {self.tfds}: expected NAME[/CONFIG][:VERSION], such as lm1b or wiki40b/en",
+        )
+        check(bool(self.field), f"field = {self.field!r}: expected the name of a feature, such as text")
+        check_positive_integers(self, "vocab_size")
+        check(100 <= self.vocab_size <= 2**20, f"vocab_size = {self.vocab_size}: expected 100 to {2**20} (published: 30522)")
+        check_seed(self.split_seed, "split_seed")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a text to be read."""
+        return bool(self.paths or self.tfds)
+
+
+@dataclass(frozen=True)
+class TextExperiment(Declaration):
+    """A language model of text, tied and untied: the paper's second experiment, or the next token.
+
+    Attributes:
+      name, claim, arms, seeds, record_every: as `Experiment` has them; each seed has its own order of the rows and its own
+        swaps and masks, shared by its arms.
+      task: "masked": BERT's masks; "causal": each token from those before it.
+      corpus: the text, or what is known of it before the command line names one.
+      model: sizes. Masked: PyTorch's encoder, without positions. Causal: pre-norm, with rotary positions.
+      deviation: of the tables at the start; a number or a formula, see `jaxtie.formulas`.
+      steps: updates, a batch each.
+      eval_every: steps between two evaluations on the validation split, of distances and nearest neighbours too.
+      eval_batches: of the validation split, at most; a fixed random choice of them where there are more.
+      batch: rows of a batch.
+      length: tokens of a row at most, [CLS] and [SEP] included; of a causal model all rows are as long.
+      buckets: lengths that shorter rows of a masked model are padded to.
+      words: how many of the most frequent words are looked at.
+      duplicates: whether each of these words has a second id that half of its occurrences get, drawn afresh at each step.
+      data_seed: of the order of the rows, of swaps and masks, and of the random pairs of words.
+    """
+
+    kind: ClassVar[str] = "text"
+    name: str = "text-mlm"
+    claim: str = "A word and its duplicate draw together in every table; other pairs of words do not."
+    task: str = "masked"
+    corpus: Corpus = Corpus()
+    model: Transformer = PUBLISHED_MODEL
+    deviation: Size = 0.3
+    optimiser: Optimiser = PUBLISHED_OPTIMISER
+    arms: tuple[Arm | str, ...] = ("tied", "untied")
+    steps: int = 10_000
+    seeds: tuple[int, ...] = (42,)
+    record_every: int = 100
+    eval_every: int = 500
+    eval_batches: int = 100
+    batch: int = 128
+    length: int = 128
+    buckets: tuple[int, ...] = (16, 32, 64, 128)
+    words: int = 100
+    duplicates: bool = True
+    data_seed: int = 42
+
+    def __post_init__(self):
+        self.check_names_and_members()
+        self.check_steps()
+        check(self.task in TASKS, f"task = {self.task!r}: expected one of {', '.join(TASKS)}")
+        check(isinstance(self.corpus, Corpus), f"corpus = {self.corpus!r}: expected a Corpus")
+        check(
+            isinstance(self.model, Transformer) and not self.model.independent_layers,
+            f"model = {self.model!r}: expected a Transformer; independent_layers is no choice of text",
+        )
+        self.check_heads(self.model.width)
+        check(
+            self.task == "masked" or self.model.width // self.model.heads % 2 == 0,
+            f"heads = {self.model.heads}: expected width / heads to be even, for rotary positions",
+        )
+        check_size("deviation", self.deviation)
+        check_positive_integers(self, "eval_batches", "batch", "length", "words")
+        check(self.length >= 4, f"length = {self.length}: expected at least 4")
+        check(
+            all(isinstance(bucket, int) and bucket >= 4 for bucket in self.buckets),
+            f"buckets = {self.buckets}: expected lengths of at least 4",
+        )
+        check(self.words >= 3, f"words = {self.words}: expected at least 3, for as many pairs of different ones")
+        check_seed(self.data_seed, "data_seed")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of pairs of words that are looked at, `words` of each."""
+        return ("duplicate", "random") if self.duplicates else ("random",)

@@ -1,0 +1,83 @@
+"""What results on text hold. Imports no jax but for what no member owns."""
+
+import numpy as np
+import xarray as xr
+
+from jaxtie.results.schema import Schema, Variable, steps_of
+from jaxtie.text.declaration import TextExperiment
+from jaxtie.text.material import NEIGHBOURS, Material, probes
+
+PAIRS = ("eval_step", "kind", "pair")
+NEAREST = ("eval_step", "probe", "rank")
+TEXT_VARIABLES = {
+    "loss": Variable(("step",), "nat", "training loss: mean over the batches of the updates since the record before"),
+    "accuracy": Variable(("step",), "1", "training accuracy: mean over the batches of the updates since the record before"),
+    "valid_loss": Variable(("eval_step",), "nat", "loss on the validation split, the same rows and masks each time"),
+    "valid_accuracy": Variable(("eval_step",), "1", "accuracy on the validation split"),
+    "perplexity": Variable(("eval_step",), "1", "exp(valid_loss)"),
+    "input_distance": Variable(PAIRS, "1", "Euclidean distance between the rows of a pair of words in the input embedding"),
+    "output_distance": Variable(PAIRS, "1", "Euclidean distance between the rows of a pair of words in the output embedding"),
+    "input_neighbour": Variable(
+        NEAREST, "1", "number of the token whose row in the input embedding is nearest, then next, ..."
+    ),
+    "output_neighbour": Variable(
+        NEAREST, "1", "number of the token whose row in the output embedding is nearest, then next, ..."
+    ),
+}
+TEXT_CONSTANTS = (
+    "first_word",
+    "second_word",
+    "probe_word",
+    "token",
+    "scheduled_learning_rate",
+    "parameters",
+    "estimated_initial_loss",
+)
+
+
+def text_schema(experiment: TextExperiment) -> Schema:
+    """What the results of an experiment hold of members."""
+    return Schema(
+        TEXT_VARIABLES,
+        steps_of(experiment)
+        | {
+            "kind": list(experiment.kinds),
+            "pair": np.arange(experiment.words),
+            "probe": probes(experiment),
+            "rank": np.arange(NEIGHBOURS),
+        },
+    )
+
+
+def text_constants(experiment: TextExperiment, material: Material) -> dict[str, xr.DataArray]:
+    """What no member owns: words, the vocabulary, the schedule, and of each arm its size and how it should start."""
+    from jaxtie.models.initial_loss import estimate
+    from jaxtie.text.programs import parameters_of
+    from jaxtie.training.optimiser import schedule_table
+
+    vocabulary, arms = np.array(material.vocabulary), experiment.arms
+    rates = schedule_table(experiment.optimiser, experiment.record_steps)
+    sizes = {"vocabulary": len(vocabulary), "width": experiment.model.width, "deviation": experiment.deviation}
+    estimates = [estimate(arm.head, tied=arm.tied, **sizes) for arm in arms]
+    counts = [parameters_of(experiment, material, tied=arm.untied_from is None, head=arm.head) for arm in arms]
+    words = {"first_word": material.first, "second_word": material.second}
+    looked_at = material.words_K[probes(experiment)]
+    return {name: xr.DataArray(vocabulary[ids].astype(object), dims=("kind", "pair")) for name, ids in words.items()} | {
+        "probe_word": xr.DataArray(vocabulary[looked_at].astype(object), dims="probe"),
+        "token": xr.DataArray(vocabulary.astype(object), dims="token_number"),
+        "scheduled_learning_rate": xr.DataArray(np.broadcast_to(rates, (len(arms), len(rates))), dims=("arm", "step")),
+        "parameters": xr.DataArray(counts, dims="arm", attrs={"units": "1", "long_name": "of a member at the end"}),
+        "estimated_initial_loss": xr.DataArray(
+            estimates, dims="arm", attrs={"units": "nat", "long_name": "of a fresh model that hands on its token's embedding"}
+        ),
+    }
+
+
+def text_attributes(experiment: TextExperiment, material: Material) -> dict[str, str | int]:
+    """What a reader wants to know of the whole."""
+    return {
+        "task": experiment.task,
+        "text": str(material.text.report),
+        "text_key": material.text.key,
+        "model": repr(experiment.model),
+    }

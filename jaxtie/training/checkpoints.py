@@ -1,0 +1,159 @@
+"""The last three checkpoints of a run, by Orbax; a list of SHA-256 sums tells whether each is still what was written.
+
+A checkpoint is a folder `checkpoints/<number>` with the members of every arm begun and the configuration. Orbax makes it
+atomic: it is written under another name. It does not notice a flipped bit when it reads, nor some missing files; hence the
+sums, which are written last: a checkpoint without them was not finished.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from jaxtie.experiment import UserError
+from jaxtie.results.folder import Say
+from jaxtie.training.members import Members
+from jaxtie.training.processes import Processes
+from jaxtie.training.streams import KEY_IMPLEMENTATION
+
+KEEP = 3
+SUMS = "sha256.json"
+
+
+class Checkpoints:
+    """The checkpoints in a folder, which need not exist yet. A thread of its own writes them; see `opened`."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder.absolute()  # Orbax wants it so
+        self._thread = ThreadPoolExecutor(1)
+        self._under_way: Future | None = None
+        self._manager = None
+
+    def load(self, report: Say) -> dict[str, Members]:
+        """The newest that is sound: arm -> members. Newer ones are reported and removed. Without any, no arms."""
+        for number in sorted(self._numbers(), reverse=True):
+            folder = self._folder / str(number)
+            try:
+                if damage := find_damage(folder):
+                    raise ValueError(damage)
+                return self._thread.submit(self._restore, number).result()
+            except UserError:
+                raise
+            except Exception as error:
+                report(f"checkpoint {folder} cannot be used ({' '.join(str(error).split())[:200]})")
+                shutil.rmtree(folder)
+        return {}
+
+    def save(self, arms: dict[str, Members], config: dict) -> None:
+        """Begin to write a checkpoint; raises what went wrong with the one before.
+
+        Raises:
+          UserError: if that could not be written.
+        """
+        self.wait()
+        self._under_way = self._thread.submit(self._save, arms, config)
+
+    def wait(self) -> None:
+        """Return when what `save` began is on the disk.
+
+        Raises:
+          UserError: if it could not be written.
+        """
+        under_way, self._under_way = self._under_way, None
+        if under_way:
+            try:
+                under_way.result()
+            except Exception as error:
+                text = " ".join(str(error).split())
+                reason = "No space left on device" if "No space left" in text else text[:200] or type(error).__name__
+                raise UserError(
+                    f"{self._folder}: a checkpoint could not be written ({reason}); the one before is kept: make room, and "
+                    "run the same command again to go on"
+                ) from error
+
+    def close(self) -> None:
+        """Wait, and free what Orbax holds."""
+        try:
+            self.wait()
+        finally:
+            if self._manager:
+                self._thread.submit(self._manager.close).result()
+            self._thread.shutdown()
+
+    def _numbers(self) -> list[int]:
+        return [int(path.name) for path in self._folder.glob("[0-9]*") if path.name.isdigit()]
+
+    def _open(self):
+        """Orbax's manager, in the thread. Only the first of several processes writes."""
+        import orbax.checkpoint as ocp  # heavy
+
+        if self._manager is None:
+            logging.getLogger("absl").setLevel(logging.CRITICAL)  # it logs tracebacks of what it raises anyway
+            self._folder.mkdir(exist_ok=True)
+            alone = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="jaxtie")
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=KEEP, create=False, enable_async_checkpointing=False, cleanup_tmp_directories=True,
+                multiprocessing_options=alone,
+            )  # fmt: skip
+            self._manager = ocp.CheckpointManager(self._folder, options=options)
+        return self._manager, ocp.args
+
+    def _save(self, arms: dict[str, Members], config: dict) -> None:
+        manager, args = self._open()
+        number = max(self._numbers(), default=0) + 1
+        config = config | {"key_implementation": KEY_IMPLEMENTATION}
+        trees = {arm: members._asdict() for arm, members in arms.items()}
+        manager.save(number, args=args.Composite(members=args.PyTreeSave(trees), config=args.JsonSave(config)))
+        folder = self._folder / str(number)
+        unfinished = folder / f".{SUMS}"
+        unfinished.write_text(json.dumps(dict(_sums(folder)), indent=1))
+        unfinished.rename(folder / SUMS)
+
+    def _restore(self, number: int) -> dict[str, Members]:
+        manager, args = self._open()
+        restored = manager.restore(number, args=args.Composite(members=args.PyTreeRestore(), config=args.JsonRestore()))
+        if (found := restored["config"]["key_implementation"]) != KEY_IMPLEMENTATION:
+            raise UserError(f"{self._folder}: holds keys of {found}, this version uses {KEY_IMPLEMENTATION}; --overwrite")
+        return {arm: Members(**tree) for arm, tree in restored["members"].items()}
+
+
+def exchange(processes: Processes, arms: dict[str, Members]) -> dict[str, Members]:
+    """The first process's arms, on all."""
+    trees = processes.broadcast({arm: members._asdict() for arm, members in arms.items()})
+    return {arm: Members(**tree) for arm, tree in trees.items()}
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[Checkpoints]:
+    """Checkpoints that are closed at the end; what closing raises is raised, but hides no other error."""
+    checkpoints = Checkpoints(folder)
+    try:
+        yield checkpoints
+    except BaseException:
+        with contextlib.suppress(Exception):
+            checkpoints.close()
+        raise
+    checkpoints.close()
+
+
+def _sums(folder: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name not in (SUMS, f".{SUMS}"):
+            yield str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def find_damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, or None: every file must be there and have the sum it was written with."""
+    try:
+        written = json.loads((folder / SUMS).read_text())
+    except FileNotFoundError:
+        return f"it has no {SUMS}: it was not finished"
+    except ValueError:
+        return f"its {SUMS} cannot be read"
+    found = dict(_sums(folder))
+    wrong = [name for name in written if found.get(name) != written[name]]
+    return f"damaged: {', '.join(wrong)}" if wrong else None

@@ -1,0 +1,72 @@
+"""The machine: its cores and devices, how programs are compiled for them, where caches are. Imports jax where it is used."""
+
+import contextlib
+import ctypes
+import os
+import platform
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import jax
+
+CompilerOptions = dict[str, int | bool]
+# Compiler options for each kind of device.
+FAST: dict[str, CompilerOptions] = {"cpu": {"xla_cpu_prefer_vector_width": 512}}  # no more than the processor has is used
+ONCE: dict[str, CompilerOptions] = {
+    "cpu": {"xla_backend_optimization_level": 0}
+}  # for what runs once, compiling takes longer
+REPEATABLE: dict[str, CompilerOptions] = {"gpu": {"xla_gpu_deterministic_ops": True}}  # else sums come in any order
+
+
+def cache_folder() -> Path:
+    """Where this user's caches of jaxtie are."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxtie"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def keep_memory() -> None:
+    """Have glibc keep the large blocks that are freed, for the next ones.
+
+    A compiled program for a CPU asks for its working memory at every call. glibc would have it mapped and given back each
+    time, so that the kernel clears it page by page: a quarter of the time of a step of text.
+    """
+    trim_threshold, mmap_threshold, no_limit = -1, -3, 2**31 - 1  # of mallopt, see its manual page
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # other systems have no mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(trim_threshold, no_limit)
+        mallopt(mmap_threshold, no_limit)
+
+
+def start_jax() -> ModuleType:
+    """Import jax with a cache of compiled programs, and so that threads can use one CPU device at the same time.
+
+    The cache is where JAX_COMPILATION_CACHE_DIR says, else below the user's cache folder.
+    """
+    import jax
+
+    keep_memory()
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if jax.config.jax_compilation_cache_dir is None:
+        cache = cache_folder()
+        with contextlib.suppress(OSError):  # it only saves time
+            cache.mkdir(parents=True, exist_ok=True)
+            jax.config.update("jax_compilation_cache_dir", str(cache))
+    return jax
+
+
+def describe_device(device: "jax.Device") -> str:
+    """What a jax device is, in words: of a CPU device, one core of which processor."""
+    if device.platform != "cpu":
+        return device.device_kind
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return f"core of {models[0] if models else platform.machine()}"

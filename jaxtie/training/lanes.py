@@ -1,0 +1,293 @@
+"""`lanes(f)`: what `jax.vmap(f, in_axes=-1, out_axes=-1)` computes, laid out for a CPU's vector units.
+
+Members of a sweep are tiny: their matrix products are too small for a library call, and XLA's CPU backend makes one each
+for every member. It is good at long elementwise loops. So `f` is traced for one member, and its jaxpr is evaluated with
+the member axis last in every intermediate: elementwise operations stay what they are, over contiguous vectors of
+members; contractions become unrolled multiply-adds of such vectors. Values that no mapped argument reaches stay as they
+are. An operation without a rule here goes through `jax.vmap`, so the function computed is always `vmap`'s.
+
+Differentiate inside `f`: custom derivative rules are inlined.
+"""
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+
+SHORT = 8  # contractions and sums up to this length are one expression, by measurement
+TERMS = 19  # longer ones are partial sums of about so many terms
+
+ELEMENTWISE = frozenset(
+    "abs add add_any and clamp convert_element_type copy cos div eq erf erfc floor ge gt integer_pow is_finite le lt max "
+    "min mul ne neg not or pow rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin "
+    "sqrt square stop_gradient sub xor".split()
+)
+# Alone in their loop they are vectorised; with a broadcast operand fused into it often not (a factor of 4 and more).
+TRANSCENDENTAL = frozenset("exp exp2 expm1 log log1p logistic tanh".split())
+# Their parameters name axes by their place from the front: a further axis at the end changes nothing.
+AXES_FROM_FRONT = frozenset("argmax argmin concatenate cumsum reduce_and reduce_max reduce_min reduce_or squeeze".split())
+INLINED = frozenset("jit pjit closed_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr checkpoint remat2".split())
+
+# The value of a variable, and whether it has the member axis.
+Value = tuple[Any, bool]
+
+
+def lanes(f: Callable) -> Callable:
+    """Map `f` over the last axis of every array in its arguments; results have the axis last.
+
+    What `f` closes over is not mapped.
+
+    Raises:
+      ValueError: if the last axes differ.
+    """
+
+    def mapped(*arguments):
+        leaves, tree = jax.tree.flatten(arguments)
+        sizes = {leaf.shape[-1] for leaf in leaves}
+        if len(sizes) != 1:
+            raise ValueError(f"lanes: expected last axes of one size, found {sorted(sizes)}")
+        (size,) = sizes
+        members = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
+        jaxpr, shapes = jax.make_jaxpr(f, return_shape=True)(*tree.unflatten(members))
+        results = _evaluate(jaxpr, size, [(leaf, True) for leaf in leaves])
+        return jax.tree.unflatten(jax.tree.structure(shapes), [_spread(value, size) for value in results])
+
+    return mapped
+
+
+def _evaluate(jaxpr: ClosedJaxpr, size: int, arguments: Sequence[Value]) -> list[Value]:
+    """Run a member's jaxpr on values of `size` members."""
+    variables: dict[Any, Value] = dict(zip(jaxpr.jaxpr.constvars, ((c, False) for c in jaxpr.consts), strict=True))
+    variables |= zip(jaxpr.jaxpr.invars, arguments, strict=True)
+
+    def read(variable: Any) -> Value:
+        return (variable.val, False) if isinstance(variable, Literal) else variables[variable]
+
+    for equation in jaxpr.jaxpr.eqns:
+        variables |= zip(equation.outvars, _apply(equation, size, [read(v) for v in equation.invars]), strict=True)
+    return [read(v) for v in jaxpr.jaxpr.outvars]
+
+
+def _apply(equation: JaxprEqn, size: int, operands: Sequence[Value]) -> list[Value]:
+    name, parameters = equation.primitive.name, equation.params
+    arrays, mapped = zip(*operands, strict=True) if operands else ((), ())
+    bind = functools.partial(equation.primitive.bind, **parameters)
+    if not any(mapped):
+        results = bind(*arrays)
+        return [(result, False) for result in (results if equation.primitive.multiple_results else [results])]
+    if name in INLINED:
+        inner = next(parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters)
+        return _evaluate(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), size, operands)
+    if name == "scan":
+        return _scan(size, operands, equation)
+    if name in RULES:
+        results = RULES[name](size, operands, **parameters)
+    elif name in TRANSCENDENTAL:
+        results = _buffered(bind, *arrays)
+    elif name in ELEMENTWISE:
+        shape = equation.outvars[0].aval.shape
+        results = bind(*[_spread(operand, size, shape) for operand in operands])
+    elif name in AXES_FROM_FRONT:
+        results = bind(*[_spread(operand, size) for operand in operands])
+    else:
+        results = jax.vmap(bind, [-1 if m else None for m in mapped], -1)(*arrays)
+    return [(result, True) for result in (results if equation.primitive.multiple_results else [results])]
+
+
+def _spread(value: Value, size: int, shape: tuple[int, ...] | None = None) -> jax.Array:
+    """The array with the member axis, repeated if need be; a scalar in a member's `shape`."""
+    array, mapped = value
+    member = jnp.shape(array)[: jnp.ndim(array) - mapped]
+    shape = member if shape is None or member else shape
+    if mapped and member == shape:
+        return array
+    return lax.broadcast_in_dim(array, (*shape, size), [*range(len(member))] + [len(shape)] * mapped)
+
+
+def _buffered(f: Callable, *arrays: jax.Array) -> Any:
+    """f(*arrays) as a call that XLA does not inline: else its fusions compute the result again for each that uses it."""
+    with set_xla_metadata(inlineable="false"):
+        return jax.jit(f)(*arrays)
+
+
+def _optimization_barrier(size, operands):
+    """What the author of `f` wants computed once. (XLA's own barrier is gone before the CPU backend fuses.)"""
+    return _buffered(lambda *arrays: arrays, *[_spread(operand, size) for operand in operands])
+
+
+def _add(terms: Sequence[jax.Array]) -> jax.Array:
+    return functools.reduce(operator.add, terms)
+
+
+def _rank(variable: Any) -> int:
+    return len(variable.aval.shape)
+
+
+def _scan(size: int, operands: Sequence[Value], equation: JaxprEqn) -> list[Value]:
+    """Carries are all given the member axis: what is carried from step to step is a member's own."""
+    jaxpr, parameters = equation.params["jaxpr"], equation.params
+    # Shapes tell which operand is what (names of the parameters change between versions of JAX): what is scanned has an axis
+    # more outside than inside.
+    num_xs = sum(_rank(outer) > _rank(inner) for outer, inner in zip(equation.invars, jaxpr.jaxpr.invars, strict=True))
+    outputs = zip(equation.outvars, jaxpr.jaxpr.outvars, strict=True)
+    num_carry = sum(_rank(outer) == _rank(inner) for outer, inner in outputs)
+    num_consts = len(operands) - num_carry - num_xs
+    consts, carry, xs = operands[:num_consts], operands[num_consts:][:num_carry], operands[num_consts + num_carry :]
+
+    def body(carry, slices):
+        sliced = [(array, m) for array, (_, m) in zip(slices, xs, strict=True)]
+        results = _evaluate(jaxpr, size, [*consts, *((array, True) for array in carry), *sliced])
+        results = [_spread(value, size) for value in results]
+        return results[:num_carry], results[num_carry:]
+
+    carry, ys = lax.scan(
+        body,
+        [_spread(value, size) for value in carry],
+        [array for array, _ in xs],
+        *(parameters[name] for name in ("length", "reverse", "unroll")),
+    )
+    return [(array, True) for array in (*carry, *ys)]
+
+
+def _broadcast_in_dim(size, operands, *, shape, broadcast_dimensions, **_):
+    return lax.broadcast_in_dim(operands[0][0], (*shape, size), (*broadcast_dimensions, len(shape)))
+
+
+def _reshape(size, operands, *, new_sizes, dimensions, **_):
+    if dimensions is not None:
+        raise NotImplementedError("lanes: reshape with a permutation")
+    return lax.reshape(operands[0][0], (*new_sizes, size))
+
+
+def _transpose(size, operands, *, permutation):
+    return lax.transpose(operands[0][0], (*permutation, len(permutation)))
+
+
+def _slice(size, operands, *, start_indices, limit_indices, strides):
+    return lax.slice(operands[0][0], (*start_indices, 0), (*limit_indices, size), strides and (*strides, 1))
+
+
+def _split(size, operands, *, sizes, axis):
+    return lax.split(operands[0][0], sizes, axis)
+
+
+def _pad(size, operands, *, padding_config):
+    (array, mapped), (padding, padding_mapped) = operands
+    if padding_mapped:
+        raise NotImplementedError("lanes: padding with a member's own value")
+    return lax.pad(_spread((array, mapped), size), padding, (*padding_config, (0, 0, 0)))
+
+
+def _threefry2x32(size, operands):
+    """Threefry-2x32, 20 rounds (Salmon et al. 2011) as plain arithmetic; the stock lowering is a loop of calls."""
+    shape = max((jnp.shape(array)[: jnp.ndim(array) - mapped] for array, mapped in operands), key=len)
+
+    def rounds(k0, k1, x0, x1):
+        keys = k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA)
+        x0, x1 = x0 + keys[0], x1 + keys[1]
+        for i in range(5):
+            for bits in ((13, 15, 26, 6), (17, 29, 16, 24))[i % 2]:
+                x0 = x0 + x1
+                x1 = x0 ^ ((x1 << jnp.uint32(bits)) | (x1 >> jnp.uint32(32 - bits)))
+            x0, x1 = x0 + keys[(i + 1) % 3], x1 + keys[(i + 2) % 3] + jnp.uint32(i + 1)
+        return x0, x1
+
+    return _buffered(rounds, *[_spread(operand, size, shape) for operand in operands])
+
+
+def _take(place: int | slice, array: jax.Array, axis: int) -> jax.Array:
+    """One place of an axis, which goes; or a slice of it, which stays."""
+    if isinstance(place, slice):
+        return lax.slice_in_dim(array, place.start, place.stop, axis=axis)
+    return lax.index_in_dim(array, place, axis, keepdims=False)
+
+
+def _unrolled_sum(term: Callable, length: int, axis: int, *arrays: jax.Array) -> jax.Array:
+    """Sum of term(i, *arrays) over i < length; term(slice, *arrays) has the terms of a slice along `axis`."""
+    if length <= SHORT:
+        return _buffered(lambda *arrays: _add([term(i, *arrays) for i in range(length)]), *arrays)
+    stride = -(-length // TERMS)
+    full = length // stride * stride
+
+    def partial(*arrays: jax.Array) -> jax.Array:
+        return _add([term(slice(i, i + stride), *arrays) for i in range(0, full, stride)])
+
+    sums = _buffered(partial, *arrays)
+    return _add([*[_take(i, sums, axis) for i in range(stride)], *[term(i, *arrays) for i in range(full, length)]])
+
+
+def _dot_general(size, operands, *, dimension_numbers, preferred_element_type, **_):
+    """Axes of the result: batch, left, right, member. Terms are taken where they lie: a transpose would be a copy."""
+    contracted, batch = dimension_numbers
+    ranks = [array.ndim - mapped for array, mapped in operands]
+    free = [[i for i in range(ranks[s]) if i not in (*contracted[s], *batch[s])] for s in (0, 1)]
+    first_right = len(batch[0]) + len(free[0])
+    last = first_right + len(free[1])
+    gaps = (range(first_right, last), range(len(batch[1]), first_right))
+    length = math.prod(operands[0][0].shape[i] for i in contracted[0])
+
+    def term(place, *arrays):
+        """Products for one place of the contracted axes, or for a slice of them, which is then the first axis."""
+        sides, sliced = [], isinstance(place, slice)
+        for s, (array, (_, mapped)) in enumerate(zip(arrays, operands, strict=True)):
+            kept = [*batch[s], *free[s], *[ranks[s]] * mapped]
+            if len(contracted[s]) == 1:
+                (axis,) = contracted[s]
+            else:
+                array = jnp.transpose(array, (*contracted[s], *kept))
+                array = array.reshape(length, *array.shape[len(contracted[s]) :])
+                axis, kept = 0, range(1, array.ndim)
+            array = _take(place, array, axis)
+            order = [*[axis] * sliced, *(i - (i > axis and not sliced) for i in kept)]
+            missing = [sliced + i for i in (*gaps[s], *[last] * (not mapped))]
+            sides.append(jnp.expand_dims(jnp.transpose(array, order), missing))
+        products = sides[0] * sides[1]
+        return products.astype(preferred_element_type or products.dtype)
+
+    return _unrolled_sum(term, length, 0, *[array for array, _ in operands])
+
+
+def _reduce_sum(size, operands, *, axes, **_):
+    array = operands[0][0]
+    for axis in sorted(axes, reverse=True):
+        if array.shape[axis] <= SHORT:  # cheap enough to be part of whatever uses it
+            array = _add([_take(i, array, axis) for i in range(array.shape[axis])])
+        else:
+            array = _unrolled_sum(functools.partial(_take, axis=axis), array.shape[axis], axis, array)
+    return array
+
+
+def _reduce_extreme(operation, reduction, size, operands, *, axes, **_):
+    array = operands[0][0]
+    if any(array.shape[axis] > SHORT for axis in axes):
+        return reduction(array, axes)
+
+    def unrolled(array):
+        for axis in sorted(axes, reverse=True):
+            array = functools.reduce(operation, [lax.index_in_dim(array, i, axis, False) for i in range(array.shape[axis])])
+        return array
+
+    return _buffered(unrolled, array)
+
+
+RULES = {
+    "broadcast_in_dim": _broadcast_in_dim,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "split": _split,
+    "pad": _pad,
+    "optimization_barrier": _optimization_barrier,
+    "threefry2x32": _threefry2x32,
+    "dot_general": _dot_general,
+    "reduce_sum": _reduce_sum,
+    "reduce_max": functools.partial(_reduce_extreme, jnp.maximum, jnp.max),
+    "reduce_min": functools.partial(_reduce_extreme, jnp.minimum, jnp.min),
+}

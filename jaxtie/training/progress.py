@@ -1,0 +1,130 @@
+"""A live line of progress on standard error: rich on a terminal, a plain line now and then without one."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+PLAIN_SECONDS, LIVE_SECONDS = 15.0, 0.1  # between two lines, at least
+
+
+def duration(seconds: float) -> str:
+    """Hours, if any, minutes and seconds."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def add_times(times: dict[str, Any], members: int, compiling: float, training: float, done: "Done") -> None:
+    """Add what the training of an arm took in this sitting to what earlier ones took, as `config.json` has it.
+
+    Args:
+      members: of the arm.
+      compiling, training: seconds; the latter without evaluations that were timed apart.
+      done: in this sitting.
+    """
+    times["compile_seconds"] = round(times.get("compile_seconds", 0) + compiling, 2)
+    times["train_seconds"] = round(times.get("train_seconds", 0) + training, 2)
+    seconds = max(times["train_seconds"], 0.01)
+    times["seed_steps"] = times.get("seed_steps", 0) + done.updates
+    times["seed_steps_per_second"] = round(times["seed_steps"] / seconds, 1)
+    times["steps_per_second"] = round(times["seed_steps"] / members / seconds, 1)
+    if done.tokens or "tokens" in times:
+        times["evaluate_seconds"] = round(times.get("evaluate_seconds", 0) + done.evaluating, 2)
+        times["tokens"] = times.get("tokens", 0) + done.tokens
+        times["tokens_per_second"] = round(times["tokens"] / seconds)
+
+
+class Done:
+    """Sums over pieces: updates of all members, tokens, seconds that were no training, members that were looked at once."""
+
+    def __init__(self) -> None:
+        self.updates, self.tokens, self.evaluating, self.members = 0, 0, 0.0, 0
+
+
+class Progress:
+    """One arm's progress; use as a context manager.
+
+    Attributes:
+      arm, steps, members: what is trained; without steps, members are counted.
+      before: what was done in earlier sittings: updates, summed over members; without steps, members.
+      done: in this one.
+      best: the best reachable losses, if known, shown beside the current one, nats.
+    """
+
+    def __init__(self, arm: str, steps: int, members: int, before: int, best_losses: Sequence[float] = (), *, quiet: bool):
+        self.arm, self.steps, self.members, self.before, self.done = arm, steps, members, before, Done()
+        ends = [f"{end(best_losses):.3f}" for end in (min, max)] if best_losses else []
+        self.best = f" (best {' to '.join(dict.fromkeys(ends))})" if ends else ""
+        self.quiet, self.live = quiet, None
+        self.total = steps * members or members
+        self._loss = np.nan
+        self._shown = self._drawn = time.monotonic()
+        self._first: tuple[float, int, int] | None = None
+        self._silent = True
+
+    def __enter__(self) -> Self:
+        if not self.quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Live
+
+            self.live = Live(
+                TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[line]}"),
+                console=Console(stderr=True), auto_refresh=False,
+            )  # fmt: skip
+            self.live.start()
+            self._task = self.live.add_task(self.arm, total=self.total, line="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        """Show a line that is not a rate."""
+        if self.live:
+            self.live.update(self._task, line=text, refresh=True)
+        elif not self.quiet:
+            print(f"{self.arm}: {text}", file=sys.stderr, flush=True)
+
+    def add(self, members: int, updates: int, loss: np.ndarray | None, tokens: int = 0, evaluating: float = 0.0) -> None:
+        """Count a piece, and show how far training is.
+
+        Args:
+          members: of the piece.
+          updates: made since the piece before, summed over them.
+          loss: their current training losses, nats; None where none was recorded.
+          tokens: of text, that the updates were made on.
+          evaluating: seconds that were no training.
+        """
+        self.done.updates, self.done.tokens = self.done.updates + updates, self.done.tokens + tokens
+        self.done.evaluating, self.done.members = self.done.evaluating + evaluating, self.done.members + members
+        if loss is not None:
+            self._loss = np.nanmedian(loss) if np.isfinite(loss).any() else np.nan
+        now, at = time.monotonic(), self.before + (self.done.updates if self.steps else self.done.members)
+        if self._first is None:  # the rate is that of training alone, without compilation
+            self._first = now, at, self.done.tokens
+        if self.live and now - self._drawn < LIVE_SECONDS and at < self.total:
+            return
+        self._drawn = now
+        self._show(now, at, *self._first)
+
+    def _show(self, now: float, at: int, began: float, first: int, first_tokens: int) -> None:
+        rate = (at - first) / (now - began) if now > began else 0.0
+        left = f"{duration((self.total - at) / rate)} left" if rate else ""
+        loss = f"loss {self._loss:.3f}{self.best}" if np.isfinite(self._loss) else ""
+        if not self.steps:
+            line = f"{at:,}/{self.total:,} members  {left}  {loss}"
+        else:
+            speed = f"{rate / self.members:,.0f} steps/s  {rate:,.0f} seed-steps/s"
+            if self.done.tokens:
+                speed = f"{(self.done.tokens - first_tokens) / (now - began) if now > began else 0:,.0f} tokens/s"
+            line = f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {loss}"
+        if self.live:
+            self.live.update(self._task, completed=at, line=line, refresh=True)
+        elif not self.quiet and rate and (now - self._shown > PLAIN_SECONDS or at == self.total or self._silent):
+            self._shown, self._silent = now, False
+            print(f"{self.arm}: {line}", file=sys.stderr, flush=True)

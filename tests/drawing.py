@@ -1,0 +1,12 @@
+"""Figures where a test wants them drawn, but not looked at closely: small, and without PDFs, which take most of the time."""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+
+def save_small(figure: Figure, folder: Path, name: str) -> Path:
+    """Stands in for `jaxtie.results.plots.save`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / f"{name}.png", dpi=20)
+    return folder / f"{name}.png"

@@ -1,0 +1,41 @@
+"""Results of EXor that are made up: random numbers, with every variable that tables and figures read."""
+
+import numpy as np
+import xarray as xr
+
+SYMBOLS, PAIRS = ["X", "Y", "A", "B", "E"], ["X-Y", "A-B"]
+BEST = {"accuracy": 0.7, "loss": 0.75}  # of the training split
+STEPS, EVAL_STEPS = np.arange(0, 101, 10), np.array([0, 50, 100])
+
+
+def exor_results(*arms: str, seeds: int = 4, **swept: list[float]) -> xr.Dataset:
+    """A run of these arms. E is never a target; the hypothesis holds for A and B."""
+    rng = np.random.default_rng(0)
+    labels = {
+        "arm": list(arms), **swept, "seed": np.arange(seeds),
+        "step": STEPS, "eval_step": EVAL_STEPS, "table_step": EVAL_STEPS,
+        "symbol": SYMBOLS, "symbol2": SYMBOLS, "pair": PAIRS, "split": ["train", "valid"], "dim": np.arange(4),
+    }  # fmt: skip
+    member = ("arm", *swept, "seed")
+
+    def drawn(*dimensions: str) -> tuple[tuple[str, ...], np.ndarray]:
+        return dimensions, rng.uniform(0.8, 1.2, [len(labels[name]) for name in dimensions])
+
+    def known(dimension: str, values: list[float]) -> tuple[tuple[str, ...], np.ndarray]:
+        return (*swept, dimension), np.tile(values, (*map(len, swept.values()), 1))
+
+    divergence = 1 - np.eye(5)
+    divergence[4] = divergence[:, 4] = np.nan
+    variables = {name: drawn(*member, "step") for name in ("loss", "accuracy")}
+    for split in ("train", "valid"):
+        variables |= {f"{split}_{name}": drawn(*member, "eval_step") for name in ("loss", "accuracy")}
+    for table in ("input", "output"):
+        variables[f"{table}_distance"] = drawn(*member, "step", "symbol", "symbol2")
+        variables[f"{table}_table"] = drawn(*member, "table_step", "symbol", "dim")
+    variables |= {name: drawn(*member, "eval_step", "pair") for name in ("log_odds", "log_odds_deviation")}
+    variables |= {f"best_{name}": known("split", [best, best + 0.01]) for name, best in BEST.items()}
+    variables["theory_log_odds"] = known("pair", [np.log(9), 0.0])
+    for name in ("semantic_divergence", "conditional_divergence", "conditional_log_ratio"):
+        variables[name] = ("symbol", "symbol2"), divergence
+    variables["diverged_at"] = member, np.full([len(labels[name]) for name in member], -1)
+    return xr.Dataset(variables, labels, {"kind": "exor", "experiment": "made-up"})

@@ -1,0 +1,133 @@
+"""From files to rows of tokens: what they hold, which split they belong to, their vocabulary, their frequent words."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from corpora import SIZE, words, write_corpus
+from tokenizers import AddedToken
+
+from jaxtie.experiment import UserError
+from jaxtie.text.corpus import reading, sources, tokens
+from jaxtie.text.corpus.batches import Rows, Special
+from jaxtie.text.corpus.splits import SPLITS
+from jaxtie.text.corpus.tokens import Text, prepare_text
+from jaxtie.text.corpus.vocabulary import SPECIAL_TOKENS, load_vocabulary
+from jaxtie.text.corpus.words import BERT_ENTRIES, PUBLISHED_WORDS, frequent_words
+from jaxtie.text.declaration import Corpus
+
+pytest_plugins = "corpus_fixtures"
+GUTENBERG = Path(__file__).parents[1] / "../shared/corpora/gutenberg"
+
+
+def test_a_row_is_a_sentence_in_the_order_of_the_text(corpus, vocabulary, cache):
+    text = prepare_text(Corpus(corpus.paths, vocab=vocabulary), cache)
+    raw = " ".join(path.read_text() for path in sorted(Path(corpus.paths[0]).glob("*")))
+    expected = [f"{sentence.strip()} .".lower() for sentence in raw.replace("\n", " ").split(".") if sentence.strip()]
+    found = {row for name in SPLITS for row in words(text, getattr(text, name))}
+    assert found == set(expected)
+    place = {sentence: i for i, sentence in enumerate(expected)}
+    unique = [row for row in words(text, text.train) if expected.count(row) == 1]
+    assert [place[row] for row in unique] == sorted(place[row] for row in unique) and len(unique) > 100
+    report = text.report
+    assert (report.files, report.documents, report.paragraphs, report.sentences) == (3, 3, 120, 360)
+    assert report.rows == {"train": 252, "valid": 36, "test": 72} and report.split_by == "paragraph"
+    assert sum(report.tokens.values()) == sum(len(row.split()) for row in expected) and not any(report.unknown.values())
+    assert text.train.tokens_N.dtype == np.uint16
+    assert len(str(report).splitlines()) == 2
+
+
+def test_fifty_documents_are_split_whole(tmp_path, vocabulary, cache):
+    folder = write_corpus(tmp_path / "corpus", files=50, paragraphs=2)
+    for i, path in enumerate(sorted(folder.glob("*"))):
+        path.write_text(path.read_text().replace("Cat", "Dog") + f" {'abcdefghij'[i // 10]}{'abcdefghij'[i % 10]} here. " * 2)
+    report = prepare_text(Corpus((str(folder),), vocab=vocabulary), cache).report
+    assert report.split_by == "document"
+    assert report.rows["train"] == 35 * 6 and report.rows["valid"] == 5 * 6
+
+
+def test_the_split_depends_on_seed_and_text_alone(tmp_path, corpus, vocabulary, cache):
+    one, other = Path(corpus.paths[0]), tmp_path / "other"
+    other.mkdir()
+    (other / "z.txt").write_text("\n\n".join(path.read_text() for path in sorted(one.glob("*"), reverse=True)))
+
+    def splits(folder: Path, seed: int) -> list[set[str]]:
+        text = prepare_text(Corpus((str(folder),), vocab=vocabulary, split_seed=seed), cache)
+        return [set(words(text, getattr(text, name))) for name in SPLITS]
+
+    assert splits(one, 1) == splits(other, 1) != splits(one, 2)
+
+
+def test_a_trained_vocabulary_sees_the_training_split_alone(filled):
+    _, text = filled
+    assert text.vocabulary[:5] == SPECIAL_TOKENS and text.special == Special(0, 1, 2, 3, 4)
+    assert {"cat", "bread", "##e"} & set(text.vocabulary) and 40 < len(text.vocabulary) <= SIZE
+
+
+def test_what_looks_like_a_special_token_is_text(tmp_path, own_corpus, vocabulary, cache):
+    (own_corpus[1] / "3.txt").write_text("The [MASK] ran off.\n\nThe [SEP] ran off.\n\nThe [PAD] ran off.")
+    tokenizer = load_vocabulary(Path(vocabulary)).tokenizer
+    tokenizer.add_special_tokens([AddedToken(token) for token in SPECIAL_TOKENS])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    vocabularies = vocabulary, str(tmp_path / "tokenizer.json")
+    plain, marked = (prepare_text(Corpus(own_corpus[0].paths, vocab=each), cache) for each in vocabularies)
+    for text in (plain, marked):
+        for name in SPLITS:
+            assert not np.isin(getattr(text, name).tokens_N, [0, 2, 3, 4]).any()
+    assert plain.key != marked.key and np.array_equal(plain.train.tokens_N, marked.train.tokens_N)
+    assert sum(plain.report.unknown.values()) == 6  # the brackets
+
+
+def test_frequent_words(tmp_path, cache):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    sentences = "The cat saw the dog. The cat ran. It'a cats thed."
+    (folder / "a.txt").write_text("\n\n".join(f"{sentences} {'one ' * i}." for i in range(1, 60)))
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*SPECIAL_TOKENS, *". ' the cat saw dog ran one it a ##s ##d".split()]))
+    text = prepare_text(Corpus((str(folder),), vocab=str(vocab)), cache)
+    ids, found = frequent_words(text, 4)
+    assert found[:3] == ("one", "the", "cat") and found[3] in ("saw", "dog", "ran", "it")
+    assert [text.vocabulary[i] for i in ids] == list(found) and ids.dtype == np.int32
+    with pytest.raises(UserError, match="only 7 of its words"):  # "a" comes behind an apostrophe alone
+        frequent_words(text, 100)
+
+
+def test_frequent_words_of_berts_vocabulary_are_the_published():
+    assert len(set(PUBLISHED_WORDS)) == 100
+    rest = [f"[unused{i}]" for i in range(BERT_ENTRIES - 105)]
+    entries = ["[PAD]", *rest[:99], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PUBLISHED_WORDS, *rest[99:]]
+    nothing = Rows(np.zeros(0, np.uint16), np.zeros(1, np.int64))
+    special = Special(0, 100, 101, 102, 103)
+    bert = Text(tuple(entries[:BERT_ENTRIES]), special, nothing, nothing, nothing, None, "", "")
+    ids, found = frequent_words(bert)
+    assert found == PUBLISHED_WORDS and ids[0] == 104
+
+
+@pytest.mark.skipif(not GUTENBERG.is_dir(), reason="the Gutenberg books are not beside this repository")
+def test_the_gutenberg_books_come_through_right(cache, monkeypatch):
+    latin1 = {}
+    for path in reading.find_files([str(GUTENBERG)]):  # white space apart, nothing is lost
+        paragraphs = list(reading.read_paragraphs(path, found := reading.Reading()))
+        if found.latin1_lines:
+            latin1[path.name] = found.latin1_lines
+        lines = path.read_bytes().split(b"\n")
+        expected = " ".join(line.decode("latin-1" if found.latin1_lines else "utf-8") for line in lines).split()
+        sentences = [sentence for each in paragraphs for sentence in reading.split_sentences(" ".join(each.split()))]
+        assert " ".join(sentences) == " ".join(expected), path
+    assert latin1 == {"chesterton-ball.txt": 2, "shakespeare-caesar.txt": 2}
+
+    text = prepare_text(Corpus((str(GUTENBERG),)), cache)
+    report = text.report
+    assert (report.files, report.latin1_lines, report.cuts) == (17, 4, 0)
+    assert (report.documents, report.paragraphs, report.sentences) == (17, 23_279, 63_229)
+    assert report.rows == {"train": 44_254, "valid": 6_272, "test": 12_703}
+    assert 1.7e6 < sum(report.tokens.values()) < 1.9e6 and sum(report.unknown.values()) < 20  # by the vocabulary
+    assert report.tokens["train"] == len(text.train.tokens_N) and report.rows["train"] == text.train.count
+    found = frequent_words(text)[1]
+    assert found[:3] == ("the", "and", "of") and {"he", "she", "said"} <= set(found) and not {"s", "t", "d"} & set(found)
+
+    for module, name in ((sources, "_write_source"), (tokens, "_write_vocabulary"), (tokens, "_write_tokens")):
+        monkeypatch.delattr(module, name)  # what is there is not prepared again
+    again = prepare_text(Corpus((str(GUTENBERG),)), cache)
+    assert again.key == text.key and again.report == report

@@ -1,0 +1,68 @@
+"""From Python as from the command line: a session as a user types it, what it leaves, how it is interrupted."""
+
+import doctest
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import matplotlib
+import pytest
+from drawing import save_small
+
+import jaxtie
+from jaxtie.results import plots
+from jaxtie.results.folder import RunFolder
+from jaxtie.training.progress import Progress
+
+SESSION = Path(__file__).with_name("notebook.txt")
+SHORT = {"steps": 200, "record_every": 20, "eval_every": 100, "seeds": (0, 1), "arms": ("tied",)}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch) -> Path:
+    """An empty current folder, and one for temporary files; a backend that shows no window."""
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(plots, "save", save_small)
+    matplotlib.use("agg")
+    return tmp_path
+
+
+def test_a_session(place):
+    test = doctest.DocTestParser().get_doctest(SESSION.read_text(), {}, SESSION.name, str(SESSION), 0)
+    assert len(test.examples) > 20
+    report = []
+    doctest.DocTestRunner().run(test, out=report.append)
+    assert not report, "".join(report)
+    assert not list((place / "temporary").glob("jaxtie-*"))
+
+
+def test_an_interrupted_call_goes_on(place, monkeypatch, capsys):
+    """Progress is told there too, on standard error."""
+    experiment = jaxtie.Experiment(**SHORT)
+    whole = jaxtie.run(experiment, quiet=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "add", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt, match="the same call goes on from mine"):
+            jaxtie.run(experiment, out="mine")
+        with pytest.raises(KeyboardInterrupt, match="without out=FOLDER nothing is kept"):
+            jaxtie.run(experiment)
+    assert not list((place / "temporary").glob("jaxtie-*")) and os.listdir() == ["mine"]
+    assert RunFolder(Path("mine")).config()["finished"] is False
+    assert jaxtie.run(experiment, out="mine").drop_attrs().identical(whole.drop_attrs())
+    error = capsys.readouterr().err
+    assert "tied: compiling" in error and "200/200 steps" in error
+
+
+def test_what_cannot_be_meant_is_refused():
+    with pytest.raises(jaxtie.UserError, match="expected an experiment"):
+        jaxtie.run("transformer-small")
+    with pytest.raises(jaxtie.UserError, match=r"seeds = 4: expected them all, such as .* range\(4\)"):
+        jaxtie.Experiment(seeds=4)
+    with pytest.raises(jaxtie.UserError, match=r"sweep = .*: expected names and values"):
+        jaxtie.Experiment(sweep={"p_X": 0.1})
+    with pytest.raises(AttributeError, match="no attribute 'runn'"):
+        jaxtie.runn  # noqa: B018

@@ -1,0 +1,12 @@
+"""Commands that tests start with something of the package replaced beforehand, such as what takes long."""
+
+import sys
+
+WITHOUT_FIGURES = "from jaxtie import runs; runs.draw = lambda *_: []"
+COMPILED_ONCE = "from jaxtie.training import devices; devices.FAST = devices.REPEATABLE = devices.ONCE"
+RUN = "import sys; from jaxtie.cli import main; sys.exit(main(sys.argv[sys.argv.index('jaxtie.run') + 1 :]))"
+
+
+def after(*statements: str) -> list[str]:
+    """The `prefix` of a command that runs the same options in a process where these statements were executed before."""
+    return [sys.executable, "-c", "\n".join([*statements, RUN])]
