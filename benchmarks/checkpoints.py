@@ -6,38 +6,33 @@ The main experiment, untied, 64 seeds. Time is that of training, from `config.js
 run, is in both.
 """
 
-import json
-import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+import argparse
+from functools import partial
 
-STEPS, REPEATS, OFTEN, DEFAULT = 40_000, 3, 2.0, 60.0
+from turns import Spread, run_command, take_turns
+
+OFTEN, NEVER, DEFAULT = 2.0, 1e9, 60.0  # seconds between two
 
 
-def seconds(every: float) -> float:
+def training_seconds(steps: int, every: float) -> float:
     """Of training, with a checkpoint so often."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        options = ["--seeds", "64", "--steps", str(STEPS), "--arms", "untied", "--quiet", "--out", str(out)]
-        command = [sys.executable, "-m", "jaxtie.run", *options, "--checkpoint-every", str(every)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return json.loads((out / "config.json").read_text())["arms"]["untied"]["train_seconds"]
+    options = ["--seeds", "64", "--steps", str(steps), "--arms", "untied", "--checkpoint-every", str(every)]
+    return run_command(options)["arms"]["untied"]["train_seconds"]
 
 
 def main() -> None:
-    seconds(1e9)  # fills the cache of compiled programs
-    pairs = []
-    for i in range(REPEATS):
-        print(f"\rpair {i + 1} of {REPEATS}", end="", file=sys.stderr, flush=True)
-        pairs.append((seconds(OFTEN), seconds(1e9)))
-    print(file=sys.stderr)
-    costs = [(often - never) / (often / OFTEN) for often, never in pairs]
-    middle = statistics.median(costs)
-    print(f"training, s    one every {OFTEN:.0f} s / none: {', '.join(f'{a:.1f} / {b:.1f}' for a, b in pairs)}")
-    print(f"a checkpoint   {middle:.2f} s [{min(costs):.2f}, {max(costs):.2f}]")
-    print(f"its cost       {100 * middle / DEFAULT:.2f} % of training at the default of one every {DEFAULT:.0f} s")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=40_000, help="of each run (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="pairs of runs (default: %(default)s)")
+    options = parser.parse_args()
+    training_seconds(options.steps, NEVER)  # fills the cache of compiled programs
+    sides = {name: partial(training_seconds, options.steps, every) for name, every in (("often", OFTEN), ("never", NEVER))}
+    often, never = take_turns(sides, options.repeats).values()
+    cost = Spread.of([(a - b) / (a / OFTEN) for a, b in zip(often, never, strict=True)])
+    pairs = ", ".join(f"{a:.1f} / {b:.1f}" for a, b in zip(often, never, strict=True))
+    print(f"training, s    one every {OFTEN:.0f} s / none: {pairs}")
+    print(f"a checkpoint   {cost:.2f} s")
+    print(f"its cost       {100 * cost.median / DEFAULT:.2f} % of training at the default of one every {DEFAULT:.0f} s")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ model; `-few` is given logits and loss where it was masked only, as jaxtie has t
 """
 
 import argparse
+import itertools
 import json
 import platform
 import re
@@ -19,12 +20,23 @@ import statistics
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from turns import Spread, has_torch, take_turns
+
+if TYPE_CHECKING:
+    import torch
+
+    from jaxtie.models.text_model import TextModel
+    from jaxtie.text.member import Ask
 
 BASE, DUPLICATES, ROWS, BUCKETS = 8192, 100, 128, (16, 32, 64, 128)
+VOCABULARY = BASE + DUPLICATES
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 WIDTH, LAYERS, HEADS, FEEDFORWARD = 128, 3, 4, 512
 SIDES = ("jaxtie-masked", "pytorch-masked", "pytorch-masked-few", "jaxtie-causal", "pytorch-causal")
@@ -60,24 +72,23 @@ def batches(length_N: np.ndarray, bucketed: bool, rng: np.random.Generator) -> l
     of_row = np.array(BUCKETS)[np.searchsorted(BUCKETS, length_N)]
     groups = [length_N[of_row == bucket] for bucket in BUCKETS] if bucketed else [length_N]
     cut = [group[i : i + ROWS] for group in groups for i in range(0, len(group) - ROWS + 1, ROWS)]
-    width = lambda group: BUCKETS[np.searchsorted(BUCKETS, group.max())] if bucketed else group.max()
-    made = [fill(group, width(group), rng) for group in cut]
+    widths = [BUCKETS[np.searchsorted(BUCKETS, group.max())] if bucketed else group.max() for group in cut]
+    made = [fill(group, width, rng) for group, width in zip(cut, widths, strict=True)]
     rng.shuffle(made)
     return made
 
 
-def time_jaxtie(causal: bool, made: list[np.ndarray], seconds: float) -> tuple[float, float]:
-    """Real tokens and seconds of training on batches in turn, compiled beforehand."""
-    from jaxtie.run import start_jax
+def make_jaxtie(causal: bool) -> tuple["TextModel", "Ask"]:
+    """jaxtie's model, and what it is asked of a batch."""
+    import jax
 
-    jax = start_jax()
-    from jaxtie import optim, train, train_text
-    from jaxtie.data import masking
-    from jaxtie.models.embedding import Embedding
-    from jaxtie.models.text import causal_model, masked_model
+    from jaxtie.experiment import Head
+    from jaxtie.models.embedding import make_embedding
+    from jaxtie.models.text_model import causal_model, masked_model
+    from jaxtie.text import masking
 
-    vocabulary = BASE + DUPLICATES
-    model = causal_model(Embedding(vocabulary, WIDTH, deviation=0.02, padding=PAD)) if causal else masked_model(vocabulary)
+    ends = make_embedding(Head(), VOCABULARY, WIDTH, tied=False, deviation=0.02 if causal else 0.3, padding=PAD)
+    make = causal_model if causal else masked_model
 
     def ask(key, tokens):
         swap_key, mask_key = jax.random.split(key)
@@ -87,10 +98,23 @@ def time_jaxtie(causal: bool, made: list[np.ndarray], seconds: float) -> tuple[f
         room = masking.capacity(tokens.size)
         return masking.mask(mask_key, tokens, mask=MASK, never=(PAD, CLS, SEP), base_vocabulary=BASE, room=room)
 
-    schedule = optim.periodic_cosine(1e-4, 1e-5, 10_000)
-    adamw = optim.adamw(schedule, weight_decay=0.01, b1=0.9, b2=0.999, eps=1e-12)
-    state = jax.jit(lambda key: train.initial_state(model, adamw, key, 16))(jax.random.key(0))  # clones get their own copies
-    step = jax.jit(train_text.make_step(model, adamw, ask), donate_argnums=0)
+    return make(ends, layers=LAYERS, heads=HEADS, feedforward=FEEDFORWARD), ask
+
+
+def time_jaxtie(causal: bool, made: list[np.ndarray], seconds: float) -> tuple[float, float]:
+    """Real tokens and seconds of training on batches in turn, compiled beforehand."""
+    from jaxtie.experiment import Optimiser
+    from jaxtie.text.member import make_step
+    from jaxtie.training.devices import start_jax
+    from jaxtie.training.member import initial_state
+    from jaxtie.training.optimiser import adamw_of
+
+    jax = start_jax()
+    model, ask = make_jaxtie(causal)
+    adamw = adamw_of(Optimiser(learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01))
+    start = jax.jit(partial(initial_state, model, adamw, length=16))  # compiled: so clones get their own copies
+    state = start(jax.random.key(0))
+    step = jax.jit(make_step(model, adamw, ask), donate_argnums=0)
     keys = iter(jax.random.split(jax.random.key(1), 100_000))
     for width in {batch.shape[1] for batch in made}:
         state, _ = step(state, next(batch for batch in made if batch.shape[1] == width), next(keys))
@@ -103,50 +127,58 @@ def time_jaxtie(causal: bool, made: list[np.ndarray], seconds: float) -> tuple[f
     return clock(one, made, seconds)
 
 
+def make_pytorch(causal: bool) -> tuple["torch.nn.Embedding", "torch.nn.Parameter", "torch.nn.TransformerEncoder"]:
+    """The same model in PyTorch's own modules, untied; the causal one without rotary positions: a little less work."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    embedding = nn.Embedding(VOCABULARY, WIDTH, padding_idx=PAD)
+    output = nn.Parameter(0.3 * torch.randn(VOCABULARY, WIDTH))
+    layer = nn.TransformerEncoderLayer(
+        WIDTH, HEADS, FEEDFORWARD, dropout=0.0, activation="gelu", batch_first=True, norm_first=causal
+    )
+    norm = nn.LayerNorm(WIDTH) if causal else None
+    return embedding, output, nn.TransformerEncoder(layer, LAYERS, norm=norm, enable_nested_tensor=False)
+
+
 def time_pytorch(causal: bool, few: bool, made: list[np.ndarray], seconds: float) -> tuple[float, float]:
-    """The same model in PyTorch's own modules, its fused AdamW; untied, as jaxtie's."""
+    """The same training in PyTorch, with its fused AdamW."""
     import torch
     from torch import nn
     from torch.nn.functional import cross_entropy, linear
 
-    from jaxtie.run import keep_memory
+    from jaxtie.training.devices import keep_memory
 
     keep_memory()  # as jaxtie's side has it
-    torch.manual_seed(0)
-    vocabulary = BASE + DUPLICATES
-    embedding = nn.Embedding(vocabulary, WIDTH, padding_idx=PAD)
-    output = nn.Parameter(0.3 * torch.randn(vocabulary, WIDTH))
-    layer = nn.TransformerEncoderLayer(
-        WIDTH, HEADS, FEEDFORWARD, dropout=0.0, activation="gelu", batch_first=True, norm_first=causal
-    )
-    encoder = nn.TransformerEncoder(
-        layer, LAYERS, norm=nn.LayerNorm(WIDTH) if causal else None, enable_nested_tensor=False
-    )  # the causal one without jaxtie's rotary positions: a little less work
+    embedding, output, encoder = make_pytorch(causal)
     parameters = [*embedding.parameters(), *encoder.parameters(), output]
     optimiser = torch.optim.AdamW(parameters, 1e-4, eps=1e-12, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 10_000, 1e-5)
-    twin = torch.arange(vocabulary)
+    twin = torch.arange(VOCABULARY)
     twin[torch.tensor(WORDS)] = torch.tensor(WORDS + BASE - WORDS[0])
+
+    def causal_loss(tokens: torch.Tensor) -> torch.Tensor:
+        of_next = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        h = encoder(embedding(tokens), mask=of_next, is_causal=True)[:, :-1]
+        return cross_entropy(linear(h, output).flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD)
+
+    def masked_loss(tokens: torch.Tensor) -> torch.Tensor:
+        padding = tokens == PAD
+        chosen = (torch.rand(tokens.shape) < 0.15) & ~padding & (tokens != CLS) & (tokens != SEP)
+        fate = torch.rand(tokens.shape)
+        seen = torch.where(chosen & (fate < 0.8), MASK, tokens)
+        seen = torch.where(chosen & (fate > 0.9), torch.randint(BASE, tokens.shape), seen)
+        h = encoder(embedding(seen), src_key_padding_mask=padding)
+        if few:
+            return cross_entropy(linear(h[chosen], output), tokens[chosen])
+        target = torch.where(chosen, tokens, -100)
+        return cross_entropy(linear(h, output).flatten(0, 1), target.flatten())
 
     def one(batch: np.ndarray) -> None:
         tokens = torch.from_numpy(batch).long()
         tokens = torch.where(torch.rand(tokens.shape) < 0.5, twin[tokens], tokens)
-        padding = tokens == PAD
-        if causal:
-            of_next = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
-            h = encoder(embedding(tokens), mask=of_next, is_causal=True)[:, :-1]
-            loss = cross_entropy(linear(h, output).flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD)
-        else:
-            chosen = (torch.rand(tokens.shape) < 0.15) & ~padding & (tokens != CLS) & (tokens != SEP)
-            fate = torch.rand(tokens.shape)
-            seen = torch.where(chosen & (fate < 0.8), MASK, tokens)
-            seen = torch.where(chosen & (fate > 0.9), torch.randint(BASE, tokens.shape), seen)
-            h = encoder(embedding(seen), src_key_padding_mask=padding)
-            if few:
-                loss = cross_entropy(linear(h[chosen], output), tokens[chosen])
-            else:
-                target = torch.where(chosen, tokens, -100)
-                loss = cross_entropy(linear(h, output).flatten(0, 1), target.flatten())
+        loss = causal_loss(tokens) if causal else masked_loss(tokens)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -156,7 +188,7 @@ def time_pytorch(causal: bool, few: bool, made: list[np.ndarray], seconds: float
     return clock(one, made, seconds)
 
 
-def clock(one, made: list[np.ndarray], seconds: float) -> tuple[float, float]:
+def clock(one: Callable[[np.ndarray], None], made: list[np.ndarray], seconds: float) -> tuple[float, float]:
     """Real tokens and time of steps on batches in turn."""
     began, tokens, i = time.perf_counter(), 0, 0
     while time.perf_counter() - began < seconds:
@@ -165,15 +197,34 @@ def clock(one, made: list[np.ndarray], seconds: float) -> tuple[float, float]:
     return tokens, time.perf_counter() - began
 
 
-def run(side: str, texts: list[str], seconds: float, seed: int) -> None:
-    """One side in this process; prints JSON: real tokens per second, MiB."""
+def time_side(side: str, texts: list[str], seconds: float, seed: int) -> dict[str, float]:
+    """One side in this process: real tokens per second, MiB, the share of a batch's places that are real tokens."""
     rng = np.random.default_rng(seed)
     ours, causal = side.startswith("jaxtie"), "causal" in side
     made = batches(lengths(texts, rng, 64 * ROWS), ours, rng)
     timed = time_jaxtie(causal, made, seconds) if ours else time_pytorch(causal, side.endswith("few"), made, seconds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     real = [(batch != PAD).mean() for batch in made]
-    print(json.dumps({"rate": timed[0] / timed[1], "mib": peak, "filled": float(np.mean(real))}))
+    return {"rate": timed[0] / timed[1], "mib": peak, "filled": float(np.mean(real))}
+
+
+def time_in_process(side: str, texts: list[str], seconds: float, seeds: Iterator[int]) -> dict[str, float]:
+    """The same in a process of its own, each time with the next seed."""
+    command = [sys.executable, __file__, "--only", side, "--seconds", str(seconds), "--seed", str(next(seeds))]
+    command += ["--text", *texts] * bool(texts)
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def show(found: dict[str, list[dict[str, float]]]) -> None:
+    """A line for each side."""
+    for side, runs in found.items():
+        rates, mib, filled = ([each[name] for each in runs] for name in ("rate", "mib", "filled"))
+        line = f"{side:20s} {Spread.of(rates):,.0f} tokens/s"
+        line += f"  {statistics.median(mib):7,.0f} MiB, {statistics.median(filled):.0%} of a batch real"
+        base = "jaxtie-" + side.split("-")[1]
+        if side != base and base in found:
+            line += f"; jaxtie x {Spread.of_ratios([each['rate'] for each in found[base]], rates):.2f}"
+        print(line)
 
 
 def main() -> None:
@@ -183,34 +234,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each repeat (default: %(default)s)")
     parser.add_argument("--sides", default=",".join(SIDES), help="default: %(default)s")
     parser.add_argument("--only", choices=SIDES, help="one side, in this process")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of lengths and tokens; each repeat has the next one")
     options = parser.parse_args()
     if options.only:
-        return run(options.only, options.text, options.seconds, options.seed)
-    try:
-        packages = f"torch {version('torch')}"
-    except PackageNotFoundError:
-        packages = "no torch"
-    sides = [side for side in options.sides.split(",") if side.startswith("jaxtie") or packages != "no torch"]
-    found: dict[str, list[dict]] = {side: [] for side in sides}
-    for repeat in range(options.repeats):
-        for side in sides:
-            command = [sys.executable, __file__, "--only", side, "--seconds", str(options.seconds), "--seed", str(repeat)]
-            command += ["--text", *options.text] * bool(options.text)
-            found[side].append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
-            rate = found[side][-1]["rate"]
-            print(f"repeat {repeat + 1} of {options.repeats}: {side:20s} {rate:9,.0f} tokens/s", file=sys.stderr, flush=True)
+        print(json.dumps(time_side(options.only, options.text, options.seconds, options.seed)))
+        return
+    chosen = [side for side in options.sides.split(",") if side.startswith("jaxtie") or has_torch()]
+    sides = {
+        side: partial(time_in_process, side, options.text, options.seconds, itertools.count(options.seed)) for side in chosen
+    }
+    found = take_turns(sides, options.repeats)
+    packages = f"torch {version('torch')}" if has_torch() else "no torch"
     print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, jax {version('jax')}, {packages}; medians [range]")
-    for side, runs in found.items():
-        rates, mib = ([each[name] for each in runs] for name in ("rate", "mib"))
-        filled = statistics.median(each["filled"] for each in runs)
-        line = f"{side:20s} {statistics.median(rates):9,.0f} tokens/s [{min(rates):,.0f}, {max(rates):,.0f}]"
-        line += f"  {statistics.median(mib):7,.0f} MiB, {filled:.0%} of a batch real"
-        base = "jaxtie-" + side.split("-")[1]
-        if side != base and base in found:
-            ratios = [a["rate"] / b["rate"] for a, b in zip(found[base], runs, strict=True)]
-            line += f"; jaxtie x {statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
-        print(line)
+    show(found)
 
 
 if __name__ == "__main__":
