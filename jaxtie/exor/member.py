@@ -26,7 +26,7 @@ from jaxtie.models.masked_lm import MaskedLM
 from jaxtie.models.sizes import Body
 from jaxtie.training import streams
 from jaxtie.training.member import State, initial_state, keep_finite, update
-from jaxtie.training.optimiser import adamw, periodic_cosine
+from jaxtie.training.optimiser import make_adamw
 
 AT_ONCE = 64  # contexts that an ordered model is evaluated on at once: there are 56,448, and a cache holds that many well
 SPELLINGS = ((process.X, process.X + 1), (process.A, process.A + 1))  # token ids of symbols that spell the same bit
@@ -197,8 +197,8 @@ def make_member(static: Static) -> Member:
     contexts = build_contexts(static.process, ordered=model.body.ordered)
 
     def optimiser_of(setting):
-        schedule = periodic_cosine(setting.learning_rate, setting.eta_min, static.half_period)
-        return adamw(schedule, weight_decay=setting.weight_decay, b1=static.b1, b2=static.b2, eps=setting.eps)
+        own = {name: getattr(setting, name) for name in ("learning_rate", "eta_min", "weight_decay", "eps")}
+        return make_adamw(**own, half_period=static.half_period, b1=static.b1, b2=static.b2)
 
     def batch(stream, setting, at):
         return process.sample(stream, at, bits, setting.zeros, setting.ones)
