@@ -169,6 +169,7 @@ def test_stopped_at_a_random_moment_it_ends_with_the_numbers_of_one_go(place, ma
     assert results(folder).identical(results(masked))
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place, tmp_path):
     """They share each batch, so every number is a sum in another order: equal but for rounding, over 100 steps."""
     own = "--steps", "100", "--arms", "untied@20", "--eval-every", "50"
