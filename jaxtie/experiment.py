@@ -66,6 +66,7 @@ class Head:
 
     Attributes:
       bias: learn an output bias.
+      decayed_bias: whether weight decay is applied to it.
       transform: what the hidden state goes through before it meets the output table, a name of `TRANSFORMS`.
       groups: of the channel shuffle.
       deviation: of the tables at the start; None: the experiment's.
@@ -75,6 +76,7 @@ class Head:
     """
 
     bias: bool = False
+    decayed_bias: bool = True
     transform: Literal["half-swap", "shuffle", "projection", "bert-head"] | None = None
     groups: int = 2
     deviation: Size | None = None
@@ -100,7 +102,8 @@ NUMBERED = {  # options of a head with a value: the least, and whether a formula
     "output-gradient": (0.0, False),
     "soft-cap": (0.0, False),
 }
-HEAD_OPTIONS = f"bias, {', '.join(TRANSFORMS)}, shuffle=GROUPS, {', '.join(f'{name}=X' for name in NUMBERED)}"
+BIASES = {"bias": {"bias": True}, "undecayed-bias": {"bias": True, "decayed_bias": False}}
+HEAD_OPTIONS = f"{', '.join(BIASES)}, {', '.join(TRANSFORMS)}, shuffle=GROUPS, {', '.join(f'{name}=X' for name in NUMBERED)}"
 EXPECTED = (
     "expected tied, untied or untied@STEP, comma-separated; a head's options stand before the @, as in untied+bias@STEP"
 )
@@ -112,8 +115,8 @@ def _parse_head(options: Sequence[str], arm: str) -> Head:
     for option in options:
         name, equals, value = option.partition("=")
         new: dict[str, Any] = {}
-        if option == "bias":
-            new["bias"] = True
+        if option in BIASES:
+            new |= BIASES[option]
         elif option in TRANSFORMS:
             new["transform"] = name
         elif name == "shuffle" and value.isascii() and value.isdigit() and 0 < int(value[:9]) < 2**16:
@@ -276,7 +279,6 @@ class Declaration:
         check(len(same) == len(self.arms), f"arms = {','.join(names_of(self.arms))}: each may be named once")
         numbers = isinstance(self.seeds, Iterable) and not isinstance(self.seeds, str)
         check(numbers, f"seeds = {self.seeds!r}: expected them all, such as (1, 5, 9) or range(4)")
-        object.__setattr__(self, "seeds", tuple(self.seeds))
         object.__setattr__(self, "seeds", tuple(self.seeds))  # a range is a good way to say it
         check(bool(self.seeds), "seeds: expected at least one")
         for seed in self.seeds:

@@ -113,6 +113,9 @@ def test_a_cheap_variant_trains(name):
     )
     own = jax.tree.map(lambda x: x[0], stack_settings(cheap))
     before, after = training_of(Static.of(cheap, tied=True))(3, own)
+    dead = [0 in probabilities for probabilities in cheap.process.pairs.values()]
+    for records in (before, after):
+        np.testing.assert_array_equal(np.isnan(records.pop("swap_divergence")), dead)
     assert all(np.isfinite(value).all() for records in (before, after) for value in jax.tree.leaves(records))
     assert after["diverged_at"] == -1 and not np.array_equal(before["input_table"], after["input_table"])
     best = theory.best_loss(build_contexts(cheap.process, ordered=False)[0].joint_CxV)

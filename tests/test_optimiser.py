@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bodies import once, random_params
 
-from jaxtie.experiment import Optimiser
+from jaxtie.experiment import Arm, Optimiser
 from jaxtie.models.sizes import Transformer
 from jaxtie.training.optimiser import adamw, adamw_of, make_adamw, periodic_cosine, schedule_table
 
@@ -55,6 +55,16 @@ def test_adamw_decays_every_leaf_by_the_current_rate(x64):
         updates, state = update(zero, state, now)
         now = jax.tree.map(jnp.add, now, updates)
         jax.tree.map(lambda new, old, kept=kept: np.testing.assert_allclose(new, kept * old, rtol=1e-15), now, params)
+
+
+def test_an_undecayed_bias_alone_is_left_out_of_the_decay():
+    """Of the vocabulary end; the biases of the body decay as ever."""
+    head = Arm.parse("tied+undecayed-bias").head
+    params = {"embedding": {"input": jnp.ones((3, 2)), "bias": jnp.ones(3)}, "body": {"bias": jnp.ones(2)}}
+    optimiser = adamw_of(dataclasses.replace(DECLARED, weight_decay=0.5, learning_rate=0.5), head)
+    updates, _ = optimiser.update(jax.tree.map(jnp.zeros_like, params), optimiser.init(params), params)
+    moved = jax.tree.map(lambda leaf: float(jnp.abs(leaf).max()), updates)
+    assert moved == {"embedding": {"input": 0.25, "bias": 0.0}, "body": {"bias": 0.25}}
 
 
 DECLARED = Optimiser(learning_rate=3e-3, eta_min=2e-4, half_period=7, weight_decay=0.3, b1=0.8, b2=0.95, eps=1e-3)

@@ -166,7 +166,12 @@ def test_exact_evaluation(case, x64):
     valid = process.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).valid
     ordered, merged = (process.enumerate_contexts(valid, PROCESS.zeros, PROCESS.ones, ordered=o) for o in (True, False))
     seen = ordered if model.body.ordered else merged
-    (ours,) = once(lambda p: member.expectations(model, p, [seen], ((0, 1), (2, 3))))(params)
+
+    def evaluate(params: dict) -> dict:
+        (logits_CxV,) = member.exact_logits(model, params, [seen])
+        return member.expectations(logits_CxV, seen.joint_CxV, [(0, 1), (2, 3)])
+
+    ours = once(evaluate)(params)
 
     tokens, at = reference.tensors(ordered[:2])
     joint_CxV = torch.tensor(ordered.joint_CxV)

@@ -180,3 +180,21 @@ def test_stream_is_the_one_that_published_figures_were_made_with():
     batch = process.sample(stream(14, 42), 1000, SPLIT.train[:3], ZEROS, ONES)
     assert batch.tokens_BxL.tolist() == [[6, 2, 1, 2, 1, 3, 1, 4], [2, 3, 3, 1, 1, 6, 3, 4], [1, 3, 1, 1, 2, 6, 3, 4]]
     assert batch.target_BxP.tolist() == [[2], [1], [3]]
+
+
+def test_samples_spelled_by_the_label_are_distributed_as_their_law_says():
+    zeros, ones = (0.2, 0.8), (0.3, 0.7)
+    draw = jax.jit(jax.vmap(lambda step: process.sample(stream(14, 42), step, SPLIT.train, zeros, ones, True)))
+    batch = jax.device_get(draw(jnp.arange(STEPS)))
+    law = process.enumerate_contexts(SPLIT.train, zeros, ones, ordered=False, zeros_by_label=True)
+    assert law.joint_CxV.sum() == pytest.approx(1)
+    number = {tuple(tokens): at for at, tokens in enumerate(law.tokens_CxL.tolist())}
+    counts = np.zeros(law.joint_CxV.shape)
+    drawn = np.concatenate([np.sort(batch.tokens_BxL, axis=-1), batch.target_BxP], axis=-1).reshape(-1, 9)
+    for row, count in zip(*np.unique(drawn, axis=0, return_counts=True)):
+        counts[number[tuple(row[:8].tolist())], row[8]] = count
+    possible = law.joint_CxV > 0
+    assert not counts[~possible].any()
+    assert chi_square(counts[possible], law.joint_CxV[possible] * counts.sum()) > 1e-4
+    other = process.enumerate_contexts(SPLIT.train, zeros, ones, ordered=False)
+    assert chi_square(counts[possible], other.joint_CxV[possible] * counts.sum()) < 1e-6  # the label matters

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxtie.exor.comparison import EXCESS, abscissa, outcomes
-from jaxtie.exor.pairs import live_pairs
+from jaxtie.exor.pairs import equally_likely, live_pairs
 from jaxtie.exor.portrait import draw_portrait
 from jaxtie.experiment import names_of
 from jaxtie.results.plots import FAILS, HOLDS, Panel, Picture, coloured, curve, finish, panelled, subplots
@@ -85,7 +85,7 @@ def draw_accuracy(axes: Axes, results: xr.Dataset) -> None:
 def draw_pair_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
     """Distances X-Y and A-B in one table, "input" or "output", of one arm."""
     for pair in live_pairs(results):
-        holds = abs(float(results["theory_log_odds"].sel(pair=pair))) < 1e-12
+        holds = equally_likely(results, pair)
         first, second = pair.split("-")
         curve(
             axes,

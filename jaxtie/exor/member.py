@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.exor import process
+from jaxtie.exor import process, theory
 from jaxtie.exor.declaration import Experiment, Process
 from jaxtie.exor.process import Batch, Contexts
 from jaxtie.experiment import Head
@@ -29,7 +29,7 @@ from jaxtie.training.member import State, initial_state, keep_finite, update
 from jaxtie.training.optimiser import make_adamw
 
 AT_ONCE = 64  # contexts that an ordered model is evaluated on at once: there are 56,448, and a cache holds that many well
-SPELLINGS = ((process.X, process.X + 1), (process.A, process.A + 1))  # token ids of symbols that spell the same bit
+SPELLINGS = {"X-Y": (process.X, process.X + 1), "A-B": (process.A, process.A + 1)}  # token ids
 
 
 class Static(NamedTuple):
@@ -41,6 +41,7 @@ class Static(NamedTuple):
     length: int
     all_strings: bool
     data_seed: int
+    zeros_by_label: bool
     data: str
     record_every: int
     eval_every: int
@@ -53,14 +54,15 @@ class Static(NamedTuple):
         """What is static of an experiment's members while they are tied, or untied, with a head."""
         own, adam = experiment.process, experiment.optimiser
         return cls(
-            experiment.model, tied, head, own.length, own.all_strings, own.data_seed, experiment.data,
-            experiment.record_every, experiment.eval_every, adam.half_period, adam.b1, adam.b2,
+            experiment.model, tied, head, own.length, own.all_strings, own.data_seed, own.zeros_by_label,
+            experiment.data, experiment.record_every, experiment.eval_every, adam.half_period, adam.b1, adam.b2,
         )  # fmt: skip
 
     @property
     def process(self) -> Process:
         """The process, at probabilities that are no member's own: contexts are the same ones whatever these are."""
-        return Process(length=self.length, all_strings=self.all_strings, data_seed=self.data_seed)
+        own = {name: getattr(self, name) for name in ("length", "all_strings", "data_seed", "zeros_by_label")}
+        return Process(**own)
 
 
 class Setting(NamedTuple):
@@ -86,9 +88,31 @@ def build_model(static: Static) -> MaskedLM:
 def build_contexts(own: Process, *, ordered: bool) -> tuple[Contexts, Contexts]:
     """The exact laws of the training and the validation split."""
     strings = process.split(own.length, own.all_strings, own.data_seed)
-    return tuple(
-        process.enumerate_contexts(bits, own.zeros, own.ones, ordered=ordered) for bits in (strings.train, strings.valid)
+    law = {"ordered": ordered, "zeros_by_label": own.zeros_by_label}
+    return tuple(process.enumerate_contexts(bits, own.zeros, own.ones, **law) for bits in (strings.train, strings.valid))
+
+
+class Swaps(NamedTuple):
+    """Contexts that differ in one spelling of a bit: E couples, by their numbers; NumPy.
+
+    Attributes:
+      context_2xE: the one with the pair's first symbol there, the one with its second.
+      places_2xE: how many places of each context the couple stands for; contexts of a bag are told apart by no order.
+    """
+
+    context_2xE: np.ndarray
+    places_2xE: np.ndarray
+
+
+@functools.lru_cache(8)
+def build_swaps(own: Process, pair: tuple[int, int], *, ordered: bool) -> Swaps:
+    """Of two spellings of a bit (token ids), in the training split: it has every spelling of its strings."""
+    tokens_CxL = build_contexts(own, ordered=ordered)[0].tokens_CxL
+    forward, backward = (
+        np.unique(theory.swaps(tokens_CxL, *each, ordered=ordered), axis=1, return_counts=True) for each in (pair, pair[::-1])
     )
+    there = np.lexsort(backward[0])  # by the context with the first symbol, as `forward` is
+    return Swaps(forward[0], np.stack([forward[1], backward[1][there]]))
 
 
 def stack_settings(experiment: Experiment) -> Setting:
@@ -140,19 +164,8 @@ def record(state: State) -> dict[str, jax.Array]:
     }
 
 
-def expectations(
-    model: nn.Module, params: dict, splits: Sequence[Contexts], pairs: tuple[tuple[int, int], ...]
-) -> list[dict[str, jax.Array]]:
-    """Exact expectations over each split and every draw.
-
-    Args:
-      pairs: token ids (first, second) of symbols that spell the same bit.
-
-    Returns:
-      For each split `loss` in nats, `accuracy`; and one entry per pair, over the contexts where either can stand, of
-      ln p(second) - ln p(first): `log_odds`, its expectation, and `log_odds_deviation`, its standard deviation. The
-      process has one value in all of them (`jaxtie.exor.theory.log_odds`), so a perfect model has deviation 0.
-    """
+def exact_logits(model: nn.Module, params: dict, splits: Sequence[Contexts]) -> list[jax.Array]:
+    """Logits of the masked position in every context of each split, CxV."""
     contexts = tuple(np.concatenate(arrays) for arrays in zip(*(split[:2] for split in splits), strict=True))
 
     def logits_of(context: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -160,14 +173,22 @@ def expectations(
 
     ordered = model.body.ordered
     logits_CxV = jax.lax.map(logits_of, contexts, batch_size=AT_ONCE) if ordered else jax.vmap(logits_of)(contexts)
-    ends = np.cumsum([len(split.tokens_CxL) for split in splits])[:-1]
-    parts = zip(jnp.split(logits_CxV, ends), splits, strict=True)
-    return [_expectations_of_split(logits, split.joint_CxV, *np.array(pairs).T) for logits, split in parts]
+    return jnp.split(logits_CxV, np.cumsum([len(split.tokens_CxL) for split in splits])[:-1])
 
 
-def _expectations_of_split(
-    logits_CxV: jax.Array, joint_CxV: np.ndarray, first_K: np.ndarray, second_K: np.ndarray
-) -> dict[str, jax.Array]:
+def expectations(logits_CxV: jax.Array, joint_CxV: jax.Array, pairs: Sequence[tuple[int, int]]) -> dict[str, jax.Array]:
+    """Exact expectations over a split and every draw.
+
+    Args:
+      joint_CxV: the split's law.
+      pairs: token ids (first, second) of symbols that spell the same bit.
+
+    Returns:
+      `loss` in nats, `accuracy`; and one entry per pair, over the contexts where either can stand, of
+      ln p(second) - ln p(first): `log_odds`, its expectation, and `log_odds_deviation`, its standard deviation: what the
+      process has is `jaxtie.exor.theory.log_odds`.
+    """
+    first_K, second_K = np.array(pairs).T
     joint_CxV = jnp.asarray(joint_CxV, logits_CxV.dtype)
     likeliest_CxV = jax.nn.one_hot(jnp.argmax(logits_CxV, axis=-1), logits_CxV.shape[-1], dtype=logits_CxV.dtype)
     weight_CxK = joint_CxV[:, first_K] + joint_CxV[:, second_K]
@@ -182,6 +203,20 @@ def _expectations_of_split(
     }
 
 
+def swap_divergence(logits_CxV: jax.Array, joint_CxV: jax.Array, swaps: Swaps) -> jax.Array:
+    """By how much a model's prediction moves when one spelling of a bit in its context takes the other's place; scalar.
+
+    It is `jaxtie.exor.theory.semantic_divergence` of the model in place of the process: an expected total variation, in
+    [0, 1], averaged over both directions. It says what the model does, whatever its tables are. NaN where one of the two
+    never occurs.
+    """
+    p_CxV = jax.nn.softmax(jax.lax.optimization_barrier(logits_CxV))  # else the bits of the loss change
+    first_E, second_E = swaps.context_2xE
+    variation_E = jnp.sum(jnp.abs(p_CxV[first_E] - p_CxV[second_E]), axis=-1) / 2
+    weight_2xE = jnp.sum(joint_CxV, axis=-1)[swaps.context_2xE] * swaps.places_2xE.astype(logits_CxV.dtype)
+    return jnp.mean(jnp.sum(weight_2xE * variation_E[None], axis=-1) / jnp.sum(weight_2xE, axis=-1))
+
+
 class Member(NamedTuple):
     """What one member does, as pure functions of its seed, setting and state."""
 
@@ -193,15 +228,17 @@ class Member(NamedTuple):
 def make_member(static: Static) -> Member:
     """Close over all that is static in a member's training."""
     model, every = build_model(static), static.record_every
-    bits = process.split(static.length, static.all_strings, static.data_seed).train
-    contexts = build_contexts(static.process, ordered=model.body.ordered)
+    own, ordered = static.process, model.body.ordered
+    bits = process.split(own.length, own.all_strings, own.data_seed).train
+    contexts, pairs = build_contexts(own, ordered=ordered), [SPELLINGS[pair] for pair in own.pairs]
+    swaps = [build_swaps(own, pair, ordered=ordered) for pair in pairs]
 
     def optimiser_of(setting):
         own = {name: getattr(setting, name) for name in ("learning_rate", "eta_min", "weight_decay", "eps")}
-        return make_adamw(**own, half_period=static.half_period, b1=static.b1, b2=static.b2)
+        return make_adamw(**own, half_period=static.half_period, b1=static.b1, b2=static.b2, head=static.head)
 
     def batch(stream, setting, at):
-        return process.sample(stream, at, bits, setting.zeros, setting.ones)
+        return process.sample(stream, at, bits, setting.zeros, setting.ones, static.zeros_by_label)
 
     def start(seed, setting):
         state = initial_state(model, optimiser_of(setting), jax.random.key(seed), static.length + 1)
@@ -224,10 +261,12 @@ def make_member(static: Static) -> Member:
         return state, {"loss": total[0] / every, "accuracy": total[1] / every, **record(state)}
 
     def evaluate(state, setting):
+        logits = exact_logits(model, state.params, contexts)
         laws = setting.train_CxV, setting.valid_CxV
-        own = [split._replace(joint_CxV=law_CxV) for split, law_CxV in zip(contexts, laws, strict=True)]
-        on_train, on_valid = expectations(model, state.params, own, SPELLINGS)
-        input_table, output_table = tables_of_params(state.params["embedding"])
+        on_train, on_valid = (expectations(*split, pairs) for split in zip(logits, laws, strict=True))
+        embedding = state.params["embedding"]
+        input_table, output_table = tables_of_params(embedding)
+        bias_V = embedding.get("bias", jnp.zeros(process.VOCABULARY))
         return {
             "train_loss": on_train["loss"],
             "train_accuracy": on_train["accuracy"],
@@ -235,6 +274,8 @@ def make_member(static: Static) -> Member:
             "valid_accuracy": on_valid["accuracy"],
             "log_odds": on_train["log_odds"],
             "log_odds_deviation": on_train["log_odds_deviation"],
+            "swap_divergence": jnp.stack([swap_divergence(logits[0], laws[0], each) for each in swaps]),
+            "bias_odds": jnp.stack([bias_V[second] - bias_V[first] for first, second in pairs]),
             "input_table": input_table,
             "output_table": output_table,
         }

@@ -10,6 +10,12 @@ def live_pairs(results: xr.Dataset) -> list[str]:
     return [str(pair) for pair in results["pair"].values if np.isfinite(log_odds.sel(pair=pair)).any()]
 
 
+def equally_likely(results: xr.Dataset, pair: str) -> bool:
+    """Whether the two symbols of a pair are equally likely in every context, as the hypothesis has it of equivalent ones."""
+    odds = (results[name].sel(pair=pair) for name in ("theory_log_odds", "theory_log_odds_deviation"))
+    return all(float(abs(each)) < 1e-12 for each in odds)
+
+
 def targets(results: xr.Dataset) -> list[str]:
     """The symbols that can be a target, so have a place in both tables."""
     return [str(symbol) for symbol in results["symbol"].values[np.isfinite(np.diag(results["conditional_divergence"]))]]

@@ -57,7 +57,14 @@ def split(length: int, all_strings: bool, data_seed: int) -> Split:
     return Split(bits[:train], bits[train : train + valid], bits[train + valid :])
 
 
-def sample(stream: jax.Array, step: jax.typing.ArrayLike, bits_Bxn: np.ndarray, zeros: jax.Array, ones: jax.Array) -> Batch:
+def sample(
+    stream: jax.Array,
+    step: jax.typing.ArrayLike,
+    bits_Bxn: np.ndarray,
+    zeros: jax.Array,
+    ones: jax.Array,
+    zeros_by_label: bool = False,
+) -> Batch:
     """Spell and mask each string once: the same batch for the same stream and step, always.
 
     The generator is used by its counter, (step, place): no key is derived for a step, and all of its 64 bits count.
@@ -67,6 +74,7 @@ def sample(stream: jax.Array, step: jax.typing.ArrayLike, bits_Bxn: np.ndarray, 
       step: 0 or more.
       bits_Bxn: the strings.
       zeros, ones: (p(X), p(Y)) and (p(A), p(B)). Draws have 16 bits: probabilities are met to 2^-17.
+      zeros_by_label: see `jaxtie.exor.declaration.Process`.
     """
     size, length = bits_Bxn.shape
     blocks = -(-size * (length + 1) // 4)
@@ -76,17 +84,25 @@ def sample(stream: jax.Array, step: jax.typing.ArrayLike, bits_Bxn: np.ndarray, 
     draw = draws.reshape(length + 1, size).T
     threshold = jnp.round(jnp.stack([zeros[0], ones[0]]) * 2**16).astype(jnp.int32)
     second = draw[:, :length] >= jnp.where(bits_Bxn == 0, threshold[0], threshold[1])
+    odd_Bx1 = bits_Bxn.sum(axis=1, keepdims=True) % 2
+    if zeros_by_label:
+        second ^= (bits_Bxn == 0) & (odd_Bx1 == 1)
     symbols = np.where(bits_Bxn == 0, X, A) + second
     at_Bx1 = (draw[:, length:] * length) >> 16
     masked = np.arange(length)[None] == at_Bx1
     target_Bx1 = jnp.sum(jnp.where(masked, symbols, 0), axis=1, keepdims=True)
-    label_Bx1 = EVEN + bits_Bxn.sum(axis=1, keepdims=True) % 2
+    label_Bx1 = EVEN + odd_Bx1
     tokens = jnp.concatenate([jnp.where(masked, MASK, symbols), label_Bx1], axis=1)
     return Batch(tokens.astype(jnp.int32), at_Bx1, target_Bx1)
 
 
 def enumerate_contexts(
-    bits_Bxn: np.ndarray, zeros: tuple[float, float], ones: tuple[float, float], *, ordered: bool
+    bits_Bxn: np.ndarray,
+    zeros: tuple[float, float],
+    ones: tuple[float, float],
+    *,
+    ordered: bool,
+    zeros_by_label: bool = False,
 ) -> Contexts:
     """The exact law of a sample of a split: every string, masked position and spelling.
 
@@ -98,20 +114,21 @@ def enumerate_contexts(
     is 0.
     """
     size, length = bits_Bxn.shape
-    spell = np.array([zeros, ones])  # [bit, first or second]
+    spell = np.array([[zeros, ones], [zeros[::-1] if zeros_by_label else zeros, ones]])  # [label, bit, first or second]
+    odd_Bx1x1 = bits_Bxn.sum(1)[:, None, None] % 2
     choices = np.array(list(itertools.product([0, 1], repeat=length - 1)))
     tokens, weights, targets = [], [], []
     for at in range(length):
         others_BxM = np.delete(bits_Bxn, at, axis=1)
-        probability = spell[others_BxM[:, None], choices[None]].prod(-1)  # [strings, choices]
+        probability = spell[odd_Bx1x1, others_BxM[:, None], choices[None]].prod(-1)  # [strings, choices]
         symbols = np.where(others_BxM[:, None] == 0, X, A) + choices[None]
         symbols = np.insert(symbols, at, MASK, axis=2)
-        label = np.broadcast_to(EVEN + bits_Bxn.sum(1)[:, None, None] % 2, (*symbols.shape[:2], 1))
+        label = np.broadcast_to(EVEN + odd_Bx1x1, (*symbols.shape[:2], 1))
         tokens.append(np.concatenate([symbols, label], axis=2).reshape(-1, length + 1))
         masked_bit = bits_Bxn[:, at]
         joint = np.zeros((size, VOCABULARY))
         for second in (0, 1):
-            joint[np.arange(size), np.where(masked_bit == 0, X, A) + second] = spell[masked_bit, second]
+            joint[np.arange(size), np.where(masked_bit == 0, X, A) + second] = spell[odd_Bx1x1[:, 0, 0], masked_bit, second]
         weights.append(probability.ravel() / (size * length))
         targets.append(np.repeat(joint, len(choices), axis=0))
     tokens, joint = np.concatenate(tokens), np.concatenate(weights)[:, None] * np.concatenate(targets)
@@ -123,7 +140,15 @@ def enumerate_contexts(
     return Contexts(tokens.astype(np.int32), np.argmax(tokens == MASK, axis=1)[:, None].astype(np.int32), merged)
 
 
-def enumerate_process(length: int, zeros: tuple[float, float], ones: tuple[float, float]) -> Contexts:
+def share_of_odd_zeros(bits_Bxn: np.ndarray) -> float:
+    """Of all zeros in some strings, the share that stands in those of odd parity."""
+    zeros_B = (bits_Bxn == 0).sum(axis=1)
+    return float(zeros_B[bits_Bxn.sum(axis=1) % 2 == 1].sum() / zeros_B.sum())
+
+
+def enumerate_process(
+    length: int, zeros: tuple[float, float], ones: tuple[float, float], *, zeros_by_label: bool = False
+) -> Contexts:
     """The exact law of the process, of all strings of so many bits alike; contexts with the same symbols are one.
 
     Contexts that never occur are left out.
@@ -132,6 +157,6 @@ def enumerate_process(length: int, zeros: tuple[float, float], ones: tuple[float
     the masked bit turned too: it need not be in the same split, and of the 127 strings it may not be there at all.
     """
     bits = np.array(list(itertools.product([0, 1], repeat=length)))
-    contexts = enumerate_contexts(bits, zeros, ones, ordered=False)
+    contexts = enumerate_contexts(bits, zeros, ones, ordered=False, zeros_by_label=zeros_by_label)
     occurs = contexts.joint_CxV.any(axis=1)
     return Contexts(*(array[occurs] for array in contexts))

@@ -18,6 +18,10 @@ VARIABLES = {
         ("eval_step", "pair"), "nat", "expected ln p(second) - ln p(first) where the pair can stand, training"
     ),
     "log_odds_deviation": Variable(("eval_step", "pair"), "nat", "its standard deviation over these contexts"),
+    "swap_divergence": Variable(
+        ("eval_step", "pair"), "1", "expected total variation of predictions as one of the pair takes the other's place"
+    ),
+    "bias_odds": Variable(("eval_step", "pair"), "nat", "output bias of the second less the first's; 0 without a bias"),
     "input_distance": Variable(MATRIX, "1", "Euclidean distance between rows of the input embedding"),
     "output_distance": Variable(MATRIX, "1", "Euclidean distance between rows of the output embedding"),
     "input_table": Variable(("table_step", "symbol", "dim"), "1", "input embedding"),
@@ -28,7 +32,9 @@ CONSTANTS = (
     "best_accuracy",
     "best_loss",
     "theory_log_odds",
+    "theory_log_odds_deviation",
     "scheduled_learning_rate",
+    "decay_alone",
     "semantic_divergence",
     "conditional_divergence",
     "conditional_log_ratio",
@@ -63,19 +69,24 @@ def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
 def _constants_of_setting(setting: Experiment) -> xr.Dataset:
     from jaxtie.exor import process, theory
     from jaxtie.exor.member import build_contexts
-    from jaxtie.training.optimiser import schedule_table
+    from jaxtie.training.optimiser import decay_table, schedule_table
 
     own = setting.process
     laws = [contexts.joint_CxV for contexts in build_contexts(own, ordered=False)]
     rates = schedule_table(setting.optimiser, setting.record_steps)
-    whole = process.enumerate_process(own.length, own.zeros, own.ones)
+    whole = process.enumerate_process(own.length, own.zeros, own.ones, zeros_by_label=own.zeros_by_label)
+    bits = process.split(own.length, own.all_strings, own.data_seed).train
+    exchanged = process.share_of_odd_zeros(bits) if own.zeros_by_label else 0.0
+    odds = [theory.log_odds(own.zeros, exchanged), theory.log_odds(own.ones)]
     divergences = theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False)
     return xr.Dataset(
         {
             "best_accuracy": ("split", list(map(theory.best_accuracy, laws))),
             "best_loss": ("split", list(map(theory.best_loss, laws))),
-            "theory_log_odds": ("pair", list(map(theory.log_odds, own.pairs.values()))),
+            "theory_log_odds": ("pair", [each.mean for each in odds]),
+            "theory_log_odds_deviation": ("pair", [each.deviation for each in odds]),
             "scheduled_learning_rate": (("arm", "step"), np.broadcast_to(rates, (len(setting.arms), len(rates)))),
+            "decay_alone": ("step", decay_table(setting.optimiser, setting.record_steps)),
             **{name: (("symbol", "symbol2"), matrix_VxV) for name, matrix_VxV in divergences.items()},
         },
         {"split": ["train", "valid"]},

@@ -44,7 +44,8 @@ def exor_final_table(results: xr.Dataset) -> Table:
         first, second = pair.split("-")
         theory = float(results["theory_log_odds"].sel(pair=pair))
         add(f"ln p({second})/p({first}), nat", number(theory), end["log_odds"].sel(pair=pair))
-        add("its deviation over contexts", number(0.0), end["log_odds_deviation"].sel(pair=pair))
+        deviation = float(results["theory_log_odds_deviation"].sel(pair=pair))
+        add("its deviation over contexts", number(deviation), end["log_odds_deviation"].sel(pair=pair))
     return Table(
         f"{results.attrs['experiment']}: step {step:,}, mean over {results.sizes['seed']} seeds ± 95 % confidence interval",
         ("", "reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),

@@ -11,6 +11,7 @@ be the whole process (`jaxtie.exor.process.enumerate_process`): a swap leads out
 
 import itertools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,15 +29,27 @@ def best_loss(joint_CxV: np.ndarray) -> float:
     return float(-np.sum(joint * np.log(conditional)))
 
 
-def log_odds(pair: tuple[float, float]) -> float:
-    """ln p(second) - ln p(first) of two exchangeable symbols, in every context where they can stand (ln 9 for X-Y).
+class LogOdds(NamedTuple):
+    """Of two symbols over the contexts where they can stand, nats: expectation and standard deviation."""
+
+    mean: float
+    deviation: float
+
+
+def log_odds(pair: tuple[float, float], exchanged: float = 0.0) -> LogOdds:
+    """ln p(second) - ln p(first) of two exchangeable symbols over the contexts where they can stand (ln 9 for X-Y).
 
     So it must be (output_second - output_first)·h for every such hidden state h. NaN where one of them never occurs.
+
+    Args:
+      pair: their probabilities.
+      exchanged: in what share of the cases these are exchanged.
     """
     first, second = pair
     if first == 0 or second == 0:
-        return math.nan
-    return math.log(second / first)
+        return LogOdds(math.nan, math.nan)
+    ratio = math.log(second / first)
+    return LogOdds((1 - 2 * exchanged) * ratio, 2 * math.sqrt(exchanged * (1 - exchanged)) * abs(ratio))
 
 
 def equivalences(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool) -> dict[str, np.ndarray]:
@@ -60,27 +73,37 @@ def semantic_divergence(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordere
       tokens_CxL: the contexts, no two alike.
       ordered: whether order matters; if not, each context's tokens are sorted.
     """
-    contexts, vocabulary = joint_CxV.shape
+    vocabulary = joint_CxV.shape[1]
     weight_Cx1 = joint_CxV.sum(axis=1, keepdims=True)
     prediction_CxV = joint_CxV / weight_Cx1
-
-    def number(tokens: np.ndarray) -> np.ndarray:
-        return (tokens if ordered else np.sort(tokens)) @ vocabulary ** np.arange(tokens.shape[-1])
-
-    order_C = np.argsort(number(tokens_CxL))
-    known_C = number(tokens_CxL)[order_C]
     moved = np.full((vocabulary, vocabulary), np.nan)
     for first, second in itertools.product(range(vocabulary), repeat=2):
-        context, place = np.nonzero(tokens_CxL == first)
-        swapped = tokens_CxL[context]
-        swapped[np.arange(len(place)), place] = second
-        at = np.minimum(np.searchsorted(known_C, number(swapped)), contexts - 1)
-        occurs = known_C[at] == number(swapped)
-        if occurs.any():
-            before, after = context[occurs], order_C[at[occurs]]
+        before, after = swaps(tokens_CxL, first, second, ordered=ordered)
+        if len(before):
             variation = np.abs(prediction_CxV[before] - prediction_CxV[after]).sum(axis=1) / 2
             moved[first, second] = np.average(variation, weights=weight_Cx1[before, 0])
     return (moved + moved.T) / 2
+
+
+def swaps(tokens_CxL: np.ndarray, first: int, second: int, *, ordered: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Of every place where `first` stands: the context, and the one that it becomes when `second` stands there.
+
+    Returns:
+      Two arrays of numbers of contexts. A place whose swap makes no context of these is left out.
+    """
+    base = np.int64(max(tokens_CxL.max(), second) + 1)
+
+    def number(tokens: np.ndarray) -> np.ndarray:
+        return (tokens if ordered else np.sort(tokens)) @ base ** np.arange(tokens.shape[-1])
+
+    order_C = np.argsort(number(tokens_CxL))
+    known_C = number(tokens_CxL)[order_C]
+    context, place = np.nonzero(tokens_CxL == first)
+    swapped = tokens_CxL[context]
+    swapped[np.arange(len(place)), place] = second
+    at = np.minimum(np.searchsorted(known_C, number(swapped)), len(known_C) - 1)
+    occurs = known_C[at] == number(swapped)
+    return context[occurs], order_C[at[occurs]]
 
 
 def conditional_divergence(joint_CxV: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from jaxtie.results.statistics import mean_interval
+from jaxtie.results.statistics import mean_interval, median_interval
 from jaxtie.results.tables import Table
 
 RULE = (
@@ -46,6 +46,15 @@ def compare(label: str, values: np.ndarray, count: int = 1) -> Comparison:
     mean, half = mean_interval(np.asarray(values, np.float64), error=0.05 / count)
     half = half if np.isfinite(values).all() else math.nan
     return Comparison(label, float(mean - half), float(mean), float(mean + half))
+
+
+def compare_median(label: str, values: np.ndarray, count: int = 1) -> Comparison:
+    """Median of independent values with its rank interval, as `compare`; a missing value leaves no ends either."""
+    values = np.asarray(values, np.float64)
+    middle, low, high = median_interval(values, error=0.05 / count)
+    return (
+        Comparison(label, low, middle, high) if np.isfinite(values).all() else Comparison(label, math.nan, middle, math.nan)
+    )
 
 
 class Judgement(NamedTuple):

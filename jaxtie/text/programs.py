@@ -111,7 +111,7 @@ def _start(experiment: TextExperiment, model: TextModel, adamw: optax.GradientTr
 def carry_shapes(experiment: TextExperiment, material: Material, *, tied: bool, head: Head = Head()) -> Carry:  # noqa: B008
     """Shapes and dtypes of a member."""
     model = build_text_model(experiment, material, "cpu", tied=tied, head=head)
-    return jax.eval_shape(partial(_start, experiment, model, adamw_of(experiment.optimiser)), np.uint32(0))
+    return jax.eval_shape(partial(_start, experiment, model, adamw_of(experiment.optimiser, head)), np.uint32(0))
 
 
 def parameters_of(experiment: TextExperiment, material: Material, *, tied: bool, head: Head) -> int:
@@ -173,7 +173,7 @@ def _compile(
 ) -> TextProgram:
     rows, whole = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
     model = build_text_model(experiment, material, mesh.devices.flat[0].platform, tied=tied, head=head)
-    adamw, ask = adamw_of(experiment.optimiser), make_ask(experiment, material)
+    adamw, ask = adamw_of(experiment.optimiser, head), make_ask(experiment, material)
     one_step, evaluation = make_step(model, adamw, ask), make_evaluation(model, ask)
 
     def step(carry, tokens_BxL, stream, number):

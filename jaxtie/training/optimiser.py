@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.experiment import Optimiser
+from jaxtie.experiment import Head, Optimiser
+from jaxtie.models.layers import Tree
 
 
 def periodic_cosine(learning_rate: jax.typing.ArrayLike, eta_min: jax.typing.ArrayLike, half_period: int) -> optax.Schedule:
@@ -31,9 +32,23 @@ def adamw(
     b1: float,
     b2: float,
     eps: jax.typing.ArrayLike,
+    head: Head = Head(),  # noqa: B008, it is frozen
 ) -> optax.GradientTransformation:
-    """`torch.optim.AdamW` on every parameter; the decay is multiplied by the current learning rate."""
-    return optax.adamw(schedule, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)
+    """`torch.optim.AdamW` on every parameter; the decay is multiplied by the current learning rate.
+
+    A head whose bias is not decayed has that one parameter left out of the decay.
+    """
+    mask = None if head.decayed_bias else _all_but_the_output_bias
+    return optax.adamw(schedule, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=mask)
+
+
+def _all_but_the_output_bias(params: Tree) -> Tree:
+    """Which parameters are decayed: a tree of truths."""
+
+    def decayed(path: tuple[jax.tree_util.DictKey, ...], _: jax.Array) -> bool:
+        return [key.key for key in path[-2:]] != ["embedding", "bias"]
+
+    return jax.tree_util.tree_map_with_path(decayed, params)
 
 
 def make_adamw(
@@ -45,15 +60,25 @@ def make_adamw(
     b1: float,
     b2: float,
     eps: jax.typing.ArrayLike,
+    head: Head = Head(),  # noqa: B008, it is frozen
 ) -> optax.GradientTransformation:
     """AdamW under the periodic cosine; what may be an array can be a member's own, and traced."""
     schedule = periodic_cosine(learning_rate, eta_min, half_period)
-    return adamw(schedule, weight_decay=weight_decay, b1=b1, b2=b2, eps=eps)
+    return adamw(schedule, weight_decay=weight_decay, b1=b1, b2=b2, eps=eps, head=head)
 
 
-def adamw_of(optimiser: Optimiser) -> optax.GradientTransformation:
+def adamw_of(optimiser: Optimiser, head: Head = Head()) -> optax.GradientTransformation:  # noqa: B008, it is frozen
     """The same, as declared."""
-    return make_adamw(**dataclasses.asdict(optimiser))
+    return make_adamw(**dataclasses.asdict(optimiser), head=head)
+
+
+def decay_table(optimiser: Optimiser, steps: Sequence[int]) -> np.ndarray:
+    """What weight decay alone leaves of any difference of parameters after so many updates, float64[steps].
+
+    AdamW multiplies every parameter by 1 - weight_decay·lr(t) at update t, whatever the gradient; so differences of rows too.
+    """
+    rates = schedule_table(optimiser, range(max(steps))).astype(np.float64)
+    return np.append(1.0, np.cumprod(1 - optimiser.weight_decay * rates))[np.array(steps)]
 
 
 def schedule_table(optimiser: Optimiser, steps: Sequence[int]) -> np.ndarray:

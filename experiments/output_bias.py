@@ -1,0 +1,48 @@
+"""The main experiment with and without an output bias: what tying costs, and whether a bias repairs it.
+
+Claim: X and Y are semantically equivalent, and ln 9 apart in every context. An output bias can carry a constant, so a tied
+model with a bias need not hold their rows apart: tying costs something without it, and nothing with it.
+
+    python -m jaxtie.run experiments/output_bias.py --seeds 1024
+
+What is claimed, and by which margin, stands below and was written before the run; the rule stands in
+`jaxtie/exor/claims.py`. `output_bias_ndh.py`,
+`output_bias_ydh.py` and `output_bias_control.py` are the same on other processes.
+Results: README.md.
+"""
+
+from jaxtie import Experiment
+from jaxtie.exor.claims import Claim
+
+experiment = Experiment(
+    name="output-bias",
+    claim="What tying costs where the hypothesis fails by a constant, an output bias repairs.",
+    arms=("tied", "untied", "tied+bias", "untied+bias", "tied+undecayed-bias"),
+    record_every=1_000,
+)
+
+COST, COST_WITH_BIAS = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias": -1}
+MARGIN = 0.05  # nat: what counts as nothing, of losses; a seed this near the best has solved the task
+FORCE = 1.25  # a distance so many times what decay alone leaves of it is held apart; its inverse: drawn together
+
+claims = (
+    Claim("Tying costs.", "loss", COST, low=0),
+    Claim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
+    Claim("A bias lowers the tied loss.", "loss", {"tied+bias": 1, "tied": -1}, high=0),
+    Claim("A bias leaves the untied loss as it is.", "loss", {"untied+bias": 1, "untied": -1}, -MARGIN, MARGIN),
+    Claim("A bias takes away some of what tying costs.", "loss", {**COST, "tied+bias": -1, "untied+bias": 1}, low=0),
+    Claim("Whether the bias decays is all one.", "loss", {"tied+undecayed-bias": 1, "tied+bias": -1}, -MARGIN, MARGIN),
+    Claim("Tying costs more than where the hypothesis holds.", "loss", COST, low=0, against="output-bias-ydh"),
+    Claim("Untied, X and Y are drawn together in the input table.", "decay ratio", "untied", high=1 / FORCE),
+    Claim("Untied, A and B are drawn together in the input table.", "decay ratio", "untied", high=1 / FORCE, pair="A-B"),
+    Claim("Untied, X and Y are held apart in the output table.", "decay ratio", "untied", low=FORCE, table="output"),
+    Claim(
+        "Untied, A and B are drawn together in the output table.", "decay ratio", "untied", high=1 / FORCE, pair="A-B",
+        table="output",
+    ),
+    Claim("Tied, X and Y are held apart.", "decay ratio", "tied", low=FORCE),
+    Claim("Tied, A and B are drawn together.", "decay ratio", "tied", high=1 / FORCE, pair="A-B"),
+    Claim("Tied with a bias, X and Y are no longer held apart.", "decay ratio", "tied+bias", high=FORCE),
+    Claim("A bias brings X and Y nearer in the tied table.", "reference ratio", {"tied+bias": 1, "tied": -1}, high=1),
+    Claim("Tied, a swap of X and Y moves predictions more.", "swap divergence", {"tied": 1, "untied": -1}, low=0),
+)  # fmt: skip

@@ -1,0 +1,33 @@
+"""`output_bias.py` where the hypothesis holds for the only pair: A and B, 0.5 : 0.5.
+
+    python -m jaxtie.run experiments/output_bias_ydh.py --seeds 1024
+
+What is claimed, and by which margin, stands below and was written before the run; the rule stands in
+`jaxtie/exor/claims.py`.
+Results: README.md.
+"""
+
+from jaxtie import Experiment, Process
+from jaxtie.exor.claims import Claim
+
+experiment = Experiment(
+    name="output-bias-ydh",
+    claim="Where the hypothesis holds, tying costs nothing, with or without a bias.",
+    process=Process(zeros=(1.0, 0.0), ones=(0.5, 0.5)),
+    arms=("tied", "untied", "tied+bias", "untied+bias"),
+    record_every=1_000,
+)
+
+COST, COST_WITH_BIAS = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias": -1}
+MARGIN, FORCE = 0.05, 1.25  # as in `output_bias.py`
+
+claims = (
+    Claim("Tying costs nothing.", "loss", COST, -MARGIN, MARGIN),
+    Claim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
+    Claim("Untied, A and B are drawn together in the input table.", "decay ratio", "untied", high=1 / FORCE, pair="A-B"),
+    Claim(
+        "Untied, A and B are drawn together in the output table.", "decay ratio", "untied", high=1 / FORCE, pair="A-B",
+        table="output",
+    ),
+    Claim("Tied, A and B are drawn together.", "decay ratio", "tied", high=1 / FORCE, pair="A-B"),
+)  # fmt: skip

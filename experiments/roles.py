@@ -1,0 +1,34 @@
+"""The main experiment, tied, with the gradient of one role of the table taken out: which role holds X and Y apart?
+
+Claim: the output role. The table is one, and so are its values in both roles; what differs is which of its two gradients
+trains it. Without the output role's, only the input role moves the table.
+
+    python -m jaxtie.run experiments/roles.py --seeds 256
+
+What is claimed, and by which margin, stands below and was written before the run; the rule stands in
+`jaxtie/exor/claims.py`.
+Results: README.md.
+"""
+
+from jaxtie import Experiment
+from jaxtie.exor.claims import Claim
+
+experiment = Experiment(
+    name="roles",
+    claim="The output role of the tied table holds X and Y apart.",
+    arms=("tied", "tied+input-gradient=0", "tied+output-gradient=0", "untied"),
+    seeds=tuple(range(256)),
+    record_every=1_000,
+)
+
+INPUT_OFF, OUTPUT_OFF = "tied+input-gradient=0", "tied+output-gradient=0"
+
+claims = (
+    Claim("Without the input role's gradient, X and Y are held apart.", "decay ratio", INPUT_OFF, low=1.25),
+    Claim("Without the output role's gradient, X and Y are held apart.", "decay ratio", OUTPUT_OFF, low=1.25),
+    Claim(
+        "The output role holds X and Y further apart than the input role.", "decay ratio", {INPUT_OFF: 1, OUTPUT_OFF: -1}, 1,
+    ),
+    Claim("The input role draws X and Y together in the tied table.", "decay ratio", {"tied": 1, INPUT_OFF: -1}, high=1),
+    Claim("Without the input role's gradient, a tied model does worse.", "loss", {INPUT_OFF: 1, "tied": -1}, low=0),
+)  # fmt: skip

@@ -1,0 +1,58 @@
+"""The main experiment at several weight decays: what brings X and Y together in the untied input embedding?
+
+Claim: nothing but decay. AdamW shrinks every difference of two rows; where the loss puts no force on a difference, decay
+alone rules. Without decay X and Y stay where they were in the untied input embedding.
+
+    python -m jaxtie.run experiments/weight_decay.py --seeds 256
+
+What is claimed, and by which margin, stands below and was written before the run; the rule stands in
+`jaxtie/exor/claims.py`.
+Results: README.md.
+"""
+
+from jaxtie import Experiment
+from jaxtie.exor.claims import Claim
+
+experiment = Experiment(
+    name="weight-decay",
+    claim="In the untied input embedding nothing but weight decay brings X and Y together.",
+    arms=("tied", "untied", "tied+bias"),
+    seeds=tuple(range(256)),
+    record_every=1_000,
+    eval_every=5_000,
+    sweep={"weight_decay": (0.0, 0.001, 0.01, 0.1, 0.3)},
+)
+
+TOGETHER = 1 / 1.25  # a distance at most so many times what decay alone leaves of it is drawn together
+WITHOUT = {"setting": {"weight_decay": 0.0}}
+COST, COST_WITH_BIAS = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied": -1}
+
+claims = (
+    Claim(
+        "Without decay, X and Y come together in the untied input table.", "decay ratio", "untied", high=TOGETHER, **WITHOUT,
+    ),
+    Claim(
+        "Without decay, A and B come together in the untied input table.", "decay ratio", "untied", high=TOGETHER, pair="A-B",
+        **WITHOUT,
+    ),
+    Claim(
+        "Without decay, A and B come together in the untied output table.", "decay ratio", "untied", high=TOGETHER, pair="A-B",
+        table="output", **WITHOUT,
+    ),
+    Claim(
+        "Without decay, X and Y stay apart in the untied output table.", "decay ratio", "untied", low=TOGETHER, table="output",
+        **WITHOUT,
+    ),
+    Claim(
+        "Without decay, A and B come together in the tied table.", "decay ratio", "tied", high=TOGETHER, pair="A-B", **WITHOUT,
+    ),
+    *(
+        Claim(
+            f"At decay {decay:g}, X and Y are drawn together in the untied input table.", "decay ratio", "untied",
+            high=TOGETHER, setting={"weight_decay": decay},
+        )
+        for decay in (0.001, 0.01, 0.1, 0.3)
+    ),
+    Claim("Without decay, tying costs.", "loss", COST, low=0, **WITHOUT),
+    Claim("Without decay, tying with a bias costs, beside untied without.", "loss", COST_WITH_BIAS, low=0, **WITHOUT),
+)  # fmt: skip

@@ -1,0 +1,29 @@
+"""The main experiment at width 2: a tied table as wide as two untied ones can do what they do.
+
+Claim: the price of tying falls with the width. One table that is as wide as two side by side emulates them: the body reads
+one half of it and writes the other. The main experiment has width 4; the other files are `width_*.py`.
+
+    python -m jaxtie.run experiments/width_2.py --seeds 256
+
+What is claimed, and by which margin, stands below and was written before the run; the rule stands in
+`jaxtie/exor/claims.py`.
+Results: README.md.
+"""
+
+from jaxtie import Experiment, Transformer
+from jaxtie.exor.claims import Claim
+
+experiment = Experiment(
+    name="width-2",
+    claim="The price of tying falls with the width.",
+    model=Transformer(width=2),
+    arms=("tied", "untied", "tied+bias"),
+    seeds=tuple(range(256)),
+    record_every=1_000,
+)
+
+claims = (
+    Claim("Tying costs.", "loss", {"tied": 1, "untied": -1}, low=0),
+    Claim("Tying with a bias costs.", "loss", {"tied+bias": 1, "untied": -1}, low=0),
+    Claim("Tying costs more than at width 4.", "loss", {"tied": 1, "untied": -1}, low=0, against="output-bias"),
+)

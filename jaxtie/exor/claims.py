@@ -1,0 +1,127 @@
+"""Claims about runs on EXor, as data: what is measured, and between which bounds it is said to lie. Imports no jax.
+
+The rule. A claim is about one number of each seed at the last step: a quantity of an arm, or a sum of it over arms with
+weights, so that each seed is compared with itself. A claim holds if the interval of the typical seed lies wholly within the
+claim's bounds, fails if it lies wholly outside, and is undecided else. Losses are judged by their mean (Student's t), for
+what tying costs is a mean; everything else by its median (ranks), for one seed of many can rule a mean of distances. All
+intervals of the claims that an experiment makes are right together with 95 % (Bonferroni).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import xarray as xr
+
+from jaxtie.experiment import UserError
+from jaxtie.results.tables import last_step
+from jaxtie.results.verdicts import Comparison, Judgement, compare, compare_median, judge
+
+Quantity = Literal["loss", "decay ratio", "reference ratio", "swap divergence"]
+REFERENCE = {"X-Y": ("X", "A"), "A-B": ("X", "A")}  # pairs of symbols that nothing makes equivalent
+RATIOS = ("decay ratio", "reference ratio")  # judged by their logarithms; bounds are factors
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim.
+
+    Attributes:
+      statement: a sentence that is true if the claim holds.
+      quantity: what is measured: `loss`, exact on the training split, nats; `decay ratio`, the distance of a pair in a table
+        divided by what weight decay alone leaves of its start (1: nothing but decay, below: drawn together, above: held
+        apart); `reference ratio`, the distance of a pair divided by that of X and A; `swap divergence`, total variation.
+      arms: weight of each arm in the sum; of a single arm its name.
+      low, high: bounds, in the quantity's unit; of ratios, factors.
+      pair, table: of distances.
+      setting: where a sweep is looked at.
+      against: name of another experiment, whose same sum is subtracted, seed by seed.
+    """
+
+    statement: str
+    quantity: Quantity
+    arms: Mapping[str, float] | str
+    low: float = -np.inf
+    high: float = np.inf
+    pair: str = "X-Y"
+    table: Literal["input", "output"] = "input"
+    setting: Mapping[str, float] = field(default_factory=dict)
+    against: str | None = None
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Weight of each arm."""
+        return {self.arms: 1.0} if isinstance(self.arms, str) else self.arms
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether logarithms are summed, and bounds are factors."""
+        return self.quantity in RATIOS
+
+    @property
+    def expression(self) -> str:
+        """What is measured, as a reader would write it."""
+        terms = [("+" if weight > 0 else "−") + f" {arm}" for arm, weight in self.weights.items()]
+        where = "" if self.quantity == "loss" else f" {self.pair}"
+        where += f", {self.table}" if self.is_ratio else ""
+        at = "".join(f", {name} {value:g}" for name, value in self.setting.items())
+        return f"{self.quantity}{where}{at}: {' '.join(terms).removeprefix('+ ')}" + (
+            f", against {self.against}" if self.against else ""
+        )
+
+
+def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> xr.DataArray:
+    """A quantity at the last step: (arm, swept settings, seed); of ratios the logarithm."""
+    step = last_step(results)
+    if quantity == "loss":
+        return results["train_loss"].sel(eval_step=step, drop=True)
+    if quantity == "swap divergence":
+        return results["swap_divergence"].sel(eval_step=step, pair=pair, drop=True)
+
+    def distance(first: str, second: str, at: int) -> xr.DataArray:
+        return results[f"{table}_distance"].sel(symbol=first, symbol2=second, step=at, drop=True).astype(np.float64)
+
+    own = distance(*pair.split("-"), step)
+    if quantity == "reference ratio":
+        return np.log(own / distance(*REFERENCE[pair], step))
+    decayed = results["decay_alone"].sel(step=step, drop=True)
+    return np.log(own / (distance(*pair.split("-"), 0) * decayed))
+
+
+def claimed(results: xr.Dataset, claim: Claim) -> xr.DataArray:
+    """What a claim is about, of each seed.
+
+    Raises:
+      UserError: where the results lack an arm of it.
+    """
+    values = measured(results, claim.quantity, claim.pair, claim.table).sel(claim.setting)
+    missing = [arm for arm in claim.weights if arm not in results["arm"].values]
+    if missing:
+        raise UserError(
+            f"{results.attrs.get('experiment')}: no arm {', '.join(missing)}, of which is claimed: {claim.statement}"
+        )
+    return sum(weight * values.sel(arm=arm, drop=True) for arm, weight in claim.weights.items())
+
+
+def judge_claim(
+    claim: Claim, results: xr.Dataset, others: Mapping[str, xr.Dataset], count: int
+) -> tuple[Comparison, Judgement]:
+    """What becomes of a claim, one of `count` that are made together; `others`: results by name of experiment."""
+    values = claimed(results, claim)
+    if claim.against is not None:
+        values = values - claimed(others[claim.against], claim)  # xarray: of the seeds that both have
+    low, high = np.log([claim.low, claim.high]) if claim.is_ratio and claim.low > 0 else (claim.low, claim.high)
+    if claim.is_ratio and claim.low <= 0:
+        low, high = -np.inf, np.log(claim.high)
+    make = compare if claim.quantity == "loss" else compare_median
+    compared = make(claim.expression, values.values, count)._replace(is_factor=claim.is_ratio)
+    return compared, judge([compared], float(low), float(high))
+
+
+def judge_claims(
+    claims: Sequence[Claim], results: xr.Dataset, others: Mapping[str, xr.Dataset]
+) -> list[tuple[Claim, Comparison, Judgement]]:
+    """What becomes of all claims of an experiment; claims against another experiment wait until it is there."""
+    ready = [claim for claim in claims if claim.against is None or claim.against in others]
+    return [(claim, *judge_claim(claim, results, others, len(claims))) for claim in ready]
