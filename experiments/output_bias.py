@@ -6,8 +6,8 @@ model with a bias need not hold their rows apart: tying costs something without 
     python -m jaxtie.run experiments/output_bias.py --seeds 1024
 
 What is claimed, and by which margin, stands below and was written before the run; the rule stands in
-`jaxtie/exor/claims.py`. `output_bias_ndh.py`,
-`output_bias_ydh.py` and `output_bias_control.py` are the same on other processes.
+`jaxtie/exor/claims.py`. `output_bias_ndh.py`, `output_bias_ydh.py` and `output_bias_control.py` are the same on other
+processes.
 Results: README.md.
 """
 

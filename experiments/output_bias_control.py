@@ -30,7 +30,7 @@ claims = (
     Claim("Tying costs.", "loss", COST, low=0),
     Claim("With a bias, tying still costs.", "loss", COST_WITH_BIAS, low=0),
     Claim(
-        "A bias takes nothing away of what tying costs.", "loss", {**COST, "tied+bias": -1, "untied+bias": 1}, -MARGIN, MARGIN,
+        "A bias takes nothing off the price of tying.", "loss", {**COST, "tied+bias": -1, "untied+bias": 1}, -MARGIN, MARGIN,
     ),
     Claim("Tied with a bias, X and Y are held apart.", "decay ratio", "tied+bias", low=FORCE),
 )  # fmt: skip

@@ -23,33 +23,33 @@ experiment = Experiment(
     sweep={"weight_decay": (0.0, 0.001, 0.01, 0.1, 0.3)},
 )
 
-TOGETHER = 1 / 1.25  # a distance at most so many times what decay alone leaves of it is drawn together
+NEAR = 1 / 1.25  # a distance at most so many times what decay alone leaves of it is drawn together
 WITHOUT = {"setting": {"weight_decay": 0.0}}
 COST, COST_WITH_BIAS = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied": -1}
 
 claims = (
     Claim(
-        "Without decay, X and Y come together in the untied input table.", "decay ratio", "untied", high=TOGETHER, **WITHOUT,
+        "Without decay, X and Y come together in the untied input table.", "decay ratio", "untied", high=NEAR, **WITHOUT,
     ),
     Claim(
-        "Without decay, A and B come together in the untied input table.", "decay ratio", "untied", high=TOGETHER, pair="A-B",
+        "Without decay, A and B come together in the untied input table.", "decay ratio", "untied", high=NEAR, pair="A-B",
         **WITHOUT,
     ),
     Claim(
-        "Without decay, A and B come together in the untied output table.", "decay ratio", "untied", high=TOGETHER, pair="A-B",
+        "Without decay, A and B come together in the untied output table.", "decay ratio", "untied", high=NEAR, pair="A-B",
         table="output", **WITHOUT,
     ),
     Claim(
-        "Without decay, X and Y stay apart in the untied output table.", "decay ratio", "untied", low=TOGETHER, table="output",
+        "Without decay, X and Y stay apart in the untied output table.", "decay ratio", "untied", low=NEAR, table="output",
         **WITHOUT,
     ),
     Claim(
-        "Without decay, A and B come together in the tied table.", "decay ratio", "tied", high=TOGETHER, pair="A-B", **WITHOUT,
+        "Without decay, A and B come together in the tied table.", "decay ratio", "tied", high=NEAR, pair="A-B", **WITHOUT,
     ),
     *(
         Claim(
             f"At decay {decay:g}, X and Y are drawn together in the untied input table.", "decay ratio", "untied",
-            high=TOGETHER, setting={"weight_decay": decay},
+            high=NEAR, setting={"weight_decay": decay},
         )
         for decay in (0.001, 0.01, 0.1, 0.3)
     ),
