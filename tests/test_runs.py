@@ -1,4 +1,4 @@
-"""The life of a run: what it leaves, how it is shown, goes on and is extended; what a version before left goes on too."""
+"""The life of a run: what it leaves, how it is shown, goes on and is extended."""
 
 import contextlib
 import io
@@ -20,7 +20,6 @@ from jaxtie.exor.results import CONSTANTS, VARIABLES
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.plots import Picture
-from jaxtie.training.checkpoints import opened
 from jaxtie.training.progress import Progress
 
 OFTEN = ["--record-every", "20", "--eval-every", "100"]
@@ -198,59 +197,18 @@ def test_a_run_that_is_interrupted_at_once_goes_on(finished, tmp_path, monkeypat
     assert results(tmp_path / "run").identical(results(finished[0]))
 
 
-def as_before(folder: Path) -> None:
-    """Change a run's folder into one that the version before left: it knew no kinds, in configuration and attributes."""
+def test_a_run_of_an_earlier_version_is_refused_in_one_line_and_left_alone(finished, tmp_path, capsys):
+    """One that recorded less cannot go on, nor be extended: half of its records would lack a variable."""
+    folder = shutil.copytree(finished[0], tmp_path / "run")
     config = json.loads((folder / "config.json").read_text())
-    assert config["experiment"].pop("kind") == "exor"
+    del config["experiment"]["kind"], config["experiment"]["process"]["zeros_by_label"]
     (folder / "config.json").write_text(json.dumps(config))
-    results = xr.load_dataset(folder / "results.nc", engine="h5netcdf")
-    del results.attrs["kind"]
-    results.to_netcdf(folder / "results.nc", engine="h5netcdf")
-
-
-# Of one file in `records`, by an arm, first record, number of records, first member, as the version before named it.
-BEFORE = "untied@100.000000000.000000001.0000000000.npz"
-
-
-@pytest.mark.parametrize("step", [0, 20, 120])
-def test_a_run_of_the_version_before_goes_on(tmp_path, stopped_at, capsys, step):
-    """Interrupted before its arm unties, or after; the folder is not begun anew, and the numbers are those of one go."""
-    line = [*TINY, "--arms", "untied@100", "--checkpoint-every", "1e-6"]
-    folder, one = tmp_path / "run", tmp_path / "one"
-    assert stopped_at(step, "untied@100", [*line, "--out", str(folder)]) == 130
-    as_before(folder)
-    assert (folder / "records" / BEFORE).exists()
-    first = (folder / "records" / BEFORE).stat().st_ino
-    with opened(folder / "checkpoints") as checkpoints:
-        (name, members), *others = checkpoints.load(print).items()
-    assert name == ("untied@100" if step > 100 else "untied@100, tied") and not others
-    reached = members.steps.min()
-    assert step <= reached < 200
-    inodes = []
-
-    def note(folder: RunFolder, results: xr.Dataset) -> list[Path]:
-        inodes.append((folder.path / "records" / BEFORE).stat().st_ino)
-        return []
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "draw", note)
-        assert cli.main([*line, "--out", str(folder)]) == 0
-    assert inodes == [first]
-    assert cli.main([*line, "--out", str(one)]) == 0
-    assert results(folder).identical(results(one))
-
-
-def test_a_finished_run_of_the_version_before_is_shown_and_extended(finished, tmp_path, without_figures, capsys):
-    folder, one = shutil.copytree(finished[0], tmp_path / "run"), tmp_path / "one"
-    as_before(folder)
     before = files(folder)
-    assert cli.main([*TINY, "--out", str(folder)]) == 0
-    assert "train accuracy" in capsys.readouterr().out and files(folder) == before
-    longer = [*TINY[:2], "--steps", "300", *OFTEN]
-    for path in (folder, one):
-        assert cli.main([*longer, "--out", str(path)]) == 0
-    assert results(folder).identical(results(one))
-    assert runs.load(folder).attrs["kind"] == "exor"
+    for steps in ("200", "300"):
+        assert cli.main([*TINY[:2], "--steps", steps, *OFTEN, "--out", str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and "process.zeros_by_label" in error and "--overwrite" in error
+    assert files(folder) == before
 
 
 # Seeds, and how many more: one block, whose parts of the records hold several settings; several blocks, which become larger.
