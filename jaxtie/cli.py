@@ -127,6 +127,17 @@ class FiguresOptions:
     """Draw the tables over training as an animation too, portrait.gif."""
 
 
+@dataclass(frozen=True)
+class ReportOptions:
+    """Write the tables of experiments/README.md again, from the data in experiments/data and the claims in ./experiments.
+
+    Start it where the repository is.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Folders of finished runs, each of which is condensed to experiments/data/NAME.nc first."""
+
+
 def _parse(options: type, prog: str, arguments: Sequence[str]) -> Any:
     """tyro's parse; of the box that it draws around an error, the reason, in one line."""
     message = io.StringIO()
@@ -329,4 +340,22 @@ def main_figures(arguments: Sequence[str] | None = None) -> int:
         print(f"jaxtie.figures: {options.folder}: cannot be written ({error.strerror})", file=sys.stderr)
         return 2
     print(*written, sep="\n")
+    return 0
+
+
+def main_report(arguments: Sequence[str] | None = None) -> int:
+    """The command line of `python -m jaxtie.report`; returns the exit status."""
+    from jaxtie.document import keep_run, rewrite
+
+    document = EXPERIMENTS / "README.md"
+    try:
+        options = _parse(ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments)
+        if not document.is_file():
+            raise UserError(f"{document}: not found; start it where the repository is")
+        print(*(keep_run(run, EXPERIMENTS / "data") for run in options.runs), sep="\n", end="\n" * bool(options.runs))
+        rewrite(document)
+    except (UserError, OSError) as error:
+        print(f"jaxtie.report: {one_line(error)}", file=sys.stderr)
+        return 2
+    print(document)
     return 0

@@ -125,6 +125,23 @@ def load_experiment(path: Path) -> Declaration:
     Raises:
       UserError: where it is missing, fails, or declares none.
     """
+    experiment = _execute(path).get("experiment")
+    if not kinds.is_experiment(experiment):
+        raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
+    return experiment
+
+
+def load_claims(path: Path) -> tuple[Any, ...]:
+    """Execute an experiment file and take its `claims`, see `jaxtie.exor.claims`; none where it makes none.
+
+    Raises:
+      UserError: where it is missing or fails.
+    """
+    return tuple(_execute(path).get("claims", ()))
+
+
+def _execute(path: Path) -> dict[str, Any]:
+    """The names that an experiment file defines."""
     if not path.is_file():
         raise UserError(f"{path}: no such experiment file; --list shows those of ./experiments")
     spec = importlib.util.spec_from_file_location("experiment_file", path)
@@ -138,10 +155,7 @@ def load_experiment(path: Path) -> Declaration:
         where = f"{path}:{lines[-1]}" if lines else f"{path}"
         text = " ".join(str(error).split())
         raise UserError(f"{where}: {text if isinstance(error, UserError) else f'{type(error).__name__}: {text}'}") from None
-    experiment = getattr(module, "experiment", None)
-    if not kinds.is_experiment(experiment):
-        raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
-    return experiment
+    return vars(module)
 
 
 def versions() -> dict[str, str]:

@@ -32,7 +32,10 @@ def exor_results(*arms: str, seeds: int = 4, **swept: list[float]) -> xr.Dataset
     for table in ("input", "output"):
         variables[f"{table}_distance"] = drawn(*member, "step", "symbol", "symbol2")
         variables[f"{table}_table"] = drawn(*member, "table_step", "symbol", "dim")
-    variables |= {name: drawn(*member, "eval_step", "pair") for name in ("log_odds", "log_odds_deviation", "swap_divergence")}
+    variables |= {
+        name: drawn(*member, "eval_step", "pair")
+        for name in ("log_odds", "log_odds_deviation", "swap_divergence", "bias_odds")
+    }
     variables |= {f"best_{name}": known("split", [best, best + 0.01]) for name, best in BEST.items()}
     variables["theory_log_odds"] = known("pair", [np.log(9), 0.0])
     variables["theory_log_odds_deviation"] = known("pair", [0.0, 0.0])

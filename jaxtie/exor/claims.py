@@ -19,7 +19,7 @@ from jaxtie.results.tables import last_step
 from jaxtie.results.verdicts import Comparison, Judgement, compare, compare_median, judge
 
 Quantity = Literal["loss", "decay ratio", "reference ratio", "swap divergence"]
-REFERENCE = {"X-Y": ("X", "A"), "A-B": ("X", "A")}  # pairs of symbols that nothing makes equivalent
+REFERENCE = ("X", "A")  # symbols that nothing makes equivalent
 RATIOS = ("decay ratio", "reference ratio")  # judged by their logarithms; bounds are factors
 
 
@@ -73,20 +73,26 @@ class Claim:
 
 def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> xr.DataArray:
     """A quantity at the last step: (arm, swept settings, seed); of ratios the logarithm."""
-    step = last_step(results)
     if quantity == "loss":
-        return results["train_loss"].sel(eval_step=step, drop=True)
+        return at_end(results["train_loss"], results)
     if quantity == "swap divergence":
-        return results["swap_divergence"].sel(eval_step=step, pair=pair, drop=True)
+        return at_end(results["swap_divergence"], results).sel(pair=pair, drop=True)
+    step = last_step(results)
 
     def distance(first: str, second: str, at: int) -> xr.DataArray:
         return results[f"{table}_distance"].sel(symbol=first, symbol2=second, step=at, drop=True).astype(np.float64)
 
     own = distance(*pair.split("-"), step)
     if quantity == "reference ratio":
-        return np.log(own / distance(*REFERENCE[pair], step))
+        return np.log(own / distance(*REFERENCE, step))
     decayed = results["decay_alone"].sel(step=step, drop=True)
     return np.log(own / (distance(*pair.split("-"), 0) * decayed))
+
+
+def at_end(values: xr.DataArray, results: xr.Dataset) -> xr.DataArray:
+    """A variable of the results, or of what was kept of them, at the last step."""
+    steps = next(name for name in values.dims if str(name).endswith("step"))
+    return values.sel({steps: last_step(results)}, drop=True)
 
 
 def claimed(results: xr.Dataset, claim: Claim) -> xr.DataArray:

@@ -83,16 +83,16 @@ def draw_accuracy(axes: Axes, results: xr.Dataset) -> None:
 
 
 def draw_pair_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
-    """Distances X-Y and A-B in one table, "input" or "output", of one arm."""
+    """Distances X-Y and A-B in one table, "input" or "output", of one arm, and what decay alone leaves of their start."""
+    starts = []
     for pair in live_pairs(results):
         holds = equally_likely(results, pair)
         first, second = pair.split("-")
-        curve(
-            axes,
-            results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second),
-            HOLDS if holds else FAILS,
-            f"{first}–{second} (DH {'holds' if holds else 'fails'})",
-        )
+        values = results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second)
+        curve(axes, values, HOLDS if holds else FAILS, f"{first}–{second} (DH {'holds' if holds else 'fails'})")
+        starts.append(float(values.sel(step=0).mean()))
+    steps, decayed = results["step"].values, np.mean(starts) * results["decay_alone"].values
+    axes.plot(steps, decayed, color="grey", linestyle=":", label="weight decay alone")
     axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, where the curves fit
     finish(axes, title, "Euclidean distance", results["step"].values)
 

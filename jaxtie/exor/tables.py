@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.exor.comparison import correlation_table, sweep_table, untying_table
+from jaxtie.exor.evidence import forces_table
 from jaxtie.exor.pairs import distance_rows, live_pairs, targets
 from jaxtie.experiment import names_of
 from jaxtie.results.statistics import somers_d
@@ -18,9 +19,16 @@ COURSE_TIMES = (1 / 15, 1 / 3, 2 / 3, 1)  # of the training
 def exor_tables(results: xr.Dataset) -> list[Table]:
     """All tables of a run; of a sweep and of untying only if there is something to say."""
     if swept(results):
-        return [table for table in (sweep_table(results), correlation_table(results)) if table.rows]
+        return [table for table in (sweep_table(results), forces_table(results), correlation_table(results)) if table.rows]
     untying = [table for table in [untying_table(results)] if table.rows]
-    return [exor_final_table(results), course_table(results), *untying, equivalence_table(results), seed_table(results)]
+    return [
+        exor_final_table(results),
+        forces_table(results),
+        course_table(results),
+        *untying,
+        equivalence_table(results),
+        seed_table(results),
+    ]
 
 
 def exor_final_table(results: xr.Dataset) -> Table:
@@ -46,6 +54,7 @@ def exor_final_table(results: xr.Dataset) -> Table:
         add(f"ln p({second})/p({first}), nat", number(theory), end["log_odds"].sel(pair=pair))
         deviation = float(results["theory_log_odds_deviation"].sel(pair=pair))
         add("its deviation over contexts", number(deviation), end["log_odds_deviation"].sel(pair=pair))
+        add(f"total variation when {first} and {second} are swapped", number(0.0), end["swap_divergence"].sel(pair=pair))
     return Table(
         f"{results.attrs['experiment']}: step {step:,}, mean over {results.sizes['seed']} seeds ± 95 % confidence interval",
         ("", "reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),

@@ -1,0 +1,86 @@
+"""Runs -> the data that are committed -> the tables of a document: `python -m jaxtie.report [RUN ...]`. Imports no jax.
+
+Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`. Then every table of
+`experiments/README.md` that stands between two lines
+
+    <!-- table: NAME ARGUMENT ... -->
+    <!-- end of table -->
+
+is written again, from these data and from the claims in the experiment files. So each number of such a table can be checked,
+and a test fails where one was changed by hand.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import xarray as xr
+
+from jaxtie import runs
+from jaxtie.exor import evidence
+from jaxtie.experiment import UserError
+from jaxtie.results.tables import Table
+
+MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+def read_data(folder: Path) -> dict[str, xr.Dataset]:
+    """Condensed runs by the names of their experiments."""
+    return {path.stem: xr.load_dataset(path, engine="h5netcdf") for path in sorted(folder.glob("*.nc"))}
+
+
+def keep_run(run: Path, folder: Path) -> Path:
+    """Condense a run's results into a folder of data; returns the file."""
+    results = runs.load(run)
+    path = folder / f"{results.attrs['experiment']}.nc"
+    folder.mkdir(exist_ok=True)
+    condensed = evidence.condense(results)
+    encoding = {name: {"zlib": True, "complevel": 9, "shuffle": True} for name in condensed.data_vars}
+    condensed.to_netcdf(path, engine="h5netcdf", encoding=encoding)
+    return path
+
+
+def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
+    """What a document can ask for: functions of the arguments that stand behind the name.
+
+    Raises:
+      UserError: where an experiment file fails.
+    """
+    known = read_data(experiments / "data")
+    declared = {runs.load_experiment(path).name: path for path in sorted(experiments.glob("*.py"))}
+    claims = {name: runs.load_claims(path) for name, path in declared.items()}
+    return {
+        "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
+        "costs": lambda *names: evidence.costs_table(known, names),
+        "forces": lambda name: evidence.forces_table(known[name]),
+        "widths": lambda *names: evidence.widths_table(known, names),
+    }
+
+
+def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
+    """A document with its tables written again.
+
+    Raises:
+      UserError: where it asks for a table that there is not, or for data that are not there.
+    """
+
+    def write(found: re.Match) -> str:
+        name, *arguments = found[2].split()
+        if name not in tables:
+            raise UserError(f"table {name}: expected one of {', '.join(tables)}")
+        try:
+            table = tables[name](*arguments)
+        except KeyError as error:
+            raise UserError(f"table {found[2]}: no data of {error}; give the folder of its run") from None
+        return f"{found[1]}{table.markdown()}{found[3]}"
+
+    return MARKED.sub(write, text)
+
+
+def rewrite(document: Path) -> None:
+    """Write the tables of a document again; data and claims are in its folder.
+
+    Raises:
+      UserError: see `rewritten`.
+    """
+    document.write_text(rewritten(document.read_text(), tables_by_name(document.parent)))

@@ -1,0 +1,124 @@
+"""What the documents stand on: a run condensed to what can be committed, and tables over several of them. Imports no jax.
+
+A condensed run is a dataset like the run's own, of the same variables, with fewer steps: tables, claims and figures that need
+no more take either.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+
+from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
+from jaxtie.exor.pairs import live_pairs
+from jaxtie.results.statistics import median_interval
+from jaxtie.results.tables import Table, arms_of, interval, last_step, number, settings, swept, tables_of
+
+COURSE = (0, 1 / 15, 1 / 3, 1 / 2, 2 / 3, 1)  # of the training, for distances
+KEPT_SYMBOLS = ["X", "Y", "A", "B"]
+CURVES = ("train_loss", "valid_loss")  # kept at every evaluation, to 0.001 nat
+ENDS = ("train_accuracy", "valid_accuracy", "log_odds", "log_odds_deviation", "swap_divergence", "bias_odds")
+DISTANCES = ("input_distance", "output_distance")
+COST = {"tied": 1.0, "untied": -1.0}
+COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
+Runs = Mapping[str, xr.Dataset]
+
+
+def condense(results: xr.Dataset) -> xr.Dataset:
+    """What is committed of a run: every seed's losses at all evaluations, distances of four symbols at a few steps."""
+    last, steps = last_step(results), results["step"].values
+    here = sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in COURSE})
+    exact = [step for step in here if step in results["eval_step"]]
+    known = [name for name in results.data_vars if not {"seed", "arm"} & {*results[name].dims}]
+    distances = results[[*known, "diverged_at", *DISTANCES]].sel(step=here, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS)
+    ends = results[[*ENDS]].sel(eval_step=exact).rename(eval_step="course_step")
+    curves = results[[*CURVES]].sel(eval_step=slice(0, last)).round(3)
+    return xr.merge([distances, ends, curves]).assign_attrs(results.attrs, width=results.sizes["dim"])
+
+
+def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
+    """Every claim of every experiment that there is data of."""
+    rows = []
+    for name, own in claims.items():
+        if name in runs:
+            for claim, compared, judgement in judge_claims(own, runs[name], runs):
+                found = str(compared).removeprefix(f"{claim.expression} ")
+                bounds = _bounds(claim)
+                rows.append((name, claim.statement, claim.expression, bounds, found, f"**{judgement.verdict}**"))
+    header = ("experiment", "claim", "what is measured", "holds if", "found", "verdict")
+    return Table("Claims, written before the runs, and what became of them", header, rows)
+
+
+def _bounds(claim: Claim) -> str:
+    if not np.isfinite(claim.high):
+        return f"> {claim.low:g}"
+    if not np.isfinite(claim.low):
+        return f"< {claim.high:g}"
+    return f"{claim.low:g} to {claim.high:g}"
+
+
+def costs_table(runs: Runs, names: Sequence[str]) -> Table:
+    """What tying costs without a bias and with one, and what the bias takes off; each seed with itself, mean ± 95 %."""
+
+    def of(results: xr.Dataset, weights: Mapping[str, float]) -> str:
+        return interval(claimed(results, Claim("", "loss", weights)).values)
+
+    both = {**COST, **{arm: -weight for arm, weight in COST_WITH_BIAS.items()}}
+    rows = []
+    for name in names:
+        results = runs[name]
+        best = number(float(results["best_loss"].sel(split="train")))
+        ends = [interval(at_end(results["train_loss"], results).sel(arm=arm).values) for arm in (*COST, *COST_WITH_BIAS)]
+        paired = [of(results, weights) for weights in (COST, COST_WITH_BIAS, both)]
+        rows.append((name, str(results.sizes["seed"]), best, *ends, *paired))
+    header = ("experiment", "seeds", "best", *COST, *COST_WITH_BIAS, "cost of tying", "with a bias", "the bias takes off")
+    return Table("Training loss at the end, nat, and what tying costs: mean over seeds ± 95 %", header, rows)
+
+
+def forces_table(results: xr.Dataset) -> Table:
+    """Every distance at the end beside what decay alone leaves of it; and what a swap does to predictions."""
+    rows, names = [], swept(results)
+    for at, here in settings(results, names):
+        for arm in arms_of(results):
+            for label, table in tables_of(arm).items():
+                for pair in live_pairs(results):
+                    first, second = pair.split("-")
+                    distance = at_end(here[f"{table}_distance"], here).sel(arm=arm.name, symbol=first, symbol2=second)
+                    ratios = [
+                        _median(measured(here, quantity, pair, table).sel(arm=arm.name).values, factor=True)
+                        for quantity in ("decay ratio", "reference ratio")
+                    ]
+                    swap = _median(at_end(here["swap_divergence"], here).sel(arm=arm.name, pair=pair).values)
+                    values = [f"{value:g}" for value in at.values()]
+                    rows.append((*values, label, pair, _median(distance.values), *ratios, swap))
+    header = (*names, "table", "pair", "distance", "ratio to decay alone", "ratio to X–A", "swap divergence")
+    decayed = results["decay_alone"].sel(step=last_step(results))
+    left = "" if names else f"; decay alone leaves {float(decayed):.3g} of every distance"
+    title = (
+        f"{results.attrs['experiment']}: step {last_step(results):,}, median over {results.sizes['seed']} seeds [95 %, ranks]"
+    )
+    return Table(title + left, header, rows)
+
+
+def _median(values: np.ndarray, *, factor: bool = False) -> str:
+    """Median with its rank interval; of logarithms, as factors."""
+    low, middle, high = np.exp(median_interval(values)) if factor else median_interval(values)
+    return f"{number(middle)} [{number(low)}, {number(high)}]"
+
+
+def widths_table(runs: Runs, names: Sequence[str]) -> Table:
+    """What tying costs at each width of the tables."""
+    rows = []
+    for name in names:
+        results = runs[name]
+        width = str(results.attrs["width"])
+        ends = [
+            interval(at_end(results["train_loss"], results).sel(arm=arm).values) for arm in ("tied", "untied", "tied+bias")
+        ]
+        cost, rest = (
+            interval(claimed(results, Claim("", "loss", {tied: 1.0, "untied": -1.0})).values)
+            for tied in ("tied", "tied+bias")
+        )
+        rows.append((width, str(results.sizes["seed"]), *ends, cost, rest))
+    header = ("width", "seeds", "tied", "untied", "tied+bias", "tied − untied", "tied+bias − untied")
+    return Table("What tying costs at each width, nat: mean ± 95 %", header, rows)

@@ -1,0 +1,139 @@
+"""Claims are judged by their rule; what is committed of a run gives the tables that the run gives; a document is its data."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import exor_results
+from scipy import stats
+
+from jaxtie import cli, document
+from jaxtie.exor import evidence
+from jaxtie.exor.claims import Claim, claimed, judge_claims
+from jaxtie.experiment import UserError
+
+HOUSE = Path(__file__).parents[1]
+ARMS = ("tied", "untied", "tied+bias", "untied+bias")
+
+
+@pytest.fixture
+def results():
+    """Forty seeds; tying costs 0.2 nat, with a bias nothing, but for noise of 0.01."""
+    made = exor_results(*ARMS, seeds=40)
+    rng = np.random.default_rng(1)
+    for arm in ARMS:
+        at = {"arm": arm, "eval_step": 100}
+        made["train_loss"].loc[at] = 0.9 + 0.2 * (arm == "tied") + 0.01 * rng.normal(size=40)
+    return made.assign_attrs(experiment="made-up")
+
+
+def judged(results, *claims: Claim, others=None) -> list[str]:
+    return [judgement.verdict for _, _, judgement in judge_claims(claims, results, others or {})]
+
+
+def test_a_claim_holds_fails_or_is_undecided_by_its_interval(results):
+    cost, rest = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias": -1}
+    told = judged(
+        results,
+        Claim("more than 0", "loss", cost, low=0),
+        Claim("less than 0", "loss", cost, high=0),
+        Claim("nothing", "loss", rest, -0.05, 0.05),
+        Claim("more than 0, with a bias", "loss", {"tied+bias": 1, "untied+bias": -1}, low=0),
+        Claim("the bias takes something off", "loss", {**cost, "tied+bias": -1, "untied+bias": 1}, low=0.15),
+    )
+    assert told == ["holds", "fails", "holds", "undecided", "holds"]
+
+
+def test_intervals_are_right_together(results):
+    """Of ten claims each interval is Student's at 99.5 %."""
+    claims = [Claim(str(i), "loss", {"tied": 1, "untied": -1}, low=0) for i in range(10)]
+    differences = claimed(results, claims[0]).values.astype(np.float64)
+    _, compared, _ = judge_claims(claims, results, {})[3]
+    low, high = stats.t.interval(0.995, 39, differences.mean(), stats.sem(differences))
+    np.testing.assert_allclose([compared.low, compared.high], [low, high])
+
+
+def test_a_seed_without_a_value_decides_nothing(results):
+    results["train_loss"].loc[{"arm": "tied", "seed": 3}] = np.nan
+    results["valid_loss"].loc[{"arm": "tied", "seed": 3}] = np.nan
+    results["diverged_at"].loc[{"arm": "tied", "seed": 3}] = 50
+    assert judged(results, Claim("more", "loss", {"tied": 1, "untied": -1}, low=0)) == ["undecided"]
+
+
+def test_ratios_are_of_each_seed_to_its_own_start_and_to_decay(results):
+    """X-Y ends at 3 times what decay leaves of its start; one seed that is far off changes no median's verdict."""
+    place = {"arm": "tied", "symbol": "X", "symbol2": "Y"}
+    start = results["input_distance"].sel(place | {"step": 0}).values
+    decay = float(results["decay_alone"].sel(step=100))
+    assert decay == pytest.approx(0.99**10)
+    results["input_distance"].loc[place | {"step": 100}] = (
+        3 * decay * start * np.exp(0.01 * np.random.default_rng(2).normal(size=40))
+    )
+    results["input_distance"].loc[place | {"step": 100, "seed": 7}] = 1e6
+    three = Claim("three times", "decay ratio", "tied", 2.9, 3.1)
+    ((_, compared, judgement),) = judge_claims([three], results, {})
+    assert judgement.verdict == "holds" and "3.0" in str(compared)
+    assert judged(results, Claim("drawn together", "decay ratio", "tied", high=0.8)) == ["fails"]
+    x_a = results["input_distance"].sel(arm="tied", symbol="X", symbol2="A", step=100).values
+    expected = np.log(results["input_distance"].sel(place | {"step": 100}).values / x_a)
+    np.testing.assert_allclose(claimed(results, Claim("", "reference ratio", "tied")), expected)
+
+
+def test_a_contrast_with_another_experiment_is_by_seed_and_waits_for_it(results):
+    less = Claim("costs more than there", "loss", {"tied": 1, "untied": -1}, low=0, against="other")
+    assert judged(results, less) == []
+    other = results.isel(seed=slice(10, None)).copy(deep=True)
+    other["train_loss"].loc[{"arm": "tied"}] -= 0.1
+    assert judged(results, less, others={"other": other}) == ["holds"]
+    np.testing.assert_allclose(judge_claims([less], results, {"other": other})[0][1].middle, 0.1, atol=1e-6)
+
+
+def test_an_arm_that_is_not_there_is_told_in_one_line(results):
+    with pytest.raises(UserError, match=r"made-up: no arm tied\+shuffle, of which is claimed: It is."):
+        judged(results, Claim("It is.", "loss", "tied+shuffle", low=0))
+
+
+def test_what_is_kept_of_a_run_gives_its_tables(results):
+    kept = evidence.condense(results)
+    assert kept["input_distance"].sizes["step"] < results["input_distance"].sizes["step"]
+    assert kept.nbytes < results.nbytes / 2
+    claims = {"made-up": [Claim("more", "loss", {"tied": 1, "untied": -1}, low=0), Claim("1", "decay ratio", "tied", 0.5, 2)]}
+    for make in (
+        lambda runs: evidence.verdicts_table(runs, claims),
+        lambda runs: evidence.costs_table(runs, ["made-up"]),
+        lambda runs: evidence.forces_table(runs["made-up"]),
+    ):
+        assert (
+            make({"made-up": kept}).markdown()
+            == make({"made-up": results.assign(train_loss=results["train_loss"].round(3))}).markdown()
+        )
+
+
+def test_a_sweep_has_its_forces_at_every_setting():
+    table = evidence.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
+    assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]
+
+
+def test_a_document_gets_its_tables_from_the_data(results):
+    tables = {"costs": lambda *names: evidence.costs_table({"made-up": results}, names)}
+    text = "A\n<!-- table: costs made-up -->\nold 0.123\n<!-- end of table -->\nB\n"
+    written = document.rewritten(text, tables)
+    assert "old" not in written and "| made-up | 40 |" in written and written.startswith("A\n") and written.endswith("B\n")
+    assert document.rewritten(written, tables) == written
+    assert document.rewritten(written.replace("| 40 |", "| 41 |"), tables) == written
+    for asked, reason in (("forces x", "expected one of costs"), ("costs other", "no data of 'other'")):
+        with pytest.raises(UserError, match=reason):
+            document.rewritten(text.replace("costs made-up", asked), tables)
+
+
+def test_the_committed_results_are_what_the_command_writes(monkeypatch):
+    """Of the committed data and the claims of the experiment files; a digit that was changed by hand is found."""
+    monkeypatch.chdir(HOUSE)
+    page = HOUSE / "experiments" / "README.md"
+    assert document.rewritten(page.read_text(), document.tables_by_name(page.parent)) == page.read_text()
+
+
+def test_outside_of_the_repository_the_command_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main_report([]) == 2
+    assert capsys.readouterr().err == "jaxtie.report: experiments/README.md: not found; start it where the repository is\n"
