@@ -51,7 +51,11 @@ def test_distances_are_those_of_the_arms_own_table(label):
     assert axes.get_title() == f"{label} embedding"
     arm, _, table = label.partition(" ")
     expected = (("X", "Y", "X–Y (DH fails)", FAILS), ("A", "B", "A–B (DH holds)", HOLDS))
-    for line, (first, second, name, colour) in zip(axes.lines, expected, strict=True):
+    *lines, decay = axes.lines
+    start = results[f"{table or 'input'}_distance"].sel(arm=arm, step=0)
+    start = np.mean([start.sel(symbol=first, symbol2=second).mean() for first, second, *_ in expected])
+    np.testing.assert_allclose(decay.get_ydata(), start * 0.99 ** np.arange(len(STEPS)))  # what decay alone would do
+    for line, (first, second, name, colour) in zip(lines, expected, strict=True):
         assert (line.get_label(), line.get_color()) == (name, colour)
         distance = results[f"{table or 'input'}_distance"].sel(arm=arm, symbol=first, symbol2=second)
         np.testing.assert_array_equal(line.get_xdata(), STEPS)
@@ -71,7 +75,7 @@ def test_a_pair_that_never_occurs_is_not_drawn():
     results = exor_results("tied")
     results["theory_log_odds"].loc[{"pair": "X-Y"}] = np.nan
     (axes,) = exor_pictures(results)["distances_tied"].draw().axes
-    assert [line.get_label() for line in axes.lines] == ["A–B (DH holds)"]
+    assert [line.get_label() for line in axes.lines] == ["A–B (DH holds)", "weight decay alone"]
 
 
 def test_every_seed_has_a_line():

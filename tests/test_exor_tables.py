@@ -91,7 +91,7 @@ def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
 
 
 def test_a_sweep_over_two_values_has_no_correlations():
-    assert [len(tables.exor_tables(exor_results("tied", p_X=p_X))) for p_X in ([0.1, 0.2], [0.1, 0.2, 0.5])] == [1, 2]
+    assert [len(tables.exor_tables(exor_results("tied", p_X=p_X))) for p_X in ([0.1, 0.2], [0.1, 0.2, 0.5])] == [2, 3]
 
 
 UNTIED = np.array([[1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5], [1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5]])
@@ -177,7 +177,7 @@ def test_the_last_table_pairs_arms_seed_by_seed_and_counts_seeds():
 def test_all_tables_of_a_run_stand_in_order_and_only_seeds_are_too_long_for_a_terminal():
     for arms, untying in ((("tied", "untied+half-swap"), []), (("tied", "untied+bias@50"), ["Untying"])):
         found = tables.exor_tables(exor_results(*arms))
-        starts = ["made-up: step 100", "Over training", *untying, "Equivalences", "Per seed at step 100"]
+        starts = ["made-up: step 100", "made-up: step 100, median", "Over training", *untying, "Equivalences", "Per seed at step 100"]
         assert [table.title.startswith(start) for table, start in zip(found, starts, strict=True)] == [True] * len(starts)
         assert [table.long for table in found] == [False] * (len(starts) - 1) + [True]
 
