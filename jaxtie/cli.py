@@ -352,7 +352,7 @@ def main_report(arguments: Sequence[str] | None = None) -> int:
         options = _parse(ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments)
         if not document.is_file():
             raise UserError(f"{document}: not found; start it where the repository is")
-        print(*(keep_run(run, EXPERIMENTS / "data") for run in options.runs), sep="\n", end="\n" * bool(options.runs))
+        print(*(keep_run(run, EXPERIMENTS) for run in options.runs), sep="\n", end="\n" * bool(options.runs))
         rewrite(document)
     except (UserError, OSError) as error:
         print(f"jaxtie.report: {one_line(error)}", file=sys.stderr)

@@ -19,7 +19,7 @@ import xarray as xr
 from jaxtie import runs
 from jaxtie.exor import evidence
 from jaxtie.experiment import UserError
-from jaxtie.results.tables import Table
+from jaxtie.results.tables import Table, swept
 
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -29,15 +29,33 @@ def read_data(folder: Path) -> dict[str, xr.Dataset]:
     return {path.stem: xr.load_dataset(path, engine="h5netcdf") for path in sorted(folder.glob("*.nc"))}
 
 
-def keep_run(run: Path, folder: Path) -> Path:
-    """Condense a run's results into a folder of data; returns the file."""
+def keep_run(run: Path, experiments: Path) -> Path:
+    """Condense a run to the data beside the experiment files; returns the file.
+
+    Of a run without a sweep, the hidden states of its members are looked at too, in its last checkpoint.
+
+    Raises:
+      UserError: where no experiment file declares the run, or it has no results.
+    """
     results = runs.load(run)
-    path = folder / f"{results.attrs['experiment']}.nc"
-    folder.mkdir(exist_ok=True)
+    name = results.attrs["experiment"]
+    if name not in (declared := _declared(experiments)):
+        raise UserError(f"{run}: no file of {experiments} declares {name}")
     condensed = evidence.condense(results)
+    if not swept(results):
+        from jaxtie.exor.hidden import hidden_spreads  # needs jax
+
+        condensed["hidden_spread"] = hidden_spreads(run, runs.load_experiment(declared[name]))
+    path = experiments / "data" / f"{name}.nc"
+    path.parent.mkdir(exist_ok=True)
     encoding = {name: {"zlib": True, "complevel": 9, "shuffle": True} for name in condensed.data_vars}
     condensed.to_netcdf(path, engine="h5netcdf", encoding=encoding)
     return path
+
+
+def _declared(experiments: Path) -> dict[str, Path]:
+    """Experiment files by the names of their experiments."""
+    return {runs.load_experiment(path).name: path for path in sorted(experiments.glob("*.py"))}
 
 
 def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
@@ -47,11 +65,11 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
       UserError: where an experiment file fails.
     """
     known = read_data(experiments / "data")
-    declared = {runs.load_experiment(path).name: path for path in sorted(experiments.glob("*.py"))}
-    claims = {name: runs.load_claims(path) for name, path in declared.items()}
+    claims = {name: runs.load_claims(path) for name, path in _declared(experiments).items()}
     return {
         "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
         "costs": lambda *names: evidence.costs_table(known, names),
+        "directions": lambda *names: evidence.directions_table(known, names),
         "forces": lambda name: evidence.forces_table(known[name]),
         "widths": lambda *names: evidence.widths_table(known, names),
     }

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 from made_up import exor_results
 from scipy import stats
 
-from jaxtie import cli, document
+from jaxtie import cli, document, runs
 from jaxtie.exor import evidence
 from jaxtie.exor.claims import Claim, claimed, judge_claims
 from jaxtie.experiment import UserError
@@ -137,3 +138,26 @@ def test_outside_of_the_repository_the_command_says_so(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     assert cli.main_report([]) == 2
     assert capsys.readouterr().err == "jaxtie.report: experiments/README.md: not found; start it where the repository is\n"
+
+
+def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
+    """From a run to a table by the command, its hidden states too; a run that no file declares is refused."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").mkdir()
+    declaration = 'from jaxtie import Experiment\nexperiment = Experiment(name="small", arms=("tied", "tied+bias"))\n'
+    (tmp_path / "experiments" / "small.py").write_text(declaration)
+    text = "<!-- table: directions small -->\n<!-- end of table -->\n<!-- table: forces small -->\n<!-- end of table -->\n"
+    (tmp_path / "experiments" / "README.md").write_text(text)
+    monkeypatch.setattr(runs, "draw", lambda *_: [])
+    short = "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --quiet --out run".split()
+    assert cli.main(["experiments/small.py", *short]) == 0
+    assert cli.main_report(["run"]) == 0
+    assert capsys.readouterr().out.endswith("experiments/data/small.nc\nexperiments/README.md\n")
+    kept = xr.load_dataset("experiments/data/small.nc")
+    assert (kept["hidden_spread"].isel(dim=-1) < 1e-6).all()  # a layer norm at the end leaves D - 1 directions
+    assert (kept["hidden_spread"].isel(dim=-2) > 1e-6).all()
+    written = Path("experiments/README.md").read_text()
+    assert "| small | tied+bias | A-B |" in written and "0 of 2 |" in written and "ratio to decay alone" in written
+    Path("experiments/small.py").unlink()
+    assert cli.main_report(["run"]) == 2
+    assert capsys.readouterr().err == "jaxtie.report: run: no file of experiments declares small\n"

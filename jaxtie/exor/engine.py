@@ -187,11 +187,15 @@ class ExorEngine:
         return Estimate(seconds, device_bytes(program, self.workers, self.experiment))
 
 
+def member_shapes(experiment: Experiment, static: Static) -> State:
+    """What the state of a member is laid out as, with a first axis of one member."""
+    seeds, settings = np.zeros(1, np.uint32), jax.tree.map(lambda x: x[:1], stack_settings(experiment))
+    return jax.eval_shape(jax.vmap(make_member(static).start), seeds, settings)[0]
+
+
 def untie_members(experiment: Experiment, phase: Phase, members: Members) -> Members:
     """Tied members, untied where they stand."""
-    seeds, settings = np.zeros(1, np.uint32), jax.tree.map(lambda x: x[:1], stack_settings(experiment))
-    tied = make_member(Static.of(experiment, tied=True, head=phase.arm.head))
-    like = jax.eval_shape(jax.vmap(tied.start), seeds, settings)[0]
+    like = member_shapes(experiment, Static.of(experiment, tied=True, head=phase.arm.head))
     state = unflatten(like, members.states)
     params, opt_state = embedding.untie(state.params, state.opt_state)
     return members._replace(states=flatten(state._replace(params=params, opt_state=opt_state)))

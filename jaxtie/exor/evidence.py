@@ -21,6 +21,7 @@ ENDS = ("train_accuracy", "valid_accuracy", "log_odds", "log_odds_deviation", "s
 DISTANCES = ("input_distance", "output_distance")
 COST = {"tied": 1.0, "untied": -1.0}
 COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
+BOUND = 1e-3  # of the largest spread: directions below bind rows by next to nothing
 Runs = Mapping[str, xr.Dataset]
 
 
@@ -122,3 +123,23 @@ def widths_table(runs: Runs, names: Sequence[str]) -> Table:
         rows.append((width, str(results.sizes["seed"]), *ends, cost, rest))
     header = ("width", "seeds", "tied", "untied", "tied+bias", "tied − untied", "tied+bias − untied")
     return Table("What tying costs at each width, nat: mean ± 95 %", header, rows)
+
+
+def directions_table(runs: Runs, names: Sequence[str]) -> Table:
+    """In how many directions trained hidden states bind the rows of each pair: their spreads, beside the largest one."""
+    rows = []
+    for name in names:
+        spreads = runs[name]["hidden_spread"]
+        for arm in spreads["arm"].values:
+            for pair in spreads["pair"].values:
+                values_SxD = spreads.sel(arm=arm, pair=pair).transpose("seed", "dim").values
+                shares = np.median(values_SxD / values_SxD[:, :1], axis=0)
+                full = int(np.sum(values_SxD[:, -1] > BOUND * values_SxD[:, 0]))
+                cells = ", ".join(f"{share:.2g}" for share in shares)
+                rows.append(
+                    (name, str(arm), str(pair), number(np.median(values_SxD[:, 0])), cells, f"{full} of {len(values_SxD)}")
+                )
+    header = ("experiment", "arm", "pair", "largest spread", "spreads beside it, median", f"seeds with all above {BOUND}")
+    return Table(
+        "Spread of the hidden states where a pair can stand, along their principal directions, at the end", header, rows
+    )

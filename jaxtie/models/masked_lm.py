@@ -28,5 +28,9 @@ class MaskedLM(nn.Module):
 
     def __call__(self, tokens_L: jax.Array, at_P: jax.Array) -> jax.Array:
         """Logits PxV of one sequence, masked at `at_P`."""
+        return self.embedding.logits(self.hidden(tokens_L, at_P))
+
+    def hidden(self, tokens_L: jax.Array, at_P: jax.Array) -> jax.Array:
+        """What the vocabulary end makes these logits of, PxD."""
         token_P = jnp.full(at_P.shape, self.mask)
-        return self.embedding.logits(self.body(self.embedding.table(), tokens_L, at_P, token_P))
+        return self.body(self.embedding.table(), tokens_L, at_P, token_P)
