@@ -17,7 +17,6 @@ experiment = Experiment(
     name="weight-decay",
     claim="In the untied input embedding nothing but weight decay brings X and Y together.",
     arms=("tied", "untied", "tied+bias"),
-    seeds=tuple(range(256)),
     record_every=1_000,
     eval_every=5_000,
     sweep={"weight_decay": (0.0, 0.001, 0.01, 0.1, 0.3)},

@@ -18,7 +18,6 @@ experiment = Experiment(
     claim="The price of tying falls with the width.",
     model=Transformer(width=8),
     arms=("tied", "untied", "tied+bias"),
-    seeds=tuple(range(256)),
     record_every=1_000,
 )
 

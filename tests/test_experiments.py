@@ -18,7 +18,7 @@ from jaxtie.exor import blocks, theory
 from jaxtie.exor.member import Static, build_contexts, make_member, stack_settings
 from jaxtie.experiment import names_of
 from jaxtie.results import plots
-from jaxtie.runs import load_experiment
+from jaxtie.runs import load_claims, load_experiment
 from jaxtie.training import devices
 
 FILES = {path.stem: path for path in (Path(__file__).parents[1] / "experiments").glob("*.py")}
@@ -36,9 +36,36 @@ PROTOCOL = {
 }
 
 
+COSTS = "tied untied tied+bias untied+bias"
+# What differs from the main experiment, and the arms.
+VARIANTS = {
+    "output_bias": ({}, f"{COSTS} tied+undecayed-bias"),
+    "output_bias_ndh": ({"process": Process(zeros=ONLY, ones=LIKELY)}, COSTS),
+    "output_bias_ydh": ({"process": Process(zeros=ONLY, ones=FAIR)}, COSTS),
+    "output_bias_control": ({"process": Process(zeros_by_label=True)}, COSTS),
+    "weight_decay": ({"sweep": {"weight_decay": (0.0, 0.001, 0.01, 0.1, 0.3)}, "eval_every": 5_000}, "tied untied tied+bias"),
+    "roles": ({}, "tied tied+input-gradient=0 tied+output-gradient=0 untied"),
+    **{f"width_{width}": ({"model": Transformer(width=width)}, "tied untied tied+bias") for width in (2, 3, 6, 8)},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_is_claimed_of_variants_can_be_measured(name):
+    """They differ in what their name says, and every arm that a claim is about is there."""
+    experiment, claims = load_experiment(FILES[name]), load_claims(FILES[name])
+    changes, arms = VARIANTS[name]
+    same = {"name": name.replace("_", "-"), "claim": experiment.claim, "record_every": 1_000}
+    assert experiment == dataclasses.replace(Experiment(), arms=tuple(arms.split()), **same, **changes)
+    assert claims and {arm for claim in claims for arm in claim.weights} <= set(arms.split())
+    assert {claim.against for claim in claims} <= {None, *(other.replace("_", "-") for other in VARIANTS)}
+    for claim in claims:
+        assert claim.low < claim.high and (claim.low, claim.high) != (-np.inf, np.inf)
+        assert claim.setting.items() <= {"weight_decay": claim.setting.get("weight_decay")}.items()
+
+
 def test_experiments_are_those_of_the_protocol():
     others = {"untie_midway", "skewed_zeros", "initial_loss", "head_convergence", "text_mlm"}
-    others |= {"text_mlm_faster", "text_clm"}
+    others |= {"text_mlm_faster", "text_clm", *VARIANTS}
     assert FILES.keys() == {*PROTOCOL, *others}
     for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
         experiment = load_experiment(FILES[name])
