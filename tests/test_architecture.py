@@ -1,6 +1,7 @@
 """The house: which room may know which, what is found where, what a start must not import."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -162,13 +163,19 @@ def test_without_text_the_rest_works(tmp_path):
     assert kinds.count(line) == 1
     (house / "kinds.py").write_text(kinds.replace(line, ""))
     code = """
+import sys
 import jaxtie
+sys.path.append({tests!r})
+from drawing import save_small
 from jaxtie.cli import main
+from jaxtie.results import plots
+plots.save = save_small
 assert jaxtie.__file__.startswith({place!r})
-assert main("--seeds 1 --steps 10 --record-every 10 --eval-every 10 --arms tied --quiet --out run".split()) == 0
+assert main("--seeds 1 --steps 100 --record-every 20 --eval-every 100 --arms tied --quiet --out run".split()) == 0
 assert main(["--text", "books"]) == 2
-assert jaxtie.load("run").sizes["step"] == 2
+assert jaxtie.load("run").sizes["step"] == 6
 """
-    place = str(tmp_path)
-    out = run_python(code.format(place=place), cwd=place)
+    place, environment = str(tmp_path), os.environ | {"JAX_NUM_CPU_DEVICES": "2"}  # as other tests, which compile the same
+    code = code.format(place=place, tests=str(Path(__file__).parent))
+    out = run_python(code, cwd=place, env=environment)
     assert "train accuracy" in out and "figures, results and summary: run" in out

@@ -14,10 +14,16 @@ from jaxtie.training.checkpoints import opened
 from jaxtie.training.members import Members, Piece
 from jaxtie.training.processes import GONE, Processes
 
-OPTIONS = ["--seeds", "70", "--record-every", "2", "--eval-every", "20", "--arms", "untied"]
-OPTIONS += ["--checkpoint-every", "1e-6", "--quiet"]
+OPTIONS = "--record-every 2 --eval-every 20 --arms untied --checkpoint-every 1e-6 --quiet".split()
+# Its members are wide, each a block of its own, and soon compiled.
+WIDE = """
+from jaxtie import Experiment, Transformer
+experiment = Experiment(model=Transformer(width=32))
+"""
+MAIN = "from jaxtie import Experiment; experiment = Experiment()"
 # What is trained is recorded soon; compiling takes less, training more.
 MEET_OFTEN = "from jaxtie.training import processes; processes.MEET_SECONDS = 0.1"
+pytestmark = pytest.mark.usefixtures("as_users_compile")
 PREFIX = after(COMPILED_ONCE, WITHOUT_FIGURES, MEET_OFTEN)
 
 
@@ -42,20 +48,21 @@ def reached(folder: Path) -> int:
         return int(checkpoints.load(print)["untied"].steps.sum())
 
 
-LOST = [
-    pytest.param((1,), 100, "1", id="the second"),
-    pytest.param((1, 0), 300, "2", id="either, of two devices each", marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize(("victims", "steps", "devices_each"), LOST)
-def test_two_processes_give_the_bits_of_one_also_after_losing_one(tmp_path, victims, steps, devices_each):
-    options = [*OPTIONS, "--steps", str(steps)]
-    assert ended(start(tmp_path / "one", *options, prefix=PREFIX))[0] == 0
+@pytest.mark.parametrize(
+    ("source", "seeds", "steps", "victims", "devices_each"),
+    [
+        pytest.param(WIDE, 7, 100, (1,), "1", id="the second, of a device each"),
+        pytest.param(MAIN, 70, 300, (1, 0), "2", id="either, of two devices each", marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes_give_the_bits_of_one_also_after_losing_one(tmp_path, source, seeds, steps, victims, devices_each):
+    (tmp_path / "experiment.py").write_text(source)
+    options = [str(tmp_path / "experiment.py"), "--seeds", str(seeds), "--steps", str(steps), *OPTIONS]
+    assert ended(start(tmp_path / "one", *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES=devices_each))[0] == 0
     folder, before = tmp_path / "two", 0
     for records, victim in zip((20, 100), victims):  # checkpoints are behind by a chunk, of 64 records at most
         kill_one(folder, options, victim, records, JAX_NUM_CPU_DEVICES=devices_each)
-        assert before < reached(folder) < 70 * steps
+        assert before < reached(folder) < seeds * steps
         before = reached(folder)
     processes = start_two(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES=devices_each)
     assert [ended(process)[0] for process in processes] == [0, 0]
@@ -84,7 +91,7 @@ def test_alone_pieces_come_as_they_are_until_it_is_stopped():
 def test_a_port_that_is_taken_is_one_line(tmp_path):
     with socket.create_server(("", 0)) as taken:
         place = ["--coordinator", f"127.0.0.1:{taken.getsockname()[1]}", "--process-count", "2", "--process-index", "0"]
-        status, error = ended(start(tmp_path / "run", *OPTIONS, "--distributed", *place))
+        status, error = ended(start(tmp_path / "run", "--distributed", *place))
     assert status == 2
     assert [line[:23] for line in error.splitlines()] == ["jaxtie: --distributed: "], error
     assert not (tmp_path / "run").exists()

@@ -31,8 +31,10 @@ DRAW = runs.draw
 
 @pytest.fixture(scope="module")
 def masked(place, tmp_path_factory) -> Path:
-    """A finished run, with all its figures."""
-    return finished_run(place, tmp_path_factory.mktemp("masked") / "run")
+    """A finished run, with all its figures; their PDFs take most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "save", save_png)
+        return finished_run(place, tmp_path_factory.mktemp("masked") / "run")
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +49,7 @@ def nothing(*_: object) -> list[Path]:
 
 def save_png(figure: Figure, folder: Path, name: str) -> Path:
     """`plots.save` without the PDF."""
+    folder.mkdir(exist_ok=True)
     figure.savefig(folder / f"{name}.png")
     return folder / f"{name}.png"
 
@@ -76,7 +79,7 @@ def test_a_masked_model_from_files_to_figures(masked):
     assert config["text"]["report"]["files"] == 1
     names = ("overview", "accuracy", "loss", "distances_tied", "distances_untied@20_input", "distances_untied@20_output")
     for name in names:
-        assert (masked / "figures" / f"{name}.png").stat().st_size > 10_000 and (masked / "figures" / f"{name}.pdf").exists()
+        assert (masked / "figures" / f"{name}.png").stat().st_size > 10_000
     told = (masked / "summary.md").read_text(encoding="utf-8")
     assert "untied@20 − tied" in told and "a star marks a duplicate" in told
     assert (
@@ -148,20 +151,21 @@ def test_a_finished_run_is_not_shown_for_another_text(place, tmp_path, capsys):
     assert cli.main(again) == 0 and "validation loss" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_at_a_random_moment_it_ends_with_the_numbers_of_one_go(place, masked, tmp_path, number):
+def test_killed_then_interrupted_at_random_moments_it_ends_with_the_numbers_of_one_go(place, masked, tmp_path):
     """When 2 to 7 of the 10 records are there; each step takes the time of a checkpoint."""
-    rng, folder = random.Random(int(number) + os.getpid()), tmp_path / "run"
+    rng, folder = random.Random(os.getpid()), tmp_path / "run"
     options = [option for option in command(place, "--checkpoint-every", "1e-6") if option != "--quiet"]
-    process = start(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES="2")
-    until_recorded(process, folder, rng.randint(2, 7))
-    process.send_signal(number)
-    status, error = ended(process)
-    assert status == (-signal.SIGKILL if number == signal.SIGKILL else 130), error
-    assert "Traceback" not in error
-    if status == 130:
-        assert "interrupted" in error and RunFolder(folder).load()["loss"].notnull().any()
-    assert RunFolder(folder).config()["finished"] is False
+    for number, records in ((signal.SIGKILL, rng.randint(2, 4)), (signal.SIGINT, rng.randint(5, 7))):
+        process = start(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES="2")
+        until_recorded(process, folder, records)
+        process.send_signal(number)
+        status, error = ended(process)
+        assert status == (-signal.SIGKILL if number == signal.SIGKILL else 130), error
+        assert "compiling" in error and "Traceback" not in error
+        assert RunFolder(folder).config()["finished"] is False
+    assert "interrupted" in error
+    loss = RunFolder(folder).load()["loss"]
+    assert loss.notnull().any() and loss.isnull().any()
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # a locale that knows no sign but ASCII's
     process = start(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES="2", **plain)
     status, error = ended(process)
