@@ -15,32 +15,11 @@ elif hasattr(os, "sched_setaffinity"):  # threads of several workers on every co
 import jax  # noqa: E402, after its environment
 import pytest  # noqa: E402
 
-from jaxtie.training import devices  # noqa: E402
-
 pytest_plugins = ("text_fixtures",)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)  # before the backend starts, else it raises
 jax.config.update("jax_cpu_enable_async_dispatch", False)  # as jaxtie does
-
-
-def pytest_configure(config):
-    """Have XLA code for a CPU in its older way, but not for slow tests: in two thirds of the time; a third, unoptimised.
-
-    Bits may then differ between numbers of devices or members, so tests of these ask for programs as users have them.
-    """
-    if config.option.markexpr == "not slow" and WORKER is None:  # workers and commands are started with it
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".lstrip()
-
-
-@pytest.fixture(scope="module")
-def as_users_compile():
-    """Programs of this process, and of the commands that it starts, are compiled in no other way than a user's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("XLA_FLAGS", raising=False)
-        for options in (devices.FAST["cpu"], devices.ONCE["cpu"]):
-            patch.setitem(options, "xla_cpu_use_fusion_emitters", True)
-        yield
 
 
 @pytest.fixture

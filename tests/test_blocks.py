@@ -25,7 +25,6 @@ from jaxtie.training.processes import Processes
 from jaxtie.training.streams import stream
 
 SHORT = Experiment(steps=200, record_every=20, eval_every=100, seeds=tuple(range(40)))
-pytestmark = pytest.mark.usefixtures("as_users_compile")
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
@@ -75,7 +74,7 @@ def test_few_members_give_the_bits_of_many_in_a_mixer_too():
 
 
 @pytest.fixture(scope="module", params=["tied", "untied"])
-def arm_and_records(request, as_users_compile):
+def arm_and_records(request):
     return request.param, records(SHORT, request.param)
 
 

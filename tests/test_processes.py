@@ -23,7 +23,6 @@ experiment = Experiment(model=Transformer(width=32))
 MAIN = "from jaxtie import Experiment; experiment = Experiment()"
 # What is trained is recorded soon; compiling takes less, training more.
 MEET_OFTEN = "from jaxtie.training import processes; processes.MEET_SECONDS = 0.1"
-pytestmark = pytest.mark.usefixtures("as_users_compile")
 PREFIX = after(COMPILED_ONCE, WITHOUT_FIGURES, MEET_OFTEN)
 
 

@@ -202,7 +202,7 @@ def test_initial_values(kind):
 
 KEY = jax.random.key(3)
 # What is fused into what takes memory, how well it is coded does not.
-AS_SHIPPED = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": True}
+AS_SHIPPED = {"xla_backend_optimization_level": 0}
 
 
 def logits_of(params, h_KxD):
