@@ -1,4 +1,4 @@
-"""Statistics over seeds: means, correlations, orders, when a level is reached. NumPy alone; imports no jax."""
+"""Statistics over seeds: means, medians, correlations, orders, when a level is reached. NumPy alone; imports no jax."""
 
 import math
 
@@ -20,6 +20,28 @@ def mean_interval(values: np.ndarray, axis: int = 0, error: float = 0.05) -> tup
     spread = np.nansum((values - np.expand_dims(mean, axis)) ** 2, axis=axis)
     variance = np.divide(spread, count - 1, out=np.full(np.shape(total), np.nan), where=count > 1)
     return mean, t.ppf(1 - error / 2, np.maximum(count - 1, 1)) * np.sqrt(variance / np.maximum(count, 1))
+
+
+def median_interval(values: np.ndarray, error: float = 0.05) -> tuple[float, float, float]:
+    """Median over seeds between the ends of its confidence interval: low, median, high. NaN values are left out.
+
+    The ends are two of the values, by their rank: so many of a sample lie on either side of the true median as heads fall,
+    whatever the distribution is (the interval of the sign test). One seed that is far off moves nothing, and it may be
+    infinite: a step that it never reached.
+
+    Args:
+      values: (seeds,).
+      error: the probability, at most, that the interval misses the median. The ends are NaN where there are too few values
+        for it: fewer than 6 at 5 %.
+    """
+    from scipy.stats import quantile_test  # heavy
+
+    values = np.asarray(values, np.float64)
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return math.nan, math.nan, math.nan
+    low, high = quantile_test(values).confidence_interval(1 - error)
+    return float(low), float(np.median(values)), float(high)
 
 
 def somers_d(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
