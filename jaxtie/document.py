@@ -18,6 +18,7 @@ import xarray as xr
 
 from jaxtie import runs
 from jaxtie.exor import evidence
+from jaxtie.exor.escape import escape_table, lead_table
 from jaxtie.experiment import UserError
 from jaxtie.results.tables import Table, swept
 
@@ -70,6 +71,8 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
         "costs": lambda *names: evidence.costs_table(known, names),
         "directions": lambda *names: evidence.directions_table(known, names),
+        "escapes": lambda name: escape_table(known[name]),
+        "leads": lambda name: lead_table(known[name]),
         "forces": lambda name: evidence.forces_table(known[name]),
         "widths": lambda *names: evidence.widths_table(known, names),
     }

@@ -40,11 +40,12 @@ MAY_IMPORT = {
 LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
 WITHOUT_JAX = (
     "experiment models.sizes formulas models.initial_loss options kinds runs page plan all document cli training.devices "
-    "training.progress results.folder results.netcdf results.plots results.schema results.statistics results.tables "
-    "results.terminal results.verdicts exor.declaration exor.kind exor.options exor.results exor.theory exor.equivalence "
-    "exor.claims exor.evidence exor.tables exor.figures exor.portrait text.declaration text.kind text.options "
-    "text.results text.material text.tables text.heads text.figures text.corpus.tokens text.corpus.batches "
-    "initial_loss.declaration initial_loss.kind initial_loss.results initial_loss.tables initial_loss.figures"
+    "training.progress results.folder results.netcdf results.plots results.schema results.statistics results.survival "
+    "results.tables results.terminal results.verdicts exor.declaration exor.kind exor.options exor.results exor.theory "
+    "exor.equivalence exor.claims exor.evidence exor.escape exor.tables exor.figures exor.portrait text.declaration "
+    "text.kind text.options text.results text.material text.tables text.heads text.figures text.corpus.tokens "
+    "text.corpus.batches initial_loss.declaration initial_loss.kind initial_loss.results initial_loss.tables "
+    "initial_loss.figures"
 ).split()
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = {name: path for name, path in FILES.items() if path.name != "__init__.py"}

@@ -114,7 +114,7 @@ BAD = {
     "text of probabilities": ("causal.py --text README.txt --zeros 0.2,0.8", "--zeros: no option of causal, which"),
     "field without a data set": ("causal.py --tfds-field story", "--tfds-field: expected with --tfds only"),
     "vocabulary of one": ("causal.py --text README.txt --vocab-size 1", "vocab_size = 1: expected 100 to"),
-    "head of nonsense": ("causal.py --arms tied+nonsense", "+nonsense is no option of a head; expected bias, half-swap"),
+    "head of nonsense": ("causal.py --arms tied+nonsense", "+nonsense is no option of a head; expected bias, undecayed-bias"),
     "head of a value it does not take": ("causal.py --arms tied+bias=1", "+bias=1 is no option of a head"),
     "head without its value": ("causal.py --arms tied+deviation", "+deviation is no option of a head"),
     "head of two biases": ("causal.py --arms tied+bias+bias", "+bias is the second word on the same; give one of them"),

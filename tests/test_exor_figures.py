@@ -18,8 +18,8 @@ TABLES = (
 def test_a_run_has_a_picture_for_each_table_of_each_arm_and_says_what_it_shows():
     pictures = exor_pictures(exor_results(*ARMS))
     own = {f"distances_{label.replace(' ', '_')}" for label in TABLES}
-    assert pictures.keys() == {"overview", "portrait", "accuracy", "loss_every_seed", "loss_distribution", *own}
-    assert {name for name, picture in pictures.items() if picture.main} == {"overview", "portrait"}
+    assert pictures.keys() == {"overview", "escape", "portrait", "accuracy", "loss_every_seed", "loss_distribution", *own}
+    assert {name for name, picture in pictures.items() if picture.main} == {"overview", "escape", "portrait"}
     assert all(len(picture.caption) > 50 for picture in pictures.values())
     assert "tied, untied, tied+bias, untied+bias@50" in pictures["accuracy"].caption
     assert "in the untied+bias@50 output embedding" in pictures["distances_untied+bias@50_output"].caption

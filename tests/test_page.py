@@ -149,7 +149,7 @@ def test_every_figure_and_table_is_on_the_page(at):
     page = Page.of(at.parent)
     images = [base64.b64decode(image["src"].removeprefix(PNG)) for image in page.all("img")]
     files = [path for name in FOLDERS for path in (at / name / "figures").glob("*.png")]
-    assert sorted(images) == sorted(path.read_bytes() for path in files) and len(files) == 15
+    assert sorted(images) == sorted(path.read_bytes() for path in files) and len(files) == 17
     assert all(len(image["alt"]) > 50 for image in page.all("img"))
     for name in FOLDERS:
         results = runs.load(at / name)
@@ -158,7 +158,7 @@ def test_every_figure_and_table_is_on_the_page(at):
     told = ("rank agreement with semantic divergence", "distance X-Y, input", "Per seed at step 60")
     for text in (*told, "tied+logit-scale=1-by-root-D"):
         assert text in page.text
-    assert len(page.all("table")) == len(page.all("caption")) + 1 == 2 * 4 + 2 + 1
+    assert len(page.all("table")) == len(page.all("caption")) + 1 == 2 * 8 + 2 + 1
     assert page.text.count("python -m jaxtie.run --all") == 4 and page.text.count("orbax-checkpoint") == 3
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy import stats
 
-from jaxtie.results.statistics import correlation, first_at_level, mean_interval, somers_d
+from jaxtie.results.statistics import correlation, first_at_level, mean_interval, median_interval, somers_d
 
 DIVERGENCE = np.array([0.0, 1, 1, 0, 0.5, 1])
 
@@ -21,6 +21,39 @@ def test_intervals_are_students_and_leave_out_what_is_missing():
     np.testing.assert_array_equal(mean_interval(holed.T, axis=1), mean_interval(values))
     mean, half = mean_interval(np.array([[1.0, np.nan], [np.nan, np.nan]]))
     np.testing.assert_array_equal([mean, half], [[1, np.nan], [np.nan, np.nan]])
+
+
+def test_medians_lie_between_two_of_the_values_by_the_law_of_fair_coins():
+    rng = np.random.default_rng(0)
+    for count in range(1, 40):
+        values = rng.permutation(count) + 1.0  # each its own rank
+        low, middle, high = median_interval(values)
+        assert middle == np.median(values)
+        if 2 * 0.5**count > 0.05:
+            assert math.isnan(low) and math.isnan(high) and count < 6
+            continue
+        # As many as `low - 1` of the values on one side of the true median are too few to believe, `low` are not.
+        coins = [math.comb(count, heads) / 2**count for heads in range(count + 1)]
+        assert sum(coins[: int(low)]) <= 0.025 < sum(coins[: int(low) + 1])
+        assert high == count + 1 - low
+    assert median_interval(np.arange(1, 65))[::2] == (24, 41)
+    assert median_interval(np.arange(1, 7), error=0.01)[1] == 3.5 and math.isnan(median_interval(np.arange(6), error=0.01)[0])
+
+
+def test_one_seed_that_is_far_off_moves_no_median():
+    values = np.arange(1.0, 21)
+    for far in (1e9, np.inf):
+        assert median_interval(np.where(values == 20, far, values)) == median_interval(values) == (6, 10.5, 15)
+    assert median_interval(np.append(values, [np.nan] * 5)) == median_interval(values)
+    assert median_interval(np.where(values > 8, np.inf, values)) == (6, np.inf, np.inf)
+    assert all(map(math.isnan, median_interval(np.full(9, np.nan))))
+
+
+def test_medians_are_covered_whatever_the_distribution():
+    rng = np.random.default_rng(0)
+    for true, sample in ((math.log(2), rng.exponential), (0, rng.standard_cauchy)):
+        ends = np.array([median_interval(sample(size=25)) for _ in range(400)])
+        assert 0.93 < np.mean((ends[:, 0] <= true) & (true <= ends[:, 2])) < 0.99
 
 
 def test_somers_d_is_scipys():

@@ -12,7 +12,7 @@ import xarray as xr
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
 from jaxtie.exor.pairs import live_pairs
 from jaxtie.results.statistics import median_interval
-from jaxtie.results.tables import Table, arms_of, interval, last_step, number, settings, swept, tables_of
+from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number, settings, swept, tables_of
 
 COURSE = (0, 1 / 15, 1 / 3, 1 / 2, 2 / 3, 1)  # of the training, for distances
 KEPT_SYMBOLS = ["X", "Y", "A", "B"]
@@ -86,12 +86,12 @@ def forces_table(results: xr.Dataset) -> Table:
                     first, second = pair.split("-")
                     distance = at_end(here[f"{table}_distance"], here).sel(arm=arm.name, symbol=first, symbol2=second)
                     ratios = [
-                        _median(measured(here, quantity, pair, table).sel(arm=arm.name).values, factor=True)
+                        _factor(measured(here, quantity, pair, table).sel(arm=arm.name).values)
                         for quantity in ("decay ratio", "reference ratio")
                     ]
-                    swap = _median(at_end(here["swap_divergence"], here).sel(arm=arm.name, pair=pair).values)
+                    swap = median(at_end(here["swap_divergence"], here).sel(arm=arm.name, pair=pair).values)
                     values = [f"{value:g}" for value in at.values()]
-                    rows.append((*values, label, pair, _median(distance.values), *ratios, swap))
+                    rows.append((*values, label, pair, median(distance.values), *ratios, swap))
     header = (*names, "table", "pair", "distance", "ratio to decay alone", "ratio to X–A", "swap divergence")
     decayed = results["decay_alone"].sel(step=last_step(results))
     left = "" if names else f"; decay alone leaves {float(decayed):.3g} of every distance"
@@ -101,9 +101,9 @@ def forces_table(results: xr.Dataset) -> Table:
     return Table(title + left, header, rows)
 
 
-def _median(values: np.ndarray, *, factor: bool = False) -> str:
-    """Median with its rank interval; of logarithms, as factors."""
-    low, middle, high = np.exp(median_interval(values)) if factor else median_interval(values)
+def _factor(logarithms: np.ndarray) -> str:
+    """Median of ratios with its rank interval, from their logarithms."""
+    low, middle, high = np.exp(median_interval(logarithms))
     return f"{number(middle)} [{number(low)}, {number(high)}]"
 
 

@@ -9,11 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxtie.exor.comparison import EXCESS, abscissa, outcomes
+from jaxtie.exor.escape import AT_BEST, LEFT, SOLVED, escape_levels, escape_times
 from jaxtie.exor.pairs import equally_likely, live_pairs
 from jaxtie.exor.portrait import draw_portrait
 from jaxtie.experiment import names_of
 from jaxtie.results.plots import FAILS, HOLDS, Panel, Picture, coloured, curve, finish, panelled, subplots
 from jaxtie.results.statistics import mean_interval
+from jaxtie.results.survival import kaplan_meier
 from jaxtie.results.tables import arms_of, last_step, settings, swept, tables_of
 
 MOST_ROWS = 6  # of a figure, one for each combination of the settings that it does not draw
@@ -31,7 +33,14 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
         "The embeddings in two principal directions at some steps, a row each: a point a seed, a line between "
         "the two symbols of a seed's pair, a letter at the median; below, median distances of X–Y and A–B"
     )
-    return panelled(_panels(results), title, overview) | {"portrait": Picture(portrait, partial(draw_portrait, results))}
+    escape = (
+        f"Share of seeds that have left the first plateau, and that have reached the best loss to {SOLVED} nat, over the "
+        f"steps of training, arms {arms}: Kaplan–Meier curves with 95 % confidence bands; the legend counts seeds at the end"
+    )
+    return panelled(_panels(results), title, overview) | {
+        "escape": Picture(escape, partial(draw_escape, results)),
+        "portrait": Picture(portrait, partial(draw_portrait, results)),
+    }
 
 
 def _panels(results: xr.Dataset) -> dict[str, Panel]:
@@ -129,6 +138,38 @@ def draw_loss_distribution(axes: Axes, results: xr.Dataset) -> None:
         ylim=(0, 1.02),
     )
     axes.legend(loc="upper left")
+
+
+def draw_escape(results: xr.Dataset) -> Figure:
+    """The share of seeds that have left the first plateau, and that have reached the best loss: Kaplan-Meier, 95 % bands."""
+    figure, ((left, right),) = subplots(1, 2, (10.4, 3.8), sharey=True)
+    for axes, event, style in ((left, LEFT, "-"), (right, AT_BEST, "--")):
+        _draw_share(axes, results, event, style)
+    figure.suptitle(f"{results.attrs['experiment']}: {results.sizes['seed']} seeds", parse_math=False)
+    return figure
+
+
+def _draw_share(axes: Axes, results: xr.Dataset, event: str, style: str) -> None:
+    """One event's shares over the steps of training, every arm."""
+    last = last_step(results)
+    times = escape_times(results, event)
+    for colour, arm in coloured(times):
+        curve = kaplan_meier(times[arm])
+        step_T = np.append(curve.step_T, last)
+        share_T, low_T, high_T = (np.append(each, each[-1]) for each in curve[1:])
+        label = f"{arm}: {int(times[arm].by(last).sum())} of {results.sizes['seed']}"
+        axes.step(step_T, share_T, where="post", color=colour, linestyle=style, label=label)
+        # Each step of the band with both its ends: `step="post"` leaves out the one before a place without a band.
+        ends = np.repeat(step_T, 2)[1:]
+        axes.fill_between(ends, np.repeat(low_T, 2)[:-1], np.repeat(high_T, 2)[:-1], color=colour, alpha=0.15, linewidth=0)
+    axes.set_ylim(-0.02, 1.02)
+    finish(
+        axes,
+        f"{event} (loss ≤ {escape_levels(results)[event]:.3f})",
+        "share of seeds",
+        np.array([0, max(last, 1)]),
+        fontsize=8,
+    )
 
 
 def draw_excess_by_setting(results: xr.Dataset, name: str) -> Figure:

@@ -6,13 +6,13 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.exor.comparison import correlation_table, sweep_table, untying_table
+from jaxtie.exor.escape import SOLVED, escape_table, lead_table, stability_table
 from jaxtie.exor.evidence import forces_table
 from jaxtie.exor.pairs import distance_rows, live_pairs, targets
 from jaxtie.experiment import names_of
 from jaxtie.results.statistics import somers_d
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, quantiles, swept, tables_of
 
-SOLVED = 0.05  # nat above the best reachable loss
 COURSE_TIMES = (1 / 15, 1 / 3, 2 / 3, 1)  # of the training
 
 
@@ -21,10 +21,12 @@ def exor_tables(results: xr.Dataset) -> list[Table]:
     if swept(results):
         return [table for table in (sweep_table(results), forces_table(results), correlation_table(results)) if table.rows]
     untying = [table for table in [untying_table(results)] if table.rows]
+    plateaus = [escape_table(results), lead_table(results), stability_table(results)]
     return [
         exor_final_table(results),
         forces_table(results),
         course_table(results),
+        *plateaus,
         *untying,
         equivalence_table(results),
         seed_table(results),

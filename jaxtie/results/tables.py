@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.experiment import Arm
-from jaxtie.results.statistics import mean_interval
+from jaxtie.results.statistics import mean_interval, median_interval
 
 PLACES = 3
 
@@ -46,6 +46,12 @@ def interval(values: np.ndarray) -> str:
     """Mean and half its 95 % confidence interval, of values over seeds."""
     mean, half = mean_interval(np.asarray(values, np.float64))
     return number(mean) + (f" ± {number(half)}" if np.isfinite(half) else "")
+
+
+def median(values: np.ndarray) -> str:
+    """Median and its 95 % interval by ranks, of values over seeds."""
+    low, middle, high = median_interval(values)
+    return number(middle) + (f" [{number(low)}, {number(high)}]" if np.isfinite([low, high]).any() else "")
 
 
 def quantiles(values: np.ndarray) -> str:

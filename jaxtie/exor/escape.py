@@ -1,0 +1,184 @@
+"""When seeds leave the first plateau and reach the best loss, who leads early, how steady they are then. Imports no jax.
+
+Who knows how often each symbol is drawn, and nothing else, cannot tell the masked bit: the context does, and without it the
+bit is 0 or 1, as good as equally often. So on the first plateau the loss is ln 2 above the best reachable (that is
+H(target) - H(target | context) = H(bit), to 0.0001 nat in the published split). Below it there are others.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import xarray as xr
+
+from jaxtie.exor.pairs import live_pairs
+from jaxtie.experiment import names_of
+from jaxtie.results.survival import (
+    SignTest,
+    Times,
+    kaplan_meier,
+    logrank_p,
+    median_time,
+    race,
+    share_interval,
+    sign_test,
+    times_to_level,
+)
+from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number
+
+SOLVED = 0.05  # nat: nearer to the best reachable loss it is reached, further below the first plateau that is left
+JUMP = 0.05  # nat
+LEAD_STEPS = (20_000, 40_000, 75_000, 150_000)
+LEFT, HALFWAY, AT_BEST = "left the first plateau", "halfway to the best", "reached the best"
+
+
+def escape_levels(results: xr.Dataset) -> dict[str, float]:
+    """What can happen to a seed -> the exact training loss, nat, that it comes to then."""
+    best = float(results["best_loss"].sel(split="train"))
+    plateau = best + math.log(2)
+    return {LEFT: plateau - SOLVED, HALFWAY: (plateau + best) / 2, AT_BEST: best + SOLVED}
+
+
+def escape_times(results: xr.Dataset, event: str) -> dict[str, Times]:
+    """Arm -> when this happens to its seeds, up to the last step that all have reached."""
+    seen = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
+    return {
+        arm: times_to_level(
+            seen["eval_step"].values, seen.sel(arm=arm).transpose("seed", "eval_step").values, escape_levels(results)[event]
+        )
+        for arm in names_of(arms_of(results))
+    }
+
+
+def escape_table(results: xr.Dataset) -> Table:
+    """Of each event and arm: to how many seeds it happens, when, and before or after it does in the first arm."""
+    arms, last = names_of(arms_of(results)), last_step(results)
+    diverged = (results["diverged_at"] >= 0).sum("seed")
+    rows = []
+    for event, level in escape_levels(results).items():
+        times = escape_times(results, event)
+        first = times[arms[0]]
+        for arm, own in times.items():
+            counts = [str(int(own.by(last).sum())), str(int(own.censored_S.sum())), str(int(diverged.sel(arm=arm)))]
+            cells = [f"{event} (≤ {number(level)} nat)", arm, *counts, _when(median_time(kaplan_meier(own)), last)]
+            if arm == arms[0]:
+                rows.append((*cells, *[""] * 4))
+                continue
+            ahead = race(own, first)
+            undecided = len(own.step_S) - ahead.won - ahead.lost
+            share = f"{number(ahead.share)} [{number(ahead.low)}, {number(ahead.high)}]" if ahead.won + ahead.lost else "–"
+            counts = f"{ahead.won} : {ahead.lost} ({undecided})"
+            rows.append((*cells, counts, share, probability(ahead.p), probability(logrank_p(own, first))))
+    header = ("", "arm", "seeds there", "not yet", "diverged", "median step [95 %]", f"before : after {arms[0]} (undecided)")
+    title = f"When {results.sizes['seed']} seeds leave the first plateau and reach the best loss, by step {last:,}"
+    note = (
+        "At the first evaluation with an exact training loss at or below the level, if the next one is too. Seeds not yet "
+        "there are censored at the end, those that diverged among them. Median: Kaplan–Meier, with the interval of "
+        f"Brookmeyer and Crowley. Before : after: seed by seed against {arms[0]}; undecided: neither came, or both at one "
+        "evaluation; share of the decided ones with its exact 95 % interval, and p of the sign test. The log-rank test takes "
+        "the arms' seeds for independent. No p is corrected for how many there are."
+    )
+    return Table(title, (*header, "share before", "p, sign", "p, log-rank"), rows, note)
+
+
+def _when(between: tuple[float, float, float], last: int) -> str:
+    """A median step between the ends of its interval; what is not reached is beyond the last step."""
+    low, middle, high = (f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}" for step in between)
+    return f"{middle} [{low}, {high}]" if math.isfinite(between[0]) else middle
+
+
+def probability(p: float) -> str:
+    """A p-value in a table."""
+    return "< 0.001" if p < 0.001 else number(p)
+
+
+def lead_table(results: xr.Dataset) -> Table:
+    """At some steps: how many seeds have left the first plateau and reached the best, and losses, beside the first arm."""
+    arms, last = names_of(arms_of(results)), last_step(results)
+    steps = [step for step in LEAD_STEPS if step < last and step in results["eval_step"].values]
+    times = {event: escape_times(results, event) for event in (LEFT, AT_BEST)}
+    rows = []
+    for step in (*steps, last):
+        loss = results["train_loss"].sel(eval_step=step)
+        medians = [median(loss.sel(arm=arm).values) for arm in arms]
+        paired = [median((loss.sel(arm=arm) - loss.sel(arm=arms[0])).values) for arm in arms[1:]]
+        rows.append((f"{step:,}", "train loss, nat, median", *medians, *paired))
+        for event, of_arm in times.items():
+            came = {arm: own.by(step) for arm, own in of_arm.items()}
+            only = [sign_test(came[arm] & ~came[arms[0]], came[arms[0]] & ~came[arm]) for arm in arms[1:]]
+            rows.append((f"{step:,}", event, *map(_count, came.values()), *map(_versus, only)))
+    note = (
+        "Seeds that have come by a step, with the exact 95 % interval of their share; beside the first arm: seeds that have "
+        "come in this arm only : in the first only, and p of the exact test of McNemar. Losses: median over seeds, or of "
+        "their differences, with its 95 % interval by ranks."
+    )
+    header = ("step", "", *arms, *[f"{arm} beside {arms[0]}" for arm in arms[1:]])
+    return Table("Who is ahead, and when", header, rows, note)
+
+
+def _count(came_S: np.ndarray) -> str:
+    low, high = share_interval(came_S)
+    return f"{int(came_S.sum())} of {len(came_S)} [{low:.2f}, {high:.2f}]"
+
+
+def _versus(test: SignTest) -> str:
+    return f"{test.won} : {test.lost}" + (f", p = {probability(test.p)}" if test.won + test.lost else "").replace("= <", "<")
+
+
+def stability_table(results: xr.Dataset) -> Table:
+    """How often the loss jumps up once the first plateau is left, and how much distances fluctuate towards the end."""
+    arms = names_of(arms_of(results))
+    jumps = {arm: _jumps(results, arm, times) for arm, times in escape_times(results, LEFT).items()}
+    rates = {arm: 1000 * count_S / steps_S for arm, (count_S, steps_S) in jumps.items()}
+    blanks = [""] * (len(arms) - 1)
+    rows = [
+        ("seeds off the first plateau", *[str(int(np.isfinite(rates[arm]).sum())) for arm in arms], *blanks),
+        (f"jumps of the loss by more than {JUMP} nat there", *[str(int(jumps[arm][0].sum())) for arm in arms], *blanks),
+    ]
+
+    def add(label: str, cell: Callable[[np.ndarray], str], values: dict[str, np.ndarray]) -> None:
+        paired = [cell(values[arm] - values[arms[0]]) for arm in arms[1:]]
+        rows.append((label, *map(cell, values.values()), *paired))
+
+    add("jumps in 1,000 steps there, mean", interval, rates)
+    add("jumps in 1,000 steps there, median", median, rates)
+    for pair, table in product(live_pairs(results), ("input", "output")):
+        moves = {arm: 100 * fluctuation(results, arm, pair, table) for arm in arms}
+        add(f"fluctuation of {pair}, {table}, %, median", median, moves)
+    header = ("", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]])
+    note = (
+        "Jumps are of the recorded training loss, up, from one record to the next, and rates are each seed's over the steps "
+        "since it left the plateau: over the seeds that left, in pairs over those that left in both arms. Fluctuation: "
+        "standard deviation over the last quarter of the training of a distance's relative change from one record to the "
+        "next. Means ± 95 % interval (Student's t), medians [95 % interval by ranks]."
+    )
+    return Table("Stability", header, rows, note)
+
+
+def _jumps(results: xr.Dataset, arm: str, times: Times) -> tuple[np.ndarray, np.ndarray]:
+    """Of every seed the number of jumps after it left the plateau, and the steps in which they were counted; (S,) each.
+
+    The steps are NaN where there are none: a seed that has not left.
+    """
+    recorded = results["loss"].sel(arm=arm, step=slice(0, last_step(results))).transpose("seed", "step")
+    steps_T, rise_SxR = recorded["step"].values, np.diff(recorded.values.astype(np.float64), axis=1)
+    is_off_SxR = ~times.censored_S[:, None] & (steps_T[:-1] >= times.step_S[:, None]) & np.isfinite(rise_SxR)
+    steps_S = (is_off_SxR * np.diff(steps_T)).sum(axis=1).astype(np.float64)
+    return (is_off_SxR & (rise_SxR > JUMP)).sum(axis=1), np.where(steps_S > 0, steps_S, np.nan)
+
+
+def fluctuation(results: xr.Dataset, arm: str, pair: str, table: str) -> np.ndarray:
+    """Standard deviation over the last quarter of the training of a distance's relative change between records; (seeds,).
+
+    NaN for a seed that diverged, and where there are fewer than two changes.
+    """
+    first, second = pair.split("-")
+    last = last_step(results)
+    late = results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second, step=slice(0.75 * last, last))
+    distance_SxT = late.transpose("seed", "step").values.astype(np.float64)
+    if distance_SxT.shape[1] < 3:
+        return np.full(len(distance_SxT), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):  # two rows that are one
+        change_SxT = distance_SxT[:, 1:] / distance_SxT[:, :-1] - 1
+        return change_SxT.std(axis=1, ddof=1)

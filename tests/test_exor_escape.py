@@ -1,0 +1,113 @@
+"""When seeds leave plateaus, and how steady they are then: planted curves with known answers; the first plateau's loss."""
+
+import math
+
+import numpy as np
+import pytest
+import xarray as xr
+from made_up import BEST, exor_results
+
+from jaxtie.exor import escape, process, theory
+from jaxtie.exor.figures import exor_pictures
+
+PLATEAU, BETWEEN, SOLVED = BEST["loss"] + math.log(2), BEST["loss"] + 0.5, BEST["loss"] + 0.01
+
+
+@pytest.fixture
+def planted() -> xr.Dataset:
+    """Evaluated at 0, 10, ..., 100, six seeds. Step at which a seed leaves the plateau, and at which it reaches the best."""
+    results = exor_results("tied", "untied", seeds=6).drop_dims(["eval_step", "table_step"])
+    steps, never = np.arange(0, 101, 10), 1000
+    left = np.array([[20, 20, 30, 40, never, never], [40, 50, 30, 60, 70, 80]])[..., None]
+    best = np.array([[40, never, never, never, never, never], [50, 60, 70, 80, 90, never]])[..., None]
+    loss = np.where(steps >= best, SOLVED, np.where(steps >= left, BETWEEN, PLATEAU))
+    loss[0, 5, 3] = SOLVED  # a dip
+    loss[0, 4, 6:] = np.nan
+    results["train_loss"] = results["valid_loss"] = ("arm", "seed", "eval_step"), loss
+    results["diverged_at"].loc[{"arm": "tied", "seed": 4}] = 55
+    results["loss"] = ("arm", "seed", "step"), np.where(np.isnan(loss), np.nan, 1.0)
+    return results.assign_coords(eval_step=steps)
+
+
+@pytest.mark.parametrize(("length", "all_strings", "within"), [(7, False, 0.0005), (7, True, 0.0005), (10, False, 0.0005)])
+def test_the_first_plateau_is_ln_2_above_the_best(length, all_strings, within):
+    """Exactly: who knows only how often each symbol is drawn pays H(target), the best model H(target | context)."""
+    bits = process.split(length, all_strings, 14).train
+    joint_CxV = process.enumerate_contexts(bits, (0.1, 0.9), (0.5, 0.5), ordered=False).joint_CxV
+    without_context = theory.best_loss(joint_CxV.sum(axis=0, keepdims=True))
+    assert without_context - theory.best_loss(joint_CxV) == pytest.approx(math.log(2), abs=within)
+
+
+def test_planted_times_are_found(planted):
+    left, best = (escape.escape_times(planted, event) for event in (escape.LEFT, escape.AT_BEST))
+    np.testing.assert_array_equal(left["tied"].step_S, [20, 20, 30, 40, 100, 100])
+    np.testing.assert_array_equal(left["tied"].censored_S, [0, 0, 0, 0, 1, 1])
+    np.testing.assert_array_equal(left["untied"].step_S, [40, 50, 30, 60, 70, 80])
+    np.testing.assert_array_equal(best["untied"].step_S, [50, 60, 70, 80, 90, 100])
+    np.testing.assert_array_equal(best["tied"].censored_S, [0, 1, 1, 1, 1, 1])
+
+
+def test_each_event_has_its_counts_its_median_and_its_race(planted):
+    table = escape.escape_table(planted)
+    rows = {(row[0].partition(" (")[0], row[1]): row[2:] for row in table.rows}
+    assert len(rows) == 6 and {len(row) for row in table.rows} == {len(table.header)}
+    assert rows[escape.LEFT, "tied"][:3] == ("4", "2", "1") and rows[escape.LEFT, "tied"][3].startswith("30 [20, ")
+    # Seeds 0, 1 and 3 leave later untied, 2 at once, 4 and 5 only untied. Two of five or fewer: p = 1.
+    assert rows[escape.LEFT, "untied"][4] == "2 : 3 (1)" and rows[escape.LEFT, "untied"][6] == "1.000"
+    assert rows[escape.AT_BEST, "tied"][:4] == ("1", "5", "1", "> 100 [40, > 100]")
+    assert rows[escape.AT_BEST, "untied"][4] == "4 : 1 (1)" and rows[escape.AT_BEST, "untied"][6] == "0.375"
+    # Nobody is halfway who is not at the best.
+    assert rows[escape.HALFWAY, "untied"] == rows[escape.AT_BEST, "untied"]
+
+
+def test_the_lead_is_told_at_the_steps_that_there_are(planted, monkeypatch):
+    monkeypatch.setattr(escape, "LEAD_STEPS", (20, 35, 40, 150))
+    table = escape.lead_table(planted)
+    rows = {row[:2]: row[2:] for row in table.rows}
+    assert [row[0] for row in table.rows] == [*["20"] * 3, *["40"] * 3, *["100"] * 3]
+    assert [cell.split(" [")[0] for cell in rows["20", escape.LEFT][:2]] == ["2 of 6", "0 of 6"]
+    assert rows["20", escape.LEFT][2] == "0 : 2, p = 0.500" and rows["20", escape.AT_BEST][2] == "0 : 0"
+    assert rows["100", escape.LEFT][2] == "2 : 0, p = 0.500"
+
+
+def test_jumps_count_up_and_off_the_plateau_only(planted):
+    loss = planted["loss"]
+    loss.loc[{"arm": "tied", "seed": 0, "step": [10, 50, 70]}] += 0.06  # left at 20: two jumps in 80 steps
+    loss.loc[{"arm": "tied", "seed": 1, "step": 50}] += 0.04  # too little
+    loss.loc[{"arm": "tied", "seed": 2, "step": 50}] -= 0.04  # nor does what comes back
+    loss.loc[{"arm": "tied", "seed": 5, "step": 50}] += 1  # on the plateau
+    loss.loc[{"arm": "untied", "seed": 0, "step": 50}] += 0.06  # left at 40: one in 60
+    rows = {row[0]: row[1:] for row in escape.stability_table(planted).rows}
+    assert rows["seeds off the first plateau"] == ("4", "6", "")
+    assert rows["jumps of the loss by more than 0.05 nat there"] == ("2", "1", "")
+    tied, untied, paired = (float(cell.split()[0]) for cell in rows["jumps in 1,000 steps there, mean"])
+    assert (tied, untied, paired) == pytest.approx((25 / 4, 1000 / 60 / 6, (1000 / 60 - 25) / 4), abs=1e-3)
+
+
+def test_fluctuation_is_of_relative_changes_late_in_training(planted):
+    distance = planted["input_distance"]
+    distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y"}] = 2.0 ** np.arange(11)  # steady growth is none
+    np.testing.assert_allclose(escape.fluctuation(planted, "tied", "X-Y", "input"), 0, atol=1e-12)
+    distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y", "step": [80, 90, 100]}] = [1.0, 1.1, 1.32]  # 10 %, 20 %
+    found = escape.fluctuation(planted, "tied", "X-Y", "input")
+    np.testing.assert_allclose(found, 0.1 / math.sqrt(2), rtol=1e-9)
+
+
+def test_results_that_have_nothing_yet_have_tables_and_a_picture():
+    results = exor_results("tied", "untied", "tied+bias")
+    for last in (100, 0):
+        for name in ("train_loss", "valid_loss", "loss"):
+            results[name] = results[name].where(results[name].coords[results[name].dims[-1]] <= last)
+        for table in (escape.escape_table(results), escape.lead_table(results), escape.stability_table(results)):
+            assert {len(row) for row in table.rows} == {len(table.header)}
+        exor_pictures(results)["escape"].draw()
+
+
+def test_the_picture_has_a_curve_an_arm_for_each_of_two_events(planted):
+    left, best = exor_pictures(planted)["escape"].draw().axes
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["tied: 4 of 6", "untied: 6 of 6"]
+    assert [text.get_text() for text in best.get_legend().get_texts()] == ["tied: 1 of 6", "untied: 5 of 6"]
+    tied = left.lines[0]
+    np.testing.assert_array_equal(tied.get_xdata(), [0, 20, 30, 40, 100, 100])
+    np.testing.assert_allclose(tied.get_ydata(), np.array([0, 2, 3, 4, 4, 4]) / 6)
+    assert {line.get_linestyle() for line in left.lines} == {"-"} and {line.get_linestyle() for line in best.lines} == {"--"}
