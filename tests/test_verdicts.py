@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from jaxtie.results.verdicts import Comparison, compare, judge, verdict_table
+from jaxtie.results.verdicts import Comparison, compare, compare_median, judge, verdict_table
 
 
 def test_the_rule():
@@ -39,3 +39,11 @@ def test_a_verdict_tells_where():
     rows = verdict_table({"one": {"": here}, "two": {"x": here, "y": there}}, "seeds").rows
     assert rows[0] == ("one", "holds", "a +2.000 [+1.000, +3.000]")
     assert rows[1][1:] == ("holds at x; undecided at y", "x: a +2.000 [+1.000, +3.000]; y: b 0.61 [0.37, 2.72]")
+
+
+def test_a_median_lies_between_two_of_the_values_by_rank():
+    """Of ten values, the second and the ninth: fewer than two heads, or more than eight, fall with 2.1 %."""
+    values = np.array([7.0, 1, 3, 2, 5, 4, 6, 9, 8, 1e9])
+    assert compare_median("a", values)[1:4] == (2, 5.5, 9)
+    assert compare_median("a", values, 20)[1:4] == (1, 5.5, 1e9)
+    assert math.isnan(compare_median("a", np.append(values, np.nan)).low)

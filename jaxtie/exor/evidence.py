@@ -89,7 +89,7 @@ def forces_table(results: xr.Dataset) -> Table:
                         _factor(measured(here, quantity, pair, table).sel(arm=arm.name).values)
                         for quantity in ("decay ratio", "reference ratio")
                     ]
-                    swap = median(at_end(here["swap_divergence"], here).sel(arm=arm.name, pair=pair).values)
+                    swap = _small(at_end(here["swap_divergence"], here).sel(arm=arm.name, pair=pair).values)
                     values = [f"{value:g}" for value in at.values()]
                     rows.append((*values, label, pair, median(distance.values), *ratios, swap))
     header = (*names, "table", "pair", "distance", "ratio to decay alone", "ratio to X–A", "swap divergence")
@@ -99,6 +99,12 @@ def forces_table(results: xr.Dataset) -> Table:
         f"{results.attrs['experiment']}: step {last_step(results):,}, median over {results.sizes['seed']} seeds [95 %, ranks]"
     )
     return Table(title + left, header, rows)
+
+
+def _small(values: np.ndarray) -> str:
+    """Median of what may be next to nothing, with its rank interval."""
+    low, middle, high = median_interval(values)
+    return f"{middle:.1e} [{low:.1e}, {high:.1e}]"
 
 
 def _factor(logarithms: np.ndarray) -> str:

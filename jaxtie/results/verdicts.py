@@ -51,10 +51,10 @@ def compare(label: str, values: np.ndarray, count: int = 1) -> Comparison:
 def compare_median(label: str, values: np.ndarray, count: int = 1) -> Comparison:
     """Median of independent values with its rank interval, as `compare`; a missing value leaves no ends either."""
     values = np.asarray(values, np.float64)
-    middle, low, high = median_interval(values, error=0.05 / count)
-    return (
-        Comparison(label, low, middle, high) if np.isfinite(values).all() else Comparison(label, math.nan, middle, math.nan)
-    )
+    low, middle, high = median_interval(values, error=0.05 / count)
+    if not np.isfinite(values).all():
+        low = high = math.nan
+    return Comparison(label, low, middle, high)
 
 
 class Judgement(NamedTuple):
