@@ -129,7 +129,8 @@ class FiguresOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write the tables of experiments/README.md again, from the data in experiments/data and the claims in ./experiments.
+    """Write the tables of README.md and experiments/README.md again, from the data in experiments/data and the claims in
+    ./experiments.
 
     Start it where the repository is.
     """
@@ -347,15 +348,16 @@ def main_report(arguments: Sequence[str] | None = None) -> int:
     """The command line of `python -m jaxtie.report`; returns the exit status."""
     from jaxtie.document import keep_run, rewrite
 
-    document = EXPERIMENTS / "README.md"
+    documents = [Path("README.md"), EXPERIMENTS / "README.md"]
     try:
         options = _parse(ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments)
-        if not document.is_file():
-            raise UserError(f"{document}: not found; start it where the repository is")
+        for document in documents:
+            if not document.is_file():
+                raise UserError(f"{document}: not found; start it where the repository is")
         print(*(keep_run(run, EXPERIMENTS) for run in options.runs), sep="\n", end="\n" * bool(options.runs))
-        rewrite(document)
+        rewrite(documents, EXPERIMENTS)
     except (UserError, OSError) as error:
         print(f"jaxtie.report: {one_line(error)}", file=sys.stderr)
         return 2
-    print(document)
+    print(*documents, sep="\n")
     return 0

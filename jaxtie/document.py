@@ -1,6 +1,6 @@
 """Runs -> the data that are committed -> the tables of a document: `python -m jaxtie.report [RUN ...]`. Imports no jax.
 
-Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`. Then every table of
+Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`. Then every table of `README.md` and of
 `experiments/README.md` that stands between two lines
 
     <!-- table: NAME ARGUMENT ... -->
@@ -11,7 +11,7 @@ and a test fails where one was changed by hand.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import xarray as xr
@@ -19,6 +19,7 @@ import xarray as xr
 from jaxtie import runs
 from jaxtie.exor import evidence
 from jaxtie.exor.escape import escape_table, lead_table
+from jaxtie.exor.tables import course_table, equivalence_table, exor_final_table
 from jaxtie.experiment import UserError
 from jaxtie.results.tables import Table, swept
 
@@ -71,6 +72,9 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
         "costs": lambda *names: evidence.costs_table(known, names),
         "directions": lambda *names: evidence.directions_table(known, names),
+        "end": lambda name: exor_final_table(known[name]),
+        "course": lambda name: course_table(known[name]),
+        "equivalences": lambda name: equivalence_table(known[name]),
         "escapes": lambda name: escape_table(known[name]),
         "leads": lambda name: lead_table(known[name]),
         "forces": lambda name: evidence.forces_table(known[name]),
@@ -98,10 +102,13 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
     return MARKED.sub(write, text)
 
 
-def rewrite(document: Path) -> None:
-    """Write the tables of a document again; data and claims are in its folder.
+def rewrite(documents: Sequence[Path], experiments: Path) -> None:
+    """Write the tables of documents again, from the data and the claims beside the experiment files.
 
     Raises:
-      UserError: see `rewritten`.
+      UserError: see `rewritten`; then no document has changed.
     """
-    document.write_text(rewritten(document.read_text(), tables_by_name(document.parent)))
+    tables = tables_by_name(experiments)
+    texts = [rewritten(document.read_text(), tables) for document in documents]
+    for document, text in zip(documents, texts, strict=True):
+        document.write_text(text)

@@ -11,6 +11,8 @@ from scipy import stats
 from jaxtie import cli, document, runs
 from jaxtie.exor import evidence
 from jaxtie.exor.claims import Claim, claimed, judge_claims
+from jaxtie.exor.escape import escape_table
+from jaxtie.exor.tables import exor_final_table
 from jaxtie.experiment import UserError
 
 HOUSE = Path(__file__).parents[1]
@@ -99,15 +101,15 @@ def test_what_is_kept_of_a_run_gives_its_tables(results):
     assert kept["input_distance"].sizes["step"] < results["input_distance"].sizes["step"]
     assert kept.nbytes < results.nbytes / 2
     claims = {"made-up": [Claim("more", "loss", {"tied": 1, "untied": -1}, low=0), Claim("1", "decay ratio", "tied", 0.5, 2)]}
+    rounded = results.assign({name: results[name].round(3) for name in ("train_loss", "valid_loss")})
     for make in (
         lambda runs: evidence.verdicts_table(runs, claims),
         lambda runs: evidence.costs_table(runs, ["made-up"]),
         lambda runs: evidence.forces_table(runs["made-up"]),
+        lambda runs: exor_final_table(runs["made-up"]),
+        lambda runs: escape_table(runs["made-up"]),
     ):
-        assert (
-            make({"made-up": kept}).markdown()
-            == make({"made-up": results.assign(train_loss=results["train_loss"].round(3))}).markdown()
-        )
+        assert make({"made-up": kept}).markdown() == make({"made-up": rounded}).markdown()
 
 
 def test_a_sweep_has_its_forces_at_every_setting():
@@ -127,17 +129,17 @@ def test_a_document_gets_its_tables_from_the_data(results):
             document.rewritten(text.replace("costs made-up", asked), tables)
 
 
-def test_the_committed_results_are_what_the_command_writes(monkeypatch):
+def test_the_documents_are_what_the_command_writes():
     """Of the committed data and the claims of the experiment files; a digit that was changed by hand is found."""
-    monkeypatch.chdir(HOUSE)
-    page = HOUSE / "experiments" / "README.md"
-    assert document.rewritten(page.read_text(), document.tables_by_name(page.parent)) == page.read_text()
+    tables = document.tables_by_name(HOUSE / "experiments")
+    for page in (HOUSE / "README.md", HOUSE / "experiments" / "README.md"):
+        assert document.rewritten(page.read_text(), tables) == page.read_text(), page
 
 
 def test_outside_of_the_repository_the_command_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main_report([]) == 2
-    assert capsys.readouterr().err == "jaxtie.report: experiments/README.md: not found; start it where the repository is\n"
+    assert capsys.readouterr().err == "jaxtie.report: README.md: not found; start it where the repository is\n"
 
 
 def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
@@ -148,11 +150,12 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     (tmp_path / "experiments" / "small.py").write_text(declaration)
     text = "<!-- table: directions small -->\n<!-- end of table -->\n<!-- table: forces small -->\n<!-- end of table -->\n"
     (tmp_path / "experiments" / "README.md").write_text(text)
+    (tmp_path / "README.md").write_text("No tables.\n")
     monkeypatch.setattr(runs, "draw", lambda *_: [])
     short = "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --quiet --out run".split()
     assert cli.main(["experiments/small.py", *short]) == 0
     assert cli.main_report(["run"]) == 0
-    assert capsys.readouterr().out.endswith("experiments/data/small.nc\nexperiments/README.md\n")
+    assert capsys.readouterr().out.endswith("experiments/data/small.nc\nREADME.md\nexperiments/README.md\n")
     kept = xr.load_dataset("experiments/data/small.nc")
     assert (kept["hidden_spread"].isel(dim=-1) < 1e-6).all()  # a layer norm at the end leaves D - 1 directions
     assert (kept["hidden_spread"].isel(dim=-2) > 1e-6).all()

@@ -17,8 +17,8 @@ from jaxtie.results.tables import Table, arms_of, interval, last_step, median, n
 COURSE = (0, 1 / 15, 1 / 3, 1 / 2, 2 / 3, 1)  # of the training, for distances
 KEPT_SYMBOLS = ["X", "Y", "A", "B"]
 CURVES = ("train_loss", "valid_loss")  # kept at every evaluation, to 0.001 nat
-ENDS = ("train_accuracy", "valid_accuracy", "log_odds", "log_odds_deviation", "swap_divergence", "bias_odds")
-DISTANCES = ("input_distance", "output_distance")
+EVALUATED = ("train_accuracy", "valid_accuracy", "log_odds", "log_odds_deviation", "swap_divergence", "bias_odds")
+RECORDED = ("loss", "accuracy", "input_distance", "output_distance")
 COST = {"tied": 1.0, "untied": -1.0}
 COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
 BOUND = 1e-3  # of the largest spread: directions below bind rows by next to nothing
@@ -26,15 +26,19 @@ Runs = Mapping[str, xr.Dataset]
 
 
 def condense(results: xr.Dataset) -> xr.Dataset:
-    """What is committed of a run: every seed's losses at all evaluations, distances of four symbols at a few steps."""
+    """What is committed of a run: every seed's losses at all evaluations, all else at a few steps and of four symbols.
+
+    It has the run's dimensions, so what is made of a run can be made of it; what is left out of the evaluations is NaN.
+    """
     last, steps = last_step(results), results["step"].values
     here = sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in COURSE})
-    exact = [step for step in here if step in results["eval_step"]]
     known = [name for name in results.data_vars if not {"seed", "arm"} & {*results[name].dims}]
-    distances = results[[*known, "diverged_at", *DISTANCES]].sel(step=here, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS)
-    ends = results[[*ENDS]].sel(eval_step=exact).rename(eval_step="course_step")
-    curves = results[[*CURVES]].sel(eval_step=slice(0, last)).round(3)
-    return xr.merge([distances, ends, curves]).assign_attrs(results.attrs, width=results.sizes["dim"])
+    kept = results[[*known, "diverged_at", *RECORDED]].sel(step=here, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS)
+    evaluated = results[[*CURVES, *EVALUATED]].sel(eval_step=slice(0, last))
+    evaluated[[*EVALUATED]] = evaluated[[*EVALUATED]].where(evaluated["eval_step"].isin(here))
+    return xr.merge([kept, evaluated.assign(evaluated[[*CURVES]].round(3))]).assign_attrs(
+        results.attrs, width=results.sizes["dim"]
+    )
 
 
 def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
