@@ -1,8 +1,8 @@
 """The price of tying as the hypothesis fails by degrees: p(X) from 0.5, where it holds for X and Y, to 0.01.
 
-Claim: what X and Y do in the tables goes with their log-odds, ln(p(Y)/p(X)). Untied, they are as far apart in the output
-embedding as the log-odds ask for, and meet in the input embedding whatever these are; tied, they are held apart by about half
-as much. The loss does not go with them: tying costs no more where the odds are longer.
+Claim: what X and Y do in the tables goes with their log-odds, ln(p(Y)/p(X)). Untied, the longer the
+odds, the further apart they are in the output embedding, and in the input embedding they shrink whatever these are; tied,
+they are held apart by about half as much. The loss does not go with them: tying costs no more where the odds are longer.
 
     python -m jaxtie.run experiments/skewed_zeros.py
 
@@ -17,7 +17,7 @@ SHARES = [99 ** (k / 11) for k in range(12)]  # p(Y)/p(X), its logarithms evenly
 
 experiment = Experiment(
     name="skewed-zeros",
-    claim="X and Y are as far apart in the output, or tied, embedding as their log-odds ask for; the loss does not show it.",
+    claim="The longer the odds, the further apart X and Y are in the output, or tied, embedding; the loss does not show it.",
     sweep=(("p_X", tuple(round(1 / (1 + share), 4) for share in SHARES)),),
     seeds=tuple(range(16)),
     record_every=1_000,

@@ -1,6 +1,7 @@
 """EXor where the distributional hypothesis holds: only A and B are exchangeable, and equally likely.
 
-Claim: A and B meet in both embeddings, tied or not, and sooner when tied; nothing is lost by tying.
+Claim: A and B come close in both embeddings, tied or not, and sooner when tied. (Whether tying costs anything then:
+`output_bias_ydh.py`.)
 
     python -m jaxtie.run experiments/transformer_ydh.py --seeds 64
 
@@ -12,6 +13,6 @@ from jaxtie import Experiment, Process
 
 experiment = Experiment(
     name="transformer-ydh",
-    claim="Where the hypothesis holds, A and B meet in both embeddings, tied or not: nothing is lost by tying.",
+    claim="Where the hypothesis holds, A and B come close in both embeddings, tied or not.",
     process=Process(zeros=(1.0, 0.0), ones=(0.5, 0.5)),
 )
