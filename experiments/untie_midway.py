@@ -14,6 +14,6 @@ from jaxtie import Experiment
 
 experiment = Experiment(
     name="untie-midway",
-    claim="Untied midway, X and Y shrink as inputs and stay apart as outputs; most of the lost ground is made good.",
+    claim="Untied midway, X and Y shrink as inputs and stay apart as outputs; the earlier, the more loss is made good.",
     arms=("tied", "untied", "untied@25000", "untied@75000"),
 )

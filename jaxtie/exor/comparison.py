@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from jaxtie.exor.escape import steps_between
 from jaxtie.exor.pairs import distance_rows, live_pairs
 from jaxtie.experiment import Arm, Head, names_of
-from jaxtie.results.statistics import correlation
+from jaxtie.results.statistics import correlation, median_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, quantiles, settings, swept, tables_of
 
 REACHED = 0.01  # nat above another arm's loss
@@ -65,18 +66,24 @@ def correlation_table(results: xr.Dataset) -> Table:
         for title, table in tables_of(arm).items()
         for pair in live_pairs(results)
     }
+    usable = {name: (label, x_K) for name in swept(results) for label, x_K in [abscissa(results, name)] if _varies(x_K)}
+    wheres = sum(len(list(settings(results, [other for other in swept(results) if other != name]))) for name in usable)
+    error = 0.05 / max(1, 2 * wheres * len(cases))
     rows = []
-    for name in swept(results):
-        label, x_K = abscissa(results, name)
-        if np.isfinite(x_K).sum() < 3:
-            continue  # nothing to correlate
+    for name, (label, x_K) in usable.items():
         for at, _ in settings(results, [other for other in swept(results) if other != name]):
             where = "".join(f", {other} {value:g}" for other, value in at.items())
             for case, values in cases.items():
                 values_KxS = values.sel(at).transpose(name, "seed").values
-                both = (map(number, correlation(x_K, values_KxS, ranks=ranks)) for ranks in (False, True))
+                both = (map(number, correlation(x_K, values_KxS, ranks=ranks, error=error)) for ranks in (False, True))
                 rows.append((f"{label}{where}", case, *(f"{r} [{low}, {high}]" for r, low, high in both)))
-    return Table("Correlation over members [95 %, bootstrap over seeds]", ("setting", "with", "Pearson", "Spearman"), rows)
+    title = f"Correlation over members [bootstrap over {results.sizes['seed']} seeds; all intervals together 95 %]"
+    return Table(title, ("setting", "with", "Pearson", "Spearman"), rows)
+
+
+def _varies(x_K: np.ndarray) -> bool:
+    """Whether there are enough values of a setting to correlate anything with."""
+    return np.isfinite(x_K).sum() >= 3
 
 
 def steps_to_match(results: xr.Dataset, arm: Arm, other: Arm, *, for_good: bool) -> np.ndarray:
@@ -125,12 +132,12 @@ def pure_arms(arms: Sequence[Arm], head: Head) -> list[Arm]:
 
 
 def _matching_rows(results: xr.Dataset, arm: Arm, other: Arm) -> list[tuple[str, str, str]]:
-    """After how many steps an arm that unties is as good as another: first, and for good."""
+    """After how many steps an arm that unties is as good as another: first, and for good; median, with its rank interval."""
     rows = []
     for label, for_good in (("first", False), ("for good", True)):
         needed = steps_to_match(results, arm, other, for_good=for_good)
-        reached = needed[np.isfinite(needed)]
-        spread = np.quantile(reached, [0.5, 0.05, 0.95]) if len(reached) else np.full(3, np.nan)
-        text = "{:,.0f} [{:,.0f}, {:,.0f}] steps".format(*spread) + f", {len(reached)} of {len(needed)} seeds"
+        among_all = median_interval(np.where(np.isnan(needed), np.inf, needed))  # seeds that never do count as late
+        text = steps_between(among_all, last_step(results) - arm.untie_at)
+        text += f" steps, {np.isfinite(needed).sum()} of {len(needed)} seeds"
         rows.append((arm.name, f"within {REACHED} of {other}, {label} after", text))
     return rows

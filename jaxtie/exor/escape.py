@@ -61,7 +61,7 @@ def escape_table(results: xr.Dataset) -> Table:
         first = times[arms[0]]
         for arm, own in times.items():
             counts = [str(int(own.by(last).sum())), str(int(own.censored_S.sum())), str(int(diverged.sel(arm=arm)))]
-            cells = [f"{event} (≤ {number(level)} nat)", arm, *counts, _when(median_time(kaplan_meier(own)), last)]
+            cells = [f"{event} (≤ {number(level)} nat)", arm, *counts, steps_between(median_time(kaplan_meier(own)), last)]
             if arm == arms[0]:
                 rows.append((*cells, *[""] * 4))
                 continue
@@ -82,7 +82,7 @@ def escape_table(results: xr.Dataset) -> Table:
     return Table(title, (*header, "share before", "p, sign", "p, log-rank"), rows, note)
 
 
-def _when(between: tuple[float, float, float], last: int) -> str:
+def steps_between(between: tuple[float, float, float], last: int) -> str:
     """A median step between the ends of its interval; what is not reached is beyond the last step."""
     low, middle, high = (f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}" for step in between)
     return f"{middle} [{low}, {high}]" if math.isfinite(between[0]) else middle

@@ -58,14 +58,14 @@ def somers_d(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
     return (expected_PxP * found_SxPxP).sum(axis=(1, 2)) / couples if couples else np.full(len(distance_SxP), np.nan)
 
 
-def correlation(x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool) -> tuple[float, float, float]:
+def correlation(x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool, error: float = 0.05) -> tuple[float, float, float]:
     """Correlation over all members of a setting's K values with an outcome: Pearson's, or Spearman's of ranks.
 
     Settings that are not finite, and seeds that lack an outcome at any setting, are left out.
 
     Returns:
-      It and its 95 % interval: percentiles of a bootstrap over seeds, whose members are not independent. NaN where there
-      are fewer than two seeds.
+      It and its interval, which misses with probability `error`: percentiles of a bootstrap over seeds, whose
+      members are not independent. NaN where there are fewer than two seeds.
     """
     from scipy.stats import rankdata  # heavy
 
@@ -82,7 +82,7 @@ def correlation(x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool) -> tupl
     sampled_RxN = sampled_RxN - sampled_RxN.mean(axis=1, keepdims=True)
     x_N = x_N - x_N.mean()
     r_R = sampled_RxN @ x_N / np.sqrt(np.square(sampled_RxN).sum(axis=1) * np.square(x_N).sum())
-    return r_R[0], *np.quantile(r_R[1:], [0.025, 0.975])
+    return r_R[0], *np.quantile(r_R[1:], [error / 2, 1 - error / 2])
 
 
 def first_at_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> np.ndarray:
