@@ -12,7 +12,7 @@ from jaxtie.exor.escape import steps_between
 from jaxtie.exor.pairs import distance_rows, live_pairs
 from jaxtie.experiment import Arm, Head, names_of
 from jaxtie.results.statistics import correlation, median_interval
-from jaxtie.results.tables import Table, arms_of, interval, last_step, number, quantiles, settings, swept, tables_of
+from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number, quantiles, settings, swept, tables_of
 
 REACHED = 0.01  # nat above another arm's loss
 UNTYING_TIMES = (0, 0.04, 0.2, 1)  # of what is left of the training
@@ -28,7 +28,7 @@ def outcomes(results: xr.Dataset) -> dict[str, xr.DataArray]:
 
 
 def sweep_table(results: xr.Dataset) -> Table:
-    """Every setting: what came out per arm, mean and 95 % interval, and how much more loss the first arm has, paired."""
+    """Every setting: what came out per arm, and how much more loss the first arm has, paired; see `exor_final_table`."""
     arms, names, ends = names_of(arms_of(results)), swept(results), outcomes(results)
     rows = []
     for at, _ in settings(results, names):
@@ -37,10 +37,11 @@ def sweep_table(results: xr.Dataset) -> Table:
             own = {label: end.sel(at | {"arm": arm}).values for label, end in ends.items()}
             more = ends[EXCESS].sel(at | {"arm": arms[0]}).values - own[EXCESS]
             diverged = int((results["diverged_at"].sel(at | {"arm": arm}) >= 0).sum())
-            cells = [interval(each) for each in own.values()]
+            cells = [interval(each) if label == EXCESS else median(each) for label, each in own.items()]
             rows.append((*values, arm, *cells, interval(more) if i else "", str(diverged)))
-    title = f"{results.attrs['experiment']}: step {last_step(results):,}, mean over {results.sizes['seed']} seeds ± 95 %"
-    return Table(title, (*names, "arm", *ends, f"loss, {arms[0]} − this, paired", "diverged"), rows)
+    title = f"{results.attrs['experiment']}: step {last_step(results):,}, {results.sizes['seed']} seeds"
+    note = "Losses: mean ± 95 % (Student's t). Distances: median [95 %, by ranks]."
+    return Table(title, (*names, "arm", *ends, f"loss, {arms[0]} − this, paired", "diverged"), rows, note)
 
 
 def abscissa(results: xr.Dataset, name: str) -> tuple[str, np.ndarray]:
