@@ -50,8 +50,7 @@ def keep_run(run: Path, experiments: Path) -> Path:
         condensed["hidden_spread"] = hidden_spreads(run, runs.load_experiment(declared[name]))
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
-    encoding = {name: {"zlib": True, "complevel": 9, "shuffle": True} for name in condensed.data_vars}
-    condensed.to_netcdf(path, engine="h5netcdf", encoding=encoding)
+    condensed.to_netcdf(path, engine="h5netcdf", encoding=evidence.encoding(condensed))
     return path
 
 

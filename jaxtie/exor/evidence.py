@@ -14,10 +14,10 @@ from jaxtie.exor.pairs import live_pairs
 from jaxtie.results.statistics import median_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number, settings, swept, tables_of
 
-COURSE = (0, 1 / 15, 1 / 3, 1 / 2, 2 / 3, 1)  # of the training, for distances
+COURSE = (0, 1 / 15, 1 / 3, 2 / 3, 1)  # of the training
 KEPT_SYMBOLS = ["X", "Y", "A", "B"]
-CURVES = ("train_loss", "valid_loss")  # kept at every evaluation, to 0.001 nat
-EVALUATED = ("train_accuracy", "valid_accuracy", "log_odds", "log_odds_deviation", "swap_divergence", "bias_odds")
+EVALUATED = "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds".split()
+LOSS_PLACES = 3  # of the training loss, nat
 RECORDED = ("loss", "accuracy", "input_distance", "output_distance")
 COST = {"tied": 1.0, "untied": -1.0}
 COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
@@ -26,7 +26,7 @@ Runs = Mapping[str, xr.Dataset]
 
 
 def condense(results: xr.Dataset) -> xr.Dataset:
-    """What is committed of a run: every seed's losses at all evaluations, all else at a few steps and of four symbols.
+    """What is committed of a run: every seed's training loss at all evaluations, all else at a few steps and of four symbols.
 
     It has the run's dimensions, so what is made of a run can be made of it; what is left out of the evaluations is NaN.
     """
@@ -34,11 +34,17 @@ def condense(results: xr.Dataset) -> xr.Dataset:
     here = sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in COURSE})
     known = [name for name in results.data_vars if not {"seed", "arm"} & {*results[name].dims}]
     kept = results[[*known, "diverged_at", *RECORDED]].sel(step=here, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS)
-    evaluated = results[[*CURVES, *EVALUATED]].sel(eval_step=slice(0, last))
-    evaluated[[*EVALUATED]] = evaluated[[*EVALUATED]].where(evaluated["eval_step"].isin(here))
-    return xr.merge([kept, evaluated.assign(evaluated[[*CURVES]].round(3))]).assign_attrs(
-        results.attrs, width=results.sizes["dim"]
-    )
+    evaluated = results[EVALUATED].where(results["eval_step"].isin(here))
+    curve = results["train_loss"].round(LOSS_PLACES)
+    parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, curve)]
+    return xr.merge([kept, *parts]).assign_attrs(results.attrs, width=results.sizes["dim"])
+
+
+def encoding(condensed: xr.Dataset) -> dict[str, dict[str, object]]:
+    """How each variable is written, so that files are small."""
+    packed = {name: {"zlib": True, "complevel": 9, "shuffle": True} for name in condensed.data_vars}
+    packed["train_loss"] |= {"dtype": "int32", "scale_factor": 10.0**-LOSS_PLACES, "_FillValue": -1}
+    return packed
 
 
 def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
