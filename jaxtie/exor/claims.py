@@ -7,6 +7,7 @@ what tying costs is a mean; everything else by its median (ranks), for one seed 
 intervals of the claims that an experiment makes are right together with 95 % (Bonferroni).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -42,8 +43,8 @@ class Claim:
     statement: str
     quantity: Quantity
     arms: Mapping[str, float] | str
-    low: float = -np.inf
-    high: float = np.inf
+    low: float = -math.inf
+    high: float = math.inf
     pair: str = "X-Y"
     table: Literal["input", "output"] = "input"
     setting: Mapping[str, float] = field(default_factory=dict)
@@ -58,6 +59,13 @@ class Claim:
     def is_ratio(self) -> bool:
         """Whether logarithms are summed, and bounds are factors."""
         return self.quantity in RATIOS
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Bounds of the sum; of ratios, logarithms."""
+        if not self.is_ratio:
+            return self.low, self.high
+        return math.log(self.low) if self.low > 0 else -math.inf, math.log(self.high)
 
     @property
     def expression(self) -> str:
@@ -117,12 +125,9 @@ def judge_claim(
     values = claimed(results, claim)
     if claim.against is not None:
         values = values - claimed(others[claim.against], claim)  # xarray: of the seeds that both have
-    low, high = np.log([claim.low, claim.high]) if claim.is_ratio and claim.low > 0 else (claim.low, claim.high)
-    if claim.is_ratio and claim.low <= 0:
-        low, high = -np.inf, np.log(claim.high)
     make = compare if claim.quantity == "loss" else compare_median
     compared = make(claim.expression, values.values, count)._replace(is_factor=claim.is_ratio)
-    return compared, judge([compared], float(low), float(high))
+    return compared, judge([compared], *claim.bounds)
 
 
 def judge_claims(
