@@ -145,7 +145,7 @@ def directions_table(runs: Runs, names: Sequence[str]) -> Table:
     """In how many directions trained hidden states bind the rows of each pair: their spreads, beside the largest one."""
     rows = []
     for name in names:
-        spreads = runs[name]["hidden_spread"]
+        spreads = runs[name]["hidden_spread"].dropna("pair", how="all")
         for arm in spreads["arm"].values:
             for pair in spreads["pair"].values:
                 values_SxD = spreads.sel(arm=arm, pair=pair).transpose("seed", "dim").values

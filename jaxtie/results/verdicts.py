@@ -19,6 +19,9 @@ RULE = (
 )
 
 
+SMALL = 0.001  # below, three places would show nothing
+
+
 class Comparison(NamedTuple):
     """Two models, or one and a number: what is compared, the interval's ends and middle; logarithms, if it is a factor."""
 
@@ -35,7 +38,9 @@ class Comparison(NamedTuple):
     def _shown(self, value: float) -> str:
         if math.isnan(value):
             return "–"
-        return f"{math.exp(value):.2f}" if self.is_factor else f"{value:+.3f}"
+        if self.is_factor:
+            return f"{math.exp(value):.2f}"
+        return f"{value:+.3f}" if value == 0 or abs(value) >= SMALL else f"{value:+.1e}"
 
 
 def compare(label: str, values: np.ndarray, count: int = 1) -> Comparison:
