@@ -14,6 +14,7 @@ from jaxtie.exor.claims import Claim, claimed, judge_claims
 from jaxtie.exor.escape import escape_table
 from jaxtie.exor.tables import exor_final_table
 from jaxtie.experiment import UserError
+from jaxtie.training import devices
 
 HOUSE = Path(__file__).parents[1]
 ARMS = ("tied", "untied", "tied+bias", "untied+bias")
@@ -146,12 +147,14 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     """From a run to a table by the command, its hidden states too; a run that no file declares is refused."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
-    declaration = 'from jaxtie import Experiment\nexperiment = Experiment(name="small", arms=("tied", "tied+bias"))\n'
+    declaration = "from jaxtie import Experiment, Process\n"
+    declaration += 'experiment = Experiment(name="small", process=Process(length=5), arms=("tied+bias",))\n'
     (tmp_path / "experiments" / "small.py").write_text(declaration)
     text = "<!-- table: directions small -->\n<!-- end of table -->\n<!-- table: forces small -->\n<!-- end of table -->\n"
     (tmp_path / "experiments" / "README.md").write_text(text)
     (tmp_path / "README.md").write_text("No tables.\n")
     monkeypatch.setattr(runs, "draw", lambda *_: [])
+    monkeypatch.setattr(devices, "FAST", devices.ONCE)  # compiling takes longer than all the rest
     short = "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --quiet --out run".split()
     assert cli.main(["experiments/small.py", *short]) == 0
     assert cli.main_report(["run"]) == 0
