@@ -16,7 +16,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from jaxtie import runs
+from jaxtie import kinds, runs
 from jaxtie.exor import evidence
 from jaxtie.exor.escape import escape_table, lead_table
 from jaxtie.exor.tables import course_table, equivalence_table, exor_final_table
@@ -37,10 +37,12 @@ def keep_run(run: Path, experiments: Path) -> Path:
     Of a run without a sweep, the hidden states of its members are looked at too, in its last checkpoint.
 
     Raises:
-      UserError: where no experiment file declares the run, or it has no results.
+      UserError: where no experiment file declares the run, it is not on EXor, or it has no results.
     """
     results = runs.load(run)
     name = results.attrs["experiment"]
+    if (kind := kinds.of_results(results).name) != "exor":
+        raise UserError(f"{run}: is of kind {kind}; expected a run on EXor")
     if name not in (declared := _declared(experiments)):
         raise UserError(f"{run}: no file of {experiments} declares {name}")
     condensed = evidence.condense(results)
@@ -50,8 +52,9 @@ def keep_run(run: Path, experiments: Path) -> Path:
         condensed["hidden_spread"] = hidden_spreads(run, runs.load_experiment(declared[name]))
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
-    condensed.to_netcdf(path, engine="h5netcdf", encoding=evidence.encoding(condensed))
-    return path
+    new = path.with_suffix(".new")  # what is there stays until all is written
+    condensed.to_netcdf(new, engine="h5netcdf", encoding=evidence.encoding(condensed))
+    return new.replace(path)
 
 
 def _declared(experiments: Path) -> dict[str, Path]:
