@@ -4,7 +4,8 @@
 
 What is claimed, and by which margin, stands below and was written before the run; the rule stands in
 `jaxtie/exor/claims.py`.
-Results: README.md.
+Results, of 128 seeds: README.md.
+Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment, Process

@@ -7,7 +7,8 @@ trains it. Without the output role's, only the input role moves the table.
 
 What is claimed, and by which margin, stands below and was written before the run; the rule stands in
 `jaxtie/exor/claims.py`.
-Results: README.md.
+Results, of 64 seeds: README.md.
+Time: 1 min an arm for 64 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment
