@@ -13,7 +13,7 @@ from jaxtie.exor.claims import Claim
 
 experiment = Experiment(
     name="output-bias-ndh",
-    claim="Where the hypothesis fails for A and B, a bias repairs what tying costs.",
+    claim="Where the hypothesis fails for the only pair, tying costs; whether a bias repairs it is undecided.",
     process=Process(zeros=(1.0, 0.0), ones=(0.1, 0.9)),
     arms=("tied", "untied", "tied+bias", "untied+bias"),
     record_every=1_000,

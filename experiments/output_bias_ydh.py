@@ -13,7 +13,7 @@ from jaxtie.exor.claims import Claim
 
 experiment = Experiment(
     name="output-bias-ydh",
-    claim="Where the hypothesis holds, tying costs nothing, with or without a bias.",
+    claim="Where the hypothesis holds for the only pair, whether tying costs nothing is undecided.",
     process=Process(zeros=(1.0, 0.0), ones=(0.5, 0.5)),
     arms=("tied", "untied", "tied+bias", "untied+bias"),
     record_every=1_000,

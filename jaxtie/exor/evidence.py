@@ -100,9 +100,11 @@ def forces_table(results: xr.Dataset) -> Table:
                         for quantity in ("decay ratio", "reference ratio")
                     ]
                     swap = _small(at_end(here["swap_divergence"], here).sel(arm=arm.name, pair=pair).values)
+                    bias = at_end(here["bias_odds"], here).sel(arm=arm.name, pair=pair)
                     values = [f"{value:g}" for value in at.values()]
-                    rows.append((*values, label, pair, median(distance.values), *ratios, swap))
-    header = (*names, "table", "pair", "distance", "ratio to decay alone", "ratio to X–A", "swap divergence")
+                    told = median(bias.values) if arm.head.bias else ""
+                    rows.append((*values, label, pair, median(distance.values), *ratios, swap, told))
+    header = (*names, "table", "pair", "distance", "ratio to decay alone", "ratio to X–A", "swap divergence", "bias, nat")
     decayed = results["decay_alone"].sel(step=last_step(results))
     left = "" if names else f"; decay alone leaves {float(decayed):.3g} of every distance"
     title = (
