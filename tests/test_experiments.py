@@ -156,7 +156,7 @@ def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypa
     options = "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --arms tied --quiet --out".split()
     assert main([str(FILES["transformer_ndh"]), *options, str(tmp_path / "run")]) == 0
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {"config.json", "results.nc", "figures", "summary.md"}
-    assert len(list((tmp_path / "run" / "figures").iterdir())) == 6
+    assert len(list((tmp_path / "run" / "figures").iterdir())) == 7
     assert json.loads((tmp_path / "run" / "config.json").read_text())["block"] == 1
 
 
