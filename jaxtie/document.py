@@ -18,6 +18,7 @@ import xarray as xr
 
 from jaxtie import kinds, runs
 from jaxtie.exor import evidence
+from jaxtie.exor.comparison import sweep_table
 from jaxtie.exor.escape import escape_table, lead_table
 from jaxtie.exor.tables import course_table, equivalence_table, exor_final_table
 from jaxtie.experiment import UserError
@@ -75,6 +76,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "costs": lambda *names: evidence.costs_table(known, names),
         "directions": lambda *names: evidence.directions_table(known, names),
         "end": lambda name: exor_final_table(known[name]),
+        "sweep": lambda name: sweep_table(known[name]),
         "course": lambda name: course_table(known[name]),
         "equivalences": lambda name: equivalence_table(known[name]),
         "escapes": lambda name: escape_table(known[name]),
