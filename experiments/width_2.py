@@ -7,7 +7,7 @@ one half of it and writes the other. The main experiment has width 4; the other 
 
 What is claimed, and by which margin, stands below and was written before the run; the rule stands in
 `jaxtie/exor/claims.py`.
-Results: README.md.
+It has not been run at length yet.
 """
 
 from jaxtie import Experiment, Transformer
@@ -15,7 +15,7 @@ from jaxtie.exor.claims import Claim
 
 experiment = Experiment(
     name="width-2",
-    claim="The price of tying falls with the width.",
+    claim="Whether the price of tying falls with the width.",
     model=Transformer(width=2),
     arms=("tied", "untied", "tied+bias"),
     record_every=1_000,

@@ -7,7 +7,8 @@ one half of it and writes the other. The main experiment has width 4; the other 
 
 What is claimed, and by which margin, stands below and was written before the run; the rule stands in
 `jaxtie/exor/claims.py`.
-Results: README.md.
+Results, of 64 seeds: README.md.
+Time: 2 min an arm for 64 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment, Transformer
@@ -15,7 +16,7 @@ from jaxtie.exor.claims import Claim
 
 experiment = Experiment(
     name="width-8",
-    claim="The price of tying falls with the width.",
+    claim="At width 8 tying costs, too; want of room is not why it does.",
     model=Transformer(width=8),
     arms=("tied", "untied", "tied+bias"),
     record_every=1_000,

@@ -73,7 +73,7 @@ def test_few_members_give_the_bits_of_many_in_a_mixer_too():
     assert_same_bits(own, {name: value[:, few.seeds] for name, value in records(many, "untied", like=many).items()})
 
 
-@pytest.fixture(scope="module", params=["tied", "untied"])
+@pytest.fixture(scope="module", params=[pytest.param("tied", marks=pytest.mark.slow), "untied"])
 def arm_and_records(request):
     return request.param, records(SHORT, request.param)
 

@@ -125,7 +125,9 @@ def training_of(static: Static) -> Callable:
     return once(train)
 
 
-@pytest.mark.parametrize("name", PROTOCOL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("medium")) for name in PROTOCOL]
+)
 def test_a_cheap_variant_trains(name):
     """One seed, ten steps, strings of six bits, at most two layers no wider than 4."""
     full = load_experiment(FILES[name])

@@ -50,7 +50,7 @@ def reached(folder: Path) -> int:
 @pytest.mark.parametrize(
     ("source", "seeds", "steps", "victims", "devices_each"),
     [
-        pytest.param(WIDE, 7, 100, (1,), "1", id="the second, of a device each"),
+        pytest.param(WIDE, 7, 100, (1,), "1", id="the second, of a device each", marks=pytest.mark.slow),
         pytest.param(MAIN, 70, 300, (1, 0), "2", id="either, of two devices each", marks=pytest.mark.slow),
     ],
 )
