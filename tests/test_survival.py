@@ -169,6 +169,7 @@ def test_without_any_sound_checkpoint_a_run_starts_again(extended, long, capsys)
 
 KILLED = ["--seeds", "16", *OFTEN, "--checkpoint-every", "0.2", "--quiet"]
 AT_ONCE = 64  # records that may come at once
+KILLS = 30  # of a slow test; a hundred take ten minutes and more
 
 
 def killed_again_and_again(folder: Path, steps: int, arms: str, kills: int, rng: random.Random) -> int:
@@ -197,12 +198,12 @@ def test_killed_while_it_trains_a_run_ends_as_if_it_had_not_been(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_a_hundred_times_runs_end_as_if_they_had_not_been(tmp_path):
+def test_killed_again_and_again_runs_end_as_if_they_had_not_been(tmp_path):
     arms, rng, kills, run_number = "tied,untied@4000", random.Random(14), 0, 0
     whole = finished_run(tmp_path / "whole", *KILLED, "--steps", "8000", "--arms", arms)
-    while kills < 100:
+    while kills < KILLS:
         folder, run_number = tmp_path / f"killed-{run_number}", run_number + 1
-        kills += killed_again_and_again(folder, 8000, arms, 100 - kills, rng)
+        kills += killed_again_and_again(folder, 8000, arms, KILLS - kills, rng)
         assert same(folder, whole), f"after {kills} kills"
         shutil.rmtree(folder)
     print(f"{kills} kills over {run_number} runs", file=sys.stderr)
