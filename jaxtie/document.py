@@ -20,8 +20,9 @@ from jaxtie import kinds, runs
 from jaxtie.exor import evidence
 from jaxtie.exor.comparison import sweep_table
 from jaxtie.exor.escape import escape_table, lead_table
-from jaxtie.exor.tables import course_table, equivalence_table, exor_final_table
+from jaxtie.exor.tables import equivalence_table, exor_final_table
 from jaxtie.experiment import UserError
+from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import Table, swept
 
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -38,7 +39,7 @@ def keep_run(run: Path, experiments: Path) -> Path:
     Of a run without a sweep, the hidden states of its members are looked at too, in its last checkpoint.
 
     Raises:
-      UserError: where no experiment file declares the run, it is not on EXor, or it has no results.
+      UserError: where no experiment file declares just this run, whatever its seeds, it is not on EXor or not finished.
     """
     results = runs.load(run)
     name = results.attrs["experiment"]
@@ -46,11 +47,16 @@ def keep_run(run: Path, experiments: Path) -> Path:
         raise UserError(f"{run}: is of kind {kind}; expected a run on EXor")
     if name not in (declared := _declared(experiments)):
         raise UserError(f"{run}: no file of {experiments} declares {name}")
+    experiment, folder = runs.load_experiment(declared[name]), RunFolder(run)
+    if not (config := folder.config())["finished"]:
+        raise UserError(f"{run}: is not finished; the command that began it goes on")
+    if different := set(folder.differences(experiment, config)) - {"seeds"}:
+        raise UserError(f"{run}: differs from {declared[name]} in {', '.join(sorted(different))}")
     condensed = evidence.condense(results)
     if not swept(results):
-        from jaxtie.exor.hidden import hidden_spreads  # needs jax
+        from jaxtie.exor.hidden import trained_spreads  # needs jax
 
-        condensed["hidden_spread"] = hidden_spreads(run, runs.load_experiment(declared[name]))
+        condensed["hidden_spread"] = trained_spreads(run, experiment)
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
     new = path.with_suffix(".new")  # what is there stays until all is written
@@ -77,7 +83,6 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "directions": lambda *names: evidence.directions_table(known, names),
         "end": lambda name: exor_final_table(known[name]),
         "sweep": lambda name: sweep_table(known[name]),
-        "course": lambda name: course_table(known[name]),
         "equivalences": lambda name: equivalence_table(known[name]),
         "escapes": lambda name: escape_table(known[name]),
         "leads": lambda name: lead_table(known[name]),

@@ -148,14 +148,15 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
     declaration = "from jaxtie import Experiment, Process\n"
-    declaration += 'experiment = Experiment(name="small", process=Process(length=5), arms=("tied+bias",))\n'
+    declaration += 'experiment = Experiment("small", "", Process(length=5), arms=("tied+bias",), '
+    declaration += "steps=20, record_every=10, eval_every=10)\n"
     (tmp_path / "experiments" / "small.py").write_text(declaration)
     text = "<!-- table: directions small -->\n<!-- end of table -->\n<!-- table: forces small -->\n<!-- end of table -->\n"
     (tmp_path / "experiments" / "README.md").write_text(text)
     (tmp_path / "README.md").write_text("No tables.\n")
     monkeypatch.setattr(runs, "draw", lambda *_: [])
     monkeypatch.setattr(devices, "FAST", devices.ONCE)  # compiling takes longer than all the rest
-    short = "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --quiet --out run".split()
+    short = "--seeds 2 --quiet --out run".split()
     assert cli.main(["experiments/small.py", *short]) == 0
     assert cli.main_report(["run"]) == 0
     assert capsys.readouterr().out.endswith("experiments/data/small.nc\nREADME.md\nexperiments/README.md\n")
@@ -163,7 +164,10 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     assert (kept["hidden_spread"].isel(dim=-1) < 1e-6).all()  # a layer norm at the end leaves D - 1 directions
     assert (kept["hidden_spread"].isel(dim=-2) > 1e-6).all()
     written = Path("experiments/README.md").read_text()
-    assert "| small | tied+bias | A-B |" in written and "0 of 2 |" in written and "ratio to decay alone" in written
+    assert "| small | tied+bias | A-B |" in written and "3 to 3 of 4 |" in written and "ratio to decay alone" in written
+    Path("experiments/small.py").write_text(declaration.replace("length=5", "length=6"))
+    assert cli.main_report(["run"]) == 2
+    assert capsys.readouterr().err == "jaxtie.report: run: differs from experiments/small.py in process.length\n"
     Path("experiments/small.py").unlink()
     assert cli.main_report(["run"]) == 2
     assert capsys.readouterr().err == "jaxtie.report: run: no file of experiments declares small\n"

@@ -202,7 +202,7 @@ def test_initial_values(kind):
 
 KEY = jax.random.key(3)
 # What is fused into what takes memory, how well it is coded does not.
-AS_SHIPPED = {"xla_backend_optimization_level": 0}
+UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
 
 def logits_of(params, h_KxD):
@@ -260,7 +260,7 @@ def test_memory():
     ):
         state = jax.eval_shape(lambda key, model=model: initial_state(model, optimiser, key, 16), KEY)
         step = jax.jit(member.make_step(model, optimiser, ask), donate_argnums=0)
-        size = step.lower(state, shape((128, 128), jnp.int32), KEY).compile(AS_SHIPPED).memory_analysis()
+        size = step.lower(state, shape((128, 128), jnp.int32), KEY).compile(UNOPTIMISED).memory_analysis()
         above = size.temp_size_in_bytes + size.output_size_in_bytes - size.alias_size_in_bytes
         print(f"{type(model.body).__name__}: {above / 2**20:,.0f} MiB above {size.argument_size_in_bytes / 2**20:,.0f} MiB")
         assert above < 2 * 2**30

@@ -25,7 +25,7 @@ def masked_contexts(law_WxW: np.ndarray, *, ordered: bool) -> tuple[np.ndarray, 
     tokens_CxL = np.concatenate([np.insert(others, place, symbols, axis=1) for place in range(length)])
     joint_CxW = np.concatenate([np.moveaxis(law_WxW, place, -1).reshape(-1, symbols) for place in range(length)]) / length
     occurs_C = joint_CxW.any(axis=1)
-    return _merge(tokens_CxL[occurs_C], np.pad(joint_CxW[occurs_C], ((0, 0), (0, 1))), ordered)
+    return theory.merge_contexts(tokens_CxL[occurs_C], np.pad(joint_CxW[occurs_C], ((0, 0), (0, 1))), ordered=ordered)
 
 
 def merge_spellings(
@@ -37,15 +37,7 @@ def merge_spellings(
     equal rows of a tied table reach.
     """
     first, second = pair
-    return _merge(np.where(tokens_CxL == second, first, tokens_CxL), joint_CxV, ordered)
-
-
-def _merge(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, ordered: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Contexts that are alike become one."""
-    merged_CxL, context = np.unique(tokens_CxL if ordered else np.sort(tokens_CxL), axis=0, return_inverse=True)
-    merged_CxV = np.zeros((len(merged_CxL), joint_CxV.shape[1]))
-    np.add.at(merged_CxV, context.ravel(), joint_CxV)
-    return merged_CxL, merged_CxV
+    return theory.merge_contexts(np.where(tokens_CxL == second, first, tokens_CxL), joint_CxV, ordered=ordered)
 
 
 def _holes(tokens_CxL: np.ndarray, vocabulary: int, ordered: bool) -> np.ndarray:
@@ -72,12 +64,7 @@ def semantic_violation(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, pair: tupl
 
     A swap puts one of the pair for the other at one place of a context. NaN where no swapped context occurs.
     """
-    hole_CxL = _holes(tokens_CxL, joint_CxV.shape[1], ordered)
-    known = np.full((2, hole_CxL.max() + 1), -1)  # the context that has this hole where the first stands, or the second
-    for row, symbol in zip(known, pair, strict=True):
-        context, place = np.nonzero(tokens_CxL == symbol)
-        row[hole_CxL[context, place]] = context
-    before, after = known[:, (known >= 0).all(axis=0)]
+    before, after = theory.swaps(tokens_CxL, *pair, ordered=ordered)
     prediction_CxV = joint_CxV / joint_CxV.sum(axis=1, keepdims=True)
     variation = np.abs(prediction_CxV[before] - prediction_CxV[after]).sum(axis=1) / 2
     return float(variation.max()) if len(variation) else np.nan
@@ -148,6 +135,23 @@ def loss_with_equal_output_rows(joint_CxV: np.ndarray, pair: tuple[int, int], *,
     return float(theory.best_loss(either_CxV) + which)
 
 
+def hidden_spreads(hidden_NxD: np.ndarray, *, bias: bool, weight_N: np.ndarray | None = None) -> np.ndarray:
+    """How far hidden states reach in each of their principal directions, the furthest first; min(N, D), in [0, 1].
+
+    Singular values: of the differences from their mean with an output bias, of the hidden states themselves without; in
+    either case beside the largest one of the hidden states themselves, so that rounding of states that are all alike is none.
+
+    Args:
+      weight_N: how often each occurs; alike if not given.
+    """
+    weight_N = np.ones(len(hidden_NxD)) if weight_N is None else weight_N
+    root_Nx1, hidden_NxD = np.sqrt(weight_N)[:, None], np.asarray(hidden_NxD, np.float64)
+    centre_D = np.average(hidden_NxD, axis=0, weights=weight_N) if bias else 0
+    values = np.linalg.svd(root_Nx1 * (hidden_NxD - centre_D), compute_uv=False)
+    reach = np.linalg.norm(root_Nx1 * hidden_NxD, ord=2)
+    return values / reach if reach else values
+
+
 def rank_of_hidden_states(hidden_NxD: np.ndarray, *, bias: bool, tolerance: float = 1e-6) -> int:
     """In how many directions hidden states bind the difference of two output rows.
 
@@ -155,9 +159,6 @@ def rank_of_hidden_states(hidden_NxD: np.ndarray, *, bias: bool, tolerance: floa
     of hidden states, without one (and then for even odds only) of the hidden states themselves.
 
     Args:
-      tolerance: singular values up to so much of the hidden states' largest one count as 0, with bias or without.
+      tolerance: spreads up to this count as 0.
     """
-    hidden = np.asarray(hidden_NxD, np.float64)
-    scale = np.linalg.norm(hidden, ord=2)
-    values = np.linalg.svd(hidden - hidden.mean(axis=0) if bias else hidden, compute_uv=False)
-    return int(np.sum(values > tolerance * scale))
+    return int(np.sum(hidden_spreads(hidden_NxD, bias=bias) > tolerance))

@@ -9,6 +9,7 @@ import xarray as xr
 
 from jaxtie.exor.declaration import Experiment
 from jaxtie.exor.engine import member_shapes
+from jaxtie.exor.equivalence import hidden_spreads
 from jaxtie.exor.member import SPELLINGS, Static, build_contexts, build_model
 from jaxtie.experiment import Arm, setting_and_seed
 from jaxtie.results.folder import RunFolder
@@ -16,12 +17,11 @@ from jaxtie.training.checkpoints import opened
 from jaxtie.training.members import Members, unflatten
 
 
-def hidden_spreads(run: Path, experiment: Experiment) -> xr.DataArray:
-    """How far hidden states lie apart in every direction, in the members that the last checkpoint of a run holds.
+def trained_spreads(run: Path, experiment: Experiment) -> xr.DataArray:
+    """`jaxtie.exor.equivalence.hidden_spreads`, with an output bias, of the members that the last checkpoint of a run holds.
 
-    Of each pair that occurs: over the contexts of the training split where either symbol can stand, weighted as they occur,
-    the singular values of the hidden states less their mean: root mean squares along the principal directions, the
-    largest first. (arm, seed, pair, dim)
+    Of each pair that occurs: over the contexts of the training split where either symbol can stand, weighted as they occur.
+    (arm, seed, pair, dim)
 
     Args:
       experiment: what the run's was; without a sweep.
@@ -53,9 +53,9 @@ def _spreads_of_arm(experiment: Experiment, arm: Arm, members: Members) -> xr.Da
     spreads = []
     for pair in pairs.values():
         weight_C = train.joint_CxV[:, list(pair)].sum(axis=1)
-        weight_C = weight_C / weight_C.sum()
-        centred = hidden_SxCxD - np.einsum("c,scd->sd", weight_C, hidden_SxCxD)[:, None]
-        spreads.append(np.linalg.svd(np.sqrt(weight_C)[:, None] * centred, compute_uv=False))
+        stands_C = weight_C > 0
+        own_SxCxD = hidden_SxCxD[:, stands_C]
+        spreads.append([hidden_spreads(each, bias=True, weight_N=weight_C[stands_C]) for each in own_SxCxD])
     _, seeds = setting_and_seed(members.numbers)
     labels = {"seed": seeds, "pair": list(pairs)}
     return xr.DataArray(np.stack(spreads, axis=1), labels, ("seed", "pair", "dim"), name="hidden_spread")

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import threefry_2x32
 
+from jaxtie.exor import theory
+
 X, A, EVEN, MASK = 0, 2, 4, 6  # token ids; Y, B and the odd label follow X, A and EVEN
 VOCABULARY = 7
 
@@ -132,11 +134,7 @@ def enumerate_contexts(
         weights.append(probability.ravel() / (size * length))
         targets.append(np.repeat(joint, len(choices), axis=0))
     tokens, joint = np.concatenate(tokens), np.concatenate(weights)[:, None] * np.concatenate(targets)
-    if not ordered:
-        tokens = np.sort(tokens, axis=1)
-    tokens, context = np.unique(tokens, axis=0, return_inverse=True)
-    merged = np.zeros((len(tokens), VOCABULARY))
-    np.add.at(merged, context.ravel(), joint)
+    tokens, merged = theory.merge_contexts(tokens, joint, ordered=ordered)
     return Contexts(tokens.astype(np.int32), np.argmax(tokens == MASK, axis=1)[:, None].astype(np.int32), merged)
 
 

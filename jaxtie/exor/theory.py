@@ -85,6 +85,14 @@ def semantic_divergence(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordere
     return (moved + moved.T) / 2
 
 
+def merge_contexts(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Contexts that are alike become one, in the order of their tokens; if order does not matter, these are sorted."""
+    merged_CxL, context = np.unique(tokens_CxL if ordered else np.sort(tokens_CxL, axis=1), axis=0, return_inverse=True)
+    merged_CxV = np.zeros((len(merged_CxL), joint_CxV.shape[1]))
+    np.add.at(merged_CxV, context.ravel(), joint_CxV)
+    return merged_CxL, merged_CxV
+
+
 def swaps(tokens_CxL: np.ndarray, first: int, second: int, *, ordered: bool) -> tuple[np.ndarray, np.ndarray]:
     """Of every place where `first` stands: the context, and the one that it becomes when `second` stands there.
 

@@ -74,8 +74,9 @@ def correlation(x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool, error: 
     y_KxS, count = values_KxS[usable_K][:, usable_S].astype(np.float64), usable_S.sum()
     if count < 2:
         return math.nan, math.nan, math.nan
-    draws_RxS = np.random.default_rng(0).integers(count, size=(BOOTSTRAP, count))
-    sampled_RxN = y_KxS[:, np.concatenate([np.arange(count)[None], draws_RxS])].swapaxes(0, 1).reshape(1 + BOOTSTRAP, -1)
+    draws = max(BOOTSTRAP, math.ceil(10 / error))  # some beyond either end
+    draws_RxS = np.random.default_rng(0).integers(count, size=(draws, count))
+    sampled_RxN = y_KxS[:, np.concatenate([np.arange(count)[None], draws_RxS])].swapaxes(0, 1).reshape(1 + draws, -1)
     x_N = np.repeat(x_K[usable_K], count)
     if ranks:
         sampled_RxN, x_N = rankdata(sampled_RxN, axis=1), rankdata(x_N)
