@@ -11,6 +11,7 @@ Time: 28 min for the shorter run on one core of an AMD EPYC while the machine ha
 """
 
 from jaxtie import Experiment, Mixer
+from jaxtie.exor.claims import PAPERS_PICTURE
 
 experiment = Experiment(
     name="mixer-medium",
@@ -19,3 +20,5 @@ experiment = Experiment(
     steps=300_000,
     eval_every=5_000,
 )
+
+claims = PAPERS_PICTURE

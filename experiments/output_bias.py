@@ -14,7 +14,7 @@ Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import FORCE, PAPER, PAPERS_PICTURE, Claim
 
 experiment = Experiment(
     name="output-bias",
@@ -25,25 +25,16 @@ experiment = Experiment(
 
 COST, COST_WITH_BIAS = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias": -1}
 MARGIN = 0.05  # nat: what counts as nothing, of losses; a seed this near the best has solved the task
-FORCE = 1.25  # a distance so many times what decay alone leaves of it is held apart; its inverse: drawn together
 
 claims = (
-    Claim("Tying costs.", "loss", COST, low=0),
+    Claim("Tying costs.", "loss", COST, low=0, source=PAPER),
     Claim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
     Claim("A bias lowers the tied loss.", "loss", {"tied+bias": 1, "tied": -1}, high=0),
     Claim("A bias leaves the untied loss as it is.", "loss", {"untied+bias": 1, "untied": -1}, -MARGIN, MARGIN),
     Claim("A bias takes away some of what tying costs.", "loss", {**COST, "tied+bias": -1, "untied+bias": 1}, low=0),
     Claim("Whether the bias decays is all one.", "loss", {"tied+undecayed-bias": 1, "tied+bias": -1}, -MARGIN, MARGIN),
-    Claim("Tying costs more than where the hypothesis holds.", "loss", COST, low=0, against="output-bias-ydh"),
-    Claim("Untied, X and Y are drawn together in the input table.", "decay ratio", "untied", high=1 / FORCE),
-    Claim("Untied, A and B are drawn together in the input table.", "decay ratio", "untied", high=1 / FORCE, pair="A-B"),
-    Claim("Untied, X and Y are held apart in the output table.", "decay ratio", "untied", low=FORCE, table="output"),
-    Claim(
-        "Untied, A and B are drawn together in the output table.", "decay ratio", "untied", high=1 / FORCE, pair="A-B",
-        table="output",
-    ),
-    Claim("Tied, X and Y are held apart.", "decay ratio", "tied", low=FORCE),
-    Claim("Tied, A and B are drawn together.", "decay ratio", "tied", high=1 / FORCE, pair="A-B"),
+    Claim("Tying costs more than where the hypothesis holds.", "loss", COST, low=0, against="output-bias-ydh", source=PAPER),
+    *PAPERS_PICTURE,
     Claim("Tied with a bias, X and Y are no longer held apart.", "decay ratio", "tied+bias", high=FORCE),
     Claim("A bias brings X and Y nearer in the tied table.", "reference ratio", {"tied+bias": 1, "tied": -1}, high=1),
     Claim("Tied, a swap of X and Y moves predictions more.", "swap divergence", {"tied": 1, "untied": -1}, low=0),

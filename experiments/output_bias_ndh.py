@@ -9,7 +9,7 @@ Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment, Process
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import PAPER, Claim, drawn_together, held_apart
 
 experiment = Experiment(
     name="output-bias-ndh",
@@ -20,16 +20,14 @@ experiment = Experiment(
 )
 
 COST, COST_WITH_BIAS = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias": -1}
-MARGIN, FORCE = 0.05, 1.25  # as in `output_bias.py`
+MARGIN = 0.05  # as in `output_bias.py`
 
 claims = (
-    Claim("Tying costs.", "loss", COST, low=0),
+    Claim("Tying costs.", "loss", COST, low=0, source=PAPER),
     Claim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
     Claim("A bias takes away some of what tying costs.", "loss", {**COST, "tied+bias": -1, "untied+bias": 1}, low=0),
-    Claim("Tying costs more than where the hypothesis holds.", "loss", COST, low=0, against="output-bias-ydh"),
-    Claim("Untied, A and B are drawn together in the input table.", "decay ratio", "untied", high=1 / FORCE, pair="A-B"),
-    Claim(
-        "Untied, A and B are held apart in the output table.", "decay ratio", "untied", low=FORCE, pair="A-B", table="output",
-    ),
-    Claim("Tied, A and B are held apart.", "decay ratio", "tied", low=FORCE, pair="A-B"),
-)  # fmt: skip
+    Claim("Tying costs more than where the hypothesis holds.", "loss", COST, low=0, against="output-bias-ydh", source=PAPER),
+    drawn_together("untied", "A-B", source=PAPER),
+    held_apart("untied", "A-B", "output", PAPER),
+    held_apart("tied", "A-B", source=PAPER),
+)

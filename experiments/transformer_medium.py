@@ -9,6 +9,7 @@ Time: 19 min for the shorter run on one core of an AMD EPYC while the machine ha
 """
 
 from jaxtie import Experiment, Optimiser, Transformer
+from jaxtie.exor.claims import PAPERS_PICTURE
 
 experiment = Experiment(
     name="transformer-medium",
@@ -17,3 +18,5 @@ experiment = Experiment(
     optimiser=Optimiser(learning_rate=1e-4),
     steps=300_000,
 )
+
+claims = PAPERS_PICTURE

@@ -113,6 +113,14 @@ def test_what_is_kept_of_a_run_gives_its_tables(results):
         assert make({"made-up": kept}).markdown() == make({"made-up": rounded}).markdown()
 
 
+def test_claims_of_others_stand_before_our_own(results):
+    own, theirs = (
+        Claim(name, "loss", "tied", low=0, source=source) for name, source in (("own", ""), ("theirs", "the paper"))
+    )
+    rows = evidence.verdicts_table({"made-up": results}, {"made-up": [own, theirs]}).rows
+    assert [(row[0], row[2]) for row in rows] == [("the paper", "theirs"), ("", "own")]
+
+
 def test_a_sweep_has_its_forces_at_every_setting():
     table = evidence.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
     assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]

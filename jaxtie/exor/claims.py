@@ -19,8 +19,11 @@ from jaxtie.experiment import UserError
 from jaxtie.results.tables import last_step
 from jaxtie.results.verdicts import Comparison, Judgement, compare, compare_median, judge
 
+Table = Literal["input", "output"]
 Quantity = Literal["loss", "decay ratio", "reference ratio", "swap divergence"]
 REFERENCE = ("X", "A")  # symbols that nothing makes equivalent
+PAPER, AUTHOR = "the paper", "its author"  # who says so; of the author: outside the paper
+FORCE = 1.25  # a distance so many times what decay alone leaves of it is held apart; its inverse: drawn together
 RATIOS = ("decay ratio", "reference ratio")  # judged by their logarithms; bounds are factors
 
 
@@ -38,6 +41,7 @@ class Claim:
       pair, table: of distances.
       setting: where a sweep is looked at.
       against: name of another experiment, whose same sum is subtracted, seed by seed.
+      source: who says so, if not we ourselves.
     """
 
     statement: str
@@ -46,9 +50,10 @@ class Claim:
     low: float = -math.inf
     high: float = math.inf
     pair: str = "X-Y"
-    table: Literal["input", "output"] = "input"
+    table: Table = "input"
     setting: Mapping[str, float] = field(default_factory=dict)
     against: str | None = None
+    source: str = ""
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -77,6 +82,33 @@ class Claim:
         return f"{self.quantity}{where}{at}: {' '.join(terms).removeprefix('+ ')}" + (
             f", against {self.against}" if self.against else ""
         )
+
+
+def drawn_together(arm: str, pair: str, table: Table = "input", source: str = "") -> Claim:
+    """That less than 1 / FORCE of what decay alone leaves is left of the distance of a pair."""
+    statement = _of_force(arm, pair, "drawn together", table)
+    return Claim(statement, "decay ratio", arm, high=1 / FORCE, pair=pair, table=table, source=source)
+
+
+def held_apart(arm: str, pair: str, table: Table = "input", source: str = "") -> Claim:
+    """That more than FORCE times what decay alone leaves is left of the distance of a pair."""
+    statement = _of_force(arm, pair, "held apart", table)
+    return Claim(statement, "decay ratio", arm, low=FORCE, pair=pair, table=table, source=source)
+
+
+def _of_force(arm: str, pair: str, seen: str, table: str) -> str:
+    tied = arm.partition("+")[0] == "tied"
+    return f"{arm.capitalize()}, {pair.replace('-', ' and ')} are {seen}{'' if tied else f' in the {table} table'}."
+
+
+PAPERS_PICTURE = (  # of a process whose zeros are not equally likely, and whose ones are
+    drawn_together("untied", "X-Y", source=PAPER),
+    drawn_together("untied", "A-B", source=PAPER),
+    held_apart("untied", "X-Y", "output", PAPER),
+    drawn_together("untied", "A-B", "output", PAPER),
+    held_apart("tied", "X-Y", source=PAPER),
+    drawn_together("tied", "A-B", source=PAPER),
+)
 
 
 def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> xr.DataArray:

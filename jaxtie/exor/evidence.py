@@ -48,13 +48,15 @@ def encoding(condensed: xr.Dataset) -> dict[str, dict[str, object]]:
 
 
 def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
-    """Every claim of these experiments. KeyError where there are no data of one."""
+    """Every claim of these experiments, those of others first. KeyError where there are no data of one."""
     rows = []
     for name, own in claims.items():
         for claim, compared, judgement in judge_claims(own, runs[name], runs):
             found = str(compared).removeprefix(f"{claim.expression} ")
-            rows.append((name, claim.statement, claim.expression, _bounds(claim), found, f"**{judgement.verdict}**"))
-    header = ("experiment", "claim", "what is measured", "holds if", "found", "verdict")
+            verdict = f"**{judgement.verdict}**"
+            rows.append((claim.source, name, claim.statement, claim.expression, _bounds(claim), found, verdict))
+    rows.sort(key=lambda row: not row[0])
+    header = ("who says so", "experiment", "claim", "what is measured", "holds if", "found", "verdict")
     return Table("Claims, written before the runs, and what became of them", header, rows)
 
 
