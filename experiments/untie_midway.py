@@ -7,8 +7,8 @@ embedding. Not all seeds come back to the loss of their untied twin.
 
 At the step of untying nothing changes: the output embedding and its optimiser moments are copies.
 
-What is claimed, and by which margin, stands below. It was written when the first 64 seeds had been seen, which are among those
-that judge it. The rule stands in `jaxtie/exor/claims.py`.
+What is claimed, and by which margin, stands below. It was written when the first 64 seeds had been seen, and they are among
+those that judge it. The rule stands in `jaxtie/exor/claims.py`.
 Results: README.md.
 Time: 13 min on one core of an AMD EPYC while the machine had other work.
 """
