@@ -7,7 +7,8 @@ one half of it and writes the other. The main experiment has width 4; the other 
 
 What is claimed, and by which margin, stands below and was written before the run; the rule stands in
 `jaxtie/exor/claims.py`.
-It has not been run at length yet.
+Results, of 64 seeds: README.md.
+Time: 1 min an arm for 64 seeds on two cores of an AMD EPYC while the machine had other work.
 """
 
 from jaxtie import Experiment, Transformer
