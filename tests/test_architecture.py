@@ -154,6 +154,7 @@ def test_what_declares_and_what_reads_results_needs_no_jax():
     assert run_python(f"import sys, {modules}; print('jax' in sys.modules)") == "False"
 
 
+@pytest.mark.slow
 def test_without_text_the_rest_works(tmp_path):
     """Its folder and its line in `kinds.py` deleted: an experiment on EXor declares, trains, is shown; no option of text."""
     house = tmp_path / "jaxtie"

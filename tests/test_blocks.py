@@ -84,7 +84,8 @@ def test_a_seed_alone_gives_the_bits_it_gives_among_many(arm_and_records):
     assert_same_bits(records(alone, arm), {name: value[:, 17:18] for name, value in many.items()})
 
 
-@pytest.mark.parametrize("arm", [pytest.param("tied", marks=pytest.mark.slow), "untied"])
+@pytest.mark.slow
+@pytest.mark.parametrize("arm", ["tied", "untied"])
 def test_a_seed_alone_gives_the_same_bits_in_the_smaller_block_that_few_seeds_get(arm):
     few = dataclasses.replace(SHORT, seeds=(17, 3))
     assert block_of(few, jax.devices()) < block_of(SHORT, jax.devices())

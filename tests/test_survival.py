@@ -77,7 +77,8 @@ def test_more_steps_give_what_one_go_gives(extended, long):
 
 
 # The second time there are several blocks, larger ones once there are more members.
-@pytest.mark.parametrize(("seeds", "more"), [("1,9,5", "12"), pytest.param("1,37,5", "40", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "more"), [("1,9,5", "12"), ("1,37,5", "40")])
 def test_more_seeds_give_what_one_go_gives(tmp_path, seeds, more):
     """Seeds are added before, between and behind those that are there, and to a block that was padded.
 

@@ -151,6 +151,7 @@ def test_a_finished_run_is_not_shown_for_another_text(place, tmp_path, capsys):
     assert cli.main(again) == 0 and "validation loss" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_killed_then_interrupted_at_random_moments_it_ends_with_the_numbers_of_one_go(place, masked, tmp_path):
     """When 2 to 7 of the 10 records are there; each step takes the time of a checkpoint."""
     rng, folder = random.Random(os.getpid()), tmp_path / "run"
