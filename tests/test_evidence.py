@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from made_up import exor_results
@@ -119,6 +120,18 @@ def test_claims_of_others_stand_before_our_own(results):
     )
     rows = evidence.verdicts_table({"made-up": results}, {"made-up": [own, theirs]}).rows
     assert [(row[0], row[2]) for row in rows] == [("the paper", "theirs"), ("", "own")]
+
+
+def test_the_published_code_is_told_from_ours_where_it_is_another(results):
+    """Three seeds of our own are like us; three that lie beyond all of ours are not."""
+    last = int(results["step"][-1])
+    ours = results["input_distance"].sel(arm="tied", symbol="X", symbol2="Y", step=last).values
+    for distances, different in ((ours[:3] + 1e-3, False), (ours.max() + np.array([0.1, 0.2, 0.3]), True)):
+        published = pd.DataFrame({"arm": "tied", "step": last, "table": "input", "pair": "X-Y", "distance": distances})
+        table = evidence.published_table(results, published)
+        (row,) = table.rows
+        assert row[:3] == ("tied", "X-Y", f"{last:,}")
+        assert (float(row[-1]) < 0.01) == different
 
 
 def test_a_sweep_has_its_forces_at_every_setting():

@@ -7,12 +7,14 @@ no more take either.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import xarray as xr
+from scipy.stats import mannwhitneyu
 
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
 from jaxtie.exor.pairs import live_pairs
 from jaxtie.results.statistics import median_interval
-from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number, settings, swept, tables_of
+from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number, quantiles, settings, swept, tables_of
 
 COURSE = (0, 1 / 15, 1 / 3, 2 / 3, 1)  # of the training
 KEPT_SYMBOLS = ["X", "Y", "A", "B"]
@@ -141,6 +143,29 @@ def widths_table(runs: Runs, names: Sequence[str]) -> Table:
         rows.append((width, str(results.sizes["seed"]), *ends, cost, rest))
     header = ("width", "seeds", "tied", "untied", "tied+bias", "tied − untied", "tied+bias − untied")
     return Table("What tying costs at each width, nat: mean ± 95 %", header, rows)
+
+
+def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
+    """Distances beside those that the paper's published code comes to, with an exact rank test of each.
+
+    Args:
+      published: a row for every arm, seed, step, table and pair, with its distance.
+    """
+    rows, least = [], 1.0
+    quantities = published.groupby(["arm", "table", "pair", "step"], sort=False)["distance"]
+    for (arm, table, pair, step), theirs in quantities:
+        first, second = pair.split("-")
+        ours_S = results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second, step=step).values
+        p = float(mannwhitneyu(ours_S, theirs, method="exact").pvalue)
+        least = min(least, p)
+        told = ", ".join(f"{value:.3g}" for value in theirs)
+        rows.append((arm if arm == "tied" else f"{arm} {table}", pair, f"{step:,}", quantiles(ours_S), told, number(p)))
+    header = ("table", "pair", "step", f"ours: median of {results.sizes['seed']} seeds [5 %, 95 %]", "published code", "p")
+    note = (
+        f"p: exact rank test of Mann and Whitney, two-sided. The least of {len(rows)}, corrected for their number: "
+        f"{number(min(1.0, least * len(rows)))}."
+    )
+    return Table("Distances beside those of the published code", header, rows, note)
 
 
 def directions_table(runs: Runs, names: Sequence[str]) -> Table:
