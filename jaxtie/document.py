@@ -21,6 +21,7 @@ from jaxtie import kinds, runs
 from jaxtie.exor import evidence
 from jaxtie.exor.comparison import sweep_table
 from jaxtie.exor.escape import escape_table, lead_table
+from jaxtie.exor.stability import stability_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
 from jaxtie.experiment import UserError
 from jaxtie.results.folder import RunFolder
@@ -88,6 +89,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "equivalences": lambda name: equivalence_table(known[name]),
         "escapes": lambda name: escape_table(known[name]),
         "leads": lambda name: lead_table(known[name]),
+        "stability": lambda name: stability_table(known[name]),
         "forces": lambda name: evidence.forces_table(known[name]),
         "widths": lambda *names: evidence.widths_table(known, names),
     }

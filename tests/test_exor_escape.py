@@ -8,7 +8,9 @@ import xarray as xr
 from made_up import BEST, exor_results
 
 from jaxtie.exor import escape, process, theory
+from jaxtie.exor.claims import Claim, claimed
 from jaxtie.exor.figures import exor_pictures
+from jaxtie.exor.stability import stability_table, steadiness
 
 PLATEAU, BETWEEN, SOLVED = BEST["loss"] + math.log(2), BEST["loss"] + 0.5, BEST["loss"] + 0.01
 
@@ -77,7 +79,7 @@ def test_jumps_count_up_and_off_the_plateau_only(planted):
     loss.loc[{"arm": "tied", "seed": 2, "step": 50}] -= 0.04  # nor does what comes back
     loss.loc[{"arm": "tied", "seed": 5, "step": 50}] += 1  # on the plateau
     loss.loc[{"arm": "untied", "seed": 0, "step": 50}] += 0.06  # left at 40: one in 60
-    rows = {row[0]: row[1:] for row in escape.stability_table(planted).rows}
+    rows = {row[0]: row[1:] for row in stability_table(steadiness(planted)).rows}
     assert rows["seeds off the first plateau"] == ("4", "6", "")
     assert rows["jumps of the loss by more than 0.05 nat there"] == ("2", "1", "")
     tied, untied, paired = (float(cell.split()[0]) for cell in rows["jumps in 1,000 steps there, mean"])
@@ -87,9 +89,9 @@ def test_jumps_count_up_and_off_the_plateau_only(planted):
 def test_fluctuation_is_of_relative_changes_late_in_training(planted):
     distance = planted["input_distance"]
     distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y"}] = 2.0 ** np.arange(11)  # steady growth is none
-    np.testing.assert_allclose(escape.fluctuation(planted, "tied", "X-Y", "input"), 0, atol=1e-12)
+    np.testing.assert_allclose(steadiness(planted)["fluctuation"].sel(arm="tied", pair="X-Y", table="input"), 0, atol=1e-12)
     distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y", "step": [80, 90, 100]}] = [1.0, 1.1, 1.32]  # 10 %, 20 %
-    found = escape.fluctuation(planted, "tied", "X-Y", "input")
+    found = steadiness(planted)["fluctuation"].sel(arm="tied", pair="X-Y", table="input")
     np.testing.assert_allclose(found, 0.1 / math.sqrt(2), rtol=1e-9)
 
 
@@ -98,7 +100,7 @@ def test_results_that_have_nothing_yet_have_tables_and_a_picture():
     for last in (100, 0):
         for name in ("train_loss", "valid_loss", "loss"):
             results[name] = results[name].where(results[name].coords[results[name].dims[-1]] <= last)
-        for table in (escape.escape_table(results), escape.lead_table(results), escape.stability_table(results)):
+        for table in (escape.escape_table(results), escape.lead_table(results), stability_table(steadiness(results))):
             assert {len(row) for row in table.rows} == {len(table.header)}
         exor_pictures(results)["escape"].draw()
 
@@ -111,3 +113,12 @@ def test_the_picture_has_a_curve_an_arm_for_each_of_two_events(planted):
     np.testing.assert_array_equal(tied.get_xdata(), [0, 20, 30, 40, 100, 100])
     np.testing.assert_allclose(tied.get_ydata(), np.array([0, 2, 3, 4, 4, 4]) / 6)
     assert {line.get_linestyle() for line in left.lines} == {"-"} and {line.get_linestyle() for line in best.lines} == {"--"}
+
+
+def test_how_steady_a_seed_was_can_be_told_of_what_is_kept(planted):
+    """Which has not the records that it takes."""
+    planted["input_distance"].loc[{"symbol": "X", "symbol2": "Y"}] = np.where(np.arange(11) % 2, 1.1, 1.0)
+    kept = planted.assign(steadiness(planted)).sel(step=[0, 50, 100])
+    assert stability_table(kept).rows == stability_table(steadiness(planted)).rows
+    moved = claimed(kept, Claim("It moves.", "fluctuation", "tied"))
+    np.testing.assert_allclose(np.exp(moved), np.std([1.1 - 1, 1 / 1.1 - 1], ddof=1), rtol=1e-9)

@@ -1,7 +1,7 @@
 """Claims about runs on EXor, as data: what is measured, and between which bounds it is said to lie. Imports no jax.
 
-The rule. A claim is about one number of each seed at the last step: a quantity of an arm, or a sum of it over arms with
-weights, so that each seed is compared with itself. A claim holds if the interval of the typical seed lies wholly within the
+The rule. A claim is about one number of each seed: a quantity of an arm, or a sum of it over arms with weights, so that each
+seed is compared with itself. A claim holds if the interval of the typical seed lies wholly within the
 claim's bounds, fails if it lies wholly outside, and is undecided else. Losses are judged by their mean (Student's t), for
 what tying costs is a mean; everything else by its median (ranks), for one seed of many can rule a mean of distances. All
 intervals of the claims that an experiment makes are right together with 95 % (Bonferroni).
@@ -20,11 +20,11 @@ from jaxtie.results.tables import last_step
 from jaxtie.results.verdicts import Comparison, Judgement, compare, compare_median, judge
 
 Table = Literal["input", "output"]
-Quantity = Literal["loss", "decay ratio", "reference ratio", "swap divergence"]
+Quantity = Literal["loss", "decay ratio", "reference ratio", "swap divergence", "fluctuation"]
 REFERENCE = ("X", "A")  # symbols that nothing makes equivalent
 PAPER, AUTHOR = "the paper", "its author"  # who says so; of the author: outside the paper
 FORCE = 1.25  # a distance so many times what decay alone leaves of it is held apart; its inverse: drawn together
-RATIOS = ("decay ratio", "reference ratio")  # judged by their logarithms; bounds are factors
+RATIOS = ("decay ratio", "reference ratio", "fluctuation")  # judged by their logarithms; bounds are factors
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,10 @@ class Claim:
 
     Attributes:
       statement: a sentence that is true if the claim holds.
-      quantity: what is measured: `loss`, exact on the training split, nats; `decay ratio`, the distance of a pair in a table
-        divided by what weight decay alone leaves of its start (1: nothing but decay, below: drawn together, above: held
-        apart); `reference ratio`, the distance of a pair divided by that of X and A; `swap divergence`, total variation.
+      quantity: what is measured. At the last step `loss`, exact on the training split, nats; `decay ratio`, the distance of a
+        pair in a table divided by what weight decay alone leaves of its start (1: nothing but decay, below: drawn together,
+        above: held apart); `reference ratio`, the distance of a pair divided by that of X and A; `swap divergence`, total
+        variation. Of the last quarter `fluctuation` of a distance, see `jaxtie.exor.stability`.
       arms: weight of each arm in the sum; of a single arm its name.
       low, high: bounds, in the quantity's unit; of ratios, factors.
       pair, table: of distances.
@@ -112,9 +113,11 @@ PAPERS_PICTURE = (  # of a process whose zeros are not equally likely, and whose
 
 
 def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> xr.DataArray:
-    """A quantity at the last step: (arm, swept settings, seed); of ratios the logarithm."""
+    """A quantity of what is kept of a run: (arm, swept settings, seed); of ratios the logarithm."""
     if quantity == "loss":
         return at_end(results["train_loss"], results)
+    if quantity == "fluctuation":
+        return np.log(results["fluctuation"].sel(pair=pair, table=table, drop=True))
     if quantity == "swap divergence":
         return at_end(results["swap_divergence"], results).sel(pair=pair, drop=True)
     step = last_step(results)

@@ -1,4 +1,4 @@
-"""When seeds leave the first plateau and reach the best loss, who leads early, how steady they are then. Imports no jax.
+"""When seeds leave the first plateau and reach the best loss, and who leads early. Imports no jax.
 
 Who knows how often each symbol is drawn, and nothing else, cannot tell the masked bit: the context does, and without it the
 bit is 0 or 1, as good as equally often. So on the first plateau the loss is ln 2 above the best reachable (that is
@@ -6,13 +6,10 @@ H(target) - H(target | context) = H(bit), to 0.0001 nat in the published split).
 """
 
 import math
-from collections.abc import Callable
-from itertools import product
 
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor.pairs import live_pairs
 from jaxtie.experiment import names_of
 from jaxtie.results.survival import (
     SignTest,
@@ -25,10 +22,9 @@ from jaxtie.results.survival import (
     sign_test,
     times_to_level,
 )
-from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number
+from jaxtie.results.tables import Table, arms_of, last_step, median, number
 
 SOLVED = 0.05  # nat: nearer to the best reachable loss it is reached, further below the first plateau that is left
-JUMP = 0.05  # nat
 LEAD_STEPS = (20_000, 40_000, 75_000, 150_000)
 LEFT, HALFWAY, AT_BEST = "left the first plateau", "halfway to the best", "reached the best"
 
@@ -124,61 +120,3 @@ def _count(came_S: np.ndarray) -> str:
 
 def _versus(test: SignTest) -> str:
     return f"{test.won} : {test.lost}" + (f", p = {probability(test.p)}" if test.won + test.lost else "").replace("= <", "<")
-
-
-def stability_table(results: xr.Dataset) -> Table:
-    """How often the loss jumps up once the first plateau is left, and how much distances fluctuate towards the end."""
-    arms = names_of(arms_of(results))
-    jumps = {arm: _jumps(results, arm, times) for arm, times in escape_times(results, LEFT).items()}
-    rates = {arm: 1000 * count_S / steps_S for arm, (count_S, steps_S) in jumps.items()}
-    blanks = [""] * (len(arms) - 1)
-    rows = [
-        ("seeds off the first plateau", *[str(int(np.isfinite(rates[arm]).sum())) for arm in arms], *blanks),
-        (f"jumps of the loss by more than {JUMP} nat there", *[str(int(jumps[arm][0].sum())) for arm in arms], *blanks),
-    ]
-
-    def add(label: str, cell: Callable[[np.ndarray], str], values: dict[str, np.ndarray]) -> None:
-        paired = [cell(values[arm] - values[arms[0]]) for arm in arms[1:]]
-        rows.append((label, *map(cell, values.values()), *paired))
-
-    add("jumps in 1,000 steps there, mean", interval, rates)
-    add("jumps in 1,000 steps there, median", median, rates)
-    for pair, table in product(live_pairs(results), ("input", "output")):
-        moves = {arm: 100 * fluctuation(results, arm, pair, table) for arm in arms}
-        add(f"fluctuation of {pair}, {table}, %, median", median, moves)
-    header = ("", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]])
-    note = (
-        "Jumps are of the recorded training loss, up, from one record to the next, and rates are each seed's over the steps "
-        "since it left the plateau: over the seeds that left, in pairs over those that left in both arms. Fluctuation: "
-        "standard deviation over the last quarter of the training of a distance's relative change from one record to the "
-        "next. Means ± 95 % interval (Student's t), medians [95 % interval by ranks]."
-    )
-    return Table("Stability", header, rows, note)
-
-
-def _jumps(results: xr.Dataset, arm: str, times: Times) -> tuple[np.ndarray, np.ndarray]:
-    """Of every seed the number of jumps after it left the plateau, and the steps in which they were counted; (S,) each.
-
-    The steps are NaN where there are none: a seed that has not left.
-    """
-    recorded = results["loss"].sel(arm=arm, step=slice(0, last_step(results))).transpose("seed", "step")
-    steps_T, rise_SxR = recorded["step"].values, np.diff(recorded.values.astype(np.float64), axis=1)
-    is_off_SxR = ~times.censored_S[:, None] & (steps_T[:-1] >= times.step_S[:, None]) & np.isfinite(rise_SxR)
-    steps_S = (is_off_SxR * np.diff(steps_T)).sum(axis=1).astype(np.float64)
-    return (is_off_SxR & (rise_SxR > JUMP)).sum(axis=1), np.where(steps_S > 0, steps_S, np.nan)
-
-
-def fluctuation(results: xr.Dataset, arm: str, pair: str, table: str) -> np.ndarray:
-    """Standard deviation over the last quarter of the training of a distance's relative change between records; (seeds,).
-
-    NaN for a seed that diverged, and where there are fewer than two changes.
-    """
-    first, second = pair.split("-")
-    last = last_step(results)
-    late = results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second, step=slice(0.75 * last, last))
-    distance_SxT = late.transpose("seed", "step").values.astype(np.float64)
-    if distance_SxT.shape[1] < 3:
-        return np.full(len(distance_SxT), np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):  # two rows that are one
-        change_SxT = distance_SxT[:, 1:] / distance_SxT[:, :-1] - 1
-        return change_SxT.std(axis=1, ddof=1)

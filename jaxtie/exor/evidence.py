@@ -13,6 +13,7 @@ from scipy.stats import mannwhitneyu
 
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
 from jaxtie.exor.pairs import live_pairs
+from jaxtie.exor.stability import steadiness
 from jaxtie.results.statistics import median_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number, quantiles, settings, swept, tables_of
 
@@ -30,6 +31,8 @@ Runs = Mapping[str, xr.Dataset]
 def condense(results: xr.Dataset) -> xr.Dataset:
     """What is committed of a run: every seed's training loss at all evaluations, all else at a few steps and of four symbols.
 
+    And how steady each seed was, which takes all records.
+
     It has the run's dimensions, so what is made of a run can be made of it; what is left out of the evaluations is NaN.
     """
     last, steps = last_step(results), results["step"].values
@@ -39,6 +42,8 @@ def condense(results: xr.Dataset) -> xr.Dataset:
     evaluated = results[EVALUATED].where(results["eval_step"].isin(here))
     curve = results["train_loss"].round(LOSS_PLACES)
     parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, curve)]
+    if not swept(results):
+        parts.append(steadiness(results))
     return xr.merge([kept, *parts]).assign_attrs(results.attrs, width=results.sizes["dim"])
 
 

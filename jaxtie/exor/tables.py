@@ -7,9 +7,10 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.exor.comparison import correlation_table, sweep_table, untying_table
-from jaxtie.exor.escape import SOLVED, escape_table, lead_table, stability_table
+from jaxtie.exor.escape import SOLVED, escape_table, lead_table
 from jaxtie.exor.evidence import forces_table
 from jaxtie.exor.pairs import distance_rows, live_pairs, targets
+from jaxtie.exor.stability import stability_table, steadiness
 from jaxtie.experiment import names_of
 from jaxtie.results.statistics import somers_d
 from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number, quantiles, swept, tables_of
@@ -22,7 +23,7 @@ def exor_tables(results: xr.Dataset) -> list[Table]:
     if swept(results):
         return [table for table in (sweep_table(results), forces_table(results), correlation_table(results)) if table.rows]
     untying = [table for table in [untying_table(results)] if table.rows]
-    plateaus = [escape_table(results), lead_table(results), stability_table(results)]
+    plateaus = [escape_table(results), lead_table(results), stability_table(steadiness(results))]
     return [
         exor_final_table(results),
         forces_table(results),
