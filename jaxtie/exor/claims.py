@@ -19,7 +19,7 @@ from jaxtie.experiment import UserError
 from jaxtie.results.tables import last_step
 from jaxtie.results.verdicts import Comparison, Judgement, compare, compare_median, judge
 
-Table = Literal["input", "output"]
+Role = Literal["input", "output"]  # of a table
 Quantity = Literal["loss", "decay ratio", "reference ratio", "swap divergence", "fluctuation"]
 REFERENCE = ("X", "A")  # symbols that nothing makes equivalent
 PAPER, AUTHOR = "the paper", "its author"  # who says so; of the author: outside the paper
@@ -51,7 +51,7 @@ class Claim:
     low: float = -math.inf
     high: float = math.inf
     pair: str = "X-Y"
-    table: Table = "input"
+    table: Role = "input"
     setting: Mapping[str, float] = field(default_factory=dict)
     against: str | None = None
     source: str = ""
@@ -85,13 +85,13 @@ class Claim:
         )
 
 
-def drawn_together(arm: str, pair: str, table: Table = "input", source: str = "") -> Claim:
+def drawn_together(arm: str, pair: str, table: Role = "input", source: str = "") -> Claim:
     """That less than 1 / FORCE of what decay alone leaves is left of the distance of a pair."""
     statement = _of_force(arm, pair, "drawn together", table)
     return Claim(statement, "decay ratio", arm, high=1 / FORCE, pair=pair, table=table, source=source)
 
 
-def held_apart(arm: str, pair: str, table: Table = "input", source: str = "") -> Claim:
+def held_apart(arm: str, pair: str, table: Role = "input", source: str = "") -> Claim:
     """That more than FORCE times what decay alone leaves is left of the distance of a pair."""
     statement = _of_force(arm, pair, "held apart", table)
     return Claim(statement, "decay ratio", arm, low=FORCE, pair=pair, table=table, source=source)
