@@ -19,7 +19,7 @@ import xarray as xr
 
 from jaxtie import kinds, runs
 from jaxtie.exor import evidence
-from jaxtie.exor.comparison import sweep_table
+from jaxtie.exor.comparison import correlation_table, sweep_table
 from jaxtie.exor.escape import escape_table, lead_table
 from jaxtie.exor.stability import stability_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
@@ -86,6 +86,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "directions": lambda *names: evidence.directions_table(known, names),
         "end": lambda name: exor_final_table(known[name]),
         "sweep": lambda name: sweep_table(known[name]),
+        "correlations": lambda name: correlation_table(known[name]),
         "equivalences": lambda name: equivalence_table(known[name]),
         "escapes": lambda name: escape_table(known[name]),
         "leads": lambda name: lead_table(known[name]),
