@@ -277,3 +277,35 @@ def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_
     assert not find_damage(newest(tmp_path / "run"))
     assert cli.main([*options, "--out", str(tmp_path / "run")]) == 0
     assert same(tmp_path / "run", finished_run(tmp_path / "one", *options))
+
+
+@pytest.mark.parametrize("seconds", [1, 2, 3])
+def test_a_signal_before_anything_is_trained_ends_it_too(tmp_path, seconds):
+    """While modules are imported, or what is trained on is prepared, or a program compiled."""
+    process = start(tmp_path / "run", *ENDLESS)
+    time.sleep(seconds)
+    process.terminate()
+    began = time.monotonic()
+    status, error = ended(process)
+    assert status == 130 and "Traceback" not in error, error
+    assert time.monotonic() - began < 10
+
+
+def test_a_compiler_that_takes_minutes_is_not_waited_for(tmp_path):
+    """Nothing was compiled before. The folder is left as one that the same command goes on with."""
+    folder, lstm = tmp_path / "run", str(Path(__file__).parents[1] / "experiments" / "lstm_small.py")
+    process = start(folder, lstm, "--seeds", "1", "--arms", "tied", JAX_ENABLE_COMPILATION_CACHE="0")
+    until(process, "compiling")
+    time.sleep(1)
+    process.terminate()
+    began = time.monotonic()
+    status, error = ended(process)
+    assert status == 130 and "Traceback" not in error and "the same command goes on" in error, error
+    assert time.monotonic() - began < 10 and runs.RunFolder(folder).config()["finished"] is False
+
+
+def test_where_nothing_is_compiled_nothing_is_trained(tmp_path):
+    process = start(tmp_path / "run", *ENDLESS, JAX_DISABLE_JIT="1")
+    status, error = ended(process)
+    assert (status, error) == (2, "jaxtie: JAX_DISABLE_JIT is set, so nothing would be compiled; unset it\n")
+    assert not (tmp_path / "run").exists()

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from jaxtie.experiment import check
+
 if TYPE_CHECKING:
     import jax
 
@@ -47,9 +49,13 @@ def start_jax() -> ModuleType:
     """Import jax with a cache of compiled programs, and so that threads can use one CPU device at the same time.
 
     The cache is where JAX_COMPILATION_CACHE_DIR says, else below the user's cache folder.
+
+    Raises:
+      UserError: where JAX is told not to compile; then a run would take days, and all memory.
     """
     import jax
 
+    check(not jax.config.jax_disable_jit, "JAX_DISABLE_JIT is set, so nothing would be compiled; unset it")
     keep_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if jax.config.jax_compilation_cache_dir is None:

@@ -4,8 +4,10 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
 
 from jaxtie.experiment import Declaration
 from jaxtie.results.folder import RunFolder, Say
@@ -14,6 +16,10 @@ from jaxtie.training.engine import Engine, Phase, phases_of, steps_reached
 from jaxtie.training.members import Control, Members, merge
 from jaxtie.training.processes import Processes
 from jaxtie.training.progress import Progress, add_times
+
+ABANDONED = "jaxtie: compiles"  # name of a thread
+LOOK = 0.1  # seconds between two looks at whether a signal came
+Item = TypeVar("Item")
 
 
 @contextlib.contextmanager
@@ -36,6 +42,31 @@ def stop_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def unless_stopped(work: Callable[[], Item], stopped: Sequence[int]) -> Item | None:
+    """What `work` returns; None as soon as a signal is there, though it may take minutes and know nothing of signals.
+
+    It is another thread that works, and then it is left to itself.
+    """
+    result: Future[Item] = Future()
+
+    def do() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=do, name=ABANDONED, daemon=True).start()
+    while not stopped:
+        with contextlib.suppress(TimeoutError):
+            return result.result(LOOK)
+    return None
+
+
+def is_something_abandoned() -> bool:
+    """Whether a thread still does what `unless_stopped` does not wait for, so that this process should not tidy up."""
+    return any(thread.name == ABANDONED for thread in threading.enumerate())
 
 
 class Loop:
@@ -101,7 +132,10 @@ class Loop:
         arm, steps, best = phase.arm.name, self.experiment.steps, self.engine.best_losses
         with Progress(arm, steps, members, before, best, quiet=self.quiet) as progress:
             progress.say("compiling")
-            program = self.engine.compile(phase)
+            alone = self.processes.count == 1  # several stop together, or wait for each other
+            program = unless_stopped(partial(self.engine.compile, phase), stopped if alone else ())
+            if program is None:
+                return
             compiled, latest = time.monotonic(), {}
             control = Control(stopped, self._checkpoint_is_due)
             for piece in self.engine.run(program, todo, self.standing.get(phase.name), phase.until, control):
