@@ -10,6 +10,7 @@ from jaxtie.models.sizes import LSTM, Mixer, Transformer
 if TYPE_CHECKING:
     from jaxtie.exor.declaration import Experiment, Process
     from jaxtie.initial_loss.declaration import InitialLoss
+    from jaxtie.models.embedding import Embedding, is_tied, saved_by_tying, tie, untie
     from jaxtie.runs import load, run
     from jaxtie.text.declaration import Corpus, TextExperiment
 
@@ -18,7 +19,8 @@ try:
 except PackageNotFoundError:  # a checkout that was never installed
     __version__ = "0+unknown"
 
-_LATER = {  # imported when they are asked for: what is declared in a room, and what needs xarray
+_LATER = {  # imported when they are asked for: what is declared in a room, and what needs xarray or jax
+    **dict.fromkeys(("Embedding", "is_tied", "saved_by_tying", "tie", "untie"), "jaxtie.models.embedding"),
     "Experiment": "jaxtie.exor.declaration",
     "Process": "jaxtie.exor.declaration",
     "InitialLoss": "jaxtie.initial_loss.declaration",
@@ -32,6 +34,7 @@ __all__ = [
     "LSTM",
     "Arm",
     "Corpus",
+    "Embedding",
     "Experiment",
     "InitialLoss",
     "Mixer",
@@ -41,8 +44,12 @@ __all__ = [
     "Transformer",
     "UserError",
     "__version__",
+    "is_tied",
     "load",
     "run",
+    "saved_by_tying",
+    "tie",
+    "untie",
 ]
 
 
