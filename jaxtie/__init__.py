@@ -10,6 +10,7 @@ from jaxtie.models.sizes import LSTM, Mixer, Transformer
 if TYPE_CHECKING:
     from jaxtie.exor.declaration import Experiment, Process
     from jaxtie.initial_loss.declaration import InitialLoss
+    from jaxtie.models.cross_entropy import cross_entropy
     from jaxtie.models.embedding import Embedding, is_tied, saved_by_tying, tie, untie
     from jaxtie.runs import load, run
     from jaxtie.text.declaration import Corpus, TextExperiment
@@ -21,6 +22,7 @@ except PackageNotFoundError:  # a checkout that was never installed
 
 _LATER = {  # imported when they are asked for: what is declared in a room, and what needs xarray or jax
     **dict.fromkeys(("Embedding", "is_tied", "saved_by_tying", "tie", "untie"), "jaxtie.models.embedding"),
+    "cross_entropy": "jaxtie.models.cross_entropy",
     "Experiment": "jaxtie.exor.declaration",
     "Process": "jaxtie.exor.declaration",
     "InitialLoss": "jaxtie.initial_loss.declaration",
@@ -44,6 +46,7 @@ __all__ = [
     "Transformer",
     "UserError",
     "__version__",
+    "cross_entropy",
     "is_tied",
     "load",
     "run",

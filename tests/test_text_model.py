@@ -11,7 +11,7 @@ from bodies import once
 from flax.traverse_util import flatten_dict
 
 from jaxtie.experiment import Optimiser
-from jaxtie.models.cross_entropy import cross_entropy
+from jaxtie.models.cross_entropy import blockwise_cross_entropy
 from jaxtie.models.embedding import Embedding, is_tied, untie
 from jaxtie.models.layers import matmul
 from jaxtie.models.text_model import TextModel, causal_model, masked_model
@@ -224,7 +224,7 @@ def test_blocks_do_not_matter(positions, block, x64):
         return -jnp.sum(weight * chosen) / weight.sum(), jnp.argmax(logits, axis=1) == target
 
     def of_blocks(params, h):
-        return cross_entropy(logits_of, params, h, target, weight, block)
+        return blockwise_cross_entropy(logits_of, params, h, target, weight, block)
 
     @once
     def look(params, h):
@@ -243,9 +243,11 @@ def test_block_size_in_float32():
     params = {"table": rng.standard_normal((3000, 64), np.float32), "bias": np.zeros(3000, np.float32)}
     h, target = rng.standard_normal((500, 64), np.float32), rng.integers(0, 3000, 500)
     weight = np.ones(500, np.float32)
-    losses = [float(once(partial(cross_entropy, logits_of, block=b))(params, h, target, weight)[0]) for b in (16, 99, 500)]
+    losses = [
+        float(once(partial(blockwise_cross_entropy, logits_of, block=b))(params, h, target, weight)[0]) for b in (16, 99, 500)
+    ]
     assert np.ptp(losses) / losses[0] < 1e-6, losses
-    nothing = once(partial(cross_entropy, logits_of))(params, h, target, 0 * weight)
+    nothing = once(partial(blockwise_cross_entropy, logits_of))(params, h, target, 0 * weight)
     assert nothing == (0, 0)
 
 

@@ -18,14 +18,65 @@ from jaxtie.models.layers import Tree
 POSITIONS = 128  # of a block; positions; on a CPU 420 at once take about as long, 64 of 8,292 words a fifth more
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 5))
 def cross_entropy(
+    h_PxD: jax.Array,
+    table_VxD: jax.Array,
+    target_P: jax.Array,
+    weight_P: jax.Array | None = None,
+    *,
+    bias_V: jax.Array | None = None,
+    allowed_V: jax.Array | None = None,
+    logit_scale: float = 1.0,
+    soft_cap: float | None = None,
+    z_loss: float = 0.0,
+    block: int = POSITIONS,
+) -> tuple[jax.Array, jax.Array]:
+    """Loss of hidden states against an output table, tied or not; see `blockwise_cross_entropy` for what it is and does.
+
+        logits = cap(logit_scale·h·Eᵀ + b)    cap(x) = soft_cap·tanh(x / soft_cap)
+
+    Differentiable in hidden states, table and bias. Products of bfloat16 are accumulated in float32; so is the table's
+    gradient over the blocks.
+
+    Args:
+      h_PxD, target_P, weight_P: with any leading axes in the place of P, the same ones; weights are 1 if not given.
+      allowed_V: which tokens can be predicted at all, for instance no padding of the table; a target that cannot has an
+        infinite loss.
+      z_loss: times the mean square of ln Σ exp(logits), which is added (Chowdhery et al., 2022: 1e-4).
+    """
+    dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
+    params = {"table": table_VxD}
+    if bias_V is not None:
+        params["bias"] = bias_V
+    if allowed_V is not None:
+        params["shut"] = jnp.where(allowed_V, 0.0, -jnp.inf).astype(dtype)
+    weight_P = jnp.ones(target_P.shape, dtype) if weight_P is None else weight_P
+    flat = h_PxD.reshape(-1, h_PxD.shape[-1]), target_P.ravel(), weight_P.ravel()
+    logits_of = partial(_logits_of, logit_scale=logit_scale, soft_cap=soft_cap)
+    return blockwise_cross_entropy(logits_of, params, *flat, block, z_loss)
+
+
+def _logits_of(params: Tree, h_KxD: jax.Array, *, logit_scale: float, soft_cap: float | None) -> jax.Array:
+    dtype = jnp.promote_types(h_KxD.dtype, jnp.float32)
+    logits_KxV = jnp.matmul(h_KxD, params["table"].T, preferred_element_type=dtype)
+    if logit_scale != 1:
+        logits_KxV = logits_KxV * logit_scale
+    if "bias" in params:
+        logits_KxV = logits_KxV + params["bias"].astype(dtype)[None]
+    if soft_cap is not None:
+        logits_KxV = soft_cap * jnp.tanh(logits_KxV / soft_cap)
+    return logits_KxV + params["shut"][None] if "shut" in params else logits_KxV
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 5, 6))
+def blockwise_cross_entropy(
     logits_of: Callable[[Tree, jax.Array], jax.Array],
     params: Tree,
     h_PxD: jax.Array,
     target_P: jax.Array,
     weight_P: jax.Array,
     block: int = POSITIONS,
+    z_loss: float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
     """Weighted mean of cross-entropies, nats, and weighted share of positions where the target has the largest logit.
 
@@ -37,11 +88,12 @@ def cross_entropy(
       target_P: token ids.
       weight_P: 0 or more; all 0 gives 0.
       block: K, positions whose logits are in memory at a time. The result does not depend on it, but for rounding.
+      z_loss: see `cross_entropy`.
     """
-    return _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, gradient=False)[0]
+    return _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, gradient=False)[0]
 
 
-def _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, *, gradient):
+def _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, gradient):
     positions, dtype = len(target_P), jnp.promote_types(h_PxD.dtype, jnp.float32)
     block = min(block, positions)
     total = jnp.sum(weight_P.astype(dtype))
@@ -63,29 +115,41 @@ def _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, *, gradient
         top_K = jnp.max(logits_KxV, axis=1).astype(dtype)
         mass_KxV = jnp.exp(logits_KxV.astype(dtype) - top_K[:, None])
         sum_K = jnp.sum(mass_KxV, axis=1)
-        loss_P = put(loss_P, top_K + jnp.log(sum_K) - chosen_K)
+        loss_K = top_K + jnp.log(sum_K) - chosen_K
+        if z_loss:
+            log_sum_K = top_K + jnp.log(sum_K)
+            loss_K = loss_K + z_loss * log_sum_K**2
+        loss_P = put(loss_P, loss_K)
         right_P = put(right_P, chosen_K >= top_K)
         if gradient:
             is_target_KxV = jnp.arange(logits_KxV.shape[1])[None] == target_K[:, None]
-            d_logits_KxV = mass_KxV * (share_K / sum_K)[:, None] - jnp.where(is_target_KxV, share_K[:, None], 0)
+            pulled_K = share_K / sum_K
+            if z_loss:
+                pulled_K = pulled_K * (1 + 2 * z_loss * log_sum_K)
+            d_logits_KxV = mass_KxV * pulled_K[:, None] - jnp.where(is_target_KxV, share_K[:, None], 0)
             of_block, d_h_KxD = back(d_logits_KxV.astype(logits_KxV.dtype))
             d_params, d_h_PxD = jax.tree.map(jnp.add, d_params, of_block), put(d_h_PxD, d_h_KxD)
         return loss_P, right_P, d_params, d_h_PxD
 
     zeros = jnp.zeros(blocks * block, dtype)
-    no_gradient = jax.tree.map(jnp.zeros_like, (params, whole[0])) if gradient else (None, None)
+    # Of many blocks, so in bfloat16 next to nothing would be added to what is there.
+    wide = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)))
+    no_gradient = (wide(params), jnp.zeros_like(whole[0])) if gradient else (None, None)
     start = zeros, zeros > 0, *no_gradient
     loss_P, right_P, d_params, d_h_PxD = jax.lax.fori_loop(0, -(-end // block), add, start)
     looked_at = jnp.sum(loss_P * whole[2]), jnp.sum(right_P * whole[2])
-    return looked_at, (d_params, d_h_PxD[:positions]) if gradient else None
+    if not gradient:
+        return looked_at, None
+    d_params = jax.tree.map(lambda d, x: d.astype(x.dtype), d_params, params)
+    return looked_at, (d_params, d_h_PxD[:positions])
 
 
-def _forward(logits_of, params, h_PxD, target_P, weight_P, block):
-    return _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, gradient=True)
+def _forward(logits_of, params, h_PxD, target_P, weight_P, block, z_loss):
+    return _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, gradient=True)
 
 
-def _backward(logits_of, block, gradients, cotangents):
+def _backward(logits_of, block, z_loss, gradients, cotangents):
     return *jax.tree.map(lambda d: (d * cotangents[0]).astype(d.dtype), gradients), None, None
 
 
-cross_entropy.defvjp(_forward, _backward)
+blockwise_cross_entropy.defvjp(_forward, _backward)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.models.cross_entropy import POSITIONS, cross_entropy
+from jaxtie.models.cross_entropy import POSITIONS, blockwise_cross_entropy
 from jaxtie.models.text_model import TextModel, output_end
 from jaxtie.text.masking import Asked
 from jaxtie.training.member import State, update
@@ -43,7 +43,7 @@ def metrics(model: TextModel, params: dict, asked: Asked, block: int = POSITIONS
         return model.embedding.apply({"params": embedding}, h_KxD, method="logits")
 
     end = output_end(params["embedding"])
-    loss, accuracy = cross_entropy(logits_of, end, h_PxD, asked.target_P, asked.weight_P, block)
+    loss, accuracy = blockwise_cross_entropy(logits_of, end, h_PxD, asked.target_P, asked.weight_P, block)
     return Metrics(loss, accuracy, jnp.sum(asked.weight_P), asked.dropped)
 
 
