@@ -44,7 +44,7 @@ def condense(results: xr.Dataset) -> xr.Dataset:
     parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, curve)]
     if not swept(results):
         parts.append(steadiness(results))
-    return xr.merge([kept, *parts]).assign_attrs(results.attrs, width=results.sizes["dim"])
+    return xr.merge([kept, *parts], join="outer").assign_attrs(results.attrs, width=results.sizes["dim"])
 
 
 def encoding(condensed: xr.Dataset) -> dict[str, dict[str, object]]:
