@@ -78,7 +78,7 @@ class Ends:
       copies: other tables of the input, as encoder's and decoder's.
       bias: of the output.
       packed: "input", "output" -> the word that tells that it is packed, if it is.
-      has_encoder: whether there are tensors of an encoder beside a decoder's.
+      has_encoder: whether there is an encoder of text beside a decoder.
     """
 
     input: RowTable
@@ -125,10 +125,8 @@ def find_ends(
         )
     bias = _bias(tensors, (output or table).vocabulary)
     packed = {role: found.packed for role, found in (("input", first), ("output", second)) if found and found.packed}
-    sides = {part for name in tensors for part in parts_of(name)[:3]}
-    return Ends(
-        table, output, tuple(_oriented(copy, known) for copy in copies), bias, packed, {"encoder", "decoder"} <= sides
-    )
+    others = tuple(_oriented(copy, known) for copy in copies)
+    return Ends(table, output, others, bias, packed, _has_text_encoder(tensors))
 
 
 def _named(tensors: Mapping[str, Stored], name: str | None, option: str, where: str) -> Module | None:
@@ -265,6 +263,15 @@ def _oriented(module: Module, known: set[int], like: RowTable | None = None) -> 
     if (rows in known) != (columns in known):
         return RowTable(module.tensor, columns in known)
     return RowTable(module.tensor, module.across if module.stem else rows < columns)
+
+
+def _has_text_encoder(tensors: Mapping[str, Stored]) -> bool:
+    """Whether there is a decoder and an encoder of tokens: one of sounds or pictures has convolutions."""
+    names = [parts_of(name) for name in tensors]
+    both = all(any(side in parts[:3] for parts in names) for side in ("encoder", "decoder"))
+    return both and not any(
+        "encoder" in parts and any("conv" in part or "patch" in part for part in parts) for parts in names
+    )
 
 
 def _bias(tensors: Mapping[str, Stored], vocabulary: int) -> Stored | None:

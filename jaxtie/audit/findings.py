@@ -58,10 +58,10 @@ def loaders_for(condition: Condition) -> tuple[str, ...]:
 
 def tying(known: Known) -> Finding:
     """The main finding: once, equal, different or not comparable; and whether the flags say so."""
-    if known.ends.packed:
-        return _packed(known)
-    if known.comparison is None:
+    if known.ends.output is None:
         return _once(known)
+    if known.comparison is None:
+        return _packed(known)
     return _equal(known) if known.comparison.is_equal else _different(known)
 
 
@@ -78,8 +78,6 @@ def _once(known: Known) -> Finding:
         text = f"Tied: {stored} and no output.weight, which in a GGUF means tied."
         old = known.checkpoint.architecture in OLD_LLAMA_CPP
         return Finding("once", "fine", text, loaders=loaders_for("gguf once") if old else ())
-    if known.ends.has_encoder and name.endswith("decoder.embed_tokens.weight") and not known.ends.copies:
-        return Finding("once", "fine", f"Tied: {stored} for the decoder.")
     if known.claim is False and configuration.headless:
         return Finding("once", "fine", f"No output embedding: {stored}, and the architecture has no head.")
     if known.claim is False:

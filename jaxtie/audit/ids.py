@@ -42,16 +42,18 @@ def part_of(ids: np.ndarray, vocabulary: int) -> Part | None:
     if len(ids) < 2 or len(ids) == vocabulary:
         return None
     first, last = int(ids[0]), int(ids[-1])
+    best, covered = None, COVERED
     for count in range(2, MOST_PARTS + 1):
         size = -(-vocabulary // count)
         if size < 2 * count:  # so many parts of so few rows that some would fit by chance
-            return None
+            break
         index = first // size
         begin, end = index * size, min((index + 1) * size, vocabulary)
-        # The hull must be the part, but for a few rows at either end that are what they would be anyway.
-        if last < end and len(ids) >= COVERED * (end - begin):
-            return Part(index, -(-vocabulary // size))
-    return None
+        share = len(ids) / (end - begin)
+        # They lie in one part; a few of its rows may be what they would be anyway. The part that they fill best counts.
+        if last < end and share >= covered and (best is None or share > covered):
+            best, covered = Part(index, -(-vocabulary // size)), share
+    return best
 
 
 def shown_ids(ids: np.ndarray, vocabulary: int) -> str:

@@ -48,7 +48,7 @@ class Stored:
     @property
     def is_values(self) -> bool:
         """Whether its entries are numbers that can be compared; quantised and packed ones are not."""
-        return self.dtype in VALUES
+        return self.dtype is not None and self.dtype in VALUES
 
     @property
     def size(self) -> int:
