@@ -163,6 +163,7 @@ def test_keras_weights(tmp_path, second, stored):
             place["1"] = second
     found = audited(tmp_path / "model.weights.h5")
     assert found.status == 0 and found.verdicts[0].main.code == stored
+    np.testing.assert_array_equal(found.verdicts[0].ends.input.take(np.array([1, 2, 500])), PLAIN_A[[1, 2, 500]])
 
 
 @pytest.mark.parametrize("driver", ["zarr", "zarr3"])

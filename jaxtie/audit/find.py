@@ -11,6 +11,7 @@ from jaxtie.audit.stored import Stored
 from jaxtie.experiment import UserError, check
 
 SHOWN = 12  # candidates in an error
+READ_ROWS = 4096  # at once, of what is not mapped
 PADDING = 1024  # ids by which two tables of one vocabulary may differ, at least; else a twentieth
 ONE_OF_SEVERAL = ("encoder.embed_tokens", "decoder.embed_tokens")
 
@@ -46,8 +47,12 @@ class RowTable:
             rows = (self._data[:, ids].T if self.across else self._data[ids]).astype(np.float32)
             self.tensor.forget()
             return np.ascontiguousarray(rows)
-        pieces = np.split(ids, np.flatnonzero(np.diff(ids) > 1) + 1)
-        return np.concatenate([self.block(piece[0], piece[-1] + 1).astype(np.float32) for piece in pieces if len(piece)])
+        found = []  # elsewhere many small reads would take long
+        for start in range(0, self.vocabulary, READ_ROWS):
+            here = ids[(ids >= start) & (ids < start + READ_ROWS)]
+            if len(here):
+                found.append(self.block(start, start + READ_ROWS)[here - start].astype(np.float32))
+        return np.concatenate(found)
 
 
 @dataclass(frozen=True)

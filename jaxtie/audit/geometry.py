@@ -15,7 +15,7 @@ ROWS = 16_384
 FEWEST = 4  # rows for each of D; with fewer, chance alone correlates nearly everything
 ENERGY = 0.95
 EXACT_WIDTH = 1024  # up to here in float64, spectra by eigenvalues; wider tables take float32 and Lanczos quadrature
-LANCZOS_STEPS, LANCZOS_PROBES = 48, 8
+LANCZOS_STEPS, LANCZOS_PROBES = 24, 8
 MARGIN = 1.01  # by which a correlation must exceed those of permuted rows to count: the largest of few are not the limit
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxtie.audit.adapter import read_adapter
 from jaxtie.audit.checkpoint import Checkpoint, Subject, open_checkpoint
-from jaxtie.audit.compare import Scan, Ticker, same_rows, scan
+from jaxtie.audit.compare import Relationship, Scan, Ticker, same_rows, scan
 from jaxtie.audit.find import Ends, RowTable, find_ends
 from jaxtie.audit.findings import (
     Finding,
@@ -26,6 +26,7 @@ from jaxtie.audit.findings import (
     tying,
 )
 from jaxtie.audit.geometry import FEWEST, ROWS, Geometry, geometry
+from jaxtie.audit.ids import runs_of
 from jaxtie.experiment import Head, UserError, check
 from jaxtie.models.initial_loss import estimate
 
@@ -58,6 +59,7 @@ class Verdict:
       name: the arm of a run; empty elsewhere.
       ends: its tables.
       findings: the one about tying first.
+      relationship: how the output table relates to the input's; None where there are not two to compare.
       saved: bytes that tying saves, or has saved.
       losses: loss of a fresh model of this shape, nats: tied, untied; and the deviation of its initial values.
       geometry: of untied tables.
@@ -66,6 +68,7 @@ class Verdict:
     name: str
     ends: Ends
     findings: tuple[Finding, ...]
+    relationship: Relationship | None
     saved: int
     losses: tuple[float, float, float]
     geometry: Geometry | None
@@ -97,13 +100,14 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as JSON has them; what is not finite is None."""
-        return {
+        found = {
             "path": str(self.checkpoint.path),
             "format": self.checkpoint.form,
             "status": self.status,
             "flags": [flag.text for flag in self.checkpoint.configuration.flags],
             "models": [_verdict_dict(verdict) for verdict in self.verdicts],
         }
+        return _finite(found)
 
 
 def _verdict_dict(verdict: Verdict) -> dict[str, Any]:
@@ -125,8 +129,14 @@ def _verdict_dict(verdict: Verdict) -> dict[str, Any]:
         "findings": [dataclasses.asdict(finding) for finding in verdict.findings],
         "bytes saved by tying": verdict.saved,
         "initial loss": {"tied": tied, "untied": untied, "deviation": deviation},
-        "geometry": _finite(_geometry_dict(verdict.geometry)) if verdict.geometry else None,
+        "comparison": _comparison_dict(verdict.relationship) if verdict.relationship else None,
+        "geometry": _geometry_dict(verdict.geometry) if verdict.geometry else None,
     }
+
+
+def _comparison_dict(found: Relationship) -> dict[str, Any]:
+    plain = {name: value for name, value in dataclasses.asdict(found).items() if name != "differing"}
+    return plain | {"differing rows": len(found.differing), "differing runs": runs_of(found.differing)}
 
 
 def _geometry_dict(found: Geometry) -> dict[str, Any]:
@@ -137,6 +147,8 @@ def _geometry_dict(found: Geometry) -> dict[str, Any]:
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -186,7 +198,8 @@ def _judge(
     if subject.name == "":
         found.append(of_bias(known))
     shapes = _geometry(ends, looked, say) if asked.geometry and looked else None
-    return Verdict(subject.name, ends, tuple(found), _saved(ends), _losses(ends, configuration.deviation), shapes)
+    losses = _losses(ends, configuration.deviation)
+    return Verdict(subject.name, ends, tuple(found), known.comparison, _saved(ends), losses, shapes)
 
 
 def _look(ends: Ends, tick: Ticker) -> Scan | None:

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtie.audit.headers import Entry, read_gguf, read_safetensors, reason_of
 from jaxtie.experiment import UserError, check
 
+CACHE = 2**30  # bytes of decoded chunks that are kept
 UNPACKED_LIMIT = 4 * 2**30  # bytes of a compressed array, which cannot be mapped
 VALUES = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))  # eight bits need a scale
 LFS = b"version https://git-lfs"
@@ -213,6 +214,8 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[Stored]:
     inner = {"driver": "ocdbt", "base": base} if (folder / "manifest.ocdbt").is_file() else base
     with _readable(folder):
         names = ts.KvStore.open(inner).result().list().result()
+    # A chunk is decoded whole, and may hold many blocks of rows.
+    context = ts.Context({"cache_pool": {"total_bytes_limit": CACHE}})
     found = []
     for key in sorted(name.decode(errors="replace") for name in names):
         name, _, last = key.rpartition("/")
@@ -220,7 +223,7 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[Stored]:
             driver = "zarr" if last == ".zarray" else "zarr3"
             with _readable(folder):
                 kvstore = {**inner, "path": f"{name}/"} if isinstance(inner, dict) else f"{base}{name}/"
-                store = ts.open({"driver": driver, "kvstore": kvstore}).result()
+                store = ts.open({"driver": driver, "kvstore": kvstore}, context=context).result()
                 found.append(_from_store(folder, name, store, stacked))
     check(bool(found), f"{folder}: holds no arrays that Orbax wrote; give the folder of a checkpoint's item")
     return found
