@@ -113,6 +113,12 @@ SOUND = {
         TIED | V,
         "equal",
     ),
+    "a Flax model of one's own": (
+        {"params.Embed_0.embedding": A, "params.Dense_0.kernel": B[:WIDTH], "params.Dense_1.kernel": B.T,
+         "params.position_embedding.embedding": B[:64]},
+        {"tie_embeddings": False},
+        "different",
+    ),
     "padded for devices": (
         {"model.embed_tokens.weight": A, "lm_head.weight": np.concatenate([A, A[:64] * 0])},
         V | TIED,
@@ -273,6 +279,7 @@ def test_bits_types_and_ways_round(tmp_path):
         "after a cast": PLAIN_A,
         "after a cast, a transpose": np.ascontiguousarray(A.astype(np.float16).T),
         "after padding: 32 more rows in the output": np.concatenate([A, B[:32]]),
+        "after a slice: the output has the first 500 rows only": A[:500],
     }
     for i, (words, other) in enumerate(ways.items()):
         found = audited(folder(tmp_path / str(i), {"embed_tokens.weight": A, "lm_head.weight": other}, TIED))

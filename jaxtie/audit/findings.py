@@ -99,12 +99,9 @@ def how(comparison: Relationship) -> str:
     ways = ["a cast"] if comparison.relation == "cast" else []
     ways += [f"a scale of {comparison.scale:.6g}"] if comparison.relation == "scale" else []
     ways += ["a transpose"] if comparison.transposed else []
-    ways += [f"padding: {abs(comparison.extra):,} more rows in the {_longer(comparison)}"] if comparison.extra else []
+    ways += [f"padding: {comparison.extra:,} more rows in the output"] if comparison.extra > 0 else []
+    ways += [f"a slice: the output has the first {comparison.common:,} rows only"] if comparison.extra < 0 else []
     return f" after {', '.join(ways)}" if ways else ""
-
-
-def _longer(comparison: Relationship) -> str:
-    return "output" if comparison.extra > 0 else "input"
 
 
 def _equal(known: Known) -> Finding:

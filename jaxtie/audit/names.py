@@ -39,7 +39,7 @@ INPUTS = (
     Stem("encoder.embed_tokens", "T5, BART", f"{HF}/t5/modeling_t5.py, _tied_weights_keys"),
     Stem("decoder.embed_tokens", "T5, BART, OPT, Whisper", f"{HF}/whisper/modeling_whisper.py"),
     Stem("shared", "T5, BART", f"{HF}/t5/modeling_t5.py, _tied_weights_keys"),
-    Stem("wte", "GPT-2, GPT-J, MPT, Falcon's ancestors, OLMo 1, LLaDA", f"{HF}/gpt2/modeling_gpt2.py"),
+    Stem("wte", "GPT-2, GPT-J, MPT, OLMo 1, LLaDA", f"{HF}/gpt2/modeling_gpt2.py"),
     Stem("embd.wte", "Phi-1, Phi-2 as first published", GGUF),
     Stem("embed_in", "GPT-NeoX, Pythia", f"{HF}/gpt_neox/modeling_gpt_neox.py"),
     Stem("word_embeddings", "Falcon, BLOOM, BailingMoE, Megatron, ChatGLM", GGUF),
