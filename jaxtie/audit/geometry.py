@@ -15,6 +15,7 @@ ROWS = 16_384
 FEWEST = 4  # rows for each of D; with fewer, chance alone correlates nearly everything
 ENERGY = 0.95
 EXACT_WIDTH = 1024  # up to here in float64, spectra by eigenvalues; wider tables take float32 and Lanczos quadrature
+INERTIA_BLOCK = 256
 LANCZOS_STEPS, LANCZOS_PROBES = 24, 8
 MARGIN = 1.01  # by which a correlation must exceed those of permuted rows to count: the largest of few are not the limit
 
@@ -143,18 +144,17 @@ def _largest(matrix: np.ndarray) -> float:
 
 
 def _count_above(matrix: np.ndarray, level: float) -> int:
-    """How many singular values are above a level: by Sylvester's law of inertia, without computing them."""
-    from scipy.linalg import ldl  # heavy
-
-    shifted = matrix @ matrix.T
-    shifted[np.diag_indices_from(shifted)] -= level**2
-    _, blocks, _ = ldl(shifted, overwrite_a=True)
-    diagonal, beside = np.diagonal(blocks), np.diagonal(blocks, 1)
-    pairs = beside != 0  # a block of two has one positive and one negative eigenvalue
-    alone = np.ones(len(diagonal), bool)
-    alone[:-1] &= ~pairs
-    alone[1:] &= ~pairs
-    return int((diagonal[alone] > 0).sum() + pairs.sum())
+    """How many singular values are above a level: by Haynsworth's additivity of inertia, without computing them."""
+    left = (matrix @ matrix.T).astype(np.float64)
+    left[np.diag_indices_from(left)] -= level**2
+    positive = 0
+    while len(left):
+        values, vectors = np.linalg.eigh(left[:INERTIA_BLOCK, :INERTIA_BLOCK])
+        positive += int((values > 0).sum())
+        beside = vectors.T @ left[:INERTIA_BLOCK, INERTIA_BLOCK:]
+        values = np.copysign(np.maximum(np.abs(values), 1e-12), values)
+        left = left[INERTIA_BLOCK:, INERTIA_BLOCK:] - (beside.T / values) @ beside  # the Schur complement
+    return positive
 
 
 def _energies(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
