@@ -12,8 +12,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from audited import VOCABULARY, WIDTH, folder, gguf, header_of, run, safetensors, sharded, table
+from audited import VOCABULARY, WIDTH, audited, folder, gguf, header_of, run, safetensors, sharded, table
 
+from jaxtie.audit.command import lines_of
 from jaxtie.audit.headers import HEADER_LIMIT, read_gguf, read_safetensors
 from jaxtie.experiment import UserError
 
@@ -322,3 +323,26 @@ def test_mutated_gguf_headers(tmp_path):
             assert all(entry.end <= path.stat().st_size for entry in entries)
         except UserError as error:
             assert "\n" not in str(error)
+
+
+def test_audits_of_mutated_headers_and_configurations(tmp_path):
+    """The whole way, over tables of any bits: a verdict that can be printed, or one line."""
+    rng = random.Random(1)
+    path, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    header = json.dumps(header_of(BOTH)).encode()
+    data = np.random.default_rng(0).integers(0, 256, 2 * SIZE, dtype=np.uint8).tobytes()
+    said = {"tie_word_embeddings": True, "vocab_size": VOCABULARY, "text_config": {"tie_word_embeddings": False}}
+    config.write_text(json.dumps(said))
+    path.touch()
+    judged = 0
+    for _ in range(1500):
+        text = mutated(rng, header) if rng.random() < 0.7 else header
+        overwrite(path, struct.pack("<Q", len(text)) + text + data)
+        overwrite(config, mutated(rng, json.dumps(said).encode()) if rng.random() < 0.5 else json.dumps(said).encode())
+        try:
+            found = audited(tmp_path)
+            assert json.dumps(found.as_dict(), allow_nan=False) and all("\n" not in line for line in lines_of(found))
+            judged += 1
+        except UserError as error:
+            assert error.args
+    assert judged > 100

@@ -76,6 +76,7 @@ def bits_of(rows: np.ndarray) -> np.ndarray:
     return rows.view(f"u{rows.dtype.itemsize}")
 
 
+@np.errstate(all="ignore")  # tables may hold anything, signalling NaN too
 def facts_of(rows: np.ndarray) -> RowFacts:
     """What (rows, D) hold."""
     bits = bits_of(rows)
@@ -167,6 +168,7 @@ def _by_blocks(
             yield result
 
 
+@np.errstate(all="ignore")
 def _likely(first: RowTable, second: RowTable) -> tuple[Relation, float]:
     """The relation that most of some rows have, and the factor; rows at the end are often added ones, so not only those."""
     common = min(first.vocabulary, second.vocabulary)
@@ -189,23 +191,21 @@ def _coarser(a: np.ndarray, b: np.ndarray) -> np.dtype:
     return min(a.dtype, b.dtype, key=PRECISION.index)
 
 
+@np.errstate(all="ignore")
 def _compare_rows(a: np.ndarray, b: np.ndarray, relation: Relation, scale: float) -> tuple[np.ndarray, float]:
     """Whether each row has the relation, and the largest difference in those that have not."""
     if relation == "bits":
         equal = (bits_of(a) == bits_of(b)).all(axis=1)
     elif relation == "cast":
         coarse = _coarser(a, b)
-        with np.errstate(over="ignore"):
-            equal = (bits_of(a.astype(coarse)) == bits_of(b.astype(coarse))).all(axis=1)
+        equal = (bits_of(a.astype(coarse)) == bits_of(b.astype(coarse))).all(axis=1)
     else:
         wanted, found = a.astype(np.float32) * np.float32(scale), b.astype(np.float32)
         room = 2 * float(ml_dtypes.finfo(_coarser(a, b)).eps)  # both were rounded
-        with np.errstate(invalid="ignore"):
-            equal = (np.abs(wanted - found) <= room * np.abs(wanted) + 1e-30).all(axis=1)
+        equal = (np.abs(wanted - found) <= room * np.abs(wanted) + 1e-30).all(axis=1)
     if equal.all():
         return equal, 0.0
-    with np.errstate(invalid="ignore", over="ignore"):
-        gap = np.abs(a[~equal].astype(np.float32) * np.float32(scale) - b[~equal].astype(np.float32))
+    gap = np.abs(a[~equal].astype(np.float32) * np.float32(scale) - b[~equal].astype(np.float32))
     return equal, float(np.max(gap, initial=0.0, where=np.isfinite(gap)))
 
 

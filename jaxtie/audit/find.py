@@ -39,6 +39,7 @@ class RowTable:
         self.tensor.forget()
         return rows
 
+    @np.errstate(all="ignore")
     def take(self, ids: np.ndarray) -> np.ndarray:
         """Rows of these ids, ascending; (ids, D) in float32."""
         if self._data is None:
@@ -141,7 +142,7 @@ def _named(tensors: Mapping[str, Stored], name: str | None, option: str, where: 
         near = difflib.get_close_matches(name, tensors, 5, 0.3) or list(tensors)[:5]
         raise UserError(f"{option} {name!r}: {where} has no such tensor; nearest: {', '.join(map(repr, near))}")
     tensor = tensors[name]
-    stem, leaf = stem_of(name, INPUTS) or stem_of(name, OUTPUTS) or (None, parts_of(name)[-1])
+    stem, leaf = stem_of(name, INPUTS) or stem_of(name, OUTPUTS) or (None, "".join(parts_of(name)[-1:]))
     return Module(name, tensor, stem, _packed_word(tensor, leaf), leaf == "kernel" or bool(stem and stem.across))
 
 
@@ -221,7 +222,7 @@ def _by_leaf(tensors: Mapping[str, Stored], leaf: str) -> list[Module]:
     for name in _two_dimensional(tensors):
         parts = parts_of(name)
         positions = any("pos" in part.lower() for part in parts)
-        if parts[-1] == leaf and is_weight(parts) and not positions:
+        if parts[-1:] == [leaf] and is_weight(parts) and not positions:
             found.append(Module(name, tensors[name], None, _packed_word(tensors[name], leaf), leaf == "kernel"))
     return found
 
