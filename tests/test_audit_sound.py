@@ -100,7 +100,7 @@ SOUND = {
     ),
     "LLaVA": (
         {"language_model.model.embed_tokens.weight": A, "language_model.lm_head.weight": B},
-        UNTIED | {"text_config": V},
+        UNTIED | {"text_config": V, "vision_config": TIED, "audio_encoder": V | TIED},  # defaults, written out
         "different",
     ),
     "a classifier": (

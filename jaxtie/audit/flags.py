@@ -14,6 +14,7 @@ CONFIG_LIMIT = 100_000_000  # bytes
 DEEPEST = 6  # level of a configuration that is looked at
 SIZES = ("vocab_size", "padded_vocab_size", "n_vocab", "embedding_size", "vocabulary_size")
 HEADLESS = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForTextEncoding")
+OTHER_ENDS = ("encoder", "vision", "visual", "audio", "speech", "qformer")  # levels that no output embedding belongs to
 LANGUAGE = ("text_config", "llm_config", "language_config", "decoder", "model")  # levels of a language model within another
 
 
@@ -25,11 +26,14 @@ class LevelFlag:
       level: dotted path of the level; empty at the top.
       name: of the flag.
       tied: what it says; None if it is missing there.
+      counts: whether the level is about the language model: those of vision and sound are often written out with the
+        defaults of their classes, which mean nothing.
     """
 
     level: str
     name: str
     tied: bool | None
+    counts: bool = True
 
     @property
     def text(self) -> str:
@@ -61,8 +65,8 @@ class Configuration:
 
     @property
     def said(self) -> tuple[LevelFlag, ...]:
-        """The flags that are there."""
-        return tuple(flag for flag in self.flags if flag.tied is not None)
+        """The flags that are there and count."""
+        return tuple(flag for flag in self.flags if flag.tied is not None and flag.counts)
 
     @property
     def top(self) -> bool | None:
@@ -101,7 +105,7 @@ class Configuration:
     def fix(self, tied: bool) -> str:
         """What to write so that it says so."""
         value = str(tied is FLAGS[self.name][0]).lower()
-        levels = sorted({flag.level for flag in self.flags if flag.tied not in (None, tied)} - {""})
+        levels = sorted({flag.level for flag in self.said if flag.tied is not tied} - {""})
         also = f", and in {', '.join(levels)} too" if levels else ""
         return f"set {self.name}: {value} in {self.path.name if self.path else 'config.json'}{also}"
 
@@ -133,10 +137,11 @@ def read_configuration(path: Path) -> Configuration:
     flags, sizes = [], []
     for level, table in _levels(content, "", 0):
         present = [name for name in FLAGS if isinstance(table.get(name), bool)]
-        flags += [LevelFlag(level, name, table[name] is FLAGS[name][0]) for name in present]
-        sizes += [table[name] for name in SIZES if _is_size(table.get(name))]
-        language = not level or level.rpartition(".")[2] in LANGUAGE
-        if not present and language and (not level or any(name in table for name in SIZES)):
+        last, found = level.rpartition(".")[2], [table[name] for name in SIZES if _is_size(table.get(name))]
+        counts = not level or last in LANGUAGE or (bool(found) and not any(word in last for word in OTHER_ENDS))
+        flags += [LevelFlag(level, name, table[name] is FLAGS[name][0], counts) for name in present]
+        sizes += found
+        if not present and (not level or (last in LANGUAGE and found)):
             flags.append(LevelFlag(level, "tie_word_embeddings", None))
     kind, deviation = content.get("model_type"), content.get("initializer_range")
     return Configuration(
