@@ -1,17 +1,14 @@
 """The command lines: options -> a changed experiment -> `jaxtie.runs` -> print. Imports no jax."""
 
-import contextlib
 import dataclasses
 import functools
 import io
-import os
-import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -25,6 +22,7 @@ from jaxtie.options import (
     option,
     parse_address,
     parse_arms,
+    parse_command,
     parse_factor,
     parse_from_0,
     parse_path,
@@ -139,32 +137,6 @@ class ReportOptions:
     """Folders of finished runs, each of which is condensed to experiments/data/NAME.nc first."""
 
 
-def _parse(options: type, prog: str, arguments: Sequence[str]) -> Any:
-    """tyro's parse; of the box that it draws around an error, the reason, in one line."""
-    message = io.StringIO()
-    try:  # standard output is no terminal meanwhile, and wide: else there are colours, other boxes and ends of lines
-        with _columns(10_000), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(message):
-            return tyro.cli(options, prog=prog, args=list(arguments))
-    except SystemExit as stop:
-        if not stop.code:
-            tyro.cli(options, prog=prog, args=list(arguments))  # shows the help, as the terminal likes it, and exits
-    title, *parts = re.split(r"\n *-+ *\n", message.getvalue())  # rules stand around the reason
-    reason = " ".join((parts[0] if parts else title).split()).removeprefix("Error parsing ")
-    raise UserError(f"{reason} (see python -m {prog} --help)")
-
-
-@contextlib.contextmanager
-def _columns(count: int) -> Iterator[None]:
-    """A terminal of so many columns, for what asks about its width."""
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = str(count)
-    try:
-        yield
-    finally:
-        os.environ.pop("COLUMNS")
-        os.environ |= {} if before is None else {"COLUMNS": before}
-
-
 def _refuse_other_than(useful: Collection[str], options: CommonOptions, reason: str) -> None:
     """UserError with the option and the reason, where an option was given that is not `useful`."""
     for field in dataclasses.fields(options):
@@ -180,7 +152,7 @@ def parse_run(arguments: Sequence[str]) -> CommonOptions:
       UserError: with one line that names the option, what was given and what was expected.
       SystemExit: after `--help`.
     """
-    options = _parse(run_options(), "jaxtie.run", arguments)
+    options = parse_command(run_options(), "jaxtie.run", arguments)
     place = {"--coordinator": options.coordinator, "--process-count": options.process_count}
     place["--process-index"] = options.process_index
     given = [name for name, value in place.items() if value is not None]
@@ -324,7 +296,7 @@ def _run_every_one(options: CommonOptions, session: Session) -> int:
 def main_figures(arguments: Sequence[str] | None = None) -> int:
     """The command line of `python -m jaxtie.figures`; returns the exit status."""
     try:
-        options = _parse(FiguresOptions, "jaxtie.figures", sys.argv[1:] if arguments is None else arguments)
+        options = parse_command(FiguresOptions, "jaxtie.figures", sys.argv[1:] if arguments is None else arguments)
         folder = RunFolder(options.folder)
         results = runs.load(options.folder)
         kind = kinds.of_results(results)
@@ -350,7 +322,7 @@ def main_report(arguments: Sequence[str] | None = None) -> int:
 
     documents = [Path("README.md"), EXPERIMENTS / "README.md"]
     try:
-        options = _parse(ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments)
+        options = parse_command(ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments)
         for document in documents:
             if not document.is_file():
                 raise UserError(f"{document}: not found; start it where the repository is")

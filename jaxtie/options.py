@@ -1,13 +1,17 @@
 """How options of the command lines are read: a function for each sort of value. Imports no jax."""
 
+import contextlib
+import io
 import math
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import tyro
 
-from jaxtie.experiment import Arm
+from jaxtie.experiment import Arm, UserError
 
 AS_DECLARED = "as in the experiment"
 
@@ -109,3 +113,38 @@ def parse_seconds(text: str) -> float:
 def parse_factor(text: str) -> float:
     """What steps are multiplied by."""
     return parse_above_0(text, "a number above 0, such as 0.1")
+
+
+def parse_command(options: type, prog: str, arguments: Sequence[str]) -> Any:
+    """What options a command line gives, by tyro.
+
+    Args:
+      options: a dataclass of them.
+      prog: the command's name after `python -m`.
+
+    Raises:
+      UserError: with one line: of the box that tyro draws around an error, the reason.
+      SystemExit: after `--help`.
+    """
+    message = io.StringIO()
+    try:  # standard output is no terminal meanwhile, and wide: else there are colours, other boxes and ends of lines
+        with _columns(10_000), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(message):
+            return tyro.cli(options, prog=prog, args=list(arguments))
+    except SystemExit as stop:
+        if not stop.code:
+            tyro.cli(options, prog=prog, args=list(arguments))  # shows the help, as the terminal likes it, and exits
+    title, *parts = re.split(r"\n *-+ *\n", message.getvalue())  # rules stand around the reason
+    reason = " ".join((parts[0] if parts else title).split()).removeprefix("Error parsing ")
+    raise UserError(f"{reason} (see python -m {prog} --help)")
+
+
+@contextlib.contextmanager
+def _columns(count: int) -> Iterator[None]:
+    """A terminal of so many columns, for what asks about its width."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(count)
+    try:
+        yield
+    finally:
+        os.environ.pop("COLUMNS")
+        os.environ |= {} if before is None else {"COLUMNS": before}

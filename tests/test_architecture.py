@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "training": {"experiment", "models", "results"},
     "options": {"experiment"},
     **{room: {"formulas", "experiment", "models", "results", "training", "options"} for room in ROOMS},
+    "audit": {"formulas", "experiment", "models", "results", "options"},
     "kinds": {"experiment", "results", "training"},
     "runs": {"experiment", "results", "training", "kinds"},
     "page": {"experiment", "results", "training", "kinds", "runs"},
@@ -46,7 +47,8 @@ WITHOUT_JAX = (
     "text.declaration "
     "text.kind text.options text.results text.material text.tables text.heads text.figures text.corpus.tokens "
     "text.corpus.batches initial_loss.declaration initial_loss.kind initial_loss.results initial_loss.tables "
-    "initial_loss.figures"
+    "initial_loss.figures audit.adapter audit.checkpoint audit.command audit.compare audit.find audit.findings audit.flags "
+    "audit.geometry audit.headers audit.ids audit.judge audit.loaders audit.names audit.stored"
 ).split()
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = {name: path for name, path in FILES.items() if path.name != "__init__.py"}
