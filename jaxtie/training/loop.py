@@ -19,7 +19,7 @@ from jaxtie.training.progress import Progress, add_times
 
 ABANDONED = "jaxtie: compiles"  # name of a thread
 LOOK = 0.1  # seconds between two looks at whether a signal came
-Item = TypeVar("Item")
+Worked = TypeVar("Worked")
 
 
 @contextlib.contextmanager
@@ -44,12 +44,12 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def unless_stopped(work: Callable[[], Item], stopped: Sequence[int]) -> Item | None:
+def unless_stopped(work: Callable[[], Worked], stopped: Sequence[int]) -> Worked | None:
     """What `work` returns; None as soon as a signal is there, though it may take minutes and know nothing of signals.
 
     It is another thread that works, and then it is left to itself.
     """
-    result: Future[Item] = Future()
+    result: Future[Worked] = Future()
 
     def do() -> None:
         try:
