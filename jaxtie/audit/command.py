@@ -146,12 +146,12 @@ def _described(role: str, table: RowTable | None) -> Iterator[str]:
 
 
 def _cost_lines(verdict: Verdict) -> Iterator[str]:
-    tied, untied, deviation = verdict.losses
     word = "saves" if verdict.ends.output else "has saved"
     yield f"cost     tying {word} {verdict.saved:,} bytes"
-    yield (
-        f"fresh    a new model of this shape, N(0, {deviation:g}²), is to start at {tied:.2f} nat tied, {untied:.2f} untied"
-    )
+    if verdict.losses:
+        tied, untied, deviation = verdict.losses
+        start = f"is to start at {tied:.2f} nat tied, {untied:.2f} untied"
+        yield f"fresh    a new model of this shape, N(0, {deviation:g}²), {start}"
 
 
 def _geometry_lines(found: Geometry) -> Iterator[str]:

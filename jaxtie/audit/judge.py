@@ -61,8 +61,9 @@ class Verdict:
       findings: the one about tying first.
       relationship: how the output table relates to the input's; None where there are not two to compare.
       saved: bytes that tying saves, or has saved.
-      losses: loss of a fresh model of this shape, nats: tied, untied; and the deviation of its initial values.
-      geometry: of untied tables.
+      losses: loss of a fresh model of this shape, nats: tied, untied; and the deviation of its initial values. None of a
+        run, whose members' tables lie behind each other.
+      geometry: of untied tables; None of a run, too.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     relationship: Relationship | None
     saved: int
-    losses: tuple[float, float, float]
+    losses: tuple[float, float, float] | None
     geometry: Geometry | None
 
     @property
@@ -117,7 +118,7 @@ def _verdict_dict(verdict: Verdict) -> dict[str, Any]:
         place = {"name": found.tensor.name, "file": str(found.tensor.file), "type": found.tensor.stored}
         return place | {"vocabulary": found.vocabulary, "width": found.width, "transposed": found.across}
 
-    tied, untied, deviation = verdict.losses
+    losses = dict(zip(("tied", "untied", "deviation"), verdict.losses, strict=True)) if verdict.losses else None
     return {
         "name": verdict.name,
         "consistent": verdict.is_consistent,
@@ -128,7 +129,7 @@ def _verdict_dict(verdict: Verdict) -> dict[str, Any]:
         "bias": verdict.ends.bias.name if verdict.ends.bias else None,
         "findings": [dataclasses.asdict(finding) for finding in verdict.findings],
         "bytes saved by tying": verdict.saved,
-        "initial loss": {"tied": tied, "untied": untied, "deviation": deviation},
+        "initial loss": losses,
         "comparison": _comparison_dict(verdict.relationship) if verdict.relationship else None,
         "geometry": _geometry_dict(verdict.geometry) if verdict.geometry else None,
     }
@@ -195,10 +196,11 @@ def _judge(
     if adapter:
         differ = not same_rows(*adapter.tables, tick).all() if adapter.tables else None
         found.append(of_adapter(known, adapter, differ))
-    if subject.name == "":
+    alone = subject.name == ""  # else of a run, whose members' tables lie behind each other
+    if alone:
         found.append(of_bias(known))
-    shapes = _geometry(ends, looked, say) if asked.geometry and looked else None
-    losses = _losses(ends, configuration.deviation)
+    shapes = _geometry(ends, looked, say) if asked.geometry and looked and alone else None
+    losses = _losses(ends, configuration.deviation) if alone else None
     return Verdict(subject.name, ends, tuple(found), known.comparison, _saved(ends), losses, shapes)
 
 
