@@ -47,7 +47,7 @@ WITHOUT_JAX = (
     "exor.equivalence exor.claims exor.evidence exor.escape exor.tables exor.figures exor.portrait text.declaration "
     "text.kind text.options text.results text.material text.tables text.heads text.figures text.corpus.tokens "
     "text.corpus.batches initial_loss.declaration initial_loss.kind initial_loss.results initial_loss.tables "
-    "initial_loss.figures hypothesis.estimators hypothesis.sources"
+    "initial_loss.figures hypothesis.estimators hypothesis.inference hypothesis.sources"
 ).split()
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = {name: path for name, path in FILES.items() if path.name != "__init__.py"}
