@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from known_pairs import noisy
 
 from jaxtie.exor import process
 from jaxtie.hypothesis import estimators
@@ -141,6 +142,26 @@ def test_products_are_unbiased_where_squares_are_not():
     assert np.all(np.abs(products.mean(axis=0) - truth) < 3 * error)
     assert np.all(error < 0.02 * truth)
     np.testing.assert_allclose(squares.mean(axis=0) - truth, [2 * sigma**2, 8 * 0.1**2], rtol=0.1)
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+def test_noise_in_log_probabilities(apart):
+    """Of g, which is no linear function of them: right for equivalent tokens, 2 % too small for others; squares never are."""
+    rng, sigma, rounds = np.random.default_rng(8), 0.3, 200
+    laws = rng.dirichlet(np.ones(64), 2)
+    laws = np.broadcast_to(laws[[0, apart], None, None, None], (2, 2, 20, 1, 64))
+    truth = 1 - np.sum(np.sqrt(laws[0, 0, 0, 0] * laws[1, 0, 0, 0]))
+    found = np.empty((rounds, 2))
+    for row in range(rounds):
+        roots = np.sqrt(noisy(laws, sigma, rng))
+        for column, models in enumerate(([0, 1], [0, 0])):
+            sums = estimators.semantic_sums(estimators.semantic_products(*roots[:, models]), np.arange(20))
+            found[row, column] = estimators.semantic(sums).divergence
+    error = 3 * found.std(axis=0) / math.sqrt(rounds)
+    assert np.all(error < 0.003)
+    product, square = found.mean(axis=0)
+    assert product == pytest.approx(truth * math.exp(-(sigma**2) / 4), abs=error[0] + 0.001)
+    assert square - product == pytest.approx(sigma**2 / 4, rel=0.1)
 
 
 def test_divergences_of_equivalent_tokens_have_either_sign():
