@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-DISTANCES = 8
 EXTRAPOLATED = 0.05  # where the overlap is below it, what a model says of one of the pair is never put to the test
 
 
