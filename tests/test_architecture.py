@@ -22,6 +22,8 @@ MAY_IMPORT = {
     "experiment": {"formulas"},
     "models": {"experiment", "formulas"},
     "results": {"experiment"},
+    # What two models say of pairs of tokens: arrays in, numbers out. What trains them gets an entry of its own.
+    "hypothesis": {"experiment", "results"},
     "training": {"experiment", "models", "results"},
     "options": {"experiment"},
     **{room: {"formulas", "experiment", "models", "results", "training", "options"} for room in ROOMS},
@@ -45,7 +47,7 @@ WITHOUT_JAX = (
     "exor.equivalence exor.claims exor.evidence exor.escape exor.tables exor.figures exor.portrait text.declaration "
     "text.kind text.options text.results text.material text.tables text.heads text.figures text.corpus.tokens "
     "text.corpus.batches initial_loss.declaration initial_loss.kind initial_loss.results initial_loss.tables "
-    "initial_loss.figures"
+    "initial_loss.figures hypothesis.estimators hypothesis.inference hypothesis.sources"
 ).split()
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = {name: path for name, path in FILES.items() if path.name != "__init__.py"}
