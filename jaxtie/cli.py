@@ -139,7 +139,7 @@ class ReportOptions:
     """Folders of finished runs, each of which is condensed to experiments/data/NAME.nc first."""
 
 
-def _parse(options: type, prog: str, arguments: Sequence[str]) -> Any:
+def parse_options(options: type, prog: str, arguments: Sequence[str]) -> Any:
     """tyro's parse; of the box that it draws around an error, the reason, in one line."""
     message = io.StringIO()
     try:  # standard output is no terminal meanwhile, and wide: else there are colours, other boxes and ends of lines
@@ -180,7 +180,7 @@ def parse_run(arguments: Sequence[str]) -> CommonOptions:
       UserError: with one line that names the option, what was given and what was expected.
       SystemExit: after `--help`.
     """
-    options = _parse(run_options(), "jaxtie.run", arguments)
+    options = parse_options(run_options(), "jaxtie.run", arguments)
     place = {"--coordinator": options.coordinator, "--process-count": options.process_count}
     place["--process-index"] = options.process_index
     given = [name for name, value in place.items() if value is not None]
@@ -324,7 +324,7 @@ def _run_every_one(options: CommonOptions, session: Session) -> int:
 def main_figures(arguments: Sequence[str] | None = None) -> int:
     """The command line of `python -m jaxtie.figures`; returns the exit status."""
     try:
-        options = _parse(FiguresOptions, "jaxtie.figures", sys.argv[1:] if arguments is None else arguments)
+        options = parse_options(FiguresOptions, "jaxtie.figures", sys.argv[1:] if arguments is None else arguments)
         folder = RunFolder(options.folder)
         results = runs.load(options.folder)
         kind = kinds.of_results(results)
@@ -350,7 +350,7 @@ def main_report(arguments: Sequence[str] | None = None) -> int:
 
     documents = [Path("README.md"), EXPERIMENTS / "README.md"]
     try:
-        options = _parse(ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments)
+        options = parse_options(ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments)
         for document in documents:
             if not document.is_file():
                 raise UserError(f"{document}: not found; start it where the repository is")

@@ -3,6 +3,7 @@
 from jaxtie.experiment import Optimiser
 from jaxtie.models.sizes import Transformer
 from jaxtie.text.declaration import HALVES, Corpus, TextExperiment
+from jaxtie.text.options import TextOptions
 
 SIZES = {
     "small": Transformer(layers=2, heads=4, width=64, feedforward=256),
@@ -46,4 +47,15 @@ def two_models(corpus: Corpus, size: str = "small", steps: int = STEPS, planted:
             planted=planted,
         )
         for seed, (name, half) in enumerate(zip(NAMES, HALVES))
+    )
+
+
+def corpus_of(options: TextOptions, vocab_size: int) -> Corpus:
+    """The corpus that the command line names; of so many entries, where it says nothing of a vocabulary."""
+    return Corpus(
+        paths=tuple(map(str, options.text)),
+        tfds=options.tfds,
+        field=options.tfds_field or Corpus.field,
+        vocab=options.vocab and str(options.vocab),
+        vocab_size=options.vocab_size or vocab_size,
     )

@@ -1,0 +1,126 @@
+"""What becomes of a trained untied model when one table stands for its two: at once, and after a few hundred steps.
+
+Shapes: B rows, L tokens a row, V vocabulary, D width, P positions.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxtie.experiment import Head, UserError
+from jaxtie.models.text_model import TextModel, output_end
+from jaxtie.text import masking
+from jaxtie.text.member import metrics
+from jaxtie.text.programs import build_text_model
+from jaxtie.text.trained import Losses, Trained, losses
+
+STEPS, LEARNING_RATE = 300, 3e-3  # of P, Q and the bias, by Adam; the rate falls to 0
+FITS = 6  # rounds of fitting a bias
+
+
+class Moments(NamedTuple):
+    """Of the hidden states in some training batches."""
+
+    mean_D: np.ndarray
+    second_DxD: np.ndarray
+
+    @property
+    def covariance_DxD(self) -> np.ndarray:
+        return self.second_DxD - np.outer(self.mean_D, self.mean_D)
+
+
+def check_has_a_price(trained: Trained) -> None:
+    """UserError where the model's vocabulary end is more than two tables and a bias."""
+    head = trained.arm.head
+    if head != Head(bias=head.bias, decayed_bias=head.decayed_bias):
+        raise UserError(f"{trained.folder}: arm {trained.arm} has a head of its own; --no-price gives S, C and m of it")
+
+
+def hidden_moments(trained: Trained, batches: Sequence[np.ndarray]) -> Moments:
+    """Mean and second moment of the hidden states that predict the tokens of batches."""
+
+    @jax.jit
+    def sums(params: dict, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
+        at_P = jnp.arange(tokens_BxL.size).reshape(tokens_BxL.shape)[:, :-1].ravel()
+        h_PxD = trained.model.apply({"params": params}, tokens_BxL, at_P, method="hidden").astype(jnp.float32)
+        return jnp.mean(h_PxD, axis=0), h_PxD.T @ h_PxD / len(h_PxD)
+
+    found = [jax.device_get(sums(trained.params, tokens_BxL)) for tokens_BxL in batches]
+    return Moments(*(np.mean(np.array(each, np.float64), axis=0) for each in zip(*found)))
+
+
+class OneTable(NamedTuple):
+    """What stands for two tables: T fixed; P, Q and, where there is one, the bias, which can be trained."""
+
+    table_VxD: jax.Array
+    rest: dict[str, jax.Array]
+
+    def params(self, trained: Trained) -> dict:
+        """The model's parameters with T·P and T·Q in the place of its tables."""
+        return _with_tables(trained.params, self.table_VxD, self.rest)
+
+
+def _with_tables(params: dict, table_VxD: jax.Array, rest: dict[str, jax.Array]) -> dict:
+    ends = {"input": table_VxD @ rest["to_input_DxD"], "output": table_VxD @ rest["to_output_DxD"]}
+    ends |= {"bias": rest["bias_V"]} if "bias_V" in rest else {}
+    return {**params, "embedding": ends}
+
+
+def model_with(trained: Trained, *, bias: bool) -> TextModel:
+    """The same model with an output bias, or without."""
+    return build_text_model(trained.experiment, trained.material, jax.default_backend(), tied=False, head=Head(bias=bias))
+
+
+def with_fitted_bias(trained: Trained, one: OneTable, batches: Sequence[np.ndarray], rounds: int = FITS) -> OneTable:
+    """The same with the bias under which every token of batches is predicted as often as it occurs (iterative scaling)."""
+    model, padding = model_with(trained, bias=True), trained.material.text.special.pad
+
+    @jax.jit
+    def asked_and_predicted(params: dict, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
+        asked = masking.next_tokens(tokens_BxL, padding=padding)
+        h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
+        logits_PxV = model.embedding.apply({"params": output_end(params["embedding"])}, h_PxD, method="logits")
+        predicted_V = jnp.sum(jax.nn.softmax(logits_PxV) * asked.weight_P[:, None], axis=0)
+        return jnp.zeros_like(predicted_V).at[asked.target_P].add(asked.weight_P), predicted_V
+
+    for _ in range(rounds):
+        found = [jax.device_get(asked_and_predicted(one.params(trained), tokens_BxL)) for tokens_BxL in batches]
+        asked_V, predicted_V = (np.sum(each, axis=0, dtype=np.float64) for each in zip(*found))
+        moved_V = np.log((asked_V + 0.5) / (predicted_V + 0.5)).astype(np.float32)
+        one = one._replace(rest=one.rest | {"bias_V": one.rest["bias_V"] + moved_V})
+    return one
+
+
+def adapted(trained: Trained, one: OneTable, batches: Sequence[np.ndarray]) -> OneTable:
+    """The same after a step of P, Q and the bias on each of so many training batches; T and the body stay."""
+    model, padding = model_with(trained, bias="bias_V" in one.rest), trained.material.text.special.pad
+    adam = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, len(batches)))
+
+    def loss_of(rest: dict, tokens_BxL: jax.Array) -> jax.Array:
+        params = _with_tables(trained.params, one.table_VxD, rest)
+        return metrics(model, params, masking.next_tokens(tokens_BxL, padding=padding)).loss
+
+    @jax.jit
+    def step(rest: dict, state: optax.OptState, tokens_BxL: jax.Array) -> tuple[dict, optax.OptState]:
+        updates, state = adam.update(jax.grad(loss_of)(rest, tokens_BxL), state, rest)
+        return optax.apply_updates(rest, updates), state
+
+    rest, state = one.rest, adam.init(one.rest)
+    for tokens_BxL in batches:
+        rest, state = step(rest, state, tokens_BxL)
+    return one._replace(rest=rest)
+
+
+def losses_with(trained: Trained, one: OneTable, batches: list[np.ndarray]) -> Losses:
+    """What the model makes of batches with one table for two."""
+    return losses(trained, batches, one.params(trained), model_with(trained, bias="bias_V" in one.rest))
+
+
+def best_balance(make: Callable[[float], OneTable], trained: Trained, batches: list[np.ndarray]) -> OneTable:
+    """Of tables that weigh the two roles otherwise, the one with the lowest loss on training batches."""
+    tables = [make(balance) for balance in (0.1, 0.3, 1.0, 3.0)]
+    return min(tables, key=lambda one: losses_with(trained, one, batches).mean)
