@@ -14,8 +14,8 @@ from jaxtie.results.tables import Table, number
 
 ROUNDING = 1e-9  # of exact laws
 CAPTION = (
-    "Every pair of tokens by its semantic divergence S² and its conditional divergence C², each beside unrelated pairs of like "
-    "frequency: 0 is equivalent, 1 unrelated. Where the hypothesis holds, pairs lie on the diagonal; below the lines at 0.1 "
+    "Every pair of tokens by its semantic divergence S² and its conditional divergence C², each beside unrelated pairs of "
+    "like frequency: 0 is equivalent, 1 unrelated. Where the hypothesis holds, pairs lie on the diagonal; below the lines at 0.1 "
     "they are near in a sense."
 )
 
@@ -33,7 +33,7 @@ def exact_table(exact: xr.Dataset) -> Table:
 
 
 def exact_sentence(exact: xr.Dataset) -> str:
-    """Whether the hypothesis holds for the process: are the semantically equivalent pairs equally likely, and the other way?"""
+    """Whether the hypothesis holds for the process: are the semantically equivalent pairs the equally likely ones?"""
     semantic_P = exact["semantic"].values < ROUNDING
     likely_P = (exact["conditional"].values < ROUNDING) & (np.abs(exact["bias"].values) < ROUNDING)
     biased_P = semantic_P & ~likely_P & (exact["conditional"].values < ROUNDING)
@@ -81,9 +81,9 @@ def verdict_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
         ("inflation by shared errors, of S, of C", " ".join(number(pairs.attrs[f"{s}_inflation"]) for s in judgement.SENSES)),
     ]
     note = (
-        f"Near: below {judgement.NEAR} of unrelated pairs of like frequency. Shares are weighted by the tokens' mass, intervals "
-        f"are 95 % over tokens. Said to hold where both shares are above {judgement.HOLDS:.0%}: a convention, not calibrated. The "
-        "correlation is over all pairs of some tokens, most of them unrelated."
+        f"Near: below {judgement.NEAR} of unrelated pairs of like frequency. Shares are weighted by the tokens' mass, with 95 % "
+        f"intervals over tokens. Said to hold where both shares are above {judgement.HOLDS:.0%}: a convention, not calibrated. "
+        "The correlation is over all pairs of some tokens, most of them unrelated."
     )
     return Table("Does the hypothesis hold?", ("", "of pairs"), rows, note)
 
@@ -103,8 +103,8 @@ def planted_table(pairs: xr.Dataset) -> Table:
         rows.append((f"duplicate at {chance:g}", str(check.pairs), *shown, f"{check.bias:.2f} ({odds:.2f})"))
     header = ("planted", "pairs", "S² covers 0", "C² covers 0", "AUC of S²", "AUC of C²", "median |m| (true)")
     note = (
-        "Words planted twice are equivalent in both senses: 95 % of the intervals should cover 0 (which the correction for shared "
-        "errors was made from these very pairs for). AUC: against neighbours in the tables."
+        "Words planted twice are equivalent in both senses: 95 % of the intervals should cover 0 (the correction for shared "
+        "errors was made from these very pairs). AUC: against neighbours in the tables."
     )
     return Table("Known truth in the text", header, rows, note)
 
@@ -120,8 +120,8 @@ def offender_table(pairs: xr.Dataset, kind: str, numbers: Sequence[int], example
         rows.append((f"{own['first'].item()} – {own['second'].item()}{mark}", *values, shown))
     header = ("pair", "S", "C", "m", "overlap", "for example")
     note = (
-        f"S, C: beside unrelated pairs. *: overlap below {estimators.EXTRAPOLATED}: one of the two hardly ever stands where the "
-        "other does, so the models were never put to the test there. ¦: end of a sentence."
+        f"S, C: beside unrelated pairs. *: overlap below {estimators.EXTRAPOLATED}: one of the two hardly ever stands where "
+        "the other does, so the models were never put to the test there. ¦: end of a sentence."
     )
     return Table(f"Offenders: {kind}", header, rows, note)
 

@@ -87,9 +87,9 @@ def price_table(priced: of_price.Priced) -> Table:
     """G with a bias and without, at once and after some steps."""
     rows = [(bias, when, str(each)) for (bias, when), each in priced.rises.items()]
     note = (
-        f"Rise of the validation loss ({priced.loss:.3f} nat with two tables), mean of both models, interval over batches. Tokens "
-        f"seen fewer than {price.RARE_SEEN} times: {priced.rare_mass:.1%} of the text. A price below {price.THRESHOLD} nat is "
-        f"none; {price.UNCALIBRATED}."
+        f"Rise of the validation loss ({priced.loss:.3f} nat with two tables), mean of both models, interval over batches. "
+        f"Tokens seen fewer than {price.RARE_SEEN} times: {priced.rare_mass:.1%} of the text. A price below {price.THRESHOLD} nat "
+        f"is none; {price.UNCALIBRATED}."
     )
     return Table("The price of one table, nats", ("output bias", "when", "G"), rows, note)
 

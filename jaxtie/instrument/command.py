@@ -28,8 +28,8 @@ class HypothesisOptions(TextOptions):
     """Does the distributional hypothesis hold, and what does one table for two cost?
 
     For a process (EXPERIMENT.py, on EXor) exactly. For a text (--text FOLDER) by two small models, which are trained on
-    disjoint halves of it; or by two runs of untied causal models that exist (RUN_A --second RUN_B). The answer goes to standard
-    output, progress and errors to standard error. Exit status: 0 done, 2 a user's error, 130 interrupted.
+    disjoint halves of it; or by two runs of untied causal models that exist (RUN_A --second RUN_B). The answer goes to
+    standard output, progress and errors to standard error. Exit status: 0 done, 2 a user's error, 130 interrupted.
     """
 
     source: Annotated[tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")] = None

@@ -1,7 +1,7 @@
 """What models say of real contexts of a token, and what becomes of it with another token in its place.
 
-A context is a window of the validation text: so many tokens on the left, the token, the true text after it up to the end of its
-sentence. All that is asked of a token is asked in one call: its own windows once, then each other token in its place.
+A context is a window of the validation text: so many tokens on the left, the token, the true text after it up to the end of
+its sentence. All that is asked of a token is asked in one call: its own windows once, then each other token in its place.
 
 Shapes: N windows of a token, L tokens a window, K distances, M tokens to put in its place, V vocabulary.
 """

@@ -132,7 +132,7 @@ def losses(trained: Trained, batches: list[np.ndarray], params: dict | None = No
 
 
 def unigram_loss(trained: Trained, rows: Rows) -> float:
-    """Loss on rows of the best model that knows the frequencies of tokens in its training rows alone, nats; [SEP] included."""
+    """Loss on rows of the best model that knows the frequencies of tokens in its training rows alone, nats; with [SEP]."""
     vocabulary, sep = len(trained.material.vocabulary), trained.material.text.special.sep
 
     def counts(some: Rows) -> np.ndarray:
@@ -149,6 +149,6 @@ def check_knows_more_than_frequencies(trained: Trained, loss: float) -> None:
     unigram = unigram_loss(trained, trained.material.text.valid)
     if not loss < unigram - SMALLEST_GAIN:
         raise UserError(
-            f"{trained.folder}: measures frequency only: its loss {loss:.3f} is within {SMALLEST_GAIN} nat of the unigram loss "
-            f"{unigram:.3f}; train it longer"
+            f"{trained.folder}: measures frequency only: its loss {loss:.3f} is within {SMALLEST_GAIN} nat of the unigram "
+            f"loss {unigram:.3f}; train it longer"
         )

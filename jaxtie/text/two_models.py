@@ -1,4 +1,4 @@
-"""The two models that a text is asked with: small, causal, untied, each on its own half of the training text. Imports no jax."""
+"""The two models that a text is asked with: small, causal, untied, each on its own half of the text. Imports no jax."""
 
 from jaxtie.experiment import Optimiser
 from jaxtie.models.sizes import Transformer
