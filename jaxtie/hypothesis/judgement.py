@@ -13,6 +13,7 @@ from jaxtie.hypothesis import estimators, inference
 from jaxtie.results.statistics import BOOTSTRAP
 
 NEAR = 0.1  # of what unrelated tokens have: below it two tokens are near in a sense
+FAR = 0.3  # of an offender, in the other sense
 HOLDS = 0.9  # share of the near ones in one sense that must be near in the other, where the hypothesis is said to hold
 RESAMPLES = 500  # of the sentences of a pair
 SENSES = ("semantic", "conditional")
@@ -181,7 +182,10 @@ def share_near(token_C: np.ndarray, mass_C: np.ndarray, one_C: np.ndarray, other
 
 
 def offenders(pairs: xr.Dataset, number: int = 20) -> dict[str, np.ndarray]:
-    """The pairs that break the hypothesis most: near in one sense, and told from 0 in the other, the farthest first.
+    """The pairs that break the hypothesis most: near in one sense, far and told from 0 in the other.
+
+    The strongest come first: of the largest divergence times the count of the rarer token, so rare words do not crowd out
+    frequent ones.
 
     Returns:
       "same consequences, other places" (S near, C far) and "same places, other consequences" (C near, S far): their numbers.
@@ -190,10 +194,11 @@ def offenders(pairs: xr.Dataset, number: int = 20) -> dict[str, np.ndarray]:
     found = {}
     for kind, (near, far) in kinds.items():
         far_P = pairs[f"{far}_relative"].values
-        chosen_P = (pairs[f"{near}_relative"].values < NEAR) & (far_P >= NEAR) & pairs[f"{far}_found"].values
+        chosen_P = (pairs[f"{near}_relative"].values < NEAR) & (far_P >= FAR) & pairs[f"{far}_found"].values
         chosen_P &= (pairs["planted"].values == 0) & pairs["near"].values
         numbers = np.flatnonzero(chosen_P)
-        found[kind] = numbers[np.argsort(-far_P[numbers], kind="stable")[:number]]
+        strength = far_P[numbers] * pairs["count"].values[numbers].min(axis=1)
+        found[kind] = numbers[np.argsort(-strength, kind="stable")[:number]]
     return found
 
 

@@ -15,8 +15,8 @@ from jaxtie.results.tables import Table, number
 ROUNDING = 1e-9  # of exact laws
 CAPTION = (
     "Every pair of tokens by its semantic divergence S² and its conditional divergence C², each beside unrelated pairs of "
-    "like frequency: 0 is equivalent, 1 unrelated. Where the hypothesis holds, pairs lie on the diagonal; below the lines at 0.1 "
-    "they are near in a sense."
+    "like frequency: 0 is equivalent, 1 unrelated. Where the hypothesis holds, pairs lie on the diagonal; below the lines at "
+    "0.1 they are near in a sense."
 )
 
 
@@ -81,8 +81,8 @@ def verdict_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
         ("inflation by shared errors, of S, of C", " ".join(number(pairs.attrs[f"{s}_inflation"]) for s in judgement.SENSES)),
     ]
     note = (
-        f"Near: below {judgement.NEAR} of unrelated pairs of like frequency. Shares are weighted by the tokens' mass, with 95 % "
-        f"intervals over tokens. Said to hold where both shares are above {judgement.HOLDS:.0%}: a convention, not calibrated. "
+        f"Near: below {judgement.NEAR} of unrelated pairs of like frequency. Shares are weighted by the tokens' mass, with "
+        f"95 % intervals over tokens. Said to hold where both are above {judgement.HOLDS:.0%}: a convention, not calibrated. "
         "The correlation is over all pairs of some tokens, most of them unrelated."
     )
     return Table("Does the hypothesis hold?", ("", "of pairs"), rows, note)

@@ -88,8 +88,8 @@ def price_table(priced: of_price.Priced) -> Table:
     rows = [(bias, when, str(each)) for (bias, when), each in priced.rises.items()]
     note = (
         f"Rise of the validation loss ({priced.loss:.3f} nat with two tables), mean of both models, interval over batches. "
-        f"Tokens seen fewer than {price.RARE_SEEN} times: {priced.rare_mass:.1%} of the text. A price below {price.THRESHOLD} nat "
-        f"is none; {price.UNCALIBRATED}."
+        f"Tokens seen fewer than {price.RARE_SEEN} times: {priced.rare_mass:.1%} of the text. A price below "
+        f"{price.THRESHOLD} nat is none; {price.UNCALIBRATED}."
     )
     return Table("The price of one table, nats", ("output bias", "when", "G"), rows, note)
 

@@ -3,6 +3,7 @@
 Shapes: V vocabulary, P pairs, N contexts of a token, K tokens asked about.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,11 +16,13 @@ from jaxtie.hypothesis import estimators, inference, judgement
 from jaxtie.models.embedding import tables_of_params
 from jaxtie.results.folder import Say
 from jaxtie.text import swaps
-from jaxtie.text.corpus.prepared import now_and_then
+from jaxtie.text.corpus.words import count_whole_words
 from jaxtie.text.trained import Trained
 
 TOKENS, CONTEXTS, MANTEL = 200, 32, 24
 NEIGHBOURS, RANDOM = 5, 2
+WHOLE = 0.9  # of its occurrences a token is a word by itself, to be one that is asked about
+SECONDS = 15.0  # between two lines of progress
 Found = Mapping[tuple[int, int], swaps.Swapped]
 
 
@@ -73,7 +76,7 @@ def measure(a: Trained, b: Trained, plan: Plan, say: Say) -> Measurement:
     stream = swaps.stream_of(a.material.text.valid, sep)
     places = swaps.places_of(stream, len(words))
     count_V = np.array([len(each) for each in places])
-    whole_V = np.array([word.isalpha() for word in words])  # no piece of a word, no sign, no duplicate
+    whole_V = _whole_words(a)
     wanted = np.argsort(-count_V * whole_V, kind="stable")[: plan.tokens]
     token_K = wanted[(count_V[wanted] >= inference.SEEN) & whole_V[wanted]]
     skipped = [words[token] for token in wanted if token not in set(token_K.tolist())]
@@ -90,6 +93,14 @@ def measure(a: Trained, b: Trained, plan: Plan, say: Say) -> Measurement:
     say("nulls and intervals")
     pairs = judgement.measured(asked, sums, words, count_V, plan.seed)
     return Measurement(pairs, skipped + more, found, windows, words)
+
+
+def _whole_words(a: Trained) -> np.ndarray:
+    """Which tokens stand for a word nearly always: no sign, no piece or beginning of a word, no duplicate."""
+    words, train = a.material.vocabulary, a.material.text.train
+    total_V = np.bincount(train.tokens_N, minlength=len(words))
+    alone_V = count_whole_words(train, words)
+    return np.array([word.isalpha() for word in words]) & (alone_V >= WHOLE * total_V) & (total_V > 0)
 
 
 def _pairs(
@@ -117,12 +128,14 @@ def _chosen(rng: np.random.Generator, stream: swaps.Stream, places_N: np.ndarray
 
 
 def _swap_with_progress(a: Trained, b: Trained, windows: dict, others: dict, say: Say) -> Found:
-    total, patient, found = sum(map(len, others.values())), now_and_then(say), {}
+    total, found, last = sum(map(len, others.values())), {}, time.monotonic()
     swap = swaps.make_swap((a.model, b.model))
     say(f"measuring {total:,} swaps of tokens, {len(windows):,} tokens; compiling")
     for token, other, each in swaps.swap_all(swap, (a.params, b.params), windows, others):
         found[token, other] = each
-        patient(f"measured {len(found):,} of {total:,} swaps")
+        if time.monotonic() - last > SECONDS:
+            last = time.monotonic()
+            say(f"measured {len(found):,} of {total:,} swaps")
     return found
 
 
@@ -168,5 +181,6 @@ def _example(measurement: Measurement, token: int, other: int, far: str) -> str:
 
 
 def _text(words: tuple[str, ...], ids: np.ndarray) -> str:
-    """Tokens as text; the end of a sentence is a bar."""
-    return " ".join("|" if words[i] == "[SEP]" else words[i] for i in ids).replace(" ##", "")
+    """Tokens as text; the end of a sentence is a bar, and a duplicate is the word that it stands for."""
+    shown = ("|" if words[i] == "[SEP]" else words[i] for i in ids)
+    return " ".join(word if len(word) == 1 else word.removesuffix("*") for word in shown).replace(" ##", "")

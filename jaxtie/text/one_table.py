@@ -76,21 +76,27 @@ def model_with(trained: Trained, *, bias: bool) -> TextModel:
 
 
 def with_fitted_bias(trained: Trained, one: OneTable, batches: Sequence[np.ndarray], rounds: int = FITS) -> OneTable:
-    """The same with the bias under which every token of batches is predicted as often as it occurs (iterative scaling)."""
+    """The same with the bias under which every token is predicted as often, over batches, as with two tables.
+
+    By iterative scaling. Not as often as it occurs: most tokens occur a few times in some batches.
+    """
     model, padding = model_with(trained, bias=True), trained.material.text.special.pad
 
     @jax.jit
-    def asked_and_predicted(params: dict, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def predicted(params: dict, tokens_BxL: jax.Array) -> jax.Array:
         asked = masking.next_tokens(tokens_BxL, padding=padding)
         h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
         logits_PxV = model.embedding.apply({"params": output_end(params["embedding"])}, h_PxD, method="logits")
-        predicted_V = jnp.sum(jax.nn.softmax(logits_PxV) * asked.weight_P[:, None], axis=0)
-        return jnp.zeros_like(predicted_V).at[asked.target_P].add(asked.weight_P), predicted_V
+        return jnp.sum(jax.nn.softmax(logits_PxV) * asked.weight_P[:, None], axis=0)
 
+    def over_all(params: dict) -> jax.Array:
+        return sum(predicted(params, tokens_BxL) for tokens_BxL in batches)
+
+    ends = trained.params["embedding"]
+    two = {**trained.params, "embedding": {"bias": jnp.zeros_like(one.rest["bias_V"]), **ends}}
+    wanted_V = over_all(two)
     for _ in range(rounds):
-        found = [jax.device_get(asked_and_predicted(one.params(trained), tokens_BxL)) for tokens_BxL in batches]
-        asked_V, predicted_V = (np.sum(each, axis=0, dtype=np.float64) for each in zip(*found))
-        moved_V = np.log((asked_V + 0.5) / (predicted_V + 0.5)).astype(np.float32)
+        moved_V = jnp.log(wanted_V / over_all(one.params(trained)))
         one = one._replace(rest=one.rest | {"bias_V": one.rest["bias_V"] + moved_V})
     return one
 

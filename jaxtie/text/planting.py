@@ -1,7 +1,7 @@
 """Halves of a text, for two models that share no sentence; and words planted in it twice, which are known to be equivalent.
 
 A planted word has a duplicate, a token of its own, marked by a star. Each occurrence is spelled as one of the two by a draw
-of its own, once and for all: so the two are equally likely everywhere but for one constant, and nothing follows from the choice.
+of its own, once and for all. So the two are equally likely but for one constant, and the choice has no consequences.
 
 Imports no jax. Shapes: R rows, N tokens of a split, K planted words.
 """
