@@ -47,21 +47,27 @@ class Sums(NamedTuple):
 
 
 def all_asked(
-    candidates: inference.CandidatePairs, planted_Qx2: np.ndarray, chance_Q: np.ndarray, mantel_T: np.ndarray
+    candidates: inference.CandidatePairs,
+    planted_Qx2: np.ndarray,
+    chance_Q: np.ndarray,
+    mantel_T: np.ndarray,
+    more_Nx2: np.ndarray = np.zeros((0, 2), np.int64),  # noqa: B008, nobody writes to it
 ) -> Asked:
     """Candidates, planted pairs and all pairs of some tokens, as pairs that are measured once.
 
     Args:
       planted_Qx2, chance_Q: words and their duplicates, and how often these stand.
       mantel_T: tokens, all pairs of which are measured.
+      more_Nx2: pairs that are measured besides.
     """
     first, second = np.triu_indices(len(mantel_T), 1)
     mantel_Nx2 = np.stack([mantel_T[first], mantel_T[second]], axis=1).reshape(-1, 2)
-    every = np.sort(np.concatenate([candidates.pair_Px2, planted_Qx2.reshape(-1, 2), mantel_Nx2]), axis=1)
+    every = np.concatenate([candidates.pair_Px2, planted_Qx2.reshape(-1, 2), mantel_Nx2, more_Nx2])
+    every = np.sort(every, axis=1)
     pair_Px2, number = np.unique(every, axis=0, return_inverse=True)
     number = number.ravel()
-    ends = np.cumsum([len(candidates.pair_Px2), len(planted_Qx2)])
-    of_candidate, of_planted, of_mantel = np.split(number, ends)
+    ends = np.cumsum([len(candidates.pair_Px2), len(planted_Qx2), len(mantel_Nx2)])
+    of_candidate, of_planted, of_mantel, _ = np.split(number, ends)
 
     def marked(which: np.ndarray) -> np.ndarray:
         return np.isin(np.arange(len(pair_Px2)), which)

@@ -1,6 +1,7 @@
 """The command line of `python -m jaxtie.hypothesis`: exact for a process, by two trained models for a text."""
 
 import json
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -93,8 +94,8 @@ def _exact(options: HypothesisOptions) -> int:
     experiment = runs.load_experiment(options.source)
     exact = kinds.of(experiment).exact_divergences(experiment)
     if options.json:
-        columns: dict[str, Any] = {name: exact[name].values.tolist() for name in exact}
-        print(json.dumps({"pair": exact["pair"].values.tolist(), **columns, "answer": report.exact_sentence(exact)}))
+        columns: dict[str, Any] = {name: exact[name].values.tolist() for name in ("pair", *exact)}
+        print(as_json({"answer": report.exact_sentence(exact), **columns}))
         return 0
     print(report.exact_sentence(exact))
     show(report.exact_table(exact))
@@ -134,9 +135,22 @@ def _of_runs(paths: tuple[Path, Path], options: HypothesisOptions, session: Sess
     answer = ask(paths, options, session)
     write(answer, options.out, session.command)
     if options.json:
-        print(json.dumps(answer.as_dict()))
+        print(as_json(answer.as_dict()))
         return 0
     print(*answer.sentences, sep="\n")
     show(*(table for table in answer.tables if not table.long))
     print(f"figure, results and summary: {options.out}")
     return 0
+
+
+def as_json(value: Any) -> str:
+    """JSON, in which there is no NaN: null stands for it."""
+
+    def plain(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: plain(each) for name, each in part.items()}
+        if isinstance(part, list):
+            return [plain(each) for each in part]
+        return None if isinstance(part, float) and not math.isfinite(part) else part
+
+    return json.dumps(plain(value))

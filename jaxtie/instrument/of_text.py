@@ -5,7 +5,7 @@ Shapes: V vocabulary, P pairs, N contexts of a token, K tokens asked about.
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,8 +66,17 @@ def check_tokens(tokens: int, vocabulary: int) -> None:
         raise UserError(f"--tokens {tokens}: expected at most the vocabulary's {vocabulary:,} entries")
 
 
-def measure(a: Trained, b: Trained, plan: Plan, say: Say) -> Measurement:
+def measure(
+    a: Trained,
+    b: Trained,
+    plan: Plan,
+    say: Say,
+    more: Sequence[tuple[str, str]] = (),
+) -> Measurement:
     """Both divergences of the pairs that are worth a look, on the validation text of the first model.
+
+    Args:
+      more: pairs of words that are measured besides, each seen 30 times or more.
 
     Raises:
       UserError: where the text has too few frequent tokens.
@@ -80,7 +89,9 @@ def measure(a: Trained, b: Trained, plan: Plan, say: Say) -> Measurement:
     wanted = np.argsort(-count_V * whole_V, kind="stable")[: plan.tokens]
     token_K = wanted[(count_V[wanted] >= inference.SEEN) & whole_V[wanted]]
     skipped = [words[token] for token in wanted if token not in set(token_K.tolist())]
-    asked, more = _pairs(a, count_V, token_K, whole_V, plan)
+    number = {word: i for i, word in enumerate(words)}
+    more_Nx2 = np.array([[number[word] for word in pair] for pair in more], np.int64).reshape(-1, 2)
+    asked, rare = _pairs(a, count_V, token_K, whole_V, plan, more_Nx2)
     rng = np.random.default_rng(plan.seed)
     tokens = np.unique(asked.pair_Px2)
     windows = {int(token): swaps.windows_at(stream, _chosen(rng, stream, places[token], plan.contexts)) for token in tokens}
@@ -92,7 +103,7 @@ def measure(a: Trained, b: Trained, plan: Plan, say: Say) -> Measurement:
     sums = [_sums(found, windows, *pair) for pair in asked.pair_Px2.tolist()]
     say("nulls and intervals")
     pairs = judgement.measured(asked, sums, words, count_V, plan.seed)
-    return Measurement(pairs, skipped + more, found, windows, words)
+    return Measurement(pairs, skipped + rare, found, windows, words)
 
 
 def _whole_words(a: Trained) -> np.ndarray:
@@ -104,7 +115,7 @@ def _whole_words(a: Trained) -> np.ndarray:
 
 
 def _pairs(
-    a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Plan
+    a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Plan, more_Nx2: np.ndarray
 ) -> tuple[judgement.Asked, list[str]]:
     """Which pairs are measured; and duplicates that are too rare to be."""
     tables = [np.asarray(table_VxD) for table_VxD in tables_of_params(a.params["embedding"])]
@@ -114,7 +125,8 @@ def _pairs(
     planted_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)
     seen_Q = (count_V[planted_Qx2] >= inference.SEEN).all(axis=1)
     mantel_T = np.sort(token_K[np.linspace(0, len(token_K) - 1, min(plan.mantel, len(token_K))).astype(int)])
-    asked = judgement.all_asked(candidates, planted_Qx2[seen_Q], planted.probability_K[seen_Q], np.unique(mantel_T))
+    known = planted_Qx2[seen_Q], planted.probability_K[seen_Q]
+    asked = judgement.all_asked(candidates, *known, np.unique(mantel_T), more_Nx2)
     return asked, [name for name, seen in zip(planted.names, seen_Q) if not seen]
 
 
