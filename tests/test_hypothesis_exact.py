@@ -10,7 +10,7 @@ from test_hypothesis_estimators import exor_pair
 
 from jaxtie import Experiment, Process, kinds
 from jaxtie.hypothesis import report
-from jaxtie.instrument.command import main
+from jaxtie.instrument.command import main_hypothesis
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 LN9 = math.log(9)
@@ -33,14 +33,14 @@ def test_they_are_what_the_estimators_find_with_models_that_know_the_law(pair):
 
 def test_what_the_command_must_show(capsys):
     """X-Y: S 0, C 0, m ln 9; A-B all 0; X-A no overlap."""
-    assert main([str(EXPERIMENTS / "transformer_small.py"), "--json"]) == 0
+    assert main_hypothesis([str(EXPERIMENTS / "transformer_small.py"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = {pair: [found[name][i] for name in ("semantic", "conditional", "bias")] for i, pair in enumerate(found["pair"])}
     overlap = dict(zip(found["pair"], found["overlap"]))
     assert rows["X-Y"] == pytest.approx([0, 0, LN9], abs=1e-12) and overlap["X-Y"] == pytest.approx(0.36)
     assert rows["A-B"] == pytest.approx([0, 0, 0], abs=1e-12) and overlap["A-B"] == pytest.approx(1)
     assert rows["X-A"] == [pytest.approx(1), None, None] and overlap["X-A"] == 0
-    assert main([str(EXPERIMENTS / "transformer_small.py")]) == 0
+    assert main_hypothesis([str(EXPERIMENTS / "transformer_small.py")]) == 0
     shown = capsys.readouterr().out
     assert "hypothesis fails: X-Y are semantically equivalent" in shown and "output bias carries" in shown
     assert "2.197" in shown and "no overlap" in shown
@@ -66,7 +66,7 @@ def test_a_symbol_that_never_occurs_is_left_out():
 
 @pytest.mark.parametrize("name", ["text_clm", "initial_loss"])
 def test_what_has_no_law_is_refused(name, capsys):
-    assert main([str(EXPERIMENTS / f"{name}.py")]) == 2
+    assert main_hypothesis([str(EXPERIMENTS / f"{name}.py")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and ("law" in error or "losses" in error)
 

@@ -35,7 +35,7 @@ def measured_source(plan: sources.Plan, noise: float = 0.15):
         semantic = estimators.semantic_sums(estimators.semantic_products(*roots), sentence_N)
         sums.append(judgement.Sums(conditional, semantic))
     names = [f"t{token}" for token in range(len(count_V))]
-    return source, judgement.measured(asked, sums, names, count_V)
+    return source, judgement.measured_pairs(asked, sums, names, count_V)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_offenders_are_the_pairs_that_were_planted_so(known):
 def test_the_verdict_is_that_the_hypothesis_fails_and_holds_where_it_does(known):
     _, pairs = known
     found = judgement.verdict(pairs)
-    assert found.word == "fails" and found.conditional_of_semantic.high < judgement.HOLDS
+    assert found.word == "fails" and found.conditional_of_semantic.high < judgement.HELD
     _, pairs = measured_source(PLAN._replace(pairs=(5, 12, 0, 0), near=0, homograph=False))
     found = judgement.verdict(pairs)
     assert found.word == "holds" and found.conditional_of_semantic.share == found.semantic_of_conditional.share == 1

@@ -30,8 +30,8 @@ def test_halves_share_no_row_and_leave_none_out(text):
     whole = rows_of(text.train)
     halves = [planting.take_half(text, half) for half in ("first", "second")]
     first, second = (rows_of(half.train) for half in halves)
-    of_row = [r // planting.BLOCK % 2 for r in range(len(whole))]
-    assert len(whole) > 3 * planting.BLOCK
+    of_row = [r // planting.SENTENCES % 2 for r in range(len(whole))]
+    assert len(whole) > 3 * planting.SENTENCES
     assert first == [row for row, half in zip(whole, of_row) if half == 0]
     assert second == [row for row, half in zip(whole, of_row) if half == 1]
     assert rows_of(halves[0].valid) == rows_of(halves[1].valid) == rows_of(text.valid)
@@ -39,14 +39,14 @@ def test_halves_share_no_row_and_leave_none_out(text):
 
 
 def test_a_text_of_one_block_has_no_halves(text):
-    short = text._replace(train=Rows(text.train.tokens_N, text.train.offsets[: planting.BLOCK]))
+    short = text._replace(train=Rows(text.train.tokens_N, text.train.offsets[: planting.SENTENCES]))
     with pytest.raises(UserError, match="too few for two halves"):
         planting.take_half(short, "first")
 
 
 def test_words_are_planted_at_their_rates_and_nothing_else_changes(text):
     planted = planting.planted_words(text, 3)
-    assert planted.probability_K.tolist() == [planting.FAIR, planting.SKEWED, planting.FAIR]
+    assert planted.probability_K.tolist() == [planting.EVENLY, planting.RARELY, planting.EVENLY]
     assert all(name == f"{text.vocabulary[word]}*" for name, word in zip(planted.names, planted.words_K))
     found = planting.plant(text, planted, 5)
     before, after = np.asarray(text.train.tokens_N), found.train.tokens_N

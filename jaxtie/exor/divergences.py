@@ -14,7 +14,7 @@ import xarray as xr
 from jaxtie.exor import process, theory
 from jaxtie.exor.declaration import Process
 
-MEASURES = {
+EXACT = {
     "semantic": ("1", "S²: squared Hellinger distance between the predictions of the masked symbol, mean over occurrences"),
     "conditional": ("nat²", "C²: variance over contexts of the log ratio of the two probabilities"),
     "bias": ("nat", "m: mean over contexts of the log ratio"),
@@ -33,9 +33,9 @@ def pair_divergences(declared: Process) -> xr.Dataset:
     pairs = list(itertools.combinations(np.flatnonzero(occurs_V), 2))
     found = [(semantic_of(law, pair), *conditional_of(law.joint_CxV, pair)) for pair in pairs]
     names = [f"{declared.symbols[first]}-{declared.symbols[second]}" for first, second in pairs]
-    values = dict(zip(MEASURES, np.array(found, np.float64).reshape(-1, len(MEASURES)).T))
+    values = dict(zip(EXACT, np.array(found, np.float64).reshape(-1, len(EXACT)).T))
     variables = {
-        name: ("pair", values[name], {"units": units, "long_name": meaning}) for name, (units, meaning) in MEASURES.items()
+        name: ("pair", values[name], {"units": units, "long_name": meaning}) for name, (units, meaning) in EXACT.items()
     }
     return xr.Dataset(variables, {"pair": names})
 

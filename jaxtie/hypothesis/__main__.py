@@ -2,7 +2,7 @@
 
 import sys
 
-from jaxtie.instrument.command import main
+from jaxtie.instrument.command import main_hypothesis
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_hypothesis())

@@ -14,12 +14,12 @@ from jaxtie.results.statistics import BOOTSTRAP
 
 NEAR = 0.1  # of what unrelated tokens have: below it two tokens are near in a sense
 FAR = 0.3  # of an offender, in the other sense
-HOLDS = 0.9  # share of the near ones in one sense that must be near in the other, where the hypothesis is said to hold
+HELD = 0.9  # share of the near ones in one sense that must be near in the other, where the hypothesis is said to hold
 RESAMPLES = 500  # of the sentences of a pair
 SENSES = ("semantic", "conditional")
 
 
-class Asked(NamedTuple):
+class AskedPairs(NamedTuple):
     """Which pairs are measured, each once, and why.
 
     Attributes:
@@ -52,7 +52,7 @@ def all_asked(
     chance_Q: np.ndarray,
     mantel_T: np.ndarray,
     more_Nx2: np.ndarray = np.zeros((0, 2), np.int64),  # noqa: B008, nobody writes to it
-) -> Asked:
+) -> AskedPairs:
     """Candidates, planted pairs and all pairs of some tokens, as pairs that are measured once.
 
     Args:
@@ -79,10 +79,12 @@ def all_asked(
         np.stack([candidates.pair_Px2[:, 0], of_candidate], axis=1), axis=0, return_index=True
     )
     near_P, random_P = marked(of_candidate[~is_random]), marked(of_candidate[is_random])
-    return Asked(pair_Px2, near_P, random_P, marked(of_mantel), planted_P, candidate_Cx2, candidates.reason_P[first_of])
+    return AskedPairs(pair_Px2, near_P, random_P, marked(of_mantel), planted_P, candidate_Cx2, candidates.reason_P[first_of])
 
 
-def measured(asked: Asked, sums: Sequence[Sums], names: Sequence[str], count_V: np.ndarray, seed: int = 0) -> xr.Dataset:
+def measured_pairs(
+    asked: AskedPairs, sums: Sequence[Sums], names: Sequence[str], count_V: np.ndarray, seed: int = 0
+) -> xr.Dataset:
     """Both divergences of each pair with null, interval and what it is beside unrelated pairs.
 
     Args:
@@ -159,15 +161,15 @@ class Verdict(NamedTuple):
 
 
 def verdict(pairs: xr.Dataset, seed: int = 0) -> Verdict:
-    """The answer: it holds if both shares are wholly above `HOLDS`, fails if one is wholly below, else it is undecided."""
+    """The answer: it holds if both shares are wholly above `HELD`, fails if one is wholly below, else it is undecided."""
     token_C, number_C = pairs["candidate"].values.T
     near = [pairs[f"{sense}_relative"].values[number_C] < NEAR for sense in SENSES]
     known = np.isfinite([pairs[f"{sense}_relative"].values[number_C] for sense in SENSES]).all(axis=0)
     mass_C = pairs["mass"].values * known
     shares = [share_near(token_C, mass_C, *each, seed=seed) for each in (near, near[::-1])]
-    if any(each.pairs and each.high < HOLDS for each in shares):
+    if any(each.pairs and each.high < HELD for each in shares):
         return Verdict("fails", *shares)
-    return Verdict("holds" if all(each.pairs and each.low > HOLDS for each in shares) else "undecided", *shares)
+    return Verdict("holds" if all(each.pairs and each.low > HELD for each in shares) else "undecided", *shares)
 
 
 def share_near(token_C: np.ndarray, mass_C: np.ndarray, one_C: np.ndarray, other_C: np.ndarray, seed: int = 0) -> Share:

@@ -12,7 +12,7 @@ from jaxtie.hypothesis import estimators, judgement
 from jaxtie.results import plots
 from jaxtie.results.tables import Table, number
 
-ROUNDING = 1e-9  # of exact laws
+EXACTLY = 1e-9  # of exact laws
 CAPTION = (
     "Every pair of tokens by its semantic divergence S² and its conditional divergence C², each beside unrelated pairs of "
     "like frequency: 0 is equivalent, 1 unrelated. Where the hypothesis holds, pairs lie on the diagonal; below the lines at "
@@ -26,7 +26,7 @@ def exact_table(exact: xr.Dataset) -> Table:
     for pair in exact["pair"].values:
         own = exact.sel(pair=pair)
         semantic, conditional, bias, overlap = (float(own[name]) for name in ("semantic", "conditional", "bias", "overlap"))
-        shown = [number(0.0 if abs(value) < ROUNDING else value) for value in (semantic, conditional, bias)]
+        shown = [number(0.0 if abs(value) < EXACTLY else value) for value in (semantic, conditional, bias)]
         rows.append((str(pair), *shown, "no overlap" if overlap == 0 else number(overlap)))
     note = "S² in [0, 1] and C² (nat²) are 0 where two symbols are equivalent; m (nat) is what an output bias can carry."
     return Table("Exact, by enumeration", ("pair", "S²", "C²", "m", "overlap"), rows, note)
@@ -34,9 +34,9 @@ def exact_table(exact: xr.Dataset) -> Table:
 
 def exact_sentence(exact: xr.Dataset) -> str:
     """Whether the hypothesis holds for the process: are the semantically equivalent pairs the equally likely ones?"""
-    semantic_P = exact["semantic"].values < ROUNDING
-    likely_P = (exact["conditional"].values < ROUNDING) & (np.abs(exact["bias"].values) < ROUNDING)
-    biased_P = semantic_P & ~likely_P & (exact["conditional"].values < ROUNDING)
+    semantic_P = exact["semantic"].values < EXACTLY
+    likely_P = (exact["conditional"].values < EXACTLY) & (np.abs(exact["bias"].values) < EXACTLY)
+    biased_P = semantic_P & ~likely_P & (exact["conditional"].values < EXACTLY)
     pairs = exact["pair"].values
     if (semantic_P == likely_P).all():
         return f"The distributional hypothesis holds: {_listed(pairs[semantic_P])} are equivalent in both senses."
@@ -70,7 +70,7 @@ def verdict_sentence(verdict: judgement.Verdict) -> str:
     return f"The distributional hypothesis {words[verdict.word]} for these tokens: {shares}."
 
 
-def verdict_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
+def answer_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
     """The shares both ways, and the rank correlation."""
     rank, p = judgement.mantel(pairs)
     rows = [
@@ -82,7 +82,7 @@ def verdict_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
     ]
     note = (
         f"Near: below {judgement.NEAR} of unrelated pairs of like frequency. Shares are weighted by the tokens' mass, with "
-        f"95 % intervals over tokens. Said to hold where both are above {judgement.HOLDS:.0%}: a convention, not calibrated. "
+        f"95 % intervals over tokens. Said to hold where both are above {judgement.HELD:.0%}: a convention, not calibrated. "
         "The correlation is over all pairs of some tokens, most of them unrelated."
     )
     return Table("Does the hypothesis hold?", ("", "of pairs"), rows, note)

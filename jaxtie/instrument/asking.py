@@ -30,7 +30,7 @@ class Answer(NamedTuple):
     """What came out of two models.
 
     Attributes:
-      pairs: see `judgement.measured`.
+      pairs: see `judgement.measured_pairs`.
       offenders: kind -> numbers of pairs.
       examples: number of a pair -> a context of each of its tokens.
       priced: None where no price was asked for.
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
     @property
     def tables(self) -> list[Table]:
         """All of them, the answer first."""
-        found = [report.verdict_table(self.pairs, self.verdict)]
+        found = [report.answer_table(self.pairs, self.verdict)]
         found += [price_table(self.priced)] if self.priced else []
         found += [report.planted_table(self.pairs)] if (self.pairs["planted"] > 0).any() else []
         return found + [
@@ -113,8 +113,8 @@ def ask(paths: tuple[Path, Path], options: Asking, session: Session) -> Answer:
     before = tuple(losses(each, validation) for each in models)
     for each, found in zip(models, before):
         check_knows_more_than_frequencies(each, found.mean)
-    plan = of_text.Plan(options.tokens, options.contexts)
-    measurement = of_text.measure(a, b, plan, session.say)
+    plan = of_text.Extent(options.tokens, options.contexts)
+    measurement = of_text.measure_text(a, b, plan, session.say)
     offenders = judgement.offenders(measurement.pairs, SHOWN)
     examples = {
         int(i): of_text.example(measurement, int(i), far=far)

@@ -59,7 +59,7 @@ class HypothesisOptions(TextOptions):
     """No progress."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main_hypothesis(arguments: Sequence[str] | None = None) -> int:
     """The command line of `python -m jaxtie.hypothesis`; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -106,11 +106,11 @@ def _of_new_models(options: HypothesisOptions, session: Session) -> int:
     """Train the two models, or find them trained, and ask them."""
     from jaxtie.instrument.of_text import check_tokens
     from jaxtie.text.corpus.tokens import prepare_text
-    from jaxtie.text.two_models import NAMES, VOCABULARY, corpus_of, two_models
+    from jaxtie.text.two_models import ENTRIES, NAMES, corpus_of, two_models
 
     if RunFolder(options.out).config():
         raise UserError(f"--out {options.out}: holds a run; choose another folder")
-    corpus = corpus_of(options, VOCABULARY)
+    corpus = corpus_of(options, ENTRIES)
     steps = max(1, round(options.steps / RECORD)) * RECORD
     declared = two_models(corpus, options.size, steps, options.planted)
     folders = [RunFolder(options.out / name) for name in NAMES]

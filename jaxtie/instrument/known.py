@@ -15,9 +15,8 @@ from jaxtie.hypothesis import judgement, sources
 from jaxtie.results.tables import Table
 from jaxtie.text.corpus.vocabulary import SPECIAL_TOKENS, vocabulary_file
 
-CLASSES = sources.CLASSES
 OTHER = "none of them"
-SKEWED = math.log(3)  # nats: from an |m| above it a duplicate is a skewed one
+SKEWED_FROM = math.log(3)  # nats: from an |m| above it a duplicate is a skewed one
 
 
 class KnownText(NamedTuple):
@@ -48,8 +47,8 @@ def write_known_text(folder: Path, source: sources.KnownSource, sentences: int, 
 def told(pairs: xr.Dataset) -> np.ndarray:
     """The class of every pair by what is measured of it: near or far in S, near or far in C, how large m is."""
     near_S, near_C = (pairs[f"{sense}_relative"].values < judgement.NEAR for sense in judgement.SENSES)
-    skewed_P = np.abs(pairs["bias"].values) > SKEWED
-    duplicate, skewed, allomorph, antonym = CLASSES
+    skewed_P = np.abs(pairs["bias"].values) > SKEWED_FROM
+    duplicate, skewed, allomorph, antonym = sources.CLASSES
     cases = {
         duplicate: near_S & near_C & ~skewed_P,
         skewed: near_S & near_C & skewed_P,
@@ -72,14 +71,14 @@ def confusion_table(pairs: xr.Dataset, known: Mapping[str, list[tuple[str, str]]
     relative = [pairs[f"{sense}_relative"].values for sense in judgement.SENSES]
     hard_P = (kind_P == "near neighbours") | ((kind_P == "") & pairs["near"].values & (pairs["planted"].values == 0))
     rows = []
-    for kind in (*CLASSES, "near neighbours", "homograph"):
+    for kind in (*sources.CLASSES, "near neighbours", "homograph"):
         own_P = kind_P == kind
-        shown = [str(int(np.sum(told_P[own_P] == each))) for each in (*CLASSES, OTHER)]
+        shown = [str(int(np.sum(told_P[own_P] == each))) for each in (*sources.CLASSES, OTHER)]
         areas = [judgement.auc(x[own_P], x[hard_P]) for x in (*relative, np.maximum(*relative))]
         rows.append((kind, str(int(own_P.sum())), *shown, *(f"{area:.2f}" for area in areas)))
-    hard = [str(int(np.sum(told_P[hard_P] == each))) for each in (*CLASSES, OTHER)]
+    hard = [str(int(np.sum(told_P[hard_P] == each))) for each in (*sources.CLASSES, OTHER)]
     rows.append(("neighbours in a table", str(int(hard_P.sum())), *hard, "", "", ""))
-    header = ("planted", "pairs", *CLASSES, OTHER, "AUC of S²", "of C²", "of the larger")
+    header = ("planted", "pairs", *sources.CLASSES, OTHER, "AUC of S²", "of C²", "of the larger")
     note = (
         f"Told by thresholds that were fixed before: near below {judgement.NEAR} of unrelated pairs, skewed above |m| ln 3. "
         "AUC: against near neighbours and neighbours in the tables."
@@ -90,7 +89,7 @@ def confusion_table(pairs: xr.Dataset, known: Mapping[str, list[tuple[str, str]]
 def exact_comparison(pairs: xr.Dataset, source: sources.KnownSource, known: Mapping[str, list[tuple[str, str]]]) -> Table:
     """Medians of each class beside the exact ones, in the first 33 places of a sentence."""
     kind_P, rows = class_of_pairs(pairs, known), []
-    for kind in (*CLASSES, "near neighbours", "homograph"):
+    for kind in (*sources.CLASSES, "near neighbours", "homograph"):
         own = pairs.isel(pair=np.flatnonzero(kind_P == kind))
         conditional, semantic = sources.exact(source, source.pairs[kind], 33)
         cells = [len(own["first"])]

@@ -50,7 +50,7 @@ def price_models(
     asked_N = np.mean([each.asked_N for each in before], axis=0)
     rises = {key: price.price_of(before_N, np.mean(losses, axis=0), asked_N) for key, losses in after.items()}
     rare = float(np.mean([price.share_of_rare(_counts(trained)) for trained in models]))
-    late = f"after {one_table.STEPS} steps"
+    late = f"after {one_table.ADAPTING} steps"
     advice = price.advise(rises["with bias", late], rises["without", late], rare)
     return Priced(rises, float(np.average(before_N, weights=asked_N)), rare, advice)
 
@@ -61,7 +61,7 @@ def _counts(trained: Trained) -> np.ndarray:
 
 def _after(trained: Trained, validation: list[np.ndarray], say: Say) -> dict[tuple[str, str], Losses]:
     training = batches_of(trained, trained.material.text.train, TRAINING, seed=1)
-    steps = batches_of(trained, trained.material.text.train, one_table.STEPS, seed=3)
+    steps = batches_of(trained, trained.material.text.train, one_table.ADAPTING, seed=3)
     say(f"one table for two in {trained.folder}")
     moments = one_table.hidden_moments(trained, training)
     found = {}
@@ -74,7 +74,7 @@ def _after(trained: Trained, validation: list[np.ndarray], say: Say) -> dict[tup
             one = one_table.with_fitted_bias(trained, one, training)
         found[label, "at once"] = one_table.losses_with(trained, one, validation)
         late = one_table.adapted(trained, one, steps)
-        found[label, f"after {one_table.STEPS} steps"] = one_table.losses_with(trained, late, validation)
+        found[label, f"after {one_table.ADAPTING} steps"] = one_table.losses_with(trained, late, validation)
     return found
 
 

@@ -20,13 +20,13 @@ from jaxtie.text.corpus.words import count_whole_words
 from jaxtie.text.trained import Trained
 
 TOKENS, CONTEXTS, MANTEL = 200, 32, 24
-NEIGHBOURS, RANDOM = 5, 2
+NEAREST_OF_TABLE, RANDOM = 5, 2
 WHOLE = 0.9  # of its occurrences a token is a word by itself, to be one that is asked about
 SECONDS = 15.0  # between two lines of progress
 Found = Mapping[tuple[int, int], swaps.Swapped]
 
 
-class Plan(NamedTuple):
+class Extent(NamedTuple):
     """How much is looked at: tokens asked about, contexts of each token of a pair, tokens of the Mantel correlation."""
 
     tokens: int = TOKENS
@@ -39,7 +39,7 @@ class Measurement(NamedTuple):
     """What came out.
 
     Attributes:
-      pairs: see `judgement.measured`.
+      pairs: see `judgement.measured_pairs`.
       skipped: tokens that are seen too rarely to be asked about.
       examples: number of a pair -> a context of each of its tokens, in words.
       words: names of all tokens.
@@ -66,10 +66,10 @@ def check_tokens(tokens: int, vocabulary: int) -> None:
         raise UserError(f"--tokens {tokens}: expected at most the vocabulary's {vocabulary:,} entries")
 
 
-def measure(
+def measure_text(
     a: Trained,
     b: Trained,
-    plan: Plan,
+    plan: Extent,
     say: Say,
     more: Sequence[tuple[str, str]] = (),
 ) -> Measurement:
@@ -100,9 +100,9 @@ def measure(
         others[first].append(second)
         others[second].append(first)
     found = _swap_with_progress(a, b, windows, others, say)
-    sums = [_sums(found, windows, *pair) for pair in asked.pair_Px2.tolist()]
+    sums = [_sums_of_pair(found, windows, *pair) for pair in asked.pair_Px2.tolist()]
     say("nulls and intervals")
-    pairs = judgement.measured(asked, sums, words, count_V, plan.seed)
+    pairs = judgement.measured_pairs(asked, sums, words, count_V, plan.seed)
     return Measurement(pairs, skipped + rare, found, windows, words)
 
 
@@ -115,11 +115,11 @@ def _whole_words(a: Trained) -> np.ndarray:
 
 
 def _pairs(
-    a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Plan, more_Nx2: np.ndarray
-) -> tuple[judgement.Asked, list[str]]:
+    a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Extent, more_Nx2: np.ndarray
+) -> tuple[judgement.AskedPairs, list[str]]:
     """Which pairs are measured; and duplicates that are too rare to be."""
     tables = [np.asarray(table_VxD) for table_VxD in tables_of_params(a.params["embedding"])]
-    near, rest = NEIGHBOURS, {"seed": plan.seed, "random": RANDOM}
+    near, rest = NEAREST_OF_TABLE, {"seed": plan.seed, "random": RANDOM}
     candidates = inference.pairs_to_look_at(*tables, count_V, token_K, whole_V, near=near, **rest)
     planted = a.material.planted
     planted_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)
@@ -151,7 +151,7 @@ def _swap_with_progress(a: Trained, b: Trained, windows: dict, others: dict, say
     return found
 
 
-def _sums(found: Found, windows: Mapping[int, swaps.Windows], first: int, second: int) -> judgement.Sums:
+def _sums_of_pair(found: Found, windows: Mapping[int, swaps.Windows], first: int, second: int) -> judgement.Sums:
     """What was found of a pair, by sentence; as many contexts of either token."""
     of_first, of_second = found[first, second], found[second, first]
     number = min(len(windows[first].sentence_N), len(windows[second].sentence_N))
@@ -187,7 +187,7 @@ def _example(measurement: Measurement, token: int, other: int, far: str) -> str:
     else:
         apart_N = np.nansum(swapped.cross_NxK, axis=1)
     ids = windows.tokens_NxL[int(np.argmax(apart_N))]
-    before, after = ids[swaps.LEFT - 6 : swaps.LEFT], ids[swaps.LEFT + 1 : swaps.LEFT + 5]
+    before, after = ids[swaps.BEFORE - 6 : swaps.BEFORE], ids[swaps.BEFORE + 1 : swaps.BEFORE + 5]
     words = measurement.words
     return f"{_text(words, before)} [{words[token]}] {_text(words, after)}".strip()
 

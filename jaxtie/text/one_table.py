@@ -3,6 +3,7 @@
 Shapes: B rows, L tokens a row, V vocabulary, D width, P positions.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from jaxtie.text.member import metrics
 from jaxtie.text.programs import build_text_model
 from jaxtie.text.trained import Losses, Trained, losses
 
-STEPS, LEARNING_RATE = 300, 3e-3  # of P, Q and the bias, by Adam; the rate falls to 0
+ADAPTING, LEARNING_RATE = 300, 3e-3  # of P, Q and the bias, by Adam; the rate falls to 0
+BIAS_RATE = 0.1  # of that rate, of the bias: a rare token is seen in hardly any step, and all others push it down
 FITS = 6  # rounds of fitting a bias
 
 
@@ -42,15 +44,20 @@ def check_has_a_price(trained: Trained) -> None:
 
 def hidden_moments(trained: Trained, batches: Sequence[np.ndarray]) -> Moments:
     """Mean and second moment of the hidden states that predict the tokens of batches."""
+    sums = _moment_program(trained.model)
+    found = [jax.device_get(sums(trained.params, tokens_BxL)) for tokens_BxL in batches]
+    return Moments(*(np.mean(np.array(each, np.float64), axis=0) for each in zip(*found)))
 
+
+@functools.cache  # as all programs here: models that are alike share one
+def _moment_program(model: TextModel) -> Callable[[dict, jax.Array], tuple[jax.Array, jax.Array]]:
     @jax.jit
     def sums(params: dict, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
         at_P = jnp.arange(tokens_BxL.size).reshape(tokens_BxL.shape)[:, :-1].ravel()
-        h_PxD = trained.model.apply({"params": params}, tokens_BxL, at_P, method="hidden").astype(jnp.float32)
+        h_PxD = model.apply({"params": params}, tokens_BxL, at_P, method="hidden").astype(jnp.float32)
         return jnp.mean(h_PxD, axis=0), h_PxD.T @ h_PxD / len(h_PxD)
 
-    found = [jax.device_get(sums(trained.params, tokens_BxL)) for tokens_BxL in batches]
-    return Moments(*(np.mean(np.array(each, np.float64), axis=0) for each in zip(*found)))
+    return sums
 
 
 class OneTable(NamedTuple):
@@ -80,14 +87,7 @@ def with_fitted_bias(trained: Trained, one: OneTable, batches: Sequence[np.ndarr
 
     By iterative scaling. Not as often as it occurs: most tokens occur a few times in some batches.
     """
-    model, padding = model_with(trained, bias=True), trained.material.text.special.pad
-
-    @jax.jit
-    def predicted(params: dict, tokens_BxL: jax.Array) -> jax.Array:
-        asked = masking.next_tokens(tokens_BxL, padding=padding)
-        h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
-        logits_PxV = model.embedding.apply({"params": output_end(params["embedding"])}, h_PxD, method="logits")
-        return jnp.sum(jax.nn.softmax(logits_PxV) * asked.weight_P[:, None], axis=0)
+    predicted = _prediction_program(model_with(trained, bias=True))
 
     def over_all(params: dict) -> jax.Array:
         return sum(predicted(params, tokens_BxL) for tokens_BxL in batches)
@@ -101,24 +101,44 @@ def with_fitted_bias(trained: Trained, one: OneTable, batches: Sequence[np.ndarr
     return one
 
 
+@functools.cache
+def _prediction_program(model: TextModel) -> Callable[[dict, jax.Array], jax.Array]:
+    @jax.jit
+    def predicted(params: dict, tokens_BxL: jax.Array) -> jax.Array:
+        asked = masking.next_tokens(tokens_BxL, padding=model.embedding.padding)
+        h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
+        logits_PxV = model.embedding.apply({"params": output_end(params["embedding"])}, h_PxD, method="logits")
+        return jnp.sum(jax.nn.softmax(logits_PxV) * asked.weight_P[:, None], axis=0)
+
+    return predicted
+
+
 def adapted(trained: Trained, one: OneTable, batches: Sequence[np.ndarray]) -> OneTable:
     """The same after a step of P, Q and the bias on each of so many training batches; T and the body stay."""
-    model, padding = model_with(trained, bias="bias_V" in one.rest), trained.material.text.special.pad
-    adam = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, len(batches)))
-
-    def loss_of(rest: dict, tokens_BxL: jax.Array) -> jax.Array:
-        params = _with_tables(trained.params, one.table_VxD, rest)
-        return metrics(model, params, masking.next_tokens(tokens_BxL, padding=padding)).loss
-
-    @jax.jit
-    def step(rest: dict, state: optax.OptState, tokens_BxL: jax.Array) -> tuple[dict, optax.OptState]:
-        updates, state = adam.update(jax.grad(loss_of)(rest, tokens_BxL), state, rest)
-        return optax.apply_updates(rest, updates), state
-
+    adam, step = _adaptation_program(model_with(trained, bias="bias_V" in one.rest), len(batches))
     rest, state = one.rest, adam.init(one.rest)
     for tokens_BxL in batches:
-        rest, state = step(rest, state, tokens_BxL)
+        rest, state = step(rest, state, trained.params, one.table_VxD, tokens_BxL)
     return one._replace(rest=rest)
+
+
+@functools.cache
+def _adaptation_program(model: TextModel, steps: int) -> tuple[optax.GradientTransformation, Callable]:
+    adam = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps))
+
+    def loss_of(rest: dict, params: dict, table_VxD: jax.Array, tokens_BxL: jax.Array) -> jax.Array:
+        asked = masking.next_tokens(tokens_BxL, padding=model.embedding.padding)
+        return metrics(model, _with_tables(params, table_VxD, rest), asked).loss
+
+    @jax.jit
+    def step(
+        rest: dict, state: optax.OptState, params: dict, table_VxD: jax.Array, tokens_BxL: jax.Array
+    ) -> tuple[dict, optax.OptState]:
+        updates, state = adam.update(jax.grad(loss_of)(rest, params, table_VxD, tokens_BxL), state, rest)
+        updates = {name: move * (BIAS_RATE if name == "bias_V" else 1.0) for name, move in updates.items()}
+        return optax.apply_updates(rest, updates), state
+
+    return adam, step
 
 
 def losses_with(trained: Trained, one: OneTable, batches: list[np.ndarray]) -> Losses:

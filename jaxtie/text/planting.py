@@ -16,9 +16,9 @@ from jaxtie.text.corpus.tokens import Text
 from jaxtie.text.corpus.words import frequent_words
 from jaxtie.text.declaration import HALVES
 
-BLOCK = 64  # sentences that stay together in a half: contexts go over the ends of sentences
+SENTENCES = 64  # sentences that stay together in a half: contexts go over the ends of sentences
 EVERY, OFFSET = 5, 3  # of the frequent words, by their rank, these are planted: as frequent as those that are asked about
-FAIR, SKEWED = 0.5, 0.1  # in turn, how often an occurrence is spelled as the duplicate
+EVENLY, RARELY = 0.5, 0.1  # in turn, how often an occurrence is spelled as the duplicate
 
 
 class Planted(NamedTuple):
@@ -39,7 +39,7 @@ def planted_words(text: Text, number: int) -> Planted:
     wanted = EVERY * (number - 1) + OFFSET + 1 if number else 0
     ids, words = frequent_words(text, wanted) if number else (np.zeros(0, np.int32), ())
     duplicates_K = np.arange(len(text.vocabulary), len(text.vocabulary) + number, dtype=np.int32)
-    probability_K = np.where(np.arange(number) % 2 == 0, FAIR, SKEWED)
+    probability_K = np.where(np.arange(number) % 2 == 0, EVENLY, RARELY)
     return Planted(ids[OFFSET::EVERY], duplicates_K, probability_K, tuple(f"{word}*" for word in words[OFFSET::EVERY]))
 
 
@@ -70,9 +70,9 @@ def take_half(text: Text, half: str | None) -> Text:
     if half is None:
         return text
     rows = text.train
-    own_R = np.arange(rows.count) // BLOCK % 2 == HALVES.index(half)
+    own_R = np.arange(rows.count) // SENTENCES % 2 == HALVES.index(half)
     if not own_R.any() or own_R.all():
-        raise UserError(f"text: {rows.count:,} sentences are too few for two halves of blocks of {BLOCK}; give more text")
+        raise UserError(f"text: {rows.count:,} sentences are too few for two halves of blocks of {SENTENCES}; give more text")
     own_N = np.repeat(own_R, rows.lengths)
     offsets = np.append(0, np.cumsum(rows.lengths[own_R]))
     return text._replace(train=Rows(np.asarray(rows.tokens_N)[own_N], offsets))

@@ -18,7 +18,7 @@ from jaxtie.models.text_model import TextModel
 from jaxtie.text.corpus.batches import Rows
 from jaxtie.training.devices import cores
 
-LEFT, AHEAD = 40, 8  # tokens on the left; tokens after it whose predictions are compared
+BEFORE, AFTER = 40, 8  # tokens on the left; tokens after it whose predictions are compared
 AT_A_TIME = 16  # tokens that are put in a token's place in one call
 
 
@@ -26,8 +26,8 @@ class Windows(NamedTuple):
     """Windows of the validation text around occurrences of one token.
 
     Attributes:
-      tokens_NxL: LEFT tokens, the token, AHEAD - 1 more.
-      asked_NxK: which of the AHEAD tokens after it are still of its sentence, whose end counts as one.
+      tokens_NxL: BEFORE tokens, the token, AFTER - 1 more.
+      asked_NxK: which of the AFTER tokens after it are still of its sentence, whose end counts as one.
       sentence_N: number of its row.
     """
 
@@ -68,7 +68,7 @@ def stream_of(rows: Rows, sep: int) -> Stream:
 
 def places_of(stream: Stream, vocabulary: int) -> list[np.ndarray]:
     """Of each token, where a whole window around it is in the stream."""
-    usable_N = np.arange(LEFT, len(stream.tokens_N) - AHEAD)
+    usable_N = np.arange(BEFORE, len(stream.tokens_N) - AFTER)
     order = usable_N[np.argsort(stream.tokens_N[usable_N], kind="stable")]
     counts_V = np.bincount(stream.tokens_N[usable_N], minlength=vocabulary)
     return np.split(order, np.cumsum(counts_V)[:-1])
@@ -76,8 +76,8 @@ def places_of(stream: Stream, vocabulary: int) -> list[np.ndarray]:
 
 def windows_at(stream: Stream, places_N: np.ndarray) -> Windows:
     """The windows around some places."""
-    at_NxL = places_N[:, None] + np.arange(-LEFT, AHEAD)
-    asked_NxK = places_N[:, None] + np.arange(1, AHEAD + 1) <= stream.end_N[places_N][:, None]
+    at_NxL = places_N[:, None] + np.arange(-BEFORE, AFTER)
+    asked_NxK = places_N[:, None] + np.arange(1, AFTER + 1) <= stream.end_N[places_N][:, None]
     return Windows(stream.tokens_N[at_NxL], asked_NxK, stream.row_N[places_N])
 
 
@@ -98,23 +98,23 @@ def make_swap(models: Sequence[TextModel]) -> Callable[..., tuple[jax.Array, jax
 
     @jax.jit
     def swap(params_2: tuple[dict, dict], tokens_NxL: jax.Array, other_M: jax.Array, count: jax.Array):
-        ids_M1 = jnp.concatenate([tokens_NxL[0, LEFT, None], other_M])
+        ids_M1 = jnp.concatenate([tokens_NxL[0, BEFORE, None], other_M])
         left, root = [], []
         for model, params in zip(models, params_2):
-            law_NxKxV = log_law(model, params, tokens_NxL, LEFT - 1)
+            law_NxKxV = log_law(model, params, tokens_NxL, BEFORE - 1)
             left.append(law_NxKxV[:, 0][:, ids_M1])
             root.append(jnp.exp(law_NxKxV[:, 1:] / 2))
 
         def one(m: jax.Array, found: jax.Array) -> jax.Array:
-            there_NxL = tokens_NxL.at[:, LEFT].set(other_M[m])
+            there_NxL = tokens_NxL.at[:, BEFORE].set(other_M[m])
             g_A, g_B = (
-                jnp.exp(log_law(model, params, there_NxL, LEFT) / 2) - root_NxKxV
+                jnp.exp(log_law(model, params, there_NxL, BEFORE) / 2) - root_NxKxV
                 for model, params, root_NxKxV in zip(models, params_2, root)
             )
             products = [jnp.sum(x * y, axis=-1) / 2 for x, y in ((g_A, g_B), (g_A, g_A), (g_B, g_B))]
             return found.at[m].set(jnp.stack(products))
 
-        nothing = jnp.zeros((len(other_M), 3, len(tokens_NxL), AHEAD), jnp.float32)
+        nothing = jnp.zeros((len(other_M), 3, len(tokens_NxL), AFTER), jnp.float32)
         return jnp.stack(left), jax.lax.fori_loop(0, count, one, nothing)
 
     return swap

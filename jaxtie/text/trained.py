@@ -3,7 +3,8 @@
 Shapes: B rows, L tokens a row, V vocabulary.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,16 +120,21 @@ def batches_of(trained: Trained, rows: Rows, number: int, seed: int | None = Non
 
 def losses(trained: Trained, batches: list[np.ndarray], params: dict | None = None, model: TextModel | None = None) -> Losses:
     """What the model, or other parameters in its place, makes of batches."""
-    params, model = trained.params if params is None else params, model or trained.model
-    padding = trained.material.text.special.pad
+    params, loss_of = trained.params if params is None else params, _loss_program(model or trained.model)
+    found = np.array([jax.device_get(loss_of(params, tokens_BxL)) for tokens_BxL in batches], np.float64)
+    return Losses(*found.T)
+
+
+@functools.cache
+def _loss_program(model: TextModel) -> Callable[[dict, jax.Array], tuple[jax.Array, jax.Array]]:
+    """Loss of a batch and positions asked; of models that are alike, one program."""
 
     @jax.jit
     def loss_of(params: dict, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = metrics(model, params, masking.next_tokens(tokens_BxL, padding=padding))
+        found = metrics(model, params, masking.next_tokens(tokens_BxL, padding=model.embedding.padding))
         return found.loss, found.asked
 
-    found = np.array([jax.device_get(loss_of(params, tokens_BxL)) for tokens_BxL in batches], np.float64)
-    return Losses(*found.T)
+    return loss_of
 
 
 def unigram_loss(trained: Trained, rows: Rows) -> float:

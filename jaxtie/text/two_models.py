@@ -13,7 +13,7 @@ SIZES = {
 RECORD = 100  # steps between two records
 STEPS = 4_000
 PLANTED = 40  # words with a duplicate
-VOCABULARY = 4_096  # entries, where a vocabulary is trained: that a small model sees each often
+ENTRIES = 4_096  # entries, where a vocabulary is trained: that a small model sees each often
 NAMES = ("A", "B")
 
 
