@@ -61,7 +61,7 @@ def test_a_price_is_paired_and_weighted():
     found = price.price_of(before, before + rise, np.array([1.0, 1.0, 2.0, 0.0]))
     assert found.rise == pytest.approx(0.225) and found.low < 0.225 < found.high
     assert found.high - found.low < 0.5  # the losses themselves differ by more
-    same = price.price_of(before, before + 0.1, np.ones(3))
+    same = price.price_of(before, before + 0.1, np.ones(4))
     assert same == pytest.approx((0.1, 0.1, 0.1))
 
 

@@ -21,7 +21,7 @@ def models():
     for seed, width in enumerate((4, 8)):
         model = causal_model(Embedding(VOCABULARY, width, deviation=1.0), layers=1, heads=2, feedforward=8, branch_scale=1.0)
         tokens = np.zeros(4, np.int32)
-        found.append((model, model.init(jax.random.key(seed), tokens, np.zeros(1, np.int32))["params"]))
+        found.append((model, jax.jit(model.init)(jax.random.key(seed), tokens, np.zeros(1, np.int32))["params"]))
     return found
 
 
@@ -34,7 +34,7 @@ def stream():
 
 
 def law_of(model, params, tokens_L):
-    logits_LxV = model.apply({"params": params}, tokens_L, np.arange(len(tokens_L)))
+    logits_LxV = jax.jit(model.apply)({"params": params}, tokens_L, np.arange(len(tokens_L)))
     return np.asarray(jax.nn.softmax(logits_LxV), np.float64)
 
 

@@ -9,6 +9,7 @@ import xarray as xr
 from jaxtie.experiment import UserError
 from jaxtie.hypothesis import judgement, price, report
 from jaxtie.instrument import of_price, of_text
+from jaxtie.instrument.known import Truth, proof_tables
 from jaxtie.results import plots
 from jaxtie.results.tables import Table
 from jaxtie.runs import Session
@@ -34,6 +35,7 @@ class Answer(NamedTuple):
       offenders: kind -> numbers of pairs.
       examples: number of a pair -> a context of each of its tokens.
       priced: None where no price was asked for.
+      proof: tables beside the truth, where it is known.
     """
 
     pairs: xr.Dataset
@@ -43,6 +45,7 @@ class Answer(NamedTuple):
     priced: of_price.Priced | None
     skipped: list[str]
     notes: list[str]
+    proof: list[Table]
 
     @property
     def sentences(self) -> list[str]:
@@ -58,9 +61,11 @@ class Answer(NamedTuple):
         found = [report.answer_table(self.pairs, self.verdict)]
         found += [price_table(self.priced)] if self.priced else []
         found += [report.planted_table(self.pairs)] if (self.pairs["planted"] > 0).any() else []
-        return found + [
-            report.offender_table(self.pairs, kind, numbers, self.examples) for kind, numbers in self.offenders.items()
-        ]
+        return (
+            found
+            + self.proof
+            + [report.offender_table(self.pairs, kind, numbers, self.examples) for kind, numbers in self.offenders.items()]
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for `--json`."""
@@ -94,8 +99,11 @@ def price_table(priced: of_price.Priced) -> Table:
     return Table("The price of one table, nats", ("output bias", "when", "G"), rows, note)
 
 
-def ask(paths: tuple[Path, Path], options: Asking, session: Session) -> Answer:
+def ask(paths: tuple[Path, Path], options: Asking, session: Session, truth: Truth | None = None) -> Answer:
     """All that two runs' models are asked.
+
+    Args:
+      truth: of the source that their text was sampled from, if that is known.
 
     Raises:
       UserError: see `load_trained`, `of_text.check_two`, `check_knows_more_than_frequencies`.
@@ -114,7 +122,8 @@ def ask(paths: tuple[Path, Path], options: Asking, session: Session) -> Answer:
     for each, found in zip(models, before):
         check_knows_more_than_frequencies(each, found.mean)
     plan = of_text.Extent(options.tokens, options.contexts)
-    measurement = of_text.measure_text(a, b, plan, session.say)
+    more = [pair for found in truth.pairs.values() for pair in found] if truth else []
+    measurement = of_text.measure_text(a, b, plan, session.say, more)
     offenders = judgement.offenders(measurement.pairs, SHOWN)
     examples = {
         int(i): of_text.example(measurement, int(i), far=far)
@@ -123,7 +132,8 @@ def ask(paths: tuple[Path, Path], options: Asking, session: Session) -> Answer:
     }
     priced = None if options.no_price else of_price.price_models(models, validation, before, session.say)
     verdict, notes = judgement.verdict(measurement.pairs), _notes(models, before, measurement.skipped)
-    return Answer(measurement.pairs, verdict, offenders, examples, priced, measurement.skipped, notes)
+    proof = proof_tables(measurement.pairs, truth) if truth else []
+    return Answer(measurement.pairs, verdict, offenders, examples, priced, measurement.skipped, notes, proof)
 
 
 def _notes(models: tuple[Trained, ...], before: tuple[Losses, ...], skipped: list[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """The command line of `python -m jaxtie.hypothesis`: exact for a process, by two trained models for a text."""
 
+import dataclasses
 import json
 import math
 import shlex
@@ -7,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -20,6 +21,9 @@ from jaxtie.results.terminal import show
 from jaxtie.runs import Outcome, Session
 from jaxtie.text.options import TextOptions
 from jaxtie.text.two_models import PLANTED, RECORD, STEPS
+
+if TYPE_CHECKING:
+    from jaxtie.instrument.known import Truth
 
 OUT = Path("runs/hypothesis")
 
@@ -35,6 +39,9 @@ class HypothesisOptions(TextOptions):
 
     source: Annotated[tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")] = None
     """Experiment on EXor, or the folder of a finished run of a causal model."""
+    known: cli.Flag = False
+    """Prove the instrument: ask a text that is sampled from a source of known truth, and show what it makes of what is
+    planted there."""
     second: Annotated[Path | None, option("RUN_B", parse_path, "none")] = None
     """Folder of the second model's run."""
     size: Literal["small", "medium", "large"] = "small"
@@ -75,6 +82,10 @@ def main_hypothesis(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(options: HypothesisOptions, session: Session) -> int:
     given = bool(options.text or options.tfds)
+    if options.known and (given or options.source or options.vocab or options.vocab_size):
+        raise UserError("--known: expected without a text, a vocabulary or runs; it makes a text of its own")
+    if options.known:
+        return _of_known_source(options, session)
     if options.source is None and not given:
         raise UserError("expected a text (--text FOLDER), an experiment on EXor, or two runs (RUN_A --second RUN_B)")
     if options.source is not None and given:
@@ -102,7 +113,18 @@ def _exact(options: HypothesisOptions) -> int:
     return 0
 
 
-def _of_new_models(options: HypothesisOptions, session: Session) -> int:
+def _of_known_source(options: HypothesisOptions, session: Session) -> int:
+    """The same of a text whose law is known, which is written beside the two models."""
+    from jaxtie.hypothesis.sources import Plan, planted
+    from jaxtie.instrument import known
+
+    source = planted(Plan())
+    text = known.write_known_text(options.out / "text", source, known.SENTENCES, known.LENGTH)
+    own = dataclasses.replace(options, text=(text.text,), vocab=text.vocabulary)
+    return _of_new_models(own, session, known.Truth(source, text.pairs))
+
+
+def _of_new_models(options: HypothesisOptions, session: Session, truth: "Truth | None" = None) -> int:
     """Train the two models, or find them trained, and ask them."""
     from jaxtie.instrument.of_text import check_tokens
     from jaxtie.text.corpus.tokens import prepare_text
@@ -122,17 +144,17 @@ def _of_new_models(options: HypothesisOptions, session: Session) -> int:
         if runs.carry_out(experiment, folder, session) is Outcome.INTERRUPTED:
             print(f"jaxtie: interrupted; the same command goes on with {folder.path}", file=sys.stderr)
             return cli.INTERRUPTED
-    return _of_runs(tuple(folder.path for folder in folders), options, session)
+    return _of_runs(tuple(folder.path for folder in folders), options, session, truth)
 
 
-def _of_runs(paths: tuple[Path, Path], options: HypothesisOptions, session: Session) -> int:
+def _of_runs(paths: tuple[Path, Path], options: HypothesisOptions, session: Session, truth: "Truth | None" = None) -> int:
     """Ask two trained models; what is found is written at the end, all or nothing."""
     from jaxtie.training.devices import start_jax
 
     start_jax()
     from jaxtie.instrument.asking import ask, write
 
-    answer = ask(paths, options, session)
+    answer = ask(paths, options, session, truth)
     write(answer, options.out, session.command)
     if options.json:
         print(as_json(answer.as_dict()))

@@ -16,7 +16,20 @@ from jaxtie.results.tables import Table
 from jaxtie.text.corpus.vocabulary import SPECIAL_TOKENS, vocabulary_file
 
 OTHER = "none of them"
+SENTENCES, LENGTH = 60_000, 32  # of the text that proves the instrument
 SKEWED_FROM = math.log(3)  # nats: from an |m| above it a duplicate is a skewed one
+
+
+class Truth(NamedTuple):
+    """A source, and its pairs by class, as words."""
+
+    source: sources.KnownSource
+    pairs: dict[str, list[tuple[str, str]]]
+
+
+def proof_tables(pairs: xr.Dataset, truth: Truth) -> list[Table]:
+    """What was found, beside what was planted."""
+    return [confusion_table(pairs, truth.pairs), exact_comparison(pairs, truth.source, truth.pairs)]
 
 
 class KnownText(NamedTuple):
