@@ -119,7 +119,7 @@ def _of_known_source(options: HypothesisOptions, session: Session) -> int:
     from jaxtie.instrument import known
 
     source = planted(Plan())
-    text = known.write_known_text(options.out / "text", source, known.SENTENCES, known.LENGTH)
+    text = known.write_known_text(options.out / "text", source, known.SAMPLED, known.LENGTH)
     own = dataclasses.replace(options, text=(text.text,), vocab=text.vocabulary)
     return _of_new_models(own, session, known.Truth(source, text.pairs))
 
