@@ -119,3 +119,27 @@ def test_mantel_is_a_rank_correlation_over_all_pairs_of_some_tokens(known):
     alike = pairs.assign(conditional=pairs["semantic"] ** 3)
     assert judgement.mantel(alike, permutations=99)[0] == pytest.approx(1)
     assert -1 <= rank <= 1 and 0.01 <= p <= 1
+
+
+def test_errors_that_all_sentences_share_widen_intervals_and_raise_p_values():
+    """All contexts alike, so sentences tell of no error: what is known of planted pairs does, and covers new ones."""
+    rng = np.random.default_rng(6)
+    divergence_P = np.append(rng.normal(0, 0.01, 400), 0.2)
+    planted_P, level_P, nothing_P = np.arange(401) < 200, np.ones(401), np.zeros(401)
+    found = judgement._with_shared_errors(divergence_P, nothing_P, np.stack([divergence_P] * 2), level_P, planted_P)
+    assert found.deviation == pytest.approx(0.01, rel=0.15)
+    new = ~planted_P[:400]
+    (low_P, high_P), p_P = found.ends_2xP[:, :400], found.p_P[:400]
+    assert 0.9 <= np.mean((low_P <= 0)[new] & (high_P >= 0)[new]) <= 0.98
+    assert 0.02 <= np.mean(p_P[new] < 0.05) <= 0.09 and found.p_P[400] < 1e-6
+    unplanted = judgement._with_shared_errors(divergence_P, nothing_P, found.ends_2xP, level_P, np.zeros(401, bool))
+    assert unplanted.deviation == 0 and np.isnan(unplanted.p_P).all()
+
+
+def test_shared_deviation_leaves_out_what_sentences_tell():
+    assert inference.shared_deviation(np.array([3.0, -3.0, np.nan]), np.array([5.0, 5.0, 5.0])) == pytest.approx(2.0)
+    assert (
+        inference.shared_deviation(np.array([1.0]), np.array([2.0]))
+        == 0
+        == inference.shared_deviation(np.zeros(0), np.zeros(0))
+    )

@@ -74,6 +74,22 @@ def shared_errors(parts: list[np.ndarray]) -> float:
     return max(1.0, float(np.mean(of_pairs))) if of_pairs else 1.0
 
 
+def shared_deviation(divergence_Q: np.ndarray, variance_Q: np.ndarray) -> float:
+    """Standard deviation of what is wrong with a divergence in all sentences alike, from pairs known to be equivalent.
+
+    `shared_errors` says by what factor sentences tell too little. Where contexts do not matter, as of S² in a chain of order
+    1, sentences tell next to nothing, and no factor helps; so here is what must be added.
+
+    Args:
+      divergence_Q, variance_Q: of the known pairs: divergences, and what sentences tell of their variance. In units in which
+        pairs of any frequency are wrong alike: beside `unrelated_level`.
+    """
+    known_Q = np.isfinite(divergence_Q) & np.isfinite(variance_Q)
+    if not known_Q.any():
+        return 0.0
+    return float(np.sqrt(max(0.0, np.mean(divergence_Q[known_Q] ** 2 - variance_Q[known_Q]))))
+
+
 def discoveries(p_P: np.ndarray, rate: float = 0.05) -> np.ndarray:
     """Which pairs are told from 0, so that of all that are at most this share is not (Benjamini-Hochberg); bool, (P,).
 

@@ -115,27 +115,55 @@ def measured_pairs(
     ):
         own = [getattr(each, sense) for each in sums]
         parts = [parts_of(each) for each in own]
-        inflation = inference.shared_errors([part for part, known in zip(parts, planted) if known])
-        ends = [inference.resampled_interval(estimate, each, seed, RESAMPLES, inflation=inflation) for each in own]
+        ends = [inference.resampled_interval(estimate, each, seed, RESAMPLES) for each in own]
         values = [estimate(each) for each in own]
-        p_P = inference.sign_flip_test(parts, seed, inflation=inflation)
         divergence_P = np.array([value.divergence for value in values])
         level_P = inference.unrelated_level(frequency_P, frequency_P[asked.random_P], divergence_P[asked.random_P])
+        ends_2xP = np.array([[low.divergence, high.divergence] for low, high in ends]).T
+        variance_P = np.array([np.sum(part_G**2) for part_G in parts])
+        null = _with_shared_errors(divergence_P, variance_P, ends_2xP, level_P, planted)
+        p_P = np.fmax(null.p_P, inference.sign_flip_test(parts, seed))
         dataset[sense] = ("pair", divergence_P)
-        dataset[f"{sense}_low"] = ("pair", np.array([low.divergence for low, _ in ends]))
-        dataset[f"{sense}_high"] = ("pair", np.array([high.divergence for _, high in ends]))
+        dataset[f"{sense}_low"], dataset[f"{sense}_high"] = (("pair", end_P) for end_P in null.ends_2xP)
         dataset[f"{sense}_p"] = ("pair", p_P)
         dataset[f"{sense}_found"] = ("pair", inference.discoveries(np.where(planted, np.nan, p_P)))
         dataset[f"{sense}_level"] = ("pair", level_P)
         dataset[f"{sense}_relative"] = ("pair", divergence_P / level_P)
         dataset[f"{sense}_disagreement"] = ("pair", np.array([value.disagreement for value in values]))
-        dataset.attrs[f"{sense}_inflation"] = inflation
+        dataset.attrs[f"{sense}_shared_deviation"] = null.deviation
         names_of_rest = ("bias", "bias_gap", "overlap") if sense == "conditional" else ("first", "later", "variance")
         for name in names_of_rest:
             label = name if sense == "conditional" else f"semantic_{name}"
             dataset[label] = ("pair", np.array([getattr(value, name) for value in values]))
     dataset["extrapolated"] = dataset["overlap"] < estimators.EXTRAPOLATED
     return dataset
+
+
+class Null(NamedTuple):
+    """With the errors that all sentences share: p-values, ends of intervals, and the errors' deviation (1: unrelated)."""
+
+    p_P: np.ndarray
+    ends_2xP: np.ndarray
+    deviation: float
+
+
+def _with_shared_errors(
+    divergence_P: np.ndarray, variance_P: np.ndarray, ends_2xP: np.ndarray, level_P: np.ndarray, planted_P: np.ndarray
+) -> Null:
+    """Nulls and intervals that sentences tell, and what planted pairs tell besides.
+
+    Its size comes from as many pairs as are planted: hence Student's t with so many degrees of freedom. NaN p-values without.
+    """
+    from scipy.stats import t  # heavy
+
+    known_P = planted_P & np.isfinite(level_P)
+    if not known_P.any():
+        return Null(np.full(len(divergence_P), np.nan), ends_2xP, 0.0)
+    deviation = inference.shared_deviation((divergence_P / level_P)[known_P], (variance_P / level_P**2)[known_P])
+    shared_P, freedom = deviation * np.nan_to_num(level_P), int(known_P.sum())
+    p_P = t.sf(divergence_P / np.sqrt(variance_P + shared_P**2), freedom)
+    wider_2xP = np.hypot(ends_2xP - divergence_P, t.ppf(0.975, freedom) * shared_P)
+    return Null(p_P, divergence_P + np.array([[-1.0], [1.0]]) * wider_2xP, deviation)
 
 
 class Share(NamedTuple):

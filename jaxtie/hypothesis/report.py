@@ -73,12 +73,13 @@ def verdict_sentence(verdict: judgement.Verdict) -> str:
 def answer_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
     """The shares both ways, and the rank correlation."""
     rank, p = judgement.mantel(pairs)
+    shared = [pairs.attrs[f"{sense}_shared_deviation"] for sense in judgement.SENSES]
     rows = [
         ("near in S, share near in C", str(verdict.conditional_of_semantic)),
         ("near in C, share near in S", str(verdict.semantic_of_conditional)),
         ("rank correlation of S² and C² (Mantel)", f"{number(rank)} (p {p:.4f})"),
         ("pairs told from 0 in S, in C", _counted(pairs, "semantic_found") + ", " + _counted(pairs, "conditional_found")),
-        ("inflation by shared errors, of S, of C", " ".join(number(pairs.attrs[f"{s}_inflation"]) for s in judgement.SENSES)),
+        ("errors that all sentences share, in S, in C", ", ".join(f"{each:.4f}" for each in shared)),
     ]
     note = (
         f"Near: below {judgement.NEAR} of unrelated pairs of like frequency. Shares are weighted by the tokens' mass, with "
@@ -103,8 +104,8 @@ def planted_table(pairs: xr.Dataset) -> Table:
         rows.append((f"duplicate at {chance:g}", str(check.pairs), *shown, f"{check.bias:.2f} ({odds:.2f})"))
     header = ("planted", "pairs", "S² covers 0", "C² covers 0", "AUC of S²", "AUC of C²", "median |m| (true)")
     note = (
-        "Words planted twice are equivalent in both senses: 95 % of the intervals should cover 0 (the correction for shared "
-        "errors was made from these very pairs). AUC: against neighbours in the tables."
+        "Words planted twice are equivalent in both senses: 95 % of the intervals should cover 0 (errors that all sentences "
+        "share were measured on these very pairs). AUC: against neighbours in the tables."
     )
     return Table("Known truth in the text", header, rows, note)
 
@@ -118,6 +119,7 @@ def offender_table(pairs: xr.Dataset, kind: str, numbers: Sequence[int], example
         values = [f"{float(own[name]):.2f}" for name in ("semantic_relative", "conditional_relative", "bias", "overlap")]
         shown = " / ".join(text.replace("|", "¦") for text in examples.get(int(i), ()))
         rows.append((f"{own['first'].item()} – {own['second'].item()}{mark}", *values, shown))
+    rows = rows or [("none", *[""] * 5)]
     header = ("pair", "S", "C", "m", "overlap", "for example")
     note = (
         f"S, C: beside unrelated pairs. *: overlap below {estimators.EXTRAPOLATED}: one of the two hardly ever stands where "

@@ -73,7 +73,7 @@ def _after(trained: Trained, validation: list[np.ndarray], say: Say) -> dict[tup
         if bias:
             one = one_table.with_fitted_bias(trained, one, training)
         found[label, "at once"] = one_table.losses_with(trained, one, validation)
-        late = one_table.adapted(trained, one, steps)
+        late = one_table.adapted(trained, one, steps, training)
         found[label, f"after {one_table.ADAPTING} steps"] = one_table.losses_with(trained, late, validation)
     return found
 

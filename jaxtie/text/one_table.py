@@ -19,7 +19,8 @@ from jaxtie.text.member import metrics
 from jaxtie.text.programs import build_text_model
 from jaxtie.text.trained import Losses, Trained, losses
 
-ADAPTING, LEARNING_RATE = 300, 3e-3  # of P, Q and the bias, by Adam; the rate falls to 0
+ADAPTING = 300  # steps of P, Q and the bias, by Adam
+RATES = (1e-3, 1e-4)  # of learning, falling to 0; whichever does better on training batches, or none
 BIAS_RATE = 0.1  # of that rate, of the bias: a rare token is seen in hardly any step, and all others push it down
 FITS = 6  # rounds of fitting a bias
 
@@ -113,18 +114,25 @@ def _prediction_program(model: TextModel) -> Callable[[dict, jax.Array], jax.Arr
     return predicted
 
 
-def adapted(trained: Trained, one: OneTable, batches: Sequence[np.ndarray]) -> OneTable:
-    """The same after a step of P, Q and the bias on each of so many training batches; T and the body stay."""
-    adam, step = _adaptation_program(model_with(trained, bias="bias_V" in one.rest), len(batches))
-    rest, state = one.rest, adam.init(one.rest)
-    for tokens_BxL in batches:
-        rest, state = step(rest, state, trained.params, one.table_VxD, tokens_BxL)
-    return one._replace(rest=rest)
+def adapted(trained: Trained, one: OneTable, batches: Sequence[np.ndarray], judged: list[np.ndarray]) -> OneTable:
+    """The same after a step of P, Q and the bias on each of so many training batches; T and the body stay.
+
+    Args:
+      judged: training batches that tell which rate of learning did best; where none helps, all stays as it was.
+    """
+    found = [one]
+    for rate in RATES:
+        adam, step = _adaptation_program(model_with(trained, bias="bias_V" in one.rest), len(batches), rate)
+        rest, state = one.rest, adam.init(one.rest)
+        for tokens_BxL in batches:
+            rest, state = step(rest, state, trained.params, one.table_VxD, tokens_BxL)
+        found.append(one._replace(rest=rest))
+    return min(found, key=lambda each: losses_with(trained, each, judged).mean)
 
 
 @functools.cache
-def _adaptation_program(model: TextModel, steps: int) -> tuple[optax.GradientTransformation, Callable]:
-    adam = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, steps))
+def _adaptation_program(model: TextModel, steps: int, rate: float) -> tuple[optax.GradientTransformation, Callable]:
+    adam = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
     def loss_of(rest: dict, params: dict, table_VxD: jax.Array, tokens_BxL: jax.Array) -> jax.Array:
         asked = masking.next_tokens(tokens_BxL, padding=model.embedding.padding)
