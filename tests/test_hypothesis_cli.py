@@ -152,6 +152,7 @@ def test_a_tied_run_without_a_price_gives_S_and_C(place, asked, tmp_path, capsys
     [
         ([], "expected a text"),
         (["--second", "x"], "--second"),
+        (["--known", "--text", "x"], "--known"),
         (["a.py", "--text", "b"], "without --text"),
         (["nowhere.py"], "nowhere.py"),
         (["--text", "nowhere"], "no such file"),
