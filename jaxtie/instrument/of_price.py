@@ -15,7 +15,7 @@ from jaxtie.text import one_table
 from jaxtie.text.trained import Losses, Trained, batches_of
 
 TRAINING, VALIDATION = 40, 100  # batches that moments and biases come from; that losses are measured on
-BALANCING = 10
+BALANCING, BALANCES = 10, (0.1, 0.3, 1.0, 3.0)  # batches that tell how much the input table is to count; what is tried
 
 
 class Priced(NamedTuple):
@@ -67,9 +67,10 @@ def _after(trained: Trained, validation: list[np.ndarray], say: Say) -> dict[tup
     found = {}
     for bias in (True, False):
         label = "with bias" if bias else "without"
-        one = one_table.best_balance(
-            lambda balance, bias=bias: _shared(trained, moments, balance, bias), trained, training[:BALANCING]
-        )
+        # A bias may carry what the mean of the hidden states does, or leave it to the table: so none is worse than without.
+        ways = [(balance, bias, carries) for balance in BALANCES for carries in ((True, False) if bias else (False,))]
+        tables = [_shared(trained, moments, *way) for way in ways]
+        one = one_table.best_of(tables, trained, training[:BALANCING])
         if bias:
             one = one_table.with_fitted_bias(trained, one, training)
         found[label, "at once"] = one_table.losses_with(trained, one, validation)
@@ -78,15 +79,15 @@ def _after(trained: Trained, validation: list[np.ndarray], say: Say) -> dict[tup
     return found
 
 
-def _shared(trained: Trained, moments: one_table.Moments, balance: float, bias: bool) -> one_table.OneTable:
-    """The best shared table; with a bias it carries what the mean of the hidden states does, to begin with."""
+def _shared(trained: Trained, moments: one_table.Moments, balance: float, bias: bool, carries: bool) -> one_table.OneTable:
+    """The best shared table; a bias, to begin with, carries what the mean of the hidden states does, or is what it was."""
     input_VxD, output_VxD = (np.asarray(each, np.float64) for each in tables_of_params(trained.params["embedding"]))
     weight_V = _counts(trained) + 1.0
-    moment_DxD = moments.covariance_DxD if bias else moments.second_DxD
+    moment_DxD = moments.covariance_DxD if carries else moments.second_DxD
     shared = price.best_shared_table(input_VxD, output_VxD, weight_V, moment_DxD, balance)
     rest = {"to_input_DxD": shared.to_input_DxD, "to_output_DxD": shared.to_output_DxD}
     if bias:
-        bias_V = (output_VxD - shared.table_VxD @ shared.to_output_DxD) @ moments.mean_D
+        bias_V = (output_VxD - shared.table_VxD @ shared.to_output_DxD) @ moments.mean_D * carries
         rest["bias_V"] = bias_V - bias_V.mean() + np.asarray(trained.params["embedding"].get("bias", 0.0))
     rest = {name: jnp.asarray(value, jnp.float32) for name, value in rest.items()}
     return one_table.OneTable(jnp.asarray(shared.table_VxD, jnp.float32), rest)

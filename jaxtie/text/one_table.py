@@ -154,7 +154,6 @@ def losses_with(trained: Trained, one: OneTable, batches: list[np.ndarray]) -> L
     return losses(trained, batches, one.params(trained), model_with(trained, bias="bias_V" in one.rest))
 
 
-def best_balance(make: Callable[[float], OneTable], trained: Trained, batches: list[np.ndarray]) -> OneTable:
-    """Of tables that weigh the two roles otherwise, the one with the lowest loss on training batches."""
-    tables = [make(balance) for balance in (0.1, 0.3, 1.0, 3.0)]
+def best_of(tables: Sequence[OneTable], trained: Trained, batches: list[np.ndarray]) -> OneTable:
+    """The one with the lowest loss on training batches."""
     return min(tables, key=lambda one: losses_with(trained, one, batches).mean)
