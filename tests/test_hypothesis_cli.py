@@ -16,7 +16,7 @@ from jaxtie.instrument.command import main_hypothesis
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.runs import Session, carry_out
-from jaxtie.text import engine, programs, two_models
+from jaxtie.text import engine, one_table, programs, two_models
 from jaxtie.text.declaration import Corpus
 from jaxtie.training import devices
 
@@ -34,6 +34,7 @@ def place(tmp_path_factory):
         patch.setattr(devices, "REPEATABLE", devices.ONCE)
         patch.setattr(plots, "save", save_small)
         patch.setitem(two_models.SIZES, "small", TINY)
+        patch.setattr(one_table, "ADAPTING", 20)
         # Two devices meet in every step: on a busy machine hundreds of tiny ones may wait for each other for ever.
         patch.setattr(engine, "make_mesh", lambda batch, devices: programs.make_mesh(batch, devices[:1]))
         known.write_known_text(place / "text", sources.planted(PLAN), 7000, 16)
@@ -60,6 +61,7 @@ def error_of(capsys, *arguments: str) -> str:
     return shown.err
 
 
+@pytest.mark.slow
 def test_a_text_is_asked_and_what_is_left_is_whole(asked, capsys):
     results = xr.load_dataset(asked / "results.nc", engine="h5netcdf")
     assert (asked / "figures" / "plane.png").stat().st_size > 0
@@ -69,6 +71,7 @@ def test_a_text_is_asked_and_what_is_left_is_whole(asked, capsys):
     assert set(results["reason"].values) == {"input", "output", "random"}
 
 
+@pytest.mark.slow
 def test_the_same_command_trains_nothing_and_says_the_same(place, asked, capsys):
     before = (asked / "A" / "config.json").stat().st_mtime_ns
     summary = (asked / "summary.md").read_text()
@@ -76,12 +79,13 @@ def test_the_same_command_trains_nothing_and_says_the_same(place, asked, capsys)
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] in ("holds", "fails", "undecided") and "advice" in found
     assert set(found["price"]) == {
-        f"{bias}, {when}" for bias in ("with bias", "without") for when in ("at once", "after 300 steps")
+        f"{bias}, {when}" for bias in ("with bias", "without") for when in ("at once", "after 20 steps")
     }
     assert (asked / "A" / "config.json").stat().st_mtime_ns == before
     assert found["answer"][0] in summary
 
 
+@pytest.mark.slow
 def test_two_runs_say_what_the_text_said(asked, tmp_path, capsys):
     assert (
         main_hypothesis([str(asked / "A"), "--second", str(asked / "B"), "--no-price", "--out", str(tmp_path / "runs"), *FEW])
@@ -93,6 +97,7 @@ def test_two_runs_say_what_the_text_said(asked, tmp_path, capsys):
     np.testing.assert_allclose(one["semantic"], other["semantic"], rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_planted_pairs_of_the_text_are_marked(asked):
     results = xr.load_dataset(asked / "results.nc", engine="h5netcdf")
     planted = results.isel(pair=np.flatnonzero(results["planted"] > 0))
@@ -117,6 +122,7 @@ def corpus(place) -> Corpus:
     return Corpus(paths=(str(place / "text" / "known.txt"),), vocab=str(place / "text" / "vocab.txt"), vocab_size=4096)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "options", "word"),
     [
