@@ -89,6 +89,12 @@ class Kind(Protocol):
     def animate(self, results: xr.Dataset, folder: Path) -> Path:
         """Write an animation into a folder; UserError where there is none."""
 
+    def exact_divergences(self, experiment: Declaration) -> xr.Dataset:
+        """How far what it draws from is from equivalent, pair by pair; UserError where no law is at hand.
+
+        By `pair`: `semantic`, `conditional`, `bias`, `overlap`, see `jaxtie/hypothesis/README.md`.
+        """
+
 
 def of(experiment: Declaration) -> Kind:
     """The kind of an experiment."""

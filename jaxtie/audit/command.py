@@ -14,7 +14,7 @@ import tyro
 
 from jaxtie.audit.find import RowTable
 from jaxtie.audit.geometry import Geometry, Measured
-from jaxtie.audit.judge import Audit, Request, Verdict, audit
+from jaxtie.audit.judge import Audit, ModelVerdict, Request, audit
 from jaxtie.experiment import UserError
 from jaxtie.options import option, parse_command, parse_path
 
@@ -111,7 +111,7 @@ def lines_of(found: Audit) -> Iterator[str]:
         yield from (_in_one_line(line) for line in _verdict_lines(found, verdict))
 
 
-def _verdict_lines(found: Audit, verdict: Verdict) -> Iterator[str]:
+def _verdict_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
     main = verdict.main
     arm = f"arm {verdict.name}: " if verdict.name else ""
     yield f"{arm}{'Consistent' if verdict.is_consistent else 'Inconsistent'}. {main.text}"
@@ -145,7 +145,7 @@ def _described(role: str, table: RowTable | None) -> Iterator[str]:
     yield f"{role:<8} {tensor.name}  {table.vocabulary:,} × {table.width:,}{way}  {tensor.stored}  {tensor.file.name}"
 
 
-def _cost_lines(verdict: Verdict) -> Iterator[str]:
+def _cost_lines(verdict: ModelVerdict) -> Iterator[str]:
     word = "saves" if verdict.ends.output else "has saved"
     yield f"cost     tying {word} {verdict.saved:,} bytes"
     if verdict.losses:

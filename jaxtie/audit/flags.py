@@ -12,7 +12,7 @@ from jaxtie.experiment import UserError, check
 
 CONFIG_LIMIT = 100_000_000  # bytes
 DEEPEST = 6  # level of a configuration that is looked at
-SIZES = ("vocab_size", "padded_vocab_size", "n_vocab", "embedding_size", "vocabulary_size")
+SIZE_KEYS = ("vocab_size", "padded_vocab_size", "n_vocab", "embedding_size", "vocabulary_size")
 HEADLESS = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForTextEncoding")
 OTHER_ENDS = ("encoder", "vision", "visual", "audio", "speech", "qformer")  # levels that no output embedding belongs to
 LANGUAGE = ("text_config", "llm_config", "language_config", "decoder", "model")  # levels of a language model within another
@@ -137,7 +137,7 @@ def read_configuration(path: Path) -> Configuration:
     flags, sizes = [], []
     for level, table in _levels(content, "", 0):
         present = [name for name in FLAGS if isinstance(table.get(name), bool)]
-        last, found = level.rpartition(".")[2], [table[name] for name in SIZES if _is_size(table.get(name))]
+        last, found = level.rpartition(".")[2], [table[name] for name in SIZE_KEYS if _is_size(table.get(name))]
         counts = not level or last in LANGUAGE or (bool(found) and not any(word in last for word in OTHER_ENDS))
         flags += [LevelFlag(level, name, table[name] is FLAGS[name][0], counts) for name in present]
         sizes += found

@@ -104,8 +104,8 @@ class _Grams:
     """Covariances of two tables."""
 
     def __init__(self, first: np.ndarray, second: np.ndarray, halves: tuple[np.ndarray, np.ndarray] | None = None):
-        self._own = halves or tuple(_half(_covariance(table, table)) for table in (first, second))
-        self._cross = _covariance(first, second)
+        self._own = halves or tuple(_half(_gram(table, table)) for table in (first, second))
+        self._cross = _gram(first, second)
 
     def permuted(self, first: np.ndarray, second: np.ndarray) -> "_Grams":
         """The same tables, rows of one in another order."""
@@ -121,7 +121,7 @@ class _Grams:
         return _Correlated(squared, _largest(matrix), matrix)
 
 
-def _covariance(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _gram(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     gram = first.T @ second / len(first)
     return gram - np.outer(first.mean(axis=0), second.mean(axis=0))
 

@@ -52,7 +52,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ModelVerdict:
     """One model's.
 
     Attributes:
@@ -92,7 +92,7 @@ class Audit:
     """What an audit found: the checkpoint and a verdict for each model in it."""
 
     checkpoint: Checkpoint
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ModelVerdict, ...]
 
     @property
     def status(self) -> int:
@@ -111,7 +111,7 @@ class Audit:
         return _finite(found)
 
 
-def _verdict_dict(verdict: Verdict) -> dict[str, Any]:
+def _verdict_dict(verdict: ModelVerdict) -> dict[str, Any]:
     def table(found: RowTable | None) -> dict[str, Any] | None:
         if found is None:
             return None
@@ -177,7 +177,7 @@ def _find(checkpoint: Checkpoint, subject: Subject, asked: Request) -> Ends:
 
 def _judge(
     checkpoint: Checkpoint, subject: Subject, old: Checkpoint | None, asked: Request, tick: Ticker, say: Callable[[str], None]
-) -> Verdict:
+) -> ModelVerdict:
     ends = _find(checkpoint, subject, asked)
     before = _same_table(old, subject, ends.input, asked) if old else None
     adapter = read_adapter(asked.adapter) if asked.adapter else None  # what cannot be read is refused before the long part
@@ -201,7 +201,7 @@ def _judge(
         found.append(of_bias(known))
     shapes = _geometry(ends, looked, say) if asked.geometry and looked and alone else None
     losses = _losses(ends, configuration.deviation) if alone else None
-    return Verdict(subject.name, ends, tuple(found), known.comparison, _saved(ends), losses, shapes)
+    return ModelVerdict(subject.name, ends, tuple(found), known.comparison, _saved(ends), losses, shapes)
 
 
 def _look(ends: Ends, tick: Ticker) -> Scan | None:

@@ -123,3 +123,10 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
     from jaxtie.exor.portrait import animate_portrait
 
     return animate_portrait(results, folder)
+
+
+def exact_divergences(experiment: Experiment) -> xr.Dataset:
+    """Of all pairs of symbols that can be masked, by enumeration; of what is swept, as declared beside the sweep."""
+    from jaxtie.exor.divergences import pair_divergences
+
+    return pair_divergences(experiment.process)

@@ -102,3 +102,8 @@ def frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
 def animate(results: xr.Dataset, folder: Path) -> Path:
     """There is nothing that moves."""
     raise UserError(f"{results.attrs['experiment']}: there is no animation of initial losses, for nothing is trained")
+
+
+def exact_divergences(experiment: InitialLoss) -> xr.Dataset:
+    """Refused: it draws from no law."""
+    raise UserError(f"{experiment.name}: is of initial losses, which know no text; expected an experiment on EXor")

@@ -9,6 +9,7 @@ from jaxtie.formulas import Size
 from jaxtie.models.sizes import Transformer
 
 TASKS = ("masked", "causal")
+HALVES = ("first", "second")  # of the training rows
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimiser(learning_rate=1e-4, weight_decay=0.01)
 
@@ -70,6 +71,8 @@ class TextExperiment(Declaration):
       words: how many of the most frequent words are looked at.
       duplicates: whether each of these words has a second id that half of its occurrences get, drawn afresh at each step.
       data_seed: of the order of the rows, of swaps and masks, and of the random pairs of words.
+      half: "first" or "second": train on that half of the training rows alone, see `jaxtie.text.planting`; None: on all.
+      planted: how many frequent words have a duplicate in the text itself, once and for all, in every split.
     """
 
     kind: ClassVar[str] = "text"
@@ -92,6 +95,8 @@ class TextExperiment(Declaration):
     words: int = 100
     duplicates: bool = True
     data_seed: int = 42
+    half: str | None = None
+    planted: int = 0
 
     def __post_init__(self):
         self.check_names_and_members()
@@ -116,6 +121,11 @@ class TextExperiment(Declaration):
         )
         check(self.words >= 3, f"words = {self.words}: expected at least 3, for as many pairs of different ones")
         check_seed(self.data_seed, "data_seed")
+        check(self.half in (None, *HALVES), f"half = {self.half!r}: expected None, {' or '.join(HALVES)}")
+        check(
+            isinstance(self.planted, int) and self.planted >= 0 and not (self.planted and self.duplicates),
+            f"planted = {self.planted!r}: expected an integer of at least 0, and 0 with duplicates",
+        )
 
     @property
     def kinds(self) -> tuple[str, ...]:

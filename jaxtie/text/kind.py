@@ -164,3 +164,8 @@ def frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
 def animate(results: xr.Dataset, folder: Path) -> Path:
     """Refused: a table of words is too large to be drawn."""
     raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
+
+
+def exact_divergences(experiment: TextExperiment) -> xr.Dataset:
+    """Refused: nobody knows the law of a text."""
+    raise UserError(f"{experiment.name}: no exact law of a text is at hand; give --text PATH, or the folders of two runs")

@@ -12,6 +12,7 @@ from jaxtie.text.corpus.batches import CausalBatches, MaskedBatches, RowBatch, R
 from jaxtie.text.corpus.tokens import Text
 from jaxtie.text.corpus.words import frequent_words
 from jaxtie.text.declaration import TextExperiment
+from jaxtie.text.planting import Planted, plant, planted_words, take_half
 
 PROBES, NEIGHBOURS = 8, 5  # words whose nearest neighbours are looked up, and how many of these
 
@@ -20,10 +21,11 @@ class Material(NamedTuple):
     """A corpus as an experiment sees it.
 
     Attributes:
-      text: the corpus.
+      text: the corpus; with what is planted, and of its training rows what the experiment trains on.
       vocabulary: its tokens, then a duplicate of each of the frequent words, marked by a star; V.
       words_K, duplicates_K: ids of the frequent words and of their duplicates, if there are any.
       first, second: ids of the pairs that are looked at, (kinds, K).
+      planted: words whose duplicates stand in the text itself.
     """
 
     text: Text
@@ -32,6 +34,7 @@ class Material(NamedTuple):
     duplicates_K: np.ndarray
     first: np.ndarray
     second: np.ndarray
+    planted: Planted
 
 
 def make_material(experiment: TextExperiment, text: Text) -> Material:
@@ -41,12 +44,14 @@ def make_material(experiment: TextExperiment, text: Text) -> Material:
       UserError: where the text is too short for one batch or has too few words.
     """
     words_K, words = frequent_words(text, experiment.words)
+    planted = planted_words(text, experiment.planted)
+    text = take_half(plant(text, planted, experiment.data_seed), experiment.half)
     duplicates_K = len(text.vocabulary) + np.arange(len(words_K) if experiment.duplicates else 0, dtype=np.int32)
     random = random_pairs(experiment.data_seed, words_K, experiment.words)
     pairs = {"duplicate": (words_K, duplicates_K), "random": random}
     first, second = (np.stack([pairs[kind][i] for kind in experiment.kinds]) for i in (0, 1))
-    stars = tuple(f"{word}*" for word in words) if experiment.duplicates else ()
-    material = Material(text, text.vocabulary + stars, words_K, duplicates_K, first, second)
+    stars = tuple(f"{word}*" for word in words) if experiment.duplicates else planted.names
+    material = Material(text, text.vocabulary + stars, words_K, duplicates_K, first, second, planted)
     training_batches(experiment, material, experiment.seeds[0])  # they raise
     validation_batches(experiment, material)
     return material

@@ -158,7 +158,8 @@ def compile_text(
     """Compile all that training needs, every length of rows. A process keeps what it has compiled."""
     # Whatever a program does not depend on is left out: what is compared, on how many seeds, for how long.
     once = {"record_every": 1, "eval_every": 1, "steps": 1}
-    static = dataclasses.replace(experiment, name="any", claim="", arms=("tied",), seeds=(0,), corpus=Corpus(), **once)
+    any_text = {"corpus": Corpus(), "half": None, "planted": 0}
+    static = dataclasses.replace(experiment, name="any", claim="", arms=("tied",), seeds=(0,), **any_text, **once)
     options = tuple(machine.REPEATABLE.get(mesh.devices.flat[0].platform, {}).items())
     key = (static, material.text.key, material.vocabulary, tied, head, tuple(mesh.devices.flat), options)
     if key not in _kept:

@@ -31,7 +31,7 @@ def frequent_words(text: Text, count: int = 100) -> tuple[np.ndarray, tuple[str,
         words = PUBLISHED_WORDS[:count]
     else:
         is_word = np.array([token.isalpha() for token in text.vocabulary])
-        frequency = _count_whole_words(text.train, text.vocabulary)
+        frequency = count_whole_words(text.train, text.vocabulary)
         order = np.argsort(-frequency * is_word, kind="stable")[:count]
         words = tuple(text.vocabulary[i] for i in order if is_word[i] and frequency[i])
     if len(words) < count:
@@ -39,7 +39,7 @@ def frequent_words(text: Text, count: int = 100) -> tuple[np.ndarray, tuple[str,
     return np.array([ids[word] for word in words], np.int32), words
 
 
-def _count_whole_words(rows: Rows, vocabulary: tuple[str, ...]) -> np.ndarray:
+def count_whole_words(rows: Rows, vocabulary: tuple[str, ...]) -> np.ndarray:
     """How often each token stands with no `##` behind it and no apostrophe before it."""
     continues = np.array([token.startswith("##") for token in vocabulary])
     apostrophe = np.array([token in ("'", "’") for token in vocabulary])

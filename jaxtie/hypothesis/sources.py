@@ -1,0 +1,268 @@
+"""A source of sentences of which all is known: pairs of tokens are planted, and their divergences are exact. NumPy only.
+
+It is a chain of words of order 1, and each word is spelled as one token. Token 0 begins every sentence and never comes again.
+What is planted (`KnownSource.pairs`, by the name of its class):
+
+- "duplicate": a fair coin chooses the spelling. S 0, C 0, m 0.
+- "skewed duplicate": so does a coin that is not fair. S 0, C 0, m the log of its odds.
+- "allomorph": the token on the left chooses, as in a/an. S 0, C far.
+- "antonym": a fair coin chooses, but the next word is permuted with some probability after the second. S far, C 0.
+- "near neighbours": two words with like laws, which are not equivalent: what duplicates must be told from.
+- "homograph": one token (the first of two pairs) spells two words, each of which has a spelling of its own, too: the second.
+  Its meaning is told by the left token, so S varies over contexts.
+- "plain": not planted: tokens with a word of their own, in pairs of neighbouring numbers.
+
+So the chain of tokens is of order 1, too, but for the homograph. Its two words never follow each other; so the last two
+tokens always tell the law of the next one, and exact values are finite sums.
+
+Shapes: W words, N states (a token each, and the homograph twice), V tokens, C contexts (what of the past tells the law of the
+next token), B sentences, L tokens.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxtie.hypothesis import estimators
+
+BEGINNING = 0
+CLASSES = ("duplicate", "skewed duplicate", "allomorph", "antonym")
+
+
+class Plan(NamedTuple):
+    """What is planted, and how strong; as it stands, 256 tokens.
+
+    Attributes:
+      pairs: how many of each of `CLASSES`.
+      near: pairs of near neighbours.
+      plain: tokens that are nothing but themselves.
+      homograph: whether there is one, with the two tokens that it is told from.
+      skew: how often a skewed duplicate is spelled as its first token.
+      follow: in [0, 1]: how often the left token chooses an allomorph's spelling; otherwise a fair coin does.
+      permuted: in [0, 1]: how often the word after an antonym's second token is permuted.
+      apart: in [0, 1]: how far near neighbours are apart, 1 for words that have nothing in common.
+      contrast: how much the words differ in their laws: standard deviation of log-probabilities.
+      rank: of the matrix of log-probabilities, but for the frequencies of words: the width that a model needs, about.
+      seed: of all that is drawn.
+    """
+
+    pairs: tuple[int, int, int, int] = (16, 16, 16, 16)
+    near: int = 16
+    plain: int = 92
+    homograph: bool = True
+    skew: float = 0.1
+    follow: float = 0.96
+    permuted: float = 1.0
+    apart: float = 0.4
+    contrast: float = 2.0
+    rank: int = 8
+    seed: int = 0
+
+
+class KnownSource(NamedTuple):
+    """The law of the states, and how they show.
+
+    Attributes:
+      transition_NxN: p(next state | state); state 0 is the beginning. The next states after it are in proportion to how often
+        they occur, so the law is the same at every place.
+      token_N: of each state.
+      share_N: how often each state occurs among all but the beginning.
+      pairs: class -> pairs of tokens, Px2.
+    """
+
+    transition_NxN: np.ndarray
+    token_N: np.ndarray
+    share_N: np.ndarray
+    pairs: dict[str, np.ndarray]
+
+
+class LeftContexts(NamedTuple):
+    """All that can stand on the left, as far as it matters: the exact law of what follows.
+
+    Attributes:
+      weight_C: how often, summing to 1.
+      belief_CxN: p(state | context) of the last token.
+      next_CxV: p(next token | context).
+    """
+
+    weight_C: np.ndarray
+    belief_CxN: np.ndarray
+    next_CxV: np.ndarray
+
+
+def planted(plan: Plan) -> KnownSource:
+    """The source of a plan; the same plan, the same source."""
+    kinds = [*CLASSES, "near neighbours", "homograph", "plain"]
+    kind_W = np.repeat(kinds, [*plan.pairs, 2 * plan.near, 2 * plan.homograph, plan.plain])
+    word_N = np.repeat(np.arange(len(kind_W)), np.where(np.isin(kind_W, [*CLASSES, "homograph"]), 2, 1))
+    second_N = np.append(False, word_N[1:] == word_N[:-1])
+    kind_N = kind_W[word_N]
+    shared_N = second_N & (kind_N == "homograph")
+    token_N = np.cumsum(~shared_N)
+    token_N[shared_N] = token_N.max() + 1
+    pairs = {}
+    for kind in kinds:
+        token_2P = token_N[kind_N == kind]
+        pairs[kind] = token_2P[: len(token_2P) // 2 * 2].reshape(-1, 2)
+    pairs["homograph"] = pairs["homograph"][:, ::-1]
+
+    rng = np.random.default_rng(plan.seed)
+    law_WxW = _law_of_words(plan, kind_W, rng)
+    order_W, permuted_W = rng.permutation(len(kind_W)), np.empty(len(kind_W), int)
+    permuted_W[order_W] = np.roll(order_W, 1)  # one cycle: no word stays what it is
+    side_W = rng.choice([-1, 1], len(kind_W))  # which spelling of an allomorph comes after the word
+    near_P = np.flatnonzero(kind_W == "near neighbours")[::2]
+    side_W[near_P + 1] = side_W[near_P]
+    chance_N = np.select(
+        [kind_N == "skewed duplicate", np.isin(kind_N, kinds[:-1]) & (kind_N != "near neighbours")],
+        [np.where(second_N, 1 - plan.skew, plan.skew), 0.5],
+        1.0,
+    )
+    leaning_N = np.where(kind_N == "allomorph", np.where(second_N, 0.5, -0.5) * plan.follow, 0)
+    permuted_Nx1 = (plan.permuted * (second_N & (kind_N == "antonym")))[:, None]
+    next_NxW = (1 - permuted_Nx1) * law_WxW[word_N] + permuted_Nx1 * law_WxW[word_N][:, permuted_W]
+    transition_NxN = next_NxW[:, word_N] * (chance_N + side_W[word_N][:, None] * leaning_N)
+    share_N = _stationary(transition_NxN)
+    transition_NxN = np.pad(np.concatenate([share_N[None], transition_NxN]), ((0, 0), (1, 0)))
+    return KnownSource(transition_NxN, np.append(BEGINNING, token_N), np.append(0, share_N), pairs)
+
+
+def _law_of_words(plan: Plan, kind_W: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """p(next word | word): frequencies, which fall as 1 / (rank + 10), times the exponential of a matrix of low rank."""
+    words = len(kind_W)
+    frequency_W = 1 / (rng.permutation(words) + 10)
+    left_WxD, right_WxD = rng.normal(size=(2, words, plan.rank))
+    near_P = np.flatnonzero(kind_W == "near neighbours")[::2]
+    frequency_W[near_P + 1] = frequency_W[near_P]
+    for side_WxD in (left_WxD, right_WxD):
+        side_WxD[near_P + 1] *= plan.apart
+        side_WxD[near_P + 1] += np.sqrt(1 - plan.apart**2) * side_WxD[near_P]
+    law_WxW = frequency_W * np.exp(plan.contrast / np.sqrt(plan.rank) * left_WxD @ right_WxD.T)
+    homograph_W = kind_W == "homograph"
+    law_WxW[homograph_W[:, None] & homograph_W] = 0
+    return law_WxW / law_WxW.sum(axis=1, keepdims=True)
+
+
+def _stationary(transition_NxN: np.ndarray) -> np.ndarray:
+    """How often each state occurs in the long run."""
+    states = len(transition_NxN)
+    equations = np.concatenate([transition_NxN.T - np.eye(states), np.ones((1, states))])
+    return np.linalg.lstsq(equations, np.append(np.zeros(states), 1))[0]
+
+
+def sample_sentences(source: KnownSource, sentences: int, length: int, seed: int) -> np.ndarray:
+    """`tokens_BxL`: the beginning, and so many tokens after it."""
+    rng = np.random.default_rng(seed)
+    ends_NxN = np.cumsum(source.transition_NxN, axis=1)
+    state_BxL = np.zeros((sentences, length + 1), np.int64)
+    for place in range(length):
+        ends_BxN = ends_NxN[state_BxL[:, place]]
+        draw_Bx1 = rng.random((sentences, 1)) * ends_BxN[:, -1:]
+        state_BxL[:, place + 1] = np.sum(ends_BxN <= draw_Bx1, axis=1)
+    return source.token_N[state_BxL]
+
+
+def predictions(source: KnownSource, tokens_BxL: np.ndarray) -> np.ndarray:
+    """`law_BxLxV`: p(next token | the tokens up to this one), what a model without error would say.
+
+    After a text that never occurs, a homograph means what it means on the whole.
+
+    Args:
+      tokens_BxL: each sentence begins with the beginning.
+    """
+    belief_BxN = np.zeros((len(tokens_BxL), len(source.token_N)))
+    belief_BxN[:, 0] = 1
+    to_tokens_NxV = _next_tokens(source)
+    laws = [belief_BxN @ to_tokens_NxV]
+    for token_B in tokens_BxL[:, 1:].T:
+        belief_BxN = _read(source, belief_BxN, token_B)
+        laws.append(belief_BxN @ to_tokens_NxV)
+    return np.stack(laws, axis=1)
+
+
+def _next_tokens(source: KnownSource) -> np.ndarray:
+    """p(next token | state)."""
+    return source.transition_NxN @ (source.token_N[:, None] == np.arange(source.token_N.max() + 1))
+
+
+def _read(source: KnownSource, belief_BxN: np.ndarray, token: np.ndarray | int) -> np.ndarray:
+    """What the last state is believed to be after one more token."""
+    stands_xN = source.token_N == np.expand_dims(token, -1)
+    after_BxN = belief_BxN @ source.transition_NxN * stands_xN
+    total_Bx1 = after_BxN.sum(axis=1, keepdims=True)
+    on_the_whole_xN = source.share_N * stands_xN
+    after_BxN = np.where(total_Bx1 > 0, after_BxN, on_the_whole_xN)
+    return after_BxN / after_BxN.sum(axis=1, keepdims=True)
+
+
+def left_contexts(source: KnownSource, places: int) -> LeftContexts:
+    """The left contexts of the first so many places of a sentence, each place alike; at least 2."""
+    states = len(source.token_N)
+    several_N = np.bincount(source.token_N)[source.token_N] > 1
+    clear = np.flatnonzero(~several_N)
+    seen_N = source.share_N * (places - 1) / places
+    seen_N[0] = 1 / places
+    belief_NxN = np.eye(states)[clear]
+    weights, beliefs = [seen_N[clear]], [belief_NxN]
+    for token in np.unique(source.token_N[several_N]):
+        before_N = source.share_N * (places - 2) / places  # so often something stands there, and a token after it
+        before_N[0] = 1 / places
+        weights.append(before_N[clear] * source.transition_NxN[clear][:, source.token_N == token].sum(axis=1))
+        beliefs.append(_read(source, belief_NxN, token))
+    belief_CxN = np.concatenate(beliefs)
+    return LeftContexts(np.concatenate(weights), belief_CxN, belief_CxN @ _next_tokens(source))
+
+
+def exact(source: KnownSource, pair_Px2: np.ndarray, places: int) -> tuple[estimators.Conditional, estimators.Semantic]:
+    """What the estimators find with models without error and endless data, by enumeration; one value for each pair.
+
+    Where the source excludes one of a pair, its bias and its C² are NaN, as estimates are.
+
+    Args:
+      pair_Px2: tokens, none of them the beginning.
+      places: occurrences are looked at in the first so many places of a sentence, each with the next tokens after it.
+    """
+    contexts, to_tokens_NxV = left_contexts(source, places), _next_tokens(source)
+    conditional, semantic = [], []
+    for pair in pair_Px2:
+        law_2xC = contexts.weight_C * contexts.next_CxV[:, pair].T
+        law_2xC = law_2xC / law_2xC.sum(axis=1, keepdims=True) / 2  # as many occurrences of each
+        conditional.append(_exactly_conditional(contexts.next_CxV[:, pair], law_2xC.sum(axis=0)))
+        semantic.append(_exactly_semantic(source, to_tokens_NxV, contexts.belief_CxN, pair, law_2xC))
+    return estimators.Conditional(*np.array(conditional).T), estimators.Semantic(*np.array(semantic).T)
+
+
+def _exactly_conditional(next_Cx2: np.ndarray, weight_C: np.ndarray) -> estimators.Conditional:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_first_C, log_second_C = np.log(next_Cx2).T
+        ratio_C = np.where(weight_C > 0, log_second_C - log_first_C, 0)
+    overlap = weight_C @ np.cosh(ratio_C / 2) ** -2.0
+    ratio_C = np.where(np.isfinite(ratio_C), ratio_C, np.nan)
+    bias = weight_C @ ratio_C
+    return estimators.Conditional(bias, 0.0, weight_C @ (ratio_C - bias) ** 2, 0.0, overlap)
+
+
+def _exactly_semantic(
+    source: KnownSource, to_tokens_NxV: np.ndarray, belief_CxN: np.ndarray, pair: np.ndarray, law_2xC: np.ndarray
+) -> estimators.Semantic:
+    """At distance 1; and at distance 2, if the pair is followed by a homograph. From there on nothing is left of the past.
+
+    After a token that has one meaning, it does not matter which context was on its left: one stands for all.
+    """
+    tokens, times = np.unique(source.token_N, return_counts=True)
+    homographs = tokens[times > 1]
+    beliefs = [_read(source, belief_CxN[: None if token in homographs else 1], token) for token in pair]
+    follows = [belief_xN @ to_tokens_NxV for belief_xN in beliefs]
+    weight_C, at_1_C = law_2xC.sum(axis=0), _hellinger(*follows) * np.ones(len(belief_CxN))
+    first, square, later = weight_C @ at_1_C, weight_C @ at_1_C**2, 0.0
+    for token in homographs:
+        at_2_C = _hellinger(*(_read(source, belief_xN, token) @ to_tokens_NxV for belief_xN in beliefs))
+        follows_C = sum(law_C * law_xV[:, token] for law_C, law_xV in zip(law_2xC, follows))
+        later += np.sum(follows_C * at_2_C)
+        square += np.sum(follows_C * (2 * at_1_C * at_2_C + at_2_C**2))
+    return estimators.Semantic(first + later, first, later, square - (first + later) ** 2, 0.0)
+
+
+def _hellinger(law_CxV: np.ndarray, other_CxV: np.ndarray) -> np.ndarray:
+    """Squared Hellinger distance between two laws, in [0, 1]; (C,)."""
+    return np.sum((np.sqrt(law_CxV) - np.sqrt(other_CxV)) ** 2, axis=-1) / 2

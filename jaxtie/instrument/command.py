@@ -1,0 +1,179 @@
+"""The command line of `python -m jaxtie.hypothesis`: exact for a process, by two trained models for a text."""
+
+import dataclasses
+import json
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from jaxtie import cli, kinds, runs
+from jaxtie.experiment import UserError
+from jaxtie.hypothesis import report
+from jaxtie.options import option, parse_command, parse_from_0, parse_path, parse_positive
+from jaxtie.results.folder import RunFolder
+from jaxtie.results.terminal import show
+from jaxtie.runs import Outcome, Session
+from jaxtie.text.options import TextOptions
+from jaxtie.text.two_models import PLANTED, RECORD, STEPS
+
+if TYPE_CHECKING:
+    from jaxtie.instrument.known import Truth
+
+OUT = Path("runs/hypothesis")
+
+
+@dataclass(frozen=True)
+class HypothesisOptions(TextOptions):
+    """Does the distributional hypothesis hold, and what does one table for two cost?
+
+    For a process (EXPERIMENT.py, on EXor) exactly. For a text (--text FOLDER) by two small models, which are trained on
+    disjoint halves of it, with a vocabulary of 4,096 where nothing is said of one; or by two runs of untied causal models
+    that exist (RUN_A --second RUN_B). --known proves it on a source of which all is known. The answer goes to standard
+    output, progress and errors to standard error. Exit status: 0 done, 2 a user's error, 130 interrupted.
+    """
+
+    source: Annotated[tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")] = None
+    """Experiment on EXor, or the folder of a finished run of a causal model."""
+    known: cli.Flag = False
+    """Prove the instrument: ask a text that is sampled from a source of known truth, and show what it makes of what is
+    planted there."""
+    second: Annotated[Path | None, option("RUN_B", parse_path, "none")] = None
+    """Folder of the second model's run."""
+    size: Literal["small", "medium", "large"] = "small"
+    """Of the two models that are trained: 2 layers of width 64, 3 of 128, 4 of 256."""
+    steps: Annotated[int, option("STEPS", parse_positive)] = STEPS
+    """Updates of each of the two models, to the nearest 100."""
+    planted: Annotated[int, option("N", parse_from_0)] = PLANTED
+    """Words that get a duplicate in the text: what is known to be equivalent."""
+    tokens: Annotated[int, option("K", parse_positive)] = 200
+    """How many of the most frequent words are asked about."""
+    contexts: Annotated[int, option("N", parse_positive)] = 32
+    """Contexts of each token of a pair."""
+    no_price: cli.Flag = False
+    """Leave out the price of one table: S, C and m alone, of tied models too."""
+    out: Annotated[Path, option("DIR", parse_path)] = OUT
+    """Folder for the two models, results, figure and summary."""
+    json: cli.Flag = False
+    """Print the answer as JSON instead."""
+    overwrite: cli.Flag = False
+    """Train the two models anew."""
+    quiet: cli.Flag = False
+    """No progress."""
+
+
+def main_hypothesis(arguments: Sequence[str] | None = None) -> int:
+    """The command line of `python -m jaxtie.hypothesis`; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        options = parse_command(HypothesisOptions, "jaxtie.hypothesis", arguments)
+        command = shlex.join(["python", "-m", "jaxtie.hypothesis", *arguments])
+        return _answer(options, Session(command, options.quiet, options.overwrite))
+    except (UserError, OSError) as error:
+        print(f"jaxtie.hypothesis: {cli.one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return cli.INTERRUPTED
+
+
+def _answer(options: HypothesisOptions, session: Session) -> int:
+    given = bool(options.text or options.tfds)
+    if options.known and (given or options.source or options.vocab or options.vocab_size):
+        raise UserError("--known: expected without a text, a vocabulary or runs; it makes a text of its own")
+    if options.known:
+        return _of_known_source(options, session)
+    if options.source is None and not given:
+        raise UserError("expected a text (--text FOLDER), an experiment on EXor, or two runs (RUN_A --second RUN_B)")
+    if options.source is not None and given:
+        raise UserError(f"{options.source}: expected without --text, which trains two models of its own")
+    if options.second is not None and options.source is None:
+        raise UserError(f"--second {options.second}: expected with the folder of a first run, RUN_A --second RUN_B")
+    if options.source is not None and options.source.suffix == ".py":
+        return _exact(options)
+    if options.source is not None and options.second is None:
+        raise UserError(f"{options.source}: is one model where two are needed; give another run by --second RUN_B")
+    if given:
+        return _of_new_models(options, session)
+    return _of_runs((options.source, options.second), options, session)
+
+
+def _exact(options: HypothesisOptions) -> int:
+    experiment = runs.load_experiment(options.source)
+    exact = kinds.of(experiment).exact_divergences(experiment)
+    if options.json:
+        columns: dict[str, Any] = {name: exact[name].values.tolist() for name in ("pair", *exact)}
+        print(as_json({"answer": report.exact_sentence(exact), **columns}))
+        return 0
+    print(report.exact_sentence(exact))
+    show(report.exact_table(exact))
+    return 0
+
+
+def _of_known_source(options: HypothesisOptions, session: Session) -> int:
+    """The same of a text whose law is known, which is written beside the two models."""
+    from jaxtie.hypothesis.sources import Plan, planted
+    from jaxtie.instrument import known
+
+    source = planted(Plan())
+    text = known.write_known_text(options.out / "text", source, known.SAMPLED, known.LENGTH)
+    own = dataclasses.replace(options, text=(text.text,), vocab=text.vocabulary)
+    return _of_new_models(own, session, known.Truth(source, text.pairs))
+
+
+def _of_new_models(options: HypothesisOptions, session: Session, truth: "Truth | None" = None) -> int:
+    """Train the two models, or find them trained, and ask them."""
+    from jaxtie.instrument.of_text import check_tokens
+    from jaxtie.text.corpus.tokens import prepare_text
+    from jaxtie.text.two_models import ENTRIES, NAMES, corpus_of, two_models
+
+    if RunFolder(options.out).config():
+        raise UserError(f"--out {options.out}: holds a run; choose another folder")
+    corpus = corpus_of(options, ENTRIES)
+    steps = max(1, round(options.steps / RECORD)) * RECORD
+    declared = two_models(corpus, options.size, steps, options.planted)
+    folders = [RunFolder(options.out / name) for name in NAMES]
+    for experiment, folder in zip(declared, folders):
+        runs.found_in(experiment, folder, options.overwrite)  # raises before anything is prepared
+    vocabulary = len(prepare_text(corpus, say=session.say).vocabulary) + options.planted
+    check_tokens(options.tokens, vocabulary)
+    for experiment, folder in zip(declared, folders):
+        if runs.carry_out(experiment, folder, session) is Outcome.INTERRUPTED:
+            print(f"jaxtie: interrupted; the same command goes on with {folder.path}", file=sys.stderr)
+            return cli.INTERRUPTED
+    return _of_runs(tuple(folder.path for folder in folders), options, session, truth)
+
+
+def _of_runs(paths: tuple[Path, Path], options: HypothesisOptions, session: Session, truth: "Truth | None" = None) -> int:
+    """Ask two trained models; what is found is written at the end, all or nothing."""
+    from jaxtie.training.devices import start_jax
+
+    start_jax()
+    from jaxtie.instrument.asking import ask, write
+
+    answer = ask(paths, options, session, truth)
+    write(answer, options.out, session.command)
+    if options.json:
+        print(as_json(answer.as_dict()))
+        return 0
+    print(*answer.sentences, sep="\n")
+    show(*(table for table in answer.tables if not table.long))
+    print(f"figure, results and summary: {options.out}")
+    return 0
+
+
+def as_json(value: Any) -> str:
+    """JSON, in which there is no NaN: null stands for it."""
+
+    def plain(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: plain(each) for name, each in part.items()}
+        if isinstance(part, list):
+            return [plain(each) for each in part]
+        return None if isinstance(part, float) and not math.isfinite(part) else part
+
+    return json.dumps(plain(value))

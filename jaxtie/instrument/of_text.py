@@ -1,0 +1,198 @@
+"""Two trained models of text -> both divergences of many pairs of tokens.
+
+Shapes: V vocabulary, P pairs, N contexts of a token, K tokens asked about.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from jaxtie.experiment import UserError
+from jaxtie.hypothesis import estimators, inference, judgement
+from jaxtie.models.embedding import tables_of_params
+from jaxtie.results.folder import Say
+from jaxtie.text import swaps
+from jaxtie.text.corpus.words import count_whole_words
+from jaxtie.text.trained import Trained
+
+TOKENS, CONTEXTS, MANTEL = 200, 32, 24
+NEAREST_OF_TABLE, RANDOM = 5, 2
+WHOLE = 0.9  # of its occurrences a token is a word by itself, to be one that is asked about
+TOLD_EVERY = 15.0  # between two lines of progress
+Found = Mapping[tuple[int, int], swaps.Swapped]
+
+
+class Extent(NamedTuple):
+    """How much is looked at: tokens asked about, contexts of each token of a pair, tokens of the Mantel correlation."""
+
+    tokens: int = TOKENS
+    contexts: int = CONTEXTS
+    mantel: int = MANTEL
+    seed: int = 0
+
+
+class Measurement(NamedTuple):
+    """What came out.
+
+    Attributes:
+      pairs: see `judgement.measured_pairs`.
+      skipped: tokens that are seen too rarely to be asked about.
+      examples: number of a pair -> a context of each of its tokens, in words.
+      words: names of all tokens.
+    """
+
+    pairs: xr.Dataset
+    skipped: list[str]
+    found: Found
+    windows: Mapping[int, swaps.Windows]
+    words: tuple[str, ...]
+
+
+def check_two(a: Trained, b: Trained) -> None:
+    """UserError where they do not speak of the same tokens."""
+    if a.material.vocabulary != b.material.vocabulary:
+        raise UserError(
+            f"--second {b.folder}: has another vocabulary than {a.folder}; expected two runs on one text, or with one --vocab"
+        )
+
+
+def check_tokens(tokens: int, vocabulary: int) -> None:
+    """UserError where more tokens are asked about than there are."""
+    if tokens > vocabulary:
+        raise UserError(f"--tokens {tokens}: expected at most the vocabulary's {vocabulary:,} entries")
+
+
+def measure_text(
+    a: Trained,
+    b: Trained,
+    plan: Extent,
+    say: Say,
+    more: Sequence[tuple[str, str]] = (),
+) -> Measurement:
+    """Both divergences of the pairs that are worth a look, on the validation text of the first model.
+
+    Args:
+      more: pairs of words that are measured besides, each seen 30 times or more.
+
+    Raises:
+      UserError: where the text has too few frequent tokens.
+    """
+    words, sep = a.material.vocabulary, a.material.text.special.sep
+    stream = swaps.stream_of(a.material.text.valid, sep)
+    places = swaps.places_of(stream, len(words))
+    count_V = np.array([len(each) for each in places])
+    whole_V = _whole_words(a)
+    wanted = np.argsort(-count_V * whole_V, kind="stable")[: plan.tokens]
+    token_K = wanted[(count_V[wanted] >= inference.SEEN) & whole_V[wanted]]
+    skipped = [words[token] for token in wanted if token not in set(token_K.tolist())]
+    number = {word: i for i, word in enumerate(words)}
+    more_Nx2 = np.array([[number[word] for word in pair] for pair in more], np.int64).reshape(-1, 2)
+    asked, rare = _pairs(a, count_V, token_K, whole_V, plan, more_Nx2)
+    rng = np.random.default_rng(plan.seed)
+    tokens = np.unique(asked.pair_Px2)
+    windows = {int(token): swaps.windows_at(stream, _chosen(rng, stream, places[token], plan.contexts)) for token in tokens}
+    others = defaultdict(list)
+    for first, second in asked.pair_Px2.tolist():
+        others[first].append(second)
+        others[second].append(first)
+    found = _swap_with_progress(a, b, windows, others, say)
+    sums = [_sums_of_pair(found, windows, *pair) for pair in asked.pair_Px2.tolist()]
+    say("nulls and intervals")
+    pairs = judgement.measured_pairs(asked, sums, words, count_V, plan.seed)
+    return Measurement(pairs, skipped + rare, found, windows, words)
+
+
+def _whole_words(a: Trained) -> np.ndarray:
+    """Which tokens stand for a word nearly always: no sign, no piece or beginning of a word, no duplicate."""
+    words, train = a.material.vocabulary, a.material.text.train
+    total_V = np.bincount(train.tokens_N, minlength=len(words))
+    alone_V = count_whole_words(train, words)
+    return np.array([word.isalpha() for word in words]) & (alone_V >= WHOLE * total_V) & (total_V > 0)
+
+
+def _pairs(
+    a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Extent, more_Nx2: np.ndarray
+) -> tuple[judgement.AskedPairs, list[str]]:
+    """Which pairs are measured; and duplicates that are too rare to be."""
+    tables = [np.asarray(table_VxD) for table_VxD in tables_of_params(a.params["embedding"])]
+    near, rest = NEAREST_OF_TABLE, {"seed": plan.seed, "random": RANDOM}
+    candidates = inference.pairs_to_look_at(*tables, count_V, token_K, whole_V, near=near, **rest)
+    planted = a.material.planted
+    planted_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)
+    seen_Q = (count_V[planted_Qx2] >= inference.SEEN).all(axis=1)
+    mantel_T = np.sort(token_K[np.linspace(0, len(token_K) - 1, min(plan.mantel, len(token_K))).astype(int)])
+    known = planted_Qx2[seen_Q], planted.probability_K[seen_Q]
+    asked = judgement.all_asked(candidates, *known, np.unique(mantel_T), more_Nx2)
+    return asked, [name for name, seen in zip(planted.names, seen_Q) if not seen]
+
+
+def _chosen(rng: np.random.Generator, stream: swaps.Stream, places_N: np.ndarray, number: int) -> np.ndarray:
+    """So many occurrences at random, of as many sentences as there are: sentences are what is independent."""
+    mixed_N = rng.permutation(places_N)
+    _, first_of = np.unique(stream.row_N[mixed_N], return_index=True)
+    again = np.ones(len(mixed_N), bool)
+    again[first_of] = False
+    return mixed_N[np.argsort(again, kind="stable")][:number]
+
+
+def _swap_with_progress(a: Trained, b: Trained, windows: dict, others: dict, say: Say) -> Found:
+    total, found, last = sum(map(len, others.values())), {}, time.monotonic()
+    swap = swaps.make_swap((a.model, b.model))
+    say(f"measuring {total:,} swaps of tokens, {len(windows):,} tokens; compiling")
+    for token, other, each in swaps.swap_all(swap, (a.params, b.params), windows, others):
+        found[token, other] = each
+        if time.monotonic() - last > TOLD_EVERY:
+            last = time.monotonic()
+            say(f"measured {len(found):,} of {total:,} swaps")
+    return found
+
+
+def _sums_of_pair(found: Found, windows: Mapping[int, swaps.Windows], first: int, second: int) -> judgement.Sums:
+    """What was found of a pair, by sentence; as many contexts of either token."""
+    of_first, of_second = found[first, second], found[second, first]
+    number = min(len(windows[first].sentence_N), len(windows[second].sentence_N))
+
+    def joined(one: np.ndarray, other: np.ndarray, axis: int) -> np.ndarray:
+        return np.concatenate([np.take(x, np.arange(number), axis) for x in (one, other)], axis)
+
+    sentence_N = joined(windows[first].sentence_N, windows[second].sentence_N, 0)
+    log_first_2xN = joined(of_first.own_2xN, of_second.other_2xN, 1)
+    log_second_2xN = joined(of_first.other_2xN, of_second.own_2xN, 1)
+    cross_NxK = joined(of_first.cross_NxK, of_second.cross_NxK, 0)
+    own_2xNxK = joined(of_first.own_2xNxK, of_second.own_2xNxK, 1)
+    return judgement.Sums(
+        estimators.conditional_sums(log_first_2xN, log_second_2xN, sentence_N),
+        estimators.semantic_sums(estimators.Products(cross_NxK.astype(np.float64), own_2xNxK.astype(np.float64)), sentence_N),
+    )
+
+
+def example(measurement: Measurement, number: int, *, far: str) -> tuple[str, str]:
+    """A context of each token of a pair, in words: where the two models agree most that the other one would not do.
+
+    Args:
+      far: the sense in which they are far, "conditional" or "semantic".
+    """
+    first, second = measurement.pairs["token"].values[number].tolist()
+    return _example(measurement, first, second, far), _example(measurement, second, first, far)
+
+
+def _example(measurement: Measurement, token: int, other: int, far: str) -> str:
+    swapped, windows = measurement.found[token, other], measurement.windows[token]
+    if far == "conditional":
+        apart_N = (swapped.own_2xN - swapped.other_2xN).min(axis=0)
+    else:
+        apart_N = np.nansum(swapped.cross_NxK, axis=1)
+    ids = windows.tokens_NxL[int(np.argmax(apart_N))]
+    before, after = ids[swaps.BEFORE - 6 : swaps.BEFORE], ids[swaps.BEFORE + 1 : swaps.BEFORE + 5]
+    words = measurement.words
+    return f"{_text(words, before)} [{words[token]}] {_text(words, after)}".strip()
+
+
+def _text(words: tuple[str, ...], ids: np.ndarray) -> str:
+    """Tokens as text; the end of a sentence is a bar, and a duplicate is the word that it stands for."""
+    shown = ("|" if words[i] == "[SEP]" else words[i] for i in ids)
+    return " ".join(word if len(word) == 1 else word.removesuffix("*") for word in shown).replace(" ##", "")

@@ -1,0 +1,78 @@
+"""Halves of a text, for two models that share no sentence; and words planted in it twice, which are known to be equivalent.
+
+A planted word has a duplicate, a token of its own, marked by a star. Each occurrence is spelled as one of the two by a draw
+of its own, once and for all. So the two are equally likely but for one constant, and the choice has no consequences.
+
+Imports no jax. Shapes: R rows, N tokens of a split, K planted words.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxtie.experiment import UserError
+from jaxtie.text.corpus.batches import Rows
+from jaxtie.text.corpus.tokens import Text
+from jaxtie.text.corpus.words import frequent_words
+from jaxtie.text.declaration import HALVES
+
+SENTENCES = 64  # sentences that stay together in a half: contexts go over the ends of sentences
+EVERY, OFFSET = 5, 3  # of the frequent words, by their rank, these are planted: as frequent as those that are asked about
+EVENLY, RARELY = 0.5, 0.1  # in turn, how often an occurrence is spelled as the duplicate
+
+
+class Planted(NamedTuple):
+    """Words with a duplicate: ids of both, how often the duplicate stands, and what both are called."""
+
+    words_K: np.ndarray
+    duplicates_K: np.ndarray
+    probability_K: np.ndarray
+    names: tuple[str, ...]
+
+
+def planted_words(text: Text, number: int) -> Planted:
+    """Which words have a duplicate: from the frequent ones every fifth, fair and skewed ones in turn.
+
+    Raises:
+      UserError: where the text has too few words.
+    """
+    wanted = EVERY * (number - 1) + OFFSET + 1 if number else 0
+    ids, words = frequent_words(text, wanted) if number else (np.zeros(0, np.int32), ())
+    duplicates_K = np.arange(len(text.vocabulary), len(text.vocabulary) + number, dtype=np.int32)
+    probability_K = np.where(np.arange(number) % 2 == 0, EVENLY, RARELY)
+    return Planted(ids[OFFSET::EVERY], duplicates_K, probability_K, tuple(f"{word}*" for word in words[OFFSET::EVERY]))
+
+
+def plant(text: Text, planted: Planted, seed: int) -> Text:
+    """The text with duplicates in every split; its own vocabulary stays what it is. Tokens are in memory then."""
+    if not len(planted.words_K):
+        return text
+    vocabulary = len(text.vocabulary) + len(planted.words_K)
+    twin_V, chance_V = np.arange(vocabulary), np.zeros(vocabulary)
+    twin_V[planted.words_K], chance_V[planted.words_K] = planted.duplicates_K, planted.probability_K
+
+    def spelled(split: int, rows: Rows) -> Rows:
+        tokens_N = np.asarray(rows.tokens_N)
+        drawn_N = np.random.default_rng((seed, split)).random(len(tokens_N), np.float32) < chance_V[tokens_N]
+        dtype = np.uint16 if vocabulary <= 2**16 else np.uint32
+        return Rows(np.where(drawn_N, twin_V[tokens_N], tokens_N).astype(dtype), rows.offsets)
+
+    splits = {name: spelled(i, getattr(text, name)) for i, name in enumerate(("train", "valid", "test"))}
+    return text._replace(**splits)
+
+
+def take_half(text: Text, half: str | None) -> Text:
+    """The text with one half of its training rows, block by block in turn; validation and test stay whole.
+
+    Raises:
+      UserError: where there is one block only.
+    """
+    if half is None:
+        return text
+    rows = text.train
+    own_R = np.arange(rows.count) // SENTENCES % 2 == HALVES.index(half)
+    if not own_R.any() or own_R.all():
+        raise UserError(f"text: {rows.count:,} sentences are too few for two halves of blocks of {SENTENCES}; give more text")
+    own_N = np.repeat(own_R, rows.lengths)
+    offsets = np.append(0, np.cumsum(rows.lengths[own_R]))
+    return text._replace(train=Rows(np.asarray(rows.tokens_N)[own_N], offsets))

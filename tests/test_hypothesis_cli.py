@@ -1,0 +1,208 @@
+"""`python -m jaxtie.hypothesis` on a text of known truth, by tiny models; what it refuses, by a word of its line."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+import xarray as xr
+from drawing import save_small
+
+from jaxtie import Transformer
+from jaxtie.hypothesis import sources
+from jaxtie.instrument import known
+from jaxtie.instrument.command import main_hypothesis
+from jaxtie.results import plots
+from jaxtie.results.folder import RunFolder
+from jaxtie.runs import Session, carry_out
+from jaxtie.text import engine, one_table, programs, two_models
+from jaxtie.text.declaration import Corpus
+from jaxtie.training import devices
+
+TINY = Transformer(layers=1, heads=2, width=16, feedforward=32)
+PLAN = sources.Plan(pairs=(2, 1, 2, 2), near=1, plain=12, homograph=False)
+FEW = ["--tokens", "8", "--contexts", "12", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a text of a source, and what the command leaves of it in `out`; texts are prepared below it."""
+    place = tmp_path_factory.mktemp("hypothesis")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        patch.setattr(devices, "REPEATABLE", devices.ONCE)
+        patch.setattr(plots, "save", save_small)
+        patch.setitem(two_models.SIZES, "small", TINY)
+        patch.setattr(one_table, "ADAPTING", 20)
+        # Two devices meet in every step: on a busy machine hundreds of tiny ones may wait for each other for ever.
+        patch.setattr(engine, "make_mesh", lambda batch, devices: programs.make_mesh(batch, devices[:1]))
+        known.write_known_text(place / "text", sources.planted(PLAN), 7000, 16)
+        yield place
+
+
+def text_of(place, *options: str) -> list[str]:
+    text = ["--text", str(place / "text" / "known.txt"), "--vocab", str(place / "text" / "vocab.txt")]
+    return [*text, "--steps", "200", "--planted", "2", *FEW, *options]
+
+
+@pytest.fixture(scope="module")
+def asked(place):
+    """The folder after the command, which has trained A and B."""
+    out = place / "out"
+    assert main_hypothesis(text_of(place, "--out", str(out))) == 0
+    return out
+
+
+def error_of(capsys, *arguments: str) -> str:
+    assert main_hypothesis([*map(str, arguments)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1, shown
+    return shown.err
+
+
+@pytest.mark.slow
+def test_a_text_is_asked_and_what_is_left_is_whole(asked, capsys):
+    results = xr.load_dataset(asked / "results.nc", engine="h5netcdf")
+    assert (asked / "figures" / "plane.png").stat().st_size > 0
+    summary = (asked / "summary.md").read_text()
+    assert "distributional hypothesis" in summary and "Advice:" in summary and "price of one table" in summary
+    assert np.isfinite(results["semantic"]).all() and (results["contexts"] <= 24).all()
+    assert set(results["reason"].values) == {"input", "output", "random"}
+
+
+@pytest.mark.slow
+def test_the_same_command_trains_nothing_and_says_the_same(place, asked, capsys):
+    before = (asked / "A" / "config.json").stat().st_mtime_ns
+    summary = (asked / "summary.md").read_text()
+    assert main_hypothesis(text_of(place, "--out", str(asked), "--json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] in ("holds", "fails", "undecided") and "advice" in found
+    assert set(found["price"]) == {
+        f"{bias}, {when}" for bias in ("with bias", "without") for when in ("at once", "after 20 steps")
+    }
+    assert (asked / "A" / "config.json").stat().st_mtime_ns == before
+    assert found["answer"][0] in summary
+
+
+@pytest.mark.slow
+def test_two_runs_say_what_the_text_said(asked, tmp_path, capsys):
+    assert (
+        main_hypothesis([str(asked / "A"), "--second", str(asked / "B"), "--no-price", "--out", str(tmp_path / "runs"), *FEW])
+        == 0
+    )
+    shown = capsys.readouterr().out
+    assert "hypothesis" in shown and "price" not in shown
+    one, other = (xr.load_dataset(path / "results.nc", engine="h5netcdf") for path in (asked, tmp_path / "runs"))
+    np.testing.assert_allclose(one["semantic"], other["semantic"], rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_planted_pairs_of_the_text_are_marked(asked):
+    results = xr.load_dataset(asked / "results.nc", engine="h5netcdf")
+    planted = results.isel(pair=np.flatnonzero(results["planted"] > 0))
+    assert planted["second"].values.tolist() == [f"{word}*" for word in planted["first"].values]
+    others = results["semantic"].values[results["random"].values.astype(bool)]
+    assert (np.abs(planted["semantic"]) < np.median(others) / 2).all()
+
+
+@pytest.fixture(scope="module")
+def others(place, asked):
+    """A tied run, one that has never made a step, one on the same text with another vocabulary."""
+    a, _ = two_models.two_models(corpus(place), steps=100, planted=2)
+    tied = dataclasses.replace(a, arms=("tied",))
+    carry_out(tied, RunFolder(place / "tied"), Session("", quiet=True, draws=False))
+    shutil.copytree(asked / "A", place / "untrained", ignore=shutil.ignore_patterns("checkpoints"))
+    other = dataclasses.replace(a, planted=1)
+    carry_out(other, RunFolder(place / "other"), Session("", quiet=True, draws=False))
+    return place
+
+
+def corpus(place) -> Corpus:
+    return Corpus(paths=(str(place / "text" / "known.txt"),), vocab=str(place / "text" / "vocab.txt"), vocab_size=4096)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second", "options", "word"),
+    [
+        ("tied", "out/B", [], "--no-price"),
+        ("untrained", "out/B", [], "untrained"),
+        ("out/A", None, [], "two are needed"),
+        ("out/A", "out/A", [], "another model"),
+        ("out/A", "other", [], "vocabulary"),
+        ("out/A", "out/B", ["--tokens", "100000"], "--tokens 100000"),
+        ("nowhere", "out/B", [], "no run"),
+        ("text", "out/B", [], "no run"),
+    ],
+)
+def test_runs_that_cannot_be_asked_are_refused(others, tmp_path, capsys, first, second, options, word):
+    """One line that names it, and nothing is written."""
+    runs = [others / first, *(["--second", others / second] if second else [])]
+    assert word in error_of(capsys, *runs, *FEW, "--out", tmp_path / "out", *options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_tied_run_without_a_price_gives_S_and_C(place, asked, tmp_path, capsys):
+    a, b = (dataclasses.replace(each, arms=("tied",)) for each in two_models.two_models(corpus(place), steps=200, planted=2))
+    for name, each in (("A", a), ("B", b)):
+        carry_out(each, RunFolder(place / "both_tied" / name), Session("", quiet=True, draws=False))
+    runs = [str(place / "both_tied" / "A"), "--second", str(place / "both_tied" / "B")]
+    assert main_hypothesis([*runs, "--no-price", *FEW, "--out", str(tmp_path / "out")]) == 0
+    assert "Advice" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "expected a text"),
+        (["--second", "x"], "--second"),
+        (["--known", "--text", "x"], "--known"),
+        (["a.py", "--text", "b"], "without --text"),
+        (["nowhere.py"], "nowhere.py"),
+        (["--text", "nowhere"], "no such file"),
+        (["--tokens", "0", "--text", "x"], "positive"),
+        (["--size", "huge", "--text", "x"], "--size"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_named(arguments, word, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert word in error_of(capsys, *arguments)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_more_tokens_than_there_are_are_refused_before_anything_is_trained(place, tmp_path, capsys):
+    assert "--tokens 5000" in error_of(capsys, *text_of(place, "--tokens", "5000", "--out", str(tmp_path / "out")))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_model_that_knows_frequencies_only_is_refused(place, tmp_path, capsys):
+    """After 100 steps of a text that has nothing but frequencies there is nothing else to be known."""
+    rng = np.random.default_rng(3)
+    words = np.array([known.word_of(token) for token in range(1, 20)])
+    text = "\n\n".join(" ".join(rng.choice(words, 16)) for _ in range(2000))
+    (tmp_path / "noise.txt").write_text(text)
+    options = ["--text", tmp_path / "noise.txt", "--vocab", place / "text" / "vocab.txt", "--steps", "100", "--planted", "0"]
+    assert "frequency only" in error_of(capsys, *options, *FEW, "--out", tmp_path / "out")
+    assert not (tmp_path / "out" / "results.nc").exists() and not (tmp_path / "out" / "summary.md").exists()
+
+
+@pytest.mark.slow
+def test_a_text_that_has_changed_since_is_refused(place, asked, tmp_path, capsys):
+    moved = tmp_path / "moved"
+    shutil.copytree(place / "text", moved)
+    a, b = two_models.two_models(
+        Corpus(paths=(str(moved / "known.txt"),), vocab=str(moved / "vocab.txt")), steps=100, planted=2
+    )
+    for name, each in (("A", a), ("B", b)):
+        carry_out(each, RunFolder(tmp_path / "out" / name), Session("", quiet=True, draws=False))
+    with (moved / "known.txt").open("a") as file:
+        file.write("\n\nqab qac qad\n")
+    runs = [tmp_path / "out" / "A", "--second", tmp_path / "out" / "B"]
+    assert "changed" in error_of(capsys, *runs, *FEW, "--out", tmp_path / "answer")
+    (moved / "known.txt").unlink()
+    assert "no such file" in error_of(capsys, *runs, *FEW, "--out", tmp_path / "answer")
+    assert not (tmp_path / "answer").exists()
