@@ -2,8 +2,8 @@
 
 Claim, before the run: X and Y are semantically equivalent, and ln 9 apart in every context. An output bias can carry a
 constant, so a tied model with a bias need not hold their rows apart: tying costs something without it, and nothing with it.
-Found: it costs something, and half of that with a bias; but a bias takes off as much in the control, where it cannot carry the
-odds.
+Found: it costs something, and half of that with a bias; but a bias takes off as much in the control, where it cannot carry
+the odds.
 
     python -m jaxtie.run experiments/output_bias.py --seeds 1024
 
