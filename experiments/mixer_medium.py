@@ -21,4 +21,4 @@ experiment = Experiment(
     eval_every=5_000,
 )
 
-claims = PAPERS_PICTURE
+claims = PAPERS_PICTURE  # written when the shorter run had been seen

@@ -7,7 +7,7 @@ the odds.
 
     python -m jaxtie.run experiments/output_bias.py --seeds 1024
 
-What is claimed, and by which margin, stands below and was written before the run; the rule stands in
+What is claimed, and by which margin, stands below and was written when 64 seeds had been seen; the rule stands in
 `jaxtie/exor/claims.py`. `output_bias_ndh.py`, `output_bias_ydh.py` and `output_bias_control.py` are the same on other
 processes.
 Results, of 256 seeds: README.md.

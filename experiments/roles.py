@@ -2,6 +2,7 @@
 
 Claim: the output role. The table is one, and so are its values in both roles; what differs is which of its two gradients
 trains it. Without the output role's, only the input role moves the table.
+Found: it does; with the input role's gradient alone, X and Y fall as decay makes them.
 
     python -m jaxtie.run experiments/roles.py --seeds 256
 

@@ -19,4 +19,4 @@ experiment = Experiment(
     steps=300_000,
 )
 
-claims = PAPERS_PICTURE
+claims = PAPERS_PICTURE  # written when the shorter run had been seen

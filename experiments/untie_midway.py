@@ -3,7 +3,7 @@
 Claim: once untied, X and Y shrink in the input embedding, over tens of thousands of steps, and stay apart in the output
 embedding. Not all seeds come back to the loss of their untied twin.
 
-    python -m jaxtie.run experiments/untie_midway.py --seeds 64
+    python -m jaxtie.run experiments/untie_midway.py --seeds 128
 
 At the step of untying nothing changes: the output embedding and its optimiser moments are copies.
 

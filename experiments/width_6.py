@@ -2,6 +2,7 @@
 
 Claim: the price of tying falls with the width. One table that is as wide as two side by side emulates them: the body reads
 one half of it and writes the other. The main experiment has width 4; the other files are `width_*.py`.
+Found: from width 3 on tying costs; that it falls with the width is not seen.
 
     python -m jaxtie.run experiments/width_6.py --seeds 256
 

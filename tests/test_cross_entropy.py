@@ -69,6 +69,27 @@ def test_a_target_that_is_not_allowed_has_an_infinite_loss():
     assert jnp.isposinf(loss)
 
 
+@pytest.mark.parametrize("target", [V - 1, -100])
+def test_what_does_not_count_may_be_no_target_at_all(target):
+    """One of weight 0 whose token is shut or no token; padding of the last block, whose token 0 is shut."""
+    values = made_up(jnp.float32)
+    targets = jnp.where(TARGETS == 0, 1, TARGETS).at[0, 3].set(target)
+    weights = jnp.ones((2, P // 2)).at[0, 3].set(0)
+    shut = ALLOWED.at[0].set(False)
+
+    def loss(values):
+        return cross_entropy(values["h"], values["table"], targets, weights, allowed_V=shut, block=16)[0]
+
+    found, slopes = jax.value_and_grad(loss)(values)
+    assert jnp.isfinite(found) and all(jnp.isfinite(slope).all() for slope in slopes.values())
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    values = made_up(jnp.float32)
+    with pytest.raises(ValueError, match="same leading axes"):
+        cross_entropy(values["h"], values["table"], TARGETS[:, :5])
+
+
 def test_gradients_of_bfloat16_add_up_over_many_blocks():
     """In bfloat16 1 + 1/256 is 1: added there block by block, most of the table's gradient would be lost."""
     positions = 4096

@@ -17,7 +17,7 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.results.schema import Schema, Variable, steps_of
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.engine import Phase, phases_of, programs_of, steps_reached
-from jaxtie.training.loop import Loop, stop_signals
+from jaxtie.training.loop import Loop, is_something_abandoned, stop_signals, unless_stopped
 from jaxtie.training.members import Control, Members, Piece
 from jaxtie.training.processes import Processes
 
@@ -350,6 +350,21 @@ def test_a_signal_asks_and_a_second_one_ends():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_work_is_waited_for_unless_a_signal_comes():
+    assert unless_stopped(lambda: 3, []) == 3
+    for error in (ValueError, TimeoutError):
+
+        def fail(error=error) -> None:
+            raise error("in the other thread")
+
+        with pytest.raises(error, match="other thread"):
+            unless_stopped(fail, [])
+    let_go, stopped = threading.Event(), []
+    threading.Timer(0.3, stopped.append, [signal.SIGTERM]).start()
+    assert unless_stopped(let_go.wait, stopped) is None and is_something_abandoned()
+    let_go.set()
 
 
 def test_in_another_thread_no_signal_is_waited_for():

@@ -64,7 +64,7 @@ def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
             rows.append((claim.source, name, claim.statement, claim.expression, _bounds(claim), found, verdict))
     rows.sort(key=lambda row: not row[0])
     header = ("who says so", "experiment", "claim", "what is measured", "holds if", "found", "verdict")
-    return Table("Claims, written before the runs, and what became of them", header, rows)
+    return Table("Claims, and what became of them", header, rows)
 
 
 def _bounds(claim: Claim) -> str:

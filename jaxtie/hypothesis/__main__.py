@@ -1,8 +1,15 @@
 """`python -m jaxtie.hypothesis`: see `jaxtie.instrument.command`. Nobody imports this."""
 
-import sys
+from collections.abc import Callable
 
-from jaxtie.instrument.command import main_hypothesis
+from jaxtie.leave import leave
+
+
+def _find_command() -> Callable[[], int]:
+    from jaxtie.instrument.command import main_hypothesis
+
+    return main_hypothesis
+
 
 if __name__ == "__main__":
-    sys.exit(main_hypothesis())
+    leave(_find_command)

@@ -42,15 +42,21 @@ def cross_entropy(
       h_PxD, target_P, weight_P: with any leading axes in the place of P, the same ones; weights are 1 if not given.
       allowed_V: which tokens can be predicted at all, for instance no padding of the table; a target that cannot has an
         infinite loss.
-      z_loss: times the mean square of ln Σ exp(logits), which is added (Chowdhery et al., 2022: 1e-4).
+      logit_scale, soft_cap, z_loss: Python numbers, which are not differentiated; z_loss times the mean square of
+        ln Σ exp(logits) is added (Chowdhery et al., 2022: 1e-4).
+
+    Raises:
+      ValueError: where leading axes differ.
     """
+    if h_PxD.shape[:-1] != target_P.shape:
+        raise ValueError(f"hidden states {h_PxD.shape}, targets {target_P.shape}: expected the same leading axes")
     dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
     params = {"table": table_VxD}
     if bias_V is not None:
         params["bias"] = bias_V
     if allowed_V is not None:
         params["shut"] = jnp.where(allowed_V, 0.0, -jnp.inf).astype(dtype)
-    weight_P = jnp.ones(target_P.shape, dtype) if weight_P is None else weight_P
+    weight_P = jnp.broadcast_to(jnp.ones((), dtype) if weight_P is None else weight_P, target_P.shape)
     flat = h_PxD.reshape(-1, h_PxD.shape[-1]), target_P.ravel(), weight_P.ravel()
     logits_of = partial(_logits_of, logit_scale=logit_scale, soft_cap=soft_cap)
     return blockwise_cross_entropy(logits_of, params, *flat, block, z_loss)
@@ -119,8 +125,9 @@ def _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, 
         if z_loss:
             log_sum_K = top_K + jnp.log(sum_K)
             loss_K = loss_K + z_loss * log_sum_K**2
-        loss_P = put(loss_P, loss_K)
-        right_P = put(right_P, chosen_K >= top_K)
+        counts_K = share_K > 0  # what does not count may have no finite loss
+        loss_P = put(loss_P, jnp.where(counts_K, loss_K, 0))
+        right_P = put(right_P, counts_K & (chosen_K >= top_K))
         if gradient:
             is_target_KxV = jnp.arange(logits_KxV.shape[1])[None] == target_K[:, None]
             pulled_K = share_K / sum_K

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
@@ -47,7 +47,8 @@ def stop_signals() -> Iterator[list[int]]:
 def unless_stopped(work: Callable[[], Worked], stopped: Sequence[int]) -> Worked | None:
     """What `work` returns; None as soon as a signal is there, though it may take minutes and know nothing of signals.
 
-    It is another thread that works, and then it is left to itself.
+    It is another thread that works, and then it is left to itself. JAX's contexts (`jax.enable_x64`, ...) are of a thread:
+    the caller's do not reach it.
     """
     result: Future[Worked] = Future()
 
@@ -59,8 +60,8 @@ def unless_stopped(work: Callable[[], Worked], stopped: Sequence[int]) -> Worked
 
     threading.Thread(target=do, name=ABANDONED, daemon=True).start()
     while not stopped:
-        with contextlib.suppress(TimeoutError):
-            return result.result(LOOK)
+        if wait((result,), LOOK).done:
+            return result.result()
     return None
 
 
@@ -132,8 +133,9 @@ class Loop:
         arm, steps, best = phase.arm.name, self.experiment.steps, self.engine.best_losses
         with Progress(arm, steps, members, before, best, quiet=self.quiet) as progress:
             progress.say("compiling")
-            alone = self.processes.count == 1  # several stop together, or wait for each other
-            program = unless_stopped(partial(self.engine.compile, phase), stopped if alone else ())
+            compile_it = partial(self.engine.compile, phase)
+            alone = self.processes.count == 1  # several stop together, or would wait for each other
+            program = unless_stopped(compile_it, stopped) if alone else compile_it()
             if program is None:
                 return
             compiled, latest = time.monotonic(), {}
