@@ -17,8 +17,10 @@ from jaxtie import kinds, runs
 from jaxtie.all import run_all
 from jaxtie.exor.declaration import Experiment
 from jaxtie.experiment import Arm, Declaration, UserError, names_of
+from jaxtie.leave import INTERRUPTED
 from jaxtie.options import (
     AS_DECLARED,
+    Flag,
     option,
     parse_address,
     parse_arms,
@@ -36,9 +38,7 @@ from jaxtie.results.terminal import show
 from jaxtie.runs import Outcome, Session, load_experiment
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
-INTERRUPTED = 130
 MAIN = Experiment()
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 def _in_main(value: object) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-INTERRUPTED_EARLY = 130
+INTERRUPTED = 130  # exit status
 
 
 def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
@@ -18,12 +18,12 @@ def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
     Args:
       find_main: imports what the command takes and returns it.
     """
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(INTERRUPTED_EARLY))
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(INTERRUPTED))
     status = 1
     try:
         status = find_main()()
     except KeyboardInterrupt:
-        status = INTERRUPTED_EARLY
+        status = INTERRUPTED
     finally:
         loop = sys.modules.get("jaxtie.training.loop")
         if loop and loop.is_something_abandoned():  # a compiler at work in a process that tidies up would crash it

@@ -7,13 +7,14 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
 from jaxtie.experiment import Arm, UserError
 
 AS_DECLARED = "as in the experiment"
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name alone, no --no-name
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

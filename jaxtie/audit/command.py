@@ -16,11 +16,11 @@ from jaxtie.audit.find import RowTable
 from jaxtie.audit.geometry import Geometry, Measured
 from jaxtie.audit.judge import Audit, ModelVerdict, Request, audit
 from jaxtie.experiment import UserError
-from jaxtie.options import option, parse_command, parse_path
+from jaxtie.leave import INTERRUPTED
+from jaxtie.options import Flag, option, parse_command, parse_path
 
 SECONDS = 5.0  # between two lines of progress, at least
-UNREADABLE, INTERRUPTED_AUDIT = 2, 130
-Yes = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+UNREADABLE = 2  # exit status
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class AuditOptions:
     """Tensor that is the input embedding."""
     output: Annotated[str | None, option("NAME", str, "found by its name")] = None
     """Tensor that is the output embedding."""
-    json: Yes = False
+    json: Flag = False
     """Print JSON."""
-    no_geometry: Yes = False
+    no_geometry: Flag = False
     """Do not compare untied tables by geometry, which takes most of the time with wide ones."""
-    quiet: Yes = False
+    quiet: Flag = False
     """No progress."""
 
 
@@ -96,7 +96,7 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
         print(f"jaxtie.audit: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
         return UNREADABLE
     except KeyboardInterrupt:
-        return INTERRUPTED_AUDIT
+        return INTERRUPTED
     return found.status
 
 

@@ -1,7 +1,6 @@
 """An audit from a path to a verdict."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from jaxtie.audit.geometry import FEWEST, ROWS, Geometry, geometry
 from jaxtie.audit.ids import runs_of
 from jaxtie.experiment import Head, UserError, check
 from jaxtie.models.initial_loss import estimate
+from jaxtie.results.terminal import finite
 
 USUAL_DEVIATION = 0.02  # of initial values, in transformers
 
@@ -108,7 +108,7 @@ class Audit:
             "flags": [flag.text for flag in self.checkpoint.configuration.flags],
             "models": [_verdict_dict(verdict) for verdict in self.verdicts],
         }
-        return _finite(found)
+        return finite(found)
 
 
 def _verdict_dict(verdict: ModelVerdict) -> dict[str, Any]:
@@ -143,14 +143,6 @@ def _comparison_dict(found: Relationship) -> dict[str, Any]:
 def _geometry_dict(found: Geometry) -> dict[str, Any]:
     plain = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
     return {name: value._asdict() if hasattr(value, "_asdict") else value for name, value in plain.items()}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def audit(path: Path, asked: Request, tick: Ticker, say: Callable[[str], None]) -> Audit:

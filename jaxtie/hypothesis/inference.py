@@ -34,7 +34,7 @@ class CandidatePairs(NamedTuple):
     reason_P: np.ndarray
 
 
-def sign_flip_test(parts: list[np.ndarray], seed: int = 0, flips: int = FLIPS, inflation: float = 1.0) -> np.ndarray:
+def sign_flip_test(parts: list[np.ndarray], seed: int = 0, flips: int = FLIPS) -> np.ndarray:
     """How probable it is that a divergence comes out as high if it is 0: one p-value for each pair, (P,).
 
     If it is 0, the errors of A and of B are all there is, and the sign of B's factor in a sentence is as good as the other.
@@ -43,13 +43,12 @@ def sign_flip_test(parts: list[np.ndarray], seed: int = 0, flips: int = FLIPS, i
       parts: of each pair, what each sentence adds to its divergence (`estimators.conditional_parts`, `semantic_parts`). NaN
         where there is one without value.
       flips: the least p-value is 1 / (flips + 1), or 2^-G where there are few sentences.
-      inflation: see `shared_errors`.
     """
     parts_PxG = np.zeros((len(parts), max(map(len, parts), default=0)))
     for row_G, part_G in zip(parts_PxG, parts):
         row_G[: len(part_G)] = part_G
     divergence_P = parts_PxG.sum(axis=1)
-    level_P = divergence_P / np.sqrt(inflation) - 1e-12 * np.abs(parts_PxG).sum(axis=1)  # rounding makes nothing higher
+    level_P = divergence_P - 1e-12 * np.abs(parts_PxG).sum(axis=1)  # rounding makes nothing higher
     rng, as_high_P = np.random.default_rng(seed), np.zeros(len(parts))
     for start in range(0, flips, FLIPS_AT_A_TIME):
         sign_RxG = rng.choice([-1.0, 1.0], (min(FLIPS_AT_A_TIME, flips - start), parts_PxG.shape[1]))
@@ -57,28 +56,12 @@ def sign_flip_test(parts: list[np.ndarray], seed: int = 0, flips: int = FLIPS, i
     return np.where(np.isfinite(divergence_P), (as_high_P + 1) / (flips + 1), np.nan)
 
 
-def shared_errors(parts: list[np.ndarray]) -> float:
-    """How much more the divergences of tokens that are known to be equivalent vary than their sentences tell; 1 or more.
-
-    A model that is wrong about a token is wrong about it in all sentences. That A and B are wrong in like ways by chance is
-    then no matter of sentences, and neither flips nor resamples of them see it. Duplicates that are planted in the text do.
-
-    Args:
-      parts: as of `sign_flip_test`, of pairs whose divergence is 0; some dozens of them, as frequent as those that are asked
-        about, with as many contexts.
-
-    Returns:
-      The mean ratio of a squared divergence to its variance under flips: `inflation` of a test or of an interval.
-    """
-    of_pairs = [part_G.sum() ** 2 / np.sum(part_G**2) for part_G in parts if np.isfinite(part_G).all() and part_G.any()]
-    return max(1.0, float(np.mean(of_pairs))) if of_pairs else 1.0
-
-
 def shared_deviation(divergence_Q: np.ndarray, variance_Q: np.ndarray) -> float:
     """Standard deviation of what is wrong with a divergence in all sentences alike, from pairs known to be equivalent.
 
-    `shared_errors` says by what factor sentences tell too little. Where contexts do not matter, as of S² in a chain of order
-    1, sentences tell next to nothing, and no factor helps; so here is what must be added.
+    A model that is wrong about a token is wrong about it in all sentences. That A and B are wrong in like ways by chance is
+    then no matter of sentences, and neither flips nor resamples of them see it. Duplicates that are planted in the text do.
+    It is added, for no factor helps where sentences tell next to nothing, as of S² where contexts do not matter.
 
     Args:
       divergence_Q, variance_Q: of the known pairs: divergences, and what sentences tell of their variance. In units in which
@@ -109,7 +92,6 @@ def resampled_interval(
     seed: int = 0,
     resamples: int = BOOTSTRAP,
     error: float = 0.05,
-    inflation: float = 1.0,
 ) -> tuple[Any, Any]:
     """Confidence intervals of all estimates of a pair: percentiles of a bootstrap over sentences.
 
@@ -117,7 +99,6 @@ def resampled_interval(
       estimate: `estimators.conditional` or `estimators.semantic`.
       sums: its argument, sums by sentence.
       error: the probability that an interval misses.
-      inflation: see `shared_errors`; the intervals are wider by its square root.
 
     Returns:
       The lower and the upper ends, each as `estimate` returns its estimates. NaN where an estimate is NaN.
@@ -125,10 +106,9 @@ def resampled_interval(
     sentences = len(sums.contexts_G)
     rng = np.random.default_rng(seed)
     weight_RxG = rng.multinomial(sentences, np.full(sentences, 1 / sentences), size=resamples).astype(np.float64)
-    found, ends = estimate(sums), []
-    for value, value_R in zip(found, estimate(sums, weight_RxG)):
-        ends.append(value + np.sqrt(inflation) * (np.quantile(value_R, [error / 2, 1 - error / 2]) - value))
-    return type(found)(*(low for low, _ in ends)), type(found)(*(high for _, high in ends))
+    resampled = estimate(sums, weight_RxG)
+    low, high = (type(resampled)(*(np.quantile(value_R, at) for value_R in resampled)) for at in (error / 2, 1 - error / 2))
+    return low, high
 
 
 def pair_frequency(count_V: np.ndarray, pair_Px2: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,9 +14,10 @@ import tyro
 from jaxtie import cli, kinds, runs
 from jaxtie.experiment import UserError
 from jaxtie.hypothesis import report
-from jaxtie.options import option, parse_command, parse_from_0, parse_path, parse_positive
+from jaxtie.leave import INTERRUPTED
+from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.terminal import show
+from jaxtie.results.terminal import finite, show
 from jaxtie.runs import Outcome, Session
 from jaxtie.text.options import TextOptions
 from jaxtie.text.two_models import PLANTED, RECORD, STEPS
@@ -40,7 +40,7 @@ class HypothesisOptions(TextOptions):
 
     source: Annotated[tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")] = None
     """Experiment on EXor, or the folder of a finished run of a causal model."""
-    known: cli.Flag = False
+    known: Flag = False
     """Prove the instrument: ask a text that is sampled from a source of known truth, and show what it makes of what is
     planted there."""
     second: Annotated[Path | None, option("RUN_B", parse_path, "none")] = None
@@ -55,15 +55,15 @@ class HypothesisOptions(TextOptions):
     """How many of the most frequent words are asked about."""
     contexts: Annotated[int, option("N", parse_positive)] = 32
     """Contexts of each token of a pair."""
-    no_price: cli.Flag = False
+    no_price: Flag = False
     """Leave out the price of one table: S, C and m alone, of tied models too."""
     out: Annotated[Path, option("DIR", parse_path)] = OUT
     """Folder for the two models, results, figure and summary."""
-    json: cli.Flag = False
+    json: Flag = False
     """Print the answer as JSON instead."""
-    overwrite: cli.Flag = False
+    overwrite: Flag = False
     """Train the two models anew."""
-    quiet: cli.Flag = False
+    quiet: Flag = False
     """No progress."""
 
 
@@ -78,7 +78,7 @@ def main_hypothesis(arguments: Sequence[str] | None = None) -> int:
         print(f"jaxtie.hypothesis: {cli.one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return cli.INTERRUPTED
+        return INTERRUPTED
 
 
 def _answer(options: HypothesisOptions, session: Session) -> int:
@@ -107,7 +107,7 @@ def _exact(options: HypothesisOptions) -> int:
     exact = kinds.of(experiment).exact_divergences(experiment)
     if options.json:
         columns: dict[str, Any] = {name: exact[name].values.tolist() for name in ("pair", *exact)}
-        print(as_json({"answer": report.exact_sentence(exact), **columns}))
+        print(json.dumps(finite({"answer": report.exact_sentence(exact), **columns})))
         return 0
     print(report.exact_sentence(exact))
     show(report.exact_table(exact))
@@ -144,7 +144,7 @@ def _of_new_models(options: HypothesisOptions, session: Session, truth: "Truth |
     for experiment, folder in zip(declared, folders):
         if runs.carry_out(experiment, folder, session) is Outcome.INTERRUPTED:
             print(f"jaxtie: interrupted; the same command goes on with {folder.path}", file=sys.stderr)
-            return cli.INTERRUPTED
+            return INTERRUPTED
     return _of_runs(tuple(folder.path for folder in folders), options, session, truth)
 
 
@@ -158,22 +158,9 @@ def _of_runs(paths: tuple[Path, Path], options: HypothesisOptions, session: Sess
     answer = ask(paths, options, session, truth)
     write(answer, options.out, session.command)
     if options.json:
-        print(as_json(answer.as_dict()))
+        print(json.dumps(finite(answer.as_dict())))
         return 0
     print(*answer.sentences, sep="\n")
     show(*(table for table in answer.tables if not table.long))
     print(f"figure, results and summary: {options.out}")
     return 0
-
-
-def as_json(value: Any) -> str:
-    """JSON, in which there is no NaN: null stands for it."""
-
-    def plain(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {name: plain(each) for name, each in part.items()}
-        if isinstance(part, list):
-            return [plain(each) for each in part]
-        return None if isinstance(part, float) and not math.isfinite(part) else part
-
-    return json.dumps(plain(value))

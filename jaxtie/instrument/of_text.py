@@ -41,7 +41,8 @@ class Measurement(NamedTuple):
     Attributes:
       pairs: see `judgement.measured_pairs`.
       skipped: tokens that are seen too rarely to be asked about.
-      examples: number of a pair -> a context of each of its tokens, in words.
+      found: (token, other) -> what the models make of the other one in its place.
+      windows: token -> its contexts.
       words: names of all tokens.
     """
 

@@ -1,6 +1,8 @@
-"""Tables on standard output."""
+"""What is printed: tables, plain values."""
 
+import math
 import sys
+from typing import Any
 
 from jaxtie.results.tables import Table
 
@@ -18,3 +20,12 @@ def show(*tables: Table) -> None:
             grid.add_row(*row)
         width = None if sys.stdout.isatty() else 160
         Console(width=width, markup=False, emoji=False).print(grid)  # a name is what it is
+
+
+def finite(value: Any) -> Any:
+    """Plain values as JSON can have them, at any depth: None stands for what is no finite number."""
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
