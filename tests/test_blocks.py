@@ -25,12 +25,14 @@ from jaxtie.training.processes import Processes
 from jaxtie.training.streams import stream
 
 SHORT = Experiment(steps=200, record_every=20, eval_every=100, seeds=tuple(range(40)))
+ONE_DEVICE = tuple(jax.devices()[:1])
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
-def program(experiment: Experiment, arm: str, like: Experiment = SHORT) -> Program:
-    """Of the plain arm of an experiment, for blocks of the size that `like` gets; one of them for two devices."""
-    devices = jax.devices()[:2] if like is SHORT and arm == "untied" else jax.devices()[:1]
+def program(
+    experiment: Experiment, arm: str, like: Experiment = SHORT, devices: Sequence[jax.Device] = ONE_DEVICE
+) -> Program:
+    """Of the plain arm of an experiment, for blocks of the size that `like` gets."""
     return compile_block(Static.of(experiment, tied=arm == "tied"), block_of(like, devices), devices)
 
 
@@ -38,7 +40,8 @@ def records(
     experiment: Experiment, arm: str, *, like: Experiment = SHORT, workers: Sequence[jax.Device] = (), chunk_seconds=1.0
 ) -> dict[str, np.ndarray]:
     """All records of an arm, arrays (records, members, ...), in blocks of the size that `like` gets."""
-    run = BlockRun(program(experiment, arm, like), workers or jax.devices()[:1], experiment, experiment.steps, chunk_seconds)
+    workers = workers or ONE_DEVICE
+    run = BlockRun(program(experiment, arm, like, workers), workers, experiment, experiment.steps, chunk_seconds)
     return joined(run.pieces(experiment.members, None))
 
 
@@ -97,6 +100,7 @@ def test_two_threads_give_the_bits_of_one(arm_and_records):
     assert_same_bits(records(SHORT, arm, workers=jax.devices()[:1] * 2), one_thread)
 
 
+@pytest.mark.slow  # the program is compiled for the second one too
 def test_two_devices_give_the_bits_of_one():
     if len(jax.devices()) < 2:
         pytest.skip("needs two devices; the tests ask for two CPU devices before the backend starts")

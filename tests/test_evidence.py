@@ -10,7 +10,7 @@ from made_up import exor_results
 from scipy import stats
 
 from jaxtie import cli, document, runs
-from jaxtie.exor import evidence
+from jaxtie.exor import blocks, evidence
 from jaxtie.exor.claims import Claim, claimed, judge_claims
 from jaxtie.exor.escape import escape_table
 from jaxtie.exor.tables import exor_final_table
@@ -176,7 +176,8 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     (tmp_path / "experiments" / "README.md").write_text(text)
     (tmp_path / "README.md").write_text("No tables.\n")
     monkeypatch.setattr(runs, "draw", lambda *_: [])
-    monkeypatch.setattr(devices, "FAST", devices.ONCE)  # compiling takes longer than all the rest
+    monkeypatch.setattr(blocks, "WIDE", 1)  # compiling takes longer than all the rest, most of all in lanes
+    monkeypatch.setattr(devices, "FAST", devices.ONCE)
     short = "--seeds 2 --quiet --out run".split()
     assert cli.main(["experiments/small.py", *short]) == 0
     assert cli.main_report(["run"]) == 0

@@ -151,6 +151,7 @@ def test_a_cheap_variant_trains(name):
     assert best < after["train_loss"] != before["train_loss"]
 
 
+@pytest.mark.slow
 def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "WIDE", 1)
     monkeypatch.setattr(devices, "FAST", devices.ONCE)  # compiling takes longer than all the rest

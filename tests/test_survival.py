@@ -242,6 +242,7 @@ def test_while_a_run_is_under_way_it_is_alone_and_sigterm_saves(tmp_path, capsys
     assert (standing(folder)["tied"].steps > reached).all()
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_ends_at_once(tmp_path):
     process = start(tmp_path / "run", *ENDLESS)
     until(process, "seed-steps/s")
@@ -279,7 +280,7 @@ def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_
     assert same(tmp_path / "run", finished_run(tmp_path / "one", *options))
 
 
-@pytest.mark.parametrize("seconds", [1, 2, 3])
+@pytest.mark.parametrize("seconds", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_signal_before_anything_is_trained_ends_it_too(tmp_path, seconds):
     """While modules are imported, or what is trained on is prepared, or a program compiled."""
     process = start(tmp_path / "run", *ENDLESS)

@@ -313,7 +313,8 @@ def make_training(kind: str, tied: bool):
     return member.make_step(model, optimiser, ask), member.make_evaluation(model, ask), start
 
 
-@pytest.mark.parametrize("kind", [pytest.param("masked", marks=pytest.mark.slow), "causal"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_trains_alone_and_stacked(kind):
     """It learns; members under `vmap` do what each does alone; an untied one goes on."""
     step, evaluate, start = make_training(kind, True)
