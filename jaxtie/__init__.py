@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from jaxtie.exor.declaration import Experiment, Process
     from jaxtie.initial_loss.declaration import InitialLoss
     from jaxtie.models.cross_entropy import cross_entropy
-    from jaxtie.models.embedding import Embedding, is_tied, saved_by_tying, tie, untie
+    from jaxtie.models.embedding import Embedding
+    from jaxtie.models.tying import is_tied, saved_by_tying, tie, untie
     from jaxtie.runs import load, run
     from jaxtie.text.declaration import Corpus, TextExperiment
 
@@ -21,7 +22,8 @@ except PackageNotFoundError:  # a checkout that was never installed
     __version__ = "0+unknown"
 
 _LATER = {  # imported when they are asked for: what is declared in a room, and what needs xarray or jax
-    **dict.fromkeys(("Embedding", "is_tied", "saved_by_tying", "tie", "untie"), "jaxtie.models.embedding"),
+    **dict.fromkeys(("is_tied", "saved_by_tying", "tie", "untie"), "jaxtie.models.tying"),
+    "Embedding": "jaxtie.models.embedding",
     "cross_entropy": "jaxtie.models.cross_entropy",
     "Experiment": "jaxtie.exor.declaration",
     "Process": "jaxtie.exor.declaration",

@@ -12,11 +12,13 @@ from bodies import once
 
 from jaxtie.experiment import NUMBERED, TRANSFORMS, Arm, Head
 from jaxtie.models.bodies import build_body
-from jaxtie.models.embedding import Embedding, Projection, channel_shuffle, half_swap, make_embedding, untie
+from jaxtie.models.embedding import Embedding, make_embedding
 from jaxtie.models.initial_loss import estimate, initial_loss, overlap_of
 from jaxtie.models.layers import gelu
 from jaxtie.models.masked_lm import MaskedLM
 from jaxtie.models.sizes import Transformer
+from jaxtie.models.transforms import Projection, channel_shuffle, half_swap
+from jaxtie.models.tying import untie
 
 V, D = 30, 12
 BERT = Projection(bias=True, activation=gelu, norm=True)

@@ -13,8 +13,9 @@ from flax.core import freeze
 from optax import contrib
 
 from jaxtie.exor import member, process
-from jaxtie.models.embedding import Embedding, count_parameters, is_tied, saved_by_tying, tie, untie
+from jaxtie.models.embedding import Embedding
 from jaxtie.models.sizes import Transformer
+from jaxtie.models.tying import count_parameters, is_tied, saved_by_tying, tie, untie
 from jaxtie.training.member import initial_state
 from jaxtie.training.streams import stream
 

@@ -14,8 +14,9 @@ from jaxtie.experiment import Arm, UserError
 from jaxtie.initial_loss import engine as engine_module
 from jaxtie.initial_loss import kind, measurement
 from jaxtie.initial_loss.declaration import ARMS, InitialLoss
-from jaxtie.models.embedding import Projection, make_embedding
+from jaxtie.models.embedding import make_embedding
 from jaxtie.models.initial_loss import initial_loss
+from jaxtie.models.transforms import Projection
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.plots import draw_all, write_frames
 from jaxtie.results.tables import summary_markdown

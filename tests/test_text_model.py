@@ -12,9 +12,10 @@ from flax.traverse_util import flatten_dict
 
 from jaxtie.experiment import Optimiser
 from jaxtie.models.cross_entropy import blockwise_cross_entropy
-from jaxtie.models.embedding import Embedding, is_tied, untie
+from jaxtie.models.embedding import Embedding
 from jaxtie.models.layers import matmul
 from jaxtie.models.text_model import TextModel, causal_model, masked_model
+from jaxtie.models.tying import is_tied, untie
 from jaxtie.text import masking, member
 from jaxtie.text.material import random_pairs
 from jaxtie.training.member import initial_state

@@ -12,7 +12,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from scipy.special import erf
 
 from jaxtie.formulas import size
-from jaxtie.models.embedding import Embedding, Projection, channel_shuffle, half_swap, scale_gradient, untie
+from jaxtie.models.embedding import Embedding
+from jaxtie.models.transforms import Projection, channel_shuffle, half_swap
+from jaxtie.models.tying import untie
+from jaxtie.models.vocabulary_end import scale_gradient
 
 V, D, P = 30, 12, 5
 RNG = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from jaxtie.exor.blocks import CHUNK, Program, assign_workers, block_of, compile
 from jaxtie.exor.declaration import Experiment
 from jaxtie.exor.member import Setting, Static, build_contexts, make_member, stack_settings
 from jaxtie.experiment import setting_and_seed
-from jaxtie.models import embedding
+from jaxtie.models import tying
 from jaxtie.training.devices import cores, describe_device
 from jaxtie.training.engine import Estimate, Phase
 from jaxtie.training.member import State
@@ -169,7 +169,7 @@ class ExorEngine:
         return compile_block(static, self.block, self.workers)
 
     def parameters(self, program: Program) -> int:
-        return embedding.count_parameters(program.states.params) // program.block
+        return tying.count_parameters(program.states.params) // program.block
 
     def run(
         self, program: Program, numbers: Sequence[int], standing: Members | None, until: int, control: Control
@@ -197,7 +197,7 @@ def untie_members(experiment: Experiment, phase: Phase, members: Members) -> Mem
     """Tied members, untied where they stand."""
     like = member_shapes(experiment, Static.of(experiment, tied=True, head=phase.arm.head))
     state = unflatten(like, members.states)
-    params, opt_state = embedding.untie(state.params, state.opt_state)
+    params, opt_state = tying.untie(state.params, state.opt_state)
     return members._replace(states=flatten(state._replace(params=params, opt_state=opt_state)))
 
 

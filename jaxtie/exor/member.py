@@ -21,9 +21,10 @@ from jaxtie.exor.declaration import Experiment, Process
 from jaxtie.exor.process import Batch, Contexts
 from jaxtie.experiment import Head
 from jaxtie.models.bodies import build_body
-from jaxtie.models.embedding import make_embedding, tables_of_params
+from jaxtie.models.embedding import make_embedding
 from jaxtie.models.masked_lm import MaskedLM
 from jaxtie.models.sizes import Body
+from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.training import streams
 from jaxtie.training.member import State, initial_state, keep_finite, update
 from jaxtie.training.optimiser import make_adamw

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from jaxtie.experiment import Arm
 from jaxtie.formulas import size
-from jaxtie.models.embedding import Projection, make_embedding
+from jaxtie.models.embedding import make_embedding
+from jaxtie.models.transforms import Projection
 
 WORDS_AT_ONCE = 1000  # whose logits are in memory
 

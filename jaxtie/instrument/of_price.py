@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.hypothesis import price
-from jaxtie.models.embedding import tables_of_params
+from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.results.folder import Say
 from jaxtie.text import one_table
 from jaxtie.text.trained import Losses, Trained, batches_of

@@ -13,7 +13,7 @@ import xarray as xr
 
 from jaxtie.experiment import UserError
 from jaxtie.hypothesis import estimators, inference, judgement
-from jaxtie.models.embedding import tables_of_params
+from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.results.folder import Say
 from jaxtie.text import swaps
 from jaxtie.text.corpus.words import count_whole_words

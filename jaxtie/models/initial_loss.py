@@ -40,7 +40,7 @@ def overlap_of(head: Head, width: int, *, tied: bool) -> float:
     """The share of coordinates in which a token's hidden state meets the token's own row of the output table, in [0, 1].
 
     1 for a tied model, less what the head's transform moves away: a channel shuffle leaves 1 + gcd(groups - 1, D - 1)
-    coordinates where they are, see `jaxtie.models.embedding.channel_shuffle`; any other transform leaves none.
+    coordinates where they are, see `jaxtie.models.transforms.channel_shuffle`; any other transform leaves none.
     """
     if not tied:
         return 0.0

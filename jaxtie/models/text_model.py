@@ -7,8 +7,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.models.embedding import Embedding, tables_of_params
+from jaxtie.models.embedding import Embedding
 from jaxtie.models.transformer import CausalTransformerBody, TransformerBody
+from jaxtie.models.vocabulary_end import tables_of_params
 
 
 class TextModel(nn.Module):

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from jaxtie.models import embedding
+from jaxtie.models import tying
 from jaxtie.text.corpus.batches import CausalBatches, MaskedBatches, RowBatch
 from jaxtie.text.declaration import TextExperiment
 from jaxtie.text.material import Material, training_batches, validation_batches
@@ -174,7 +174,7 @@ class TextEngine:
         return compile_text(self.experiment, self.material, self.mesh, tied=phase.tied, head=phase.arm.head)
 
     def parameters(self, program: TextProgram) -> int:
-        return embedding.count_parameters(program.shapes.state.params)
+        return tying.count_parameters(program.shapes.state.params)
 
     def run(
         self, program: TextProgram, numbers: Sequence[int], standing: Members | None, until: int, control: Control
@@ -206,7 +206,7 @@ class TextEngine:
     def untie(self, phase: Phase, members: Members) -> Members:
         shapes = carry_shapes(self.experiment, self.material, tied=True, head=phase.arm.head)
         carry = unflatten(_stacked(shapes), members.states)
-        params, opt_state = embedding.untie(carry.state.params, carry.state.opt_state)
+        params, opt_state = tying.untie(carry.state.params, carry.state.opt_state)
         carry = carry._replace(state=carry.state._replace(params=params, opt_state=opt_state))
         return members._replace(states=flatten(carry))
 

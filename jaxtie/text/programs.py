@@ -19,8 +19,10 @@ import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxtie.experiment import Head, UserError
-from jaxtie.models.embedding import count_parameters, make_embedding, tables_of_params
+from jaxtie.models.embedding import make_embedding
 from jaxtie.models.text_model import TextModel, causal_model, masked_model
+from jaxtie.models.tying import count_parameters
+from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.text import masking
 from jaxtie.text.declaration import Corpus, TextExperiment
 from jaxtie.text.material import NEIGHBOURS, Material, probes, row_lengths

@@ -1,0 +1,168 @@
+"""Tying and untying modules of Flax NNX and their optimisers, in place."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxtie.models import paths
+from jaxtie.models.layers import Tree
+from jaxtie.models.paths import Path
+from jaxtie.models.surgery import How, Place, Surgery, Tables, embedding_roots, find_tables, operate, tied_tree, untied_tree
+
+
+class UntiedEmbed(nnx.Embed):
+    """What `untie` puts in the place of an `nnx.Embed`: `attend` has a table of its own, `output`, VxD.
+
+    All else is as it was, so a model that ties by asking one `nnx.Embed` for rows and for logits is untied as it is written.
+    """
+
+    def __init__(self, embed: nnx.Embed, output: nnx.Param):
+        for name, value in vars(embed).items():
+            if not name.startswith("_"):
+                setattr(self, name, value)
+        self.output = output
+
+    def attend(self, query: jax.Array, *arguments: Any, **options: Any) -> jax.Array:
+        """As `nnx.Embed.attend`, of `output`."""
+        with_output = SimpleNamespace(**vars(self) | {"embedding": self.output})
+        return nnx.Embed.attend(with_output, query, *arguments, **options)
+
+
+def find_in_module(
+    model: nnx.Module, input: Place | None = None, output: Place | None = None, transposed: bool | None = None
+) -> list[Tables]:
+    """The embeddings of a model: by paths, else its `jaxtie.nnx.Embedding`s, else its `nnx.Embed`.
+
+    Raises:
+      ValueError: if there is none, or several `nnx.Embed` of which none is named.
+    """
+    state = nnx.state(model)
+    if output is not None:
+        return [_find_by_paths(model, state, input, output, transposed)]
+    if input is None and embedding_roots(state):
+        return find_tables(state)
+    embeds = {
+        (*path, "embedding"): (*path, "output")
+        for path, node in nnx.iter_graph(model)
+        if type(node) in (nnx.Embed, UntiedEmbed)
+    }
+    named = None if input is None else paths.shown(paths.parse(input))
+    asked = {one: other for one, other in embeds.items() if named in (None, paths.shown(one))}
+    if len(asked) != 1:
+        there = ", ".join(map(repr, map(paths.shown, embeds))) or "none"
+        raise ValueError(f"no embedding of jaxtie, nor one nnx.Embed to take; name one by input=...; there are: {there}")
+    return [find_tables(state, one, other, transposed=False)[0] for one, other in asked.items()]
+
+
+def _find_by_paths(
+    model: nnx.Module, state: nnx.State, input: Place | None, output: Place, transposed: bool | None
+) -> Tables:
+    one, other = paths.parse(input or ()), paths.parse(output)
+    variables = [_at(model, path) for path in (one, other)]
+    visited = [path for path, node in nnx.iter_graph(model) if any(node is variable for variable in variables)]
+    kept = next((path for path in visited if paths.shown(path) in (paths.shown(one), paths.shown(other))), one)
+    if variables[0] is not None and variables[0] is variables[1]:
+        if _at(model, one[:-1]) is _at(model, other[:-1]):
+            raise ValueError(f"{paths.shown(one)} and {paths.shown(other)} are of one module; leave the output's path out")
+        (tables,) = find_tables(state, kept, (*kept, "output"), transposed=False)
+        return tables._replace(input=one, output=other, kept=kept)
+    (tables,) = find_tables(state, one, other, transposed)
+    return tables._replace(kept=kept) if tables.untied else tables
+
+
+def untie_module(
+    model: nnx.Module, optimizer: Any, input: Place | None, output: Place | None, transposed: bool
+) -> tuple[nnx.Module, Any]:
+    """See `jaxtie.models.tying.untie`."""
+    found = [tables for tables in find_in_module(model, input, output, transposed) if not tables.untied]
+    untied, optimizer = _operate_on_module(untied_tree, found, model, optimizer)
+    for tables in found:
+        parent, own = _at(model, tables.input[:-1]), paths.look(untied, tables.output)
+        if type(parent) is nnx.Embed and output is None:
+            _replace(model, parent, UntiedEmbed(parent, own))
+        else:
+            _set(_at(model, tables.output[:-1]), tables.output[-1], own)
+    return model, optimizer
+
+
+def tie_module(
+    model: nnx.Module, optimizer: Any, how: How, input: Place | None, output: Place | None, transposed: bool | None
+) -> tuple[nnx.Module, Any]:
+    """See `jaxtie.models.tying.tie`."""
+    found = [tables for tables in find_in_module(model, input, output, transposed) if tables.untied]
+    if output is not None and any(tables.transposed for tables in found):
+        raise ValueError(f"{output} is D×V: a module cannot share a table that way; tie nnx.state(model) instead")
+
+    def surgery(tables: Tables, tree: Tree) -> Tree:
+        return tied_tree(how, tables, tree)
+
+    tied, optimizer = _operate_on_module(surgery, found, model, optimizer)
+    for tables in found:
+        parent, shared = _at(model, tables.input[:-1]), _at(model, tables.input)
+        shared.set_value(paths.look(tied, tables.kept).get_value())
+        if isinstance(parent, UntiedEmbed):
+            _replace(model, parent, _embed_of(parent))
+        else:
+            _set(_at(model, tables.output[:-1]), tables.output[-1], shared if output is not None else None)
+    return model, optimizer
+
+
+def trees_of(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
+    """What an optimiser trains, and its state."""
+    if isinstance(optimizer, nnx.Optimizer):
+        return nnx.state(model, optimizer.wrt), optimizer.opt_state
+    return nnx.state(model, nnx.Param), optimizer
+
+
+def _operate_on_module(surgery: Surgery, found: list[Tables], model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Any]:
+    """The state of the changed model, which itself is not changed yet; the optimiser is, or the new state of Optax's."""
+    changed, _ = operate(surgery, found, nnx.state(model), ())
+    trained, opt_state = trees_of(model, optimizer)
+    found = [tables for tables in found if paths.look(trained, tables.kept) is not None]
+    _, opt_state = operate(surgery, found, trained, opt_state)
+    if isinstance(optimizer, nnx.Optimizer):
+        optimizer.opt_state = nnx.data(opt_state)
+        return changed, optimizer
+    return changed, opt_state
+
+
+def _at(node: Any, path: Path) -> Any:
+    """What stands at a path of a model; None if nothing does."""
+    for key in path:
+        node = getattr(node, str(key), None) if isinstance(node, nnx.Pytree) else paths.look(node, (key,))
+    return node
+
+
+def _set(node: Any, key: str, value: nnx.Variable | None) -> None:
+    """Put a variable into a module or a dictionary, or take it out."""
+    if not isinstance(node, nnx.Pytree):
+        node.pop(key) if value is None else node.__setitem__(key, value)
+    elif value is None:
+        delattr(node, key)
+    else:
+        setattr(node, key, value)
+
+
+def _replace(model: nnx.Module, old: nnx.Module, new: nnx.Module) -> None:
+    """Put a module wherever another one stands in a model.
+
+    Raises:
+      ValueError: if that is the model itself.
+    """
+    if old is model:
+        raise ValueError(f"the model is an {type(old).__name__} itself; expected a model that has one")
+    for _, node in list(nnx.iter_graph(model)):
+        if isinstance(node, nnx.Pytree):
+            for name in [name for name, value in vars(node).items() if value is old]:
+                setattr(node, name, new)
+
+
+def _embed_of(untied: UntiedEmbed) -> nnx.Embed:
+    """The `nnx.Embed` that was there before."""
+    names = ("num_embeddings", "features", "dtype", "param_dtype", "promote_dtype")
+    own = {name: getattr(untied, name) for name in names}
+    embed = nnx.Embed(**own, embedding_init=lambda *_: untied.embedding.get_value(), rngs=nnx.Rngs(0))
+    embed.embedding = untied.embedding
+    return embed
