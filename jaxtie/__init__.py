@@ -8,6 +8,7 @@ from jaxtie.experiment import Arm, Optimiser, UserError
 from jaxtie.models.sizes import LSTM, Mixer, Transformer
 
 if TYPE_CHECKING:
+    from jaxtie import nnx
     from jaxtie.exor.declaration import Experiment, Process
     from jaxtie.initial_loss.declaration import InitialLoss
     from jaxtie.models.cross_entropy import cross_entropy
@@ -51,6 +52,7 @@ __all__ = [
     "cross_entropy",
     "is_tied",
     "load",
+    "nnx",
     "run",
     "saved_by_tying",
     "tie",
@@ -59,6 +61,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "nnx":
+        return importlib.import_module("jaxtie.nnx")
     if name not in _LATER:
         raise AttributeError(f"module 'jaxtie' has no attribute {name!r}")
     return getattr(importlib.import_module(_LATER[name]), name)
