@@ -99,7 +99,7 @@ OPTIMISERS = {
     "frozen": optax.multi_transform({"tables": optax.set_to_zero(), "rest": optax.adam(1e-2)}, by_part),
 }
 MOST_OF = [
-    pytest.param(way, name, marks=[] if name == "multi_transform" else pytest.mark.slow)
+    pytest.param(way, name, marks=[] if (way, name) == (NNXShared, "multi_transform") else pytest.mark.slow)
     for way in (NNX, NNXShared)
     for name in OPTIMISERS
 ]
