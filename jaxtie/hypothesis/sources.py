@@ -43,6 +43,10 @@ class Plan(NamedTuple):
       apart: in [0, 1]: how far near neighbours are apart, 1 for words that have nothing in common.
       contrast: how much the words differ in their laws: standard deviation of log-probabilities.
       rank: of the matrix of log-probabilities, but for the frequencies of words: the width that a model needs, about.
+      aligned: whether words that are followed alike also follow alike, so that the distributional hypothesis holds of words,
+        and what is planted alone breaks it; otherwise the two have nothing to do with each other.
+      sides: how many ways there are to divide left tokens into those after which an allomorph is spelled as its second
+        token, and others: pairs have them in turn. In a/an it is one, for all such pairs.
       seed: of all that is drawn.
     """
 
@@ -56,6 +60,8 @@ class Plan(NamedTuple):
     apart: float = 0.4
     contrast: float = 2.0
     rank: int = 8
+    aligned: bool = False
+    sides: int = 1
     seed: int = 0
 
 
@@ -110,9 +116,9 @@ def planted(plan: Plan) -> KnownSource:
     law_WxW = _law_of_words(plan, kind_W, rng)
     order_W, permuted_W = rng.permutation(len(kind_W)), np.empty(len(kind_W), int)
     permuted_W[order_W] = np.roll(order_W, 1)  # one cycle: no word stays what it is
-    side_W = rng.choice([-1, 1], len(kind_W))  # which spelling of an allomorph comes after the word
+    side_SxW = rng.choice([-1, 1], (plan.sides, len(kind_W)))  # which spelling of an allomorph comes after the word
     near_P = np.flatnonzero(kind_W == "near neighbours")[::2]
-    side_W[near_P + 1] = side_W[near_P]
+    side_SxW[:, near_P + 1] = side_SxW[:, near_P]
     chance_N = np.select(
         [kind_N == "skewed duplicate", np.isin(kind_N, kinds[:-1]) & (kind_N != "near neighbours")],
         [np.where(second_N, 1 - plan.skew, plan.skew), 0.5],
@@ -121,7 +127,8 @@ def planted(plan: Plan) -> KnownSource:
     leaning_N = np.where(kind_N == "allomorph", np.where(second_N, 0.5, -0.5) * plan.follow, 0)
     permuted_Nx1 = (plan.permuted * (second_N & (kind_N == "antonym")))[:, None]
     next_NxW = (1 - permuted_Nx1) * law_WxW[word_N] + permuted_Nx1 * law_WxW[word_N][:, permuted_W]
-    transition_NxN = next_NxW[:, word_N] * (chance_N + side_W[word_N][:, None] * leaning_N)
+    side_NxN = side_SxW[word_N % plan.sides][:, word_N].T  # of a state, for the one after it
+    transition_NxN = next_NxW[:, word_N] * (chance_N + side_NxN * leaning_N)
     share_N = _stationary(transition_NxN)
     transition_NxN = np.pad(np.concatenate([share_N[None], transition_NxN]), ((0, 0), (1, 0)))
     return KnownSource(transition_NxN, np.append(BEGINNING, token_N), np.append(0, share_N), pairs)
@@ -137,6 +144,8 @@ def _law_of_words(plan: Plan, kind_W: np.ndarray, rng: np.random.Generator) -> n
     for side_WxD in (left_WxD, right_WxD):
         side_WxD[near_P + 1] *= plan.apart
         side_WxD[near_P + 1] += np.sqrt(1 - plan.apart**2) * side_WxD[near_P]
+    if plan.aligned:  # what follows a word and what it follows are one vector, turned: Q of as many of the other draws
+        right_WxD = left_WxD @ np.linalg.qr(right_WxD[: plan.rank])[0]
     law_WxW = frequency_W * np.exp(plan.contrast / np.sqrt(plan.rank) * left_WxD @ right_WxD.T)
     homograph_W = kind_W == "homograph"
     law_WxW[homograph_W[:, None] & homograph_W] = 0
@@ -148,6 +157,13 @@ def _stationary(transition_NxN: np.ndarray) -> np.ndarray:
     states = len(transition_NxN)
     equations = np.concatenate([transition_NxN.T - np.eye(states), np.ones((1, states))])
     return np.linalg.lstsq(equations, np.append(np.zeros(states), 1))[0]
+
+
+def entropy_rate(source: KnownSource) -> float:
+    """Mean loss, nats a token, of a model without error that sees the states; with no homograph, the tokens tell them."""
+    law_NxN = source.transition_NxN
+    logs_NxN = np.log(np.where(law_NxN > 0, law_NxN, 1))
+    return float(-source.share_N @ np.sum(law_NxN * logs_NxN, axis=1))
 
 
 def sample_sentences(source: KnownSource, sentences: int, length: int, seed: int) -> np.ndarray:

@@ -23,6 +23,7 @@ from jaxtie.text.options import TextOptions
 from jaxtie.text.two_models import PLANTED, RECORD, STEPS
 
 if TYPE_CHECKING:
+    from jaxtie.hypothesis.benchmark import Benchmark
     from jaxtie.instrument.known import Truth
 
 OUT = Path("runs/hypothesis")
@@ -39,7 +40,7 @@ class HypothesisOptions(TextOptions):
     """
 
     source: Annotated[tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")] = None
-    """Experiment on EXor, or the folder of a finished run of a causal model."""
+    """Experiment on EXor, a benchmark, or the folder of a finished run of a causal model."""
     known: Flag = False
     """Prove the instrument: ask a text that is sampled from a source of known truth, and show what it makes of what is
     planted there."""
@@ -94,7 +95,8 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     if options.second is not None and options.source is None:
         raise UserError(f"--second {options.second}: expected with the folder of a first run, RUN_A --second RUN_B")
     if options.source is not None and options.source.suffix == ".py":
-        return _exact(options)
+        benchmark = runs.load_benchmark(options.source)
+        return _exact(options) if benchmark is None else _of_benchmark(benchmark, options, session)
     if options.source is not None and options.second is None:
         raise UserError(f"{options.source}: is one model where two are needed; give another run by --second RUN_B")
     if given:
@@ -111,6 +113,23 @@ def _exact(options: HypothesisOptions) -> int:
         return 0
     print(report.exact_sentence(exact))
     show(report.exact_table(exact))
+    return 0
+
+
+def _of_benchmark(benchmark: "Benchmark", options: HypothesisOptions, session: Session) -> int:
+    """Many sources of known truth: predicted prices beside measured costs."""
+    from jaxtie.hypothesis.costs import tables_of_costs
+    from jaxtie.instrument.of_benchmark import carry_out_benchmark, gather
+
+    experiment = runs.load_experiment(options.source)
+    if carry_out_benchmark(benchmark, experiment, options.out, session) is Outcome.INTERRUPTED:
+        print("jaxtie: interrupted; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+    tables = tables_of_costs(gather(benchmark, experiment, options.out))
+    summary = "\n".join(["# Predicted prices and measured costs", "", *(table.markdown() for table in tables)])
+    (options.out / "summary.md").write_text(summary, encoding="utf-8")
+    show(*tables)
+    print(f"losses, prices and summary: {options.out}")
     return 0
 
 

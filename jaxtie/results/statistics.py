@@ -99,3 +99,22 @@ def first_at_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> np
     share = np.divide(of_curve(before) - level, drop, out=np.ones_like(drop), where=drop > 0)
     steps = step_T[before] + share * (step_T[first] - step_T[before])
     return np.where(below.any(axis=-1), np.maximum(steps, 1), np.inf)
+
+
+def rank_correlation(x_N: np.ndarray, y_N: np.ndarray, error: float = 0.05) -> tuple[float, float, float]:
+    """Spearman's rank correlation of independent pairs, and its interval, which misses with probability `error`.
+
+    The interval is Bonett and Wright's (Psychometrika 65, 2000): atanh(r) ± z·√((1 + r²/2) / (N − 3)). NaN where there are
+    fewer than four pairs, or one side is constant.
+    """
+    from scipy.stats import norm, rankdata  # heavy
+
+    ranks = [rankdata(values) - (len(x_N) + 1) / 2 for values in (x_N, y_N)]
+    sizes = [np.sqrt(np.sum(rank_N**2)) for rank_N in ranks]
+    if len(x_N) < 4 or not all(sizes):
+        return math.nan, math.nan, math.nan
+    r = float(np.clip(ranks[0] @ ranks[1] / (sizes[0] * sizes[1]), -1, 1))
+    half = norm.ppf(1 - error / 2) * math.sqrt((1 + r**2 / 2) / (len(x_N) - 3))
+    with np.errstate(divide="ignore"):
+        middle = np.arctanh(r)
+    return r, float(np.tanh(middle - half)), float(np.tanh(middle + half))
