@@ -127,14 +127,15 @@ class FiguresOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write the tables of README.md and experiments/README.md again, from the data in experiments/data and the claims in
-    ./experiments.
+    """Write the tables of README.md, experiments/README.md and jaxtie/hypothesis/README.md again, from the data in
+    experiments/data and the claims in ./experiments.
 
     Start it where the repository is.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Folders of finished runs, each of which is condensed to experiments/data/NAME.nc first."""
+    """Folders of finished runs, each of which is condensed to experiments/data/NAME.nc first; of a benchmark, what it has
+    measured so far is copied there."""
 
 
 def _refuse_other_than(useful: Collection[str], options: CommonOptions, reason: str) -> None:
@@ -318,15 +319,19 @@ def main_figures(arguments: Sequence[str] | None = None) -> int:
 
 def main_report(arguments: Sequence[str] | None = None) -> int:
     """The command line of `python -m jaxtie.report`; returns the exit status."""
-    from jaxtie.document import keep_run, rewrite
+    from jaxtie.document import DOCUMENTS, keep_finished, rewrite
 
-    documents = [Path("README.md"), EXPERIMENTS / "README.md"]
+    documents = [Path(name) for name in DOCUMENTS]
     try:
         options = parse_command(ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments)
         for document in documents:
             if not document.is_file():
                 raise UserError(f"{document}: not found; start it where the repository is")
-        print(*(keep_run(run, EXPERIMENTS) for run in options.runs), sep="\n", end="\n" * bool(options.runs))
+        print(
+            *(file for run in options.runs for file in keep_finished(run, EXPERIMENTS)),
+            sep="\n",
+            end="\n" * bool(options.runs),
+        )
         rewrite(documents, EXPERIMENTS)
     except (UserError, OSError) as error:
         print(f"jaxtie.report: {one_line(error)}", file=sys.stderr)

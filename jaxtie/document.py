@@ -1,7 +1,8 @@
 """Runs -> the data that are committed -> the tables of a document: `python -m jaxtie.report [RUN ...]`. Imports no jax.
 
-Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`. Then every table of `README.md` and of
-`experiments/README.md` that stands between two lines
+Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`; of a benchmark's folder the two tables of
+what was measured are kept, `NAME-losses.csv` and `NAME-prices.csv`. Then every table of the documents that stands between two
+lines
 
     <!-- table: NAME ARGUMENT ... -->
     <!-- end of table -->
@@ -11,6 +12,7 @@ and a test fails where one was changed by hand.
 """
 
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -24,15 +26,62 @@ from jaxtie.exor.escape import escape_table, lead_table
 from jaxtie.exor.stability import stability_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
 from jaxtie.experiment import UserError
+from jaxtie.hypothesis import costs
+from jaxtie.hypothesis.benchmark import MEASURED
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import Table, swept
 
+DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/hypothesis/README.md")
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
 def read_data(folder: Path) -> dict[str, xr.Dataset]:
     """Condensed runs by the names of their experiments."""
     return {path.stem: xr.load_dataset(path, engine="h5netcdf") for path in sorted(folder.glob("*.nc"))}
+
+
+def keep_finished(run: Path, experiments: Path) -> list[Path]:
+    """Keep a run, or what a benchmark has measured so far, beside the experiment files; returns the files.
+
+    Raises:
+      UserError: see `keep_run`, `keep_benchmark`.
+    """
+    return keep_benchmark(run, experiments) if (run / MEASURED[0]).exists() else [keep_run(run, experiments)]
+
+
+def keep_benchmark(folder: Path, experiments: Path) -> list[Path]:
+    """Copy a benchmark's losses and prices to the data beside the experiment files.
+
+    Raises:
+      UserError: where no experiment file declares just this benchmark: its sources, and what was trained on each.
+    """
+    measured = set(pd.read_csv(folder / MEASURED[0])["data_set"])
+    for name, path in _declared(experiments).items():
+        benchmark, experiment = runs.load_benchmark(path), runs.load_experiment(path)
+        own = [each for each in benchmark.data_sets() if each.name in measured] if benchmark else []
+        if len(own) < len(measured):
+            continue
+        for data_set in own:
+            benchmark.check_source(data_set, folder / data_set.source / "text")
+            arms = RunFolder(folder / data_set.name / "arms")
+            different = arms.differences(data_set.experiment(experiment), arms.config())
+            if different := {each for each in different if not each.startswith("corpus")}:
+                raise UserError(f"{arms.path}: differs from {path} in {', '.join(sorted(different))}")
+        return [shutil.copy(folder / part, _benchmark_file(experiments, name, part)) for part in MEASURED]
+    raise UserError(f"{folder}: no file of {experiments} declares this benchmark")
+
+
+def _benchmark_file(experiments: Path, name: str, part: str) -> Path:
+    return experiments / "data" / f"{name}-{part}"
+
+
+def _outcomes(experiments: Path, path: Path) -> costs.Outcomes:
+    """What was kept of a benchmark; KeyError where nothing was."""
+    name = runs.load_experiment(path).name
+    files = [_benchmark_file(experiments, name, part) for part in MEASURED]
+    if not all(file.exists() for file in files):
+        raise KeyError(name)
+    return costs.put_together(runs.load_benchmark(path), *map(pd.read_csv, files))
 
 
 def keep_run(run: Path, experiments: Path) -> Path:
@@ -78,8 +127,13 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
       UserError: where an experiment file fails.
     """
     known = read_data(experiments / "data")
-    claims = {name: runs.load_claims(path) for name, path in _declared(experiments).items()}
-    return {
+    declared = _declared(experiments)
+    claims = {name: runs.load_claims(path) for name, path in declared.items()}
+    of_benchmark = {
+        f"benchmark-{what}": lambda name, make=make: make(_outcomes(experiments, declared[name]))
+        for what, make in costs.COST_TABLES.items()
+    }
+    return of_benchmark | {
         "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
         "costs": lambda *names: evidence.costs_table(known, names),
         "published": lambda name: evidence.published_table(known[name], pd.read_csv(experiments / "data" / "published.csv")),

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "plan": {"experiment", "results", "training", "kinds"},
     "all": {"experiment", "results", "training", "kinds", "runs", "page"},
     # The main experiment of the paper is what runs by default, so the command line knows one declaration.
-    "document": {"experiment", "results", "training", "kinds", "runs", "exor"},
+    "document": {"experiment", "results", "training", "kinds", "runs", "exor", "hypothesis"},
     "cli": {
         "document",
         "experiment",
@@ -80,7 +80,8 @@ WITHOUT_JAX = (
     "text.declaration text.kind text.options text.results text.material text.tables text.heads text.figures "
     "text.corpus.tokens text.corpus.batches initial_loss.declaration initial_loss.kind initial_loss.results "
     "initial_loss.tables initial_loss.figures hypothesis.estimators hypothesis.inference hypothesis.sources "
-    "hypothesis.judgement hypothesis.price hypothesis.report instrument.command text.planting text.two_models "
+    "hypothesis.benchmark hypothesis.costs hypothesis.judgement hypothesis.price hypothesis.report instrument.command "
+    "text.planting text.two_models "
     "audit.adapter audit.checkpoint audit.command audit.compare audit.find audit.findings audit.flags audit.geometry "
     "audit.headers audit.ids audit.judge audit.loaders audit.names audit.stored"
 ).split()

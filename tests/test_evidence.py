@@ -154,7 +154,7 @@ def test_a_document_gets_its_tables_from_the_data(results):
 def test_the_documents_are_what_the_command_writes():
     """Of the committed data and the claims of the experiment files; a digit that was changed by hand is found."""
     tables = document.tables_by_name(HOUSE / "experiments")
-    for page in (HOUSE / "README.md", HOUSE / "experiments" / "README.md"):
+    for page in (HOUSE / name for name in document.DOCUMENTS):
         assert document.rewritten(page.read_text(), tables) == page.read_text(), page
 
 
@@ -174,14 +174,16 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     (tmp_path / "experiments" / "small.py").write_text(declaration)
     text = "<!-- table: directions small -->\n<!-- end of table -->\n<!-- table: forces small -->\n<!-- end of table -->\n"
     (tmp_path / "experiments" / "README.md").write_text(text)
-    (tmp_path / "README.md").write_text("No tables.\n")
+    (tmp_path / "jaxtie" / "hypothesis").mkdir(parents=True)
+    for page in ("README.md", "jaxtie/hypothesis/README.md"):
+        (tmp_path / page).write_text("No tables.\n")
     monkeypatch.setattr(runs, "draw", lambda *_: [])
     monkeypatch.setattr(blocks, "WIDE", 1)  # compiling takes longer than all the rest, most of all in lanes
     monkeypatch.setattr(devices, "FAST", devices.ONCE)
     short = "--seeds 2 --quiet --out run".split()
     assert cli.main(["experiments/small.py", *short]) == 0
     assert cli.main_report(["run"]) == 0
-    assert capsys.readouterr().out.endswith("experiments/data/small.nc\nREADME.md\nexperiments/README.md\n")
+    assert capsys.readouterr().out.endswith("experiments/data/small.nc\n" + "\n".join(document.DOCUMENTS) + "\n")
     kept = xr.load_dataset("experiments/data/small.nc")
     assert (kept["hidden_spread"].isel(dim=-1) < 1e-6).all()  # a layer norm at the end leaves D - 1 directions
     assert (kept["hidden_spread"].isel(dim=-2) > 1e-6).all()

@@ -5,15 +5,21 @@ of pairs is planted (see `jaxtie.hypothesis.sources`), at one of three strengths
 thresholds by, the other half to judge them. What the models cost is the business of `jaxtie.hypothesis.costs`.
 """
 
+import dataclasses
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar
 
-from jaxtie.experiment import check
+from jaxtie.experiment import Declaration, UserError, check
 from jaxtie.hypothesis.sources import CLASSES, Plan
 
+MEASURED = ("losses.csv", "prices.csv")  # what a benchmark measures, see `jaxtie.hypothesis.costs`
+NOTE = "plan.json"  # of what a source's text was sampled from, beside it
 STRENGTHS = ("weak", "medium", "strong")
 CALIBRATION, HELD_OUT = "calibration", "held out"
+Declared = TypeVar("Declared", bound=Declaration)  # an experiment on text
 
 
 class DataSet(NamedTuple):
@@ -42,6 +48,12 @@ class DataSet(NamedTuple):
     def name(self) -> str:
         """The same, of the data set."""
         return f"{self.source}-{self.width}"
+
+    def experiment(self, declared: Declared) -> Declared:
+        """What is trained on it, but for the text: as declared, at its width."""
+        times = declared.model.feedforward // declared.model.width
+        model = dataclasses.replace(declared.model, width=self.width, feedforward=times * self.width)
+        return dataclasses.replace(declared, name=f"{declared.name}-{self.name}", model=model)
 
 
 class Prediction(NamedTuple):
@@ -88,6 +100,22 @@ class Benchmark:
         check([name for name, _ in self.plans] == list(CLASSES), f"plans: expected of {', '.join(CLASSES)}")
         for name, plans in self.plans:
             check(len(plans) == len(STRENGTHS), f"plans of {name}: expected {len(STRENGTHS)}, from weak to strong")
+
+    def told(self, data_set: DataSet) -> str:
+        """All that a data set's text follows from, as JSON."""
+        return json.dumps(data_set.plan._asdict() | {"sentences": self.sentences, "length": self.length})
+
+    def check_source(self, data_set: DataSet, folder: Path) -> bool:
+        """Whether the text of a data set's source is in a folder, by what was noted there when it was written.
+
+        Raises:
+          UserError: where another source's is there.
+        """
+        if not (note := folder / NOTE).exists():
+            return False
+        if note.read_text() != self.told(data_set):
+            raise UserError(f"{folder}: holds the text of another source than {data_set.source} is now; choose another --out")
+        return True
 
     def data_sets(self) -> Iterator[DataSet]:
         """All of them, in the order in which they are done: both halves and all classes fill up evenly.

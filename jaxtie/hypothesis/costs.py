@@ -9,7 +9,7 @@ having. The *regret* of a choice is how much more that is than of the best choic
 Shapes: N data sets, S seeds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +28,10 @@ CHOICES = (TIED, BIASED, UNTIED)
 EARLY, SHARE = "loss difference after 10 % of the steps", "share of table parameters"
 NAIVE = ("always tie", "always tie, with a bias", "never tie")
 RIVALS = (NAIVE[0], NAIVE[2], SHARE, EARLY)  # what a rule on G must do better than
-TRIED = 2  # seeds whose early losses a rule may see: as many models as a price takes
+LOOKED_AT = 2  # seeds whose early losses a rule may see: as many models as a price takes
 
 
-class Measured(NamedTuple):
+class Outcomes(NamedTuple):
     """All that was measured, and what was declared.
 
     Attributes:
@@ -72,10 +72,10 @@ class Measured(NamedTuple):
         return np.array([each.half == half for each in self.data_sets], bool)
 
 
-def put_together(benchmark: Benchmark, losses: pd.DataFrame, prices: pd.DataFrame) -> Measured:
+def put_together(benchmark: Benchmark, losses: pd.DataFrame, prices: pd.DataFrame) -> Outcomes:
     """What was measured beside what was declared; what is not declared (any more) is left out."""
     there = set(losses["data_set"]) & set(prices["data_set"])
-    return Measured(benchmark, [each for each in benchmark.data_sets() if each.name in there], losses, prices)
+    return Outcomes(benchmark, [each for each in benchmark.data_sets() if each.name in there], losses, prices)
 
 
 class Rule(NamedTuple):
@@ -98,14 +98,14 @@ def chosen_by(rule: Rule, threshold: float) -> np.ndarray:
     return np.select([plain_N < threshold, biased_N < threshold], [0, 1], 2)
 
 
-def regrets(measured: Measured) -> np.ndarray:
+def regrets(measured: Outcomes) -> np.ndarray:
     """Of each choice at each data set, nats; (3, N)."""
     value_3xN = np.array([measured.cost_N(arm) for arm in CHOICES])
     value_3xN[CHOICES.index(UNTIED)] += measured.benchmark.threshold
     return value_3xN - value_3xN.min(axis=0)
 
 
-def rules_of(measured: Measured) -> list[Rule]:
+def rules_of(measured: Outcomes) -> list[Rule]:
     """All rules that are compared, the one that is asked about first."""
     number_of = len(measured.data_sets)
     early_2xN = np.array([_early_difference_N(measured, arm) for arm in (TIED, BIASED)])
@@ -126,9 +126,9 @@ def rules_of(measured: Measured) -> list[Rule]:
     ]
 
 
-def _early_difference_N(measured: Measured, arm: str) -> np.ndarray:
+def _early_difference_N(measured: Outcomes, arm: str) -> np.ndarray:
     """By how much an arm's early loss is above that of two tables, as far as a rule may look."""
-    both = [[measured.loss_S(each, name, "early_loss")[:TRIED] for each in measured.data_sets] for name in (arm, UNTIED)]
+    both = [[measured.loss_S(each, name, "early_loss")[:LOOKED_AT] for each in measured.data_sets] for name in (arm, UNTIED)]
     return np.mean(np.subtract(*both), axis=1)
 
 
@@ -149,7 +149,7 @@ def _regret_of(rule: Rule, threshold: float, regret_3xN: np.ndarray) -> np.ndarr
     return regret_3xN[choice_N, np.arange(len(choice_N))]
 
 
-def regret_table(measured: Measured) -> Table:
+def regret_table(measured: Outcomes) -> Table:
     """Each rule: its threshold, its regret on both halves, and how much more than the first rule's that is."""
     regret_3xN, halves, rows = regrets(measured), [measured.are(half) for half in (CALIBRATION, HELD_OUT)], []
     more = _more_than_the_first(measured)
@@ -165,13 +165,13 @@ def regret_table(measured: Measured) -> Table:
     header = ("rule", "threshold", CALIBRATION, HELD_OUT, "best choice, held out", "more than the first, held out")
     note = (
         f"Mean regret, nats; two tables must save {measured.benchmark.threshold:g} nat. A score below the threshold: one "
-        f"table. Thresholds come from the calibration half. Early losses are of {TRIED} seeds, as a price is of two models. "
-        "Intervals: 95 %, Student's t over data sets."
+        f"table. Thresholds come from the calibration half. Early losses are of {LOOKED_AT} seeds, as a price is of two "
+        "models. Intervals: 95 %, Student's t over data sets."
     )
     return Table("What is regretted", header, rows, note)
 
 
-def _more_than_the_first(measured: Measured) -> dict[str, np.ndarray]:
+def _more_than_the_first(measured: Outcomes) -> dict[str, np.ndarray]:
     """Rule -> by how much more it regrets than the first one on the held-out half, one value for each data set there."""
     regret_3xN, held_N, looked_at = regrets(measured), measured.are(HELD_OUT), measured.are(CALIBRATION)
     first, *others = (
@@ -181,7 +181,7 @@ def _more_than_the_first(measured: Measured) -> dict[str, np.ndarray]:
     return {label: own_N - first[1] for label, own_N in others}
 
 
-def judge_prices(measured: Measured) -> dict[str, dict[str, Judgement]]:
+def judge_prices(measured: Outcomes) -> dict[str, dict[str, Judgement]]:
     """What is said of G, on the held-out half: that it goes with costs, and that a rule on it regrets less than others."""
     held_N, ranks, less = measured.are(HELD_OUT), {}, {}
     for arm, bias in ((TIED, WITHOUT), (BIASED, WITH)):
@@ -194,7 +194,7 @@ def judge_prices(measured: Measured) -> dict[str, dict[str, Judgement]]:
     return {"G goes with the cost": ranks, "other rules regret more than the one on G": less}
 
 
-def agreement_table(measured: Measured) -> Table:
+def agreement_table(measured: Outcomes) -> Table:
     """Rank correlation over data sets of what is predicted with what it costs; all, and the held-out half alone."""
     rows, everything = [], np.ones(len(measured.data_sets), bool)
     by_arm = {TIED: WITHOUT, BIASED: WITH}
@@ -215,14 +215,14 @@ def agreement_table(measured: Measured) -> Table:
     return Table("Do predictions go with costs?", header, rows, note)
 
 
-def data_set_table(measured: Measured) -> Table:
+def data_set_table(measured: Outcomes) -> Table:
     """Every data set: what was predicted, what it cost."""
     rows = []
     midway = next((str(arm) for arm in measured.losses["arm"] if "@" in str(arm)), None)
     prices = [measured.price_N(bias, measured.late) for bias in (WITHOUT, WITH)]
     best_N, unigram_N = (measured.price_N(WITH, measured.late, name) for name in ("best_loss", "unigram_loss"))
     for i, each in enumerate(measured.data_sets):
-        costs = [_shown(measured.cost_S(each, arm)) for arm in (TIED, BIASED, midway) if arm]
+        costs = [_with_interval(measured.cost_S(each, arm)) for arm in (TIED, BIASED, midway) if arm]
         untied = measured.loss_S(each, UNTIED).mean()
         distances = (number(untied - best_N[i]), number(unigram_N[i] - untied))
         what = (each.planted, each.strength, str(each.width), each.half)
@@ -237,12 +237,12 @@ def data_set_table(measured: Measured) -> Table:
     return Table(f"{len(rows)} of {len(list(measured.benchmark.data_sets()))} data sets", header, rows, note)
 
 
-def _shown(cost_S: np.ndarray) -> str:
+def _with_interval(cost_S: np.ndarray) -> str:
     mean, half = mean_interval(cost_S)
     return f"{mean:+.4f} ± {half:.4f}"
 
 
-def judge_predictions(measured: Measured) -> dict[str, dict[str, Judgement]]:
+def judge_predictions(measured: Outcomes) -> dict[str, dict[str, Judgement]]:
     """Sentence -> class -> what became of it; classes of which nothing is measured that it is about are left out."""
     found: dict[str, dict[str, Judgement]] = {}
     for prediction in measured.benchmark.predictions:
@@ -255,7 +255,7 @@ def judge_predictions(measured: Measured) -> dict[str, dict[str, Judgement]]:
     return found
 
 
-def _quantities(measured: Measured, prediction: Prediction, planted: str) -> dict[str, np.ndarray]:
+def _quantities(measured: Outcomes, prediction: Prediction, planted: str) -> dict[str, np.ndarray]:
     """Label -> values over seeds of what a prediction is about."""
     at = {
         (each.strength, each.width): measured.cost_S(each, prediction.arm)
@@ -273,12 +273,14 @@ def _quantities(measured: Measured, prediction: Prediction, planted: str) -> dic
     return {label: at[one] - at[other] for label, (one, other) in pairs.items() if one in at and other in at}
 
 
-def predictions_table(measured: Measured) -> Table:
+def predictions_table(measured: Outcomes) -> Table:
     """What was said of G and of costs, and what became of it."""
     return verdict_table(judge_prices(measured) | judge_predictions(measured), "seeds; of G over data sets")
 
 
-def tables_of_costs(measured: Measured) -> list[Table]:
-    """All that is told."""
-    makes: Sequence[Callable[[Measured], Table]] = (data_set_table, agreement_table, regret_table, predictions_table)
-    return [make(measured) for make in makes]
+COST_TABLES: dict[str, Callable[[Outcomes], Table]] = {
+    "data-sets": data_set_table,
+    "agreement": agreement_table,
+    "regret": regret_table,
+    "verdicts": predictions_table,
+}

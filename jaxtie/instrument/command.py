@@ -118,14 +118,15 @@ def _exact(options: HypothesisOptions) -> int:
 
 def _of_benchmark(benchmark: "Benchmark", options: HypothesisOptions, session: Session) -> int:
     """Many sources of known truth: predicted prices beside measured costs."""
-    from jaxtie.hypothesis.costs import tables_of_costs
+    from jaxtie.hypothesis.costs import COST_TABLES
     from jaxtie.instrument.of_benchmark import carry_out_benchmark, gather
 
     experiment = runs.load_experiment(options.source)
     if carry_out_benchmark(benchmark, experiment, options.out, session) is Outcome.INTERRUPTED:
         print("jaxtie: interrupted; the same command goes on", file=sys.stderr)
         return INTERRUPTED
-    tables = tables_of_costs(gather(benchmark, experiment, options.out))
+    outcomes = gather(benchmark, experiment, options.out)
+    tables = [make(outcomes) for make in COST_TABLES.values()]
     summary = "\n".join(["# Predicted prices and measured costs", "", *(table.markdown() for table in tables)])
     (options.out / "summary.md").write_text(summary, encoding="utf-8")
     show(*tables)

@@ -17,7 +17,7 @@ import pandas as pd
 from jaxtie import runs
 from jaxtie.experiment import UserError
 from jaxtie.hypothesis import costs, sources
-from jaxtie.hypothesis.benchmark import Benchmark, DataSet
+from jaxtie.hypothesis.benchmark import MEASURED, NOTE, Benchmark, DataSet
 from jaxtie.instrument import of_price
 from jaxtie.instrument.known import write_known_text
 from jaxtie.models.embedding import count_parameters
@@ -27,8 +27,7 @@ from jaxtie.text.declaration import HALVES, Corpus, TextExperiment
 from jaxtie.text.trained import batches_of, check_knows_more_than_frequencies, load_trained, losses, unigram_loss
 from jaxtie.text.two_models import NAMES
 
-EARLY = 0.1  # of the steps, at which a first look is taken
-WHOLE = ("losses.csv", "prices.csv")
+FIRST_LOOK = 0.1  # of the steps, at which a first look is taken
 
 
 def check_benchmark(experiment: TextExperiment) -> None:
@@ -36,9 +35,9 @@ def check_benchmark(experiment: TextExperiment) -> None:
     names = [arm.name for arm in experiment.arms]
     if missing := [name for name in costs.CHOICES if name not in names]:
         raise UserError(f"{experiment.name}: arms {','.join(names)}: a benchmark also needs {', '.join(missing)}")
-    if round(EARLY * experiment.steps) % experiment.eval_every:
+    if round(FIRST_LOOK * experiment.steps) % experiment.eval_every:
         raise UserError(
-            f"{experiment.name}: eval_every = {experiment.eval_every}: expected an evaluation after {EARLY:.0%} of the steps"
+            f"{experiment.name}: eval_every = {experiment.eval_every}: expected one after {FIRST_LOOK:.0%} of the steps"
         )
 
 
@@ -50,6 +49,8 @@ def carry_out_benchmark(benchmark: Benchmark, experiment: TextExperiment, out: P
     """
     check_benchmark(experiment)
     every = list(benchmark.data_sets())
+    for data_set in every:
+        benchmark.check_source(data_set, _text_folder(out, data_set))
     todo, began = [each for each in every if not _price_file(out, each).exists()], time.monotonic()
     for done, data_set in enumerate(todo):
         left = f"; about {(time.monotonic() - began) / done * (len(todo) - done) / 60:.0f} min to go" if done else ""
@@ -65,14 +66,18 @@ def _price_file(out: Path, data_set: DataSet) -> Path:
     return out / data_set.name / "price.csv"
 
 
+def _text_folder(out: Path, data_set: DataSet) -> Path:
+    return out / data_set.source / "text"
+
+
 def _train_and_ask(
     benchmark: Benchmark, experiment: TextExperiment, data_set: DataSet, out: Path, session: Session
 ) -> Outcome:
-    source, place = sources.planted(data_set.plan), out / data_set.source / "text"
-    text, vocabulary = place / "known.txt", place / "vocab.txt"
-    if not vocabulary.exists():  # it is written last
+    source, place = sources.planted(data_set.plan), _text_folder(out, data_set)
+    if not benchmark.check_source(data_set, place):
         write_known_text(place, source, benchmark.sentences, benchmark.length, data_set.plan.seed)
-    corpus = Corpus(paths=(str(text),), vocab=str(vocabulary))
+        (place / NOTE).write_text(benchmark.told(data_set))
+    corpus = Corpus(paths=(str(place / "known.txt"),), vocab=str(place / "vocab.txt"))
     folder, own = out / data_set.name, dataclasses.replace(session, draws=False)
     for name, declared in _declared_for(experiment, data_set, corpus).items():
         if runs.carry_out(declared, RunFolder(folder / name), own) is Outcome.INTERRUPTED:
@@ -86,9 +91,7 @@ def _train_and_ask(
 
 def _declared_for(experiment: TextExperiment, data_set: DataSet, corpus: Corpus) -> dict[str, TextExperiment]:
     """The arms on all of the text; A and B on a half each, with seeds that no arm has."""
-    width, times = data_set.width, experiment.model.feedforward // experiment.model.width
-    model = dataclasses.replace(experiment.model, width=width, feedforward=times * width)
-    arms = dataclasses.replace(experiment, name=f"{experiment.name}-{data_set.name}", model=model, corpus=corpus)
+    arms = dataclasses.replace(data_set.experiment(experiment), corpus=corpus)
     first = max(experiment.seeds) + 1
     two = {
         name: dataclasses.replace(arms, name=f"{arms.name}-{name}", arms=(costs.UNTIED,), seeds=(first + i,), half=HALVES[i])
@@ -122,11 +125,11 @@ def _losses_of(folder: Path, data_set: DataSet, steps: int) -> Iterator[tuple]:
     for arm in results["arm"].values:
         own = results.sel(arm=arm)
         for seed in results["seed"].values:
-            loss, early = (float(own["valid_loss"].sel(seed=seed, eval_step=at)) for at in (steps, round(EARLY * steps)))
+            loss, early = (float(own["valid_loss"].sel(seed=seed, eval_step=at)) for at in (steps, round(FIRST_LOOK * steps)))
             yield data_set.name, str(arm), int(seed), int(own["parameters"]), loss, early
 
 
-def gather(benchmark: Benchmark, experiment: TextExperiment, out: Path) -> costs.Measured | None:
+def gather(benchmark: Benchmark, experiment: TextExperiment, out: Path) -> costs.Outcomes | None:
     """All that is finished, in two files and a summary; None where nothing is."""
     done = [each for each in benchmark.data_sets() if _price_file(out, each).exists()]
     if not done:
@@ -134,6 +137,6 @@ def gather(benchmark: Benchmark, experiment: TextExperiment, out: Path) -> costs
     rows = [row for each in done for row in _losses_of(out / each.name, each, experiment.steps)]
     found = pd.DataFrame(rows, columns=list(costs.LOSSES))
     prices = pd.concat([pd.read_csv(_price_file(out, each)) for each in done])
-    for name, frame in zip(WHOLE, (found, prices)):
+    for name, frame in zip(MEASURED, (found, prices)):
         frame.to_csv(out / name, index=False, float_format="%.6g")
-    return costs.put_together(benchmark, *(pd.read_csv(out / name) for name in WHOLE))
+    return costs.put_together(benchmark, *(pd.read_csv(out / name) for name in MEASURED))
