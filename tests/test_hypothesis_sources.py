@@ -7,6 +7,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from known_pairs import laws_around, occurrences
+from scipy import stats
+from scipy.spatial.distance import pdist
 
 from jaxtie.hypothesis import estimators, sources
 
@@ -199,3 +201,37 @@ def test_estimates_from_sentences_come_to_the_exact_values(small, kind):
     np.testing.assert_allclose(conditional, np.ravel(exact_conditional), rtol=0.1, atol=0.05)
     np.testing.assert_allclose(semantic, np.ravel(exact_semantic), rtol=0.1, atol=0.005)
     assert np.abs(roots[1, 0, :, 2:] - roots[0, 0, :, 2:]).max() < 1e-12  # so nothing is missing beyond distance 2
+
+
+def word_laws(source: sources.KnownSource) -> tuple[np.ndarray, np.ndarray]:
+    """Of the plain tokens: what follows each, and what each follows beside how often that occurs; square roots."""
+    plain = np.flatnonzero(np.isin(source.token_N, source.pairs["plain"].ravel()))
+    joint = source.share_N[:, None] * source.transition_NxN
+    after, before = joint[plain], joint[:, plain].T
+    return tuple(np.sqrt(law / law.sum(axis=1, keepdims=True)) for law in (after, before))
+
+
+@pytest.mark.parametrize(("aligned", "low", "high"), [(True, 0.7, 1), (False, -0.2, 0.2)])
+def test_words_obey_the_hypothesis_where_they_are_aligned(aligned, low, high):
+    """Those that are followed alike follow alike; else the one has nothing to do with the other."""
+    laws = word_laws(sources.planted(sources.Plan(pairs=(0, 0, 0, 0), near=0, plain=120, homograph=False, aligned=aligned)))
+    distances = [stats.rankdata(pdist(law)) for law in laws]
+    assert low < np.corrcoef(distances)[0, 1] < high
+
+
+def test_allomorphs_have_as_many_sides_as_are_planned():
+    """Which spelling the left tokens choose: patterns that are equal or opposite, for pairs in turn."""
+    source = sources.planted(sources.Plan(pairs=(0, 0, 16, 0), near=2, plain=40, homograph=False, sides=4))
+    first, second = source.pairs["allomorph"].T
+    signs_NxP = np.sign(source.transition_NxN[1:, first] - source.transition_NxN[1:, second])
+    assert np.all(signs_NxP != 0)
+    assert len({tuple(column) for column in signs_NxP.T}) == 4
+    np.testing.assert_array_equal(signs_NxP[:, :4], signs_NxP[:, 4:8])
+
+
+def test_the_entropy_rate_is_the_loss_of_exact_predictions():
+    source = sources.planted(sources.Plan(pairs=(1, 1, 1, 1), near=1, plain=3, homograph=False))
+    tokens_BxL = sources.sample_sentences(source, 4000, 12, seed=5)
+    law_BxLxV = sources.predictions(source, tokens_BxL[:, :-1])
+    losses = -np.log(np.take_along_axis(law_BxLxV, tokens_BxL[:, 1:, None], axis=2))[:, 1:]  # after the first token
+    assert sources.entropy_rate(source) == pytest.approx(losses.mean(), abs=4 * losses.std() / np.sqrt(losses.size))

@@ -9,7 +9,7 @@ having. The *regret* of a choice is how much more that is than of the best choic
 Shapes: N data sets, S seeds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -36,18 +36,18 @@ class Outcomes(NamedTuple):
 
     Attributes:
       data_sets: those that are measured, in the order of the declaration; N.
-      losses, prices: see `LOSSES` and `PRICES`.
+      losses: (data set, arm) -> a row for each seed, see `LOSSES`.
+      prices: see `PRICES`.
     """
 
     benchmark: Benchmark
     data_sets: list[DataSet]
-    losses: pd.DataFrame
+    losses: Mapping[tuple[str, str], pd.DataFrame]
     prices: pd.DataFrame
 
     def loss_S(self, data_set: DataSet, arm: str, column: str = "loss") -> np.ndarray:
         """Of an arm's seeds, in their order."""
-        own = self.losses[(self.losses["data_set"] == data_set.name) & (self.losses["arm"] == arm)]
-        return own.sort_values("seed")[column].to_numpy(np.float64)
+        return self.losses[data_set.name, arm][column].to_numpy(np.float64)
 
     def cost_S(self, data_set: DataSet, arm: str) -> np.ndarray:
         """By how much an arm loses more than two tables do, each seed with itself, nats."""
@@ -75,7 +75,8 @@ class Outcomes(NamedTuple):
 def put_together(benchmark: Benchmark, losses: pd.DataFrame, prices: pd.DataFrame) -> Outcomes:
     """What was measured beside what was declared; what is not declared (any more) is left out."""
     there = set(losses["data_set"]) & set(prices["data_set"])
-    return Outcomes(benchmark, [each for each in benchmark.data_sets() if each.name in there], losses, prices)
+    of_arms = {key: own.sort_values("seed") for key, own in losses.groupby(["data_set", "arm"])}
+    return Outcomes(benchmark, [each for each in benchmark.data_sets() if each.name in there], of_arms, prices)
 
 
 class Rule(NamedTuple):
@@ -218,7 +219,7 @@ def agreement_table(measured: Outcomes) -> Table:
 def data_set_table(measured: Outcomes) -> Table:
     """Every data set: what was predicted, what it cost."""
     rows = []
-    midway = next((str(arm) for arm in measured.losses["arm"] if "@" in str(arm)), None)
+    midway = next((arm for _, arm in measured.losses if "@" in arm), None)
     prices = [measured.price_N(bias, measured.late) for bias in (WITHOUT, WITH)]
     best_N, unigram_N = (measured.price_N(WITH, measured.late, name) for name in ("best_loss", "unigram_loss"))
     for i, each in enumerate(measured.data_sets):
@@ -229,7 +230,7 @@ def data_set_table(measured: Outcomes) -> Table:
         rows.append((*what, *(f"{price_N[i]:+.4f}" for price_N in prices), *costs, *distances))
     arms = [f"{arm} − {UNTIED}" for arm in (TIED, BIASED, midway) if arm]
     header = ("planted", "strength", "width", "half", "G", "G with bias", *arms, "untied above the best", "below unigram")
-    seeds = measured.losses["seed"].nunique()
+    seeds = max(map(len, measured.losses.values()))
     note = (
         f"Nats. G {measured.late}, of two models; costs are means over {seeds} seeds, each with itself, ± 95 % (Student's "
         "t); the best is a model without error of a text without ends of sentences."
