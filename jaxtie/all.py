@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from jaxtie.experiment import Declaration, Missing, UserError
-from jaxtie.page import FAILED, SKIPPED, Section, check_page, status_table, write_page
+from jaxtie.page import FAILED, SKIPPED, Section, check_page, sections_left, status_table, write_page
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.terminal import show
 from jaxtie.runs import Outcome, Session
@@ -66,7 +66,7 @@ def run_all(
 
     def save() -> None:
         if page:
-            write_page(page, session.command, sections)
+            write_page(page, session.command, [*sections, *sections_left(out)])
 
     save()  # now rather than after an hour, should it not be possible
     for i, (section, experiment) in enumerate(todo, 1):

@@ -17,6 +17,7 @@ import jaxtie
 from jaxtie import kinds, runs
 from jaxtie.experiment import UserError
 from jaxtie.results.folder import RunFolder
+from jaxtie.results.left import SECTION, read_left
 from jaxtie.results.tables import Table
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped, no text given"
@@ -82,6 +83,22 @@ class Section:
         captions = {name: (picture.caption, picture.main) for name, picture in pictures.items() if name in paths}
         captions |= {name: (name.replace("_", " "), False) for name in paths if name not in captions}  # of another version
         self.images = [Image(name, text, paths[name].read_bytes(), main) for name, (text, main) in captions.items()]
+
+
+def sections_left(out: Path) -> list[Section]:
+    """A section for each folder in which a command that is no experiment has left one; what cannot be read says so."""
+    found = []
+    for path in sorted(out.glob(f"*/{SECTION}")):
+        section = Section(str(path.parent), path.parent.name, status="done")
+        try:
+            left = read_left(path.parent)
+            section.claim, section.tables, section.facts = " ".join(left.sentences), left.tables, {"command": left.command}
+            pngs = {name: path.parent / "figures" / f"{name}.png" for name in left.captions}
+            section.images = [Image(name, left.captions[name], png.read_bytes(), True) for name, png in pngs.items()]
+        except (UserError, OSError) as error:
+            section.status, section.error = FAILED, str(error)
+        found.append(section)
+    return found
 
 
 def _facts(config: dict) -> dict[str, str]:

@@ -13,6 +13,7 @@ from jaxtie import Transformer
 from jaxtie.hypothesis import sources
 from jaxtie.instrument import known
 from jaxtie.instrument.command import main_hypothesis
+from jaxtie.page import sections_left
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.runs import Session, carry_out
@@ -65,6 +66,8 @@ def error_of(capsys, *arguments: str) -> str:
 def test_a_text_is_asked_and_what_is_left_is_whole(asked, capsys):
     results = xr.load_dataset(asked / "results.nc", engine="h5netcdf")
     assert (asked / "figures" / "plane.png").stat().st_size > 0
+    (section,) = sections_left(asked.parent)
+    assert "Advice:" in section.claim and [image.name for image in section.images] == ["plane"]
     summary = (asked / "summary.md").read_text()
     assert "distributional hypothesis" in summary and "Advice:" in summary and "price of one table" in summary
     assert np.isfinite(results["semantic"]).all() and (results["contexts"] <= 24).all()

@@ -13,9 +13,11 @@ import xarray as xr
 from drawing import save_small
 
 from jaxtie import cli, kinds, runs
-from jaxtie.page import Section, check_page, write_page
+from jaxtie.page import Section, check_page, sections_left, write_page
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
+from jaxtie.results.left import leave_for_page
+from jaxtie.results.tables import Table
 from jaxtie.training.progress import Progress
 
 NAME = """<script>alert('&"$_{$')<script>"""
@@ -115,6 +117,24 @@ def test_one_command_runs_all_that_can_be_run(at, capsys):
     assert {path.name for path in at.iterdir()} == {*FOLDERS, "index.html"}
     assert RunFolder(at / "plain").config()["experiment"]["steps"] == 60
     assert len(RunFolder(at / "initial-loss").config()["experiment"]["seeds"]) == 3
+
+
+def test_what_other_commands_left_is_on_the_page(tmp_path):
+    """The instrument's answer, with its figure, as it was left; what is damaged says so and harms nothing."""
+    for name in ("answer", "damaged", "empty"):
+        (tmp_path / name / "figures").mkdir(parents=True)
+    png = base64.b64decode("iVBORw0KGgo=")
+    (tmp_path / "answer" / "figures" / "plane.png").write_bytes(png)
+    table = Table("Prices", ("bias", "G"), [("none", CLAIM)], "A note.")
+    leave_for_page(tmp_path / "answer", "python -m x", ["It fails.", "Advice: tie."], [table], plane="S beside C")
+    (tmp_path / "damaged" / "section.json").write_text("{")
+    answer, damaged = sections_left(tmp_path)
+    assert (answer.name, answer.claim, answer.tables) == ("answer", "It fails. Advice: tie.", [table])
+    assert damaged.status == "failed" and "remove it" in damaged.error
+    write_page(tmp_path / "index.html", "", [answer, damaged])
+    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert [base64.b64decode(image["src"].removeprefix(PNG)) for image in page.all("img")] == [png]
+    assert page.text.count(CLAIM) == 1 and "Advice: tie." in page.text and "damaged/section.json: cannot be read" in page.text
 
 
 def test_an_interrupted_run_gives_what_one_go_gives(at):

@@ -11,6 +11,7 @@ from jaxtie.hypothesis import judgement, price, report
 from jaxtie.instrument import of_price, of_text
 from jaxtie.instrument.known import Truth, proof_tables
 from jaxtie.results import plots
+from jaxtie.results.left import leave_for_page
 from jaxtie.results.tables import Table
 from jaxtie.runs import Session
 from jaxtie.text import one_table
@@ -152,7 +153,7 @@ def _notes(models: tuple[Trained, ...], before: tuple[Losses, ...], skipped: lis
 
 
 def write(answer: Answer, out: Path, command: str) -> None:
-    """Write `results.nc`, `summary.md` and the figure into a folder."""
+    """Write `results.nc`, `summary.md`, the figure, and a section of the page of `--all` into a folder."""
     out.mkdir(parents=True, exist_ok=True)
     pairs = answer.pairs.assign_attrs(command=command, answer=" ".join(answer.sentences))
     for name in pairs:
@@ -169,3 +170,4 @@ def write(answer: Answer, out: Path, command: str) -> None:
         [*head, *(table.markdown() for table in answer.tables), "![plane](figures/plane.png)", "", report.CAPTION, ""]
     )
     (out / "summary.md").write_text(text, encoding="utf-8")
+    leave_for_page(out, command, answer.sentences, answer.tables, plane=report.CAPTION)

@@ -17,6 +17,7 @@ from jaxtie.hypothesis import report
 from jaxtie.leave import INTERRUPTED
 from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive
 from jaxtie.results.folder import RunFolder
+from jaxtie.results.left import leave_for_page
 from jaxtie.results.terminal import finite, show
 from jaxtie.runs import Outcome, Session
 from jaxtie.text.options import TextOptions
@@ -129,6 +130,7 @@ def _of_benchmark(benchmark: "Benchmark", options: HypothesisOptions, session: S
     tables = [make(outcomes) for make in COST_TABLES.values()]
     summary = "\n".join(["# Predicted prices and measured costs", "", *(table.markdown() for table in tables)])
     (options.out / "summary.md").write_text(summary, encoding="utf-8")
+    leave_for_page(options.out, session.command, [experiment.claim], tables)
     show(*tables)
     print(f"losses, prices and summary: {options.out}")
     return 0
