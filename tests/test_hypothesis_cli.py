@@ -1,8 +1,11 @@
 """`python -m jaxtie.hypothesis` on a text of known truth, by tiny models; what it refuses, by a word of its line."""
 
 import dataclasses
+import itertools
 import json
+import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from jaxtie.runs import Session, carry_out
 from jaxtie.text import engine, one_table, programs, two_models
 from jaxtie.text.declaration import Corpus
 from jaxtie.training import devices
+from jaxtie.training.progress import Progress
 
 TINY = Transformer(layers=1, heads=2, width=16, feedforward=32)
 PLAN = sources.Plan(pairs=(2, 1, 2, 2), near=1, plain=12, homograph=False)
@@ -86,6 +90,27 @@ def test_the_same_command_trains_nothing_and_says_the_same(place, asked, capsys)
     }
     assert (asked / "A" / "config.json").stat().st_mtime_ns == before
     assert found["answer"][0] in summary
+
+
+@pytest.mark.slow
+def test_interrupted_it_goes_on_by_the_same_command(place, asked, capsys):
+    """While the first model is trained: nothing of an answer is written, and in the end the answer is the same."""
+    out = place / "stopped"
+    command, steps = text_of(place, "--out", str(out)), itertools.count(1)
+
+    def add(*_) -> None:
+        if next(steps) == 150:  # a second signal would end it at once
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "add", add)
+        assert main_hypothesis(command) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert RunFolder(out / "A").config()["finished"] is False
+    assert {path.name for path in out.iterdir()} == {"A"}
+    assert main_hypothesis(command) == 0
+    once, stopped = (xr.load_dataset(path / "results.nc", engine="h5netcdf").drop_attrs() for path in (asked, out))
+    xr.testing.assert_identical(stopped, once)
 
 
 @pytest.mark.slow

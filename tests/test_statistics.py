@@ -100,7 +100,8 @@ def test_rank_correlation_is_scipys_and_its_interval_covers_as_often_as_it_says(
     x_N, y_N = rng.integers(5, size=(2, 12)).astype(float)  # ties
     assert rank_correlation(x_N, y_N)[0] == pytest.approx(stats.spearmanr(x_N, y_N).statistic)
     assert np.isnan(rank_correlation(np.ones(12), y_N)).all()
-    assert rank_correlation(y_N, np.exp(y_N)) == pytest.approx((1, 1, 1))
+    found = rank_correlation(np.arange(12), np.arange(12.0) ** 3)
+    assert found[0] == pytest.approx(1) and 0.9 < found[1] < 0.98 and found[2] < 1
     r = 0.7
     true = 6 / np.pi * np.arcsin(r / 2)  # of two normal variables, Pearson's r
     pairs = rng.multivariate_normal([0, 0], [[1, r], [r, 1]], size=(1000, 12))

@@ -104,7 +104,8 @@ def first_at_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> np
 def rank_correlation(x_N: np.ndarray, y_N: np.ndarray, error: float = 0.05) -> tuple[float, float, float]:
     """Spearman's rank correlation of independent pairs, and its interval, which misses with probability `error`.
 
-    The interval is Bonett and Wright's (Psychometrika 65, 2000): atanh(r) ± z·√((1 + r²/2) / (N − 3)). NaN where there are
+    The interval is Bonett and Wright's (Psychometrika 65, 2000): atanh(r) ± z·√((1 + r²/2) / (N − 3)). Of one order alone it
+    would be a point, so there it is that of the value next to it, of two neighbours that changed places. NaN where there are
     fewer than four pairs, or one side is constant.
     """
     from scipy.stats import norm, rankdata  # heavy
@@ -115,6 +116,6 @@ def rank_correlation(x_N: np.ndarray, y_N: np.ndarray, error: float = 0.05) -> t
         return math.nan, math.nan, math.nan
     r = float(np.clip(ranks[0] @ ranks[1] / (sizes[0] * sizes[1]), -1, 1))
     half = norm.ppf(1 - error / 2) * math.sqrt((1 + r**2 / 2) / (len(x_N) - 3))
-    with np.errstate(divide="ignore"):
-        middle = np.arctanh(r)
+    most = 1 - 12 / (len(x_N) * (len(x_N) ** 2 - 1))
+    middle = np.arctanh(np.clip(r, -most, most))
     return r, float(np.tanh(middle - half)), float(np.tanh(middle + half))
