@@ -20,7 +20,7 @@ from jaxtie.hypothesis import costs, sources
 from jaxtie.hypothesis.benchmark import MEASURED, NOTE, Benchmark, DataSet
 from jaxtie.instrument import of_price
 from jaxtie.instrument.known import write_known_text
-from jaxtie.models.embedding import count_parameters
+from jaxtie.models.tying import count_parameters
 from jaxtie.results.folder import RunFolder
 from jaxtie.runs import Outcome, Session
 from jaxtie.text.declaration import HALVES, Corpus, TextExperiment
