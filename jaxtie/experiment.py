@@ -73,6 +73,7 @@ class Head:
       input_scale, logit_scale: what the rows of the input table, and the logits, are multiplied by.
       input_gradient, output_gradient: what the gradient of a table is multiplied by in that role.
       soft_cap: logits stay within ± this.
+      start: of a tied table: which table's initial values in the untied model of its seed are its own.
     """
 
     bias: bool = False
@@ -85,6 +86,7 @@ class Head:
     input_gradient: float = 1.0
     output_gradient: float = 1.0
     soft_cap: float | None = None
+    start: Literal["input", "output"] = "input"
 
     @property
     def divisor(self) -> int:
@@ -102,8 +104,12 @@ NUMBERED = {  # options of a head with a value: the least, and whether a formula
     "output-gradient": (0.0, False),
     "soft-cap": (0.0, False),
 }
-BIASES = {"bias": {"bias": True}, "undecayed-bias": {"bias": True, "decayed_bias": False}}
-HEAD_OPTIONS = f"{', '.join(BIASES)}, {', '.join(TRANSFORMS)}, shuffle=GROUPS, {', '.join(f'{name}=X' for name in NUMBERED)}"
+WORDS = {  # options of a head without a value, beside the transforms
+    "bias": {"bias": True},
+    "undecayed-bias": {"bias": True, "decayed_bias": False},
+    "output-start": {"start": "output"},
+}
+HEAD_OPTIONS = f"{', '.join(WORDS)}, {', '.join(TRANSFORMS)}, shuffle=GROUPS, {', '.join(f'{name}=X' for name in NUMBERED)}"
 EXPECTED = (
     "expected tied, untied or untied@STEP, comma-separated; a head's options stand before the @, as in untied+bias@STEP"
 )
@@ -115,8 +121,8 @@ def _parse_head(options: Sequence[str], arm: str) -> Head:
     for option in options:
         name, equals, value = option.partition("=")
         new: dict[str, Any] = {}
-        if option in BIASES:
-            new |= BIASES[option]
+        if option in WORDS:
+            new |= WORDS[option]
         elif option in TRANSFORMS:
             new["transform"] = name
         elif name == "shuffle" and value.isascii() and value.isdigit() and 0 < int(value[:9]) < 2**16:
@@ -176,7 +182,11 @@ class Arm:
         check(start in ("tied", "untied"), f"arm {name!r}: {EXPECTED}")
         number = int(step) if step.isascii() and step.isdigit() and len(step) <= 10 else 0
         check(not at or (start == "untied" and number > 0), f"arm {name!r}: {EXPECTED}")
-        return cls(name, start == "tied" or bool(at), number if at else None, _parse_head(options, name))
+        head, tied = _parse_head(options, name), start == "tied" or bool(at)
+        check(
+            tied or head.start == "input", f"arm {name!r}: an untied model starts at both; +output-start is for a tied table"
+        )
+        return cls(name, tied, number if at else None, head)
 
     @property
     def untied_from(self) -> int | None:

@@ -3,8 +3,9 @@
 The rule. A claim is about one number of each seed: a quantity of an arm, or a sum of it over arms with weights, so that each
 seed is compared with itself. A claim holds if the interval of the typical seed lies wholly within the
 claim's bounds, fails if it lies wholly outside, and is undecided else. Losses are judged by their mean (Student's t), for
-what tying costs is a mean; everything else by its median (ranks), for one seed of many can rule a mean of distances. All
-intervals of the claims that an experiment makes are right together with 95 % (Bonferroni).
+what tying costs is a mean; so are similarities of tables, which are bounded, and shares of what is written over many steps.
+Everything else is judged by its median (ranks), for one seed of many can rule a mean of distances. All intervals of the
+claims that an experiment makes are right together with 95 % (Bonferroni).
 """
 
 import math
@@ -16,14 +17,31 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.experiment import UserError
+from jaxtie.results.roles import early_share
 from jaxtie.results.tables import last_step
 from jaxtie.results.verdicts import Comparison, Judgement, compare, compare_median, judge
 
 Role = Literal["input", "output"]  # of a table
-Quantity = Literal["loss", "decay ratio", "reference ratio", "swap divergence", "fluctuation"]
+Quantity = Literal[
+    "loss",
+    "decay ratio",
+    "reference ratio",
+    "swap divergence",
+    "fluctuation",
+    "nearness by CKA",
+    "nearness by order of distances",
+    "nearness by linear map",
+    "nearness by neighbours",
+    "output share, early",
+    "output share, early less later",
+    "input push",
+    "output push",
+]
 REFERENCE = ("X", "A")  # symbols that nothing makes equivalent
 PAPER, AUTHOR = "the paper", "its author"  # who says so; of the author: outside the paper
 FORCE = 1.25  # a distance so many times what decay alone leaves of it is held apart; its inverse: drawn together
+NEARNESS = "nearness by "  # beginning of a quantity; a measure of `jaxtie.results.similarity` follows
+MEANS = (NEARNESS, "loss", "output share")  # beginnings of quantities that are judged by their mean
 RATIOS = ("decay ratio", "reference ratio", "fluctuation")  # judged by their logarithms; bounds are factors
 
 
@@ -36,7 +54,11 @@ class Claim:
       quantity: what is measured. At the last step `loss`, exact on the training split, nats; `decay ratio`, the distance of a
         pair in a table divided by what weight decay alone leaves of its start (1: nothing but decay, below: drawn together,
         above: held apart); `reference ratio`, the distance of a pair divided by that of X and A; `swap divergence`, total
-        variation. Of the last quarter `fluctuation` of a distance, see `jaxtie.exor.stability`.
+        variation; `nearness by` a measure, by how much the tied table is more similar to the untied output table of its seed
+        than to the untied input table. Of the last quarter `fluctuation` of a distance, see `jaxtie.exor.stability`. Of roles
+        `output share`, of Adam's steps on the tied table over the first fifteenth of the training, or by how much it is
+        larger there than over all the rest; over the whole training `input push` and `output push`, what that role adds to
+        the logarithm of a pair's distance, see `jaxtie.training.roles`.
       arms: weight of each arm in the sum; of a single arm its name.
       low, high: bounds, in the quantity's unit; of ratios, factors.
       pair, table: of distances.
@@ -67,6 +89,11 @@ class Claim:
         return self.quantity in RATIOS
 
     @property
+    def is_judged_by_mean(self) -> bool:
+        """Whether the typical seed is the mean one, not the median. Such a quantity is of no pair."""
+        return self.quantity.startswith(MEANS)
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """Bounds of the sum; of ratios, logarithms."""
         if not self.is_ratio:
@@ -76,8 +103,9 @@ class Claim:
     @property
     def expression(self) -> str:
         """What is measured, as a reader would write it."""
-        terms = [("+" if weight > 0 else "−") + f" {arm}" for arm, weight in self.weights.items()]
-        where = "" if self.quantity == "loss" else f" {self.pair}"
+        shown = {arm: "" if abs(weight) == 1 else f"{abs(weight):g} " for arm, weight in self.weights.items()}
+        terms = [("+" if weight > 0 else "−") + f" {shown[arm]}{arm}" for arm, weight in self.weights.items()]
+        where = "" if self.is_judged_by_mean else f" {self.pair}"
         where += f", {self.table}" if self.is_ratio else ""
         at = "".join(f", {name} {value:g}" for name, value in self.setting.items())
         return f"{self.quantity}{where}{at}: {' '.join(terms).removeprefix('+ ')}" + (
@@ -121,6 +149,15 @@ def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> 
     if quantity == "swap divergence":
         return at_end(results["swap_divergence"], results).sel(pair=pair, drop=True)
     step = last_step(results)
+    if quantity.startswith(NEARNESS):
+        similarity = at_end(results["similarity"], results).sel(measure=quantity.removeprefix(NEARNESS), drop=True)
+        return similarity.sel(table="output", drop=True) - similarity.sel(table="input", drop=True)
+    if quantity.startswith("output share"):
+        early, later = early_share(results, step)
+        return early if quantity == "output share, early" else early - later
+    if quantity.endswith("push"):
+        pushed = results[quantity.replace(" ", "_")].sel(pair=pair, step=slice(1, step), drop=True)
+        return pushed.sum("step", skipna=False)
 
     def distance(first: str, second: str, at: int) -> xr.DataArray:
         return results[f"{table}_distance"].sel(symbol=first, symbol2=second, step=at, drop=True).astype(np.float64)
@@ -160,7 +197,7 @@ def judge_claim(
     values = claimed(results, claim)
     if claim.against is not None:
         values = values - claimed(others[claim.against], claim)  # xarray: of the seeds that both have
-    make = compare if claim.quantity == "loss" else compare_median
+    make = compare if claim.is_judged_by_mean else compare_median
     compared = make(claim.expression, values.values, count)._replace(is_factor=claim.is_ratio)
     return compared, judge([compared], *claim.bounds)
 

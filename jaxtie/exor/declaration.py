@@ -78,6 +78,7 @@ class Experiment(Declaration):
       sweep: values that take the place of a scalar setting, by its name (see `SWEPT`), pairs or a dictionary; every
         combination of them is trained with every seed, in one program. p_X and p_A are the probabilities of X for a zero and
         of A for a one.
+      roles: record which role of a tied table writes it, see `jaxtie.training.roles`; it costs time.
     """
 
     kind: ClassVar[str] = "exor"
@@ -93,6 +94,7 @@ class Experiment(Declaration):
     eval_every: int = 1_000
     data: str = "per-seed"
     sweep: Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...] = ()
+    roles: bool = False
 
     def __post_init__(self):
         check(

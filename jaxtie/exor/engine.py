@@ -198,7 +198,7 @@ def untie_members(experiment: Experiment, phase: Phase, members: Members) -> Mem
     like = member_shapes(experiment, Static.of(experiment, tied=True, head=phase.arm.head))
     state = unflatten(like, members.states)
     params, opt_state = tying.untie(state.params, state.opt_state)
-    return members._replace(states=flatten(state._replace(params=params, opt_state=opt_state)))
+    return members._replace(states=flatten(state._replace(params=params, opt_state=opt_state, role_moments=())))
 
 
 def seconds_per_record(program: Program, workers: Sequence[jax.Device], experiment: Experiment) -> float:

@@ -14,6 +14,8 @@ from scipy.stats import mannwhitneyu
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
 from jaxtie.exor.pairs import live_pairs
 from jaxtie.exor.stability import steadiness
+from jaxtie.results.roles import at_stretches, has_roles, tied_arms
+from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
 from jaxtie.results.statistics import median_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number, quantiles, settings, swept, tables_of
 
@@ -44,7 +46,24 @@ def condense(results: xr.Dataset) -> xr.Dataset:
     parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, curve)]
     if not swept(results):
         parts.append(steadiness(results))
+    if has_roles(results):
+        parts += [at_stretches(results, here), *_similarities(results, here)]
     return xr.merge([kept, *parts], join="outer").assign_attrs(results.attrs, width=results.sizes["dim"])
+
+
+def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]:
+    """Tied tables beside those of the untied arm at some steps, where there is one."""
+    tied, untied = tied_arms(results), next((arm for arm in arms_of(results) if arm.untied_from == 0 and arm.is_plain), None)
+    if untied is None or not tied:
+        return []
+    renamed = results[["input_table", "output_table"]].rename(symbol="row", input_table="input", output_table="output")
+    measures = [name for name in SIMILARITIES if name != "neighbours"]  # there are no more than seven rows
+    found = []
+    for step in steps:
+        here = renamed.sel(table_step=step, drop=True)
+        compared = compare_with_untied(here["input"].sel(arm=tied), here.sel(arm=untied.name), measures)
+        found.append(compared.expand_dims(eval_step=[step]))
+    return [xr.concat(found, "eval_step")]
 
 
 def encoding(condensed: xr.Dataset) -> dict[str, dict[str, object]]:

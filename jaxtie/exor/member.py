@@ -27,9 +27,11 @@ from jaxtie.models.sizes import Body
 from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.training import streams
 from jaxtie.training.member import State, initial_state, keep_finite, update
-from jaxtie.training.optimiser import make_adamw
+from jaxtie.training.optimiser import make_adamw, periodic_cosine
+from jaxtie.training.roles import RoleSums, pushes, sum_by_row, update_by_role, with_role_moments
 
 AT_ONCE = 64  # contexts that an ordered model is evaluated on at once: there are 56,448, and a cache holds that many well
+PUSHES = ("input_push", "output_push")
 SPELLINGS = {"X-Y": (process.X, process.X + 1), "A-B": (process.A, process.A + 1)}  # token ids
 
 
@@ -49,6 +51,7 @@ class Static(NamedTuple):
     half_period: int
     b1: float
     b2: float
+    roles: bool
 
     @classmethod
     def of(cls, experiment: Experiment, *, tied: bool, head: Head = Head()) -> "Static":  # noqa: B008, it is frozen
@@ -57,6 +60,7 @@ class Static(NamedTuple):
         return cls(
             experiment.model, tied, head, own.length, own.all_strings, own.data_seed, own.zeros_by_label,
             experiment.data, experiment.record_every, experiment.eval_every, adam.half_period, adam.b1, adam.b2,
+            experiment.roles,
         )  # fmt: skip
 
     @property
@@ -150,6 +154,32 @@ def step(
     return update(lambda params: loss_and_accuracy(model, params, batch), optimiser, state)
 
 
+def step_by_role(
+    model: nn.Module,
+    optimiser: optax.GradientTransformation,
+    static: Static,
+    setting: Setting,
+    state: State,
+    batch: Batch,
+    at: jax.Array,
+) -> tuple[State, tuple[jax.Array, jax.Array, dict[str, jax.Array]]]:
+    """One update of a tied member, the one that follows step `at`; and what either role had in it."""
+    adam = {"b1": static.b1, "b2": static.b2, "eps": setting.eps}
+    new, looked_at, own = update_by_role(lambda params: loss_and_accuracy(model, params, batch), optimiser, state, **adam)
+    rate = periodic_cosine(setting.learning_rate, setting.eta_min, static.half_period)(at)
+    pairs = [SPELLINGS[pair] for pair in static.process.pairs]
+    pushed = pushes(state.params["embedding"]["input"], own.step, rate, pairs)
+    return new, (*looked_at, sum_by_row(own)._asdict() | dict(zip(PUSHES, pushed, strict=True)))
+
+
+def no_roles(static: Static) -> dict[str, jax.Array]:
+    """What is recorded of roles where none is told from the other: at step 0, and of an untied member."""
+    if not static.roles:
+        return {}
+    sizes = dict.fromkeys(RoleSums._fields, process.VOCABULARY) | dict.fromkeys(PUSHES, len(static.process.pairs))
+    return {name: jnp.full(size, jnp.nan) for name, size in sizes.items()}
+
+
 def distances(table_VxD: jax.Array) -> jax.Array:
     """Euclidean distance between every two rows, VxV."""
     return jnp.sqrt(jnp.sum((table_VxD[:, None] - table_VxD[None]) ** 2, axis=-1))
@@ -233,6 +263,7 @@ def make_member(static: Static) -> Member:
     bits = process.split(own.length, own.all_strings, own.data_seed).train
     contexts, pairs = build_contexts(own, ordered=ordered), [SPELLINGS[pair] for pair in own.pairs]
     swaps = [build_swaps(own, pair, ordered=ordered) for pair in pairs]
+    splits = static.roles and static.tied
 
     def optimiser_of(setting):
         own = {name: getattr(setting, name) for name in ("learning_rate", "eta_min", "weight_decay", "eps")}
@@ -243,9 +274,11 @@ def make_member(static: Static) -> Member:
 
     def start(seed, setting):
         state = initial_state(model, optimiser_of(setting), jax.random.key(seed), static.length + 1)
+        if static.roles:
+            state = with_role_moments(state)
         stream = streams.stream(static.data_seed, seed if static.data == "per-seed" else None)
         loss, accuracy = loss_and_accuracy(model, state.params, batch(stream, setting, 0))
-        return state, stream, {"loss": loss, "accuracy": accuracy, **evaluate(state, setting)}
+        return state, stream, {"loss": loss, "accuracy": accuracy, **no_roles(static), **evaluate(state, setting)}
 
     def advance(state, stream, setting, at):
         optimise = optimiser_of(setting)
@@ -253,13 +286,19 @@ def make_member(static: Static) -> Member:
         def body(carry, place):
             state, total = carry
             drawn = jax.lax.optimization_barrier(batch(stream, setting, place))
-            state, looked_at = step(model, optimise, state, drawn)
+            if splits:
+                state, looked_at = step_by_role(model, optimise, static, setting, state, drawn, place)
+            else:
+                state, looked_at = step(model, optimise, state, drawn)
             return (state, jax.tree.map(jnp.add, total, looked_at)), None
 
-        zero = (jnp.float32(0), jnp.float32(0))
+        zero = (jnp.float32(0), jnp.float32(0), *([jax.tree.map(jnp.zeros_like, no_roles(static))] if splits else ()))
         (new, total), _ = jax.lax.scan(body, (state, zero), at + jnp.arange(every, dtype=jnp.int32))
         state = keep_finite(new, state, total[0], at + every)
-        return state, {"loss": total[0] / every, "accuracy": total[1] / every, **record(state)}
+        found = {"loss": total[0] / every, "accuracy": total[1] / every, **record(state)}
+        if not splits:
+            return state, found | no_roles(static)
+        return state, found | {name: value if name in PUSHES else value / every for name, value in total[2].items()}
 
     def evaluate(state, setting):
         logits = exact_logits(model, state.params, contexts)

@@ -4,6 +4,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.exor.declaration import Experiment
+from jaxtie.results.roles import PUSH_VARIABLES, ROLE_VARIABLES
 from jaxtie.results.schema import Schema, Variable, steps_of
 
 MATRIX = ("step", "symbol", "symbol2")
@@ -44,17 +45,16 @@ CONSTANTS = (
 def exor_schema(experiment: Experiment) -> Schema:
     """What the results of an experiment hold of members."""
     symbols = list(experiment.process.symbols)
-    return Schema(
-        VARIABLES,
-        steps_of(experiment)
-        | {
-            "table_step": experiment.eval_steps,
-            "symbol": symbols,
-            "symbol2": symbols,
-            "pair": list(experiment.process.pairs),
-            "dim": np.arange(experiment.model.width),
-        },
-    )
+    labels = {
+        "table_step": experiment.eval_steps,
+        "symbol": symbols,
+        "symbol2": symbols,
+        "pair": list(experiment.process.pairs),
+        "dim": np.arange(experiment.model.width),
+    }
+    if not experiment.roles:
+        return Schema(VARIABLES, steps_of(experiment) | labels)
+    return Schema(VARIABLES | ROLE_VARIABLES | PUSH_VARIABLES, steps_of(experiment) | labels | {"group": symbols})
 
 
 def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:

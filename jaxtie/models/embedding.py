@@ -23,12 +23,15 @@ class Embedding(VocabularyEnd, nn.Module):
         rows, columns = self.partition or (None, None)
         table = split(partial(initial_table, self), (rows, columns))
         shape = (self.vocabulary, self.width)
+        passes_over_one = self.is_initializing() and self.tied  # of two keys, so that the projection is the same, tied or not
+        if passes_over_one and self.start == "output":
+            self.make_rng("params")
         self.input = self.param("input", table, shape, self.param_dtype)
         untied = not self.tied if self.is_initializing() else self.has_variable("params", "output")
         self.output = self.param("output", table, shape, self.param_dtype) if untied else self.input
         if isinstance(self.transform, Projection):
-            if self.is_initializing() and self.tied:
-                self.make_rng("params")  # the output table's, so the projection is the same numbers, tied or not
+            if passes_over_one and self.start == "input":
+                self.make_rng("params")
             self.projection = self.param("projection", self.transform.init, self.width, self.param_dtype)
         if self.bias:
             bias = split(nn.initializers.zeros, (rows,))
@@ -82,6 +85,7 @@ def make_embedding(
         soft_cap=head.soft_cap,
         input_gradient=head.input_gradient,
         output_gradient=head.output_gradient,
+        start=head.start,
         matmul_dtype=matmul_dtype,
         padding=padding,
     )

@@ -8,6 +8,7 @@ Nothing else differs: code that is given parameters reads from their shape which
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,7 @@ class VocabularyEnd:
       soft_cap: logits stay within ±soft_cap (Gemma 2: 30).
       input_gradient, output_gradient: what the gradient of a table is multiplied by in that role; a tied table's is
         the sum of both.
+      start: which table of the untied model of the same key a tied one has the initial values of.
       param_dtype: of all parameters.
       logits_dtype: of the logits, and what their sums are accumulated in; by default that of h·E_outᵀ.
       matmul_dtype: that h and E_out are rounded to for their product, and what their derivatives are products of; the
@@ -63,6 +65,7 @@ class VocabularyEnd:
     soft_cap: float | None = None
     input_gradient: float = 1.0
     output_gradient: float = 1.0
+    start: Literal["input", "output"] = "input"
     param_dtype: jax.typing.DTypeLike = jnp.float32
     logits_dtype: jax.typing.DTypeLike | None = None
     matmul_dtype: jax.typing.DTypeLike | None = None
@@ -82,7 +85,7 @@ def initial_params(end: VocabularyEnd, key: jax.Array) -> dict[str, Tree]:
     """Fresh parameters. What a tied and an untied end have in common starts as the same numbers."""
     of_input, of_output, of_projection = jax.random.split(key, 3)
     make = partial(initial_table, end, shape=(end.vocabulary, end.width), dtype=end.param_dtype)
-    params = {"input": make(of_input)}
+    params = {"input": make(of_output if end.tied and end.start == "output" else of_input)}
     if not end.tied:
         params["output"] = make(of_output)
     if isinstance(end.transform, Projection):

@@ -12,11 +12,20 @@ Looked = TypeVar("Looked")
 
 
 class State(NamedTuple):
-    """A member: parameters, optimiser state, and the record at which it had diverged (step; -1: it has not)."""
+    """A member.
+
+    Attributes:
+      params: its parameters.
+      opt_state: of its optimiser.
+      diverged_at: the record at which it had diverged (step; -1: it has not).
+      role_moments: of a tied member whose roles are looked at, Adam's first moment of the table by role, see
+        `jaxtie.training.roles`; else nothing.
+    """
 
     params: dict
     opt_state: optax.OptState
     diverged_at: jax.Array
+    role_moments: tuple = ()
 
 
 def initial_state(model: nn.Module, optimiser: optax.GradientTransformation, key: jax.Array, length: int) -> State:

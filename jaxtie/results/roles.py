@@ -1,0 +1,155 @@
+"""Who writes a tied table, as results hold it: the variables, and shares, norms and cosines made of them. Imports no jax.
+
+They are sums over the rows of groups of tokens: of each symbol, or of tokens by their frequency. So the whole table's are
+sums over groups, and those of a longer stretch of the training are means over its records.
+"""
+
+import itertools
+
+import numpy as np
+import xarray as xr
+
+from jaxtie.results.schema import Variable
+from jaxtie.results.statistics import mean_interval
+from jaxtie.results.tables import Table, arms_of, interval, median
+
+GROUPED = ("step", "group")
+PAIRED = ("step", "pair")
+SINCE = "mean over the updates since the record before, and sum over the rows of a group"
+ROLE_VARIABLES = {
+    "step_square": Variable(GROUPED, "1", f"⟨u, u⟩, u Adam's step on the tied table without rate and decay; {SINCE}"),
+    "input_step_product": Variable(GROUPED, "1", f"⟨u, u_in⟩, u_in the input role's part of u; {SINCE}"),
+    "input_gradient_square": Variable(GROUPED, "nat^2", f"⟨g_in, g_in⟩, g_in the input role's gradient; {SINCE}"),
+    "output_gradient_square": Variable(GROUPED, "nat^2", f"⟨g_out, g_out⟩, g_out the output role's gradient; {SINCE}"),
+    "gradient_product": Variable(GROUPED, "nat^2", f"⟨g_in, g_out⟩; {SINCE}"),
+}
+PUSH_VARIABLES = {
+    f"{role}_push": Variable(
+        PAIRED, "1", f"what the {role} role's steps since the record before add to ln of a pair's distance, to first order"
+    )
+    for role in ("input", "output")
+}
+EARLY = 1 / 15  # of the training: what "early" means
+
+
+def has_roles(results: xr.Dataset) -> bool:
+    """Whether the results tell the roles of a tied table from each other."""
+    return "step_square" in results
+
+
+def tied_arms(results: xr.Dataset) -> list[str]:
+    """Names of the arms that are tied throughout."""
+    return [arm.name for arm in arms_of(results) if arm.untied_from is None]
+
+
+def at_stretches(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
+    """The variables of roles at a few steps, each over all updates since the one before: means, and sums of pushes.
+
+    Args:
+      ends: ascending numbers of updates, the first of them 0, which has none.
+    """
+    own = results[[name for name in (*ROLE_VARIABLES, *PUSH_VARIABLES) if name in results]]
+    parts = [own.sel(step=0, drop=True)]
+    for low, high in itertools.pairwise(ends):
+        here = own.sel(step=slice(low + 1, high))  # records are evenly spaced, so each stands for as many updates
+        parts.append(
+            xr.Dataset(
+                {
+                    name: values.sum("step", skipna=False) if name in PUSH_VARIABLES else values.mean("step", skipna=False)
+                    for name, values in here.items()
+                }
+            )
+        )
+    return xr.concat(parts, xr.DataArray(ends, dims="step", name="step"))
+
+
+def output_share(stretches: xr.Dataset) -> xr.DataArray:
+    """The output role's share ⟨u, u_out⟩ / ⟨u, u⟩ of what was written; the input role's is the rest, and they sum to 1."""
+    return 1 - stretches["input_step_product"] / stretches["step_square"]
+
+
+def early_share(results: xr.Dataset, last: int) -> tuple[xr.DataArray, xr.DataArray]:
+    """The output role's share of the whole table, over the first `EARLY` of the training and over all that follows."""
+    steps = results["step"].values
+    ends = steps[steps <= last]
+    early = int(ends[np.abs(ends - last * EARLY).argmin()])
+    return _share_over(results, 0, early), _share_over(results, early, last)
+
+
+def _share_over(results: xr.Dataset, low: int, high: int) -> xr.DataArray:
+    """Of a stretch, whether its records are all there or condensed: each is weighted by the updates it stands for."""
+    steps = results["step"].values
+    updates = xr.DataArray(np.diff(steps, prepend=0), {"step": steps}, dims="step")
+    own = results[["step_square", "input_step_product"]].sum("group", skipna=False)
+    here = (own * updates).sel(step=slice(low + 1, high)).sum("step", skipna=False)
+    return output_share(here)
+
+
+def shares_table(results: xr.Dataset) -> Table:
+    """The output role's share over stretches of the training, arm by arm; of the whole table and of each group of rows."""
+    stretches = [int(step) for step in results["step"].values]
+    rows = []
+    for arm in tied_arms(results):
+        own = results.sel(arm=arm, step=stretches[1:])
+        whole = own[list(ROLE_VARIABLES)].sum("group", skipna=False)
+        for label, part in [("all", whole), *((str(group), own.sel(group=group)) for group in own["group"].values)]:
+            if float(part["step_square"].sum()) == 0:
+                continue  # no token has such a frequency
+            if label != "all" and arm != "tied":
+                continue
+            share = output_share(part)
+            cells = [_typical(share.sel(step=step).values) for step in stretches[1:]]
+            ends = [part.sel(step=stretches[i]) for i in (1, -1)]
+            norms = [_typical(_norms(each).values) for each in ends]
+            cosines = [_typical(_cosine(each).values) for each in ends]
+            rows.append((arm, label, *cells, *norms, *cosines))
+    spans = [f"{low:,} to {high:,}" for low, high in itertools.pairwise(stretches)]
+    header = (
+        "arm",
+        "rows",
+        *spans,
+        f"norms, {spans[0]}",
+        f"norms, {spans[-1]}",
+        f"cosine, {spans[0]}",
+        f"cosine, {spans[-1]}",
+    )
+    seeds = results.sizes["seed"]
+    title = f"{results.attrs['experiment']}: the output role's share of Adam's steps on the tied table, by steps"
+    note = (
+        f"Share: ⟨u, u_out⟩ / ⟨u, u⟩; the input role has the rest. Norms: of the output role's gradient by the input role's, "
+        f"root mean square. Cosine: of the two gradients. {_over(seeds)}"
+    )
+    return Table(title, header, rows, note)
+
+
+def _norms(part: xr.Dataset) -> xr.DataArray:
+    return np.sqrt(part["output_gradient_square"] / part["input_gradient_square"])
+
+
+def _cosine(part: xr.Dataset) -> xr.DataArray:
+    return part["gradient_product"] / np.sqrt(part["output_gradient_square"] * part["input_gradient_square"])
+
+
+FEW = 6  # seeds: fewer have no interval by ranks
+
+
+def _typical(values_S: np.ndarray) -> str:
+    """Of values over seeds: median and its interval by ranks, of few seeds mean and Student's."""
+    if not np.isfinite(values_S).any():
+        return "–"
+    return interval(values_S) if len(values_S) < FEW else median(values_S)
+
+
+def _over(seeds: int) -> str:
+    if seeds < FEW:
+        return f"Mean over {seeds} seeds ± 95 % (Student's t)."
+    return f"Median over {seeds} seeds [95 %, by ranks]."
+
+
+def mean_share(results: xr.Dataset, arm: str, group: str | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The output role's share over steps, mean over seeds with half its 95 % interval: steps, mean, half."""
+    own = results.sel(arm=arm)[["step_square", "input_step_product"]].isel(step=slice(1, None))
+    part = own.sum("group", skipna=False) if group is None else own.sel(group=group)
+    share_SxT = output_share(part).transpose("seed", "step").values.astype(np.float64)
+    mean_T, half_T = mean_interval(share_SxT)
+    return own["step"].values, mean_T, half_T
