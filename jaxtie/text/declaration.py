@@ -73,6 +73,7 @@ class TextExperiment(Declaration):
       data_seed: of the order of the rows, of swaps and masks, and of the random pairs of words.
       half: "first" or "second": train on that half of the training rows alone, see `jaxtie.text.planting`; None: on all.
       planted: how many frequent words have a duplicate in the text itself, once and for all, in every split.
+      roles: record which role of a tied table writes it, see `jaxtie.training.roles`.
     """
 
     kind: ClassVar[str] = "text"
@@ -97,6 +98,7 @@ class TextExperiment(Declaration):
     data_seed: int = 42
     half: str | None = None
     planted: int = 0
+    roles: bool = False
 
     def __post_init__(self):
         self.check_names_and_members()

@@ -19,14 +19,24 @@ from jax.sharding import NamedSharding
 from jaxtie.models import tying
 from jaxtie.text.corpus.batches import CausalBatches, MaskedBatches, RowBatch
 from jaxtie.text.declaration import TextExperiment
-from jaxtie.text.material import Material, training_batches, validation_batches
+from jaxtie.text.material import FREQUENCIES, Material, training_batches, validation_batches
 from jaxtie.text.member import summarise
-from jaxtie.text.programs import Carry, TextProgram, Totals, carry_shapes, compile_text, make_mesh, no_totals
+from jaxtie.text.programs import (
+    Carry,
+    TextProgram,
+    Totals,
+    carry_shapes,
+    compile_text,
+    make_mesh,
+    no_role_sums,
+    no_totals,
+)
 from jaxtie.text.results import text_schema
 from jaxtie.training.devices import cores, describe_device
 from jaxtie.training.engine import Estimate, Phase
 from jaxtie.training.members import Control, Members, Piece, Records, flatten, unflatten
 from jaxtie.training.processes import Processes
+from jaxtie.training.roles import RoleSums
 from jaxtie.training.streams import evaluation_stream, stream
 
 AHEAD = 4  # batches that are made before they are wanted
@@ -105,19 +115,23 @@ class MemberRun:
             return
         for tokens, real in make_ahead(batches, range(self.step, self.until), program.rows):
             step = program.step[tokens.shape[1]]
-            self.carry, totals = step(self.carry, tokens, self.stream, np.int32(self.step)), None
+            self.carry, totals, summed = step(self.carry, tokens, self.stream, np.int32(self.step)), None, ()
             self.step += 1
             if self.step % experiment.record_every == 0:
                 totals = jax.device_get(self.carry.totals)
-                self.carry = self.carry._replace(totals=self._on_devices(no_totals()))
-            piece = self._piece(1, real, totals, control)
+                summed = jax.device_get(self.carry.roles)
+                nothing = self._on_devices((no_totals(), no_role_sums(self.carry)))
+                self.carry = self.carry._replace(totals=nothing[0], roles=nothing[1])
+            piece = self._piece(1, real, totals, control, summed)
             yield piece
             if self.frozen or self.is_over:
                 return
 
-    def _piece(self, updates: int, tokens: int, totals: Totals | None, control: Control) -> Piece:
+    def _piece(
+        self, updates: int, tokens: int, totals: Totals | None, control: Control, summed: RoleSums | tuple = ()
+    ) -> Piece:
         began = time.monotonic()
-        records = None if totals is None else self._record(totals)
+        records = None if totals is None else self._record(totals, summed)
         processes = self.engine.processes
         # Several processes agree at records alone: it takes a message to each.
         self.is_over = (processes.count == 1 or records is not None) and processes.agree(control.stopped)
@@ -128,10 +142,13 @@ class MemberRun:
         number = self.step // self.engine.experiment.record_every
         return Piece(np.array([self.seed]), number, records, members, updates, tokens, evaluating)
 
-    def _record(self, totals: Totals) -> Records:
+    def _record(self, totals: Totals, summed: RoleSums | tuple) -> Records:
         """What is recorded at this step; a member whose loss or evaluation is not finite is frozen here."""
         experiment, engine = self.engine.experiment, self.engine
         records: Records = {"loss": totals.loss / totals.asked, "accuracy": totals.right / totals.asked}
+        if experiment.roles:
+            found = summed or RoleSums(*[np.full(len(FREQUENCIES), np.nan, np.float32)] * len(RoleSums._fields))
+            records |= {name: value / experiment.record_every for name, value in found._asdict().items()}
         due = self.step % experiment.eval_every == 0 or self.step == experiment.steps
         records |= engine.evaluate(self.program, self.carry.state.params) if due else engine.nothing_evaluated()
         if not np.isfinite([records["loss"], records["valid_loss"]]).all():  # the latter sees the last update too
@@ -207,7 +224,7 @@ class TextEngine:
         shapes = carry_shapes(self.experiment, self.material, tied=True, head=phase.arm.head)
         carry = unflatten(_stacked(shapes), members.states)
         params, opt_state = tying.untie(carry.state.params, carry.state.opt_state)
-        carry = carry._replace(state=carry.state._replace(params=params, opt_state=opt_state))
+        carry = carry._replace(state=carry.state._replace(params=params, opt_state=opt_state, role_moments=()), roles=())
         return members._replace(states=flatten(carry))
 
     def estimate(self, program: TextProgram) -> Estimate:

@@ -14,6 +14,8 @@ from jaxtie.text.corpus.words import frequent_words
 from jaxtie.text.declaration import TextExperiment
 from jaxtie.text.planting import Planted, plant, planted_words, take_half
 
+RANKS = (10, 100, 1_000, 10_000)  # where groups of tokens end, the most frequent ones first
+FREQUENCIES = ("1-10", "11-100", "101-1,000", "1,001-10,000", "10,001 on")  # these groups, by rank
 PROBES, NEIGHBOURS = 8, 5  # words whose nearest neighbours are looked up, and how many of these
 
 
@@ -74,6 +76,25 @@ def probes(experiment: TextExperiment) -> np.ndarray:
     """Places among the frequent words of those whose neighbours are looked up."""
     found = np.arange(min(PROBES, experiment.words))
     return found * (experiment.words // len(found))
+
+
+def token_counts(material: Material) -> np.ndarray:
+    """How often each token stands in the training rows; a word and its duplicate, half of that each; V."""
+    rows, count_V = material.text.train, np.zeros(len(material.vocabulary))
+    found_V = np.bincount(np.asarray(rows.tokens_N), minlength=len(count_V))
+    count_V[: len(found_V)] = found_V
+    count_V[material.text.special.sep] += rows.count
+    if len(material.duplicates_K):
+        count_V[material.duplicates_K] = count_V[material.words_K] / 2
+        count_V[material.words_K] /= 2
+    return count_V
+
+
+def frequency_groups(material: Material) -> np.ndarray:
+    """Of each token, the number of its group in `FREQUENCIES`; int32[V]."""
+    rank_V = np.empty(len(material.vocabulary), np.int64)
+    rank_V[np.argsort(-token_counts(material), kind="stable")] = np.arange(1, len(rank_V) + 1)
+    return np.searchsorted(RANKS, rank_V).astype(np.int32)
 
 
 def _batches(experiment: TextExperiment, material: Material, rows: Rows, seed: int | None, **options: bool):

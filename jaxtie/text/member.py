@@ -13,10 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxtie.experiment import Optimiser
 from jaxtie.models.cross_entropy import POSITIONS, blockwise_cross_entropy
 from jaxtie.models.text_model import TextModel, output_end
 from jaxtie.text.masking import Asked
 from jaxtie.training.member import State, update
+from jaxtie.training.roles import RoleSums, sum_by_group, update_by_role
 
 # From a key and tokens BxL to what the model is asked: `masking.mask` or `masking.next_tokens`, after `masking.swap`.
 Ask = Callable[[jax.Array, jax.Array], Asked]
@@ -53,14 +55,37 @@ def make_step(
     """A step: (state, tokens BxL, key) -> (state, metrics of the batch before it). Jit it with the state donated."""
 
     def step(state: State, tokens_BxL: jax.Array, key: jax.Array) -> tuple[State, Metrics]:
-        asked = ask(key, tokens_BxL)
-
-        def loss_of(params: dict) -> tuple[jax.Array, Metrics]:
-            looked_at = metrics(model, params, asked, block)
-            return looked_at.loss, looked_at
-
-        state, (_, looked_at) = update(loss_of, optimiser, state)
+        state, (_, looked_at) = update(_loss_on(model, ask(key, tokens_BxL), block), optimiser, state)
         return state, looked_at
+
+    return step
+
+
+def _loss_on(model: TextModel, asked: Asked, block: int) -> Callable[[dict], tuple[jax.Array, Metrics]]:
+    """The loss on a batch as a function of the parameters, with all metrics beside it."""
+
+    def loss_of(params: dict) -> tuple[jax.Array, Metrics]:
+        looked_at = metrics(model, params, asked, block)
+        return looked_at.loss, looked_at
+
+    return loss_of
+
+
+def make_step_by_role(
+    model: TextModel, optimiser: optax.GradientTransformation, ask: Ask, adam: Optimiser, group_V: np.ndarray, groups: int
+) -> Callable[[State, jax.Array, jax.Array], tuple[State, Metrics, RoleSums]]:
+    """A step of a tied member as `make_step` makes it, and who wrote the table, group by group.
+
+    Args:
+      optimiser: what `adam` declares.
+      group_V: the group of each token.
+    """
+    constants = {"b1": adam.b1, "b2": adam.b2, "eps": adam.eps}
+
+    def step(state: State, tokens_BxL: jax.Array, key: jax.Array) -> tuple[State, Metrics, RoleSums]:
+        loss_of = _loss_on(model, ask(key, tokens_BxL), POSITIONS)
+        state, (_, looked_at), own = update_by_role(loss_of, optimiser, state, **constants)
+        return state, looked_at, sum_by_group(own, group_V, groups)
 
     return step
 

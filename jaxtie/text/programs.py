@@ -25,11 +25,12 @@ from jaxtie.models.tying import count_parameters
 from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.text import masking
 from jaxtie.text.declaration import Corpus, TextExperiment
-from jaxtie.text.material import NEIGHBOURS, Material, probes, row_lengths
-from jaxtie.text.member import Ask, make_evaluation, make_step, nearest, pair_distances
+from jaxtie.text.material import FREQUENCIES, NEIGHBOURS, Material, frequency_groups, probes, row_lengths
+from jaxtie.text.member import Ask, make_evaluation, make_step, make_step_by_role, nearest, pair_distances
 from jaxtie.training import devices as machine
 from jaxtie.training.member import State, initial_state
 from jaxtie.training.optimiser import adamw_of
+from jaxtie.training.roles import RoleSums, with_role_moments
 from jaxtie.training.streams import key_at
 
 KEPT = 8  # programs that a process keeps at most
@@ -45,10 +46,11 @@ class Totals(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """All that a step takes from the one before."""
+    """All that a step takes from the one before. `roles`: sums over the updates since the last record; or nothing."""
 
     state: State
     totals: Totals
+    roles: RoleSums | tuple = ()
 
 
 class TextProgram(NamedTuple):
@@ -66,6 +68,11 @@ class TextProgram(NamedTuple):
 def no_totals() -> Totals:
     """Nothing summed up yet; on the host."""
     return Totals(*(np.zeros((), dtype) for dtype in (np.float32, np.float32, np.float32, np.int32)))
+
+
+def no_role_sums(carry: Carry) -> RoleSums | tuple:
+    """No roles summed up yet, where they are looked at; on the host."""
+    return RoleSums(*[np.zeros(len(FREQUENCIES), np.float32)] * len(RoleSums._fields)) if carry.state.role_moments else ()
 
 
 def build_text_model(
@@ -107,7 +114,10 @@ def make_ask(experiment: TextExperiment, material: Material) -> Ask:
 def _start(experiment: TextExperiment, model: TextModel, adamw: optax.GradientTransformation, seed) -> Carry:
     """A fresh member. Tied and untied ones of a seed share the initial values of all they share."""
     state = initial_state(model, adamw, jax.random.key(seed), min(experiment.length, 16))
-    return Carry(state, jax.tree.map(jnp.asarray, no_totals()))
+    if experiment.roles:
+        state = with_role_moments(state)
+    carry = Carry(state, jax.tree.map(jnp.asarray, no_totals()))
+    return carry._replace(roles=jax.tree.map(jnp.asarray, no_role_sums(carry)))
 
 
 def carry_shapes(experiment: TextExperiment, material: Material, *, tied: bool, head: Head = Head()) -> Carry:  # noqa: B008
@@ -160,7 +170,8 @@ def compile_text(
     """Compile all that training needs, every length of rows. A process keeps what it has compiled."""
     # Whatever a program does not depend on is left out: what is compared, on how many seeds, for how long.
     once = {"record_every": 1, "eval_every": 1, "steps": 1}
-    any_text = {"corpus": Corpus(), "half": None, "planted": 0}
+    # What is planted, and which half: programs that tell roles know how frequent each token is.
+    any_text = {"corpus": Corpus()} | ({} if experiment.roles else {"half": None, "planted": 0})
     static = dataclasses.replace(experiment, name="any", claim="", arms=("tied",), seeds=(0,), **any_text, **once)
     options = tuple(machine.REPEATABLE.get(mesh.devices.flat[0].platform, {}).items())
     key = (static, material.text.key, material.vocabulary, tied, head, tuple(mesh.devices.flat), options)
@@ -177,12 +188,18 @@ def _compile(
     rows, whole = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
     model = build_text_model(experiment, material, mesh.devices.flat[0].platform, tied=tied, head=head)
     adamw, ask = adamw_of(experiment.optimiser, head), make_ask(experiment, material)
-    one_step, evaluation = make_step(model, adamw, ask), make_evaluation(model, ask)
+    evaluation = make_evaluation(model, ask)
+    if experiment.roles and tied:
+        adam, group_V = experiment.optimiser, frequency_groups(material)
+        one_step = make_step_by_role(model, adamw, ask, adam, group_V, len(FREQUENCIES))
+    else:
+        one_step = make_step(model, adamw, ask)
 
     def step(carry, tokens_BxL, stream, number):
-        state, found = one_step(carry.state, tokens_BxL, key_at(stream, number))
+        state, found, *roles = one_step(carry.state, tokens_BxL, key_at(stream, number))
         new = Totals(found.loss * found.asked, found.accuracy * found.asked, found.asked, found.dropped)
-        return Carry(state, jax.tree.map(jnp.add, carry.totals, new))
+        summed = jax.tree.map(jnp.add, carry.roles, roles[0]) if roles else ()
+        return Carry(state, jax.tree.map(jnp.add, carry.totals, new), summed)
 
     def evaluate(params, tokens_BxL, stream, number):
         return evaluation(params, tokens_BxL, key_at(stream, number))

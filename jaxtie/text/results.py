@@ -3,9 +3,10 @@
 import numpy as np
 import xarray as xr
 
+from jaxtie.results.roles import ROLE_VARIABLES
 from jaxtie.results.schema import Schema, Variable, steps_of
 from jaxtie.text.declaration import TextExperiment
-from jaxtie.text.material import NEIGHBOURS, Material, probes
+from jaxtie.text.material import FREQUENCIES, NEIGHBOURS, Material, probes
 
 PAIRS = ("eval_step", "kind", "pair")
 NEAREST = ("eval_step", "probe", "rank")
@@ -37,16 +38,15 @@ TEXT_CONSTANTS = (
 
 def text_schema(experiment: TextExperiment) -> Schema:
     """What the results of an experiment hold of members."""
-    return Schema(
-        TEXT_VARIABLES,
-        steps_of(experiment)
-        | {
-            "kind": list(experiment.kinds),
-            "pair": np.arange(experiment.words),
-            "probe": probes(experiment),
-            "rank": np.arange(NEIGHBOURS),
-        },
-    )
+    labels = {
+        "kind": list(experiment.kinds),
+        "pair": np.arange(experiment.words),
+        "probe": probes(experiment),
+        "rank": np.arange(NEIGHBOURS),
+    }
+    if not experiment.roles:
+        return Schema(TEXT_VARIABLES, steps_of(experiment) | labels)
+    return Schema(TEXT_VARIABLES | ROLE_VARIABLES, steps_of(experiment) | labels | {"group": list(FREQUENCIES)})
 
 
 def text_constants(experiment: TextExperiment, material: Material) -> dict[str, xr.DataArray]:
