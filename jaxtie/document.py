@@ -29,9 +29,12 @@ from jaxtie.experiment import UserError
 from jaxtie.hypothesis import costs
 from jaxtie.hypothesis.benchmark import MEASURED
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.tables import Table, swept
+from jaxtie.results.roles import shares_table
+from jaxtie.results.similarity import similarity_table
+from jaxtie.results.tables import Table
 
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/hypothesis/README.md")
+GIVEN = {"seeds", "corpus.paths", "corpus.tfds"}  # what a command may say beside an experiment file that a run is kept for
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -87,27 +90,20 @@ def _outcomes(experiments: Path, path: Path) -> costs.Outcomes:
 def keep_run(run: Path, experiments: Path) -> Path:
     """Condense a run to the data beside the experiment files; returns the file.
 
-    Of a run without a sweep, the hidden states of its members are looked at too, in its last checkpoint.
-
     Raises:
-      UserError: where no experiment file declares just this run, whatever its seeds, it is not on EXor or not finished.
+      UserError: where no experiment file declares just this run, whatever its seeds and its text, it is not finished, or its
+        kind keeps nothing.
     """
     results = runs.load(run)
     name = results.attrs["experiment"]
-    if (kind := kinds.of_results(results).name) != "exor":
-        raise UserError(f"{run}: is of kind {kind}; expected a run on EXor")
     if name not in (declared := _declared(experiments)):
         raise UserError(f"{run}: no file of {experiments} declares {name}")
     experiment, folder = runs.load_experiment(declared[name]), RunFolder(run)
     if not (config := folder.config())["finished"]:
         raise UserError(f"{run}: is not finished; the command that began it goes on")
-    if different := set(folder.differences(experiment, config)) - {"seeds"}:
+    if different := set(folder.differences(experiment, config)) - GIVEN:
         raise UserError(f"{run}: differs from {declared[name]} in {', '.join(sorted(different))}")
-    condensed = evidence.condense(results)
-    if not swept(results):
-        from jaxtie.exor.hidden import trained_spreads  # needs jax
-
-        condensed["hidden_spread"] = trained_spreads(run, experiment)
+    condensed = kinds.of_results(results).condensed(results, run, experiment)
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
     new = path.with_suffix(".new")  # what is there stays until all is written
@@ -146,6 +142,9 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "leads": lambda name: lead_table(known[name]),
         "stability": lambda name: stability_table(known[name]),
         "forces": lambda name: evidence.forces_table(known[name]),
+        "shares": lambda name: shares_table(known[name]),
+        "pushes": lambda name: evidence.pushes_table(known[name]),
+        "similarities": lambda name: similarity_table(known[name]),
         "widths": lambda *names: evidence.widths_table(known, names),
     }
 

@@ -74,11 +74,12 @@ MAY_IMPORT = {
 LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
 WITHOUT_JAX = (
     "experiment models.sizes formulas models.initial_loss options kinds runs page plan all document cli training.devices "
-    "training.progress results.folder results.left results.netcdf results.plots results.schema results.statistics "
-    "results.survival results.tables results.terminal results.verdicts exor.declaration exor.kind exor.options "
-    "exor.results exor.theory exor.equivalence exor.claims exor.evidence exor.escape exor.stability exor.tables "
-    "exor.figures exor.portrait text.declaration text.kind text.options text.results text.material text.tables text.heads "
-    "text.figures text.corpus.tokens text.corpus.batches initial_loss.declaration initial_loss.kind initial_loss.results "
+    "training.progress results.folder results.left results.netcdf results.plots results.roles results.schema "
+    "results.share_figure results.similarity results.statistics results.survival results.tables results.terminal "
+    "results.verdicts exor.declaration exor.kind exor.options exor.results exor.theory "
+    "exor.equivalence exor.claims exor.evidence exor.escape exor.stability exor.tables exor.figures exor.portrait "
+    "text.declaration text.evidence text.kind text.options text.results text.material text.tables text.heads text.figures "
+    "text.corpus.tokens text.corpus.batches initial_loss.declaration initial_loss.kind initial_loss.results "
     "initial_loss.tables initial_loss.figures hypothesis.estimators hypothesis.inference hypothesis.sources "
     "hypothesis.benchmark hypothesis.costs hypothesis.judgement hypothesis.price hypothesis.report instrument.command "
     "text.planting text.two_models audit.adapter audit.checkpoint audit.command audit.compare audit.find audit.findings "

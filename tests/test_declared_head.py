@@ -37,6 +37,7 @@ REACHES = {  # an option -> what it changes of a plain `Embedding`
     "input-gradient=0": {"input_gradient": 0.0},
     "output-gradient=0.5": {"output_gradient": 0.5},
     "soft-cap=30": {"soft_cap": 30.0},
+    "output-start": {"start": "output"},
     "bias+bert-head+soft-cap=7": {"bias": True, "transform": BERT, "soft_cap": 7.0},
 }
 
@@ -54,7 +55,8 @@ def plain_values(embedding: Embedding) -> dict:
 
 
 def test_every_option_is_looked_at():
-    assert {option.partition("=")[0] for option in REACHES if "+" not in option} == {"bias", *TRANSFORMS, *NUMBERED}
+    looked_at = {option.partition("=")[0] for option in REACHES if "+" not in option}
+    assert looked_at == {"bias", "output-start", *TRANSFORMS, *NUMBERED}
 
 
 @pytest.mark.parametrize("options", REACHES)

@@ -15,6 +15,7 @@ from jaxtie.exor.claims import Claim, claimed, judge_claims
 from jaxtie.exor.escape import escape_table
 from jaxtie.exor.tables import exor_final_table
 from jaxtie.experiment import UserError
+from jaxtie.results.roles import shares_table
 from jaxtie.training import devices
 
 HOUSE = Path(__file__).parents[1]
@@ -82,6 +83,59 @@ def test_ratios_are_of_each_seed_to_its_own_start_and_to_decay(results):
     x_a = results["input_distance"].sel(arm="tied", symbol="X", symbol2="A", step=100).values
     expected = np.log(results["input_distance"].sel(place | {"step": 100}).values / x_a)
     np.testing.assert_allclose(claimed(results, Claim("", "reference ratio", "tied")), expected)
+
+
+def with_roles(results: xr.Dataset) -> xr.Dataset:
+    """Made up: over the first record the output role writes 0.9 of the table, later 0.6, but for noise; pushes of ±0.1."""
+    steps, seeds = results["step"].values, results.sizes["seed"]
+    rng, dims = np.random.default_rng(4), ("arm", "seed", "step", "group")
+    shape = (results.sizes["arm"], seeds, len(steps), 7)
+    written = np.where(np.arange(len(steps)) == 1, 0.9, 0.6)[:, None] + 0.01 * rng.normal(size=shape)
+    square = rng.uniform(0.99, 1.01, shape)
+    found = {"step_square": (dims, square), "input_step_product": (dims, (1 - written) * square)}
+    found |= {name: (dims, square) for name in ("input_gradient_square", "output_gradient_square", "gradient_product")}
+    for role, push in (("input", -0.1), ("output", 0.1)):
+        found[f"{role}_push"] = (("arm", "seed", "step", "pair"), push + 0.001 * rng.normal(size=(*shape[:3], 2)))
+    made = results.assign(found)
+    for name in found:
+        made[name] = made[name].where((made["arm"] != "untied") & (made["step"] > 0))
+    return made.assign_coords(group=list("XYABEDm"))
+
+
+def test_shares_and_pushes_are_of_the_stretch_that_is_claimed_of(results):
+    """The same of a run and of what is kept of it, whose stretches are not equally long."""
+    made = with_roles(results)
+    claims = (
+        Claim("early", "output share, early", "tied", 0.89, 0.91),
+        Claim("more than later", "output share, early less later", "tied", 0.29, 0.31),
+        Claim("either arm", "output share, early", {"tied": 0.5, "tied+bias": 0.5}, 0.89, 0.91),
+        Claim("apart", "output push", "tied", 0.99, 1.01),
+        Claim("together", "input push", "tied", -1.01, -0.99),
+    )
+    assert claims[2].expression == "output share, early: 0.5 tied + 0.5 tied+bias"
+    kept = evidence.condense(made)
+    assert kept["step_square"].sizes["step"] < made["step_square"].sizes["step"]
+    for each in (made, kept):
+        assert judged(each, *claims) == ["holds"] * 5
+    for claim in claims:
+        np.testing.assert_allclose(claimed(kept, claim), claimed(made, claim), rtol=1e-5)
+    arm, rows, *cells = shares_table(kept).rows[0]
+    assert (arm, rows) == ("tied", "all") and cells[0].startswith("0.90") and cells[1].startswith("0.60")
+    pushed = evidence.pushes_table(kept).rows[0]
+    assert pushed[:2] == ("tied", "X-Y") and pushed[2].startswith("1.0") and pushed[3].startswith("-1.0")
+
+
+def test_nearness_is_of_a_seeds_own_untied_tables(results):
+    """Planted: the tied table is the untied output table, the one with a bias the input table; at the last step alone."""
+    made = with_roles(results)
+    for arm, table in (("tied", "output_table"), ("tied+bias", "input_table")):
+        made["input_table"].loc[{"arm": arm, "table_step": 100}] = made[table].sel(arm="untied", table_step=100)
+    kept = evidence.condense(made)
+    by_cka = [Claim("nearer", "nearness by CKA", "tied", low=0.05), Claim("less", "nearness by CKA", "tied+bias", high=-0.05)]
+    assert judged(kept, *by_cka) == ["holds", "holds"]
+    both = Claim("not on the whole", "nearness by linear map", {"tied": 0.5, "tied+bias": 0.5}, -0.1, 0.1)
+    assert judged(kept, both) == ["holds"]
+    assert "neighbours" not in kept["measure"].values  # of seven symbols
 
 
 def test_a_contrast_with_another_experiment_is_by_seed_and_waits_for_it(results):

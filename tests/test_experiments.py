@@ -37,6 +37,7 @@ PROTOCOL = {
 
 
 COSTS = "tied untied tied+bias untied+bias"
+SCALED = " ".join(f"tied+input-gradient={factor}" for factor in ("0", "0.5", "2", "5", "10", "5+output-start"))
 # What differs from the main experiment, and the arms.
 VARIANTS = {
     "output_bias": ({}, f"{COSTS} tied+undecayed-bias"),
@@ -45,6 +46,10 @@ VARIANTS = {
     "output_bias_control": ({"process": Process(zeros_by_label=True)}, COSTS),
     "weight_decay": ({"sweep": {"weight_decay": (0.0, 0.001, 0.01, 0.1, 0.3)}, "eval_every": 5_000}, "tied untied tied+bias"),
     "roles": ({}, "tied tied+input-gradient=0 tied+output-gradient=0 untied"),
+    "gradient_roles": (
+        {"seeds": range(64, 128), "roles": True},
+        f"tied tied+output-start {SCALED} tied+output-gradient=0 untied",
+    ),
     **{f"width_{width}": ({"model": Transformer(width=width)}, "tied untied tied+bias") for width in (2, 3, 6, 8)},
 }
 
@@ -65,7 +70,7 @@ def test_what_is_claimed_of_variants_can_be_measured(name):
 
 def test_experiments_are_those_of_the_protocol():
     others = {"untie_midway", "skewed_zeros", "initial_loss", "head_convergence", "text_mlm"}
-    others |= {"text_mlm_faster", "text_clm", "hypothesis_known", *VARIANTS}
+    others |= {"text_mlm_faster", "text_clm", "hypothesis_known", "gradient_roles_text", *VARIANTS}
     assert FILES.keys() == {*PROTOCOL, *others}
     for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
         experiment = load_experiment(FILES[name])
@@ -101,6 +106,13 @@ def test_text_is_as_published():
     assert load_experiment(FILES["text_mlm_faster"]) == faster
     assert causal.task == "causal" and not causal.duplicates
     assert names_of(causal.arms) == ["tied", "untied", f"untied@{causal.steps // 2}"] and len(causal.seeds) >= 3
+
+
+def test_roles_on_text_have_the_arms_of_roles_on_exor():
+    exor, text = (load_experiment(FILES[name]) for name in ("gradient_roles", "gradient_roles_text"))
+    assert text.arms == exor.arms and text.roles and text.task == "causal" and len(text.seeds) == 3
+    claims = load_claims(FILES["gradient_roles_text"])
+    assert claims and {arm for claim in claims for arm in claim.weights} <= set(names_of(text.arms))
 
 
 def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():

@@ -17,15 +17,27 @@ from jaxtie.exor.stability import steadiness
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
 from jaxtie.results.statistics import median_interval
-from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number, quantiles, settings, swept, tables_of
+from jaxtie.results.tables import (
+    Table,
+    arms_of,
+    course_steps,
+    interval,
+    last_step,
+    median,
+    number,
+    quantiles,
+    settings,
+    swept,
+    tables_of,
+)
 
-COURSE = (0, 1 / 15, 1 / 3, 2 / 3, 1)  # of the training
 KEPT_SYMBOLS = ["X", "Y", "A", "B"]
 EVALUATED = "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds".split()
 LOSS_PLACES = 3  # of the training loss, nat
 RECORDED = ("loss", "accuracy", "input_distance", "output_distance")
 COST = {"tied": 1.0, "untied": -1.0}
 COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
+PUSHED = ("output push", "input push", "decay ratio")
 BOUND = 1e-3  # of the reach of hidden states: directions below bind rows by next to nothing
 Runs = Mapping[str, xr.Dataset]
 
@@ -37,8 +49,7 @@ def condense(results: xr.Dataset) -> xr.Dataset:
 
     It has the run's dimensions, so what is made of a run can be made of it; what is left out of the evaluations is NaN.
     """
-    last, steps = last_step(results), results["step"].values
-    here = sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in COURSE})
+    last, here = last_step(results), course_steps(results)
     known = [name for name in results.data_vars if not {"seed", "arm"} & {*results[name].dims}]
     kept = results[[*known, "diverged_at", *RECORDED]].sel(step=here, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS)
     evaluated = results[EVALUATED].where(results["eval_step"].isin(here))
@@ -59,7 +70,7 @@ def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]
     renamed = results[["input_table", "output_table"]].rename(symbol="row", input_table="input", output_table="output")
     measures = [name for name in SIMILARITIES if name != "neighbours"]  # there are no more than seven rows
     found = []
-    for step in steps:
+    for step in np.intersect1d(steps, results["table_step"]):
         here = renamed.sel(table_step=step, drop=True)
         compared = compare_with_untied(here["input"].sel(arm=tied), here.sel(arm=untied.name), measures)
         found.append(compared.expand_dims(eval_step=[step]))
@@ -69,7 +80,8 @@ def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]
 def encoding(condensed: xr.Dataset) -> dict[str, dict[str, object]]:
     """How each variable is written, so that files are small."""
     packed = {name: {"zlib": True, "complevel": 9, "shuffle": True} for name in condensed.data_vars}
-    packed["train_loss"] |= {"dtype": "int32", "scale_factor": 10.0**-LOSS_PLACES, "_FillValue": -1}
+    if "train_loss" in packed:
+        packed["train_loss"] |= {"dtype": "int32", "scale_factor": 10.0**-LOSS_PLACES, "_FillValue": -1}
     return packed
 
 
@@ -137,6 +149,24 @@ def forces_table(results: xr.Dataset) -> Table:
         f"{results.attrs['experiment']}: step {last_step(results):,}, median over {results.sizes['seed']} seeds [95 %, ranks]"
     )
     return Table(title + left, header, rows)
+
+
+def pushes_table(results: xr.Dataset) -> Table:
+    """What either role adds to the logarithm of a pair's distance over the training, and what became of the distance."""
+    rows = []
+    for arm in tied_arms(results):
+        for pair in live_pairs(results):
+            here = {quantity: measured(results, quantity, pair, "input").sel(arm=arm) for quantity in PUSHED}
+            both = here["output push"] + here["input push"]
+            cells = [median(here[quantity].values) for quantity in PUSHED[:2]]
+            rows.append((arm, pair, *cells, median(both.values), median(here["decay ratio"].values)))
+    header = ("arm", "pair", *PUSHED[:2], "both", "ln of the ratio to decay alone")
+    title = f"{results.attrs['experiment']}: what each role adds to ln of a pair's distance over {last_step(results):,} steps"
+    note = (
+        f"Median over {results.sizes['seed']} seeds [95 %, by ranks]. Both pushes together are the last column but for terms "
+        "of second order: what noise adds to a distance whatever its direction."
+    )
+    return Table(title, header, rows, note)
 
 
 def _small(values: np.ndarray) -> str:

@@ -14,6 +14,7 @@ from jaxtie.exor.pairs import equally_likely, live_pairs
 from jaxtie.exor.portrait import draw_portrait
 from jaxtie.experiment import names_of
 from jaxtie.results.plots import FAILS, HOLDS, Panel, Picture, coloured, curve, finish, panelled, subplots
+from jaxtie.results.share_figure import role_pictures
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.survival import kaplan_meier
 from jaxtie.results.tables import arms_of, last_step, settings, swept, tables_of
@@ -40,6 +41,7 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
     return panelled(_panels(results), title, overview) | {
         "escape": Picture(escape, partial(draw_escape, results)),
         "portrait": Picture(portrait, partial(draw_portrait, results)),
+        **role_pictures(results),
     }
 
 

@@ -125,6 +125,19 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
     return animate_portrait(results, folder)
 
 
+def condensed(results: xr.Dataset, run: Path, experiment: Experiment) -> xr.Dataset:
+    """Its evidence and, without a sweep, how far the hidden states of its members reach, by its last checkpoint."""
+    from jaxtie.exor.evidence import condense
+    from jaxtie.results.tables import swept
+
+    kept = condense(results)
+    if not swept(results):
+        from jaxtie.exor.hidden import trained_spreads  # needs jax
+
+        kept["hidden_spread"] = trained_spreads(run, experiment)
+    return kept
+
+
 def exact_divergences(experiment: Experiment) -> xr.Dataset:
     """Of all pairs of symbols that can be masked, by enumeration; of what is swept, as declared beside the sweep."""
     from jaxtie.exor.divergences import pair_divergences

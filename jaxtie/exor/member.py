@@ -64,6 +64,11 @@ class Static(NamedTuple):
         )  # fmt: skip
 
     @property
+    def tells_roles(self) -> bool:
+        """Whether the roles of a table are told from each other: it is tied, and they are asked for."""
+        return self.roles and self.tied
+
+    @property
     def process(self) -> Process:
         """The process, at probabilities that are no member's own: contexts are the same ones whatever these are."""
         own = {name: getattr(self, name) for name in ("length", "all_strings", "data_seed", "zeros_by_label")}
@@ -135,6 +140,12 @@ def stack_settings(experiment: Experiment) -> Setting:
     return jax.tree.map(lambda *values: np.stack(values), *map(own, experiment.settings))
 
 
+def optimiser_of(static: Static, setting: Setting) -> optax.GradientTransformation:
+    """A member's own."""
+    own = {name: getattr(setting, name) for name in ("learning_rate", "eta_min", "weight_decay", "eps")}
+    return make_adamw(**own, half_period=static.half_period, b1=static.b1, b2=static.b2, head=static.head)
+
+
 def loss_and_accuracy(model: nn.Module, params: dict, batch: Batch) -> tuple[jax.Array, jax.Array]:
     """Cross-entropy at the masked positions, nats, and share of likeliest symbols that are right; batch means."""
     logits_BxPxV = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(batch.tokens_BxL, batch.at_BxP)
@@ -178,6 +189,15 @@ def no_roles(static: Static) -> dict[str, jax.Array]:
         return {}
     sizes = dict.fromkeys(RoleSums._fields, process.VOCABULARY) | dict.fromkeys(PUSHES, len(static.process.pairs))
     return {name: jnp.full(size, jnp.nan) for name, size in sizes.items()}
+
+
+def of_updates(
+    static: Static, loss: jax.Array, accuracy: jax.Array, roles: dict[str, jax.Array] | None = None
+) -> dict[str, jax.Array]:
+    """What is recorded of the updates since the record before, of sums over them: means, and what pushes come to."""
+    every, found = static.record_every, no_roles(static) if roles is None else roles
+    shown = {name: value if name in PUSHES else value / every for name, value in found.items()}
+    return {"loss": loss / every, "accuracy": accuracy / every, **shown}
 
 
 def distances(table_VxD: jax.Array) -> jax.Array:
@@ -263,42 +283,37 @@ def make_member(static: Static) -> Member:
     bits = process.split(own.length, own.all_strings, own.data_seed).train
     contexts, pairs = build_contexts(own, ordered=ordered), [SPELLINGS[pair] for pair in own.pairs]
     swaps = [build_swaps(own, pair, ordered=ordered) for pair in pairs]
-    splits = static.roles and static.tied
-
-    def optimiser_of(setting):
-        own = {name: getattr(setting, name) for name in ("learning_rate", "eta_min", "weight_decay", "eps")}
-        return make_adamw(**own, half_period=static.half_period, b1=static.b1, b2=static.b2, head=static.head)
 
     def batch(stream, setting, at):
         return process.sample(stream, at, bits, setting.zeros, setting.ones, static.zeros_by_label)
 
     def start(seed, setting):
-        state = initial_state(model, optimiser_of(setting), jax.random.key(seed), static.length + 1)
-        if static.roles:
-            state = with_role_moments(state)
+        state = initial_state(model, optimiser_of(static, setting), jax.random.key(seed), static.length + 1)
+        state = with_role_moments(state) if static.roles else state
         stream = streams.stream(static.data_seed, seed if static.data == "per-seed" else None)
         loss, accuracy = loss_and_accuracy(model, state.params, batch(stream, setting, 0))
         return state, stream, {"loss": loss, "accuracy": accuracy, **no_roles(static), **evaluate(state, setting)}
 
     def advance(state, stream, setting, at):
-        optimise = optimiser_of(setting)
+        optimise = optimiser_of(static, setting)
 
         def body(carry, place):
             state, total = carry
             drawn = jax.lax.optimization_barrier(batch(stream, setting, place))
-            if splits:
+            if static.tells_roles:
                 state, looked_at = step_by_role(model, optimise, static, setting, state, drawn, place)
             else:
                 state, looked_at = step(model, optimise, state, drawn)
             return (state, jax.tree.map(jnp.add, total, looked_at)), None
 
-        zero = (jnp.float32(0), jnp.float32(0), *([jax.tree.map(jnp.zeros_like, no_roles(static))] if splits else ()))
+        zero = (
+            jnp.float32(0),
+            jnp.float32(0),
+            *([jax.tree.map(jnp.zeros_like, no_roles(static))] if static.tells_roles else ()),
+        )
         (new, total), _ = jax.lax.scan(body, (state, zero), at + jnp.arange(every, dtype=jnp.int32))
         state = keep_finite(new, state, total[0], at + every)
-        found = {"loss": total[0] / every, "accuracy": total[1] / every, **record(state)}
-        if not splits:
-            return state, found | no_roles(static)
-        return state, found | {name: value if name in PUSHES else value / every for name, value in total[2].items()}
+        return state, {**of_updates(static, *total), **record(state)}
 
     def evaluate(state, setting):
         logits = exact_logits(model, state.params, contexts)

@@ -104,6 +104,11 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
     raise UserError(f"{results.attrs['experiment']}: there is no animation of initial losses, for nothing is trained")
 
 
+def condensed(results: xr.Dataset, run: Path, experiment: InitialLoss) -> xr.Dataset:
+    """Refused: no table of a document stands on it."""
+    raise UserError(f"{run}: is of kind {name}; expected a run on EXor or on text")
+
+
 def exact_divergences(experiment: InitialLoss) -> xr.Dataset:
     """Refused: it draws from no law."""
     raise UserError(f"{experiment.name}: is of initial losses, which know no text; expected an experiment on EXor")

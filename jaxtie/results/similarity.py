@@ -15,7 +15,7 @@ import xarray as xr
 
 from jaxtie.results.tables import Table, interval, number
 
-TABLES = ("input", "output")
+BOTH_TABLES = ("input", "output")
 NEIGHBOUR_COUNT = 10
 FEWEST_ROWS = 5 * NEIGHBOUR_COUNT  # with fewer, so many neighbours are hardly a choice
 
@@ -98,7 +98,7 @@ def compare_with_untied(tied: xr.DataArray, untied: xr.Dataset, measures: Sequen
     tied_AxSxNxD = tied.transpose("arm", "seed", "row", "dim").values.astype(np.float64)
     found = np.full((2, tied.sizes["arm"], count, 2, len(measures)), np.nan)
     ceiling = np.full((count, 2, len(measures)), np.nan)
-    for t, table in enumerate(TABLES):
+    for t, table in enumerate(BOTH_TABLES):
         own_SxNxD = untied[table].transpose("seed", "row", "dim").values.astype(np.float64)
         for s, m in np.ndindex(count, len(measures)):
             measure = SIMILARITIES[measures[m]]
@@ -106,7 +106,7 @@ def compare_with_untied(tied: xr.DataArray, untied: xr.Dataset, measures: Sequen
                 ceiling[s, t, m] = measure(own_SxNxD[s], own_SxNxD[(s + 1) % count]).value
             for a in range(len(tied_AxSxNxD)):
                 found[:, a, s, t, m] = measure(own_SxNxD[s], tied_AxSxNxD[a, s])
-    labels = {"arm": tied["arm"].values, "seed": seeds, "table": list(TABLES), "measure": list(measures)}
+    labels = {"arm": tied["arm"].values, "seed": seeds, "table": list(BOTH_TABLES), "measure": list(measures)}
     dims = ("seed", "table", "measure")
     return xr.Dataset(
         {
@@ -125,10 +125,10 @@ def similarity_table(results: xr.Dataset) -> Table:
         for arm in map(str, compared["similarity"].dropna("arm", how="all")["arm"].values):
             for measure in map(str, compared["measure"].values):
                 own = compared.sel(arm=arm, measure=measure, eval_step=step)
-                to = {table: own["similarity"].sel(table=table).values for table in TABLES}
+                to = {table: own["similarity"].sel(table=table).values for table in BOTH_TABLES}
                 null = own["similarity_null"].mean("seed").values
                 ceiling = own["similarity_ceiling"].mean("seed").values
-                cells = [interval(to[table]) for table in TABLES]
+                cells = [interval(to[table]) for table in BOTH_TABLES]
                 nearer = interval(to["output"] - to["input"])
                 ends = [", ".join(map(number, pair)) for pair in (null, ceiling)]
                 rows.append((f"{int(step):,}", arm, measure, *cells, nearer, *ends))

@@ -12,6 +12,7 @@ from jaxtie.experiment import Arm
 from jaxtie.results.statistics import mean_interval, median_interval
 
 PLACES = 3
+COURSE = (0, 1 / 15, 1 / 3, 2 / 3, 1)  # of the training
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,12 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
     (steps,) = (name for name in values.dims if str(name).endswith("step"))
     complete = np.isfinite(values).all([name for name in values.dims if name != steps])
     return int(results[steps][complete].max()) if complete.any() else 0
+
+
+def course_steps(results: xr.Dataset) -> list[int]:
+    """A few steps of records over the training, ascending; the last is one that all members have reached."""
+    steps, last = results["step"].values, last_step(results)
+    return sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in COURSE})
 
 
 def swept(results: xr.Dataset) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from jaxtie.experiment import Arm
 from jaxtie.results.plots import FAILS, HOLDS, Panel, Picture, coloured, curve, finish, panelled, subplots
+from jaxtie.results.share_figure import role_pictures
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import arms_of
 from jaxtie.text.heads import compares_heads, log_vocabulary, plain_arm, valid_curves
@@ -118,7 +119,7 @@ def text_pictures(results: xr.Dataset) -> dict[str, Picture]:
     pictures = panelled(text_panels(results), title, caption)
     if compares_heads(results):
         pictures["heads"] = Picture(HEADS_CAPTION, partial(draw_heads, results))
-    return pictures
+    return pictures | role_pictures(results)
 
 
 def text_frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:

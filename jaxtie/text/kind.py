@@ -166,6 +166,13 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
     raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
 
 
+def condensed(results: xr.Dataset, run: Path, experiment: TextExperiment) -> xr.Dataset:
+    """Losses and, where the roles of a tied table were told apart, these and how alike the tables at the end are."""
+    from jaxtie.text.evidence import condense_text
+
+    return condense_text(results, run)
+
+
 def exact_divergences(experiment: TextExperiment) -> xr.Dataset:
     """Refused: nobody knows the law of a text."""
     raise UserError(f"{experiment.name}: no exact law of a text is at hand; give --text PATH, or the folders of two runs")
