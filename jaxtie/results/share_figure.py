@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from jaxtie.results.plots import Picture, coloured, finish, subplots
 from jaxtie.results.roles import has_roles, mean_share, tied_arms
 
-CAPTION = (
+SHARES_CAPTION = (
     "The output role's share of Adam's steps on the tied table over the steps of training, of each tied arm and, of the "
     "plain one, of each group of tokens: mean over seeds with its 95 % confidence band; the input role has the rest"
 )
@@ -19,7 +19,7 @@ def role_pictures(results: xr.Dataset) -> dict[str, Picture]:
     """The figure of roles, where the results tell them apart."""
     if not has_roles(results) or not tied_arms(results):
         return {}
-    return {"roles": Picture(CAPTION, partial(draw_shares, results))}
+    return {"roles": Picture(SHARES_CAPTION, partial(draw_shares, results))}
 
 
 def draw_shares(results: xr.Dataset) -> Figure:

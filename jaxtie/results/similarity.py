@@ -119,27 +119,20 @@ def compare_with_untied(tied: xr.DataArray, untied: xr.Dataset, measures: Sequen
 
 
 def similarity_table(results: xr.Dataset) -> Table:
-    """Each tied table beside the untied ones of its seed, at the start and at the end of the training; mean over seeds."""
-    rows, compared = [], results.dropna("eval_step", how="all", subset=["similarity"])
-    for step in compared["eval_step"].values[[0, -1]] if compared.sizes["eval_step"] > 1 else compared["eval_step"].values:
+    """Each tied table beside the untied ones of its seed, at the end of the training; mean over seeds."""
+    compared, rows = results.dropna("eval_step", how="all", subset=["similarity"]).isel(eval_step=-1), []
+    for measure in map(str, compared["measure"].values):
         for arm in map(str, compared["similarity"].dropna("arm", how="all")["arm"].values):
-            for measure in map(str, compared["measure"].values):
-                own = compared.sel(arm=arm, measure=measure, eval_step=step)
-                to = {table: own["similarity"].sel(table=table).values for table in BOTH_TABLES}
-                null = own["similarity_null"].mean("seed").values
-                ceiling = own["similarity_ceiling"].mean("seed").values
-                cells = [interval(to[table]) for table in BOTH_TABLES]
-                nearer = interval(to["output"] - to["input"])
-                ends = [", ".join(map(number, pair)) for pair in (null, ceiling)]
-                rows.append((f"{int(step):,}", arm, measure, *cells, nearer, *ends))
-    header = ("step", "arm", "measure", "to untied input", "to untied output", "output − input", "null", "ceiling")
+            own = compared.sel(arm=arm, measure=measure)
+            to = {table: own["similarity"].sel(table=table).values for table in BOTH_TABLES}
+            ends = [own["similarity_null"].mean("seed").values, own["similarity_ceiling"].mean("seed").values]
+            both = [", ".join(map(number, pair)) for pair in ends]
+            rows.append((measure, arm, *map(interval, to.values()), interval(to["output"] - to["input"]), *both))
+    header = ("measure", "arm", "to untied input", "to untied output", "output − input", "null", "ceiling")
+    step = int(compared["eval_step"])
+    title = f"{results.attrs['experiment']}: the tied table beside the untied ones of its seed, step {step:,}"
     note = (
-        f"Mean over {results.sizes['seed']} seeds ± 95 % (Student's t). Null: mean over all permutations of the rows; "
-        "ceiling: an untied table beside the same one of another seed; each for the input and for the output table."
+        f"Mean over {results.sizes['seed']} seeds ± 95 % (Student's t). Null: mean over all permutations of the rows. "
+        "Ceiling: an untied table beside the same one of another seed. Each for the input and for the output table."
     )
-    return Table(
-        f"{results.attrs['experiment']}: the tied table beside both tables of the untied model of its seed",
-        header,
-        rows,
-        note,
-    )
+    return Table(title, header, rows, note)
