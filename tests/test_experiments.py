@@ -47,7 +47,7 @@ VARIANTS = {
     "weight_decay": ({"sweep": {"weight_decay": (0.0, 0.001, 0.01, 0.1, 0.3)}, "eval_every": 5_000}, "tied untied tied+bias"),
     "roles": ({}, "tied tied+input-gradient=0 tied+output-gradient=0 untied"),
     "gradient_roles": (
-        {"seeds": range(64, 128), "roles": True},
+        {"steps": 50_000, "seeds": range(64, 128), "roles": True},
         f"tied tied+output-start {SCALED} tied+output-gradient=0 untied",
     ),
     **{f"width_{width}": ({"model": Transformer(width=width)}, "tied untied tied+bias") for width in (2, 3, 6, 8)},
