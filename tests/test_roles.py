@@ -14,7 +14,7 @@ from jaxtie.exor.declaration import Experiment
 from jaxtie.exor.engine import untie_members
 from jaxtie.exor.member import SPELLINGS, Static, build_model, loss_and_accuracy, make_member, stack_settings, step
 from jaxtie.experiment import Arm, UserError
-from jaxtie.models.embedding import tie, untie
+from jaxtie.models.tying import tie, untie
 from jaxtie.training.engine import Phase
 from jaxtie.training.member import State, initial_state
 from jaxtie.training.members import Members, flatten

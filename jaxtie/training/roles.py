@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.models.embedding import untie
+from jaxtie.models.tying import untie
 from jaxtie.training.member import Looked, State
 
 
