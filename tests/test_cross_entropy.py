@@ -54,7 +54,22 @@ def test_loss_and_gradients_are_those_of_the_formula(x64, head):
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-13), found, expected)
     in_32 = {name: value.astype(jnp.float32) for name, value in values.items()}
     found, expected = jax.value_and_grad(partial(ours, **head))(in_32), jax.value_and_grad(partial(plain, **head))(values)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, expected)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_operands_of_bfloat16(head, x64):
+    """The loss is that of the rounded values, summed in float32; a gradient is rounded once more, to 8 bits."""
+    rounded = {name: value.astype(jnp.bfloat16) for name, value in made_up(jnp.float64).items()}
+    exact = {name: value.astype(jnp.float64) for name, value in rounded.items()}
+    found, slopes = jax.value_and_grad(partial(ours, **head))(rounded)
+    expected, expected_slopes = jax.value_and_grad(partial(plain, **head))(exact)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for name, slope in slopes.items():
+        assert slope.dtype == jnp.bfloat16
+        largest = np.abs(expected_slopes[name]).max()
+        np.testing.assert_allclose(slope.astype(jnp.float64), expected_slopes[name], rtol=2**-7, atol=2**-8 * largest)
 
 
 def test_without_weights_all_count_alike():

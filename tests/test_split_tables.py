@@ -4,11 +4,13 @@ import re
 
 import jax
 import numpy as np
+import optax
 import pytest
 from five_models import WAYS, ByHand, D, OfModules, V, module_step
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import jaxtie.nnx
 from jaxtie import tie, untie
 
 WHOLE = re.compile(rf"f64\[(?:{V},{D}|{D},{V})\]")
@@ -91,3 +93,16 @@ def test_a_split_vocabulary(way, mesh, x64):
             surgery, options = (tie, {}) if change == "untie" else (untie, {"transposed": way == "maxtext"})
             for text in programs(model, surgery, **options):
                 assert HALF in text and not WHOLE.search(text)
+
+
+def test_the_partition_of_a_module(mesh):
+    """Split where it is made, moments too; untied and tied again it stays so."""
+    with jax.set_mesh(mesh):
+        embedding = jaxtie.nnx.Embedding(V, D, tied=True, bias=True, partition=("vocabulary", None), rngs=nnx.Rngs(0))
+        optimizer = nnx.Optimizer(embedding, optax.adam(1.0), wrt=nnx.Param)
+        for change, arrays in ((untie, 9), (tie, 6)):
+            change(embedding, optimizer)
+            leaves = jax.tree.leaves((nnx.state(embedding), optimizer.opt_state))
+            found = [leaf.sharding.spec for leaf in leaves if leaf.ndim]
+            assert len(found) == arrays and {spec[0] for spec in found} == {"vocabulary"}
+            assert embedding.logits(embedding(X[:3])).sharding.spec == PartitionSpec(None, "vocabulary")
