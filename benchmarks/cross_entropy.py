@@ -3,7 +3,7 @@
     python benchmarks/cross_entropy.py
 
 Working memory is what XLA allots to the compiled program beyond arguments and results (`memory_analysis`), of the loss and of
-the loss with its gradients in hidden states and table. Seconds are of one call each, in turns, by the processor's clock (of all
+the loss with its gradients in hidden states and table. Seconds are of one call each, in turns, by the processor's clock (all
 threads together, so that other work on the machine counts little) and by the wall's; ratios are of one round.
 """
 
@@ -71,9 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     start_jax()
     print(f"{options.positions:,} positions, width {options.width}, {options.dtype}\n")
-    print(
-        "| V | | memory, plain, MiB | ours | plain / ours | processor, plain, s | ours | plain / ours | wall, plain / ours |"
-    )
+    print("| V | | memory, plain, MiB | ours | plain / ours | processor, plain, s | ours | plain / ours | wall, ratio |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for vocabulary in map(int, options.vocabularies.split(",")):
         keys = jax.random.split(jax.random.key(0), 3)

@@ -57,7 +57,7 @@ def test_loss_and_gradients_are_those_of_the_formula(x64, head):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", [HEADS[0], HEADS[-1]])
 def test_operands_of_bfloat16(head, x64):
     """The loss is that of the rounded values, summed in float32; a gradient is rounded once more, to 8 bits."""
     rounded = {name: value.astype(jnp.bfloat16) for name, value in made_up(jnp.float64).items()}

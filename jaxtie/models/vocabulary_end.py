@@ -24,8 +24,9 @@ PARTS = frozenset({"input", "output", "bias", "projection", "transform"})  # wha
 class VocabularyEnd:
     """The vocabulary end of a model: input and output embedding, tied or not.
 
-        rows = a·E_in[tokens]        a: input_scale; a module's `embedding(tokens)`, and `embedding.table()`, all V rows
-        logits = cap(s·f(h)·E_outᵀ + b)    `embedding.logits(h)`; f: transform, s: logit_scale, b: bias, cap(x) = soft_cap·tanh(x / soft_cap)
+        rows = a·E_in[tokens]        `embedding(tokens)`; a: input_scale; also `table()`, all V rows
+        logits = cap(s·f(h)·E_outᵀ + b)    `embedding.logits(h)`; f: transform, s: logit_scale, b: bias
+        cap(x) = soft_cap·tanh(x / soft_cap)
 
     where E_out = E_in if tied. Whatever is not asked for is left out, not computed with a neutral value. Sizes may be
     numbers or the name of a formula in D and n = V, see `jaxtie.formulas.size`.
@@ -48,10 +49,10 @@ class VocabularyEnd:
       matmul_dtype: that h and E_out are rounded to for their product, and what their derivatives are products of; the
         logits then keep the dtype of h (bfloat16 on accelerators, with float32 tables and loss).
       padding: a token id whose rows start at 0. As an input its row has no gradient, as PyTorch's `padding_idx`.
-      partition: names of the mesh axes that V and D are split along. Of linen, for `nn.get_partition_spec`: parameters are then
-        boxed in `nn.Partitioned`; of NNX: they are split where they are made, under `jax.set_mesh`. With V split and under
-        `jax.set_mesh`, the look-up is a masked one on every device and a sum over them, logits stay split along V, and no device
-        ever holds a whole table or its gradient. (Mesh axes of type Auto, V a multiple of their size.)
+      partition: names of the mesh axes that V and D are split along. Of linen, for `nn.get_partition_spec`: parameters are
+        boxed in `nn.Partitioned`; of NNX they are split where they are made, under `jax.set_mesh`. With V split and under
+        `jax.set_mesh`, the look-up is a masked one on every device and a sum over them, logits stay split along V, and no
+        device ever holds a whole table or its gradient. (Mesh axes of type Auto, V a multiple of their size.)
     """
 
     vocabulary: int
