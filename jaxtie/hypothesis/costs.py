@@ -124,6 +124,7 @@ def rules_of(measured: Outcomes) -> list[Rule]:
         Rule(NAIVE[0], nothing, np.inf),
         Rule(NAIVE[1], np.array([np.ones(number_of), np.zeros(number_of)]), 0.5),
         Rule(NAIVE[2], nothing, -np.inf),
+        Rule(f"{SHARE}: tie where it is small (added after the run)", np.array([share_N, share_N])),
     ]
 
 
@@ -196,8 +197,10 @@ def judge_prices(measured: Outcomes) -> dict[str, dict[str, Judgement]]:
 
 
 def agreement_table(measured: Outcomes) -> Table:
-    """Rank correlation over data sets of what is predicted with what it costs; all, and the held-out half alone."""
-    rows, everything = [], np.ones(len(measured.data_sets), bool)
+    """Rank correlation over data sets of what is predicted with what it costs: the held-out half, all, and at each width."""
+    rows, width_N = [], np.array([each.width for each in measured.data_sets])
+    parts = {HELD_OUT: measured.are(HELD_OUT), "all": width_N > 0}
+    parts |= {f"width {width}": width_N == width for width in measured.benchmark.widths}
     by_arm = {TIED: WITHOUT, BIASED: WITH}
     for arm, bias in by_arm.items():
         cost_N = measured.cost_N(arm)
@@ -206,13 +209,15 @@ def agreement_table(measured: Outcomes) -> Table:
         looked_at |= {EARLY: early_N, SHARE: measured.price_N(bias, "at once", "table_share")}
         for label, score_N in looked_at.items():
             cells = []
-            for there_N in (measured.are(HELD_OUT), everything):
+            for there_N in parts.values():
                 rank, low, high = rank_correlation(score_N[there_N], cost_N[there_N])
                 cells.append(f"{rank:+.2f} [{low:+.2f}, {high:+.2f}]" if np.isfinite(rank) else "–")
             rows.append((f"{arm} − {UNTIED}", label, *cells))
-    counts = [f"{int(there_N.sum())} data sets" for there_N in (measured.are(HELD_OUT), everything)]
-    header = ("measured cost", "predicted by", f"{HELD_OUT}, {counts[0]}", f"all, {counts[1]}")
-    note = "Spearman's rank correlation with its 95 % interval (Bonett and Wright, 2000), data sets taken to be independent."
+    header = ("measured cost", "predicted by", *(f"{name} ({int(there_N.sum())})" for name, there_N in parts.items()))
+    note = (
+        "Spearman's rank correlation with its 95 % interval (Bonett and Wright, 2000), data sets taken to be independent. "
+        "Only the held-out half is judged."
+    )
     return Table("Do predictions go with costs?", header, rows, note)
 
 
