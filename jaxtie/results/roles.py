@@ -29,7 +29,7 @@ PUSH_VARIABLES = {
     )
     for role in ("input", "output")
 }
-EARLY = 1 / 15  # of the training: what "early" means
+EARLY_PART = 1 / 15  # of the training: what "early" means
 
 
 def has_roles(results: xr.Dataset) -> bool:
@@ -69,10 +69,10 @@ def output_share(stretches: xr.Dataset) -> xr.DataArray:
 
 
 def early_share(results: xr.Dataset, last: int) -> tuple[xr.DataArray, xr.DataArray]:
-    """The output role's share of the whole table, over the first `EARLY` of the training and over all that follows."""
+    """The output role's share of the whole table, over the first `EARLY_PART` of the training and over all that follows."""
     steps = results["step"].values
     ends = steps[steps <= last]
-    early = int(ends[np.abs(ends - last * EARLY).argmin()])
+    early = int(ends[np.abs(ends - last * EARLY_PART).argmin()])
     return _share_over(results, 0, early), _share_over(results, early, last)
 
 
