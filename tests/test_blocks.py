@@ -166,6 +166,7 @@ def exact(members: Members, arm: str) -> dict[str, np.ndarray]:
     return once(jax.vmap(evaluate, in_axes=(0, None)))(states, setting(SHORT))
 
 
+@pytest.mark.slow
 def test_untied_midway_is_tied_until_then_and_changes_nothing_at_that_step():
     worker, (first, second) = jax.devices()[:1], phases_of(Arm.parse("untied@100"), SHORT.steps)
     assert (first.tied, first.until, second.tied, second.until) == (True, 100, False, 200)
@@ -195,7 +196,7 @@ def test_speed_is_measured_before_the_step_of_untying():
 SWEPT = (("weight_decay", (0.0, 0.1)), ("p_X", (0.1, 0.5)), ("learning_rate", (1e-4, 5e-4)), ("p_A", (0.2, 0.5)))
 
 
-@pytest.mark.parametrize("arm", ["tied", "untied"])
+@pytest.mark.parametrize("arm", [pytest.param("tied", marks=pytest.mark.slow), "untied"])
 def test_a_swept_member_gives_the_bits_of_its_setting_alone(arm):
     swept = dataclasses.replace(SHORT, seeds=(0, 17, 5), sweep=SWEPT)
     together = records(swept, arm)  # 48 members in two blocks, by a program that knows no sweep
@@ -258,6 +259,7 @@ def test_what_differs_in_settings_alone_is_one_program():
     assert lowered(OTHERS["model"]) != main
 
 
+@pytest.mark.slow
 def test_what_is_one_program_is_compiled_once():
     """Whoever asks for it; the phases of an arm that unties are the programs of arms that do not."""
     compiled = {tied: program(SHORT, "tied" if tied else "untied") for tied in (True, False)}

@@ -144,6 +144,7 @@ def assert_untied_and_nothing_else(optimiser, tied, untied):
         assert_equal(tie(*untied, how), tied)
 
 
+@pytest.mark.slow
 def test_untying_a_transformer():
     """The project's own model, amid training on EXor."""
     optimiser, model = OPTIMISERS["adamw"], build_model(Transformer(layers=1, heads=1, width=4, feedforward=4), tied=True)

@@ -71,7 +71,7 @@ def test_what_is_closed_over_is_not_mapped(x64):
         pytest.param(Transformer(), True, marks=pytest.mark.slow),
         (Transformer(layers=2, heads=2, width=8, feedforward=12), False),
         pytest.param(LSTM(layers=1), True, marks=pytest.mark.slow),
-        (Mixer(), False),
+        pytest.param(Mixer(), False, marks=pytest.mark.slow),
     ],
 )
 def test_samples_loss_and_gradients_are_those_of_vmap(config, tied, x64):

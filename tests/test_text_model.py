@@ -281,7 +281,7 @@ def test_rounded_matmul():
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["masked", "causal"])
+@pytest.mark.parametrize("kind", ["masked", pytest.param("causal", marks=pytest.mark.slow)])
 def test_bfloat16_is_near_and_tables_stay_float32(kind):
     exact, rounded = (make(kind, False, dtype) for dtype in (None, jnp.bfloat16))
     params, asked = random_params(exact, "float32"), asked_of(kind)

@@ -196,6 +196,7 @@ def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place
         np.testing.assert_allclose(two[name], one[name], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_member_that_diverges_is_frozen_and_told_of(place, tmp_path, capsys):
     source = (place / "text_mlm.py").read_text().replace("learning_rate=1e-2", "learning_rate=1e30")
     (place / "wild.py").write_text(source)
