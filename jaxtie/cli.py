@@ -70,8 +70,8 @@ class CommonOptions:
     """Seed of the split and of the streams of samples."""
     all: Flag = False
     """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
-    finished is not run again. Initial losses have no --scale; they and text take no more --seeds than they declare. What
-    is about text is left out unless --text or --tfds names one."""
+    finished is not run again. Initial losses have no steps: --scale leaves their largest sizes out; they and text take no
+    more --seeds than they declare. What is about text is left out unless --text or --tfds names one."""
     out: Annotated[Path | None, option("DIR", Path, "runs/NAME or, with --all, runs")] = None
     """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
     checkpoint_every: Annotated[float, option("SECONDS", parse_seconds)] = 60.0
@@ -189,7 +189,7 @@ def changed(experiment: Declaration, options: CommonOptions) -> Declaration:
     if options.all and not kind.many_seeds and "seeds" in fields:  # many are meant for what is trained nearly for free
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]
     experiment = dataclasses.replace(experiment, **fields, **kind.changes(experiment, options))
-    return experiment.scaled(options.scale) if options.scale and "scale" in kind.accepted else experiment
+    return experiment.scaled(options.scale) if options.scale else experiment
 
 
 def list_experiments(folder: Path) -> Iterator[str]:

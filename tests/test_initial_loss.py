@@ -223,3 +223,19 @@ def test_a_folder_of_the_version_that_left_no_results_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"results\.nc.*--overwrite"):
         kind.check_unchanged(SMALL, RunFolder(tmp_path), {"finished": True})
     kind.check_unchanged(SMALL, RunFolder(tmp_path), {"finished": False})
+
+
+def test_at_a_small_scale_the_largest_sizes_are_left_out():
+    """So `--all --scale` is quick there too: of words times widths at most so large a share is measured."""
+    full = InitialLoss(claim="fresh")
+
+    def cost(experiment):
+        return sum(width * words for width in experiment.widths for words in experiment.vocabularies)
+
+    for factor in (0.9, 0.1, 0.002):
+        part = full.scaled(factor)
+        assert cost(part) <= factor * cost(full) and part.widths[:2] == (16, 32) and part.vocabularies[:2] == (100, 1000)
+    assert full.scaled(1) == full.scaled(3.0) == full
+    smallest = full.scaled(1e-9)
+    assert (smallest.widths, smallest.vocabularies) == ((16, 32), (100, 1000))
+    assert SMALL.scaled(1e-9) == SMALL

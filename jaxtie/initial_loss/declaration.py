@@ -1,6 +1,7 @@
 """What is asked of fresh models: arms over a grid of sizes. Imports no jax."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from jaxtie.experiment import Arm, Declaration, Head, check, check_positive_integers, check_size
@@ -65,5 +66,18 @@ class InitialLoss(Declaration):
         return ("width", self.widths), ("vocabulary", self.vocabularies)
 
     def scaled(self, factor: float) -> Self:
-        """Itself: there are no steps."""
-        return self
+        """There are no steps, so a grid of at most `factor` times the words times widths: the largest sizes are left out.
+
+        Two widths and two vocabularies stay, so that it is seen how the loss goes with each.
+        """
+        grid = {"vocabularies": sorted(self.vocabularies), "widths": sorted(self.widths)}
+
+        def cost() -> int:
+            return math.prod(map(sum, grid.values()))
+
+        most = factor * cost()
+        for sizes in grid.values():  # the largest vocabulary first: it costs as much as all the others, and ten times more
+            while len(sizes) > 2 and cost() > most:
+                sizes.pop()
+        kept = {name: tuple(size for size in getattr(self, name) if size in sizes) for name, sizes in grid.items()}
+        return replace(self, **kept)
