@@ -19,7 +19,7 @@ V, D, SAMPLES = 6, 4, 40
 CLIP, RATE, DECAY, EPS = 0.4, 1e-2, 0.1, 1e-8
 RNG = np.random.default_rng(0)
 START = {"input": RNG.standard_normal((V, D)), "W": RNG.standard_normal((D, D)) / 2, "b": RNG.standard_normal(D)}
-X, Y = RNG.integers(V, size=(2, SAMPLES))
+X, Y = RNG.integers(V, size=(2, SAMPLES), dtype=np.int32)
 OPTIMISER = optax.chain(optax.clip_by_global_norm(CLIP), optax.adamw(RATE, eps=EPS, weight_decay=DECAY))
 PATHS = {"input": "token_embedder/embedding", "output": "decoder/logits_dense/kernel"}
 

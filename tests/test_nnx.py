@@ -194,6 +194,7 @@ def test_tables_that_are_not_trained_have_nothing_in_the_optimiser():
     body = nnx.All(nnx.Param, nnx.PathContains("body"))
     optimizer = nnx.Optimizer(model, OPTIMISERS["adamw"], wrt=body)
     before = arrays(optimizer.opt_state)
+    assert saved_by_tying(model, optimizer) == (0, 0, 0)
     untie(model, optimizer)
     assert not is_tied(model)
     assert_equal(arrays(optimizer.opt_state), before)
@@ -221,6 +222,10 @@ def test_what_cannot_be_meant_is_refused():
     wide = nnx.Dict(embed=nnx.Embed(V, D, rngs=nnx.Rngs(0)), head=nnx.Linear(D, V, rngs=nnx.Rngs(1)))
     with pytest.raises(ValueError, match="D×V: a module cannot share a table that way"):
         tie(wide, input="embed/embedding", output="head/kernel")
+    with pytest.raises(ValueError, match="no 'haed' in the model to put an output table into"):
+        untie(wide, input="embed/embedding", output="haed/kernel")
+    with pytest.raises(ValueError, match="of input and output one path is given"):
+        untie(wide, output="head/kernel")
 
 
 def test_a_state_by_paths():

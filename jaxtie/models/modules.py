@@ -53,13 +53,20 @@ def find_in_module(
     if len(asked) != 1:
         there = ", ".join(map(repr, map(paths.shown, embeds))) or "none"
         raise ValueError(f"no embedding of jaxtie, nor one nnx.Embed to take; name one by input=...; there are: {there}")
-    return [find_tables(state, one, other, transposed=False)[0] for one, other in asked.items()]
+    ((one, other),) = asked.items()
+    if len(one) == 1:
+        raise ValueError(f"the model is an {type(model).__name__} itself; expected a model that has one")
+    return find_tables(state, one, other, transposed=False)
 
 
 def _find_by_paths(
     model: nnx.Module, state: nnx.State, input: Place | None, output: Place, transposed: bool | None
 ) -> Tables:
-    one, other = paths.parse(input or ()), paths.parse(output)
+    if input is None:
+        raise ValueError("of input and output one path is given; expected both")
+    one, other = paths.parse(input), paths.parse(output)
+    if _at(model, other[:-1]) is None:
+        raise ValueError(f"no {paths.shown(other[:-1])!r} in the model to put an output table into")
     variables = [_at(model, path) for path in (one, other)]
     visited = [path for path, node in nnx.iter_graph(model) if any(node is variable for variable in variables)]
     kept = next((path for path in visited if paths.shown(path) in (paths.shown(one), paths.shown(other))), one)
@@ -146,13 +153,7 @@ def _set(node: Any, key: str, value: nnx.Variable | None) -> None:
 
 
 def _replace(model: nnx.Module, old: nnx.Module, new: nnx.Module) -> None:
-    """Put a module wherever another one stands in a model.
-
-    Raises:
-      ValueError: if that is the model itself.
-    """
-    if old is model:
-        raise ValueError(f"the model is an {type(old).__name__} itself; expected a model that has one")
+    """Put a module wherever another one stands in a model."""
     for _, node in list(nnx.iter_graph(model)):
         if isinstance(node, nnx.Pytree):
             for name in [name for name, value in vars(node).items() if value is old]:

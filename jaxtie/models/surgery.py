@@ -141,7 +141,8 @@ def _across(entry: Tree, shape: tuple[int, ...]) -> Tree:
 
     def turn(leaf: jax.Array) -> jax.Array:
         if leaf.shape == shape:
-            return leaf.swapaxes(-1, -2).copy()
+            turned = leaf.swapaxes(-1, -2)
+            return turned if isinstance(turned, jax.Array) else turned.copy()  # NumPy's is a view
         # Statistics of rows or columns are told apart by their lengths, so those of a square table are not.
         if leaf.ndim < len(shape) and not (leaf.ndim and shape[-1] == shape[-2] == leaf.shape[-1]):
             return leaf.copy()

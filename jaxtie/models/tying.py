@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar, get_args
 import jax
 from flax import nnx
 
-from jaxtie.models import modules
+from jaxtie.models import modules, paths
 from jaxtie.models.layers import Tree
 from jaxtie.models.surgery import How, Place, Surgery, find_tables, operate, tied_tree, untied_tree
 
@@ -119,6 +119,7 @@ def saved_by_tying(params: Tree, opt_state: Tree = (), *, input: Place | None = 
     if isinstance(params, nnx.Module):
         found = modules.find_in_module(params, input, output)
         params, opt_state = modules.trees_of(params, opt_state)
+        found = [tables for tables in found if paths.look(params, tables.kept) is not None]  # what is trained
     else:
         found = find_tables(params, input, output)
     # A module of Equinox may have leaves that are no arrays.
