@@ -19,13 +19,16 @@ from math import log
 from jaxtie import Experiment
 from jaxtie.exor.claims import FORCE, Claim
 
-SCALED = tuple(f"tied+input-gradient={factor}" for factor in ("0", "0.5", "2", "5", "10"))
 UP = "tied+input-gradient=5"
+OTHER = tuple(
+    f"tied+{which}-gradient={factor}"
+    for which, factor in (("input", 0), ("output", 0), ("input", 2), ("input", 10), ("input", 0.5))
+)
 
 experiment = Experiment(
     name="gradient-roles",
     claim="Gradients of the output role write most of the tied table, and it ends nearer to the untied output table.",
-    arms=("tied", "tied+output-start", *SCALED, f"{UP}+output-start", "tied+output-gradient=0", "untied"),
+    arms=("tied", "tied+output-start", UP, f"{UP}+output-start", "untied", *OTHER),
     steps=50_000,
     seeds=range(64, 128),
     record_every=1_000,
