@@ -30,7 +30,7 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", ["scales", pytest.param("projection", marks=pytest.mark.slow)])
 def test_three_views_of_one_vocabulary_end(head, x64):
     """Pure functions, linen and NNX, with the same parameters: trees, rows, logits and gradients are the same."""
     options = {**HEADS[head], "param_dtype": "float64"}
@@ -98,11 +98,6 @@ OPTIMISERS = {
     "multi_transform": optax.multi_transform({"tables": optax.adam(1e-2), "rest": optax.sgd(0.1, momentum=0.9)}, by_part),
     "frozen": optax.multi_transform({"tables": optax.set_to_zero(), "rest": optax.adam(1e-2)}, by_part),
 }
-MOST_OF = [
-    pytest.param(way, name, marks=[] if (way, name) == (NNXShared, "multi_transform") else pytest.mark.slow)
-    for way in (NNX, NNXShared)
-    for name in OPTIMISERS
-]
 
 
 def arrays(tree):
@@ -114,7 +109,9 @@ def assert_equal(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-@pytest.mark.parametrize(("way", "name"), MOST_OF)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("way", [NNX, NNXShared])
 def test_any_optimiser_goes_along(way, name):
     """At once, under `nnx.jit`, split and merged: the same, what Optax makes for the untied model; and training goes on."""
     made = way()
