@@ -53,7 +53,7 @@ class Answer(NamedTuple):
         """The answer in plain words."""
         lines = [report.verdict_sentence(self.verdict)]
         if self.priced:
-            lines.append(f"Advice: {self.priced.advice.word}, for {self.priced.advice.reason} ({price.UNCALIBRATED}).")
+            lines.append(f"Advice: {self.priced.advice.word}, for {self.priced.advice.reason} ({price.ON_KNOWN_SOURCES}).")
         return [*lines, *self.notes]
 
     @property
@@ -95,7 +95,7 @@ def price_table(priced: of_price.Priced) -> Table:
     note = (
         f"Rise of the validation loss ({priced.loss:.3f} nat with two tables), mean of both models, interval over batches. "
         f"Tokens seen fewer than {price.RARE_SEEN} times: {priced.rare_mass:.1%} of the text. A price below "
-        f"{price.THRESHOLD} nat is none; {price.UNCALIBRATED}."
+        f"{price.THRESHOLD} nat is none; {price.ON_KNOWN_SOURCES}."
     )
     return Table("The price of one table, nats", ("output bias", "when", "G"), rows, note)
 
