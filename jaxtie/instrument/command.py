@@ -122,6 +122,8 @@ def _of_benchmark(benchmark: "Benchmark", options: HypothesisOptions, session: S
     from jaxtie.hypothesis.costs import COST_TABLES
     from jaxtie.instrument.of_benchmark import carry_out_benchmark, gather
 
+    if RunFolder(options.out).config():
+        raise UserError(f"--out {options.out}: holds a run; choose another folder")
     experiment = runs.load_experiment(options.source)
     if carry_out_benchmark(benchmark, experiment, options.out, session) is Outcome.INTERRUPTED:
         print("jaxtie: interrupted; the same command goes on", file=sys.stderr)
@@ -131,6 +133,9 @@ def _of_benchmark(benchmark: "Benchmark", options: HypothesisOptions, session: S
     summary = "\n".join(["# Predicted prices and measured costs", "", *(table.markdown() for table in tables)])
     (options.out / "summary.md").write_text(summary, encoding="utf-8")
     leave_for_page(options.out, session.command, [experiment.claim], tables)
+    if options.json:
+        print(json.dumps({name: dataclasses.asdict(table) for name, table in zip(COST_TABLES, tables)}))
+        return 0
     show(*tables)
     print(f"losses, prices and summary: {options.out}")
     return 0

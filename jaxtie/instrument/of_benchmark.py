@@ -46,12 +46,16 @@ def carry_out_benchmark(benchmark: Benchmark, experiment: TextExperiment, out: P
 
     Args:
       experiment: what each data set's models are; its width and its corpus are the data set's.
+
+    Raises:
+      UserError: where the folder holds other sources, or runs that differ; see `check_benchmark`, too.
     """
     check_benchmark(experiment)
-    every = list(benchmark.data_sets())
-    for data_set in every:
-        benchmark.check_source(data_set, _text_folder(out, data_set))
-    todo, began = [each for each in every if not _price_file(out, each).exists()], time.monotonic()
+    every, began = list(benchmark.data_sets()), time.monotonic()
+    if not session.overwrite:
+        for data_set in every:
+            benchmark.check_source(data_set, _text_folder(out, data_set))
+    todo = [each for each in every if session.overwrite or not _price_file(out, each).exists()]
     for done, data_set in enumerate(todo):
         left = f"; about {(time.monotonic() - began) / done * (len(todo) - done) / 60:.0f} min to go" if done else ""
         session.say(f"data set {len(every) - len(todo) + done + 1} of {len(every)}: {data_set.name}{left}")
@@ -74,7 +78,7 @@ def _train_and_ask(
     benchmark: Benchmark, experiment: TextExperiment, data_set: DataSet, out: Path, session: Session
 ) -> Outcome:
     source, place = sources.planted(data_set.plan), _text_folder(out, data_set)
-    if not benchmark.check_source(data_set, place):
+    if session.overwrite or not benchmark.check_source(data_set, place):
         write_known_text(place, source, benchmark.sentences, benchmark.length, data_set.plan.seed)
         (place / NOTE).write_text(benchmark.told(data_set))
     corpus = Corpus(paths=(str(place / "known.txt"),), vocab=str(place / "vocab.txt"))
