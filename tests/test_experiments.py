@@ -37,8 +37,9 @@ PROTOCOL = {
 
 
 COSTS = "tied untied tied+bias untied+bias"
-SCALED = " ".join(f"tied+{which}" for which in "input-gradient=5 input-gradient=5+output-start".split())
+SCALED = "tied+input-gradient=5 tied+input-gradient=5+output-start"
 STOPPED = "tied+input-gradient=0 tied+output-gradient=0"
+OTHERS = " ".join(f"tied+input-gradient={factor}" for factor in ("2", "10", "0.5"))
 # What differs from the main experiment, and the arms.
 VARIANTS = {
     "output_bias": ({}, f"{COSTS} tied+undecayed-bias"),
@@ -49,7 +50,7 @@ VARIANTS = {
     "roles": ({}, "tied tied+input-gradient=0 tied+output-gradient=0 untied"),
     "gradient_roles": (
         {"steps": 50_000, "seeds": range(64, 128), "roles": True},
-        f"tied tied+output-start {SCALED} untied {STOPPED} tied+input-gradient=2 tied+input-gradient=10 tied+input-gradient=0.5",
+        f"tied tied+output-start {SCALED} untied {STOPPED} {OTHERS}",
     ),
     **{f"width_{width}": ({"model": Transformer(width=width)}, "tied untied tied+bias") for width in (2, 3, 6, 8)},
 }
