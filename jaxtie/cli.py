@@ -16,7 +16,7 @@ import jaxtie
 from jaxtie import kinds, runs
 from jaxtie.all import run_all
 from jaxtie.exor.declaration import Experiment
-from jaxtie.experiment import Arm, Declaration, UserError, names_of
+from jaxtie.experiment import Arm, Declaration, Missing, UserError, names_of
 from jaxtie.leave import INTERRUPTED
 from jaxtie.options import (
     AS_DECLARED,
@@ -35,7 +35,7 @@ from jaxtie.options import (
 from jaxtie.plan import plan
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.terminal import show
-from jaxtie.runs import Outcome, Session, load_experiment
+from jaxtie.runs import Outcome, Session, load_benchmark, load_experiment
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
 MAIN = Experiment()
@@ -282,6 +282,8 @@ def _run_every_one(options: CommonOptions, session: Session) -> int:
     """`--all`."""
 
     def declared(path: Path) -> Declaration:
+        if load_benchmark(path) is not None:  # what it trains is trained on sources of its own, not on the text given here
+            raise Missing(f"{path}: is a benchmark; python -m jaxtie.hypothesis {path} carries it out")
         return changed(load_experiment(path), options)
 
     def carry_out(experiment: Declaration, folder: RunFolder) -> Outcome:
