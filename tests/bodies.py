@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
+from quickly import QUICK
 
 from jaxtie.exor import process
 from jaxtie.exor.declaration import Process
@@ -13,11 +14,10 @@ from jaxtie.models.bodies import build_body
 from jaxtie.models.embedding import Embedding
 from jaxtie.models.masked_lm import MaskedLM
 from jaxtie.models.sizes import Body
-from jaxtie.training.devices import ONCE
 from jaxtie.training.streams import stream
 
 PROCESS = Process()
-once = partial(jax.jit, compiler_options=ONCE["cpu"])  # of what runs once, compiling is what takes time
+once = partial(jax.jit, compiler_options=QUICK)  # of what runs once, compiling is what takes time
 
 
 def build_model(sizes: Body, *, tied: bool, vocabulary: int = process.VOCABULARY) -> MaskedLM:

@@ -21,6 +21,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)  # before the backend starts, else it raises
 jax.config.update("jax_cpu_enable_async_dispatch", False)  # as jaxtie does
 
+import quickly  # noqa: E402, F401, after the configuration: it asks the compiler
+
 
 @pytest.fixture
 def x64():

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from bodies import once
+from quickly import as_users
 
 from jaxtie.exor import process
 from jaxtie.exor.blocks import Program, batch_members, block_of, compile_block, lower_advance
@@ -27,6 +28,13 @@ from jaxtie.training.streams import stream
 SHORT = Experiment(steps=200, record_every=20, eval_every=100, seeds=tuple(range(40)))
 ONE_DEVICE = tuple(jax.devices()[:1])
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_as_users_do():
+    """What is compared to the bit here are programs of several sizes."""
+    with as_users():
+        yield
 
 
 def program(

@@ -67,8 +67,7 @@ def train(engine: ExorEngine, arm: Arm) -> Trained:
 @pytest.fixture(scope="module")
 def engine() -> ExorEngine:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "WIDE", 1)  # a block of one, by `vmap`: compiled in a third of the time of lanes, which are
-        patch.setitem(machine.FAST, "cpu", machine.ONCE["cpu"])  # tested by themselves, with heads too
+        patch.setattr(blocks, "WIDE", 1)  # a block of one, by `vmap`: sooner compiled than lanes, tested by themselves
         yield ExorEngine(SHORT, Processes())
 
 

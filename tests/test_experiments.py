@@ -19,7 +19,6 @@ from jaxtie.exor.member import Static, build_contexts, make_member, stack_settin
 from jaxtie.experiment import names_of
 from jaxtie.results import plots
 from jaxtie.runs import load_claims, load_experiment
-from jaxtie.training import devices
 
 FILES = {path.stem: path for path in (Path(__file__).parents[1] / "experiments").glob("*.py")}
 LIKELY, FAIR, ONLY = (0.1, 0.9), (0.5, 0.5), (1.0, 0.0)
@@ -168,7 +167,6 @@ def test_a_cheap_variant_trains(name):
 @pytest.mark.slow
 def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "WIDE", 1)
-    monkeypatch.setattr(devices, "FAST", devices.ONCE)  # compiling takes longer than all the rest
     monkeypatch.setattr(plots, "save", save_small)
     options = "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --arms tied --quiet --out".split()
     assert main([str(FILES["transformer_ndh"]), *options, str(tmp_path / "run")]) == 0

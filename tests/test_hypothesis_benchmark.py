@@ -15,7 +15,6 @@ from jaxtie.hypothesis import benchmark, costs, sources
 from jaxtie.instrument import of_benchmark
 from jaxtie.runs import Outcome, Session
 from jaxtie.text import engine, one_table, programs
-from jaxtie.training import devices
 
 FILE = Path(__file__).parents[1] / "experiments" / "hypothesis_known.py"
 ARMS = ("tied", "tied+bias", "untied", "untied@500")
@@ -167,7 +166,6 @@ TINY = TextExperiment(
 def test_a_benchmark_goes_on_where_it_was_stopped(declared, tmp_path, monkeypatch, capsys):
     """Stopped within a run and between two; what is finished is not touched; another source is refused."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(devices, "REPEATABLE", devices.ONCE)
     monkeypatch.setattr(one_table, "ADAPTING", 10)
     monkeypatch.setattr(of_benchmark.of_price, "VALIDATION", 4)
     monkeypatch.setattr(engine, "make_mesh", lambda batch, devices: programs.make_mesh(batch, devices[:1]))

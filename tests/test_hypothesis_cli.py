@@ -22,7 +22,6 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.runs import Session, carry_out
 from jaxtie.text import engine, one_table, programs, two_models
 from jaxtie.text.declaration import Corpus
-from jaxtie.training import devices
 from jaxtie.training.progress import Progress
 
 TINY = Transformer(layers=1, heads=2, width=16, feedforward=32)
@@ -36,7 +35,6 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("hypothesis")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
-        patch.setattr(devices, "REPEATABLE", devices.ONCE)
         patch.setattr(plots, "save", save_small)
         patch.setitem(two_models.SIZES, "small", TINY)
         patch.setattr(one_table, "ADAPTING", 20)

@@ -5,10 +5,10 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from quickly import QUICK
 from scipy.stats import binom, chi2, chisquare, ttest_1samp
 
 from jaxtie.text import masking
-from jaxtie.training.devices import ONCE
 
 PAD, CLS, SEP, MASK, BASE = 0, 2, 3, 4, 500
 WORDS, DUPLICATES = np.array([17, 5, 90, 33]), np.array([500, 501, 502, 503])
@@ -34,7 +34,7 @@ KEYS = jax.random.split(jax.random.key(0), 300)
 
 def masks(tokens=TOKENS, room=ROOM, keys=KEYS) -> masking.Asked:
     ask = partial(masking.mask, mask=MASK, never=(PAD, CLS, SEP), base_vocabulary=BASE, room=room)
-    return jax.device_get(jax.jit(jax.vmap(ask, (0, None)), compiler_options=ONCE["cpu"])(keys, tokens))
+    return jax.device_get(jax.jit(jax.vmap(ask, (0, None)), compiler_options=QUICK)(keys, tokens))
 
 
 @pytest.fixture(scope="module")

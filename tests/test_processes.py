@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import ended, start, start_two, until_recorded
-from wrapped import COMPILED_ONCE, WITHOUT_FIGURES, after
+from wrapped import COMPILED_QUICKLY, WITHOUT_FIGURES, after
 
 from jaxtie.results.folder import RunFolder
 from jaxtie.training.checkpoints import opened
@@ -23,7 +23,7 @@ experiment = Experiment(model=Transformer(width=32))
 MAIN = "from jaxtie import Experiment; experiment = Experiment()"
 # What is trained is recorded soon; compiling takes less, training more.
 MEET_OFTEN = "from jaxtie.training import processes; processes.MEET_SECONDS = 0.1"
-PREFIX = after(COMPILED_ONCE, WITHOUT_FIGURES, MEET_OFTEN)
+PREFIX = after(COMPILED_QUICKLY, WITHOUT_FIGURES, MEET_OFTEN)
 
 
 def kill_one(folder: Path, options: list[str], victim: int, records: int, **environment: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from commands import ended, recorded, start, until, until_recorded
+from quickly import as_users
 
 from jaxtie import cli, runs
 from jaxtie.training.checkpoints import KEEP, SUMS, find_damage, opened
@@ -33,6 +34,13 @@ def without_figures():
     """They take most of the time of a short run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "draw", no_figures)
+        yield
+
+
+@pytest.fixture
+def compiled_as_users_do():
+    """As commands of their own are, which are compared with what this process does; and they train for long."""
+    with as_users():
         yield
 
 
@@ -170,7 +178,7 @@ def test_without_any_sound_checkpoint_a_run_starts_again(extended, long, capsys)
 
 KILLED = ["--seeds", "16", *OFTEN, "--checkpoint-every", "0.2", "--quiet"]
 AT_ONCE = 64  # records that may come at once
-KILLS = 30  # of a slow test; a hundred take ten minutes and more
+KILLS = 20  # of a slow test; a hundred take ten minutes and more
 
 
 def killed_again_and_again(folder: Path, steps: int, arms: str, kills: int, rng: random.Random) -> int:
@@ -193,12 +201,14 @@ def killed_again_and_again(folder: Path, steps: int, arms: str, kills: int, rng:
     return done
 
 
+@pytest.mark.usefixtures("compiled_as_users_do")
 def test_killed_while_it_trains_a_run_ends_as_if_it_had_not_been(tmp_path):
     assert killed_again_and_again(tmp_path / "killed", 4000, "tied", 1, random.Random(14)) == 1
     assert same(tmp_path / "killed", finished_run(tmp_path / "whole", *KILLED, "--steps", "4000", "--arms", "tied"))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled_as_users_do")
 def test_killed_again_and_again_runs_end_as_if_they_had_not_been(tmp_path):
     arms, rng, kills, run_number = "tied,untied@4000", random.Random(14), 0, 0
     whole = finished_run(tmp_path / "whole", *KILLED, "--steps", "8000", "--arms", arms)
@@ -219,6 +229,7 @@ def standing(folder: Path) -> dict[str, Members]:
         return checkpoints.load(print)
 
 
+@pytest.mark.usefixtures("compiled_as_users_do")
 def test_while_a_run_is_under_way_it_is_alone_and_sigterm_saves(tmp_path, capsys, monkeypatch):
     """The same command goes on, here up to its first piece of training."""
     folder = tmp_path / "run"
@@ -268,6 +279,7 @@ def test_no_room_on_the_disk_is_said_before_the_start(tmp_path, capsys, monkeypa
     assert "the disk has 1 MiB left" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("compiled_as_users_do")
 def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_path):
     """A limit on the size of files stands for it: the dataset's is the first to be too large."""
     options = ["--seeds", "8", "--steps", "2000", *OFTEN, "--arms", "tied", "--checkpoint-every", "0.1"]

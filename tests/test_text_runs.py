@@ -15,7 +15,7 @@ from commands import ended, start, start_two, until_recorded
 from drawing import save_small
 from matplotlib.figure import Figure
 from text_fixtures import WORDS, command, finished_run
-from wrapped import COMPILED_ONCE, WITHOUT_FIGURES, after
+from wrapped import COMPILED_QUICKLY, WITHOUT_FIGURES, after
 
 from jaxtie import cli, page, runs
 from jaxtie.results import plots
@@ -25,7 +25,7 @@ from jaxtie.text.results import TEXT_CONSTANTS, TEXT_VARIABLES
 from jaxtie.text.tables import text_tables
 from jaxtie.training.processes import GONE
 
-PREFIX = after(COMPILED_ONCE, WITHOUT_FIGURES)  # as the tests compile, so that programs are found where these left them
+PREFIX = after(COMPILED_QUICKLY, WITHOUT_FIGURES)  # as the tests compile, so that programs are found where these left them
 DRAW = runs.draw
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jaxtie import cli
-from jaxtie.training import devices
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 WORDS = "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my house".split()
@@ -38,7 +37,6 @@ def place(tmp_path_factory) -> Path:
         (place / f"{name}.py").write_text(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
-        patch.setattr(devices, "REPEATABLE", devices.ONCE)  # compiling takes most of the time
         yield place
 
 

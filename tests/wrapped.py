@@ -2,8 +2,10 @@
 
 import sys
 
+from quickly import QUICK
+
 WITHOUT_FIGURES = "from jaxtie import runs; runs.draw = lambda *_: []"
-COMPILED_ONCE = "from jaxtie.training import devices; devices.FAST = devices.REPEATABLE = devices.ONCE"
+COMPILED_QUICKLY = f"from jaxtie.training import devices; devices.FAST = devices.REPEATABLE = {{'cpu': {QUICK}}}"
 RUN = "import sys; from jaxtie.cli import main; sys.exit(main(sys.argv[sys.argv.index('jaxtie.run') + 1 :]))"
 
 
