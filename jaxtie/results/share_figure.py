@@ -1,12 +1,13 @@
 """The figure of who writes a tied table over the steps of training. Imports no jax."""
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxtie.results.plots import Picture, coloured, finish, subplots
+from jaxtie.results.plots import COLOURS, Picture, coloured, finish, subplots
 from jaxtie.results.roles import has_roles, mean_share, tied_arms
 
 SHARES_CAPTION = (
@@ -26,10 +27,10 @@ def draw_shares(results: xr.Dataset) -> Figure:
     """The share over steps: on the left of the whole table, arm by arm; on the right of its groups, of the first tied arm."""
     figure, ((left, right),) = subplots(1, 2, (11.5, 4.2), sharey=True)
     arms = tied_arms(results)
-    for colour, arm in coloured(arms):
-        _draw_share_of(left, results, arm, None, colour, arm)
-    for colour, group in coloured(results["group"].values):
-        _draw_share_of(right, results, arms[0], group, colour, group)
+    for style, colour, arm in _styled(arms):
+        _draw_share_of(left, results, arm, None, arm, color=colour, linestyle=style)
+    for style, colour, group in _styled(results["group"].values):
+        _draw_share_of(right, results, arms[0], group, group, color=colour, linestyle=style)
     for axes, title in ((left, "whole table"), (right, f"rows of {arms[0]}")):
         axes.axhline(0.5, color="black", linestyle="--", linewidth=0.8)
         axes.set_ylim(-0.05, 1.05)
@@ -38,10 +39,17 @@ def draw_shares(results: xr.Dataset) -> Figure:
     return figure
 
 
-def _draw_share_of(axes: Axes, results: xr.Dataset, arm: str, group: str | None, colour: str, label: str) -> None:
+def _styled(names: Iterable[object]) -> Iterator[tuple[str, str, str]]:
+    """A style of lines, a colour and a name for each: where colours come again, lines are dotted."""
+    for number, (colour, name) in enumerate(coloured(names)):
+        yield (("-", ":")[number >= len(COLOURS)], colour, name)
+
+
+def _draw_share_of(
+    axes: Axes, results: xr.Dataset, arm: str, group: str | None, label: str, *, color: str, linestyle: str
+) -> None:
     if group is not None and float(results["step_square"].sel(arm=arm, group=group).sum()) == 0:
         return  # no token has such a frequency
     steps_T, mean_T, half_T = mean_share(results, arm, group)
-    style = "--" if "start" in label else "-"
-    axes.plot(steps_T, mean_T, color=colour, label=label, linestyle=style, linewidth=1.2)
-    axes.fill_between(steps_T, mean_T - half_T, mean_T + half_T, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(steps_T, mean_T, label=label, color=color, linestyle=linestyle, linewidth=1.2)
+    axes.fill_between(steps_T, mean_T - half_T, mean_T + half_T, color=color, alpha=0.2, linewidth=0)
