@@ -11,7 +11,7 @@ import jax
 
 from jaxtie.training import devices
 
-AS_USERS = {name: dict(getattr(devices, name)) for name in ("FAST", "REPEATABLE")}
+AS_USERS = {name: dict(getattr(devices, name)) for name in ("FAST", "REPEATABLE", "ONCE")}
 
 
 def _quick() -> devices.CompilerOptions:

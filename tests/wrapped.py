@@ -5,7 +5,9 @@ import sys
 from quickly import QUICK
 
 WITHOUT_FIGURES = "from jaxtie import runs; runs.draw = lambda *_: []"
-COMPILED_QUICKLY = f"from jaxtie.training import devices; devices.FAST = devices.REPEATABLE = {{'cpu': {QUICK}}}"
+COMPILED_QUICKLY = (
+    f"from jaxtie.training import devices; devices.FAST = devices.REPEATABLE = devices.ONCE = {{'cpu': {QUICK}}}"
+)
 RUN = "import sys; from jaxtie.cli import main; sys.exit(main(sys.argv[sys.argv.index('jaxtie.run') + 1 :]))"
 
 
