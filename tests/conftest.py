@@ -21,11 +21,18 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 2)  # before the backend starts, else it raises
 jax.config.update("jax_cpu_enable_async_dispatch", False)  # as jaxtie does
 
-import quickly  # noqa: E402, F401, after the configuration: it asks the compiler
+import quickly  # noqa: E402, after the configuration: it asks the compiler
 
 
 @pytest.fixture
 def x64():
     """Run the test in float64."""
     with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def compiled_as_users_do():
+    """As commands of their own are; as what compares blocks of several sizes to the bit must be; and for what trains long."""
+    with quickly.as_users():
         yield

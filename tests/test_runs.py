@@ -214,6 +214,7 @@ def test_a_run_of_an_earlier_version_is_refused_in_one_line_and_left_alone(finis
 # Seeds, and how many more: one block, whose parts of the records hold several settings; several blocks, which become larger.
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "more"), [("1", "2"), ("5", "7")])
+@pytest.mark.usefixtures("compiled_as_users_do")
 def test_a_sweep_takes_more_seeds_and_its_members_are_those_alone(tmp_path, capsys, monkeypatch, seeds, more):
     """A finished sweep is unpacked again."""
     monkeypatch.setattr(plots, "save", save_small)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import xarray as xr
 from commands import ended, recorded, start, until, until_recorded
-from quickly import as_users
 
 from jaxtie import cli, runs
 from jaxtie.training.checkpoints import KEEP, SUMS, find_damage, opened
@@ -34,13 +33,6 @@ def without_figures():
     """They take most of the time of a short run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "draw", no_figures)
-        yield
-
-
-@pytest.fixture
-def compiled_as_users_do():
-    """As commands of their own are, which are compared with what this process does; and they train for long."""
-    with as_users():
         yield
 
 
@@ -87,6 +79,7 @@ def test_more_steps_give_what_one_go_gives(extended, long):
 # The second time there are several blocks, larger ones once there are more members.
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "more"), [("1,9,5", "12"), ("1,37,5", "40")])
+@pytest.mark.usefixtures("compiled_as_users_do")
 def test_more_seeds_give_what_one_go_gives(tmp_path, seeds, more):
     """Seeds are added before, between and behind those that are there, and to a block that was padded.
 

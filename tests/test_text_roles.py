@@ -72,7 +72,9 @@ def test_a_run_on_text_is_kept_beside_its_experiment(place, kept, tmp_path, monk
     tables = ("shares", "similarities")
     text = "".join(f"<!-- table: {table} roles-True -->\n<!-- end of table -->\n" for table in tables)
     (tmp_path / "experiments" / "README.md").write_text(text)
-    (tmp_path / "README.md").write_text("No tables.\n")
+    (tmp_path / "jaxtie" / "hypothesis").mkdir(parents=True)
+    for page in ("README.md", "jaxtie/hypothesis/README.md"):
+        (tmp_path / page).write_text("No tables.\n")
     code = cli.main_report([str(kept[0])])
     told = capsys.readouterr()
     assert code == 2 and "differs from experiments/roles.py in corpus.vocab_size" in told.err  # the command asked for another
