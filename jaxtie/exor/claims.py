@@ -1,4 +1,6 @@
-"""Claims about runs on EXor, as data: what is measured, and between which bounds it is said to lie. Imports no jax.
+"""Claims about runs, as data: what is measured, and between which bounds it is said to lie. Imports no jax.
+
+Of runs on EXor; those about roles and tables also of runs on text that record roles.
 
 The rule. A claim is about one number of each seed: a quantity of an arm, or a sum of it over arms with weights, so that each
 seed is compared with itself. A claim holds if the interval of the typical seed lies wholly within the

@@ -25,6 +25,7 @@ from jaxtie.results.tables import (
     last_step,
     median,
     number,
+    plain_arm,
     quantiles,
     settings,
     swept,
@@ -64,7 +65,7 @@ def condense(results: xr.Dataset) -> xr.Dataset:
 
 def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]:
     """Tied tables beside those of the untied arm at some steps, where there is one."""
-    tied, untied = tied_arms(results), next((arm for arm in arms_of(results) if arm.untied_from == 0 and arm.is_plain), None)
+    tied, untied = tied_arms(results), plain_arm(results, tied=False)
     if untied is None or not tied:
         return []
     renamed = results[["input_table", "output_table"]].rename(symbol="row", input_table="input", output_table="output")

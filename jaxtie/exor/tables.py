@@ -13,9 +13,19 @@ from jaxtie.exor.pairs import distance_rows, live_pairs, targets
 from jaxtie.exor.stability import stability_table, steadiness
 from jaxtie.experiment import names_of
 from jaxtie.results.statistics import somers_d
-from jaxtie.results.tables import Table, arms_of, interval, last_step, median, number, quantiles, swept, tables_of
-
-COURSE_TIMES = (1 / 15, 1 / 3, 2 / 3, 1)  # of the training
+from jaxtie.results.tables import (
+    COURSE,
+    Table,
+    arms_of,
+    course_steps,
+    interval,
+    last_step,
+    median,
+    number,
+    quantiles,
+    swept,
+    tables_of,
+)
 
 
 def exor_tables(results: xr.Dataset) -> list[Table]:
@@ -83,9 +93,7 @@ def _seed_counts(results: xr.Dataset, end: xr.Dataset) -> list[tuple[str, ...]]:
 
 def course_table(results: xr.Dataset) -> Table:
     """Median and 5-95 % range over seeds at four times of the training."""
-    total = last_step(results)
-    steps = results["step"].values
-    times = sorted({int(steps[np.abs(steps - total * part).argmin()]) for part in COURSE_TIMES})
+    times = course_steps(results, COURSE[1:])
     columns = {"training loss, nat": results["loss"], **distance_rows(results)}
     rows = [
         (arm, f"{time:,}", *[quantiles(column.sel(arm=arm, step=time).values) for column in columns.values()])

@@ -11,7 +11,7 @@ import xarray as xr
 
 from jaxtie.results.schema import Variable
 from jaxtie.results.statistics import mean_interval
-from jaxtie.results.tables import Table, arms_of, interval, median
+from jaxtie.results.tables import COURSE, Table, arms_of, interval, median
 
 GROUPED = ("step", "group")
 PAIRED = ("step", "pair")
@@ -29,7 +29,7 @@ PUSH_VARIABLES = {
     )
     for role in ("input", "output")
 }
-EARLY_PART = 1 / 15  # of the training: what "early" means
+EARLY_PART = COURSE[1]  # of the training: what "early" means, also in what is condensed to its course
 
 
 def has_roles(results: xr.Dataset) -> bool:

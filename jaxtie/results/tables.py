@@ -75,10 +75,16 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
     return int(results[steps][complete].max()) if complete.any() else 0
 
 
-def course_steps(results: xr.Dataset) -> list[int]:
-    """A few steps of records over the training, ascending; the last is one that all members have reached."""
+def plain_arm(results: xr.Dataset, *, tied: bool) -> Arm | None:
+    """The arm that is tied, or untied, from start to end, and has no options of a head; None if it is not there."""
+    fits = (arm for arm in arms_of(results) if arm.is_plain and arm.tied == tied and arm.untie_at is None)
+    return next(fits, None)
+
+
+def course_steps(results: xr.Dataset, parts: Sequence[float] = COURSE) -> list[int]:
+    """The records at these parts of the training, ascending; the last is one that all members have reached."""
     steps, last = results["step"].values, last_step(results)
-    return sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in COURSE})
+    return sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in parts})
 
 
 def swept(results: xr.Dataset) -> tuple[str, ...]:

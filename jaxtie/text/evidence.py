@@ -12,8 +12,7 @@ from jaxtie.experiment import Arm
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
-from jaxtie.results.tables import arms_of, course_steps, last_step
-from jaxtie.text.heads import plain_arm
+from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm
 
 MOST_ROWS_COMPARED = 4_096  # of a table; of more, so many at even spaces: all their distances are looked at
 EVALUATED_ON_TEXT = ["valid_loss", "valid_accuracy", "perplexity"]

@@ -12,8 +12,8 @@ from jaxtie.experiment import Arm
 from jaxtie.results.plots import FAILS, HOLDS, Panel, Picture, coloured, curve, finish, panelled, subplots
 from jaxtie.results.share_figure import role_pictures
 from jaxtie.results.statistics import mean_interval
-from jaxtie.results.tables import arms_of
-from jaxtie.text.heads import compares_heads, log_vocabulary, plain_arm, valid_curves
+from jaxtie.results.tables import arms_of, plain_arm
+from jaxtie.text.heads import compares_heads, log_vocabulary, valid_curves
 from jaxtie.text.tables import each_table, kinds_of_pairs, measures, of_pairs
 
 PAIR_COLOURS = {"duplicate": HOLDS, "random": FAILS}  # as the paper has them

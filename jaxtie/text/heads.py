@@ -13,7 +13,7 @@ import xarray as xr
 
 from jaxtie.experiment import Arm, Head
 from jaxtie.results.statistics import first_at_level
-from jaxtie.results.tables import Table, arms_of, interval, last_step, number
+from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm
 from jaxtie.results.verdicts import Comparison, Judgement, compare, judge
 
 SHARES = (0.5, 0.75, 0.9, 0.95)  # of the way from log n to untied's end; the losses there are those to be reached
@@ -22,12 +22,6 @@ SMALL_DEVIATION = Head(deviation="log(n)/D")  # tied, it is said to converge slo
 ABOUT = 1.0  # nat: what "about log n" means; n words that are alike start at log n + Dσ²/2, n + n of them at log 2n
 SAME_PACE = 0.1  # steps that differ by at most this share are alike
 SAME_END = 0.05  # nat
-
-
-def plain_arm(results: xr.Dataset, *, tied: bool) -> Arm | None:
-    """The arm that is tied, or untied, from start to end, and has no options of a head; None if it is not there."""
-    fits = (arm for arm in arms_of(results) if arm.is_plain and arm.tied == tied and arm.untie_at is None)
-    return next(fits, None)
 
 
 def compares_heads(results: xr.Dataset) -> bool:

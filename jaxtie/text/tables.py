@@ -7,9 +7,9 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.experiment import Arm
-from jaxtie.results.tables import Table, arms_of, interval, last_step, tables_of
+from jaxtie.results.tables import Table, arms_of, interval, last_step, plain_arm, tables_of
 from jaxtie.results.verdicts import Comparison, Judgement, compare, judge, verdict_table
-from jaxtie.text.heads import compares_heads, head_tables, judge_heads, plain_arm
+from jaxtie.text.heads import compares_heads, head_tables, judge_heads
 
 SAME_LOSS = 0.01  # nat, 1 % of a perplexity: losses that differ by less are the same
 MEASURES = {"valid_loss": "validation loss, nat", "valid_accuracy": "validation accuracy", "perplexity": "perplexity"}
