@@ -2,7 +2,7 @@
 
 Claim: what the small LSTM shows is no effect of its size.
 
-    python -m jaxtie.run experiments/lstm_medium.py --seeds 5
+    python -m jaxtie.run experiments/lstm_medium.py
 
 Order matters to this model, so an exact evaluation sees many more contexts than the transformer's, and is made less often.
 The validation split says something about generalisation.
@@ -15,6 +15,7 @@ from jaxtie import LSTM, Experiment
 experiment = Experiment(
     name="lstm-medium",
     claim="Four layers and width 32 show what the small LSTM shows.",
+    seeds=range(5),
     model=LSTM(layers=4, width=32, hidden=32),
     eval_every=5_000,
 )

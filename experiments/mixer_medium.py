@@ -2,7 +2,7 @@
 
 Claim: what the small mixer shows is no effect of its size.
 
-    python -m jaxtie.run experiments/mixer_medium.py --seeds 5
+    python -m jaxtie.run experiments/mixer_medium.py
 
 Order matters to this model, so an exact evaluation sees many more contexts than the transformer's, and is made less often.
 The validation split says something about generalisation.
@@ -16,6 +16,7 @@ from jaxtie.exor.claims import PAPERS_PICTURE
 experiment = Experiment(
     name="mixer-medium",
     claim="Two layers and width 32 show what the small MLP-Mixer shows.",
+    seeds=range(8),
     model=Mixer(layers=2, width=32, tokenwise=32, channelwise=32),
     steps=300_000,
     eval_every=5_000,

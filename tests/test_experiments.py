@@ -78,6 +78,7 @@ def test_experiments_are_those_of_the_protocol():
         expected = Experiment(
             name=name.replace("_", "-"),
             claim=experiment.claim,
+            seeds={"transformer_medium": range(8), "mixer_medium": range(8), "lstm_medium": range(5)}.get(name, range(64)),
             process=Process(zeros=zeros, ones=ones),
             model=model,
             optimiser=Optimiser(learning_rate=learning_rate),
@@ -85,7 +86,7 @@ def test_experiments_are_those_of_the_protocol():
             eval_every=experiment.eval_every,
         )
         assert experiment == expected
-        assert f"python -m jaxtie.run experiments/{name}.py --seeds " in FILES[name].read_text()
+        assert f"python -m jaxtie.run experiments/{name}.py" in FILES[name].read_text()
 
 
 def test_untying_midway_is_the_main_experiment_with_two_more_arms():
