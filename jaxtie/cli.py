@@ -39,6 +39,7 @@ from jaxtie.runs import Outcome, Session, load_benchmark, load_experiment
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
 MAIN = Experiment()
+QUICK_LOOK, QUICK_SEEDS = 0.01, 16  # --all at a scale below it trains so many seeds, the fewest that a CPU's block holds
 
 
 def _in_main(value: object) -> str:
@@ -71,7 +72,8 @@ class CommonOptions:
     all: Flag = False
     """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
     finished is not run again. Initial losses have no steps: --scale leaves their largest sizes out; they and text take no
-    more --seeds than they declare. What is about text is left out unless --text or --tfds names one."""
+    more --seeds than they declare. With --scale below 0.01 and without --seeds, no more than 16 of each are trained: a
+    quick look. What is about text is left out unless --text or --tfds names one."""
     out: Annotated[Path | None, option("DIR", Path, "runs/NAME or, with --all, runs")] = None
     """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
     checkpoint_every: Annotated[float, option("SECONDS", parse_seconds)] = 60.0
@@ -186,6 +188,8 @@ def changed(experiment: Declaration, options: CommonOptions) -> Declaration:
     common = ("seeds", "steps", "arms", "record_every", "eval_every")
     fields = {name: getattr(options, name) for name in common if name in kind.accepted}
     fields = {name: value for name, value in fields.items() if value is not None}
+    if options.all and "seeds" not in fields and (options.scale or 1) < QUICK_LOOK:
+        fields["seeds"] = experiment.seeds[:QUICK_SEEDS]
     if options.all and not kind.many_seeds and "seeds" in fields:  # many are meant for what is trained nearly for free
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]
     experiment = dataclasses.replace(experiment, **fields, **kind.changes(experiment, options))

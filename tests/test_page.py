@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 from drawing import save_small
 
+import jaxtie
 from jaxtie import cli, kinds, runs
 from jaxtie.page import Section, check_page, sections_left, write_page
 from jaxtie.results import plots
@@ -250,6 +251,21 @@ def test_a_dry_run_of_all_writes_nothing(without_training, tmp_path, capsys):
     out = capsys.readouterr().out
     assert out == f"plan of {NAME}\nplan of plain\nplan of initial-loss\n"
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "seeds"), [("--scale 0.009", 16), ("--scale 0.01", 64), ("--scale 0.009 --seeds 20", 20), ("", 64)]
+)
+def test_a_quick_look_at_all_is_at_few_seeds(without_training, tmp_path, capsys, options, seeds):
+    trained = {}
+
+    def note(experiment, *_):
+        trained[experiment.name] = len(experiment.seeds)
+        return runs.Outcome.DONE
+
+    without_training(note)
+    assert cli.main(["--all", *options.split(), "--out", str(tmp_path)]) == 2
+    assert trained == {NAME: seeds, "plain": seeds, "initial-loss": len(jaxtie.InitialLoss(claim="").seeds)}
 
 
 def test_a_benchmark_is_left_to_its_own_command(tmp_path, monkeypatch, capsys):
