@@ -29,6 +29,7 @@ from jaxtie.experiment import UserError
 from jaxtie.hypothesis import costs
 from jaxtie.hypothesis.benchmark import MEASURED
 from jaxtie.results.folder import RunFolder
+from jaxtie.results.kept import write_kept
 from jaxtie.results.roles import shares_table
 from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
@@ -106,9 +107,8 @@ def keep_run(run: Path, experiments: Path) -> Path:
     condensed = kinds.of_results(results).condensed(results, run, experiment)
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
-    new = path.with_suffix(".new")  # what is there stays until all is written
-    condensed.to_netcdf(new, engine="h5netcdf", encoding=evidence.encoding(condensed))
-    return new.replace(path)
+    write_kept(condensed, path)
+    return path
 
 
 def _declared(experiments: Path) -> dict[str, Path]:

@@ -34,8 +34,8 @@ from jaxtie.results.tables import (
 
 KEPT_SYMBOLS = ["X", "Y", "A", "B"]
 EVALUATED = "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds".split()
-LOSS_PLACES = 3  # of the training loss, nat
-RECORDED = ("loss", "accuracy", "input_distance", "output_distance")
+DISTANCES = ("input_distance", "output_distance")
+RECORDED = ("loss", "accuracy", *DISTANCES)
 COST = {"tied": 1.0, "untied": -1.0}
 COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
 PUSHED = ("output push", "input push", "decay ratio")
@@ -48,14 +48,16 @@ def condense(results: xr.Dataset) -> xr.Dataset:
 
     And how steady each seed was, which takes all records.
 
-    It has the run's dimensions, so what is made of a run can be made of it; what is left out of the evaluations is NaN.
+    It has the run's dimensions, so what is made of a run can be made of it; what is left out of the evaluations is NaN, as is
+    the distance of B and A beside that of A and B.
     """
     last, here = last_step(results), course_steps(results)
+    once = xr.DataArray(np.triu(np.ones((len(KEPT_SYMBOLS),) * 2, bool), 1), dims=("symbol", "symbol2"))
     known = [name for name in results.data_vars if not {"seed", "arm"} & {*results[name].dims}]
     kept = results[[*known, "diverged_at", *RECORDED]].sel(step=here, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS)
+    kept = kept.assign({name: kept[name].where(once).transpose(*kept[name].dims) for name in DISTANCES})
     evaluated = results[EVALUATED].where(results["eval_step"].isin(here))
-    curve = results["train_loss"].round(LOSS_PLACES)
-    parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, curve)]
+    parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, results["train_loss"])]
     if not swept(results):
         parts.append(steadiness(results))
     if has_roles(results):
@@ -76,14 +78,6 @@ def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]
         compared = compare_with_untied(here["input"].sel(arm=tied), here.sel(arm=untied.name), measures)
         found.append(compared.expand_dims(eval_step=[step]))
     return [xr.concat(found, "eval_step")]
-
-
-def encoding(condensed: xr.Dataset) -> dict[str, dict[str, object]]:
-    """How each variable is written, so that files are small."""
-    packed = {name: {"zlib": True, "complevel": 9, "shuffle": True} for name in condensed.data_vars}
-    if "train_loss" in packed:
-        packed["train_loss"] |= {"dtype": "int32", "scale_factor": 10.0**-LOSS_PLACES, "_FillValue": -1}
-    return packed
 
 
 def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:

@@ -1,0 +1,29 @@
+"""How a condensed run is written, so that what documents stand on can be committed: few bits, and these packed."""
+
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+KEPT_BITS = 16  # of a member's numbers, behind the first: five digits, and documents show no more
+DECIMALS = {"train_loss": 3}  # decimals of what is kept of all evaluations, nat
+
+
+def write_kept(condensed: xr.Dataset, path: Path) -> None:
+    """Write it as NetCDF; what is there already stays until all is written."""
+    members = [name for name, values in condensed.data_vars.items() if "seed" in values.dims and values.dtype.kind == "f"]
+    rounded = {name: _rounded(condensed[name]) for name in members if name not in DECIMALS}
+    packed = {name: {"zlib": True, "complevel": 9, "shuffle": True} for name in condensed.data_vars}
+    for name in DECIMALS.keys() & packed.keys():
+        packed[name] |= {"dtype": "int32", "scale_factor": 10.0 ** -DECIMALS[name], "_FillValue": -1}
+    new = path.with_suffix(".new")
+    condensed.assign(rounded).to_netcdf(new, engine="h5netcdf", encoding=packed)
+    new.replace(path)
+
+
+def _rounded(values: xr.DataArray) -> xr.DataArray:
+    """Single precision, to the nearest number with so many bits: the zeros behind them take no room."""
+    bits = np.ascontiguousarray(values.values, np.float32).view(np.uint32)
+    spare = np.uint32(np.finfo(np.float32).nmant - KEPT_BITS)
+    nearest = (bits + (np.uint32(1) << (spare - np.uint32(1)))) >> spare << spare
+    return values.copy(data=np.where(np.isfinite(values), nearest.view(np.float32), values).astype(np.float32))
