@@ -151,7 +151,7 @@ def test_a_block_is_the_plain_loop():
 
 
 def test_members_that_diverge_leave_the_others_the_bits_of_a_run_without_them():
-    """At this learning rate products overflow in some members, at once or after many steps."""
+    """At this learning rate products overflow in some members; when, and in which, depends on how JAX rounds."""
     wild = dataclasses.replace(
         SHORT, optimiser=Optimiser(learning_rate=1e7, eta_min=0, weight_decay=0), seeds=tuple(range(32))
     )
@@ -159,7 +159,6 @@ def test_members_that_diverge_leave_the_others_the_bits_of_a_run_without_them():
     diverged_at = everyone["diverged_at"][-1]
     steady = np.flatnonzero(diverged_at < 0)
     assert 0 < len(steady) < 32
-    assert len(np.unique(diverged_at)) > 2
     alone = records(dataclasses.replace(wild, seeds=tuple(steady.tolist())), "untied", like=wild)
     assert_same_bits(alone, {name: value[:, steady] for name, value in everyone.items()})
     first = np.argmax(diverged_at)
