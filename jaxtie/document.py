@@ -27,7 +27,7 @@ from jaxtie.exor.stability import stability_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
 from jaxtie.experiment import UserError
 from jaxtie.hypothesis import costs
-from jaxtie.hypothesis.benchmark import MEASURED
+from jaxtie.hypothesis.benchmark import MEASURED, Benchmark
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.kept import write_kept
 from jaxtie.results.roles import shares_table
@@ -62,7 +62,7 @@ def keep_benchmark(folder: Path, experiments: Path) -> list[Path]:
     measured = set(pd.read_csv(folder / MEASURED[0])["data_set"])
     for name, path in _declared(experiments).items():
         benchmark, experiment = runs.load_benchmark(path), runs.load_experiment(path)
-        own = [each for each in benchmark.data_sets() if each.name in measured] if benchmark else []
+        own = [each for each in benchmark.data_sets() if each.name in measured] if isinstance(benchmark, Benchmark) else []
         if len(own) < len(measured):
             continue
         for data_set in own:

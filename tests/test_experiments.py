@@ -71,7 +71,7 @@ def test_what_is_claimed_of_variants_can_be_measured(name):
 
 def test_experiments_are_those_of_the_protocol():
     others = {"untie_midway", "skewed_zeros", "initial_loss", "head_convergence", "text_mlm"}
-    others |= {"text_mlm_faster", "text_clm", "hypothesis_known", "gradient_roles_text", *VARIANTS}
+    others |= {"text_mlm_faster", "text_clm", "hypothesis_known", "hypothesis_classes", "gradient_roles_text", *VARIANTS}
     assert FILES.keys() == {*PROTOCOL, *others}
     for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
         experiment = load_experiment(FILES[name])

@@ -25,6 +25,7 @@ from jaxtie.text.two_models import PLANTED, RECORD, STEPS
 
 if TYPE_CHECKING:
     from jaxtie.hypothesis.benchmark import Benchmark
+    from jaxtie.hypothesis.blind import BlindTest
     from jaxtie.instrument.known import Truth
 
 OUT = Path("runs/hypothesis")
@@ -117,27 +118,37 @@ def _exact(options: HypothesisOptions) -> int:
     return 0
 
 
-def _of_benchmark(benchmark: "Benchmark", options: HypothesisOptions, session: Session) -> int:
-    """Many sources of known truth: predicted prices beside measured costs."""
+def _of_benchmark(benchmark: "Benchmark | BlindTest", options: HypothesisOptions, session: Session) -> int:
+    """Many sources of known truth: predicted prices beside measured costs, or a blind test."""
+    from jaxtie.hypothesis.blind import BLIND_TABLES, BlindTest
     from jaxtie.hypothesis.costs import COST_TABLES
-    from jaxtie.instrument.of_benchmark import carry_out_benchmark, gather
+    from jaxtie.instrument import of_benchmark, of_blind
 
     if RunFolder(options.out).config():
         raise UserError(f"--out {options.out}: holds a run; choose another folder")
     experiment = runs.load_experiment(options.source)
-    if carry_out_benchmark(benchmark, experiment, options.out, session) is Outcome.INTERRUPTED:
+    is_blind = isinstance(benchmark, BlindTest)
+    if is_blind:
+        outcome = of_blind.carry_out_blind(benchmark, options.out, session)
+    else:
+        outcome = of_benchmark.carry_out_benchmark(benchmark, experiment, options.out, session)
+    if outcome is Outcome.INTERRUPTED:
         print("jaxtie: interrupted; the same command goes on", file=sys.stderr)
         return INTERRUPTED
-    outcomes = gather(benchmark, experiment, options.out)
-    tables = [make(outcomes) for make in COST_TABLES.values()]
-    summary = "\n".join(["# Predicted prices and measured costs", "", *(table.markdown() for table in tables)])
+    if is_blind:
+        title, found, made = "A blind test", of_blind.count(benchmark, options.out), BLIND_TABLES
+    else:
+        title = "Predicted prices and measured costs"
+        found, made = of_benchmark.gather(benchmark, experiment, options.out), COST_TABLES
+    tables = {name: make(found) for name, make in made.items()}
+    summary = "\n".join([f"# {title}", "", *(table.markdown() for table in tables.values())])
     (options.out / "summary.md").write_text(summary, encoding="utf-8")
-    leave_for_page(options.out, session.command, [experiment.claim], tables)
+    leave_for_page(options.out, session.command, [experiment.claim], [*tables.values()])
     if options.json:
-        print(json.dumps({name: dataclasses.asdict(table) for name, table in zip(COST_TABLES, tables)}))
+        print(json.dumps({name: dataclasses.asdict(table) for name, table in tables.items()}))
         return 0
-    show(*tables)
-    print(f"losses, prices and summary: {options.out}")
+    show(*tables.values())
+    print(f"what was measured, and a summary: {options.out}")
     return 0
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.hypothesis import judgement, sources
+from jaxtie.hypothesis.blind import OTHER
 from jaxtie.results.tables import Table
 from jaxtie.text.corpus.vocabulary import SPECIAL_TOKENS, vocabulary_file
 
-OTHER = "none of them"
 SAMPLED, LENGTH = 60_000, 32  # of the text that proves the instrument
 SKEWED_FROM = math.log(3)  # nats: from an |m| above it a duplicate is a skewed one
 
