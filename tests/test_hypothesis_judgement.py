@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from known_pairs import laws_around, noisy, occurrences
 
 from jaxtie.hypothesis import estimators, inference, judgement, sources
@@ -126,14 +127,32 @@ def test_errors_that_all_sentences_share_widen_intervals_and_raise_p_values():
     rng = np.random.default_rng(6)
     divergence_P = np.append(rng.normal(0, 0.01, 400), 0.2)
     planted_P, level_P, nothing_P = np.arange(401) < 200, np.ones(401), np.zeros(401)
-    found = judgement._with_shared_errors(divergence_P, nothing_P, np.stack([divergence_P] * 2), level_P, planted_P)
+    found = judgement.with_shared_errors(divergence_P, nothing_P, np.stack([divergence_P] * 2), level_P, planted_P)
     assert found.deviation == pytest.approx(0.01, rel=0.15)
     new = ~planted_P[:400]
     (low_P, high_P), p_P = found.ends_2xP[:, :400], found.p_P[:400]
     assert 0.9 <= np.mean((low_P <= 0)[new] & (high_P >= 0)[new]) <= 0.98
     assert 0.02 <= np.mean(p_P[new] < 0.05) <= 0.09 and found.p_P[400] < 1e-6
-    unplanted = judgement._with_shared_errors(divergence_P, nothing_P, found.ends_2xP, level_P, np.zeros(401, bool))
+    unplanted = judgement.with_shared_errors(divergence_P, nothing_P, found.ends_2xP, level_P, np.zeros(401, bool))
     assert unplanted.deviation == 0 and np.isnan(unplanted.p_P).all()
+
+
+def test_shared_errors_go_with_how_rare_tokens_are():
+    """Pairs of rows that were learned from few and from many occurrences: each class is covered as promised."""
+    rng = np.random.default_rng(7)
+    count_Px2 = rng.choice([30, 2000], (4000, 2))
+    pairs = xr.Dataset({"count": (("pair", "side"), count_Px2)})
+    rarity_P = judgement.rarity_of(pairs)
+    error_2xPx2xD = rng.normal(size=(2, 4000, 2, 6)) / np.sqrt(count_Px2)[..., None]  # of A's rows and of B's
+    between_2xPxD = error_2xPx2xD[:, :, 0] - error_2xPx2xD[:, :, 1]
+    divergence_P = np.sum(between_2xPxD[0] * between_2xPxD[1], axis=-1)
+    found = judgement.with_shared_errors(
+        divergence_P, np.zeros(4000), np.stack([divergence_P] * 2), rarity_P, np.arange(4000) < 60
+    )
+    low_P, high_P = found.ends_2xP
+    for times in (2, 1, 0):  # of how many tokens of a pair are rare
+        own_P = (count_Px2 == 30).sum(axis=1) == times
+        assert 0.9 <= np.mean((low_P <= 0)[own_P] & (high_P >= 0)[own_P]) <= 0.99
 
 
 def test_shared_deviation_leaves_out_what_sentences_tell():

@@ -65,7 +65,7 @@ def shared_deviation(divergence_Q: np.ndarray, variance_Q: np.ndarray) -> float:
 
     Args:
       divergence_Q, variance_Q: of the known pairs: divergences, and what sentences tell of their variance. In units in which
-        pairs of any frequency are wrong alike: beside `unrelated_level`.
+        pairs of any frequency are wrong alike, see `judgement.rarity_of`.
     """
     known_Q = np.isfinite(divergence_Q) & np.isfinite(variance_Q)
     if not known_Q.any():

@@ -121,7 +121,7 @@ def measured_pairs(
         level_P = inference.unrelated_level(frequency_P, frequency_P[asked.random_P], divergence_P[asked.random_P])
         ends_2xP = np.array([[low.divergence, high.divergence] for low, high in ends]).T
         variance_P = np.array([np.sum(part_G**2) for part_G in parts])
-        null = _with_shared_errors(divergence_P, variance_P, ends_2xP, level_P, planted)
+        null = with_shared_errors(divergence_P, variance_P, ends_2xP, rarity_of(dataset), planted)
         p_P = np.fmax(null.p_P, inference.sign_flip_test(parts, seed))
         dataset[f"{sense}_sampling_variance"] = ("pair", variance_P)  # what sentences alone tell
         dataset[f"{sense}_sampling_low"], dataset[f"{sense}_sampling_high"] = (("pair", end_P) for end_P in ends_2xP)
@@ -132,7 +132,7 @@ def measured_pairs(
         dataset[f"{sense}_level"] = ("pair", level_P)
         dataset[f"{sense}_relative"] = ("pair", divergence_P / level_P)
         dataset[f"{sense}_disagreement"] = ("pair", np.array([value.disagreement for value in values]))
-        dataset.attrs[f"{sense}_shared_deviation"] = null.deviation
+        dataset.attrs[f"{sense}_shared_deviation"] = float(np.nanmedian(null.deviation * rarity_of(dataset) / level_P))
         names_of_rest = ("bias", "bias_gap", "overlap") if sense == "conditional" else ("first", "later", "variance")
         for name in names_of_rest:
             label = name if sense == "conditional" else f"semantic_{name}"
@@ -142,27 +142,39 @@ def measured_pairs(
 
 
 class Null(NamedTuple):
-    """With the errors that all sentences share: p-values, ends of intervals, and the errors' deviation (1: unrelated)."""
+    """With the errors that all sentences share: p-values, ends of intervals, and the errors' deviation per unit of scale."""
 
     p_P: np.ndarray
     ends_2xP: np.ndarray
     deviation: float
 
 
-def _with_shared_errors(
-    divergence_P: np.ndarray, variance_P: np.ndarray, ends_2xP: np.ndarray, level_P: np.ndarray, planted_P: np.ndarray
+def rarity_of(pairs: xr.Dataset) -> np.ndarray:
+    """1/n of the first token plus 1/n of the second, (P,): what shared errors are in proportion to.
+
+    A row that was learned from n occurrences is wrong by a variance of about 1/n, in A as in B; a divergence is a product of
+    what is wrong in A and in B, so its deviation goes with the sum of these variances.
+    """
+    return (1 / pairs["count"].values.astype(np.float64)).sum(axis=1)
+
+
+def with_shared_errors(
+    divergence_P: np.ndarray, variance_P: np.ndarray, ends_2xP: np.ndarray, scale_P: np.ndarray, planted_P: np.ndarray
 ) -> Null:
     """Nulls and intervals that sentences tell, and what planted pairs tell besides.
 
     Its size comes from as many pairs as are planted: hence Student's t with so many degrees of freedom. NaN p-values without.
+
+    Args:
+      scale_P: what the shared error of each pair is in proportion to.
     """
     from scipy.stats import t  # heavy
 
-    known_P = planted_P & np.isfinite(level_P)
+    known_P = planted_P & np.isfinite(scale_P)
     if not known_P.any():
         return Null(np.full(len(divergence_P), np.nan), ends_2xP, 0.0)
-    deviation = inference.shared_deviation((divergence_P / level_P)[known_P], (variance_P / level_P**2)[known_P])
-    shared_P, freedom = deviation * np.nan_to_num(level_P), int(known_P.sum())
+    deviation = inference.shared_deviation((divergence_P / scale_P)[known_P], (variance_P / scale_P**2)[known_P])
+    shared_P, freedom = deviation * np.nan_to_num(scale_P), int(known_P.sum())
     p_P = t.sf(divergence_P / np.sqrt(variance_P + shared_P**2), freedom)
     wider_2xP = np.hypot(ends_2xP - divergence_P, t.ppf(0.975, freedom) * shared_P)
     return Null(p_P, divergence_P + np.array([[-1.0], [1.0]]) * wider_2xP, deviation)

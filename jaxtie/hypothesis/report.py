@@ -79,7 +79,7 @@ def answer_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
         ("near in C, share near in S", str(verdict.semantic_of_conditional)),
         ("rank correlation of S² and C² (Mantel)", f"{number(rank)} (p {p:.4f})"),
         ("pairs told from 0 in S, in C", _counted(pairs, "semantic_found") + ", " + _counted(pairs, "conditional_found")),
-        ("errors that all sentences share, in S, in C", ", ".join(f"{each:.4f}" for each in shared)),
+        ("errors that all sentences share, of a typical pair, in S, in C", ", ".join(f"{each:.4f}" for each in shared)),
     ]
     note = (
         f"Near: below {judgement.NEAR} of unrelated pairs of like frequency. Shares are weighted by the tokens' mass, with "

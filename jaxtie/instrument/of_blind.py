@@ -26,7 +26,7 @@ from jaxtie.text.trained import batches_of, check_knows_more_than_frequencies, l
 from jaxtie.text.two_models import NAMES, two_models
 
 COUNTED = ("kinds.csv", "answers.csv")
-PLACES = 33  # of a sentence, in the first of which exact values are taken
+EXACT_PLACES = 33  # of a sentence, in the first of which exact values are taken
 
 
 def carry_out_blind(test: BlindTest, out: Path, session: Session) -> Outcome:
@@ -126,7 +126,7 @@ def counts_of(pairs: xr.Dataset, source: BlindSource) -> list[tuple]:
         rare = 0 if kind == blind.NEIGHBOURING else len(known[kind]) - there
         counts = [int(np.sum(told_P[own_P] == each)) for each in blind.TOLD]
         medians = [float(np.nanmedian(x[own_P])) for x in relative]
-        exact = _beside_exact(pairs, law, own_P) if kind != blind.NEIGHBOURING else [np.nan] * 10
+        exact = _beside_exact(pairs, law, own_P) if kind != blind.NEIGHBOURING else [np.nan] * 12
         rows.append((source.name, kind, there, rare, *counts, *areas, *exact, *medians))
     return rows
 
@@ -136,11 +136,21 @@ def _beside_exact(pairs: xr.Dataset, law: sources.KnownSource, own_P: np.ndarray
     own = pairs.isel(pair=np.flatnonzero(own_P))
     number = {word_of(token): token for token in range(law.token_N.max() + 1)}
     tokens_Px2 = np.array([[number[word] for word in pair] for pair in zip(own["first"].values, own["second"].values)])
-    conditional, semantic = sources.exact(law, tokens_Px2, PLACES)
+    conditional, semantic = sources.exact(law, tokens_Px2, EXACT_PLACES)
     found = []
     for sense, exact in zip(judgement.SENSES, (semantic.divergence, conditional.divergence)):
-        low_P, high_P = own[f"{sense}_low"].values, own[f"{sense}_high"].values
-        is_there_P, exact = np.isfinite(exact) & np.isfinite(low_P), np.where(np.abs(exact) < 1e-9, 0, exact)
-        covered_P = (low_P <= exact) & (exact <= high_P) & is_there_P
-        found += [int(covered_P.sum()), int(is_there_P.sum()), np.nanmedian(own[sense].values), np.nanmedian(exact)]
+        exact = np.where(np.abs(exact) < 1e-9, 0, exact)
+        by_rule = [
+            _ends(pairs, sense, scale)[:, own_P] for scale in (pairs[f"{sense}_level"].values, judgement.rarity_of(pairs))
+        ]
+        is_there_P = np.isfinite(exact) & np.isfinite(by_rule[0]).all(axis=0)
+        found += [int(np.sum((low_P <= exact) & (exact <= high_P) & is_there_P)) for low_P, high_P in by_rule]
+        found += [int(is_there_P.sum()), np.nanmedian(own[sense].values), np.nanmedian(exact)]
     return [*found, np.nanmedian(np.abs(own["bias"].values)), np.nanmedian(np.abs(conditional.bias))]
+
+
+def _ends(pairs: xr.Dataset, sense: str, scale_P: np.ndarray) -> np.ndarray:
+    """Ends of all intervals with shared errors in proportion to a scale: the level until the blind test, now rarity."""
+    sampling = [pairs[f"{sense}_sampling_{what}"].values for what in ("variance", "low", "high")]
+    planted_P = pairs["planted"].values > 0
+    return judgement.with_shared_errors(pairs[sense].values, sampling[0], np.array(sampling[1:]), scale_P, planted_P).ends_2xP

@@ -12,6 +12,7 @@ from jaxtie.hypothesis import price
 from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.results.folder import Say
 from jaxtie.text import one_table
+from jaxtie.text.masking import Asked
 from jaxtie.text.trained import Losses, Trained, batches_of
 
 TRAINING, VALIDATION = 40, 100  # batches that moments and biases come from; that losses are measured on
@@ -33,9 +34,7 @@ class Priced(NamedTuple):
     advice: price.Advice
 
 
-def price_models(
-    models: tuple[Trained, Trained], validation: list[np.ndarray], before: tuple[Losses, Losses], say: Say
-) -> Priced:
+def price_models(models: tuple[Trained, Trained], validation: list[Asked], before: tuple[Losses, Losses], say: Say) -> Priced:
     """The price of one table for two, in both models, with an output bias and without.
 
     Args:
@@ -59,7 +58,7 @@ def _counts(trained: Trained) -> np.ndarray:
     return np.bincount(trained.material.text.train.tokens_N, minlength=len(trained.material.vocabulary))
 
 
-def _after(trained: Trained, validation: list[np.ndarray], say: Say) -> dict[tuple[str, str], Losses]:
+def _after(trained: Trained, validation: list[Asked], say: Say) -> dict[tuple[str, str], Losses]:
     training = batches_of(trained, trained.material.text.train, TRAINING, seed=1)
     steps = batches_of(trained, trained.material.text.train, one_table.ADAPTING, seed=3)
     say(f"one table for two in {trained.folder}")

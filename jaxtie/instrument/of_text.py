@@ -15,7 +15,7 @@ from jaxtie.experiment import UserError
 from jaxtie.hypothesis import estimators, inference, judgement
 from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.results.folder import Say
-from jaxtie.text import swaps
+from jaxtie.text import masked_swaps, swaps
 from jaxtie.text.corpus.words import count_whole_words
 from jaxtie.text.trained import Trained
 
@@ -54,7 +54,12 @@ class Measurement(NamedTuple):
 
 
 def check_two(a: Trained, b: Trained) -> None:
-    """UserError where they do not speak of the same tokens."""
+    """UserError where they do not speak of the same tokens, or are not asked in the same way."""
+    if a.experiment.task != b.experiment.task:
+        raise UserError(
+            f"--second {b.folder}: is of a {b.experiment.task} model, {a.folder} of a {a.experiment.task} one; "
+            "expected two of one kind"
+        )
     if a.material.vocabulary != b.material.vocabulary:
         raise UserError(
             f"--second {b.folder}: has another vocabulary than {a.folder}; expected two runs on one text, or with one --vocab"
@@ -83,8 +88,8 @@ def measure_text(
       UserError: where the text has too few frequent tokens.
     """
     words, sep = a.material.vocabulary, a.material.text.special.sep
-    stream = swaps.stream_of(a.material.text.valid, sep)
-    places = swaps.places_of(stream, len(words))
+    stream, is_masked = swaps.stream_of(a.material.text.valid, sep), a.experiment.task == "masked"
+    places = (masked_swaps.places_in_rows if is_masked else swaps.places_of)(stream, len(words))
     count_V = np.array([len(each) for each in places])
     whole_V = _whole_words(a)
     wanted = np.argsort(-count_V * whole_V, kind="stable")[: plan.tokens]
@@ -95,13 +100,19 @@ def measure_text(
     asked, rare = _pairs(a, count_V, token_K, whole_V, plan, more_Nx2)
     rng = np.random.default_rng(plan.seed)
     tokens = np.unique(asked.pair_Px2)
-    windows = {int(token): swaps.windows_at(stream, _chosen(rng, stream, places[token], plan.contexts)) for token in tokens}
+    windows = {}
+    for token in tokens.tolist():
+        chosen_N = _chosen(rng, stream, places[token], plan.contexts)
+        if is_masked:
+            windows[token] = masked_swaps.masked_windows(stream, chosen_N, a.material.text.special, rng)
+        else:
+            windows[token] = swaps.windows_at(stream, chosen_N)
     others = defaultdict(list)
     for first, second in asked.pair_Px2.tolist():
         others[first].append(second)
         others[second].append(first)
     found = _swap_with_progress(a, b, windows, others, say)
-    sums = [_sums_of_pair(found, windows, *pair) for pair in asked.pair_Px2.tolist()]
+    sums = [sums_of_pair(found, windows, *pair, is_masked=is_masked) for pair in asked.pair_Px2.tolist()]
     say("nulls and intervals")
     pairs = judgement.measured_pairs(asked, sums, words, count_V, plan.seed)
     return Measurement(pairs, skipped + rare, found, windows, words)
@@ -142,7 +153,9 @@ def _chosen(rng: np.random.Generator, stream: swaps.Stream, places_N: np.ndarray
 
 def _swap_with_progress(a: Trained, b: Trained, windows: dict, others: dict, say: Say) -> Found:
     total, found, last = sum(map(len, others.values())), {}, time.monotonic()
-    swap = swaps.make_swap((a.model, b.model))
+    models = a.model, b.model
+    is_masked, mask = a.experiment.task == "masked", a.material.text.special.mask
+    swap = masked_swaps.make_masked_swap(models, mask) if is_masked else swaps.make_swap(models)
     say(f"measuring {total:,} swaps of tokens, {len(windows):,} tokens; compiling")
     for token, other, each in swaps.swap_all(swap, (a.params, b.params), windows, others):
         found[token, other] = each
@@ -152,7 +165,9 @@ def _swap_with_progress(a: Trained, b: Trained, windows: dict, others: dict, say
     return found
 
 
-def _sums_of_pair(found: Found, windows: Mapping[int, swaps.Windows], first: int, second: int) -> judgement.Sums:
+def sums_of_pair(
+    found: Found, windows: Mapping[int, swaps.Windows], first: int, second: int, *, is_masked: bool = False
+) -> judgement.Sums:
     """What was found of a pair, by sentence; as many contexts of either token."""
     of_first, of_second = found[first, second], found[second, first]
     number = min(len(windows[first].sentence_N), len(windows[second].sentence_N))
@@ -163,11 +178,16 @@ def _sums_of_pair(found: Found, windows: Mapping[int, swaps.Windows], first: int
     sentence_N = joined(windows[first].sentence_N, windows[second].sentence_N, 0)
     log_first_2xN = joined(of_first.own_2xN, of_second.other_2xN, 1)
     log_second_2xN = joined(of_first.other_2xN, of_second.own_2xN, 1)
-    cross_NxK = joined(of_first.cross_NxK, of_second.cross_NxK, 0)
-    own_2xNxK = joined(of_first.own_2xNxK, of_second.own_2xNxK, 1)
+    cross_NxK = joined(of_first.cross_NxK, of_second.cross_NxK, 0).astype(np.float64)
+    own_2xNxK = joined(of_first.own_2xNxK, of_second.own_2xNxK, 1).astype(np.float64)
+    products, of_semantic_N = estimators.Products(cross_NxK, own_2xNxK), sentence_N
+    if is_masked:  # either side is a context of its own: S² is their mean
+        there_N, of_semantic_N = np.isfinite(cross_NxK.ravel()), np.repeat(sentence_N, cross_NxK.shape[1])
+        products = estimators.Products(cross_NxK.reshape(-1, 1)[there_N], own_2xNxK.reshape(2, -1, 1)[:, there_N])
+        of_semantic_N = of_semantic_N[there_N]
     return judgement.Sums(
         estimators.conditional_sums(log_first_2xN, log_second_2xN, sentence_N),
-        estimators.semantic_sums(estimators.Products(cross_NxK.astype(np.float64), own_2xNxK.astype(np.float64)), sentence_N),
+        estimators.semantic_sums(products, of_semantic_N),
     )
 
 
@@ -187,13 +207,13 @@ def _example(measurement: Measurement, token: int, other: int, far: str) -> str:
         apart_N = (swapped.own_2xN - swapped.other_2xN).min(axis=0)
     else:
         apart_N = np.nansum(swapped.cross_NxK, axis=1)
-    ids = windows.tokens_NxL[int(np.argmax(apart_N))]
-    before, after = ids[swaps.BEFORE - 6 : swaps.BEFORE], ids[swaps.BEFORE + 1 : swaps.BEFORE + 5]
-    words = measurement.words
+    ids, words = windows.tokens_NxL[int(np.argmax(apart_N))], measurement.words
+    middle, ids = (swaps.BEFORE, ids) if ids.ndim == 1 else (masked_swaps.SIDE, ids[0])
+    before, after = ids[middle - 6 : middle], ids[middle + 1 : middle + 5]
     return f"{_text(words, before)} [{words[token]}] {_text(words, after)}".strip()
 
 
 def _text(words: tuple[str, ...], ids: np.ndarray) -> str:
     """Tokens as text; the end of a sentence is a bar, and a duplicate is the word that it stands for."""
-    shown = ("|" if words[i] == "[SEP]" else words[i] for i in ids)
+    shown = ("|" if words[i] == "[SEP]" else words[i] for i in ids if words[i] not in ("[PAD]", "[CLS]"))
     return " ".join(word if len(word) == 1 else word.removesuffix("*") for word in shown).replace(" ##", "")

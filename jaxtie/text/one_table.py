@@ -1,6 +1,6 @@
 """What becomes of a trained untied model when one table stands for its two: at once, and after a few hundred steps.
 
-Shapes: B rows, L tokens a row, V vocabulary, D width, P positions.
+Shapes: V vocabulary, D width, P positions.
 """
 
 import functools
@@ -14,7 +14,7 @@ import optax
 
 from jaxtie.experiment import Head, UserError
 from jaxtie.models.text_model import TextModel, output_end
-from jaxtie.text import masking
+from jaxtie.text.masking import Asked
 from jaxtie.text.member import metrics
 from jaxtie.text.programs import build_text_model
 from jaxtie.text.trained import Losses, Trained, losses
@@ -43,20 +43,21 @@ def check_has_a_price(trained: Trained) -> None:
         raise UserError(f"{trained.folder}: arm {trained.arm} has a head of its own; --no-price gives S, C and m of it")
 
 
-def hidden_moments(trained: Trained, batches: Sequence[np.ndarray]) -> Moments:
+def hidden_moments(trained: Trained, batches: Sequence[Asked]) -> Moments:
     """Mean and second moment of the hidden states that predict the tokens of batches."""
     sums = _moment_program(trained.model)
-    found = [jax.device_get(sums(trained.params, tokens_BxL)) for tokens_BxL in batches]
-    return Moments(*(np.mean(np.array(each, np.float64), axis=0) for each in zip(*found)))
+    found = [jax.device_get(sums(trained.params, asked)) for asked in batches]
+    number, *rest = (np.sum(np.array(each, np.float64), axis=0) for each in zip(*found))
+    return Moments(*(each / number for each in rest))
 
 
 @functools.cache  # as all programs here: models that are alike share one
-def _moment_program(model: TextModel) -> Callable[[dict, jax.Array], tuple[jax.Array, jax.Array]]:
+def _moment_program(model: TextModel) -> Callable[[dict, Asked], tuple[jax.Array, jax.Array, jax.Array]]:
     @jax.jit
-    def sums(params: dict, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
-        at_P = jnp.arange(tokens_BxL.size).reshape(tokens_BxL.shape)[:, :-1].ravel()
-        h_PxD = model.apply({"params": params}, tokens_BxL, at_P, method="hidden").astype(jnp.float32)
-        return jnp.mean(h_PxD, axis=0), h_PxD.T @ h_PxD / len(h_PxD)
+    def sums(params: dict, asked: Asked) -> tuple[jax.Array, jax.Array, jax.Array]:
+        h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden").astype(jnp.float32)
+        weighed_PxD = h_PxD * asked.weight_P[:, None]
+        return jnp.sum(asked.weight_P), jnp.sum(weighed_PxD, axis=0), weighed_PxD.T @ h_PxD
 
     return sums
 
@@ -83,7 +84,7 @@ def model_with(trained: Trained, *, bias: bool) -> TextModel:
     return build_text_model(trained.experiment, trained.material, jax.default_backend(), tied=False, head=Head(bias=bias))
 
 
-def with_fitted_bias(trained: Trained, one: OneTable, batches: Sequence[np.ndarray], rounds: int = FITS) -> OneTable:
+def with_fitted_bias(trained: Trained, one: OneTable, batches: Sequence[Asked], rounds: int = FITS) -> OneTable:
     """The same with the bias under which every token is predicted as often, over batches, as with two tables.
 
     By iterative scaling. Not as often as it occurs: most tokens occur a few times in some batches.
@@ -91,7 +92,7 @@ def with_fitted_bias(trained: Trained, one: OneTable, batches: Sequence[np.ndarr
     predicted = _prediction_program(model_with(trained, bias=True))
 
     def over_all(params: dict) -> jax.Array:
-        return sum(predicted(params, tokens_BxL) for tokens_BxL in batches)
+        return sum(predicted(params, asked) for asked in batches)
 
     ends = trained.params["embedding"]
     two = {**trained.params, "embedding": {"bias": jnp.zeros_like(one.rest["bias_V"]), **ends}}
@@ -103,10 +104,9 @@ def with_fitted_bias(trained: Trained, one: OneTable, batches: Sequence[np.ndarr
 
 
 @functools.cache
-def _prediction_program(model: TextModel) -> Callable[[dict, jax.Array], jax.Array]:
+def _prediction_program(model: TextModel) -> Callable[[dict, Asked], jax.Array]:
     @jax.jit
-    def predicted(params: dict, tokens_BxL: jax.Array) -> jax.Array:
-        asked = masking.next_tokens(tokens_BxL, padding=model.embedding.padding)
+    def predicted(params: dict, asked: Asked) -> jax.Array:
         h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
         logits_PxV = model.embedding.apply({"params": output_end(params["embedding"])}, h_PxD, method="logits")
         return jnp.sum(jax.nn.softmax(logits_PxV) * asked.weight_P[:, None], axis=0)
@@ -114,7 +114,7 @@ def _prediction_program(model: TextModel) -> Callable[[dict, jax.Array], jax.Arr
     return predicted
 
 
-def adapted(trained: Trained, one: OneTable, batches: Sequence[np.ndarray], judged: list[np.ndarray]) -> OneTable:
+def adapted(trained: Trained, one: OneTable, batches: Sequence[Asked], judged: list[Asked]) -> OneTable:
     """The same after a step of P, Q and the bias on each of so many training batches; T and the body stay.
 
     Args:
@@ -124,8 +124,8 @@ def adapted(trained: Trained, one: OneTable, batches: Sequence[np.ndarray], judg
     for rate in RATES:
         adam, step = _adaptation_program(model_with(trained, bias="bias_V" in one.rest), len(batches), rate)
         rest, state = one.rest, adam.init(one.rest)
-        for tokens_BxL in batches:
-            rest, state = step(rest, state, trained.params, one.table_VxD, tokens_BxL)
+        for asked in batches:
+            rest, state = step(rest, state, trained.params, one.table_VxD, asked)
         found.append(one._replace(rest=rest))
     return min(found, key=lambda each: losses_with(trained, each, judged).mean)
 
@@ -134,26 +134,25 @@ def adapted(trained: Trained, one: OneTable, batches: Sequence[np.ndarray], judg
 def _adaptation_program(model: TextModel, steps: int, rate: float) -> tuple[optax.GradientTransformation, Callable]:
     adam = optax.adam(optax.cosine_decay_schedule(rate, steps))
 
-    def loss_of(rest: dict, params: dict, table_VxD: jax.Array, tokens_BxL: jax.Array) -> jax.Array:
-        asked = masking.next_tokens(tokens_BxL, padding=model.embedding.padding)
+    def loss_of(rest: dict, params: dict, table_VxD: jax.Array, asked: Asked) -> jax.Array:
         return metrics(model, _with_tables(params, table_VxD, rest), asked).loss
 
     @jax.jit
     def step(
-        rest: dict, state: optax.OptState, params: dict, table_VxD: jax.Array, tokens_BxL: jax.Array
+        rest: dict, state: optax.OptState, params: dict, table_VxD: jax.Array, asked: Asked
     ) -> tuple[dict, optax.OptState]:
-        updates, state = adam.update(jax.grad(loss_of)(rest, params, table_VxD, tokens_BxL), state, rest)
+        updates, state = adam.update(jax.grad(loss_of)(rest, params, table_VxD, asked), state, rest)
         updates = {name: move * (BIAS_RATE if name == "bias_V" else 1.0) for name, move in updates.items()}
         return optax.apply_updates(rest, updates), state
 
     return adam, step
 
 
-def losses_with(trained: Trained, one: OneTable, batches: list[np.ndarray]) -> Losses:
+def losses_with(trained: Trained, one: OneTable, batches: list[Asked]) -> Losses:
     """What the model makes of batches with one table for two."""
     return losses(trained, batches, one.params(trained), model_with(trained, bias="bias_V" in one.rest))
 
 
-def best_of(tables: Sequence[OneTable], trained: Trained, batches: list[np.ndarray]) -> OneTable:
+def best_of(tables: Sequence[OneTable], trained: Trained, batches: list[Asked]) -> OneTable:
     """The one with the lowest loss on training batches."""
     return min(tables, key=lambda one: losses_with(trained, one, batches).mean)

@@ -1,4 +1,4 @@
-"""A causal model of text that a run has left in its folder: its text, what it computes, its parameters.
+"""A model of text that a run has left in its folder: its text, what it computes, its parameters; what it makes of text.
 
 Shapes: B rows, L tokens a row, V vocabulary.
 """
@@ -16,12 +16,12 @@ from jaxtie.models.sizes import Transformer
 from jaxtie.models.text_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.text import kind, masking
-from jaxtie.text.corpus.batches import CausalBatches, Rows
+from jaxtie.text.corpus.batches import CausalBatches, MaskedBatches, Rows
 from jaxtie.text.declaration import Corpus, TextExperiment
 from jaxtie.text.engine import load_carry
 from jaxtie.text.material import Material
 from jaxtie.text.member import metrics
-from jaxtie.text.programs import build_text_model, carry_shapes
+from jaxtie.text.programs import build_text_model, carry_shapes, make_ask
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.processes import Processes
 
@@ -29,7 +29,7 @@ SMALLEST_GAIN = 0.3  # nats below the unigram loss: a model that has not come so
 
 
 class Trained(NamedTuple):
-    """A trained causal model.
+    """A trained model.
 
     Attributes:
       folder: of its run.
@@ -54,14 +54,12 @@ def load_trained(path: Path, say: Say, *, allow_tied: bool = False) -> Trained:
     """The first untied arm of a run, its first seed; where tied ones are allowed and there is no other, a tied one.
 
     Raises:
-      UserError: where there is no run, it is not of a causal model of text, has not been trained, or its text has changed.
+      UserError: where there is no run, it is not of a model of text, has not been trained, or its text has changed.
     """
     folder = RunFolder(path)
     if not (config := folder.config()):
         raise UserError(f"{path}: holds no run; give the folder of one")
     experiment = declared_again(path, config["experiment"])
-    if experiment.task != "causal":
-        raise UserError(f"{path}: is of a {experiment.task} model; expected a causal one, such as experiments/text_clm.py")
     untied = [arm for arm in experiment.arms if arm.untied_from is not None]
     if not untied and not allow_tied:
         raise UserError(f"{path}: is a tied run, which has no price to be asked for; --no-price gives S, C and m of it")
@@ -90,7 +88,7 @@ def declared_again(path: Path, config: Mapping[str, Any]) -> TextExperiment:
       UserError: where it is of another kind, or another version wrote it.
     """
     if config.get("kind") != TextExperiment.kind:
-        raise UserError(f"{path}: is a run of kind {config.get('kind')}; expected one of a causal model of text")
+        raise UserError(f"{path}: is a run of kind {config.get('kind')}; expected one of a model of text")
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in config.items() if name != "kind"}
     corpus = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.pop("corpus").items()}
     try:
@@ -111,39 +109,52 @@ class Losses(NamedTuple):
         return float(np.average(self.loss_N, weights=self.asked_N))
 
 
-def batches_of(trained: Trained, rows: Rows, number: int, seed: int | None = None) -> list[np.ndarray]:
-    """So many batches of tokens Bx(L+1) of rows, or all there are; `seed`: of a choice, None: the first ones."""
-    own, special = trained.experiment, trained.material.text.special
-    batches = CausalBatches(rows, special, own.batch, own.length, seed)
-    return [batches[step].tokens_BxL for step in range(min(batches.count, number))]
+def batches_of(trained: Trained, rows: Rows, number: int, seed: int | None = None) -> list[masking.Asked]:
+    """So many batches of rows, or all there are, as the model is asked: of masks, or of every next token.
+
+    Args:
+      seed: of a choice of batches, and of masks; None: the first ones.
+    """
+    own, special, ask = trained.experiment, trained.material.text.special, make_ask(trained.experiment, trained.material)
+    if own.task == "causal":
+        batches = CausalBatches(rows, special, own.batch, own.length, seed)
+    else:
+        batches = MaskedBatches(rows, special, own.batch, own.length, seed, own.buckets)
+    asked, key = jax.jit(ask), jax.random.key(0 if seed is None else seed)
+    return [asked(jax.random.fold_in(key, k), batches[k].tokens_BxL) for k in range(min(batches.count, number))]
 
 
-def losses(trained: Trained, batches: list[np.ndarray], params: dict | None = None, model: TextModel | None = None) -> Losses:
+def losses(
+    trained: Trained, batches: list[masking.Asked], params: dict | None = None, model: TextModel | None = None
+) -> Losses:
     """What the model, or other parameters in its place, makes of batches."""
     params, loss_of = trained.params if params is None else params, _loss_program(model or trained.model)
-    found = np.array([jax.device_get(loss_of(params, tokens_BxL)) for tokens_BxL in batches], np.float64)
+    found = np.array([jax.device_get(loss_of(params, asked)) for asked in batches], np.float64)
     return Losses(*found.T)
 
 
 @functools.cache
-def _loss_program(model: TextModel) -> Callable[[dict, jax.Array], tuple[jax.Array, jax.Array]]:
+def _loss_program(model: TextModel) -> Callable[[dict, masking.Asked], tuple[jax.Array, jax.Array]]:
     """Loss of a batch and positions asked; of models that are alike, one program."""
 
     @jax.jit
-    def loss_of(params: dict, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = metrics(model, params, masking.next_tokens(tokens_BxL, padding=model.embedding.padding))
+    def loss_of(params: dict, asked: masking.Asked) -> tuple[jax.Array, jax.Array]:
+        found = metrics(model, params, asked)
         return found.loss, found.asked
 
     return loss_of
 
 
 def unigram_loss(trained: Trained, rows: Rows) -> float:
-    """Loss on rows of the best model that knows the frequencies of tokens in its training rows alone, nats; with [SEP]."""
+    """Loss on rows of the best model that knows the frequencies of tokens in its training rows alone, nats.
+
+    A causal model is asked of [SEP], too.
+    """
     vocabulary, sep = len(trained.material.vocabulary), trained.material.text.special.sep
 
     def counts(some: Rows) -> np.ndarray:
         count_V = np.bincount(some.tokens_N, minlength=vocabulary).astype(np.float64)
-        count_V[sep] += some.count
+        count_V[sep] += some.count * (trained.experiment.task == "causal")
         return count_V
 
     known_V, asked_V = counts(trained.material.text.train) + 1, counts(rows)
