@@ -36,13 +36,13 @@ class HypothesisOptions(TextOptions):
     """Does the distributional hypothesis hold, and what does one table for two cost?
 
     For a process (EXPERIMENT.py, on EXor) exactly. For a text (--text FOLDER) by two small models, which are trained on
-    disjoint halves of it, with a vocabulary of 4,096 where nothing is said of one; or by two runs of untied causal models
-    that exist (RUN_A --second RUN_B). --known proves it on a source of which all is known. The answer goes to standard
-    output, progress and errors to standard error. Exit status: 0 done, 2 a user's error, 130 interrupted.
+    disjoint halves of it, with a vocabulary of 4,096 where nothing is said of one; or by two runs of untied models that
+    exist (RUN_A --second RUN_B), causal or masked. --known proves it on a source of which all is known. The answer goes to
+    standard output, progress and errors to standard error. Exit status: 0 done, 2 a user's error, 130 interrupted.
     """
 
     source: Annotated[tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")] = None
-    """Experiment on EXor, a benchmark, or the folder of a finished run of a causal model."""
+    """Experiment on EXor, a benchmark, or the folder of a finished run of a model of text."""
     known: Flag = False
     """Prove the instrument: ask a text that is sampled from a source of known truth, and show what it makes of what is
     planted there."""
@@ -50,6 +50,8 @@ class HypothesisOptions(TextOptions):
     """Folder of the second model's run."""
     size: Literal["small", "medium", "large"] = "small"
     """Of the two models that are trained: 2 layers of width 64, 3 of 128, 4 of 256."""
+    masked: Flag = False
+    """Train masked models instead of causal ones."""
     steps: Annotated[int, option("STEPS", parse_positive)] = STEPS
     """Updates of each of the two models, to the nearest 100."""
     planted: Annotated[int, option("N", parse_from_0)] = PLANTED
@@ -88,6 +90,8 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     given = bool(options.text or options.tfds)
     if options.known and (given or options.source or options.vocab or options.vocab_size):
         raise UserError("--known: expected without a text, a vocabulary or runs; it makes a text of its own")
+    if options.masked and not given:
+        raise UserError("--masked: expected with --text FOLDER; runs are what they are, and --known is of causal models")
     if options.known:
         return _of_known_source(options, session)
     if options.source is None and not given:
@@ -173,7 +177,8 @@ def _of_new_models(options: HypothesisOptions, session: Session, truth: "Truth |
         raise UserError(f"--out {options.out}: holds a run; choose another folder")
     corpus = corpus_of(options, ENTRIES)
     steps = max(1, round(options.steps / RECORD)) * RECORD
-    declared = two_models(corpus, options.size, steps, options.planted)
+    task = "masked" if options.masked else "causal"
+    declared = two_models(corpus, options.size, steps, options.planted, task)
     folders = [RunFolder(options.out / name) for name in NAMES]
     for experiment, folder in zip(declared, folders):
         runs.found_in(experiment, folder, options.overwrite)  # raises before anything is prepared

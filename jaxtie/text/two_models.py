@@ -1,4 +1,4 @@
-"""The two models that a text is asked with: small, causal, untied, each on its own half of the text. Imports no jax."""
+"""The two models that a text is asked with: small, untied, causal or masked, each on its own half of the text. No jax."""
 
 from jaxtie.experiment import Optimiser
 from jaxtie.models.sizes import Transformer
@@ -17,34 +17,44 @@ ENTRIES = 4_096  # entries, where a vocabulary is trained: that a small model se
 NAMES = ("A", "B")
 
 
-def two_models(corpus: Corpus, size: str = "small", steps: int = STEPS, planted: int = PLANTED) -> tuple[TextExperiment, ...]:
+# By what they are asked: the next token, or masks. A masked batch asks 15 % of its tokens; its encoder is post-norm.
+TASKS_OF_TWO = {
+    "causal": {"deviation": 0.02, "learning_rate": 2e-3, "batch": 16, "length": 64},
+    "masked": {"deviation": 0.3, "learning_rate": 1e-3, "batch": 64, "length": 64, "buckets": (32, 64)},
+}
+
+
+def two_models(
+    corpus: Corpus, size: str = "small", steps: int = STEPS, planted: int = PLANTED, task: str = "causal"
+) -> tuple[TextExperiment, ...]:
     """The declarations of A and of B: of other halves, other initial values, another order of the rows; all else alike.
 
     Args:
       size: of `SIZES`.
       steps: updates of each, a multiple of `RECORD`; the learning rate falls over all of them.
       planted: words with a duplicate, see `jaxtie.text.planting`.
+      task: of `TASKS_OF_TWO`.
     """
+    own = dict(TASKS_OF_TWO[task])
+    optimiser = Optimiser(learning_rate=own.pop("learning_rate"), weight_decay=0.01, half_period=steps)
     return tuple(
         TextExperiment(
             name=f"hypothesis-{name}",
             claim=f"Model {name} of two, on the {half} half of the text.",
-            task="causal",
+            task=task,
             corpus=corpus,
             model=SIZES[size],
-            deviation=0.02,
-            optimiser=Optimiser(learning_rate=2e-3, weight_decay=0.01, half_period=steps),
+            optimiser=optimiser,
             arms=("untied",),
             steps=steps,
             seeds=(seed,),
             record_every=RECORD,
             eval_every=5 * RECORD,
-            batch=16,
-            length=64,
             words=8,
             duplicates=False,
             half=half,
             planted=planted,
+            **own,
         )
         for seed, (name, half) in enumerate(zip(NAMES, HALVES))
     )
