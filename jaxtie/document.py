@@ -1,8 +1,8 @@
 """Runs -> the data that are committed -> the tables of a document: `python -m jaxtie.report [RUN ...]`. Imports no jax.
 
 Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`; of a benchmark's folder the two tables of
-what was measured are kept, `NAME-losses.csv` and `NAME-prices.csv`. Then every table of the documents that stands between two
-lines
+what was measured are kept, `NAME-losses.csv` and `NAME-prices.csv`, of a blind test's `NAME-kinds.csv` and
+`NAME-answers.csv`. Then every table of the documents that stands between two lines
 
     <!-- table: NAME ARGUMENT ... -->
     <!-- end of table -->
@@ -26,8 +26,9 @@ from jaxtie.exor.escape import escape_table, lead_table
 from jaxtie.exor.stability import stability_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
 from jaxtie.experiment import UserError
-from jaxtie.hypothesis import costs
+from jaxtie.hypothesis import blind, costs
 from jaxtie.hypothesis.benchmark import MEASURED, Benchmark
+from jaxtie.hypothesis.blind import COUNTED, BlindTest
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.kept import write_kept
 from jaxtie.results.roles import shares_table
@@ -50,7 +51,9 @@ def keep_finished(run: Path, experiments: Path) -> list[Path]:
     Raises:
       UserError: see `keep_run`, `keep_benchmark`.
     """
-    return keep_benchmark(run, experiments) if (run / MEASURED[0]).exists() else [keep_run(run, experiments)]
+    if (run / MEASURED[0]).exists():
+        return keep_benchmark(run, experiments)
+    return keep_blind(run, experiments) if (run / COUNTED[0]).exists() else [keep_run(run, experiments)]
 
 
 def keep_benchmark(folder: Path, experiments: Path) -> list[Path]:
@@ -73,6 +76,29 @@ def keep_benchmark(folder: Path, experiments: Path) -> list[Path]:
                 raise UserError(f"{arms.path}: differs from {path} in {', '.join(sorted(different))}")
         return [shutil.copy(folder / part, _benchmark_file(experiments, name, part)) for part in MEASURED]
     raise UserError(f"{folder}: no file of {experiments} declares this benchmark")
+
+
+def keep_blind(folder: Path, experiments: Path) -> list[Path]:
+    """Copy what a blind test has counted to the data beside the experiment files.
+
+    Raises:
+      UserError: where no experiment file declares just these sources.
+    """
+    asked = set(pd.read_csv(folder / COUNTED[1])["source"])
+    for name, path in _declared(experiments).items():
+        test = runs.load_benchmark(path)
+        if isinstance(test, BlindTest) and asked <= {each.name for each in test.sources}:
+            return [shutil.copy(folder / part, _benchmark_file(experiments, name, part)) for part in COUNTED]
+    raise UserError(f"{folder}: no file of {experiments} declares this blind test")
+
+
+def _counted(experiments: Path, path: Path) -> blind.Counted:
+    """What was kept of a blind test; KeyError where nothing was."""
+    name = runs.load_experiment(path).name
+    files = [_benchmark_file(experiments, name, part) for part in COUNTED]
+    if not all(file.exists() for file in files):
+        raise KeyError(name)
+    return blind.counted(runs.load_benchmark(path), *map(pd.read_csv, files))
 
 
 def _benchmark_file(experiments: Path, name: str, part: str) -> Path:
@@ -129,24 +155,34 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         f"benchmark-{what}": lambda name, make=make: make(_outcomes(experiments, declared[name]))
         for what, make in costs.COST_TABLES.items()
     }
-    return of_benchmark | {
-        "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
-        "costs": lambda *names: evidence.costs_table(known, names),
-        "published": lambda name: evidence.published_table(known[name], pd.read_csv(experiments / "data" / "published.csv")),
-        "directions": lambda *names: evidence.directions_table(known, names),
-        "end": lambda name: exor_final_table(known[name]),
-        "sweep": lambda name: sweep_table(known[name]),
-        "correlations": lambda name: correlation_table(known[name]),
-        "equivalences": lambda name: equivalence_table(known[name]),
-        "escapes": lambda name: escape_table(known[name]),
-        "leads": lambda name: lead_table(known[name]),
-        "stability": lambda name: stability_table(known[name]),
-        "forces": lambda name: evidence.forces_table(known[name]),
-        "shares": lambda name: shares_table(known[name]),
-        "pushes": lambda name: evidence.pushes_table(known[name]),
-        "similarities": lambda name: similarity_table(known[name]),
-        "widths": lambda *names: evidence.widths_table(known, names),
+    of_blind = {
+        f"blind-{what}": lambda name, make=make: make(_counted(experiments, declared[name]))
+        for what, make in blind.BLIND_TABLES.items()
     }
+    return (
+        of_benchmark
+        | of_blind
+        | {
+            "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
+            "costs": lambda *names: evidence.costs_table(known, names),
+            "published": lambda name: evidence.published_table(
+                known[name], pd.read_csv(experiments / "data" / "published.csv")
+            ),
+            "directions": lambda *names: evidence.directions_table(known, names),
+            "end": lambda name: exor_final_table(known[name]),
+            "sweep": lambda name: sweep_table(known[name]),
+            "correlations": lambda name: correlation_table(known[name]),
+            "equivalences": lambda name: equivalence_table(known[name]),
+            "escapes": lambda name: escape_table(known[name]),
+            "leads": lambda name: lead_table(known[name]),
+            "stability": lambda name: stability_table(known[name]),
+            "forces": lambda name: evidence.forces_table(known[name]),
+            "shares": lambda name: shares_table(known[name]),
+            "pushes": lambda name: evidence.pushes_table(known[name]),
+            "similarities": lambda name: similarity_table(known[name]),
+            "widths": lambda *names: evidence.widths_table(known, names),
+        }
+    )
 
 
 def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:

@@ -16,7 +16,7 @@ import xarray as xr
 
 from jaxtie import runs
 from jaxtie.hypothesis import blind, inference, judgement, sources
-from jaxtie.hypothesis.blind import BlindSource, BlindTest
+from jaxtie.hypothesis.blind import COUNTED, BlindSource, BlindTest
 from jaxtie.instrument import of_price, of_text
 from jaxtie.instrument.known import class_of_pairs, told, word_of, write_known_text
 from jaxtie.results.folder import RunFolder
@@ -25,7 +25,6 @@ from jaxtie.text.declaration import Corpus
 from jaxtie.text.trained import batches_of, check_knows_more_than_frequencies, load_trained, losses
 from jaxtie.text.two_models import NAMES, two_models
 
-COUNTED = ("kinds.csv", "answers.csv")
 EXACT_PLACES = 33  # of a sentence, in the first of which exact values are taken
 
 
