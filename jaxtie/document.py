@@ -26,7 +26,7 @@ from jaxtie.exor.escape import escape_table, lead_table
 from jaxtie.exor.stability import stability_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
 from jaxtie.experiment import UserError
-from jaxtie.hypothesis import blind, costs
+from jaxtie.hypothesis import blind, calibration, costs
 from jaxtie.hypothesis.benchmark import MEASURED, Benchmark
 from jaxtie.hypothesis.blind import COUNTED, BlindTest
 from jaxtie.results.folder import RunFolder
@@ -180,6 +180,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
             "shares": lambda name: shares_table(known[name]),
             "pushes": lambda name: evidence.pushes_table(known[name]),
             "similarities": lambda name: similarity_table(known[name]),
+            "lines": calibration.lines_table,
             "widths": lambda *names: evidence.widths_table(known, names),
         }
     )

@@ -98,8 +98,8 @@ def frames(declared, told: float) -> blind.Counted:
             own |= {kind: told, blind.OTHER: 16 - told} if kind in sources.CLASSES else {blind.OTHER: 16}
             own |= {f"{sense}_{what}": 15 for sense in blind.DIVERGENCES for what in ("covered", "recovered")}
             kinds.append(own | {"semantic_asked": 16, "conditional_asked": 16, "auc_larger": 0.99})
-        answers.append((each.name, "fails", *[0.1, 0.2, 0.3, 9] * 2, 3.0, 3.1, 2.9, 50.0))
-    return blind.counted(declared, pd.DataFrame(kinds), pd.DataFrame(answers, columns=blind.ANSWERS))
+        answers.append((each.name, *["fails", *[0.1, 0.2, 0.3, 9] * 2] * 2, 3.0, 3.1, 2.9, 50.0))
+    return blind.counted(declared, pd.DataFrame(kinds), pd.DataFrame(answers, columns=list(blind.ANSWERS)))
 
 
 def test_what_was_said_before_is_judged(declared):

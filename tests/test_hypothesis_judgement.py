@@ -83,9 +83,8 @@ def test_the_verdict_is_that_the_hypothesis_fails_and_holds_where_it_does(known)
 
 def test_without_a_near_pair_nothing_is_decided(known):
     _, pairs = known
-    far = pairs.assign(
-        semantic_relative=pairs["semantic_relative"] * 0 + 1, conditional_relative=pairs["semantic_relative"] * 0 + 1
-    )
+    ones = pairs["semantic_relative"] * 0 + 1
+    far = pairs.assign(semantic_relative=ones, conditional_relative=ones, conditional=ones)
     found = judgement.verdict(far)
     assert found.word == "undecided" and found.conditional_of_semantic.pairs == 0
     assert "no pair" in str(found.conditional_of_semantic)

@@ -63,8 +63,8 @@ def verdict_sentence(verdict: judgement.Verdict) -> str:
     """The answer in a sentence."""
     one, other = verdict.conditional_of_semantic, verdict.semantic_of_conditional
     shares = (
-        f"of pairs with the same consequences {one} are equally likely up to a constant, "
-        f"of pairs equally likely up to a constant {other} have the same consequences"
+        f"of pairs with nearly the same consequences {one} are nearly as likely up to a constant, "
+        f"of pairs nearly as likely up to a constant {other} have nearly the same consequences"
     )
     words = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}
     return f"The distributional hypothesis {words[verdict.word]} for these tokens: {shares}."
@@ -73,17 +73,21 @@ def verdict_sentence(verdict: judgement.Verdict) -> str:
 def answer_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
     """The shares both ways, and the rank correlation."""
     rank, p = judgement.mantel(pairs)
+    strict = judgement.near_in_both(pairs)
     shared = [pairs.attrs[f"{sense}_shared_deviation"] for sense in judgement.SENSES]
     rows = [
-        ("near in S, share near in C", str(verdict.conditional_of_semantic)),
-        ("near in C, share near in S", str(verdict.semantic_of_conditional)),
+        (f"near in S, share below {judgement.BESIDE:g} in C", str(verdict.conditional_of_semantic)),
+        (f"near in C, share below {judgement.BESIDE:g} in S", str(verdict.semantic_of_conditional)),
+        ("near in S, share near in C, which is not bounded", str(strict.conditional_of_semantic)),
+        ("near in C, which is not bounded, share near in S", str(strict.semantic_of_conditional)),
         ("rank correlation of S² and C² (Mantel)", f"{number(rank)} (p {p:.4f})"),
         ("pairs told from 0 in S, in C", _counted(pairs, "semantic_found") + ", " + _counted(pairs, "conditional_found")),
         ("errors that all sentences share, of a typical pair, in S, in C", ", ".join(f"{each:.4f}" for each in shared)),
     ]
     note = (
         f"Near: below {judgement.NEAR} of unrelated pairs of like frequency. Shares are weighted by the tokens' mass, with "
-        f"95 % intervals over tokens. Said to hold where both are above {judgement.HELD:.0%}: a convention, not calibrated. "
+        "95 % intervals over tokens. C² is bounded, to be on the scale of S²: 1 − exp(−C²/8). Said to hold where both of the "
+        f"first two are above {judgement.HELD:.0%}: a convention; README.md has what it says of sources of known truth. "
         "The correlation is over all pairs of some tokens, most of them unrelated."
     )
     return Table("Does the hypothesis hold?", ("", "of pairs"), rows, note)

@@ -97,9 +97,10 @@ def count(test: BlindTest, out: Path) -> blind.Counted | None:
 
 def _answer_of(pairs: xr.Dataset, name: str) -> tuple:
     near = pairs.assign(near=pairs["near"].astype(bool))
-    verdict = judgement.verdict(near)
-    shares = [value for share in verdict[1:] for value in share]
-    return (name, verdict.word, *shares, *(pairs.attrs[what] for what in blind.ANSWERS[-4:]))
+    answers = []
+    for found in (judgement.near_in_both(near), judgement.verdict(near)):
+        answers += [found.word, *(value for share in found[1:] for value in share)]
+    return (name, *answers, *(pairs.attrs[what] for what in blind.ANSWERS[-4:]))
 
 
 def counts_of(pairs: xr.Dataset, source: BlindSource) -> list[tuple]:
