@@ -92,7 +92,7 @@ def keep_blind(folder: Path, experiments: Path) -> list[Path]:
     raise UserError(f"{folder}: no file of {experiments} declares this blind test")
 
 
-def _counted(experiments: Path, path: Path) -> blind.Counted:
+def _blind_counts(experiments: Path, path: Path) -> blind.Counted:
     """What was kept of a blind test; KeyError where nothing was."""
     name = runs.load_experiment(path).name
     files = [_benchmark_file(experiments, name, part) for part in COUNTED]
@@ -156,7 +156,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         for what, make in costs.COST_TABLES.items()
     }
     of_blind = {
-        f"blind-{what}": lambda name, make=make: make(_counted(experiments, declared[name]))
+        f"blind-{what}": lambda name, make=make: make(_blind_counts(experiments, declared[name]))
         for what, make in blind.BLIND_TABLES.items()
     }
     return (

@@ -132,6 +132,30 @@ def test_planted_pairs_of_the_text_are_marked(asked):
     assert (np.abs(planted["semantic"]) < np.median(others) / 2).all()
 
 
+@pytest.mark.slow
+def test_masked_models_are_asked_and_priced(place, tmp_path, capsys, monkeypatch):
+    """On a text of topics, which a model without positions can tell; a run of the other task beside it is refused."""
+    rng = np.random.default_rng(0)
+    law_TxV = rng.gamma(0.2, size=(6, 40))
+    topics = rng.integers(0, 6, 5000)
+    words = [" ".join(known.word_of(1 + t) for t in rng.choice(40, 12, p=law_TxV[z] / law_TxV[z].sum())) for z in topics]
+    (tmp_path / "topics.txt").write_text("\n\n".join(words))
+    small = {"deviation": 0.3, "learning_rate": 1e-2, "batch": 32, "length": 16, "buckets": (16,)}
+    monkeypatch.setitem(two_models.TASKS_OF_TWO, "masked", small)
+    text = ["--text", str(tmp_path / "topics.txt"), "--vocab", str(place / "text" / "vocab.txt"), "--steps", "300"]
+    out = tmp_path / "out"
+    assert main_hypothesis([*text, "--masked", "--planted", "2", *FEW, "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert any("by constants alone" in line for line in found["answer"]) and len(found["price"]) == 4
+    results = xr.load_dataset(out / "results.nc", engine="h5netcdf")
+    planted_P, random_P = results["planted"].values > 0, results["random"].values.astype(bool)
+    for sense in ("semantic", "conditional"):
+        assert np.abs(results[sense].values[planted_P]).max() < np.median(results[sense].values[random_P]) / 2
+    causal = place / "out" / "B"
+    if causal.exists():
+        assert "of one kind" in error_of(capsys, out / "A", "--second", causal, *FEW, "--out", tmp_path / "answer")
+
+
 @pytest.fixture(scope="module")
 def others(place, asked):
     """A tied run, one that has never made a step, one on the same text with another vocabulary."""
@@ -185,6 +209,7 @@ def test_a_tied_run_without_a_price_gives_S_and_C(place, asked, tmp_path, capsys
         ([], "expected a text"),
         (["--second", "x"], "--second"),
         (["--known", "--text", "x"], "--known"),
+        (["--known", "--masked"], "--masked"),
         (["a.py", "--text", "b"], "without --text"),
         (["nowhere.py"], "nowhere.py"),
         (["--text", "nowhere"], "no such file"),

@@ -33,9 +33,9 @@ KINDS = (
     *(f"{sense}_{what}" for sense in DIVERGENCES for what in ("covered", "recovered", "asked", "median", "exact")),
     *("bias_median", "bias_exact", "relative_semantic", "relative_conditional"),
 )
-SHARES = [f"{what}_{sense}" for sense in "SC" for what in ("low", "share", "high", "pairs")]
+SHARE_COLUMNS = [f"{what}_{sense}" for sense in "SC" for what in ("low", "share", "high", "pairs")]
 ANSWERS = (
-    *("source", "verdict", *SHARES, "verdict_now", *(f"{name}_now" for name in SHARES)),
+    *("source", "verdict", *SHARE_COLUMNS, "verdict_now", *(f"{name}_now" for name in SHARE_COLUMNS)),
     *("loss_a", "loss_b", "best_loss", "processor_seconds"),
 )
 

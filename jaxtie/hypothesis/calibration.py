@@ -17,7 +17,7 @@ from jaxtie.hypothesis.sources import Plan, left_contexts, planted
 from jaxtie.results.tables import Table
 
 FIRST = 33  # places of a sentence, in the first of which contexts are
-SEEDS = (2001, 2002, 2003)  # which no other source has
+CALIBRATED_ON = (2001, 2002, 2003)  # which no other source has
 NOTHING, CLASSES_PLANTED = (0, 0, 0, 0), (16, 16, 16, 16)
 KINDS_OF_SOURCE = {
     "obey; duplicates planted": Plan((32, 32, 0, 0), near=0, plain=127, homograph=False, aligned=True),
@@ -44,12 +44,12 @@ def every_pair(plan: Plan) -> ExactPairs:
         log_CxV = np.log(next_CxV)
         occurs_CxV = contexts.weight_C[:, None] * next_CxV
         occurs_CxV /= occurs_CxV.sum(axis=0)
-        conditional_VxV = np.array([_spread(log_CxV, occurs_CxV, token) for token in range(next_CxV.shape[1])])
+        conditional_VxV = np.array([_conditional_with(log_CxV, occurs_CxV, token) for token in range(next_CxV.shape[1])])
     pairs = np.triu_indices(len(semantic_VxV), 1)
     return ExactPairs(semantic_VxV[pairs], conditional_VxV[pairs])
 
 
-def _spread(log_CxV: np.ndarray, occurs_CxV: np.ndarray, token: int) -> np.ndarray:
+def _conditional_with(log_CxV: np.ndarray, occurs_CxV: np.ndarray, token: int) -> np.ndarray:
     """C² of one token with every token, as many occurrences of each; (V,)."""
     weight_CxV = (occurs_CxV + occurs_CxV[:, [token]]) / 2
     ratio_CxV = np.where(weight_CxV > 0, log_CxV - log_CxV[:, [token]], 0)
@@ -74,7 +74,7 @@ def shares_of(pairs: ExactPairs, *, bounded: bool, beside: float) -> tuple[float
 def _rows() -> Iterator[tuple[str, ...]]:
     rules = ((False, judgement.NEAR), (True, judgement.NEAR), (True, judgement.BESIDE))
     for kind, plan in KINDS_OF_SOURCE.items():
-        exact = [every_pair(plan._replace(seed=seed)) for seed in SEEDS]
+        exact = [every_pair(plan._replace(seed=seed)) for seed in CALIBRATED_ON]
         cells = []
         for bounded, beside in rules:
             found = np.array([shares_of(pairs, bounded=bounded, beside=beside) for pairs in exact])
@@ -89,7 +89,7 @@ def lines_table() -> Table:
     header = ("words", *(f"{rule}: {way}" for rule in rules for way in ("S → C", "C → S")))
     note = (
         f"Of pairs below {judgement.NEAR:g} in one sense the share that is below {judgement.NEAR:g}, or "
-        f"{judgement.BESIDE:g}, in the other; all pairs, exact; lowest and highest of {len(SEEDS)} sources, and how many "
-        "pairs are near, on the mean. Bounded: 1 − exp(−C²/8) in the place of C²."
+        f"{judgement.BESIDE:g}, in the other; all pairs, exact; lowest and highest of {len(CALIBRATED_ON)} sources, and how "
+        "many pairs are near, on the mean. Bounded: 1 − exp(−C²/8) in the place of C²."
     )
     return Table("What lines say of exact values", header, list(_rows()), note)

@@ -20,7 +20,7 @@ from jaxtie.text.trained import Losses, Trained, batches_of, check_knows_more_th
 NAMED, LISTED = 12, 20  # offenders of a kind that the figure names, that tables list
 
 
-MASKED = (
+OF_MASKED = (
     "Masked models, contexts on both sides: there tokens that are equally likely up to a constant have the same "
     "consequences. So the hypothesis can fail by constants alone, which an output bias carries, as long as single changes of "
     "tokens connect all contexts; what is near in C and far in S is an error of the models, or lies outside of the context."
@@ -149,7 +149,7 @@ def _notes(models: tuple[Trained, ...], before: tuple[Losses, ...], skipped: lis
     a, b = models
     found = [f"Validation loss of the two models: {before[0].mean:.3f} and {before[1].mean:.3f} nat."]
     if a.experiment.task == "masked":
-        found.append(MASKED)
+        found.append(OF_MASKED)
     if skipped:
         found.append(f"Skipped, seen fewer than 30 times: {', '.join(skipped)}.")
     if a.material.text.key != b.material.text.key:
