@@ -87,8 +87,15 @@ def keep_blind(folder: Path, experiments: Path) -> list[Path]:
     asked = set(pd.read_csv(folder / COUNTED[1])["source"])
     for name, path in _declared(experiments).items():
         test = runs.load_benchmark(path)
-        if isinstance(test, BlindTest) and asked <= {each.name for each in test.sources}:
-            return [shutil.copy(folder / part, _benchmark_file(experiments, name, part)) for part in COUNTED]
+        own = [each for each in test.sources if each.name in asked] if isinstance(test, BlindTest) else []
+        if len(own) < len(asked):
+            continue
+        for source in own:
+            measured = folder / source.name / "pairs.nc"
+            with xr.open_dataset(measured, engine="h5netcdf") as pairs:
+                if pairs.attrs["source"] != test.told(source):
+                    raise UserError(f"{measured}: is of another source than {source.name} in {path}")
+        return [shutil.copy(folder / part, _benchmark_file(experiments, name, part)) for part in COUNTED]
     raise UserError(f"{folder}: no file of {experiments} declares this blind test")
 
 

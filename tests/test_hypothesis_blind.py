@@ -143,10 +143,13 @@ def test_it_goes_on_where_it_was_stopped_and_what_is_kept_makes_the_tables(decla
     assert of_blind.carry_out_blind(small, out, session) is Outcome.BEFORE
     (tmp_path / "experiments" / "data").mkdir(parents=True)
     shutil.copy(FILE, tmp_path / "experiments")
+    with pytest.raises(UserError, match="another source than strong-1101"):
+        keep_finished(out, tmp_path / "experiments")
+    monkeypatch.setattr(runs, "load_benchmark", lambda path: small)
     kept = keep_finished(out, tmp_path / "experiments")
     assert [path.name for path in kept] == ["hypothesis-classes-kinds.csv", "hypothesis-classes-answers.csv"]
     table = tables_by_name(tmp_path / "experiments")["blind-told"]("hypothesis-classes")
-    assert any(row[1] == "duplicate" for row in table.rows)
+    assert [row[1] for row in table.rows][-1] == blind.NEIGHBOURING
     pd.read_csv(out / "answers.csv").assign(source="another").to_csv(out / "answers.csv", index=False)
     with pytest.raises(UserError, match="declares this blind test"):
         keep_finished(out, tmp_path / "experiments")

@@ -6,6 +6,7 @@ at the strongest strength must be told; what is not planted must not. Pandas and
 What is measured comes in two tables: `KINDS`, a row for each source and kind of pairs, and `ANSWERS`, a row for each source.
 """
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -72,6 +73,10 @@ class BlindTest:
     false: float = 0.05
     area: float = 0.95
     coverage: tuple[float, float] = (0.9, 0.98)
+
+    def told(self, source: BlindSource) -> str:
+        """All that a source's text follows from, as JSON."""
+        return json.dumps(source.plan._asdict() | {"sentences": self.sentences, "length": self.length})
 
 
 class Counted(NamedTuple):

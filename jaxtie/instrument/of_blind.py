@@ -6,7 +6,6 @@ Killed at any time and started again it goes on; what is finished is left as it 
 """
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 
@@ -44,11 +43,6 @@ def carry_out_blind(test: BlindTest, out: Path, session: Session) -> Outcome:
     return Outcome.DONE if todo else Outcome.BEFORE
 
 
-def told_of(test: BlindTest, source: BlindSource) -> str:
-    """All that a source's text follows from, as JSON."""
-    return json.dumps(source.plan._asdict() | {"sentences": test.sentences, "length": test.length})
-
-
 def _train_and_measure(test: BlindTest, source: BlindSource, folder: Path, session: Session) -> Outcome:
     law = sources.planted(source.plan)
     text = write_known_text(folder / "text", law, test.sentences, test.length, source.plan.seed)
@@ -68,7 +62,7 @@ def _train_and_measure(test: BlindTest, source: BlindSource, folder: Path, sessi
     asked = [pair for kind in text.pairs.values() for pair in kind if min(seen[word] for word in pair) >= inference.SEEN]
     pairs = of_text.measure_text(a, b, of_text.Extent(), session.say, asked).pairs
     pairs.attrs |= {"loss_a": found[0], "loss_b": found[1], "best_loss": sources.entropy_rate(law)}
-    pairs.attrs |= {"processor_seconds": time.process_time() - began, "source": told_of(test, source)}
+    pairs.attrs |= {"processor_seconds": time.process_time() - began, "source": test.told(source)}
     for name in pairs:
         if pairs[name].dtype == bool:
             pairs[name] = pairs[name].astype(np.int8)
@@ -85,7 +79,7 @@ def count(test: BlindTest, out: Path) -> blind.Counted | None:
         if not (path := out / source.name / "pairs.nc").exists():
             continue
         pairs = xr.load_dataset(path, engine="h5netcdf")
-        if pairs.attrs["source"] == told_of(test, source):
+        if pairs.attrs["source"] == test.told(source):
             kinds += counts_of(pairs, source)
             answers.append(_answer_of(pairs, source.name))
     if not answers:
