@@ -1,5 +1,7 @@
 """Masked models asked at the token and at masked positions on both sides: against the law of EXor, and one row at a time."""
 
+from types import SimpleNamespace
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from jaxtie.models.embedding import Embedding
 from jaxtie.models.text_model import masked_model
 from jaxtie.text import masked_swaps, swaps
 from jaxtie.text.corpus.batches import Rows, Special
+from jaxtie.text.trained import unigram_loss
 
 SPECIAL = Special(pad=0, unk=1, cls=2, sep=3, mask=4)
 X, Y, A, B, EVEN, ODD = range(5, 11)
@@ -146,3 +149,15 @@ def test_swaps_are_what_the_models_say_row_by_row(stream):
         cross = [a @ b / 2 for a, b in zip(*g)]
         np.testing.assert_allclose(each.cross_NxK[n][own.asked_NxK[n]], cross, rtol=1e-2, atol=1e-6)
         assert np.isnan(each.cross_NxK[n][~own.asked_NxK[n]]).all() and np.abs(cross).max() > 2e-5
+
+
+@pytest.mark.parametrize(("task", "asked"), [("masked", [5, 6, 6, 8]), ("causal", [5, 6, 6, 8, 3, 3])])
+def test_frequencies_are_those_of_what_is_asked(task, asked):
+    """5 is spelled as 8 half of the time; only a causal model is asked of the ends of the two rows."""
+    rows = Rows(np.array([5, 6, 5, 6], np.uint16), np.array([0, 3, 4]))
+    text = SimpleNamespace(special=SPECIAL, train=rows)
+    duplicates = {"words_K": np.array([5]), "duplicates_K": np.array([8])}
+    material = SimpleNamespace(vocabulary=range(9), text=text, **duplicates)
+    trained = SimpleNamespace(material=material, experiment=SimpleNamespace(task=task))
+    known_V = np.bincount(asked, minlength=9) + 1.0
+    assert unigram_loss(trained, rows) == pytest.approx(-np.mean(np.log(known_V / known_V.sum())[asked]))

@@ -151,10 +151,13 @@ def unigram_loss(trained: Trained, rows: Rows) -> float:
     A causal model is asked of [SEP], too.
     """
     vocabulary, sep = len(trained.material.vocabulary), trained.material.text.special.sep
+    words_K, duplicates_K = trained.material.words_K[: len(trained.material.duplicates_K)], trained.material.duplicates_K
 
     def counts(some: Rows) -> np.ndarray:
         count_V = np.bincount(some.tokens_N, minlength=vocabulary).astype(np.float64)
         count_V[sep] += some.count * (trained.experiment.task == "causal")
+        count_V[duplicates_K] = count_V[words_K] / 2  # of those that are drawn afresh at each step
+        count_V[words_K] -= count_V[duplicates_K]
         return count_V
 
     known_V, asked_V = counts(trained.material.text.train) + 1, counts(rows)
