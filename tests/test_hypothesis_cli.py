@@ -11,17 +11,20 @@ import numpy as np
 import pytest
 import xarray as xr
 from drawing import save_small
+from known_topics import LawOfTopics, Logits, law_of_topics, write_topics
+from scipy.stats import spearmanr
 
 from jaxtie import Transformer
-from jaxtie.hypothesis import sources
-from jaxtie.instrument import known
+from jaxtie.hypothesis import estimators, sources
+from jaxtie.instrument import asking, known, of_text
 from jaxtie.instrument.command import main_hypothesis
 from jaxtie.page import sections_left
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.runs import Session, carry_out
-from jaxtie.text import engine, one_table, programs, two_models
+from jaxtie.text import engine, masked_swaps, one_table, programs, swaps, two_models
 from jaxtie.text.declaration import Corpus
+from jaxtie.text.trained import load_trained
 from jaxtie.training.progress import Progress
 
 TINY = Transformer(layers=1, heads=2, width=16, feedforward=32)
@@ -134,26 +137,49 @@ def test_planted_pairs_of_the_text_are_marked(asked):
 
 @pytest.mark.slow
 def test_masked_models_are_asked_and_priced(place, tmp_path, capsys, monkeypatch):
-    """On a text of topics, which a model without positions can tell; a run of the other task beside it is refused."""
-    rng = np.random.default_rng(0)
-    law_TxV = rng.gamma(0.2, size=(6, 40))
-    topics = rng.integers(0, 6, 5000)
-    words = [" ".join(known.word_of(1 + t) for t in rng.choice(40, 12, p=law_TxV[z] / law_TxV[z].sum())) for z in topics]
-    (tmp_path / "topics.txt").write_text("\n\n".join(words))
-    small = {"deviation": 0.3, "learning_rate": 1e-2, "batch": 32, "length": 16, "buckets": (16,)}
+    """On a text of topics, beside its law; a causal run beside a masked one is refused."""
+    law_ZxW = law_of_topics()
+    text, vocabulary = map(str, write_topics(tmp_path, law_ZxW, 20_000))
+    small = {"deviation": 0.3, "learning_rate": 1e-2, "batch": 64, "length": 8, "buckets": (8,)}
     monkeypatch.setitem(two_models.TASKS_OF_TWO, "masked", small)
-    text = ["--text", str(tmp_path / "topics.txt"), "--vocab", str(place / "text" / "vocab.txt"), "--steps", "300"]
-    out = tmp_path / "out"
-    assert main_hypothesis([*text, "--masked", "--planted", "2", *FEW, "--out", str(out), "--json"]) == 0
+    monkeypatch.setattr(asking, "check_knows_more_than_frequencies", lambda *_: None)  # four words tell little of a fifth
+    text = ["--text", text, "--vocab", vocabulary, "--steps", "600"]
+    few, out = ["--tokens", "20", "--contexts", "24", "--quiet"], tmp_path / "out"
+    assert main_hypothesis([*text, "--masked", "--planted", "4", *few, "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert any("by constants alone" in line for line in found["answer"]) and len(found["price"]) == 4
     results = xr.load_dataset(out / "results.nc", engine="h5netcdf")
-    planted_P, random_P = results["planted"].values > 0, results["random"].values.astype(bool)
-    for sense in ("semantic", "conditional"):
-        assert np.abs(results[sense].values[planted_P]).max() < np.median(results[sense].values[random_P]) / 2
+    planted_P = results["planted"].values > 0
+    for sense, exact_P in zip(("semantic", "conditional"), exact_of_topics(load_trained(out / "A", print), law_ZxW, results)):
+        measured_P = results[sense].values
+        assert np.abs(exact_P[planted_P]).max() < 1e-6 < np.median(exact_P[~planted_P])
+        assert np.abs(measured_P[planted_P]).max() < np.median(measured_P[~planted_P]) / 2
+        assert spearmanr(exact_P[~planted_P], measured_P[~planted_P]).statistic > 0.6
     causal = place / "out" / "B"
     if causal.exists():
-        assert "of one kind" in error_of(capsys, out / "A", "--second", causal, *FEW, "--out", tmp_path / "answer")
+        assert "of one kind" in error_of(capsys, out / "A", "--second", causal, *few, "--out", tmp_path / "answer")
+
+
+def exact_of_topics(trained, law_ZxW: np.ndarray, results: xr.Dataset) -> np.ndarray:
+    """S² and C² of measured pairs, (2, P), with the law in the place of both models, at contexts of its own choice."""
+    words, planted, special = trained.material.vocabulary, trained.material.planted, trained.material.text.special
+    law_ZxV, rng = np.zeros((len(law_ZxW), len(words))), np.random.default_rng(0)
+    law_ZxV[:, [words.index(known.word_of(word)) for word in range(law_ZxW.shape[1])]] = law_ZxW
+    law_ZxV[:, planted.duplicates_K] = law_ZxV[:, planted.words_K] * planted.probability_K
+    law_ZxV[:, planted.words_K] *= 1 - planted.probability_K
+    model, pairs = LawOfTopics(Logits(), law_ZxV), results["token"].values.tolist()
+    stream = swaps.stream_of(trained.material.text.valid, special.sep)
+    places = masked_swaps.places_in_rows(stream, len(words))
+    windows = {
+        token: masked_swaps.masked_windows(stream, rng.permutation(places[token])[:24], special, rng)
+        for token in np.unique(pairs).tolist()
+    }
+    others = {token: [*{sum(pair) - token for pair in pairs if token in pair}] for token in windows}
+    swap = masked_swaps.make_masked_swap((model, model), special.mask)
+    found = {(one, other): each for one, other, each in swaps.swap_all(swap, ({}, {}), windows, others)}
+    sums = [of_text.sums_of_pair(found, windows, *pair, is_masked=True) for pair in pairs]
+    semantic = [estimators.semantic(each.semantic).divergence for each in sums]
+    return np.array([semantic, [estimators.conditional(each.conditional).divergence for each in sums]])
 
 
 @pytest.fixture(scope="module")

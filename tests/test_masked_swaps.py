@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from known_topics import Logits
 
 from jaxtie import Process
 from jaxtie.exor.divergences import pair_divergences
@@ -21,13 +22,6 @@ from jaxtie.text.trained import unigram_loss
 SPECIAL = Special(pad=0, unk=1, cls=2, sep=3, mask=4)
 X, Y, A, B, EVEN, ODD = range(5, 11)
 VOCABULARY = 11
-
-
-class Logits(nn.Module):
-    """What a law needs of a vocabulary end: its hidden states are logits."""
-
-    def logits(self, h_PxV):
-        return h_PxV
 
 
 class LawOfExor(nn.Module):
