@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from turns import Spread, has_torch, take_turns
@@ -78,8 +78,8 @@ def batches(length_N: np.ndarray, bucketed: bool, rng: np.random.Generator) -> l
     return made
 
 
-def make_jaxtie(causal: bool) -> tuple["TextModel", "Ask"]:
-    """jaxtie's model, and what it is asked of a batch."""
+def make_jaxtie(causal: bool, *, tied: bool = False, dtype: Any = None) -> tuple["TextModel", "Ask"]:
+    """jaxtie's model, operands of its products of a dtype, and what it is asked of a batch."""
     import jax
 
     from jaxtie.experiment import Head
@@ -87,7 +87,8 @@ def make_jaxtie(causal: bool) -> tuple["TextModel", "Ask"]:
     from jaxtie.models.text_model import causal_model, masked_model
     from jaxtie.text import masking
 
-    ends = make_embedding(Head(), VOCABULARY, WIDTH, tied=False, deviation=0.02 if causal else 0.3, padding=PAD)
+    options = {"deviation": 0.02 if causal else 0.3, "padding": PAD, "matmul_dtype": dtype}
+    ends = make_embedding(Head(), VOCABULARY, WIDTH, tied=tied, **options)
     make = causal_model if causal else masked_model
 
     def ask(key, tokens):
@@ -98,7 +99,7 @@ def make_jaxtie(causal: bool) -> tuple["TextModel", "Ask"]:
         room = masking.capacity(tokens.size)
         return masking.mask(mask_key, tokens, mask=MASK, never=(PAD, CLS, SEP), base_vocabulary=BASE, room=room)
 
-    return make(ends, layers=LAYERS, heads=HEADS, feedforward=FEEDFORWARD), ask
+    return make(ends, layers=LAYERS, heads=HEADS, feedforward=FEEDFORWARD, dtype=dtype), ask
 
 
 def time_jaxtie(causal: bool, made: list[np.ndarray], seconds: float) -> tuple[float, float]:

@@ -2,8 +2,12 @@
 
 Training amplifies rounding, so members agree over a full run only if one and the same program has made every one of their
 steps. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as among many, on one
-device as on several of the kind, in chunks of any length. (On a CPU few members get blocks half the size: whole vectors
-still, 16 numbers at most, so steps have the same bits; what is mapped over members without lanes goes in parts of one size.)
+device as on several of the kind, in chunks of any length. A kind of device has two sizes, for few members and for many:
+
+- On a CPU the small block is whole vectors still, 16 numbers at most, so steps have the same bits in both. What is mapped
+  over members without lanes goes in parts of one size.
+- On a GPU or TPU a step is a row of kernels, each of which takes as long for a few members as for hundreds: so large blocks.
+  Equal sizes give equal bits; the small block and the large one may round differently. `config.json` has the size.
 """
 
 import functools
@@ -24,9 +28,11 @@ from jaxtie.training import devices as machine
 from jaxtie.training.lanes import lanes
 from jaxtie.training.member import State
 
-BLOCK = {"cpu": 32, "gpu": 64, "tpu": 128}  # seeds in a block, per kind of device; the CPU's by measurement
-HALF_BLOCK = 16  # on a CPU, of an LSTM, as fast a seed as 32; and where 32 members or fewer would leave cores or lanes idle
+SMALL, LARGE = 16, 32  # members in a block on a CPU, by measurement; an LSTM is as fast a seed in the small one
 WIDE = 32  # a member this wide fills a CPU's vector units and cache by itself: twice as fast alone, at 16 half as fast
+# On accelerators, few members and many, by what compiling for them shows (benchmarks/accelerators.py). A TPU's vectors have
+# 128 places. An LSTM, or a wide model, is bound by memory from few members on, and has more to keep there.
+ACCELERATED, ACCELERATED_LARGE_MODEL = {"gpu": (128, 2048), "tpu": (128, 1024)}, (128, 512)
 CHUNK = 64  # records in a chunk, at most
 
 
@@ -39,12 +45,20 @@ class Program(NamedTuple):
     block: int
 
 
+def block_sizes(platform: str, model: Body) -> tuple[int, ...]:
+    """Members in a block on a kind of device: where there are few, and where there are many."""
+    if platform != "cpu":
+        large_model = model.width >= WIDE or isinstance(model, LSTM)
+        return ACCELERATED_LARGE_MODEL if large_model else ACCELERATED[platform]
+    if model.width >= WIDE:
+        return (1,)
+    return (SMALL,) if isinstance(model, LSTM) else (SMALL, LARGE)
+
+
 def block_size(platform: str, model: Body, members: int) -> int:
-    """Members in a block, where there are so many, on a kind of device."""
-    if platform == "cpu" and model.width >= WIDE:
-        return 1
-    halved = platform == "cpu" and (isinstance(model, LSTM) or members <= BLOCK["cpu"])
-    return HALF_BLOCK if halved else BLOCK[platform]
+    """Members in a block, where there are so many: what fits into two small blocks takes these."""
+    sizes = block_sizes(platform, model)
+    return sizes[0] if members <= 2 * sizes[0] else sizes[-1]
 
 
 def block_of(experiment: Experiment, devices: Sequence[jax.Device]) -> int:
@@ -66,6 +80,7 @@ class Batched(NamedTuple):
 
     start: Callable
     advance: Callable
+    to_record: Callable  # states, streams, settings, step -> states, records: what `advance` repeats, but for evaluations
     states: State
     streams: jax.ShapeDtypeStruct
     seeds: jax.ShapeDtypeStruct
@@ -84,16 +99,17 @@ def _setting_shapes(static: Static, block: int) -> Setting:
 
 def batch_members(static: Static, block: int, platform: str) -> Batched:
     """A block of members, from what one member does."""
-    member = make_member(static)
-    at_once = min(block, HALF_BLOCK) if platform == "cpu" else block
+    member = make_member(static, accelerated=platform != "cpu")
+    at_once = min(block, block_sizes(platform, static.model)[0])
     every, eval_every = static.record_every, static.eval_every
+    to_record = partial(advance_members, member, static.model, platform)
 
     def of_each(function, *own):
         """So many at a time, whatever the block: mapped over another number of members, the last bits may be others."""
         return jax.lax.map(lambda each: function(*each), own, batch_size=at_once)
 
     def next_record(states, streams, settings, step, last):
-        states, records = _advance_members(member, block, platform, states, streams, settings, step)
+        states, records = to_record(states, streams, settings, step)
 
         def skip(*_):
             return {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items() if name not in records}
@@ -119,15 +135,26 @@ def batch_members(static: Static, block: int, platform: str) -> Batched:
 
     seeds, settings = jax.ShapeDtypeStruct((block,), jnp.uint32), _setting_shapes(static, block)
     states, streams, shapes = jax.eval_shape(start, seeds, settings)  # a record has the shapes of the first one
-    return Batched(start, advance, states, streams, seeds, settings)
+    return Batched(start, advance, to_record, states, streams, seeds, settings)
 
 
-def _advance_members(member: Member, block: int, platform: str, states, streams, settings, step):
-    """The members of a block from one record to the next: in lanes where these are faster, the processor's vectors."""
-    if platform != "cpu" or block == 1:
+def in_lanes(platform: str, model: Body) -> bool:
+    """Whether a kind of device makes its steps in lanes; else by `jax.vmap`.
+
+    On a GPU lanes are a fifth fewer kernels, and no product whose algorithm could be chosen by timing; an LSTM's or a wide
+    model's would take minutes to compile. On a TPU they are three times as many kernels, and half as fast again.
+    """
+    if platform == "gpu":
+        return model.width < WIDE and not isinstance(model, LSTM)
+    return platform == "cpu" and model.width < WIDE
+
+
+def advance_members(member: Member, model: Body, platform: str, states, streams, settings, step):
+    """The members of a block from one record to the next."""
+    if not in_lanes(platform, model):
         return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, settings, step)
     members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, settings))
-    advanced = lanes(lambda *own: member.advance(*own, step))(*members_last)
+    advanced = lanes(lambda *own: member.advance(*own, step), kept_apart=platform == "cpu")(*members_last)
     return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advanced)
 
 
@@ -136,6 +163,13 @@ def lower_advance(batched: Batched, device: jax.Device) -> jax.stages.Lowered:
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
     own = _on_device((batched.states, batched.streams, batched.settings), device)
     return batched.advance.lower(*own, scalar, scalar, scalar)
+
+
+def trace_record(batched: Batched, device: jax.Device) -> jax.stages.Traced:
+    """A block from one record to the next, without evaluation, as a program of its own for one device: for benchmarks."""
+    own = _on_device((batched.states, batched.streams, batched.settings), device)
+    with jax.default_matmul_precision("highest"):
+        return jax.jit(batched.to_record, donate_argnums=0).trace(*own, jax.ShapeDtypeStruct((), jnp.int32))
 
 
 def _on_device(tree, device: jax.Device):

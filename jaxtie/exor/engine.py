@@ -15,9 +15,9 @@ from jaxtie.exor import theory
 from jaxtie.exor.blocks import CHUNK, Program, assign_workers, block_of, compile_block
 from jaxtie.exor.declaration import Experiment
 from jaxtie.exor.member import Setting, Static, build_contexts, make_member, stack_settings
-from jaxtie.experiment import setting_and_seed
+from jaxtie.experiment import UserError, setting_and_seed
 from jaxtie.models import tying
-from jaxtie.training.devices import cores, describe_device
+from jaxtie.training.devices import cores, describe_device, memory_limit
 from jaxtie.training.engine import Estimate, Phase
 from jaxtie.training.member import State
 from jaxtie.training.members import Control, Members, Piece, Records, flatten, unflatten
@@ -166,7 +166,9 @@ class ExorEngine:
 
     def compile(self, phase: Phase) -> Program:
         static = Static.of(self.experiment, tied=phase.tied, head=phase.arm.head)
-        return compile_block(static, self.block, self.workers)
+        program = compile_block(static, self.block, self.workers)
+        check_memory(program, self.workers, len(self.own))
+        return program
 
     def parameters(self, program: Program) -> int:
         return tying.count_parameters(program.states.params) // program.block
@@ -184,7 +186,7 @@ class ExorEngine:
     def estimate(self, program: Program) -> Estimate:
         records = len(self.experiment.record_steps) - 1
         seconds = seconds_per_record(program, self.workers, self.experiment) * records
-        return Estimate(seconds, device_bytes(program, self.workers, self.experiment))
+        return Estimate(seconds, device_bytes(program, self.workers, len(self.experiment.members)))
 
 
 def member_shapes(experiment: Experiment, static: Static) -> State:
@@ -213,9 +215,29 @@ def seconds_per_record(program: Program, workers: Sequence[jax.Device], experime
     return rounds * (time.monotonic() - began) / TRIAL_RECORDS
 
 
-def device_bytes(program: Program, workers: Sequence[jax.Device], experiment: Experiment) -> int:
-    """Memory that the states of all members and the work on a block per worker take, over all devices."""
-    blocks = -(-len(experiment.members) // program.block)
+def device_bytes(program: Program, workers: Sequence[jax.Device], members: int) -> int:
+    """Memory that the states of so many members and the work on a block per worker take, over all devices."""
+    blocks = -(-members // program.block)
     sizes = [program.advance[device].memory_analysis() for device in workers]
     work = sum(size.output_size_in_bytes + size.temp_size_in_bytes for size in sizes)
     return work + blocks * sizes[0].argument_size_in_bytes
+
+
+def check_memory(program: Program, workers: Sequence[jax.Device], members: int) -> None:
+    """Refuse what the devices have no room for, before anything is trained; blocks go to the workers in turn.
+
+    Raises:
+      UserError: says how many members there is room for.
+    """
+    limit = memory_limit(workers[0])
+    if limit is None:
+        return
+    blocks = -(-members // program.block)
+    needed = device_bytes(program, workers[:1], -(-blocks // len(workers)) * program.block)
+    if needed <= limit:
+        return
+    of_block = program.advance[workers[0]].memory_analysis().argument_size_in_bytes
+    fitting = max(0, (limit - needed) // of_block + -(-blocks // len(workers))) * len(workers) * program.block
+    remedy = f"train at most {fitting:,} a run (--seeds, --out)" if fitting else "use devices with more"
+    gib = f"{needed / 2**30:,.1f} GiB on each {describe_device(workers[0])}, where JAX may use {limit / 2**30:,.1f}"
+    raise UserError(f"{members:,} members in blocks of {program.block:,} need {gib}; {remedy}")

@@ -30,7 +30,8 @@ from jaxtie.training.member import State, initial_state, keep_finite, update
 from jaxtie.training.optimiser import make_adamw, periodic_cosine
 from jaxtie.training.roles import RoleSums, pushes, sum_by_row, update_by_role, with_role_moments
 
-AT_ONCE = 64  # contexts that an ordered model is evaluated on at once: there are 56,448, and a cache holds that many well
+# Contexts that an ordered model is evaluated on at once, of 56,448: a CPU's cache holds 64 well; accelerators want more.
+AT_ONCE, AT_ONCE_ACCELERATED = 64, 1024
 PUSHES = ("input_push", "output_push")
 SPELLINGS = {"X-Y": (process.X, process.X + 1), "A-B": (process.A, process.A + 1)}  # token ids
 
@@ -88,10 +89,10 @@ class Setting(NamedTuple):
     valid_CxV: jax.Array
 
 
-def build_model(static: Static) -> MaskedLM:
-    """The model of a program's members."""
+def build_model(static: Static, *, accelerated: bool = False) -> MaskedLM:
+    """The model of a program's members; `accelerated`: for a GPU or TPU."""
     ends = make_embedding(static.head, process.VOCABULARY, static.model.width, tied=static.tied)
-    return MaskedLM(ends, build_body(static.model), process.MASK)
+    return MaskedLM(ends, build_body(static.model, accelerated=accelerated), process.MASK)
 
 
 @functools.lru_cache(8)  # a run asks for its own many times, and they take a while
@@ -215,7 +216,7 @@ def record(state: State) -> dict[str, jax.Array]:
     }
 
 
-def exact_logits(model: nn.Module, params: dict, splits: Sequence[Contexts]) -> list[jax.Array]:
+def exact_logits(model: nn.Module, params: dict, splits: Sequence[Contexts], at_once: int = AT_ONCE) -> list[jax.Array]:
     """Logits of the masked position in every context of each split, CxV."""
     contexts = tuple(np.concatenate(arrays) for arrays in zip(*(split[:2] for split in splits), strict=True))
 
@@ -223,7 +224,7 @@ def exact_logits(model: nn.Module, params: dict, splits: Sequence[Contexts]) -> 
         return model.apply({"params": params}, *context)[0]
 
     ordered = model.body.ordered
-    logits_CxV = jax.lax.map(logits_of, contexts, batch_size=AT_ONCE) if ordered else jax.vmap(logits_of)(contexts)
+    logits_CxV = jax.lax.map(logits_of, contexts, batch_size=at_once) if ordered else jax.vmap(logits_of)(contexts)
     return jnp.split(logits_CxV, np.cumsum([len(split.tokens_CxL) for split in splits])[:-1])
 
 
@@ -276,9 +277,10 @@ class Member(NamedTuple):
     evaluate: Callable  # State, Setting -> exact evaluation
 
 
-def make_member(static: Static) -> Member:
-    """Close over all that is static in a member's training."""
-    model, every = build_model(static), static.record_every
+def make_member(static: Static, *, accelerated: bool = False) -> Member:
+    """Close over all that is static in a member's training; `accelerated`: laid out for a GPU or TPU."""
+    model, every = build_model(static, accelerated=accelerated), static.record_every
+    at_once = AT_ONCE_ACCELERATED if accelerated else AT_ONCE
     own, ordered = static.process, model.body.ordered
     bits = process.split(own.length, own.all_strings, own.data_seed).train
     contexts, pairs = build_contexts(own, ordered=ordered), [SPELLINGS[pair] for pair in own.pairs]
@@ -316,7 +318,7 @@ def make_member(static: Static) -> Member:
         return state, {**of_updates(static, *total), **record(state)}
 
     def evaluate(state, setting):
-        logits = exact_logits(model, state.params, contexts)
+        logits = exact_logits(model, state.params, contexts, at_once)
         laws = setting.train_CxV, setting.valid_CxV
         on_train, on_valid = (expectations(*split, pairs) for split in zip(logits, laws, strict=True))
         embedding = state.params["embedding"]

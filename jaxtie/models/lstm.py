@@ -65,6 +65,28 @@ def _direction(
     return jax.lax.scan(step, (zeros_H, zeros_H), tuple(inputs), reverse=reverse)[1]
 
 
+def _both_directions(
+    x_LxI: jax.Array, weight_2x4HxI: jax.Array, recurrent_2x4HxH: jax.Array, bias_2x4H: jax.Array
+) -> jax.Array:
+    """Outputs Lx2H of both directions of a layer, in few and large operations: what an accelerator wants.
+
+    What comes in meets its weights at all positions in one product; then both directions make each step together, one from
+    the left and one from the right. Steps are no loop: the compiler may put what stands between two products into one kernel.
+    """
+    forward_LxG, backward_LxG = jnp.einsum("li,dgi->dlg", x_LxI, weight_2x4HxI) + bias_2x4H[:, None]
+
+    def step(carry, gates_2x4H):
+        h_2xH, c_2xH = carry
+        gates_2x4H = gates_2x4H + jnp.einsum("dgh,dh->dg", recurrent_2x4HxH, h_2xH)
+        h_2xH, c_2xH = _cell(jnp.split(gates_2x4H, 4, axis=1), c_2xH)
+        return (h_2xH, c_2xH), h_2xH
+
+    zeros_2xH = jnp.zeros_like(recurrent_2x4HxH[:, 0])
+    along = jnp.stack([forward_LxG, backward_LxG[::-1]], axis=1)
+    _, h_Lx2xH = jax.lax.scan(step, (zeros_2xH, zeros_2xH), along, unroll=len(x_LxI))
+    return jnp.concatenate([h_Lx2xH[:, 0], h_Lx2xH[::-1, 1]], axis=1)
+
+
 class LSTMBody(nn.Module):
     """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`).
 
@@ -72,10 +94,12 @@ class LSTMBody(nn.Module):
 
     Attributes:
       layers, hidden: sizes.
+      accelerated: make few and large operations of it, of the same function; a CPU is faster with many small ones.
     """
 
     layers: int
     hidden: int
+    accelerated: bool = False
     ordered: ClassVar[bool] = True
 
     @nn.compact
@@ -89,15 +113,20 @@ class LSTMBody(nn.Module):
         else:
             inputs = [table_VxD[tokens_L]]
         for layer in range(self.layers):
-            outputs = []
-            for reverse in (False, True):
-                place = f"_l{layer}" + "_reverse" * reverse
+            directions = []
+            for place in (f"_l{layer}", f"_l{layer}_reverse"):
                 weight = self.param(f"weight_ih{place}", inner, (gates, 2 * self.hidden if layer else width))
-                weights = jnp.split(weight, 2, axis=1) if layer else [weight @ table_VxD.T if by_entry else weight]
+                weight = weight if layer or not by_entry else weight @ table_VxD.T
                 bias_4H = self.param(f"bias_ih{place}", inner, (gates,)) + self.param(f"bias_hh{place}", inner, (gates,))
-                recurrent_4HxH = self.param(f"weight_hh{place}", inner, (gates, self.hidden))
-                outputs.append(_direction(inputs, weights, recurrent_4HxH, bias_4H, reverse=reverse))
-            inputs = outputs
+                directions.append((weight, self.param(f"weight_hh{place}", inner, (gates, self.hidden)), bias_4H))
+            if self.accelerated:
+                outputs_Lx2H = _both_directions(jnp.concatenate(inputs, axis=1), *map(jnp.stack, zip(*directions)))
+                inputs = jnp.split(outputs_Lx2H, 2, axis=1)
+            else:
+                inputs = [
+                    _direction(inputs, jnp.split(weight, 2, axis=1) if layer else [weight], *own, reverse=reverse)
+                    for reverse, (weight, *own) in zip((False, True), directions)
+                ]
         weight_Dx2H = self.param("linear_weight", outer, (width, 2 * self.hidden))
         h_PxD = sum(pick(x, at_P) @ w.T for x, w in zip(inputs, jnp.split(weight_Dx2H, 2, axis=1)))
         return h_PxD + self.param("linear_bias", outer, (width,))[None]

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 CompilerOptions = dict[str, int | bool]
 # Compiler options for each kind of device.
-FAST: dict[str, CompilerOptions] = {"cpu": {"xla_cpu_prefer_vector_width": 512}}  # no more than the processor has is used
-ONCE: dict[str, CompilerOptions] = {
-    "cpu": {"xla_backend_optimization_level": 0}
-}  # for what runs once, compiling takes longer
-REPEATABLE: dict[str, CompilerOptions] = {"gpu": {"xla_gpu_deterministic_ops": True}}  # else sums come in any order
+# On a GPU sums would come in any order, and the algorithm of a product would be the one that was faster just now: so a run
+# that goes on would have other bits.
+REPEATABLE: dict[str, CompilerOptions] = {"gpu": {"xla_gpu_deterministic_ops": True, "xla_gpu_autotune_level": 0}}
+FAST: dict[str, CompilerOptions] = REPEATABLE | {
+    "cpu": {"xla_cpu_prefer_vector_width": 512}  # no more than the processor has is used
+}
+ONCE: dict[str, CompilerOptions] = REPEATABLE | {
+    "cpu": {"xla_backend_optimization_level": 0}  # for what runs once, compiling takes longer
+}
 
 
 def cache_folder() -> Path:
@@ -64,6 +68,11 @@ def start_jax() -> ModuleType:
             cache.mkdir(parents=True, exist_ok=True)
             jax.config.update("jax_compilation_cache_dir", str(cache))
     return jax
+
+
+def memory_limit(device: "jax.Device") -> int | None:
+    """Bytes that JAX may use on a device; None where it does not say, as of a CPU."""
+    return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def describe_device(device: "jax.Device") -> str:

@@ -1,4 +1,4 @@
-"""`lanes(f)`: what `jax.vmap(f, in_axes=-1, out_axes=-1)` computes, laid out for a CPU's vector units.
+"""`lanes(f)`: what `jax.vmap(f, in_axes=-1, out_axes=-1)` computes, laid out for vector units: a CPU's, or a GPU's threads.
 
 Members of a sweep are tiny: their matrix products are too small for a library call, and XLA's CPU backend makes one each
 for every member. It is good at long elementwise loops. So `f` is traced for one member, and its jaxpr is evaluated with
@@ -13,7 +13,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,10 +39,36 @@ INLINED = frozenset("jit pjit closed_call custom_jvp_call custom_vjp_call custom
 Value = tuple[Any, bool]
 
 
-def lanes(f: Callable) -> Callable:
+class Layout(NamedTuple):
+    """How members lie beside each other.
+
+    Attributes:
+      size: how many there are.
+      kept_apart: whether what is computed once for several uses, and what is vectorised alone, is kept from being fused with
+        its uses. A CPU needs that; a GPU needs few kernels.
+    """
+
+    size: int
+    kept_apart: bool
+
+    def call(self, f: Callable, *arrays: jax.Array) -> Any:
+        """f(*arrays); where things are kept apart by a call that XLA does not inline.
+
+        Else the CPU backend's fusions compute the result again for each that uses it.
+        """
+        if not self.kept_apart:
+            return f(*arrays)
+        with set_xla_metadata(inlineable="false"):
+            return jax.jit(f)(*arrays)
+
+
+def lanes(f: Callable, *, kept_apart: bool = True) -> Callable:
     """Map `f` over the last axis of every array in its arguments; results have the axis last.
 
     What `f` closes over is not mapped.
+
+    Args:
+      kept_apart: see `Layout`.
 
     Raises:
       ValueError: if the last axes differ.
@@ -53,17 +79,17 @@ def lanes(f: Callable) -> Callable:
         sizes = {leaf.shape[-1] for leaf in leaves}
         if len(sizes) != 1:
             raise ValueError(f"lanes: expected last axes of one size, found {sorted(sizes)}")
-        (size,) = sizes
+        layout = Layout(*sizes, kept_apart)
         members = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
         jaxpr, shapes = jax.make_jaxpr(f, return_shape=True)(*tree.unflatten(members))
-        results = _evaluate(jaxpr, size, [(leaf, True) for leaf in leaves])
-        return jax.tree.unflatten(jax.tree.structure(shapes), [_spread(value, size) for value in results])
+        results = _evaluate(jaxpr, layout, [(leaf, True) for leaf in leaves])
+        return jax.tree.unflatten(jax.tree.structure(shapes), [_spread(value, layout.size) for value in results])
 
     return mapped
 
 
-def _evaluate(jaxpr: ClosedJaxpr, size: int, arguments: Sequence[Value]) -> list[Value]:
-    """Run a member's jaxpr on values of `size` members."""
+def _evaluate(jaxpr: ClosedJaxpr, layout: Layout, arguments: Sequence[Value]) -> list[Value]:
+    """Run a member's jaxpr on values of many members."""
     variables: dict[Any, Value] = dict(zip(jaxpr.jaxpr.constvars, ((c, False) for c in jaxpr.consts), strict=True))
     variables |= zip(jaxpr.jaxpr.invars, arguments, strict=True)
 
@@ -71,11 +97,11 @@ def _evaluate(jaxpr: ClosedJaxpr, size: int, arguments: Sequence[Value]) -> list
         return (variable.val, False) if isinstance(variable, Literal) else variables[variable]
 
     for equation in jaxpr.jaxpr.eqns:
-        variables |= zip(equation.outvars, _apply(equation, size, [read(v) for v in equation.invars]), strict=True)
+        variables |= zip(equation.outvars, _apply(equation, layout, [read(v) for v in equation.invars]), strict=True)
     return [read(v) for v in jaxpr.jaxpr.outvars]
 
 
-def _apply(equation: JaxprEqn, size: int, operands: Sequence[Value]) -> list[Value]:
+def _apply(equation: JaxprEqn, layout: Layout, operands: Sequence[Value]) -> list[Value]:
     name, parameters = equation.primitive.name, equation.params
     arrays, mapped = zip(*operands, strict=True) if operands else ((), ())
     bind = functools.partial(equation.primitive.bind, **parameters)
@@ -84,18 +110,18 @@ def _apply(equation: JaxprEqn, size: int, operands: Sequence[Value]) -> list[Val
         return [(result, False) for result in (results if equation.primitive.multiple_results else [results])]
     if name in INLINED:
         inner = next(parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters)
-        return _evaluate(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), size, operands)
+        return _evaluate(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), layout, operands)
     if name == "scan":
-        return _scan(size, operands, equation)
+        return _scan(layout, operands, equation)
     if name in RULES:
-        results = RULES[name](size, operands, **parameters)
+        results = RULES[name](layout, operands, **parameters)
     elif name in TRANSCENDENTAL:
-        results = _buffered(bind, *arrays)
+        results = layout.call(bind, *arrays)
     elif name in ELEMENTWISE:
         shape = equation.outvars[0].aval.shape
-        results = bind(*[_spread(operand, size, shape) for operand in operands])
+        results = bind(*[_spread(operand, layout.size, shape) for operand in operands])
     elif name in AXES_FROM_FRONT:
-        results = bind(*[_spread(operand, size) for operand in operands])
+        results = bind(*[_spread(operand, layout.size) for operand in operands])
     else:
         results = jax.vmap(bind, [-1 if m else None for m in mapped], -1)(*arrays)
     return [(result, True) for result in (results if equation.primitive.multiple_results else [results])]
@@ -111,15 +137,9 @@ def _spread(value: Value, size: int, shape: tuple[int, ...] | None = None) -> ja
     return lax.broadcast_in_dim(array, (*shape, size), [*range(len(member))] + [len(shape)] * mapped)
 
 
-def _buffered(f: Callable, *arrays: jax.Array) -> Any:
-    """f(*arrays) as a call that XLA does not inline: else its fusions compute the result again for each that uses it."""
-    with set_xla_metadata(inlineable="false"):
-        return jax.jit(f)(*arrays)
-
-
-def _optimization_barrier(size, operands):
+def _optimization_barrier(layout, operands):
     """What the author of `f` wants computed once. (XLA's own barrier is gone before the CPU backend fuses.)"""
-    return _buffered(lambda *arrays: arrays, *[_spread(operand, size) for operand in operands])
+    return layout.call(lambda *arrays: arrays, *[_spread(operand, layout.size) for operand in operands])
 
 
 def _add(terms: Sequence[jax.Array]) -> jax.Array:
@@ -130,7 +150,7 @@ def _rank(variable: Any) -> int:
     return len(variable.aval.shape)
 
 
-def _scan(size: int, operands: Sequence[Value], equation: JaxprEqn) -> list[Value]:
+def _scan(layout: Layout, operands: Sequence[Value], equation: JaxprEqn) -> list[Value]:
     """Carries are all given the member axis: what is carried from step to step is a member's own."""
     jaxpr, parameters = equation.params["jaxpr"], equation.params
     # Shapes tell which operand is what (names of the parameters change between versions of JAX): what is scanned has an axis
@@ -143,49 +163,49 @@ def _scan(size: int, operands: Sequence[Value], equation: JaxprEqn) -> list[Valu
 
     def body(carry, slices):
         sliced = [(array, m) for array, (_, m) in zip(slices, xs, strict=True)]
-        results = _evaluate(jaxpr, size, [*consts, *((array, True) for array in carry), *sliced])
-        results = [_spread(value, size) for value in results]
+        results = _evaluate(jaxpr, layout, [*consts, *((array, True) for array in carry), *sliced])
+        results = [_spread(value, layout.size) for value in results]
         return results[:num_carry], results[num_carry:]
 
     carry, ys = lax.scan(
         body,
-        [_spread(value, size) for value in carry],
+        [_spread(value, layout.size) for value in carry],
         [array for array, _ in xs],
         *(parameters[name] for name in ("length", "reverse", "unroll")),
     )
     return [(array, True) for array in (*carry, *ys)]
 
 
-def _broadcast_in_dim(size, operands, *, shape, broadcast_dimensions, **_):
-    return lax.broadcast_in_dim(operands[0][0], (*shape, size), (*broadcast_dimensions, len(shape)))
+def _broadcast_in_dim(layout, operands, *, shape, broadcast_dimensions, **_):
+    return lax.broadcast_in_dim(operands[0][0], (*shape, layout.size), (*broadcast_dimensions, len(shape)))
 
 
-def _reshape(size, operands, *, new_sizes, dimensions, **_):
+def _reshape(layout, operands, *, new_sizes, dimensions, **_):
     if dimensions is not None:
         raise NotImplementedError("lanes: reshape with a permutation")
-    return lax.reshape(operands[0][0], (*new_sizes, size))
+    return lax.reshape(operands[0][0], (*new_sizes, layout.size))
 
 
-def _transpose(size, operands, *, permutation):
+def _transpose(layout, operands, *, permutation):
     return lax.transpose(operands[0][0], (*permutation, len(permutation)))
 
 
-def _slice(size, operands, *, start_indices, limit_indices, strides):
-    return lax.slice(operands[0][0], (*start_indices, 0), (*limit_indices, size), strides and (*strides, 1))
+def _slice(layout, operands, *, start_indices, limit_indices, strides):
+    return lax.slice(operands[0][0], (*start_indices, 0), (*limit_indices, layout.size), strides and (*strides, 1))
 
 
-def _split(size, operands, *, sizes, axis):
+def _split(layout, operands, *, sizes, axis):
     return lax.split(operands[0][0], sizes, axis)
 
 
-def _pad(size, operands, *, padding_config):
+def _pad(layout, operands, *, padding_config):
     (array, mapped), (padding, padding_mapped) = operands
     if padding_mapped:
         raise NotImplementedError("lanes: padding with a member's own value")
-    return lax.pad(_spread((array, mapped), size), padding, (*padding_config, (0, 0, 0)))
+    return lax.pad(_spread((array, mapped), layout.size), padding, (*padding_config, (0, 0, 0)))
 
 
-def _threefry2x32(size, operands):
+def _threefry2x32(layout, operands):
     """Threefry-2x32, 20 rounds (Salmon et al. 2011) as plain arithmetic; the stock lowering is a loop of calls."""
     shape = max((jnp.shape(array)[: jnp.ndim(array) - mapped] for array, mapped in operands), key=len)
 
@@ -199,7 +219,7 @@ def _threefry2x32(size, operands):
             x0, x1 = x0 + keys[(i + 1) % 3], x1 + keys[(i + 2) % 3] + jnp.uint32(i + 1)
         return x0, x1
 
-    return _buffered(rounds, *[_spread(operand, size, shape) for operand in operands])
+    return layout.call(rounds, *[_spread(operand, layout.size, shape) for operand in operands])
 
 
 def _take(place: int | slice, array: jax.Array, axis: int) -> jax.Array:
@@ -209,21 +229,21 @@ def _take(place: int | slice, array: jax.Array, axis: int) -> jax.Array:
     return lax.index_in_dim(array, place, axis, keepdims=False)
 
 
-def _unrolled_sum(term: Callable, length: int, axis: int, *arrays: jax.Array) -> jax.Array:
+def _unrolled_sum(layout: Layout, term: Callable, length: int, axis: int, *arrays: jax.Array) -> jax.Array:
     """Sum of term(i, *arrays) over i < length; term(slice, *arrays) has the terms of a slice along `axis`."""
     if length <= SHORT:
-        return _buffered(lambda *arrays: _add([term(i, *arrays) for i in range(length)]), *arrays)
+        return layout.call(lambda *arrays: _add([term(i, *arrays) for i in range(length)]), *arrays)
     stride = -(-length // TERMS)
     full = length // stride * stride
 
     def partial(*arrays: jax.Array) -> jax.Array:
         return _add([term(slice(i, i + stride), *arrays) for i in range(0, full, stride)])
 
-    sums = _buffered(partial, *arrays)
+    sums = layout.call(partial, *arrays)
     return _add([*[_take(i, sums, axis) for i in range(stride)], *[term(i, *arrays) for i in range(full, length)]])
 
 
-def _dot_general(size, operands, *, dimension_numbers, preferred_element_type, **_):
+def _dot_general(layout, operands, *, dimension_numbers, preferred_element_type, **_):
     """Axes of the result: batch, left, right, member. Terms are taken where they lie: a transpose would be a copy."""
     contracted, batch = dimension_numbers
     ranks = [array.ndim - mapped for array, mapped in operands]
@@ -251,20 +271,20 @@ def _dot_general(size, operands, *, dimension_numbers, preferred_element_type, *
         products = sides[0] * sides[1]
         return products.astype(preferred_element_type or products.dtype)
 
-    return _unrolled_sum(term, length, 0, *[array for array, _ in operands])
+    return _unrolled_sum(layout, term, length, 0, *[array for array, _ in operands])
 
 
-def _reduce_sum(size, operands, *, axes, **_):
+def _reduce_sum(layout, operands, *, axes, **_):
     array = operands[0][0]
     for axis in sorted(axes, reverse=True):
         if array.shape[axis] <= SHORT:  # cheap enough to be part of whatever uses it
             array = _add([_take(i, array, axis) for i in range(array.shape[axis])])
         else:
-            array = _unrolled_sum(functools.partial(_take, axis=axis), array.shape[axis], axis, array)
+            array = _unrolled_sum(layout, functools.partial(_take, axis=axis), array.shape[axis], axis, array)
     return array
 
 
-def _reduce_extreme(operation, reduction, size, operands, *, axes, **_):
+def _reduce_extreme(operation, reduction, layout, operands, *, axes, **_):
     array = operands[0][0]
     if any(array.shape[axis] > SHORT for axis in axes):
         return reduction(array, axes)
@@ -274,7 +294,7 @@ def _reduce_extreme(operation, reduction, size, operands, *, axes, **_):
             array = functools.reduce(operation, [lax.index_in_dim(array, i, axis, False) for i in range(array.shape[axis])])
         return array
 
-    return _buffered(unrolled, array)
+    return layout.call(unrolled, array)
 
 
 RULES = {
