@@ -1,65 +1,183 @@
-"""The main experiment as a careful PyTorch loop: the baseline that `throughput.py` runs beside jaxtie.
+"""EXor's training as a careful PyTorch loop: the baseline that `throughput.py` runs beside jaxtie.
 
-Samples are drawn as tensors, the model is `torch.nn.TransformerEncoder` itself, the optimiser `torch.optim.AdamW` in its
-fused form, nothing is copied to Python within the timed loop. One seed, one thread: run one process a core.
+Samples are drawn as tensors, the models are PyTorch's own modules (those of `tests/torch_reference.py`, which tests hold
+against jaxtie's), the optimiser is `torch.optim.AdamW` in its fused form, nothing is copied to Python within the timed loop.
+One thread: run one process a core. It prints seed-steps per second.
 
-    python benchmarks/pytorch_loop.py --steps 2000 --arm untied
+    python benchmarks/pytorch_loop.py --seconds 4 --arm untied                  # one seed
+    python benchmarks/pytorch_loop.py --seeds 32                                # so many at once, by torch.func.vmap
+    python benchmarks/pytorch_loop.py --seeds 32 --compile                      # ... in a function by torch.compile
+    python benchmarks/pytorch_loop.py --model experiments/lstm_small.py
 """
 
 import argparse
-import random
+import copy
+import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from jaxtie import Experiment
+from jaxtie.models.sizes import LSTM
+from jaxtie.runs import load_experiment
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from torch_reference import Reference
+
+WARM_UP = 20  # steps, or 3 of what is compiled
+
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # tokens, places of the mask, what stood there
+Step = Callable[[Batch], torch.Tensor]  # trains, and gives the loss before that
 
 
-def training_strings() -> tuple[torch.Tensor, torch.Tensor]:
-    """Bits (114, 7) of the training strings and their parity labels (114, 1)."""
-    numbers = list(range(2**7 - 1))
-    random.Random(14).shuffle(numbers)
-    bits = torch.tensor([[int(bit) for bit in f"{number:07b}"] for number in numbers[:114]])
+def training_strings(experiment: Experiment) -> tuple[torch.Tensor, torch.Tensor]:
+    """Bits of the training strings and their parity labels, in an order that does not matter here."""
+    length = experiment.process.length
+    order = torch.randperm(2**length - (not experiment.process.all_strings), generator=torch.Generator().manual_seed(14))
+    numbers = order[: len(order) * 9 // 10]
+    bits = (numbers[:, None] >> torch.arange(length)) & 1
     return bits, 4 + bits.sum(1, keepdim=True) % 2
+
+
+def batches(experiment: Experiment, seeds: int) -> Iterator[Batch]:
+    """Samples of so many seeds, drawn anew each time; the first axis is the seeds'."""
+    bits, label = (x.expand(seeds, *x.shape) for x in training_strings(experiment))
+    second = torch.tensor([experiment.process.zeros[1], experiment.process.ones[1]])[bits]  # of Y for a zero, B for a one
+    while True:
+        tokens = torch.cat([2 * bits + torch.bernoulli(second).long(), label], 2)
+        at = torch.randint(bits.shape[2], (*bits.shape[:2], 1))
+        target = tokens.gather(2, at)
+        yield tokens.scatter(2, at, 6), at, target
+
+
+def optimiser_of(experiment: Experiment, parameters: list[torch.Tensor]) -> Callable[[], None]:
+    """A step of AdamW and of its schedule."""
+    own = experiment.optimiser
+    options = {"betas": (own.b1, own.b2), "eps": own.eps, "weight_decay": own.weight_decay, "fused": True}
+    adamw = torch.optim.AdamW(parameters, own.learning_rate, **options)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adamw, own.half_period, own.eta_min)
+
+    def step() -> None:
+        adamw.step()
+        schedule.step()
+
+    return step
+
+
+def loop_of(experiment: Experiment, model: Reference) -> Step:
+    """The plain loop of one seed."""
+    parameters = list(model.parameters())
+    update = optimiser_of(experiment, parameters)
+
+    def step(batch: Batch) -> torch.Tensor:
+        loss = model.loss(*(x[0] for x in batch))
+        for parameter in parameters:
+            parameter.grad = None
+        loss.backward()
+        update()
+        return loss.detach()[None]
+
+    return step
+
+
+def vmap_of(experiment: Experiment, models: list[Reference], compiled: bool = False) -> Step:
+    """Many seeds at once: gradients by `torch.func.vmap` over their stacked parameters, one AdamW for all of them."""
+    parameters, _ = stack_module_state(models)
+    parameters = {name: value.detach().clone() for name, value in parameters.items()}
+    skeleton, update = copy.deepcopy(models[0]), optimiser_of(experiment, list(parameters.values()))
+
+    def loss_of(own: Mapping[str, torch.Tensor], *batch: torch.Tensor) -> torch.Tensor:
+        tokens, at, target = batch
+        logits = functional_call(skeleton, own, (tokens, at))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+    differentiated = vmap(grad_and_value(loss_of))
+    if compiled:
+        differentiated = torch.compile(differentiated)
+
+    def step(batch: Batch) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no rule for `vmap`: a loop over the seeds
+            gradients, losses = differentiated(parameters, *batch)
+        for name, parameter in parameters.items():
+            parameter.grad = gradients[name]
+        update()
+        return losses
+
+    return step
+
+
+def make_models(experiment: Experiment, arm: str, seeds: int, seed: int = 0) -> list[Reference]:
+    """Fresh ones. One has PyTorch's LSTM; of many, each has an equal one that `vmap` knows how to map."""
+    torch.manual_seed(seed)
+    models = [Reference(experiment.model, tied=arm == "tied") for _ in range(seeds)]
+    if seeds > 1 and isinstance(experiment.model, LSTM):
+        for model in models:
+            model.body.lstm = MappableLSTM(model.body.lstm)
+    return models
+
+
+class MappableLSTM(nn.Module):
+    """`torch.nn.LSTM`, bidirectional and batch-first, of plain operations: PyTorch's own kernel has no rule for `vmap`.
+
+    What comes in meets its weights at all positions in one product, as in the kernel.
+    """
+
+    def __init__(self, lstm: nn.LSTM):
+        super().__init__()
+        self.layers, self.own = lstm.num_layers, nn.ParameterDict(dict(lstm.named_parameters()))
+
+    def forward(self, x_BxLxI: torch.Tensor) -> tuple[torch.Tensor, None]:
+        for layer in range(self.layers):
+            outputs = [self._direction(x_BxLxI, f"_l{layer}{suffix}", suffix != "") for suffix in ("", "_reverse")]
+            x_BxLxI = torch.cat(outputs, -1)
+        return x_BxLxI, None
+
+    def _direction(self, x_BxLxI: torch.Tensor, place: str, reverse: bool) -> torch.Tensor:
+        weight, recurrent = self.own[f"weight_ih{place}"], self.own[f"weight_hh{place}"]
+        gates = nn.functional.linear(x_BxLxI, weight, self.own[f"bias_ih{place}"] + self.own[f"bias_hh{place}"])
+        h = c = torch.zeros_like(gates[:, 0, : recurrent.shape[1]])
+        outputs = []
+        for at in reversed(range(gates.shape[1])) if reverse else range(gates.shape[1]):
+            i, f, g, o = (gates[:, at] + h @ recurrent.T).chunk(4, -1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            outputs.append(h)
+        return torch.stack(outputs[::-1] if reverse else outputs, 1)
+
+
+def rate(step: Step, drawn: Iterator[Batch], seeds: int, seconds: float, warm_up: int) -> float:
+    """Seed-steps per second."""
+    for _ in range(warm_up):
+        step(next(drawn))
+    steps, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds or not steps:
+        step(next(drawn))
+        steps += 1
+    return seeds * steps / elapsed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=2000, help="timed steps")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of timed steps, about")
     parser.add_argument("--arm", choices=("tied", "untied"), default="untied")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of PyTorch's random numbers")
+    parser.add_argument("--seeds", type=int, default=1, help="at once; more than one by torch.func.vmap")
+    parser.add_argument("--compile", action="store_true", help="several seeds' gradients by torch.compile")
+    parser.add_argument("--model", type=Path, help="a file of experiments/ (default: the main experiment)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    torch.manual_seed(options.seed)
-
-    bits, label = training_strings()
-    second = torch.tensor([0.9, 0.5])[bits]  # probability of Y for a zero, of B for a one
-    rows = torch.arange(len(bits))
-    embedding = nn.Embedding(7, 4)
-    output = embedding.weight if options.arm == "tied" else nn.Parameter(torch.randn(7, 4))
-    layer = nn.TransformerEncoderLayer(4, 1, 4, dropout=0.0, activation="gelu", batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-    parameters = [*embedding.parameters(), *encoder.parameters()] + [output] * (options.arm == "untied")
-    optimiser = torch.optim.AdamW(parameters, 5e-4, eps=1e-12, weight_decay=0.1, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 10_000, 1e-5)
-
-    def step() -> None:
-        tokens = torch.cat([2 * bits + torch.bernoulli(second).long(), label], 1)
-        at = torch.randint(7, (len(bits),))
-        target = tokens[rows, at]
-        tokens[rows, at] = 6
-        hidden = encoder(embedding(tokens))[rows, at]
-        loss = nn.functional.cross_entropy(hidden @ output.T, target)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        schedule.step()
-
-    for _ in range(100):
-        step()
-    began = time.perf_counter()
-    for _ in range(options.steps):
-        step()
-    print(options.steps / (time.perf_counter() - began))
+    experiment = load_experiment(options.model) if options.model else Experiment()
+    models = make_models(experiment, options.arm, options.seeds, options.seed)
+    make = partial(vmap_of, compiled=options.compile) if options.seeds > 1 else None
+    step = make(experiment, models) if make else loop_of(experiment, models[0])
+    warm_up = 3 if options.compile or options.model else WARM_UP
+    print(rate(step, batches(experiment, options.seeds), options.seeds, options.seconds, warm_up))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""Seed-steps per second of the main experiment, against a careful PyTorch loop or against another version of jaxtie.
+"""Seed-steps per second of the EXor models, against PyTorch or against another version of jaxtie.
 
-    python benchmarks/throughput.py                              # table; with PyTorch where torch is installed
+    python benchmarks/throughput.py                              # the main experiment; with PyTorch where torch is installed
+    python benchmarks/throughput.py --models lstm_small,mixer_medium --seeds 1,64 --arms untied
     python benchmarks/throughput.py --json > throughput.json
     python benchmarks/throughput.py --against CHECKOUT           # this version and that one, in turns
 
 Everything runs as shipped: a stream of samples per seed, a record every 100 steps, an exact evaluation every 1,000. The
-sides take turns, each with every core: jaxtie one device a core, PyTorch one process a core. Versions are compared by what
+sides take turns, each with every core: jaxtie a thread a core, PyTorch a process a core, which trains one seed in a loop or
+its share of 64 by `torch.func.vmap`, with `--compile` also in a function by `torch.compile`. Versions are compared by what
 all of them have: each turn is a process of `python -m jaxtie.run`, whose rate of training is in its `config.json`.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
+import math
 import platform
 import resource
 import subprocess
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from jaxtie.exor.blocks import Program
 
 Report = dict[str, Any]
+MANY = 64  # seeds that PyTorch trains at once
 
 
 def train(program: "Program", workers: Sequence["jax.Device"], experiment: Experiment, seconds: float) -> float:
@@ -52,40 +57,56 @@ def train(program: "Program", workers: Sequence["jax.Device"], experiment: Exper
     return seed_steps / (time.perf_counter() - began)
 
 
+def declared(model: str) -> Experiment:
+    """What a file of `experiments/` declares."""
+    from jaxtie.runs import load_experiment
+
+    return load_experiment(CHECKOUT / "experiments" / f"{model}.py")
+
+
 def jaxtie_sides(
-    arms: Iterable[str], numbers: Iterable[int], seconds: float
+    models: Iterable[str], arms: Sequence[str], numbers: Sequence[int], seconds: float
 ) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
     """What trains so many seeds of each arm when it is called; and seconds that compiling took, by program."""
     from jaxtie.exor.blocks import assign_workers, block_of, compile_block
     from jaxtie.exor.member import Static
 
     devices, sides, compile_seconds = start_jax().devices(), {}, {}
-    for arm in arms:
-        for seeds in numbers:
-            experiment = Experiment(seeds=tuple(range(seeds)))
-            block = block_of(experiment, devices)
-            workers = assign_workers(seeds, block, devices, cores())
-            began = time.perf_counter()
-            program = compile_block(Static.of(experiment, tied=arm == "tied"), block, devices)  # again: kept, at no time
-            compile_seconds.setdefault(f"{arm}, block of {block}", time.perf_counter() - began)
-            sides[f"jaxtie, {arm}, {seeds} seeds"] = partial(train, program, workers, experiment, seconds)
+    for model, arm, seeds in itertools.product(models, arms, numbers):
+        experiment = dataclasses.replace(declared(model), seeds=tuple(range(seeds)))
+        block = block_of(experiment, devices)
+        workers = assign_workers(seeds, block, devices, cores())
+        began = time.perf_counter()
+        program = compile_block(Static.of(experiment, tied=arm == "tied"), block, devices)  # again: kept, at no time
+        compile_seconds.setdefault(f"{model}, {arm}, block of {block}", time.perf_counter() - began)
+        sides[f"{model}, {arm}, jaxtie, {seeds} seeds"] = partial(train, program, workers, experiment, seconds)
     return sides, compile_seconds
 
 
-def pytorch_rate(arm: str, processes: int, steps: int) -> float:
-    """Seed-steps per second of so many PyTorch processes together."""
-    command = [sys.executable, str(Path(__file__).with_name("pytorch_loop.py")), "--steps", str(steps), "--arm", arm]
-    running = [subprocess.Popen([*command, "--seed", str(i)], stdout=subprocess.PIPE, text=True) for i in range(processes)]
-    return sum(float(process.communicate()[0]) for process in running)
+def pytorch_rate(model: str, arm: str, seconds: float, processes: int, *options: str) -> float:
+    """Seed-steps per second of so many PyTorch processes together; NaN where they fail."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("pytorch_loop.py"))]
+    command += ["--seconds", str(seconds), "--arm", arm, "--model", str(CHECKOUT / "experiments" / f"{model}.py"), *options]
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen([*command, "--seed", str(i)], **output) for i in range(processes)]
+    answers = [process.communicate() for process in running]
+    if any(process.returncode for process in running):
+        print(f"\n{model}, {arm}, {' '.join(options)}: {answers[0][1].strip().splitlines()[-1]}", file=sys.stderr)
+        return math.nan
+    return sum(float(answer) for answer, _ in answers)
 
 
-def pytorch_sides(arms: Iterable[str], seconds: float) -> dict[str, Callable[[], float]]:
-    """The PyTorch loop of each arm, in one process and in one a core."""
-    steps = int(200 * seconds)
+def pytorch_sides(
+    models: Iterable[str], arms: Sequence[str], seconds: float, compiled: bool
+) -> dict[str, Callable[[], float]]:
+    """PyTorch in one process and in one a core: the loop, and 64 seeds, of which each process has its share."""
+    share = ("--seeds", str(-(-MANY // cores())))
+    ways = {"loop, one core": (1, ()), "loop, all cores": (cores(), ()), f"vmap, {MANY} seeds": (cores(), share)}
+    if compiled:
+        ways[f"vmap and compile, {MANY} seeds"] = cores(), (*share, "--compile")
     return {
-        f"PyTorch, {arm}, {where}": partial(pytorch_rate, arm, processes, steps)
-        for arm in arms
-        for where, processes in (("one core", 1), ("all cores", cores()))
+        f"{model}, {arm}, PyTorch {way}": partial(pytorch_rate, model, arm, seconds, processes, *options)
+        for model, arm, (way, (processes, options)) in itertools.product(models, arms, ways.items())
     }
 
 
@@ -96,23 +117,27 @@ def about_now(device: str) -> Report:
     return about | {name: version(name) for name in packages}
 
 
-def compare_with_pytorch(arms: Sequence[str], numbers: Sequence[int], repeats: int, seconds: float) -> Report:
+def compare_with_pytorch(options: argparse.Namespace, arms: Sequence[str], numbers: Sequence[int]) -> Report:
     """jaxtie in this process, and PyTorch where it is installed and the device is a CPU."""
-    sides, compile_seconds = jaxtie_sides(arms, numbers, seconds)
+    models = options.models.split(",")
+    sides, compile_seconds = jaxtie_sides(models, arms, numbers, options.seconds)
     devices = start_jax().devices()
     if has_torch() and devices[0].platform == "cpu":
-        sides |= pytorch_sides(arms, seconds)
-    rates = take_turns(sides, repeats)
+        sides |= pytorch_sides(models, arms, options.seconds, options.compile)
+    rates = take_turns(sides, options.repeats)
     report = about_now(f"{len(devices)} x {describe_device(devices[0])}") | {
         "seed_steps_per_second": {name: Spread.of(values)._asdict() for name, values in rates.items()},
         "compile_seconds": compile_seconds,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    for arm in arms:
-        for seeds, where in ((64, "all cores"), (1, "one core")):  # one seed fills no more than one block
-            ours, theirs = f"jaxtie, {arm}, {seeds} seeds", f"PyTorch, {arm}, {where}"
-            if ours in rates and theirs in rates:
-                report[f"ratio, {arm}, {seeds} seeds, {where}"] = Spread.of_ratios(rates[ours], rates[theirs])._asdict()
+    many, one = f"jaxtie, {MANY} seeds", "jaxtie, 1 seeds"  # one seed fills no more than one block
+    pairs = [
+        (many, f"PyTorch {way}") for way in ("loop, all cores", f"vmap, {MANY} seeds", f"vmap and compile, {MANY} seeds")
+    ]
+    for model, arm, (ours, theirs) in itertools.product(models, arms, [*pairs, (one, "PyTorch loop, one core")]):
+        names = [f"{model}, {arm}, {side}" for side in (ours, theirs)]
+        if all(name in rates for name in names):
+            report[f"{model}, {arm}, {ours} / {theirs}"] = Spread.of_ratios(*(rates[name] for name in names))._asdict()
     return report
 
 
@@ -147,16 +172,18 @@ def show(report: Report) -> None:
     for name, value in report.items():
         if name == "seed_steps_per_second":
             for side, spread in value.items():
-                print(f"{side:40s} {Spread(**spread):,.0f} seed-steps/s")
+                print(f"{side:60s} {Spread(**spread):,.0f} seed-steps/s")
         elif isinstance(value, dict) and "median" in value:
-            print(f"{name:40s} {Spread(**value):,.3f}")
+            print(f"{name:60s} {Spread(**value):,.3f}")
         else:
-            print(f"{name:40s} {value}")
+            print(f"{name:60s} {value}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="folder of another version of jaxtie's repository")
+    parser.add_argument("--models", default="transformer_small", help="files of experiments/ (default: %(default)s)")
+    parser.add_argument("--compile", action="store_true", help="PyTorch also by torch.compile, which takes minutes before")
     parser.add_argument("--seeds", help="numbers of seeds (default: 1,8,64,512,4096; with --against 64,1)")
     parser.add_argument("--arms", default="tied,untied", help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=5, help="of each measurement (default: %(default)s)")
@@ -169,7 +196,7 @@ def main() -> None:
     if options.against:
         report = compare_versions(options.against, arms, numbers, options.repeats, options.steps)
     else:
-        report = compare_with_pytorch(arms, numbers, options.repeats, options.seconds)
+        report = compare_with_pytorch(options, arms, numbers)
     if options.json:
         print(json.dumps(report, indent=1))
     else:

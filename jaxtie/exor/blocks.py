@@ -28,7 +28,7 @@ from jaxtie.training import devices as machine
 from jaxtie.training.lanes import lanes
 from jaxtie.training.member import State
 
-SMALL, LARGE = 16, 32  # members in a block on a CPU, by measurement; an LSTM is as fast a seed in the small one
+SMALL_BLOCK, LARGE_BLOCK = 16, 32  # members in a block on a CPU, by measurement; an LSTM is as fast a seed in the small one
 WIDE = 32  # a member this wide fills a CPU's vector units and cache by itself: twice as fast alone, at 16 half as fast
 # On accelerators, few members and many, by what compiling for them shows (benchmarks/accelerators.py). A TPU's vectors have
 # 128 places. An LSTM, or a wide model, is bound by memory from few members on, and has more to keep there.
@@ -52,7 +52,7 @@ def block_sizes(platform: str, model: Body) -> tuple[int, ...]:
         return ACCELERATED_LARGE_MODEL if large_model else ACCELERATED[platform]
     if model.width >= WIDE:
         return (1,)
-    return (SMALL,) if isinstance(model, LSTM) else (SMALL, LARGE)
+    return (SMALL_BLOCK,) if isinstance(model, LSTM) else (SMALL_BLOCK, LARGE_BLOCK)
 
 
 def block_size(platform: str, model: Body, members: int) -> int:

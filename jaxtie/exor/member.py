@@ -280,7 +280,6 @@ class Member(NamedTuple):
 def make_member(static: Static, *, accelerated: bool = False) -> Member:
     """Close over all that is static in a member's training; `accelerated`: laid out for a GPU or TPU."""
     model, every = build_model(static, accelerated=accelerated), static.record_every
-    at_once = AT_ONCE_ACCELERATED if accelerated else AT_ONCE
     own, ordered = static.process, model.body.ordered
     bits = process.split(own.length, own.all_strings, own.data_seed).train
     contexts, pairs = build_contexts(own, ordered=ordered), [SPELLINGS[pair] for pair in own.pairs]
@@ -318,7 +317,7 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
         return state, {**of_updates(static, *total), **record(state)}
 
     def evaluate(state, setting):
-        logits = exact_logits(model, state.params, contexts, at_once)
+        logits = exact_logits(model, state.params, contexts, AT_ONCE_ACCELERATED if accelerated else AT_ONCE)
         laws = setting.train_CxV, setting.valid_CxV
         on_train, on_valid = (expectations(*split, pairs) for split in zip(logits, laws, strict=True))
         embedding = state.params["embedding"]
