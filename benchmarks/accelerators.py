@@ -17,7 +17,7 @@ the compiled loop, for one step of the whole block:
                 (132 units of 128 lanes at 1.98 GHz), and a thread's operations at 4 cycles each
                 TPU: the cycles that XLA estimates of each kernel, over the clock
   rate        seed-steps per second: members over that time
-  fit         members whose states, and one block's work, fill the chip's memory
+  fit         members whose states and settings (exact laws: most of it), and one block's work, fill the chip's memory
 
 Also how many products of matrices are not at highest precision, and whether anything has 64 bits. A model of text makes one
 step of a batch instead (128 rows of 64 tokens; a vocabulary of 8,292), and its rate is in steps.
@@ -122,7 +122,7 @@ class Job(NamedTuple):
     Attributes:
       trace: from a device to the program, traced for it.
       looped: whether its longest loop makes the steps; else it is a step itself.
-      state_bytes: of a member.
+      state_bytes: of a member, with its settings.
     """
 
     model: str
@@ -208,7 +208,7 @@ def exor_jobs(models: Sequence[str], arms: Sequence[str], sizes: Sequence[int], 
             static = Static.of(experiment, tied=arm == "tied")
             for members in sizes or block_sizes(platform, experiment.model):
                 batched = batch_members(static, members, platform)
-                state = bytes_of(batched.states) // members
+                state = bytes_of((batched.states, batched.streams, batched.settings)) // members
                 yield Job(model, arm, members, partial(trace_record, batched), True, state)
 
 
@@ -312,7 +312,7 @@ HEADER = "| chip | model | arm | members | kernels | MB | MFLOP | MiB | us | rat
 
 def as_line(row: Row) -> str:
     """A row in Markdown."""
-    numbers = f"{row.members:,} | {row.kernels:,} | {row.megabytes:,.0f} | {row.megaflop:,.0f} | {row.mebibytes:,.0f}"
+    numbers = f"{row.members:,} | {row.kernels:,} | {row.megabytes:,.0f} | {row.megaflop:,.0f} | {row.mebibytes:,.1f}"
     wrong = f" **{row.rounded_products} products rounded**" if row.rounded_products and row.model not in TEXT else ""
     wrong += " **64 bits**" if row.has_64_bits else ""
     rate = f"{row.microseconds:,.0f} | {row.rate:,.0f} | {row.fit:,}{wrong}"

@@ -15,7 +15,12 @@ SEEDS, STEPS = 3, 4
 
 @pytest.mark.parametrize(
     ("model", "arm"),
-    [(Transformer(), "tied"), (Transformer(), "untied"), (LSTM(), "untied"), (Mixer(), "tied")],
+    [
+        (Transformer(), "tied"),
+        pytest.param(Transformer(), "untied", marks=pytest.mark.slow),
+        pytest.param(LSTM(), "untied", marks=pytest.mark.slow),
+        pytest.param(Mixer(), "tied", marks=pytest.mark.slow),
+    ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch's, of kernels that have no rule for vmap
