@@ -8,7 +8,7 @@
 Of each model, arm and size of block it compiles what trains a block from one record to the next, and counts in the body of
 the compiled loop, for one step of the whole block:
 
-  kernels     what the device launches; a loop within a step counts as often as it turns
+  kernels     what the device launches; a loop within a step counts as often as it turns (once, where that hangs on data)
   MB          what these read and write, of operands and results, be it in a cache
   MFLOP       the arithmetic that the step asks for, whatever the compiler makes of it
   MiB         arguments, results and working memory of the program
@@ -17,7 +17,7 @@ the compiled loop, for one step of the whole block:
                 (132 units of 128 lanes at 1.98 GHz), and a thread's operations at 4 cycles each
                 TPU: the cycles that XLA estimates of each kernel, over the clock
   rate        seed-steps per second: members over that time
-  fit         members whose states and settings (exact laws: most of it), and one block's work, fill the chip's memory
+  fit         members whose states fill the chip's memory, beside one block's work and settings (which hold exact laws)
 
 Also how many products of matrices are not at highest precision, and whether anything has 64 bits. A model of text makes one
 step of a batch instead (128 rows of 64 tokens; a vocabulary of 8,292), and its rate is in steps.
@@ -114,6 +114,7 @@ class Row(NamedTuple):
     rounded_products: int
     has_64_bits: bool
     compile_seconds: float
+    open_loops: int = 0  # that were counted once, because their turns hang on data
 
 
 class Job(NamedTuple):
@@ -122,7 +123,8 @@ class Job(NamedTuple):
     Attributes:
       trace: from a device to the program, traced for it.
       looped: whether its longest loop makes the steps; else it is a step itself.
-      state_bytes: of a member, with its settings.
+      state_bytes: of a member.
+      settings_bytes: of a block.
     """
 
     model: str
@@ -131,6 +133,7 @@ class Job(NamedTuple):
     trace: Callable[["jax.Device"], "jax.stages.Traced"]
     looped: bool
     state_bytes: int
+    settings_bytes: int = 0
 
 
 def plugin_missing(chip: str) -> str:
@@ -208,8 +211,8 @@ def exor_jobs(models: Sequence[str], arms: Sequence[str], sizes: Sequence[int], 
             static = Static.of(experiment, tied=arm == "tied")
             for members in sizes or block_sizes(platform, experiment.model):
                 batched = batch_members(static, members, platform)
-                state = bytes_of((batched.states, batched.streams, batched.settings)) // members
-                yield Job(model, arm, members, partial(trace_record, batched), True, state)
+                state, settings = bytes_of(batched.states) // members, bytes_of(batched.settings)
+                yield Job(model, arm, members, partial(trace_record, batched), True, state, settings)
 
 
 def text_job(model: str, arm: str) -> Job:
@@ -267,10 +270,11 @@ def measure(chip: str, device: "jax.Device", job: Job) -> Row:
         mebibytes=work / 2**20,
         microseconds=seconds * 1e6,
         rate=job.members / seconds,
-        fit=max(0, int(kind.gib * 2**30 - work)) // job.state_bytes + job.members if job.looped else 1,
+        fit=max(0, int(kind.gib * 2**30 - work - job.settings_bytes)) // job.state_bytes + job.members if job.looped else 1,
         rounded_products=text.rounded_products(),
         has_64_bits=bool(re.search(r"\bf64\[", text.text)),
         compile_seconds=time.perf_counter() - began,
+        open_loops=len(text.open_loops),
     )
 
 
@@ -312,7 +316,8 @@ HEADER = "| chip | model | arm | members | kernels | MB | MFLOP | MiB | us | rat
 
 def as_line(row: Row) -> str:
     """A row in Markdown."""
-    numbers = f"{row.members:,} | {row.kernels:,} | {row.megabytes:,.0f} | {row.megaflop:,.0f} | {row.mebibytes:,.1f}"
+    kernels = f"{'at least ' * bool(row.open_loops)}{row.kernels:,}"
+    numbers = f"{row.members:,} | {kernels} | {row.megabytes:,.0f} | {row.megaflop:,.0f} | {row.mebibytes:,.1f}"
     wrong = f" **{row.rounded_products} products rounded**" if row.rounded_products and row.model not in TEXT else ""
     wrong += " **64 bits**" if row.has_64_bits else ""
     rate = f"{row.microseconds:,.0f} | {row.rate:,.0f} | {row.fit:,}{wrong}"

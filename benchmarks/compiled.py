@@ -98,10 +98,11 @@ class Compiled:
 
     Attributes:
       text: as XLA gives it.
+      open_loops: names of loops that were counted once, because their turns hang on data.
     """
 
     def __init__(self, text: str):
-        self.text, self.computations, self.entry = text, {}, ""
+        self.text, self.computations, self.entry, self.open_loops = text, {}, "", set()
         own: Computation = {}
         for line in text.splitlines():
             header = re.match(r"(ENTRY )?%?([\w.\-]+) (?:\(.*)?.*\{$", line)
@@ -142,7 +143,10 @@ class Compiled:
         return sum(any(s.dtype == "f32" for s in each.shapes) and not exact.search(each.attributes) for each in products)
 
     def turns(self, loop: Instruction) -> int:
-        """How often a loop turns: as XLA notes it, else by the constant that its condition compares with."""
+        """How often a loop turns: as XLA notes it, else by the constant that its condition compares with.
+
+        1 where data decide; such a loop is noted in `open_loops`.
+        """
         if noted := re.search(r"known_trip_count[^\d]*(\d+)", loop.attributes):
             return int(noted[1])
         bounds = [
@@ -151,7 +155,8 @@ class Compiled:
             if each.operation == "constant" and (found := re.search(r"\((\d+)\b", each.attributes))
         ]
         if len(bounds) != 1:
-            raise ValueError(f"loop {loop.name}: its number of turns is not to be read")
+            self.open_loops.add(loop.name)
+            return 1
         return bounds[0]
 
     def _branches(self, conditional: Instruction) -> list[str]:

@@ -101,42 +101,63 @@ def test_an_lstm_in_few_operations_is_the_lstm(config, x64):
 
 
 def program_of(arguments: int, work: int) -> SimpleNamespace:
-    """As much of a compiled program as says what memory it takes."""
+    """As much of a compiled program as says what memory it takes: half of its arguments are states."""
     sizes = SimpleNamespace(argument_size_in_bytes=arguments, output_size_in_bytes=arguments, temp_size_in_bytes=work)
-    return SimpleNamespace(
-        block=100, advance=dict.fromkeys(("device", "other"), SimpleNamespace(memory_analysis=lambda: sizes))
-    )
+    compiled = SimpleNamespace(memory_analysis=lambda: sizes)
+    states = {"table": jax.ShapeDtypeStruct((arguments // 8,), np.float32)}
+    return SimpleNamespace(block=100, advance={"device": compiled, "other": compiled}, states=states)
+
+
+@pytest.fixture
+def nine_gib(monkeypatch):
+    monkeypatch.setattr(engine, "memory_limit", lambda device: 9 * 2**30)
+    monkeypatch.setattr(engine, "describe_device", lambda device: "chip")
 
 
 @pytest.mark.parametrize(
-    ("members", "count", "fits"),
-    [(100, 1, True), (300, 1, True), (301, 1, False), (600, 2, True), (601, 2, False)],
+    ("members", "count", "swept", "needed"),
+    [
+        (100, 1, True, None),
+        (300, 1, True, None),
+        (301, 1, True, "10.0"),
+        (600, 2, True, None),
+        (601, 2, True, "10.0"),
+        (500, 1, False, None),
+        (501, 1, False, "9.5"),
+    ],
 )
-def test_memory_is_looked_at_before_anything_is_trained(members, count, fits, monkeypatch):
-    """A device takes 9 GiB: of a block under way 3 GiB of results and 3 of work, and of each block 1 GiB of arguments."""
-    monkeypatch.setattr(engine, "memory_limit", lambda device: 9 * 2**30)
-    monkeypatch.setattr(engine, "describe_device", lambda device: "a chip")
+def test_memory_is_looked_at_before_anything_is_trained(members, count, swept, needed, nine_gib):
+    """A block under way takes 1 GiB of arguments, 1 of results and 5 of work; one that waits 1 GiB, or its states, a half."""
     program, workers = program_of(2**30, 5 * 2**30), ["device", "other"][:count]
-    if fits:
-        engine.check_memory(program, workers, members)
+    if needed is None:
+        engine.check_memory(program, workers, members, swept=swept)
         return
     with pytest.raises(UserError) as refused:
-        engine.check_memory(program, workers, members)
+        engine.check_memory(program, workers, members, swept=swept)
     assert str(refused.value) == (
-        f"{members} members in blocks of 100 need 10.0 GiB on each a chip, where JAX may use 9.0; "
-        f"train at most {300 * count} a run (--seeds, --out)"
+        f"{members} members in blocks of 100 need {needed} GiB on each chip, where JAX may use 9.0; "
+        f"train at most {(300 if swept else 500) * count} a run (--seeds, --out)"
     )
 
 
-def test_a_block_that_no_device_holds_is_refused_without_a_number(monkeypatch):
-    monkeypatch.setattr(engine, "memory_limit", lambda device: 2**20)
-    monkeypatch.setattr(engine, "describe_device", lambda device: "a chip")
+def test_a_block_that_no_device_holds_is_refused_without_a_number(nine_gib):
     with pytest.raises(UserError, match=r"use devices with more$"):
-        engine.check_memory(program_of(2**30, 2**30), ["device"], 1)
+        engine.check_memory(program_of(2**30, 2**33), ["device"], 1, swept=False)
 
 
 def test_of_a_cpu_nothing_is_refused():
-    engine.check_memory(program_of(2**50, 2**50), jax.devices()[:1], 10**9)
+    engine.check_memory(program_of(2**50, 2**50), jax.devices()[:1], 10**9, swept=False)
+
+
+def test_blocks_share_the_settings_that_are_the_same():
+    """On the device; numbers of members count all seeds of a setting first."""
+    (device, *_), program = jax.devices(), SimpleNamespace(block=2)
+    plain = engine.BlockRun(program, [device], Experiment(seeds=(0, 1, 2)), 100)
+    assert plain._place(np.array([0, 1]), device) is plain._place(np.array([2]), device)
+    experiment = Experiment(seeds=(0, 1, 2), sweep=(("weight_decay", (0.0, 0.25)),))
+    swept, members = engine.BlockRun(program, [device], experiment, 100), np.array(experiment.members)
+    found = [swept._place(members[i : i + 2], device).weight_decay.tolist() for i in (0, 2, 4)]
+    assert found == [[0, 0], [0, 0.25], [0.25, 0.25]]
 
 
 HLO = """HloModule jit_f

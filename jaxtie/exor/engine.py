@@ -60,6 +60,7 @@ class BlockRun:
         self.chunk_seconds, self.every = chunk_seconds, experiment.record_every
         self.settings, self.devices = stack_settings(experiment), itertools.cycle(workers)
         self.waiting: deque[Block] = deque()
+        self.placed: dict[jax.Device, tuple[bytes, Setting]] = {}  # settings that a device has got last
 
     def pieces(self, numbers: Sequence[int], standing: Members | None) -> Iterator[Piece]:
         """Train these members, each from where it stands, else from step 0; hand out records as they come, block by block.
@@ -89,6 +90,16 @@ class BlockRun:
         places, _ = setting_and_seed(numbers)
         return jax.tree.map(lambda x: x[self._pad(places)], self.settings)
 
+    def _place(self, numbers: np.ndarray, device: jax.Device) -> Setting:
+        """The settings of a block's members on a device: those of the block before, if these are the same.
+
+        The exact laws of a model with an order of tokens are larger than its state, and without a sweep all have the same.
+        """
+        places, _ = setting_and_seed(self._pad(numbers))
+        if device not in self.placed or self.placed[device][0] != places.tobytes():
+            self.placed[device] = places.tobytes(), jax.device_put(self._settings_of(numbers), device)
+        return self.placed[device][1]
+
     def _go_on(self, numbers: np.ndarray, standing: Members) -> None:
         """Let blocks of members wait that stand at the same step."""
         wanted = np.isin(standing.numbers, numbers)
@@ -96,7 +107,7 @@ class BlockRun:
             for indices in _in_blocks(np.flatnonzero(wanted & (standing.steps == step)), self.program.block):
                 own, device = jax.tree.map(lambda x, i=indices: x[i], standing), next(self.devices)
                 states = jax.tree.map(self._pad, unflatten(self.program.states, own.states))
-                placed = jax.device_put((self._settings_of(own.numbers), states), device)
+                placed = self._place(own.numbers, device), jax.device_put(states, device)
                 self.waiting.append(Block(own.numbers, int(step), self._pad(own.streams), *placed, device))
 
     def _begin(self, own: np.ndarray) -> Piece:
@@ -104,7 +115,8 @@ class BlockRun:
         _, seeds = setting_and_seed(self._pad(own))
         states, streams, records = self.program.start(seeds.astype(np.uint32), self._settings_of(own))
         device = next(self.devices)
-        block = Block(own, 0, np.array(streams), *jax.device_put((self._settings_of(own), states), device), device)
+        placed = self._place(own, device), jax.device_put(states, device)
+        block = Block(own, 0, np.array(streams), *placed, device)
         self.waiting.append(block)
         return self._piece(block, 0, 0, _on_host(states), {name: value[None] for name, value in _on_host(records).items()})
 
@@ -167,7 +179,7 @@ class ExorEngine:
     def compile(self, phase: Phase) -> Program:
         static = Static.of(self.experiment, tied=phase.tied, head=phase.arm.head)
         program = compile_block(static, self.block, self.workers)
-        check_memory(program, self.workers, len(self.own))
+        check_memory(program, self.workers, len(self.own), swept=bool(self.experiment.sweep))
         return program
 
     def parameters(self, program: Program) -> int:
@@ -186,7 +198,8 @@ class ExorEngine:
     def estimate(self, program: Program) -> Estimate:
         records = len(self.experiment.record_steps) - 1
         seconds = seconds_per_record(program, self.workers, self.experiment) * records
-        return Estimate(seconds, device_bytes(program, self.workers, len(self.experiment.members)))
+        members, swept = len(self.experiment.members), bool(self.experiment.sweep)
+        return Estimate(seconds, device_bytes(program, self.workers, members, swept=swept))
 
 
 def member_shapes(experiment: Experiment, static: Static) -> State:
@@ -215,15 +228,22 @@ def seconds_per_record(program: Program, workers: Sequence[jax.Device], experime
     return rounds * (time.monotonic() - began) / TRIAL_RECORDS
 
 
-def device_bytes(program: Program, workers: Sequence[jax.Device], members: int) -> int:
+def bytes_of_waiting(program: Program, device: jax.Device, *, swept: bool) -> int:
+    """Memory that a block takes while others are worked on: states and, where members differ in them, settings."""
+    if swept:
+        return program.advance[device].memory_analysis().argument_size_in_bytes
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states))
+
+
+def device_bytes(program: Program, workers: Sequence[jax.Device], members: int, *, swept: bool) -> int:
     """Memory that the states of so many members and the work on a block per worker take, over all devices."""
-    blocks = -(-members // program.block)
     sizes = [program.advance[device].memory_analysis() for device in workers]
-    work = sum(size.output_size_in_bytes + size.temp_size_in_bytes for size in sizes)
-    return work + blocks * sizes[0].argument_size_in_bytes
+    work = sum(size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes for size in sizes)
+    waiting = max(0, -(-members // program.block) - len(workers))
+    return work + waiting * bytes_of_waiting(program, workers[0], swept=swept)
 
 
-def check_memory(program: Program, workers: Sequence[jax.Device], members: int) -> None:
+def check_memory(program: Program, workers: Sequence[jax.Device], members: int, *, swept: bool) -> None:
     """Refuse what the devices have no room for, before anything is trained; blocks go to the workers in turn.
 
     Raises:
@@ -232,12 +252,12 @@ def check_memory(program: Program, workers: Sequence[jax.Device], members: int) 
     limit = memory_limit(workers[0])
     if limit is None:
         return
-    blocks = -(-members // program.block)
-    needed = device_bytes(program, workers[:1], -(-blocks // len(workers)) * program.block)
+    each = -(-members // program.block // len(workers))  # blocks of a worker
+    needed = device_bytes(program, workers[:1], each * program.block, swept=swept)
     if needed <= limit:
         return
-    of_block = program.advance[workers[0]].memory_analysis().argument_size_in_bytes
-    fitting = max(0, (limit - needed) // of_block + -(-blocks // len(workers))) * len(workers) * program.block
+    room = each + (limit - needed) // bytes_of_waiting(program, workers[0], swept=swept)
+    fitting = max(0, room) * len(workers) * program.block
     remedy = f"train at most {fitting:,} a run (--seeds, --out)" if fitting else "use devices with more"
     gib = f"{needed / 2**30:,.1f} GiB on each {describe_device(workers[0])}, where JAX may use {limit / 2**30:,.1f}"
     raise UserError(f"{members:,} members in blocks of {program.block:,} need {gib}; {remedy}")
