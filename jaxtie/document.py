@@ -11,10 +11,12 @@ is written again, from these data and from the claims in the experiment files. S
 and a test fails where one was changed by hand.
 """
 
+import importlib
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import xarray as xr
@@ -145,8 +147,16 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "shares": lambda name: shares_table(known[name]),
         "pushes": lambda name: evidence.pushes_table(known[name]),
         "similarities": lambda name: similarity_table(known[name]),
+        "text-verdicts": lambda *names: _of_text("claims").text_claims_table(known, {name: claims[name] for name in names}),
+        "text-end": lambda name: _of_text("tables").validation_table(known[name]),
+        "text-pairs": lambda name: _of_text("groups").equivalence_table(known[name]),
         "widths": lambda *names: evidence.widths_table(known, names),
     }
+
+
+def _of_text(module: str) -> ModuleType:
+    """A module of the room of text, which another house may lack."""
+    return importlib.import_module(f"jaxtie.text.{module}")
 
 
 def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:

@@ -82,7 +82,8 @@ WITHOUT_JAX = (
     "text.corpus.tokens text.corpus.batches initial_loss.declaration initial_loss.kind initial_loss.results "
     "initial_loss.tables initial_loss.figures hypothesis.estimators hypothesis.inference hypothesis.sources "
     "hypothesis.benchmark hypothesis.costs hypothesis.judgement hypothesis.price hypothesis.report instrument.command "
-    "text.planting text.two_models audit.adapter audit.checkpoint audit.command audit.compare audit.find audit.findings "
+    "text.planting text.two_models text.windows text.baselines text.claims text.contexts text.groups text.pairs "
+    "audit.adapter audit.checkpoint audit.command audit.compare audit.find audit.findings "
     "audit.flags audit.geometry audit.headers audit.ids audit.judge audit.loaders audit.names audit.stored"
 ).split()
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}

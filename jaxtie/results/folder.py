@@ -102,7 +102,8 @@ class RunFolder:
 
     def differences(self, experiment: Declaration, config: dict[str, Any]) -> list[str]:
         """Names of the fields in which the folder's run differs from `experiment`; its claim does not matter."""
-        new, old = _plain(experiment), _plain(type(experiment)()) | config["experiment"]  # which may not know every field yet
+        recorded = experiment.brought_up_to_date(config["experiment"])
+        new, old = _plain(experiment), _plain(type(experiment)()) | recorded  # which may not know every field yet
         return differing_fields(new | {"claim": ""}, old | {"claim": ""})
 
     @contextmanager

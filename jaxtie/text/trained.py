@@ -16,6 +16,7 @@ from jaxtie.models.sizes import Transformer
 from jaxtie.models.text_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.text import kind, masking
+from jaxtie.text.baselines import follows_in_rows, loss_of_frequencies
 from jaxtie.text.corpus.batches import CausalBatches, Rows
 from jaxtie.text.declaration import Corpus, TextExperiment
 from jaxtie.text.engine import load_carry
@@ -91,6 +92,7 @@ def declared_again(path: Path, config: Mapping[str, Any]) -> TextExperiment:
     """
     if config.get("kind") != TextExperiment.kind:
         raise UserError(f"{path}: is a run of kind {config.get('kind')}; expected one of a causal model of text")
+    config = TextExperiment.brought_up_to_date(config)
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in config.items() if name != "kind"}
     corpus = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.pop("corpus").items()}
     try:
@@ -140,14 +142,8 @@ def _loss_program(model: TextModel) -> Callable[[dict, jax.Array], tuple[jax.Arr
 def unigram_loss(trained: Trained, rows: Rows) -> float:
     """Loss on rows of the best model that knows the frequencies of tokens in its training rows alone, nats; with [SEP]."""
     vocabulary, sep = len(trained.material.vocabulary), trained.material.text.special.sep
-
-    def counts(some: Rows) -> np.ndarray:
-        count_V = np.bincount(some.tokens_N, minlength=vocabulary).astype(np.float64)
-        count_V[sep] += some.count
-        return count_V
-
-    known_V, asked_V = counts(trained.material.text.train) + 1, counts(rows)
-    return float(-asked_V @ np.log(known_V / known_V.sum()) / asked_V.sum())
+    known, asked = (follows_in_rows(some, sep, sep).token_N for some in (trained.material.text.train, rows))
+    return loss_of_frequencies(*(np.bincount(token_N, minlength=vocabulary) for token_N in (known, asked)))
 
 
 def check_knows_more_than_frequencies(trained: Trained, loss: float) -> None:
