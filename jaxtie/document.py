@@ -149,7 +149,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "similarities": lambda name: similarity_table(known[name]),
         "text-verdicts": lambda *names: _of_text("claims").text_claims_table(known, {name: claims[name] for name in names}),
         "text-end": lambda name: _of_text("tables").validation_table(known[name]),
-        "text-pairs": lambda name: _of_text("groups").equivalence_table(known[name]),
+        "text-pairs": lambda name: _of_text("groups").word_pairs_table(known[name]),
         "widths": lambda *names: evidence.widths_table(known, names),
     }
 

@@ -10,7 +10,7 @@ import pytest
 from corpora import SIZE, write_corpus
 
 from jaxtie import Transformer
-from jaxtie.text.contexts import Contexts, choose_contexts
+from jaxtie.text.contexts import PairContexts, choose_contexts
 from jaxtie.text.corpus.batches import Special
 from jaxtie.text.corpus.tokens import prepare_text
 from jaxtie.text.declaration import Corpus, TextExperiment
@@ -110,7 +110,7 @@ def test_contexts_are_of_the_text(asked):
     assert all(np.array_equal(x, y) for x, y in zip(again[:6], contexts[:6]))
 
 
-def brute_force(model, params, contexts: Contexts, q: int) -> tuple[float, float]:
+def brute_force(model, params, contexts: PairContexts, q: int) -> tuple[float, float]:
     """Log-odds and swap divergence at one place, one sequence at a time."""
     tokens, at, first, second = contexts.tokens_QxL[q], int(contexts.at_Q[q]), contexts.first_Q[q], contexts.second_Q[q]
 

@@ -208,6 +208,7 @@ def test_a_member_that_diverges_is_frozen_and_told_of(place, tmp_path, capsys):
         assert "seeds that diverged" in (folder / "summary.md").read_text(encoding="utf-8")
 
 
+LACKING = ("the", "cat", "zebra")
 BAD = {  # what is wrong -> the command line, and words that the line must hold
     "no text": (["text_mlm.py"], "needs a text"),
     "text and a data set": (["text_mlm.py", "--text", "corpus", "--tfds", "lm1b"], "either files and folders or the name"),
@@ -227,6 +228,16 @@ BAD = {  # what is wrong -> the command line, and words that the line must hold
     "too little text": (["text_mlm.py", "--text", "short.txt"], "too little for three splits"),
     "fewer words than asked": (["wordy.py", "--text", "corpus", "--vocab-size", "120"], "100 are needed"),
     "rows that fill no batch": (["broad.py", "--text", "corpus", "--vocab-size", "120"], "do not fill one batch"),
+    "a duplicate that is certain": (["certain.py", "--text", "corpus"], "certain.py:9: duplicates = (0.5, 1.0): expected"),
+    "words that the text lacks": (["lacking.py", "--text", "corpus", "--vocab-size", "120"], "has no token zebra; leave"),
+    "fewer documents than splits": (
+        ["parted.py", "--text", "corpus"],
+        "1 different documents are too little for three splits",
+    ),
+    "a vocabulary without special tokens": (
+        ["text_mlm.py", "--text", "corpus", "--vocab", "plain.txt"],
+        "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP], [MASK]; expected a vocabulary like BERT's",
+    ),
     "zeros": (["text_mlm.py", "--text", "corpus", "--zeros", "0.2,0.8"], "--zeros: no option"),
     "a sweep": (["text_mlm.py", "--text", "corpus", "--sweep", "eps=1e-8"], "--sweep: no option"),
     "text for what reads none": (["--text", "corpus"], "--text: no option"),
@@ -241,9 +252,12 @@ def test_bad_input_is_one_line_that_names_it(place, monkeypatch, capsys, argumen
     monkeypatch.chdir(place)
     source = (place / "text_mlm.py").read_text()
     changed = {"wordy": ("words=10", "words=100"), "broad": ("batch=16", "batch=4096"), "untasked": ("words=10", "task='x'")}
+    changed |= {"certain": ("words=10", "words=10, duplicates=(0.5, 1.0)"), "lacking": ("words=10", f"words={LACKING}")}
+    changed |= {"parted": ("words=10", "words=10, corpus=Corpus(documents_to_split=1)")}
     for name, change in changed.items():
         (place / f"{name}.py").write_text(source.replace(*change))
     (place / "short.txt").write_text("One.\n\nTwo.")
+    (place / "plain.txt").write_text("\n".join(WORDS))
     (place / "empty").mkdir(exist_ok=True)
     assert cli.main([*arguments, "--quiet", "--out", "new"]) == 2
     out, error = capsys.readouterr()

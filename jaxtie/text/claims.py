@@ -19,10 +19,10 @@ from jaxtie.results.tables import Table, last_step
 from jaxtie.results.verdicts import Comparison, Judgement, compare, judge
 from jaxtie.text.groups import Group, at_last, groups_of, log_decay_ratio
 
-Measured = Literal["validation loss", "decay ratio", "error of log-odds", "swap divergence"]
+MeasuredOnText = Literal["validation loss", "decay ratio", "error of log-odds", "swap divergence"]
 OF_PAIRS = ("decay ratio", "error of log-odds", "swap divergence")
 AS_RATIOS = ("decay ratio", "swap divergence")
-FORCE = 1.25  # a distance so many times another is farther; its inverse: nearer
+FARTHER = 1.25  # a distance so many times another is farther; its inverse: nearer
 KNOWN = 0.2  # nat; log-odds that are off by less are known
 
 
@@ -51,7 +51,7 @@ class TextClaim:
     """
 
     statement: str
-    quantity: Measured
+    quantity: MeasuredOnText
     of: Mapping[Cell, float]
     low: float = -math.inf
     high: float = math.inf
@@ -79,7 +79,7 @@ class TextClaim:
         return f"{cell.arm}{where}, " + (f"{kind} {cell.probability:g}" if kind else "random pairs")
 
 
-def of_cell(results: xr.Dataset, quantity: Measured, cell: Cell) -> np.ndarray:
+def of_cell(results: xr.Dataset, quantity: MeasuredOnText, cell: Cell) -> np.ndarray:
     """A quantity of what is kept of a run, of each seed; of ratios the logarithm.
 
     Raises:
@@ -149,13 +149,13 @@ def claims_of_duplicates(even: float, rare: float, midway: str) -> tuple[TextCla
             f"{arm.capitalize()}, a word and its duplicate at {probability:g} end nearer{where} than tokens as frequent."
         )
         cells = {Cell(arm, probability, table=table): 1.0, Cell(arm, probability, "matched", table): -1.0}
-        return TextClaim(statement, "decay ratio", cells, high=1 / FORCE, source=source)
+        return TextClaim(statement, "decay ratio", cells, high=1 / FARTHER, source=source)
 
     def apart(arm: str, table: Literal["input", "output"]) -> TextClaim:
         where = f" in the {table} table" if arm == "untied" else ""
         statement = f"{arm.capitalize()}, duplicates that are {odds} times rarer stay farther{where} than those as likely."
         cells = {Cell(arm, rare, table=table): 1.0, Cell(arm, even, table=table): -1.0}
-        return TextClaim(statement, "decay ratio", cells, low=FORCE)
+        return TextClaim(statement, "decay ratio", cells, low=FARTHER)
 
     biased = {Cell("tied+bias", rare): 1.0, Cell("tied+bias", even): -1.0, Cell("tied", rare): -1.0, Cell("tied", even): 1.0}
     swaps = {Cell("tied", rare): 1.0, Cell("tied", even): -1.0, Cell("untied", rare): -1.0, Cell("untied", even): 1.0}
@@ -166,12 +166,12 @@ def claims_of_duplicates(even: float, rare: float, midway: str) -> tuple[TextCla
         apart("tied", "input"),
         apart("untied", "output"),
         nearer("untied", rare, "input"),
-        TextClaim("A bias takes what holds rarer duplicates apart in the tied table.", "decay ratio", biased, high=1 / FORCE),
+        TextClaim("A bias takes over what holds rarer duplicates apart, tied.", "decay ratio", biased, high=1 / FARTHER),
         TextClaim(
             "Untied midway, rarer duplicates end nearer in the input table than in the tied one.",
             "decay ratio",
             {Cell(midway, rare): 1.0, Cell("tied", rare): -1.0},
-            high=1 / FORCE,
+            high=1 / FARTHER,
         ),
         *(
             TextClaim(

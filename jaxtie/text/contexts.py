@@ -17,11 +17,12 @@ from jaxtie.text.declaration import TextExperiment
 from jaxtie.text.planting import Duplicates
 from jaxtie.text.windows import AFTER, BEFORE, by_token, places_of, stream_of, windows_at
 
+SEEN = ("log_odds", "log_odds_deviation", "swap_divergence")  # what is looked at there, see `jaxtie.text.predictions`
 LONGEST = 32  # tokens of a sentence that a masked model is asked about
 STREAM = 2  # of the random numbers that are drawn here, beside others of the same seed
 
 
-class Contexts(NamedTuple):
+class PairContexts(NamedTuple):
     """Places at which a token of a pair stands, pair after pair.
 
     Attributes:
@@ -46,7 +47,7 @@ class Contexts(NamedTuple):
 
 def choose_contexts(
     experiment: TextExperiment, text: Text, drawn: Duplicates, first: np.ndarray, second: np.ndarray
-) -> Contexts:
+) -> PairContexts:
     """Places for the pairs (kinds, K) of these tokens, chosen and spelled by the experiment's `data_seed`."""
     rng, number = np.random.default_rng((experiment.data_seed, STREAM)), experiment.contexts
     vocabulary = len(text.vocabulary) + len(drawn.words_K)
@@ -67,7 +68,7 @@ def choose_contexts(
     first_Q, second_Q = (np.repeat(each.ravel(), number).astype(np.int32) for each in (first, second))
     tokens_QxL[np.arange(len(at_Q)), at_Q] = first_Q
     places = at_Q.astype(np.int32), asked_QxM.astype(np.int32)
-    return Contexts(tokens_QxL, *places, counts_QxM, first_Q, second_Q, (*first.shape, number), mask)
+    return PairContexts(tokens_QxL, *places, counts_QxM, first_Q, second_Q, (*first.shape, number), mask)
 
 
 def _in_stream(

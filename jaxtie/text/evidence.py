@@ -13,11 +13,11 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
 from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm
-from jaxtie.text.groups import SEEN
+from jaxtie.text.contexts import SEEN
 from jaxtie.text.tables import BASELINES
 
 MOST_ROWS_COMPARED = 4_096  # of a table; of more, so many at even spaces: all their distances are looked at
-PLACES_KEPT = 5
+PLACES_KEPT = 4
 EVALUATED_ON_TEXT = ["valid_loss", "valid_accuracy", "perplexity"]
 
 

@@ -13,7 +13,8 @@ from jaxtie.results.plots import COLOURS, FAILS, HOLDS, Panel, Picture, coloured
 from jaxtie.results.share_figure import role_pictures
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import arms_of, plain_arm
-from jaxtie.text.groups import SEEN, Group, groups_of
+from jaxtie.text.contexts import SEEN
+from jaxtie.text.groups import Group, groups_of
 from jaxtie.text.heads import compares_heads, log_vocabulary, valid_curves
 from jaxtie.text.tables import BASELINES, each_table, measures, of_pairs
 

@@ -11,14 +11,14 @@ import xarray as xr
 
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, tables_of
+from jaxtie.text.contexts import SEEN
 
-EVEN = 0.5  # duplicates of this probability are as likely as their words
+AS_LIKELY = 0.5  # duplicates of this probability are as likely as their words
 NAMES = {
     "duplicate": "word–duplicate",
     "matched": "as frequent as word–duplicate",
     "random": "random pairs",
 }
-SEEN = ("log_odds", "log_odds_deviation", "swap_divergence")  # in predictions
 
 
 class Group(NamedTuple):
@@ -46,7 +46,7 @@ class Group(NamedTuple):
         """What the distributional hypothesis says of them; nothing of pairs that are equivalent in no sense."""
         if self.kind != "duplicate":
             return ""
-        return " (DH holds)" if self.probability == EVEN else " (DH fails)"
+        return " (DH holds)" if self.probability == AS_LIKELY else " (DH fails)"
 
     def of(self, values: xr.DataArray) -> xr.DataArray:
         """A variable of pairs, of its own pairs alone."""
@@ -56,7 +56,7 @@ class Group(NamedTuple):
 def groups_of(results: xr.Dataset) -> list[Group]:
     """The groups of a run's pairs; a run of an earlier version has duplicates of probability ½."""
     pairs = np.arange(results.sizes["pair"])
-    known = results["duplicate_probability"].values if "duplicate_probability" in results else np.full(len(pairs), EVEN)
+    known = results["duplicate_probability"].values if "duplicate_probability" in results else np.full(len(pairs), AS_LIKELY)
     probabilities, found = np.unique(known)[::-1], []
     for kind in map(str, results["kind"].values):
         if kind == "random":
@@ -82,16 +82,16 @@ def at_last(results: xr.Dataset, name: str, group: Group, arm: str) -> xr.DataAr
     return group.of(results[name].sel(arm=arm, eval_step=last_step(results), drop=True)).astype(np.float64).mean("pair")
 
 
-def equivalence_table(results: xr.Dataset) -> Table:
+def word_pairs_table(results: xr.Dataset) -> Table:
     """Every group in every table: distance, ratio to decay alone; and what predictions say of it, beside what is true."""
     rows = []
     for arm in arms_of(results):
         for label, table in tables_of(arm).items():
             for group in groups_of(results):
                 distance = group.of(results[f"{table}_distance"].sel(arm=arm.name, eval_step=last_step(results)))
-                cells = [interval(distance.mean("pair").values), _factor(log_decay_ratio(results, group, arm.name, table))]
+                cells = [interval(distance.mean("pair").values), _geometric(log_decay_ratio(results, group, arm.name, table))]
                 odds, deviation, swap = (at_last(results, name, group, arm.name).values for name in SEEN)
-                cells += [interval(odds), number(group.true_odds), interval(deviation), _small(swap)]
+                cells += [interval(odds), number(group.true_odds), interval(deviation), _in_ten_thousandths(swap)]
                 rows.append((label, group.label, *cells))
     seeds, step = results.sizes["seed"], last_step(results)
     over = f"mean over {seeds} seeds ± 95 %" if seeds > 1 else "one seed"
@@ -115,12 +115,12 @@ def equivalence_table(results: xr.Dataset) -> Table:
     return Table(title, header, rows, note)
 
 
-def _factor(logarithms_S: xr.DataArray) -> str:
+def _geometric(logarithms_S: xr.DataArray) -> str:
     mean, half = mean_interval(logarithms_S.values)
     ends = f" [{number(math.exp(mean - half))}, {number(math.exp(mean + half))}]" if np.isfinite(half) else ""
     return number(math.exp(mean)) + ends
 
 
-def _small(values_S: np.ndarray) -> str:
+def _in_ten_thousandths(values_S: np.ndarray) -> str:
     mean, half = mean_interval(values_S)
     return f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxtie.experiment import number_of
-from jaxtie.text.contexts import Contexts, choose_contexts
+from jaxtie.text.contexts import PairContexts, choose_contexts
 from jaxtie.text.corpus.batches import CausalBatches, MaskedBatches, RowBatch, Rows, Special
 from jaxtie.text.corpus.tokens import Text
 from jaxtie.text.corpus.words import chosen_words
@@ -41,7 +41,7 @@ class Material(NamedTuple):
     planted: Duplicates
     first: np.ndarray
     second: np.ndarray
-    contexts: Contexts | None = None
+    contexts: PairContexts | None = None
 
 
 def make_material(experiment: TextExperiment, text: Text) -> Material:

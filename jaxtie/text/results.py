@@ -5,6 +5,7 @@ import xarray as xr
 
 from jaxtie.results.roles import ROLE_VARIABLES
 from jaxtie.results.schema import Schema, Variable, steps_of
+from jaxtie.text.contexts import SEEN
 from jaxtie.text.declaration import TextExperiment
 from jaxtie.text.material import FREQUENCIES, NEIGHBOURS, Material, probes
 
@@ -26,15 +27,15 @@ TEXT_VARIABLES = {
     ),
 }
 # What `jaxtie.text.predictions` looks at, of experiments with duplicates.
-PREDICTED = {
-    "log_odds": Variable(PAIRS, "nat", "ln p(first) - ln p(second) of a pair where one of them stands, mean over contexts"),
-    "log_odds_deviation": Variable(PAIRS, "nat", "its standard deviation over contexts"),
-    "swap_divergence": Variable(
+SEEN_OF_PAIRS = (
+    Variable(PAIRS, "nat", "ln p(first) - ln p(second) of a pair where one of them stands, mean over contexts"),
+    Variable(PAIRS, "nat", "its standard deviation over contexts"),
+    Variable(
         PAIRS,
         "1",
         "total variation of predictions when the second of a pair takes the first one's place, mean over contexts",
     ),
-}
+)
 
 
 def text_schema(experiment: TextExperiment) -> Schema:
@@ -45,7 +46,8 @@ def text_schema(experiment: TextExperiment) -> Schema:
         "probe": probes(experiment),
         "rank": np.arange(NEIGHBOURS),
     }
-    variables = TEXT_VARIABLES | (PREDICTED if experiment.looks_at_predictions else {})
+    predicted = dict(zip(SEEN, SEEN_OF_PAIRS, strict=True)) if experiment.looks_at_predictions else {}
+    variables = TEXT_VARIABLES | predicted
     if not experiment.roles:
         return Schema(variables, steps_of(experiment) | labels)
     return Schema(variables | ROLE_VARIABLES, steps_of(experiment) | labels | {"group": list(FREQUENCIES)})

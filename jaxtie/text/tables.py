@@ -9,7 +9,8 @@ import xarray as xr
 from jaxtie.experiment import Arm
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm, tables_of
 from jaxtie.results.verdicts import Comparison, Judgement, compare, judge, verdict_table
-from jaxtie.text.groups import EVEN, SEEN, Group, equivalence_table, groups_of
+from jaxtie.text.contexts import SEEN
+from jaxtie.text.groups import AS_LIKELY, Group, groups_of, word_pairs_table
 from jaxtie.text.heads import compares_heads, head_tables, judge_heads
 
 SAME_LOSS = 0.01  # nat, 1 % of a perplexity: losses that differ by less are the same
@@ -78,7 +79,7 @@ def distance_table(results: xr.Dataset) -> Table:
 
 def equivalent_in_both_senses(results: xr.Dataset) -> tuple[Group, Group] | None:
     """Duplicates as likely as their words, and as many other pairs: of their frequencies, or random ones; None without."""
-    found = {group.kind: group for group in groups_of(results) if group.probability == EVEN}
+    found = {group.kind: group for group in groups_of(results) if group.probability == AS_LIKELY}
     if "duplicate" not in found:
         return None
     own, random = found["duplicate"], groups_of(results)[-1]
@@ -159,6 +160,6 @@ def neighbour_table(results: xr.Dataset) -> Table:
 def text_tables(results: xr.Dataset) -> list[Table]:
     """All tables of a run; verdicts once there is something to judge, heads where some are compared."""
     judged = [text_verdict_table(results)] if last_step(results) and judge_text(results) else []
-    seen = [equivalence_table(results)] if last_step(results) and SEEN[0] in results else []
+    seen = [word_pairs_table(results)] if last_step(results) and SEEN[0] in results else []
     compared = [validation_table(results), *seen, distance_table(results), *judged, *head_tables(results)]
     return [*compared, neighbour_table(results)]
