@@ -10,7 +10,7 @@ from text_fixtures import command, finished_run
 from jaxtie import TextExperiment, UserError, cli, runs
 from jaxtie.results.folder import RunFolder
 from jaxtie.text import trained
-from jaxtie.text.declaration import BEFORE, BEFORE_OF_CORPUS, Corpus
+from jaxtie.text.declaration import UNSAID, UNSAID_OF_CORPUS, Corpus
 
 THEN = {"masks_unknown": True, "contexts": 0, "corpus": Corpus(documents_to_split=50)}
 
@@ -22,8 +22,8 @@ def as_then(experiment: TextExperiment) -> dict:
 
 
 def of_then(config: dict) -> dict:
-    corpus = {name: value for name, value in config["corpus"].items() if name not in BEFORE_OF_CORPUS}
-    kept = {name: value for name, value in config.items() if name not in BEFORE}
+    corpus = {name: value for name, value in config["corpus"].items() if name not in UNSAID_OF_CORPUS}
+    kept = {name: value for name, value in config.items() if name not in UNSAID}
     return kept | {"corpus": corpus, "duplicates": bool(config["duplicates"])}
 
 

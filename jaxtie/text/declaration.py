@@ -15,9 +15,9 @@ HALVES = ("first", "second")  # of the training rows
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimiser(learning_rate=1e-4, weight_decay=0.01)
 PUBLISHED_DUPLICATES = (0.5,)
-# What earlier versions did without saying so in `config.json`: what they began goes on as it began.
-BEFORE: Mapping[str, Any] = {"masks_unknown": True, "contexts": 0}
-BEFORE_OF_CORPUS: Mapping[str, Any] = {"documents_to_split": 50}
+# What earlier versions did without saying so in `config.json`; what they began goes on as it began.
+UNSAID: Mapping[str, Any] = {"masks_unknown": True, "contexts": 0}
+UNSAID_OF_CORPUS: Mapping[str, Any] = {"documents_to_split": 50}
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,10 @@ class TextExperiment(Declaration):
     @staticmethod
     def brought_up_to_date(recorded: Mapping[str, Any]) -> dict[str, Any]:
         """What earlier versions did without saying so is said; their duplicates had the published probability."""
-        new = BEFORE | {**recorded}
+        new = UNSAID | {**recorded}
         if isinstance(new.get("duplicates"), bool):
             new["duplicates"] = list(PUBLISHED_DUPLICATES) if new["duplicates"] else []
-        return new | {"corpus": BEFORE_OF_CORPUS | {**new.get("corpus", {})}}
+        return new | {"corpus": UNSAID_OF_CORPUS | {**new.get("corpus", {})}}
 
     def as_begun(self, recorded: Mapping[str, Any]) -> Self:
         """The same, with what an earlier version did that began the run, wherever this declaration says nothing else."""
@@ -197,5 +197,5 @@ class TextExperiment(Declaration):
             unsaid = {name for name in before if getattr(mine, name) == getattr(default, name)}
             return {name: before[name] for name in unsaid if theirs[name] == before[name]}
 
-        corpus = dataclasses.replace(self.corpus, **kept(self.corpus, usual.corpus, recorded["corpus"], BEFORE_OF_CORPUS))
-        return dataclasses.replace(self, corpus=corpus, **kept(self, usual, recorded, BEFORE))
+        corpus = dataclasses.replace(self.corpus, **kept(self.corpus, usual.corpus, recorded["corpus"], UNSAID_OF_CORPUS))
+        return dataclasses.replace(self, corpus=corpus, **kept(self, usual, recorded, UNSAID))

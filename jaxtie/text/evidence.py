@@ -13,7 +13,7 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
 from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm
-from jaxtie.text.contexts import SEEN
+from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.tables import BASELINES
 
 MOST_ROWS_COMPARED = 4_096  # of a table; of more, so many at even spaces: all their distances are looked at
@@ -26,7 +26,7 @@ def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
     here, last = course_steps(results), last_step(results)
     evaluated = results[EVALUATED_ON_TEXT].sel(eval_step=slice(0, last))
     parts = [results[["loss", "accuracy"]].sel(step=here), evaluated, results[["diverged_at", "parameters"]]]
-    if SEEN[0] in results:
+    if PREDICTED[0] in results:
         parts.append(_pairs_at_ends(results, last))
     if has_roles(results):
         parts += [at_stretches(results, here), *_similarities_at_end(results, run, last)]
@@ -37,7 +37,7 @@ def _pairs_at_ends(results: xr.Dataset, last: int) -> xr.Dataset:
     """Distances of all pairs at the start and at the end, and what predictions said of them at the end; and what is known."""
     names = ["duplicate_probability", "decay_alone", *BASELINES]
     distances = results[["input_distance", "output_distance"]].sel(eval_step=sorted({0, last})).round(PLACES_KEPT)
-    seen = results[[*SEEN]].sel(eval_step=[last]).round(PLACES_KEPT)
+    seen = results[[*PREDICTED]].sel(eval_step=[last]).round(PLACES_KEPT)
     return xr.merge([results[names].sel(step=course_steps(results)), distances, seen], join="outer")
 
 

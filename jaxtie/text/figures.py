@@ -13,7 +13,7 @@ from jaxtie.results.plots import COLOURS, FAILS, HOLDS, Panel, Picture, coloured
 from jaxtie.results.share_figure import role_pictures
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import arms_of, plain_arm
-from jaxtie.text.contexts import SEEN
+from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.groups import Group, groups_of
 from jaxtie.text.heads import compares_heads, log_vocabulary, valid_curves
 from jaxtie.text.tables import BASELINES, each_table, measures, of_pairs
@@ -144,7 +144,7 @@ def text_panels(results: xr.Dataset) -> dict[str, Panel]:
 def _predicted_panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
     """What predictions say of pairs, where that was looked at."""
     panels = {}
-    for group in groups_of(results) if SEEN[0] in results else []:
+    for group in groups_of(results) if PREDICTED[0] in results else []:
         name = f"{group.kind}_{group.probability:g}" if group.kind != "random" else group.kind
         if group.kind == "duplicate":
             caption = f"Log-odds of {group.label} by {arms} over the steps of training, beside the true ones; mean over pairs"
@@ -176,4 +176,4 @@ def text_frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
         "steps": results[["loss", "accuracy"]].to_dataframe(),
         "evaluations": evaluations,
         "distances": distances.set_index([name for name in distances if not name.endswith("_distance")]),
-    } | ({"predictions": results[[*SEEN]].to_dataframe()} if SEEN[0] in results else {})
+    } | ({"predictions": results[[*PREDICTED]].to_dataframe()} if PREDICTED[0] in results else {})

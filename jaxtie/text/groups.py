@@ -11,7 +11,7 @@ import xarray as xr
 
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, tables_of
-from jaxtie.text.contexts import SEEN
+from jaxtie.text.contexts import PREDICTED
 
 AS_LIKELY = 0.5  # duplicates of this probability are as likely as their words
 NAMES = {
@@ -90,7 +90,7 @@ def word_pairs_table(results: xr.Dataset) -> Table:
             for group in groups_of(results):
                 distance = group.of(results[f"{table}_distance"].sel(arm=arm.name, eval_step=last_step(results)))
                 cells = [interval(distance.mean("pair").values), _geometric(log_decay_ratio(results, group, arm.name, table))]
-                odds, deviation, swap = (at_last(results, name, group, arm.name).values for name in SEEN)
+                odds, deviation, swap = (at_last(results, name, group, arm.name).values for name in PREDICTED)
                 cells += [interval(odds), number(group.true_odds), interval(deviation), _in_ten_thousandths(swap)]
                 rows.append((label, group.label, *cells))
     seeds, step = results.sizes["seed"], last_step(results)

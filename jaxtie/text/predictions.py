@@ -13,11 +13,11 @@ import numpy as np
 
 from jaxtie.models.cross_entropy import POSITIONS
 from jaxtie.models.text_model import TextModel
-from jaxtie.text.contexts import SEEN, PairContexts
+from jaxtie.text.contexts import PREDICTED, PairContexts
 
 
 def make_look_at_predictions(model: TextModel, contexts: PairContexts) -> Callable[[dict], dict[str, jax.Array]]:
-    """A pure function of a model's parameters: what `SEEN` lists of each pair, (kinds, K); NaN where it has no place."""
+    """A pure function of a model's parameters: what `PREDICTED` lists of each pair, (kinds, K); NaN where it has no place."""
     chunk = max(1, POSITIONS // contexts.asked_QxM.shape[1])
     count = len(contexts.at_Q)
 
@@ -35,7 +35,7 @@ def make_look_at_predictions(model: TextModel, contexts: PairContexts) -> Callab
         mean_odds = jnp.sum(odds * there, axis=-1) / total
         variance = jnp.sum((odds - mean_odds[..., None]) ** 2 * there, axis=-1) / total
         swapped = jnp.sum(divergence * there, axis=-1) / total
-        return dict(zip(SEEN, (mean_odds, jnp.sqrt(variance), swapped), strict=True))
+        return dict(zip(PREDICTED, (mean_odds, jnp.sqrt(variance), swapped), strict=True))
 
     return look
 

@@ -5,7 +5,7 @@ import xarray as xr
 
 from jaxtie.results.roles import ROLE_VARIABLES
 from jaxtie.results.schema import Schema, Variable, steps_of
-from jaxtie.text.contexts import SEEN
+from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.declaration import TextExperiment
 from jaxtie.text.material import FREQUENCIES, NEIGHBOURS, Material, probes
 
@@ -46,7 +46,7 @@ def text_schema(experiment: TextExperiment) -> Schema:
         "probe": probes(experiment),
         "rank": np.arange(NEIGHBOURS),
     }
-    predicted = dict(zip(SEEN, SEEN_OF_PAIRS, strict=True)) if experiment.looks_at_predictions else {}
+    predicted = dict(zip(PREDICTED, SEEN_OF_PAIRS, strict=True)) if experiment.looks_at_predictions else {}
     variables = TEXT_VARIABLES | predicted
     if not experiment.roles:
         return Schema(variables, steps_of(experiment) | labels)

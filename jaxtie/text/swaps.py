@@ -15,10 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.models.text_model import TextModel
-from jaxtie.text.windows import AFTER, BEFORE, Windows, places_of, stream_of, windows_at
+from jaxtie.text.windows import AFTER, BEFORE, Windows, places_of, stream_of, windows_at  # noqa: F401, for who swaps
 from jaxtie.training.devices import cores
-
-__all__ = ["AFTER", "BEFORE", "Swapped", "Windows", "make_swap", "places_of", "stream_of", "swap_all", "windows_at"]
 
 AT_A_TIME = 16  # tokens that are put in a token's place in one call
 

@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtie.experiment import Arm
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm, tables_of
 from jaxtie.results.verdicts import Comparison, Judgement, compare, judge, verdict_table
-from jaxtie.text.contexts import SEEN
+from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.groups import AS_LIKELY, Group, groups_of, word_pairs_table
 from jaxtie.text.heads import compares_heads, head_tables, judge_heads
 
@@ -160,6 +160,6 @@ def neighbour_table(results: xr.Dataset) -> Table:
 def text_tables(results: xr.Dataset) -> list[Table]:
     """All tables of a run; verdicts once there is something to judge, heads where some are compared."""
     judged = [text_verdict_table(results)] if last_step(results) and judge_text(results) else []
-    seen = [word_pairs_table(results)] if last_step(results) and SEEN[0] in results else []
+    seen = [word_pairs_table(results)] if last_step(results) and PREDICTED[0] in results else []
     compared = [validation_table(results), *seen, distance_table(results), *judged, *head_tables(results)]
     return [*compared, neighbour_table(results)]
