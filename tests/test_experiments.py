@@ -124,11 +124,11 @@ def test_roles_on_text_have_the_arms_of_roles_on_exor():
     assert claims and {arm for claim in claims for arm in claim.weights} <= set(names_of(text.arms))
 
 
-@pytest.mark.parametrize("task", ["causal", "masked"])
-def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(task):
+@pytest.mark.parametrize("name", ["causal", "masked", "masked_near"])
+def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
     """And what is claimed of them can be measured: its arms and probabilities are there."""
-    experiment, claims = (load(FILES[f"duplicates_{task}"]) for load in (load_experiment, load_claims))
-    assert (experiment.task, experiment.duplicates, len(experiment.seeds)) == (task, (0.5, 0.1), 3)
+    experiment, claims = (load(FILES[f"duplicates_{name}"]) for load in (load_experiment, load_claims))
+    assert (experiment.task, experiment.duplicates, len(experiment.seeds)) == (name.removesuffix("_near"), (0.5, 0.1), 3)
     assert names_of(experiment.arms) == ["tied", "tied+bias", "untied", f"untied@{experiment.steps // 2}"]
     cells = {cell for claim in claims for cell in claim.of}
     assert {cell.arm for cell in cells} == set(names_of(experiment.arms))

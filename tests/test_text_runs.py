@@ -20,13 +20,18 @@ from wrapped import COMPILED_QUICKLY, WITHOUT_FIGURES, after
 from jaxtie import cli, page, runs
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
+from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.corpus import tokens
-from jaxtie.text.results import TEXT_CONSTANTS, TEXT_VARIABLES
+from jaxtie.text.results import TEXT_VARIABLES
 from jaxtie.text.tables import text_tables
 from jaxtie.training.processes import GONE
 
 PREFIX = after(COMPILED_QUICKLY, WITHOUT_FIGURES)  # as the tests compile, so that programs are found where these left them
 DRAW = runs.draw
+CONSTANTS = (
+    "first_word second_word probe_word token scheduled_learning_rate parameters estimated_initial_loss decay_alone "
+    "duplicate_probability unigram_loss bigram_loss"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +65,9 @@ def results(folder: Path) -> xr.Dataset:
 
 def test_a_masked_model_from_files_to_figures(masked):
     found = RunFolder(masked).load()
-    assert set(found.data_vars) == {*TEXT_VARIABLES, *TEXT_CONSTANTS, "diverged_at"}
-    assert all(np.isfinite(found[name]).all() for name in TEXT_VARIABLES)
+    assert set(found.data_vars) == {*TEXT_VARIABLES, *PREDICTED, *CONSTANTS, "diverged_at"}
+    assert all(np.isfinite(found[name]).all() for name in (*TEXT_VARIABLES, *PREDICTED))
+    assert found["bigram_loss"] < found["unigram_loss"] and (found["duplicate_probability"] == 0.5).all()
     assert found["loss"].dims == ("arm", "seed", "step") and found.sizes["step"] == 5 and found.sizes["eval_step"] == 3
     assert (found["first_word"] + "*" == found["second_word"]).sel(kind="duplicate").all()
     different = found.sel(kind="random")
@@ -94,13 +100,13 @@ def test_what_reads_results_reads_those_of_text(masked, capsys, monkeypatch):
     assert cli.main_figures([str(masked), "--csv"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
     lines = (masked / "csv" / "distances.csv").read_text().splitlines()
-    assert len(lines) == 1 + 2 * 3 * 2 * 10 and "dog*" in "".join(lines)
+    assert len(lines) == 1 + 2 * 3 * 3 * 10 and "dog*" in "".join(lines)
     capsys.readouterr()
     assert cli.main_figures([str(masked), "--animate"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     section = page.Section("text_mlm.py", "text-mlm")
     section.read(RunFolder(masked))
-    assert len(section.tables) == 4 and "tokens a second" in section.facts
+    assert len(section.tables) == 5 and "tokens a second" in section.facts
     assert {image.name for image in section.images} == {path.stem for path in (masked / "figures").glob("*.png")}
 
 

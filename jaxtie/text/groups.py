@@ -14,7 +14,7 @@ from jaxtie.results.tables import Table, arms_of, interval, last_step, number, t
 from jaxtie.text.contexts import PREDICTED
 
 AS_LIKELY = 0.5  # duplicates of this probability are as likely as their words
-NAMES = {
+CALLED = {
     "duplicate": "word–duplicate",
     "matched": "as frequent as word–duplicate",
     "random": "random pairs",
@@ -60,11 +60,11 @@ def groups_of(results: xr.Dataset) -> list[Group]:
     probabilities, found = np.unique(known)[::-1], []
     for kind in map(str, results["kind"].values):
         if kind == "random":
-            found.append(Group(kind, math.nan, NAMES[kind], pairs))
+            found.append(Group(kind, math.nan, CALLED[kind], pairs))
             continue
         for probability in probabilities.tolist():
             at = f" at {probability:g}" if len(probabilities) > 1 else ""
-            label = NAMES[kind] + at
+            label = CALLED[kind] + at
             found.append(Group(kind, probability, label, pairs[known == probability]))
     return found
 
