@@ -173,6 +173,14 @@ class RunFolder:
         with _replacing(target) as path, path.open("wb") as file:
             np.savez(file, member=numbers, **records)
 
+    def copy_records(self, arm: str, other: str, last: int) -> None:
+        """Give another arm an arm's records up to the one of number `last`."""
+        for part in self._parts():
+            if part.arm == arm and part.first_record <= last:
+                whole, kept = part.read(), last + 1 - part.first_record
+                records = {name: values[:kept] for name, values in whole.records.items()}
+                self.append(other, part.first_record, whole.numbers, records)
+
     def start_records(self, reached: Mapping[str, Mapping[int, int]], every: int) -> None:
         """Make the place for records, and drop those past what a run goes on from.
 
