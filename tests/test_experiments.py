@@ -76,6 +76,7 @@ def test_experiments_are_those_of_the_protocol():
         "text_clm",
         "duplicates_causal",
         "duplicates_masked",
+        "duplicates_masked_near",
         "hypothesis_known",
         "gradient_roles_text",
         *VARIANTS,
