@@ -1,6 +1,6 @@
 """Seeds of a small causal model: one after the other on all cores, one on each core, or several in one program.
 
-    python benchmarks/seeds_of_text.py [--steps 40] [--rounds 4]
+    python benchmarks/seeds_of_text.py [--steps 40] [--rounds 4] [--batch 16] [--length 64]
 
 Each way trains as many seeds for as many steps on the same made-up tokens. Ways take turns, and each round's wall and
 processor seconds are told, so that other work on the machine falls on all alike. What is timed are the steps of
@@ -27,25 +27,27 @@ from jaxtie.training.devices import FAST, cores, start_jax
 from jaxtie.training.member import initial_state
 from jaxtie.training.optimiser import adamw_of
 
-SEEDS, VOCABULARY, WIDTH, BATCH, LENGTH = 4, 2_148, 64, 16, 64
+SEEDS, VOCABULARY, WIDTH = 4, 2_148, 64
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--length", type=int, default=64)
     options = parser.parse_args()
     start_jax()
     jax.config.update("jax_num_cpu_devices", cores())
     ways = {"one after the other": one_after_the_other, "one on each core": one_on_each_core, "all in one program": together}
-    run = {name: make() for name, make in ways.items()}
+    run = {name: make(options) for name, make in ways.items()}
     for warm in run.values():
         warm(1)
     first = {name: way(1) for name, way in run.items()}
     for name, bits in first.items():
         same = all(np.array_equal(x, y) for x, y in zip(bits, first["one after the other"], strict=True))
         print(f"{name:22} loss of the first seed {bits[0]:.7f}; {'the same bits' if same else 'other bits'}")
-    print(f"{SEEDS} seeds, {options.steps} steps of {BATCH} x {LENGTH} tokens; seconds, wall / processor")
+    print(f"{SEEDS} seeds, {options.steps} steps of {options.batch} x {options.length} tokens; seconds, wall / processor")
     for number in range(options.rounds):
         told = []
         for name, way in run.items():
@@ -55,7 +57,7 @@ def main() -> None:
         print(f"round {number + 1}: " + "; ".join(told), flush=True)
 
 
-def pieces():
+def pieces(options: argparse.Namespace):
     """Start and step of one member, and what it is trained on."""
     ends = make_embedding(Head(), VOCABULARY, WIDTH, tied=True, deviation=0.02, padding=0, matmul_dtype=None)
     model = causal_model(ends, layers=1, heads=4, feedforward=256)
@@ -71,12 +73,12 @@ def pieces():
         return state, found.loss
 
     rng = np.random.default_rng(0)
-    tokens = rng.zipf(1.3, (SEEDS, 8, BATCH, LENGTH + 1)).clip(1, VOCABULARY - 1).astype(np.int32)
+    tokens = rng.zipf(1.3, (SEEDS, 8, options.batch, options.length + 1)).clip(1, VOCABULARY - 1).astype(np.int32)
     return lambda key: initial_state(model, adamw, key, 16), advance, tokens
 
 
-def one_after_the_other():
-    start, advance, tokens = pieces()
+def one_after_the_other(options: argparse.Namespace):
+    start, advance, tokens = pieces(options)
     program = jax.jit(advance, donate_argnums=0, compiler_options=FAST["cpu"])
 
     def run(steps: int) -> list[float]:
@@ -91,8 +93,8 @@ def one_after_the_other():
     return run
 
 
-def one_on_each_core():
-    start, advance, tokens = pieces()
+def one_on_each_core(options: argparse.Namespace):
+    start, advance, tokens = pieces(options)
     programs = {}
     for device in jax.local_devices():
         sharding = jax.sharding.SingleDeviceSharding(device)
@@ -117,8 +119,8 @@ def one_on_each_core():
     return run
 
 
-def together():
-    start, advance, tokens = pieces()
+def together(options: argparse.Namespace):
+    start, advance, tokens = pieces(options)
     program = jax.jit(jax.vmap(advance), donate_argnums=0, compiler_options=FAST["cpu"])
 
     def run(steps: int) -> list[float]:

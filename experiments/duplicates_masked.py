@@ -13,7 +13,7 @@ stayed as they were; steps and learning rate are larger.
     python -m jaxtie.run experiments/duplicates_masked.py --text PATH
 
 Results, on seventeen books of Project Gutenberg, split by book: README.md.
-Time: 12 members, 15 min of one core of an AMD EPYC.
+Time: 13 min of two cores of an AMD EPYC that had much other work.
 """
 
 from jaxtie import Corpus, Optimiser, TextExperiment, Transformer

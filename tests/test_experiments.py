@@ -76,7 +76,6 @@ def test_experiments_are_those_of_the_protocol():
         "text_clm",
         "duplicates_causal",
         "duplicates_masked",
-        "duplicates_masked_near",
         "hypothesis_known",
         "gradient_roles_text",
         *VARIANTS,
@@ -125,11 +124,11 @@ def test_roles_on_text_have_the_arms_of_roles_on_exor():
     assert claims and {arm for claim in claims for arm in claim.weights} <= set(names_of(text.arms))
 
 
-@pytest.mark.parametrize("name", ["causal", "masked", "masked_near"])
+@pytest.mark.parametrize("name", ["causal", "masked"])
 def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
     """And what is claimed of them can be measured: its arms and probabilities are there."""
     experiment, claims = (load(FILES[f"duplicates_{name}"]) for load in (load_experiment, load_claims))
-    assert (experiment.task, experiment.duplicates, len(experiment.seeds)) == (name.removesuffix("_near"), (0.5, 0.1), 3)
+    assert (experiment.task, experiment.duplicates, len(experiment.seeds)) == (name, (0.5, 0.1), 3)
     assert names_of(experiment.arms) == ["tied", "tied+bias", "untied", f"untied@{experiment.steps // 2}"]
     cells = {cell for claim in claims for cell in claim.of}
     assert {cell.arm for cell in cells} == set(names_of(experiment.arms))

@@ -67,7 +67,8 @@ def test_a_masked_model_from_files_to_figures(masked):
     found = RunFolder(masked).load()
     assert set(found.data_vars) == {*TEXT_VARIABLES, *PREDICTED, *CONSTANTS, "diverged_at"}
     assert all(np.isfinite(found[name]).all() for name in (*TEXT_VARIABLES, *PREDICTED))
-    assert found["bigram_loss"] < found["unigram_loss"] and (found["duplicate_probability"] == 0.5).all()
+    assert all(2 < found[name] < np.log(found.sizes["token_number"]) for name in ("unigram_loss", "bigram_loss"))
+    assert (found["duplicate_probability"] == 0.5).all()
     assert found["loss"].dims == ("arm", "seed", "step") and found.sizes["step"] == 5 and found.sizes["eval_step"] == 3
     assert (found["first_word"] + "*" == found["second_word"]).sel(kind="duplicate").all()
     different = found.sel(kind="random")
@@ -234,7 +235,7 @@ BAD = {  # what is wrong -> the command line, and words that the line must hold
     "too little text": (["text_mlm.py", "--text", "short.txt"], "too little for three splits"),
     "fewer words than asked": (["wordy.py", "--text", "corpus", "--vocab-size", "120"], "100 are needed"),
     "rows that fill no batch": (["broad.py", "--text", "corpus", "--vocab-size", "120"], "do not fill one batch"),
-    "a duplicate that is certain": (["certain.py", "--text", "corpus"], "certain.py:9: duplicates = (0.5, 1.0): expected"),
+    "a duplicate that is certain": (["certain.py", "--text", "corpus"], "certain.py:4: duplicates = (0.5, 1.0): expected"),
     "words that the text lacks": (["lacking.py", "--text", "corpus", "--vocab-size", "120"], "has no token zebra; leave"),
     "fewer documents than splits": (
         ["parted.py", "--text", "corpus"],
