@@ -10,7 +10,7 @@ when one trial had been seen: another seed (100), 1,000 steps of the same model,
     python -m jaxtie.run experiments/duplicates_causal.py --text PATH
 
 Results, on seventeen books of Project Gutenberg, split by book: README.md.
-Time: 41 min of two cores of an AMD EPYC that had much other work; about 6 min of processor time.
+Time: 41 min of two cores of an AMD EPYC that had much other work.
 """
 
 from jaxtie import Corpus, Optimiser, TextExperiment, Transformer
