@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from corpora import SIZE, write_corpus
+from quickly import QUICK
 
 from jaxtie import Transformer
 from jaxtie.text.contexts import PairContexts, choose_contexts
@@ -53,7 +55,8 @@ def test_training_draws_each_word_at_its_own_probability(asked):
     ask, drawn = make_ask(experiment, material), material.drawn
     tokens = np.resize(drawn.words_K, (40, 15))
     tokens = np.pad(tokens, ((0, 0), (0, 1)), constant_values=material.text.special.sep)
-    found = jax.vmap(lambda key: ask(key, jnp.asarray(tokens)).tokens_BxL)(jax.random.split(jax.random.key(0), 50))
+    ask_all = jax.jit(jax.vmap(lambda key: ask(key, jnp.asarray(tokens)).tokens_BxL), compiler_options=QUICK)
+    found = jax.device_get(ask_all(jax.random.split(jax.random.key(0), 50)))
     for word, twin, p in zip(*drawn[:3]):
         words, twins = (int(np.sum(found == each)) for each in (word, twin))
         assert abs(twins / (words + twins) - p) < 4 * math.sqrt(p * (1 - p) / (words + twins)) + 0.01  # BERT's random tokens
@@ -110,13 +113,12 @@ def test_contexts_are_of_the_text(asked):
     assert all(np.array_equal(x, y) for x, y in zip(again[:6], contexts[:6]))
 
 
-def brute_force(model, params, contexts: PairContexts, q: int) -> tuple[float, float]:
+def brute_force(of_sequence, contexts: PairContexts, q: int) -> tuple[float, float]:
     """Log-odds and swap divergence at one place, one sequence at a time."""
     tokens, at, first, second = contexts.tokens_QxL[q], int(contexts.at_Q[q]), contexts.first_Q[q], contexts.second_Q[q]
 
     def law(tokens, where):
-        logits = model.apply({"params": params}, jnp.asarray(tokens, jnp.int32), jnp.array([where]))[0]
-        return np.asarray(jax.nn.softmax(logits), np.float64)
+        return np.asarray(of_sequence(tokens.astype(np.int32), np.array([where])), np.float64)
 
     hidden, seen = tokens.copy(), tokens.copy()
     if contexts.mask is not None:
@@ -135,11 +137,17 @@ def test_predictions_are_those_of_one_sequence_at_a_time(asked):
     experiment, material = asked
     model = build_text_model(experiment, material, "cpu", tied=False)
     params = model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
-    found = jax.device_get(jax.jit(make_look_at_predictions(model, material.contexts))(params))
+    look = jax.jit(make_look_at_predictions(model, material.contexts), compiler_options=QUICK)
+    found = jax.device_get(look(params))
+
+    @partial(jax.jit, compiler_options=QUICK)
+    def of_sequence(tokens, at):
+        return jax.nn.softmax(model.apply({"params": params}, tokens, at)[0])
+
     _, pairs, number = material.contexts.shape
     for kind, pair in ((0, 1), (1, 0), (2, 5)):
         start = (kind * pairs + pair) * number
-        each = np.array([brute_force(model, params, material.contexts, q) for q in range(start, start + number)])
+        each = np.array([brute_force(of_sequence, material.contexts, q) for q in range(start, start + number)])
         each = each[np.isfinite(each[:, 1])]
         assert found["log_odds"][kind, pair] == pytest.approx(each[:, 0].mean(), abs=1e-5)
         assert found["log_odds_deviation"][kind, pair] == pytest.approx(each[:, 0].std(), abs=1e-5)

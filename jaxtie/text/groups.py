@@ -74,7 +74,8 @@ def log_decay_ratio(results: xr.Dataset, group: Group, arm: str, table: Literal[
     step = last_step(results)
     distance = group.of(results[f"{table}_distance"].sel(arm=arm)).astype(np.float64)
     left = distance.sel(eval_step=step, drop=True) / distance.sel(eval_step=0, drop=True)
-    return np.log(left).mean("pair", skipna=False) - float(np.log(results["decay_alone"].sel(step=step)))
+    with np.errstate(divide="ignore", invalid="ignore"):  # of members that diverged
+        return np.log(left).mean("pair", skipna=False) - float(np.log(results["decay_alone"].sel(step=step)))
 
 
 def at_last(results: xr.Dataset, name: str, group: Group, arm: str) -> xr.DataArray:

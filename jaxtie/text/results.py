@@ -71,6 +71,8 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
     words = {"first_word": material.first, "second_word": material.second}
     looked_at = material.words_K[probes(experiment)]
     losses = baselines(experiment, material)._asdict()
+    with np.errstate(over="ignore", invalid="ignore"):  # of a rate at which everything diverges
+        decayed = decay_table(experiment.optimiser, experiment.record_steps)
     found = {
         f"{name}_loss": xr.DataArray(loss, attrs={"units": "nat", "long_name": f"of a {name} model on validation batches"})
         for name, loss in losses.items()
@@ -79,7 +81,7 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
         found["duplicate_probability"] = xr.DataArray(material.drawn.probability_K, dims="pair")
     found |= {name: xr.DataArray(vocabulary[ids].astype(object), dims=("kind", "pair")) for name, ids in words.items()}
     return found | {
-        "decay_alone": xr.DataArray(decay_table(experiment.optimiser, experiment.record_steps), dims="step"),
+        "decay_alone": xr.DataArray(decayed, dims="step"),
         "probe_word": xr.DataArray(vocabulary[looked_at].astype(object), dims="probe"),
         "token": xr.DataArray(vocabulary.astype(object), dims="token_number"),
         "scheduled_learning_rate": xr.DataArray(np.broadcast_to(rates, (len(arms), len(rates))), dims=("arm", "step")),
