@@ -251,7 +251,7 @@ def _run_one(experiment: Declaration, folder: RunFolder, options: CommonOptions,
     earlier, _ = runs.found_in(experiment, folder, session.overwrite)
     if session.processes:
         session.processes.broadcast({"trains": False})
-    print(*plan(experiment, folder, earlier, session.say), sep="\n")
+    print(*plan(runs.as_begun(experiment, earlier), folder, earlier, session.say), sep="\n")
     return Outcome.PLANNED
 
 

@@ -11,10 +11,12 @@ is written again, from these data and from the claims in the experiment files. S
 and a test fails where one was changed by hand.
 """
 
+import importlib
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import xarray as xr
@@ -158,6 +160,29 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     known = read_data(experiments / "data")
     declared = _declared(experiments)
     claims = {name: runs.load_claims(path) for name, path in declared.items()}
+    of_exor = {
+        "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
+        "costs": lambda *names: evidence.costs_table(known, names),
+        "published": lambda name: evidence.published_table(known[name], pd.read_csv(experiments / "data" / "published.csv")),
+        "directions": lambda *names: evidence.directions_table(known, names),
+        "end": lambda name: exor_final_table(known[name]),
+        "sweep": lambda name: sweep_table(known[name]),
+        "correlations": lambda name: correlation_table(known[name]),
+        "equivalences": lambda name: equivalence_table(known[name]),
+        "escapes": lambda name: escape_table(known[name]),
+        "leads": lambda name: lead_table(known[name]),
+        "stability": lambda name: stability_table(known[name]),
+        "forces": lambda name: evidence.forces_table(known[name]),
+        "shares": lambda name: shares_table(known[name]),
+        "pushes": lambda name: evidence.pushes_table(known[name]),
+        "similarities": lambda name: similarity_table(known[name]),
+        "widths": lambda *names: evidence.widths_table(known, names),
+    }
+    of_text = {
+        "text-verdicts": lambda *names: _of_text("claims").text_claims_table(known, {name: claims[name] for name in names}),
+        "text-end": lambda name: _of_text("tables").validation_table(known[name]),
+        "text-pairs": lambda name: _of_text("groups").word_pairs_table(known[name]),
+    }
     of_benchmark = {
         f"benchmark-{what}": lambda name, make=make: make(_outcomes(experiments, declared[name]))
         for what, make in costs.COST_TABLES.items()
@@ -166,31 +191,12 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         f"blind-{what}": lambda name, make=make: make(_blind_counts(experiments, declared[name]))
         for what, make in blind.BLIND_TABLES.items()
     }
-    return (
-        of_benchmark
-        | of_blind
-        | {
-            "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
-            "costs": lambda *names: evidence.costs_table(known, names),
-            "published": lambda name: evidence.published_table(
-                known[name], pd.read_csv(experiments / "data" / "published.csv")
-            ),
-            "directions": lambda *names: evidence.directions_table(known, names),
-            "end": lambda name: exor_final_table(known[name]),
-            "sweep": lambda name: sweep_table(known[name]),
-            "correlations": lambda name: correlation_table(known[name]),
-            "equivalences": lambda name: equivalence_table(known[name]),
-            "escapes": lambda name: escape_table(known[name]),
-            "leads": lambda name: lead_table(known[name]),
-            "stability": lambda name: stability_table(known[name]),
-            "forces": lambda name: evidence.forces_table(known[name]),
-            "shares": lambda name: shares_table(known[name]),
-            "pushes": lambda name: evidence.pushes_table(known[name]),
-            "similarities": lambda name: similarity_table(known[name]),
-            "lines": calibration.lines_table,
-            "widths": lambda *names: evidence.widths_table(known, names),
-        }
-    )
+    return of_exor | of_text | of_benchmark | of_blind | {"lines": calibration.lines_table}
+
+
+def _of_text(module: str) -> ModuleType:
+    """A module of the room of text, which another house may lack."""
+    return importlib.import_module(f"jaxtie.text.{module}")
 
 
 def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:

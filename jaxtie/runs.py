@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import enum
 import importlib.util
+import json
 import platform
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import xarray as xr
 
 import jaxtie
@@ -182,6 +184,7 @@ def found_in(experiment: Declaration, folder: RunFolder, overwrite: bool) -> tup
     earlier = None if overwrite else folder.config()
     if not earlier:
         return None, True
+    experiment = as_begun(experiment, earlier)
     finished, differences = bool(earlier.get("finished")), folder.differences(experiment, earlier)
     if differences and not (finished and _extends(experiment, earlier["experiment"], differences)):
         raise UserError(
@@ -200,11 +203,18 @@ def _extends(experiment: Declaration, earlier: dict, differences: Sequence[str])
     )
 
 
+def as_begun(experiment: Declaration, earlier: dict | None) -> Declaration:
+    """The experiment as the run of a folder was begun, perhaps by an earlier version; itself where there is none."""
+    same = earlier and earlier["experiment"].get("kind", experiment.kind) == experiment.kind
+    return experiment.as_begun(earlier["experiment"]) if same else experiment
+
+
 def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> Outcome:
     """Do what the folder's state asks for: as the first of several processes, or as the only one."""
     earlier, trains = found_in(experiment, folder, session.overwrite)
+    experiment = as_begun(experiment, earlier)
     if session.processes:
-        session.processes.broadcast({"trains": trains})
+        session.processes.broadcast({"trains": trains, "earlier": np.str_(json.dumps(earlier))})
     if not trains:
         kinds.of(experiment).check_unchanged(experiment, folder, earlier)
         return Outcome.BEFORE
@@ -213,9 +223,10 @@ def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> O
 
 def follow(experiment: Declaration, folder: RunFolder, session: Session) -> bool:
     """Do as a process that is not the first what the first one asks for, which sees the folder; False if interrupted."""
-    if not session.processes.broadcast({})["trains"]:
+    first = session.processes.broadcast({})
+    if not first["trains"]:
         return True
-    return _Run(experiment, folder, session, None).train()
+    return _Run(as_begun(experiment, json.loads(str(first["earlier"]))), folder, session, None).train()
 
 
 class _Run:

@@ -82,10 +82,10 @@ WITHOUT_JAX = (
     "text.corpus.tokens text.corpus.batches initial_loss.declaration initial_loss.kind initial_loss.results "
     "initial_loss.tables initial_loss.figures hypothesis.estimators hypothesis.inference hypothesis.sources "
     "hypothesis.benchmark hypothesis.blind hypothesis.calibration hypothesis.costs hypothesis.judgement "
-    "hypothesis.price hypothesis.report instrument.command text.planting text.two_models audit.adapter audit.checkpoint "
-    "audit.command audit.compare audit.find audit.findings audit.flags audit.geometry audit.headers audit.ids "
-    "audit.judge audit.loaders audit.names "
-    "audit.stored"
+    "hypothesis.price hypothesis.report instrument.command "
+    "text.planting text.two_models text.windows text.baselines text.claims text.contexts text.groups text.pairs "
+    "audit.adapter audit.checkpoint audit.command audit.compare audit.find audit.findings "
+    "audit.flags audit.geometry audit.headers audit.ids audit.judge audit.loaders audit.names audit.stored"
 ).split()
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = {name: path for name, path in FILES.items() if path.name != "__init__.py"}

@@ -51,6 +51,20 @@ def test_a_tfds_data_set(tmp_path, vocabulary, cache, capsys):
     assert error_of(Corpus(tfds="tiny_text", field="text"), tmp_path / "x").endswith("expected --tfds-field body")
 
 
+def test_a_tfds_data_set_in_a_format_that_needs_tensorflow(tfds_folder, vocabulary, tmp_path, cache):
+    """Made in both formats by what TFDS writes about them: reading ends where TFDS sees the format."""
+    corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
+    prepare_text(corpus, tmp_path / "before")
+    (about,) = tfds_folder.rglob("dataset_info.json")
+    about.write_text(about.read_text().replace("array_record", "tfrecord"))
+    for path in [*tfds_folder.rglob("*.array_record-*")]:
+        path.rename(str(path).replace("array_record", "tfrecord"))
+    error = error_of(corpus, cache)
+    assert error.startswith(
+        "--tfds tiny_text:1.0.0: was prepared as tfrecord; expected array_record, which needs no TensorFlow"
+    )
+
+
 @pytest.mark.usefixtures("tfds_folder")
 @pytest.mark.parametrize(
     "name, message",

@@ -37,13 +37,21 @@ def test_a_row_is_a_sentence_in_the_order_of_the_text(corpus, vocabulary, cache)
     assert len(str(report).splitlines()) == 2
 
 
-def test_fifty_documents_are_split_whole(tmp_path, vocabulary, cache):
-    folder = write_corpus(tmp_path / "corpus", files=50, paragraphs=2)
+@pytest.mark.parametrize("files", [9, 10, 50])
+def test_ten_documents_are_split_whole(tmp_path, vocabulary, cache, files):
+    """Nine are split by paragraphs, and the report says what that means; what was prepared of fifty before stays valid."""
+    folder = write_corpus(tmp_path / "corpus", files=files, paragraphs=20)
     for i, path in enumerate(sorted(folder.glob("*"))):
-        path.write_text(path.read_text().replace("Cat", "Dog") + f" {'abcdefghij'[i // 10]}{'abcdefghij'[i % 10]} here. " * 2)
-    report = prepare_text(Corpus((str(folder),), vocab=vocabulary), cache).report
-    assert report.split_by == "document"
-    assert report.rows["train"] == 35 * 6 and report.rows["valid"] == 5 * 6
+        path.write_text(path.read_text().replace(".", f" {'abcdefghij'[i // 10]}{'abcdefghij'[i % 10]}."))
+    text = prepare_text(Corpus((str(folder),), vocab=vocabulary), cache)
+    places = {name: {tuple(row.split()[-3:-1]) for row in words(text, getattr(text, name))} for name in SPLITS}
+    apart = not places["train"] & places["valid"] and not places["valid"] & places["test"]
+    assert apart == (files >= 10) and text.report.split_by == ("document" if files >= 10 else "paragraph")
+    assert ("so that a document is in several splits" in str(text.report)) == (files < 10)
+    if files >= 10:
+        assert [len(places[name]) for name in SPLITS] == [files * 7 // 10, files // 10, files * 2 // 10]
+    before = prepare_text(Corpus((str(folder),), vocab=vocabulary, documents_to_split=50), cache)
+    assert (before.key == text.key) == (files != 10)
 
 
 def test_the_split_depends_on_seed_and_text_alone(tmp_path, corpus, vocabulary, cache):

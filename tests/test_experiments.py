@@ -71,7 +71,8 @@ def test_what_is_claimed_of_variants_can_be_measured(name):
 
 def test_experiments_are_those_of_the_protocol():
     others = {"untie_midway", "skewed_zeros", "initial_loss", "head_convergence", "text_mlm"}
-    others |= {"text_mlm_faster", "text_clm", "hypothesis_known", "hypothesis_classes", "gradient_roles_text", *VARIANTS}
+    others |= {"text_mlm_faster", "text_clm", "duplicates_causal", "duplicates_masked", "gradient_roles_text"}
+    others |= {"hypothesis_known", "hypothesis_classes", *VARIANTS}
     assert FILES.keys() == {*PROTOCOL, *others}
     for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
         experiment = load_experiment(FILES[name])
@@ -115,6 +116,18 @@ def test_roles_on_text_have_the_arms_of_roles_on_exor():
     assert set(text.arms) == set(exor.arms) and text.roles and text.task == "causal" and len(text.seeds) == 3
     claims = load_claims(FILES["gradient_roles_text"])
     assert claims and {arm for claim in claims for arm in claim.weights} <= set(names_of(text.arms))
+
+
+@pytest.mark.parametrize("name", ["causal", "masked"])
+def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
+    """And what is claimed of them can be measured: its arms and probabilities are there."""
+    experiment, claims = (load(FILES[f"duplicates_{name}"]) for load in (load_experiment, load_claims))
+    assert (experiment.task, experiment.duplicates, len(experiment.seeds)) == (name, (0.5, 0.1), 3)
+    assert names_of(experiment.arms) == ["tied", "tied+bias", "untied", f"untied@{experiment.steps // 2}"]
+    cells = {cell for claim in claims for cell in claim.of}
+    assert {cell.arm for cell in cells} == set(names_of(experiment.arms))
+    assert {cell.probability for cell in cells if cell.probability == cell.probability} == {0.5, 0.1}
+    assert all(claim.low < claim.high for claim in claims) and len({claim.expression for claim in claims}) == len(claims)
 
 
 def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():

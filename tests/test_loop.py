@@ -249,6 +249,45 @@ def test_stopped_after_any_piece_it_goes_on(tmp_path, left, spares):
         assert [run.config["arms"][arm]["seed_steps"] for arm in ("untied@4", "tied")] == [24, 24]
 
 
+SHARED = Toy(arms=("tied", "untied", "untied@4", "untied@6", "tied+bias"))  # the last shares nothing
+
+
+def updates_of(run: Run) -> list[int]:
+    return [run.config["arms"][arm]["seed_steps"] for arm in names_of(SHARED.arms)]
+
+
+def test_what_arms_share_with_the_tied_one_is_trained_once(tmp_path):
+    """Up to the step at which they are untied; their records are the tied arm's up to there."""
+    run, engine = Run.begin(tmp_path / "run"), Counting(SHARED)
+    assert run.sit(engine)
+    run.assert_whole(SHARED)
+    assert updates_of(run) == [8 * 3, 8 * 3, 4 * 3, 2 * 3, 8 * 3] and engine.untied == ["untied@4", "untied@6"]
+    assert not {"untied@4, tied", "untied@6, tied"} & {*engine.compiled}
+
+
+@pytest.mark.parametrize("left", range(0, 40, 3))
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
+def test_what_is_shared_survives_the_end_of_a_sitting(tmp_path, left, ending):
+    run = Run.begin(tmp_path / "run")
+    if ending == "killed":
+        with pytest.raises(Killed):
+            run.sit(Counting(SHARED, ending, left), -1)
+    else:
+        assert not run.sit(Counting(SHARED, ending, left))
+    assert run.sit(Counting(SHARED, stride=4))
+    run.assert_whole(SHARED)
+    if ending == "stopped":
+        assert updates_of(run) == [8 * 3, 8 * 3, 4 * 3, 2 * 3, 8 * 3]
+
+
+def test_more_seeds_of_a_finished_run_train_their_own(tmp_path):
+    """Of an arm that has begun nothing is taken from another one."""
+    few = dataclasses.replace(SHARED, seeds=(5,))
+    run = Run.begin(tmp_path / "run")
+    assert run.sit(Counting(few)) and run.sit(Counting(SHARED))
+    run.assert_whole(SHARED)
+
+
 @pytest.mark.parametrize("spares", [False, True])
 @pytest.mark.parametrize("left", range(1, PIECES, 3))
 @pytest.mark.parametrize("checkpoint_every", [-1, 1e9])

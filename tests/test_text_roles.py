@@ -27,7 +27,7 @@ def test_tokens_are_grouped_by_their_rank_in_the_training_rows(place):
         rows, sep = material.text.train, material.text.special.sep
         counted = Counter(int(token) for r in range(rows.count) for token in [*rows.row(r), sep])
         found, group_V = token_counts(material), frequency_groups(material)
-        for word, twin in zip(material.words_K, material.duplicates_K, strict=bool(len(material.duplicates_K))):
+        for word, twin in zip(*material.drawn[:2], strict=True):
             assert found[word] == found[twin] == counted.pop(int(word)) / 2  # half of its occurrences, drawn at each step
         assert {token: found[token] for token in counted} == counted
         expected = [10, min(90, len(found) - 10), max(0, len(found) - 100)]

@@ -20,13 +20,18 @@ from wrapped import COMPILED_QUICKLY, WITHOUT_FIGURES, after
 from jaxtie import cli, page, runs
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
+from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.corpus import tokens
-from jaxtie.text.results import TEXT_CONSTANTS, TEXT_VARIABLES
+from jaxtie.text.results import TEXT_VARIABLES
 from jaxtie.text.tables import text_tables
 from jaxtie.training.processes import GONE
 
 PREFIX = after(COMPILED_QUICKLY, WITHOUT_FIGURES)  # as the tests compile, so that programs are found where these left them
 DRAW = runs.draw
+CONSTANTS = (
+    "first_word second_word probe_word token scheduled_learning_rate parameters estimated_initial_loss decay_alone "
+    "duplicate_probability unigram_loss bigram_loss"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +65,10 @@ def results(folder: Path) -> xr.Dataset:
 
 def test_a_masked_model_from_files_to_figures(masked):
     found = RunFolder(masked).load()
-    assert set(found.data_vars) == {*TEXT_VARIABLES, *TEXT_CONSTANTS, "diverged_at"}
-    assert all(np.isfinite(found[name]).all() for name in TEXT_VARIABLES)
+    assert set(found.data_vars) == {*TEXT_VARIABLES, *PREDICTED, *CONSTANTS, "diverged_at"}
+    assert all(np.isfinite(found[name]).all() for name in (*TEXT_VARIABLES, *PREDICTED))
+    assert all(2 < found[name] < np.log(found.sizes["token_number"]) for name in ("unigram_loss", "bigram_loss"))
+    assert (found["duplicate_probability"] == 0.5).all()
     assert found["loss"].dims == ("arm", "seed", "step") and found.sizes["step"] == 5 and found.sizes["eval_step"] == 3
     assert (found["first_word"] + "*" == found["second_word"]).sel(kind="duplicate").all()
     different = found.sel(kind="random")
@@ -94,13 +101,13 @@ def test_what_reads_results_reads_those_of_text(masked, capsys, monkeypatch):
     assert cli.main_figures([str(masked), "--csv"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
     lines = (masked / "csv" / "distances.csv").read_text().splitlines()
-    assert len(lines) == 1 + 2 * 3 * 2 * 10 and "dog*" in "".join(lines)
+    assert len(lines) == 1 + 2 * 3 * 3 * 10 and "dog*" in "".join(lines)
     capsys.readouterr()
     assert cli.main_figures([str(masked), "--animate"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     section = page.Section("text_mlm.py", "text-mlm")
     section.read(RunFolder(masked))
-    assert len(section.tables) == 4 and "tokens a second" in section.facts
+    assert len(section.tables) == 5 and "tokens a second" in section.facts
     assert {image.name for image in section.images} == {path.stem for path in (masked / "figures").glob("*.png")}
 
 
@@ -208,6 +215,7 @@ def test_a_member_that_diverges_is_frozen_and_told_of(place, tmp_path, capsys):
         assert "seeds that diverged" in (folder / "summary.md").read_text(encoding="utf-8")
 
 
+LACKING = ("the", "cat", "zebra")
 BAD = {  # what is wrong -> the command line, and words that the line must hold
     "no text": (["text_mlm.py"], "needs a text"),
     "text and a data set": (["text_mlm.py", "--text", "corpus", "--tfds", "lm1b"], "either files and folders or the name"),
@@ -227,6 +235,16 @@ BAD = {  # what is wrong -> the command line, and words that the line must hold
     "too little text": (["text_mlm.py", "--text", "short.txt"], "too little for three splits"),
     "fewer words than asked": (["wordy.py", "--text", "corpus", "--vocab-size", "120"], "100 are needed"),
     "rows that fill no batch": (["broad.py", "--text", "corpus", "--vocab-size", "120"], "do not fill one batch"),
+    "a duplicate that is certain": (["certain.py", "--text", "corpus"], "certain.py:4: duplicates = (0.5, 1.0): expected"),
+    "words that the text lacks": (["lacking.py", "--text", "corpus", "--vocab-size", "120"], "has no token zebra; leave"),
+    "fewer documents than splits": (
+        ["parted.py", "--text", "corpus"],
+        "1 different documents are too little for three splits",
+    ),
+    "a vocabulary without special tokens": (
+        ["text_mlm.py", "--text", "corpus", "--vocab", "plain.txt"],
+        "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP], [MASK]; expected a vocabulary like BERT's",
+    ),
     "zeros": (["text_mlm.py", "--text", "corpus", "--zeros", "0.2,0.8"], "--zeros: no option"),
     "a sweep": (["text_mlm.py", "--text", "corpus", "--sweep", "eps=1e-8"], "--sweep: no option"),
     "text for what reads none": (["--text", "corpus"], "--text: no option"),
@@ -241,9 +259,12 @@ def test_bad_input_is_one_line_that_names_it(place, monkeypatch, capsys, argumen
     monkeypatch.chdir(place)
     source = (place / "text_mlm.py").read_text()
     changed = {"wordy": ("words=10", "words=100"), "broad": ("batch=16", "batch=4096"), "untasked": ("words=10", "task='x'")}
+    changed |= {"certain": ("words=10", "words=10, duplicates=(0.5, 1.0)"), "lacking": ("words=10", f"words={LACKING}")}
+    changed |= {"parted": ("words=10", "words=10, corpus=Corpus(documents_to_split=1)")}
     for name, change in changed.items():
         (place / f"{name}.py").write_text(source.replace(*change))
     (place / "short.txt").write_text("One.\n\nTwo.")
+    (place / "plain.txt").write_text("\n".join(WORDS))
     (place / "empty").mkdir(exist_ok=True)
     assert cli.main([*arguments, "--quiet", "--out", "new"]) == 2
     out, error = capsys.readouterr()

@@ -11,7 +11,7 @@ EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 WORDS = "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my house".split()
 SIZES = "layers=1, heads=2, width=16, feedforward=16"
 TINY = """import dataclasses, runpy
-from jaxtie import Optimiser, Transformer
+from jaxtie import Corpus, Optimiser, Transformer
 full = runpy.run_path({path!r})["experiment"]
 experiment = dataclasses.replace(
     full, model=Transformer({sizes}), batch=16, length=16, buckets=(8, 16), words=10, steps=40, record_every=10,

@@ -102,7 +102,8 @@ class RunFolder:
 
     def differences(self, experiment: Declaration, config: dict[str, Any]) -> list[str]:
         """Names of the fields in which the folder's run differs from `experiment`; its claim does not matter."""
-        new, old = _plain(experiment), _plain(type(experiment)()) | config["experiment"]  # which may not know every field yet
+        recorded = experiment.brought_up_to_date(config["experiment"])
+        new, old = _plain(experiment), _plain(type(experiment)()) | recorded  # which may not know every field yet
         return differing_fields(new | {"claim": ""}, old | {"claim": ""})
 
     @contextmanager
@@ -171,6 +172,14 @@ class RunFolder:
         target = self._records / f"{arm}.{first_record:09d}.{count:09d}.{int(numbers[0]):010d}.npz"
         with _replacing(target) as path, path.open("wb") as file:
             np.savez(file, member=numbers, **records)
+
+    def copy_records(self, arm: str, other: str, last: int) -> None:
+        """Give another arm an arm's records up to the one of number `last`."""
+        for part in self._parts():
+            if part.arm == arm and part.first_record <= last:
+                whole, kept = part.read(), last + 1 - part.first_record
+                records = {name: values[:kept] for name, values in whole.records.items()}
+                self.append(other, part.first_record, whole.numbers, records)
 
     def start_records(self, reached: Mapping[str, Mapping[int, int]], every: int) -> None:
         """Make the place for records, and drop those past what a run goes on from.

@@ -1,8 +1,10 @@
 """What an experiment on natural text is: a corpus, a model, arms. Imports no jax."""
 
+import dataclasses
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from jaxtie.experiment import Arm, Declaration, Optimiser, check, check_positive_integers, check_seed, check_size
 from jaxtie.formulas import Size
@@ -12,6 +14,10 @@ TASKS = ("masked", "causal")
 HALVES = ("first", "second")  # of the training rows
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimiser(learning_rate=1e-4, weight_decay=0.01)
+PUBLISHED_DUPLICATES = (0.5,)
+# What earlier versions did without saying so in `config.json`; what they began goes on as it began.
+UNSAID: Mapping[str, Any] = {"masks_unknown": True, "contexts": 0}
+UNSAID_OF_CORPUS: Mapping[str, Any] = {"documents_to_split": 50}
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Corpus:
       vocab: a BERT `vocab.txt` or a `tokenizer.json`; without it WordPiece is trained on the training split.
       vocab_size: entries of the trained vocabulary, at most.
       split_seed: of the split into training, validation and test.
+      documents_to_split: of so many documents or more, each goes into one split as a whole; of fewer, each paragraph does.
     """
 
     paths: tuple[str, ...] = ()
@@ -33,6 +40,7 @@ class Corpus:
     vocab: str | None = None
     vocab_size: int = 8192
     split_seed: int = 42
+    documents_to_split: int = 10
 
     def __post_init__(self):
         check(not (self.paths and self.tfds), "text: expected either files and folders or the name of a TFDS data set")
@@ -41,7 +49,7 @@ class Corpus:
             f"--tfds {self.tfds}: expected NAME[/CONFIG][:VERSION], such as lm1b or wiki40b/en",
         )
         check(bool(self.field), f"field = {self.field!r}: expected the name of a feature, such as text")
-        check_positive_integers(self, "vocab_size")
+        check_positive_integers(self, "vocab_size", "documents_to_split")
         check(100 <= self.vocab_size <= 2**20, f"vocab_size = {self.vocab_size}: expected 100 to {2**20} (published: 30522)")
         check_seed(self.split_seed, "split_seed")
 
@@ -68,8 +76,12 @@ class TextExperiment(Declaration):
       batch: rows of a batch.
       length: tokens of a row at most, [CLS] and [SEP] included; of a causal model all rows are as long.
       buckets: lengths that shorter rows of a masked model are padded to.
-      words: how many of the most frequent words are looked at.
-      duplicates: whether each of these words has a second id that half of its occurrences get, drawn afresh at each step.
+      words: how many of the most frequent words are looked at, or which words.
+      duplicates: probabilities, which these words get in turn: with it an occurrence of the word becomes a second id, its
+        duplicate, drawn afresh at each step. True: 0.5, as published; False: there are no duplicates.
+      contexts: at how many places in the validation text predictions of each pair are looked at where there are duplicates:
+        log-odds, swap divergence. Then there are pairs that match these in frequency, too. 0: none of that.
+      masks_unknown: whether a masked model may be asked for [UNK]; as published it is not.
       data_seed: of the order of the rows, of swaps and masks, and of the random pairs of words.
       half: "first" or "second": train on that half of the training rows alone, see `jaxtie.text.planting`; None: on all.
       planted: how many frequent words have a duplicate in the text itself, once and for all, in every split.
@@ -93,8 +105,10 @@ class TextExperiment(Declaration):
     batch: int = 128
     length: int = 128
     buckets: tuple[int, ...] = (16, 32, 64, 128)
-    words: int = 100
-    duplicates: bool = True
+    words: int | tuple[str, ...] = 100
+    duplicates: tuple[float, ...] | bool = PUBLISHED_DUPLICATES
+    contexts: int = 16
+    masks_unknown: bool = False
     data_seed: int = 42
     half: str | None = None
     planted: int = 0
@@ -115,13 +129,13 @@ class TextExperiment(Declaration):
             f"heads = {self.model.heads}: expected width / heads to be even, for rotary positions",
         )
         check_size("deviation", self.deviation)
-        check_positive_integers(self, "eval_batches", "batch", "length", "words")
+        check_positive_integers(self, "eval_batches", "batch", "length")
+        self._check_words()
         check(self.length >= 4, f"length = {self.length}: expected at least 4")
         check(
             all(isinstance(bucket, int) and bucket >= 4 for bucket in self.buckets),
             f"buckets = {self.buckets}: expected lengths of at least 4",
         )
-        check(self.words >= 3, f"words = {self.words}: expected at least 3, for as many pairs of different ones")
         check_seed(self.data_seed, "data_seed")
         check(self.half in (None, *HALVES), f"half = {self.half!r}: expected None, {' or '.join(HALVES)}")
         check(
@@ -129,7 +143,59 @@ class TextExperiment(Declaration):
             f"planted = {self.planted!r}: expected an integer of at least 0, and 0 with duplicates",
         )
 
+    def _check_words(self) -> None:
+        """Check words and duplicates; True and False become probabilities, a list of words a tuple."""
+        if not isinstance(self.words, int):
+            named = isinstance(self.words, Iterable) and not isinstance(self.words, str)
+            check(named, f"words = {self.words!r}: expected how many, or which: ('the', 'of', 'and')")
+            object.__setattr__(self, "words", tuple(self.words))
+            twice = sorted({word for word in self.words if self.words.count(word) > 1})
+            check(not twice, f"words: {', '.join(twice)}: each may be named once")
+        check(self.word_count >= 3, f"words = {self.words!r}: expected at least 3, for as many pairs of different ones")
+        if isinstance(self.duplicates, bool):
+            object.__setattr__(self, "duplicates", PUBLISHED_DUPLICATES if self.duplicates else ())
+        object.__setattr__(self, "duplicates", tuple(self.duplicates))
+        for probability in self.duplicates:
+            check(
+                isinstance(probability, float) and 0 < probability < 1,
+                f"duplicates = {self.duplicates}: expected probabilities above 0 and below 1, such as 0.5",
+            )
+        check(
+            isinstance(self.contexts, int) and self.contexts >= 0,
+            f"contexts = {self.contexts!r}: expected an integer of at least 0",
+        )
+
+    @property
+    def word_count(self) -> int:
+        """How many words are looked at."""
+        return self.words if isinstance(self.words, int) else len(self.words)
+
+    @property
+    def looks_at_predictions(self) -> bool:
+        """Whether predictions of words and duplicates are looked at."""
+        return bool(self.duplicates and self.contexts)
+
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of pairs of words that are looked at, `words` of each."""
-        return ("duplicate", "random") if self.duplicates else ("random",)
+        """The kinds of pairs of words that are looked at, `word_count` of each."""
+        matched = ("matched",) if self.looks_at_predictions else ()
+        return ("duplicate", *matched, "random") if self.duplicates else ("random",)
+
+    @staticmethod
+    def brought_up_to_date(recorded: Mapping[str, Any]) -> dict[str, Any]:
+        """What earlier versions did without saying so is said; their duplicates had the published probability."""
+        new = UNSAID | {**recorded}
+        if isinstance(new.get("duplicates"), bool):
+            new["duplicates"] = list(PUBLISHED_DUPLICATES) if new["duplicates"] else []
+        return new | {"corpus": UNSAID_OF_CORPUS | {**new.get("corpus", {})}}
+
+    def as_begun(self, recorded: Mapping[str, Any]) -> Self:
+        """The same, with what an earlier version did that began the run, wherever this declaration says nothing else."""
+        recorded, usual = self.brought_up_to_date(recorded), type(self)()
+
+        def kept(mine: object, default: object, theirs: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+            unsaid = {name for name in before if getattr(mine, name) == getattr(default, name)}
+            return {name: before[name] for name in unsaid if theirs[name] == before[name]}
+
+        corpus = dataclasses.replace(self.corpus, **kept(self.corpus, usual.corpus, recorded["corpus"], UNSAID_OF_CORPUS))
+        return dataclasses.replace(self, corpus=corpus, **kept(self, usual, recorded, UNSAID))

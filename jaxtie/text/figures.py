@@ -9,17 +9,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxtie.experiment import Arm
-from jaxtie.results.plots import FAILS, HOLDS, Panel, Picture, coloured, curve, finish, panelled, subplots
+from jaxtie.results.plots import COLOURS, FAILS, HOLDS, Panel, Picture, coloured, curve, finish, panelled, subplots
 from jaxtie.results.share_figure import role_pictures
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import arms_of, plain_arm
+from jaxtie.text.contexts import PREDICTED
+from jaxtie.text.groups import Group, groups_of
 from jaxtie.text.heads import compares_heads, log_vocabulary, valid_curves
-from jaxtie.text.tables import each_table, kinds_of_pairs, measures, of_pairs
+from jaxtie.text.tables import BASELINES, each_table, measures, of_pairs
 
-PAIR_COLOURS = {"duplicate": HOLDS, "random": FAILS}  # as the paper has them
 HEADS_CAPTION = (
     "Heads of one model on real text: start, whole course, difference to untied in pairs; mean over seeds, 95 % band"
 )
+
+
+def colours_of(groups: list[Group]) -> list[str]:
+    """Of each group its colour: as the paper has them, where the hypothesis holds and where it fails."""
+    rest = iter(COLOURS[2:] * len(groups))
+    first = {" (DH holds)": [HOLDS], " (DH fails)": [FAILS]}
+    return [first[group.hypothesis].pop() if first.get(group.hypothesis) else next(rest) for group in groups]
 
 
 def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
@@ -33,22 +41,44 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     if name == "valid_loss":  # a fresh tied model's is far above all later ones
         later = results[name].isel(eval_step=slice(1, None)).values
         later = later[np.isfinite(later)]
+        known = [float(results[each]) for each in BASELINES if each in results]
+        for loss, line in zip(known, ("--", ":")):
+            axes.axhline(loss, color="black", linestyle=line, linewidth=0.8)
+        later = np.append(later, known)
         if later.size:
             margin = 0.1 * np.ptp(later) + 1e-3
             axes.set_ylim(later.min() - margin, later.max() + margin)
     label = measures(results)[name]
-    finish(axes, label, label.removeprefix("validation "), results["eval_step"].values)
+    if name == "valid_loss" and len(known) == len(BASELINES):
+        label += "; dashed: unigram, dotted: bigram"
+    finish(axes, label, measures(results)[name].removeprefix("validation "), results["eval_step"].values)
 
 
 def draw_pairs(axes: Axes, results: xr.Dataset, arm: Arm, table: str, title: str) -> None:
-    """Distances of words and their duplicates, and of random pairs: mean and 95 % interval over pairs."""
-    for kind, name in kinds_of_pairs(results).items():
-        holds = " (DH holds)" if kind == "duplicate" else ""
-        curve(axes, of_pairs(results, arm, table, kind), PAIR_COLOURS[kind], name + holds, over="pair")
+    """Distances of words and their duplicates, and of other pairs: mean and 95 % interval over pairs."""
+    groups = groups_of(results)
+    for colour, group in zip(colours_of(groups), groups, strict=True):
+        curve(axes, of_pairs(results, arm, table, group), colour, group.label + group.hypothesis, over="pair")
     highest = max(float(results[f"{each}_distance"].mean(("seed", "pair")).max()) for each in ("input", "output"))
     top = 5 if 2.5 < highest < 4.9 else 1.1 * highest  # one scale for all tables: the paper's, where the curves fit
     axes.set_ylim(0, top if highest > 0 else None)
     finish(axes, title, "Euclidean distance", results["eval_step"].values)
+
+
+def draw_log_odds(axes: Axes, results: xr.Dataset, group: Group) -> None:
+    """How likely every arm takes words beside their duplicates; dashed: what is true."""
+    for colour, arm in coloured(results["arm"].values):
+        curve(axes, group.of(results["log_odds"].sel(arm=arm)).mean("pair"), colour, arm)
+    axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
+    finish(axes, f"odds of {group.label}", "ln p(word) / p(duplicate), nat", results["eval_step"].values)
+
+
+def draw_swaps(axes: Axes, results: xr.Dataset, group: Group) -> None:
+    """What becomes of every arm's predictions when one token of a pair is put for the other."""
+    for colour, arm in coloured(results["arm"].values):
+        curve(axes, group.of(results["swap_divergence"].sel(arm=arm)).mean("pair"), colour, arm)
+    axes.set_yscale("log")
+    finish(axes, group.label, "swap divergence", results["eval_step"].values)
 
 
 def draw_heads(results: xr.Dataset) -> Figure:
@@ -103,11 +133,24 @@ def text_panels(results: xr.Dataset) -> dict[str, Panel]:
         what = label.removesuffix(", nat")
         caption = f"{what[0].upper()}{what[1:]} of {arms} over the steps of training"
         panels[name.removeprefix("valid_")] = Panel(caption, partial(draw_measure, results=results, name=name))
-    of = " and of ".join(kinds_of_pairs(results).values())
+    of = " and of ".join(group.label for group in groups_of(results))
     for arm, label, table in each_table(results):
         caption = f"Distances of {of} in the {label} embedding over the steps of training; mean and 95 % interval over pairs"
         draw = partial(draw_pairs, results=results, arm=arm, table=table, title=f"{label} embedding")
         panels[f"distances_{label.replace(' ', '_')}"] = Panel(caption, draw)
+    return panels | _predicted_panels(results, arms)
+
+
+def _predicted_panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
+    """What predictions say of pairs, where that was looked at."""
+    panels = {}
+    for group in groups_of(results) if PREDICTED[0] in results else []:
+        name = f"{group.kind}_{group.probability:g}" if group.kind != "random" else group.kind
+        if group.kind == "duplicate":
+            caption = f"Log-odds of {group.label} by {arms} over the steps of training, beside the true ones; mean over pairs"
+            panels[f"odds_{name}"] = Panel(caption, partial(draw_log_odds, results=results, group=group))
+        caption = f"Swap divergence of {group.label} by {arms} over the steps of training; mean over pairs"
+        panels[f"swaps_{name}"] = Panel(caption, partial(draw_swaps, results=results, group=group))
     return panels
 
 
@@ -133,4 +176,4 @@ def text_frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
         "steps": results[["loss", "accuracy"]].to_dataframe(),
         "evaluations": evaluations,
         "distances": distances.set_index([name for name in distances if not name.endswith("_distance")]),
-    }
+    } | ({"predictions": results[[*PREDICTED]].to_dataframe()} if PREDICTED[0] in results else {})

@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxtie.models.text_model import TextModel
 from jaxtie.text.corpus.tokens import Special
-from jaxtie.text.swaps import Stream, Windows
+from jaxtie.text.windows import Stream, Windows, by_token
 
 SIDE, NEAR_BY = 20, 4  # tokens on either side; how far away a masked one may be
 
@@ -28,9 +28,7 @@ def places_in_rows(stream: Stream, vocabulary: int) -> list[np.ndarray]:
     """Of each token, where it is in the stream with another token of its row beside it."""
     before_N, after_N = _room(stream)
     usable_N = np.flatnonzero((before_N + after_N > 0) & (stream.end_N > np.arange(len(stream.end_N))))
-    order = usable_N[np.argsort(stream.tokens_N[usable_N], kind="stable")]
-    counts_V = np.bincount(stream.tokens_N[usable_N], minlength=vocabulary)
-    return np.split(order, np.cumsum(counts_V)[:-1])
+    return by_token(stream.tokens_N, usable_N, vocabulary)
 
 
 def _room(stream: Stream) -> tuple[np.ndarray, np.ndarray]:

@@ -47,18 +47,24 @@ def capacity(tokens: int, rate: float = RATE, deviations: float = 6.0) -> int:
 
 
 def swap(
-    key: jax.Array, tokens_BxL: jax.Array, words_K: Sequence[int], duplicates_K: Sequence[int], probability: float = 0.5
+    key: jax.Array,
+    tokens_BxL: jax.Array,
+    words_K: Sequence[int],
+    duplicates_K: Sequence[int],
+    probability: float | Sequence[float] = 0.5,
 ) -> jax.Array:
     """Every occurrence of a word becomes its duplicate with a probability, each on its own; BxL.
 
     Args:
       words_K, duplicates_K: token ids, known beforehand (not traced).
+      probability: of all words, or of each; likewise.
     """
-    twin = np.full(max(words_K) + 2, -1, np.int32)  # the last entry is for all that come after the words
-    twin[np.asarray(words_K)] = duplicates_K
-    twin_BxL = jnp.asarray(twin)[jnp.minimum(tokens_BxL, len(twin) - 1)]
-    swapped_BxL = (twin_BxL >= 0) & jax.random.bernoulli(key, probability, tokens_BxL.shape)
-    return jnp.where(swapped_BxL, twin_BxL, tokens_BxL)
+    last = max(words_K) + 1  # an entry for all that come after the words
+    twin, chance = np.full(last + 1, -1, np.int32), np.zeros(last + 1, np.float32)
+    twin[np.asarray(words_K)], chance[np.asarray(words_K)] = duplicates_K, probability
+    at_BxL = jnp.minimum(tokens_BxL, last)
+    twin_BxL, chance_BxL = jnp.asarray(twin)[at_BxL], jnp.asarray(chance)[at_BxL]
+    return jnp.where(jax.random.bernoulli(key, chance_BxL), twin_BxL, tokens_BxL)
 
 
 def mask(
@@ -78,7 +84,7 @@ def mask(
 
     Args:
       mask: the mask's token id.
-      never: ids that are never chosen: [CLS], [SEP], [PAD].
+      never: ids that are never chosen: [CLS], [SEP], [PAD], [UNK].
       base_vocabulary: random tokens are out of the first so many ids.
       room: P, see `capacity`.
     """

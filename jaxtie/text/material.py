@@ -8,11 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxtie.experiment import number_of
-from jaxtie.text.corpus.batches import CausalBatches, MaskedBatches, RowBatch, Rows
+from jaxtie.text.contexts import PairContexts, choose_contexts
+from jaxtie.text.corpus.batches import CausalBatches, MaskedBatches, RowBatch, Rows, Special
 from jaxtie.text.corpus.tokens import Text
-from jaxtie.text.corpus.words import frequent_words
+from jaxtie.text.corpus.words import chosen_words
 from jaxtie.text.declaration import TextExperiment
-from jaxtie.text.planting import Planted, plant, planted_words, take_half
+from jaxtie.text.pairs import matched_pairs, random_pairs
+from jaxtie.text.planting import Duplicates, duplicates_of, plant, planted_words, take_half
 
 RANKS = (10, 100, 1_000, 10_000)  # where groups of tokens end, the most frequent ones first
 FREQUENCIES = ("1-10", "11-100", "101-1,000", "1,001-10,000", "10,001 on")  # these groups, by rank
@@ -25,18 +27,21 @@ class Material(NamedTuple):
     Attributes:
       text: the corpus; with what is planted, and of its training rows what the experiment trains on.
       vocabulary: its tokens, then a duplicate of each of the frequent words, marked by a star; V.
-      words_K, duplicates_K: ids of the frequent words and of their duplicates, if there are any.
-      first, second: ids of the pairs that are looked at, (kinds, K).
+      words_K: ids of the words that are looked at, the most frequent first unless the experiment names them.
+      drawn: the duplicates of these words that are drawn afresh at each step, if there are any.
       planted: words whose duplicates stand in the text itself.
+      first, second: ids of the pairs that are looked at, (kinds, K).
+      contexts: where predictions of these pairs are looked at; None: nowhere.
     """
 
     text: Text
     vocabulary: tuple[str, ...]
     words_K: np.ndarray
-    duplicates_K: np.ndarray
+    drawn: Duplicates
+    planted: Duplicates
     first: np.ndarray
     second: np.ndarray
-    planted: Planted
+    contexts: PairContexts | None = None
 
 
 def make_material(experiment: TextExperiment, text: Text) -> Material:
@@ -45,48 +50,46 @@ def make_material(experiment: TextExperiment, text: Text) -> Material:
     Raises:
       UserError: where the text is too short for one batch or has too few words.
     """
-    words_K, words = frequent_words(text, experiment.words)
+    words_K, words = chosen_words(text, experiment.words)
     planted = planted_words(text, experiment.planted)
     text = take_half(plant(text, planted, experiment.data_seed), experiment.half)
-    duplicates_K = len(text.vocabulary) + np.arange(len(words_K) if experiment.duplicates else 0, dtype=np.int32)
-    random = random_pairs(experiment.data_seed, words_K, experiment.words)
-    pairs = {"duplicate": (words_K, duplicates_K), "random": random}
-    first, second = (np.stack([pairs[kind][i] for kind in experiment.kinds]) for i in (0, 1))
-    stars = tuple(f"{word}*" for word in words) if experiment.duplicates else planted.names
-    material = Material(text, text.vocabulary + stars, words_K, duplicates_K, first, second, planted)
+    drawn = duplicates_of(words_K, words, len(text.vocabulary), experiment.duplicates)
+    nothing = np.zeros((0, experiment.word_count), np.int32)
+    material = Material(text, text.vocabulary + planted.names + drawn.names, words_K, drawn, planted, nothing, nothing)
+    pairs = {
+        "duplicate": lambda: (words_K, drawn.duplicates_K),
+        "matched": lambda: matched_pairs(experiment.data_seed, token_counts(material), drawn, text.special),
+        "random": lambda: random_pairs(experiment.data_seed, words_K, experiment.word_count),
+    }
+    first, second = np.array([pairs[kind]() for kind in experiment.kinds], np.int32).swapaxes(0, 1)
+    material = material._replace(first=first, second=second)
     training_batches(experiment, material, experiment.seeds[0])  # they raise
     validation_batches(experiment, material)
+    if experiment.looks_at_predictions:
+        material = material._replace(contexts=choose_contexts(experiment, text, drawn, first, second))
     return material
-
-
-def random_pairs(seed: int, words_K: np.ndarray, pairs: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of different words, no pair twice, whichever way round; the same for the same seed.
-
-    Raises:
-      ValueError: if there are not so many.
-    """
-    first, second = np.triu_indices(len(words_K), 1)
-    if pairs > len(first):
-        raise ValueError(f"pairs = {pairs}: {len(words_K)} words make {len(first)}")
-    chosen = np.random.default_rng(seed).choice(len(first), pairs, replace=False)
-    return np.asarray(words_K)[first[chosen]], np.asarray(words_K)[second[chosen]]
 
 
 def probes(experiment: TextExperiment) -> np.ndarray:
     """Places among the frequent words of those whose neighbours are looked up."""
-    found = np.arange(min(PROBES, experiment.words))
-    return found * (experiment.words // len(found))
+    found = np.arange(min(PROBES, experiment.word_count))
+    return found * (experiment.word_count // len(found))
+
+
+def never_asked(experiment: TextExperiment, special: Special) -> tuple[int, ...]:
+    """Ids of tokens that a masked model is not asked for."""
+    return (special.pad, special.cls, special.sep) + (() if experiment.masks_unknown else (special.unk,))
 
 
 def token_counts(material: Material) -> np.ndarray:
-    """How often each token stands in the training rows; a word and its duplicate, half of that each; V."""
+    """How often each token stands in the training rows; of a word and its duplicate that is drawn, by its probability; V."""
     rows, count_V = material.text.train, np.zeros(len(material.vocabulary))
     found_V = np.bincount(np.asarray(rows.tokens_N), minlength=len(count_V))
     count_V[: len(found_V)] = found_V
     count_V[material.text.special.sep] += rows.count
-    if len(material.duplicates_K):
-        count_V[material.duplicates_K] = count_V[material.words_K] / 2
-        count_V[material.words_K] /= 2
+    drawn = material.drawn
+    count_V[drawn.duplicates_K] = count_V[drawn.words_K] * drawn.probability_K
+    count_V[drawn.words_K] *= 1 - drawn.probability_K
     return count_V
 
 

@@ -6,6 +6,7 @@ of its own, once and for all. So the two are equally likely but for one constant
 Imports no jax. Shapes: R rows, N tokens of a split, K planted words.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,35 +22,46 @@ EVERY, OFFSET = 5, 3  # of the frequent words, by their rank, these are planted:
 EVENLY, RARELY = 0.5, 0.1  # in turn, how often an occurrence is spelled as the duplicate
 
 
-class Planted(NamedTuple):
-    """Words with a duplicate: ids of both, how often the duplicate stands, and what both are called."""
+class Duplicates(NamedTuple):
+    """Words with a duplicate: ids of both, how likely an occurrence is spelled as the duplicate, and what this is called."""
 
     words_K: np.ndarray
     duplicates_K: np.ndarray
     probability_K: np.ndarray
     names: tuple[str, ...]
 
+    def twins(self, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of each of so many tokens the duplicate, or itself where it has none, and how likely it is spelled so; V, V."""
+        twin_V, chance_V = np.arange(vocabulary), np.zeros(vocabulary)
+        twin_V[self.words_K], chance_V[self.words_K] = self.duplicates_K, self.probability_K
+        return twin_V, chance_V
 
-def planted_words(text: Text, number: int) -> Planted:
-    """Which words have a duplicate: from the frequent ones every fifth, fair and skewed ones in turn.
+
+def duplicates_of(words_K: np.ndarray, words: Sequence[str], first: int, probabilities: Sequence[float]) -> Duplicates:
+    """Duplicates of words, numbered from `first` on, which get the probabilities in turn; none where there are none."""
+    number = len(words_K) if probabilities else 0
+    probability_K = np.resize(np.array(probabilities, np.float64), number)
+    names = tuple(f"{word}*" for word in words[:number])
+    return Duplicates(np.asarray(words_K)[:number], first + np.arange(number, dtype=np.int32), probability_K, names)
+
+
+def planted_words(text: Text, number: int) -> Duplicates:
+    """Which words have a duplicate in the text itself: from the frequent ones every fifth, fair and skewed ones in turn.
 
     Raises:
       UserError: where the text has too few words.
     """
     wanted = EVERY * (number - 1) + OFFSET + 1 if number else 0
     ids, words = frequent_words(text, wanted) if number else (np.zeros(0, np.int32), ())
-    duplicates_K = np.arange(len(text.vocabulary), len(text.vocabulary) + number, dtype=np.int32)
-    probability_K = np.where(np.arange(number) % 2 == 0, EVENLY, RARELY)
-    return Planted(ids[OFFSET::EVERY], duplicates_K, probability_K, tuple(f"{word}*" for word in words[OFFSET::EVERY]))
+    return duplicates_of(ids[OFFSET::EVERY], words[OFFSET::EVERY], len(text.vocabulary), (EVENLY, RARELY))
 
 
-def plant(text: Text, planted: Planted, seed: int) -> Text:
+def plant(text: Text, planted: Duplicates, seed: int) -> Text:
     """The text with duplicates in every split; its own vocabulary stays what it is. Tokens are in memory then."""
     if not len(planted.words_K):
         return text
     vocabulary = len(text.vocabulary) + len(planted.words_K)
-    twin_V, chance_V = np.arange(vocabulary), np.zeros(vocabulary)
-    twin_V[planted.words_K], chance_V[planted.words_K] = planted.duplicates_K, planted.probability_K
+    twin_V, chance_V = planted.twins(vocabulary)
 
     def spelled(split: int, rows: Rows) -> Rows:
         tokens_N = np.asarray(rows.tokens_N)

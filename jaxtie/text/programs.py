@@ -25,8 +25,9 @@ from jaxtie.models.tying import count_parameters
 from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.text import masking
 from jaxtie.text.declaration import Corpus, TextExperiment
-from jaxtie.text.material import FREQUENCIES, NEIGHBOURS, Material, frequency_groups, probes, row_lengths
+from jaxtie.text.material import FREQUENCIES, NEIGHBOURS, Material, frequency_groups, never_asked, probes, row_lengths
 from jaxtie.text.member import Ask, make_evaluation, make_step, make_step_by_role, nearest, pair_distances
+from jaxtie.text.predictions import make_look_at_predictions
 from jaxtie.training import devices as machine
 from jaxtie.training.member import State, initial_state
 from jaxtie.training.optimiser import adamw_of
@@ -95,16 +96,16 @@ def build_text_model(
 
 def make_ask(experiment: TextExperiment, material: Material) -> Ask:
     """What the model is asked of a batch: words swapped for their duplicates, then masks or next tokens."""
-    special = material.text.special
+    special, drawn = material.text.special, material.drawn
 
     def ask(key, tokens_BxL):
         swap_key, mask_key = jax.random.split(key)
         if experiment.duplicates:
-            tokens_BxL = masking.swap(swap_key, tokens_BxL, material.words_K, material.duplicates_K)
+            tokens_BxL = masking.swap(swap_key, tokens_BxL, drawn.words_K, drawn.duplicates_K, drawn.probability_K)
         if experiment.task == "causal":
             return masking.next_tokens(tokens_BxL, padding=special.pad)
         return masking.mask(
-            mask_key, tokens_BxL, mask=special.mask, never=(special.pad, special.cls, special.sep),
+            mask_key, tokens_BxL, mask=special.mask, never=never_asked(experiment, special),
             base_vocabulary=len(material.text.vocabulary), room=masking.capacity(tokens_BxL.size),
         )  # fmt: skip
 
@@ -143,9 +144,11 @@ def make_mesh(batch: int, devices: Sequence[jax.Device]) -> Mesh:
     return jax.make_mesh((count,), ("rows",), axis_types=(AxisType.Auto,), devices=devices[:count])
 
 
-def _make_look(experiment: TextExperiment, material: Material) -> Callable[[dict], dict[str, jax.Array]]:
+def _make_look(experiment: TextExperiment, material: Material, model: TextModel) -> Callable[[dict], dict[str, jax.Array]]:
+    of_predictions = material.contexts and make_look_at_predictions(model, material.contexts)
+
     def look(params: dict) -> dict[str, jax.Array]:
-        found = {}
+        found = of_predictions(params) if of_predictions else {}
         for name, table_VxD in zip(("input", "output"), tables_of_params(params["embedding"]), strict=True):
             distances = pair_distances(table_VxD, material.first.ravel(), material.second.ravel())
             found[f"{name}_distance"] = distances.reshape(material.first.shape)
@@ -170,8 +173,9 @@ def compile_text(
     """Compile all that training needs, every length of rows. A process keeps what it has compiled."""
     # Whatever a program does not depend on is left out: what is compared, on how many seeds, for how long.
     once = {"record_every": 1, "eval_every": 1, "steps": 1}
-    # What is planted, and which half: programs that tell roles know how frequent each token is.
-    any_text = {"corpus": Corpus()} | ({} if experiment.roles else {"half": None, "planted": 0})
+    # What is planted, and which half: programs that tell roles, or match pairs, know how frequent each token is.
+    counts = experiment.roles or experiment.looks_at_predictions
+    any_text = {"corpus": Corpus()} | ({} if counts else {"half": None, "planted": 0})
     static = dataclasses.replace(experiment, name="any", claim="", arms=("tied",), seeds=(0,), **any_text, **once)
     options = tuple(machine.REPEATABLE.get(mesh.devices.flat[0].platform, {}).items())
     key = (static, material.text.key, material.vocabulary, tied, head, tuple(mesh.devices.flat), options)
@@ -209,7 +213,7 @@ def _compile(
     lengths = row_lengths(experiment, material)
     tokens = {length: jax.ShapeDtypeStruct((experiment.batch, length), np.int32) for length in lengths}
     shard = {"in_shardings": (whole, rows, whole, whole), "out_shardings": whole}
-    start, look = partial(_start, experiment, model, adamw), _make_look(experiment, material)
+    start, look = partial(_start, experiment, model, adamw), _make_look(experiment, material, model)
     jobs = {("start", 0): jax.jit(start, out_shardings=whole).lower(jax.ShapeDtypeStruct((), np.uint32))}
     jobs["look", 0] = jax.jit(look, in_shardings=whole, out_shardings=whole).lower(shapes.state.params)
     for length, shape in tokens.items():

@@ -5,6 +5,7 @@ import xarray as xr
 
 from jaxtie.results.roles import ROLE_VARIABLES
 from jaxtie.results.schema import Schema, Variable, steps_of
+from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.declaration import TextExperiment
 from jaxtie.text.material import FREQUENCIES, NEIGHBOURS, Material, probes
 
@@ -25,14 +26,15 @@ TEXT_VARIABLES = {
         NEAREST, "1", "number of the token whose row in the output embedding is nearest, then next, ..."
     ),
 }
-TEXT_CONSTANTS = (
-    "first_word",
-    "second_word",
-    "probe_word",
-    "token",
-    "scheduled_learning_rate",
-    "parameters",
-    "estimated_initial_loss",
+# What `jaxtie.text.predictions` looks at, of experiments with duplicates.
+SEEN_OF_PAIRS = (
+    Variable(PAIRS, "nat", "ln p(first) - ln p(second) of a pair where one of them stands, mean over contexts"),
+    Variable(PAIRS, "nat", "its standard deviation over contexts"),
+    Variable(
+        PAIRS,
+        "1",
+        "total variation of predictions when the second of a pair takes the first one's place, mean over contexts",
+    ),
 )
 
 
@@ -40,20 +42,26 @@ def text_schema(experiment: TextExperiment) -> Schema:
     """What the results of an experiment hold of members."""
     labels = {
         "kind": list(experiment.kinds),
-        "pair": np.arange(experiment.words),
+        "pair": np.arange(experiment.word_count),
         "probe": probes(experiment),
         "rank": np.arange(NEIGHBOURS),
     }
+    predicted = dict(zip(PREDICTED, SEEN_OF_PAIRS, strict=True)) if experiment.looks_at_predictions else {}
+    variables = TEXT_VARIABLES | predicted
     if not experiment.roles:
-        return Schema(TEXT_VARIABLES, steps_of(experiment) | labels)
-    return Schema(TEXT_VARIABLES | ROLE_VARIABLES, steps_of(experiment) | labels | {"group": list(FREQUENCIES)})
+        return Schema(variables, steps_of(experiment) | labels)
+    return Schema(variables | ROLE_VARIABLES, steps_of(experiment) | labels | {"group": list(FREQUENCIES)})
 
 
 def text_constants(experiment: TextExperiment, material: Material) -> dict[str, xr.DataArray]:
-    """What no member owns: words, the vocabulary, the schedule, and of each arm its size and how it should start."""
+    """What no member owns: words, the vocabulary, the schedule, what the text's frequencies and decay alone come to.
+
+    And of each arm its size and how it should start.
+    """
     from jaxtie.models.initial_loss import estimate
+    from jaxtie.text.baselines import baselines
     from jaxtie.text.programs import parameters_of
-    from jaxtie.training.optimiser import schedule_table
+    from jaxtie.training.optimiser import decay_table, schedule_table
 
     vocabulary, arms = np.array(material.vocabulary), experiment.arms
     rates = schedule_table(experiment.optimiser, experiment.record_steps)
@@ -62,7 +70,18 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
     counts = [parameters_of(experiment, material, tied=arm.untied_from is None, head=arm.head) for arm in arms]
     words = {"first_word": material.first, "second_word": material.second}
     looked_at = material.words_K[probes(experiment)]
-    return {name: xr.DataArray(vocabulary[ids].astype(object), dims=("kind", "pair")) for name, ids in words.items()} | {
+    losses = baselines(experiment, material)._asdict()
+    with np.errstate(over="ignore", invalid="ignore"):  # of a rate at which everything diverges
+        decayed = decay_table(experiment.optimiser, experiment.record_steps)
+    found = {
+        f"{name}_loss": xr.DataArray(loss, attrs={"units": "nat", "long_name": f"of a {name} model on validation batches"})
+        for name, loss in losses.items()
+    }
+    if experiment.duplicates:
+        found["duplicate_probability"] = xr.DataArray(material.drawn.probability_K, dims="pair")
+    found |= {name: xr.DataArray(vocabulary[ids].astype(object), dims=("kind", "pair")) for name, ids in words.items()}
+    return found | {
+        "decay_alone": xr.DataArray(decayed, dims="step"),
         "probe_word": xr.DataArray(vocabulary[looked_at].astype(object), dims="probe"),
         "token": xr.DataArray(vocabulary.astype(object), dims="token_number"),
         "scheduled_learning_rate": xr.DataArray(np.broadcast_to(rates, (len(arms), len(rates))), dims=("arm", "step")),

@@ -15,25 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.models.text_model import TextModel
-from jaxtie.text.corpus.batches import Rows
+from jaxtie.text.windows import AFTER, BEFORE, Stream, Windows, places_of, stream_of, windows_at  # noqa: F401, for who swaps
 from jaxtie.training.devices import cores
 
-BEFORE, AFTER = 40, 8  # tokens on the left; tokens after it whose predictions are compared
 AT_A_TIME = 16  # tokens that are put in a token's place in one call
-
-
-class Windows(NamedTuple):
-    """Windows of the validation text around occurrences of one token.
-
-    Attributes:
-      tokens_NxL: BEFORE tokens, the token, AFTER - 1 more.
-      asked_NxK: which of the AFTER tokens after it are still of its sentence, whose end counts as one.
-      sentence_N: number of its row.
-    """
-
-    tokens_NxL: np.ndarray
-    asked_NxK: np.ndarray
-    sentence_N: np.ndarray
 
 
 class Swapped(NamedTuple):
@@ -48,37 +33,6 @@ class Swapped(NamedTuple):
     other_2xN: np.ndarray
     cross_NxK: np.ndarray
     own_2xNxK: np.ndarray
-
-
-class Stream(NamedTuple):
-    """Rows one after the other, each ended by [SEP], as a causal model is trained on them."""
-
-    tokens_N: np.ndarray
-    row_N: np.ndarray
-    end_N: np.ndarray  # where the [SEP] of each token's row is
-
-
-def stream_of(rows: Rows, sep: int) -> Stream:
-    """The rows as one stream, in memory."""
-    ends_R = rows.offsets[1:]
-    tokens_N = np.insert(np.asarray(rows.tokens_N).astype(np.int32), ends_R, sep)
-    row_N = np.repeat(np.arange(rows.count), rows.lengths + 1)
-    return Stream(tokens_N, row_N, (ends_R + np.arange(rows.count))[row_N])
-
-
-def places_of(stream: Stream, vocabulary: int) -> list[np.ndarray]:
-    """Of each token, where a whole window around it is in the stream."""
-    usable_N = np.arange(BEFORE, len(stream.tokens_N) - AFTER)
-    order = usable_N[np.argsort(stream.tokens_N[usable_N], kind="stable")]
-    counts_V = np.bincount(stream.tokens_N[usable_N], minlength=vocabulary)
-    return np.split(order, np.cumsum(counts_V)[:-1])
-
-
-def windows_at(stream: Stream, places_N: np.ndarray) -> Windows:
-    """The windows around some places."""
-    at_NxL = places_N[:, None] + np.arange(-BEFORE, AFTER)
-    asked_NxK = places_N[:, None] + np.arange(1, AFTER + 1) <= stream.end_N[places_N][:, None]
-    return Windows(stream.tokens_N[at_NxL], asked_NxK, stream.row_N[places_N])
 
 
 def make_swap(models: Sequence[TextModel]) -> Callable[..., tuple[jax.Array, jax.Array]]:

@@ -7,11 +7,14 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.experiment import Arm
-from jaxtie.results.tables import Table, arms_of, interval, last_step, plain_arm, tables_of
+from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm, tables_of
 from jaxtie.results.verdicts import Comparison, Judgement, compare, judge, verdict_table
+from jaxtie.text.contexts import PREDICTED
+from jaxtie.text.groups import AS_LIKELY, Group, groups_of, word_pairs_table
 from jaxtie.text.heads import compares_heads, head_tables, judge_heads
 
 SAME_LOSS = 0.01  # nat, 1 % of a perplexity: losses that differ by less are the same
+BASELINES = {"unigram_loss": "frequencies alone (unigram)", "bigram_loss": "the token on the left alone (bigram)"}
 MEASURES = {"valid_loss": "validation loss, nat", "valid_accuracy": "validation accuracy", "perplexity": "perplexity"}
 
 
@@ -28,6 +31,9 @@ def validation_table(results: xr.Dataset) -> Table:
         values = [end[name].sel(arm=arm.name).values.astype(np.float64) for arm in arms]
         differences = [interval(value - values[0]) for value in values[1:]]
         rows.append((label, *map(interval, values), *differences))
+    for name in BASELINES:
+        if name in results:
+            rows.append((f"loss of {BASELINES[name]}, nat", *[number(float(results[name]))] * len(arms), *[""] * len(others)))
     counts = [int(results["parameters"].sel(arm=arm.name)) for arm in arms]
     rows.append(("parameters", *(f"{count:,}" for count in counts), *(f"{count - counts[0]:+,}" for count in counts[1:])))
     diverged = [int((results["diverged_at"].sel(arm=arm.name) >= 0).sum()) for arm in arms]
@@ -39,15 +45,9 @@ def validation_table(results: xr.Dataset) -> Table:
     return Table(f"{results.attrs['experiment']}: step {step:,}, {over}", header, rows)
 
 
-def kinds_of_pairs(results: xr.Dataset) -> dict[str, str]:
-    """Kind of pairs -> what to call it."""
-    names = {"duplicate": "word–duplicate", "random": "random pairs"}
-    return {kind: names[kind] for kind in map(str, results["kind"].values)}
-
-
-def of_pairs(results: xr.Dataset, arm: Arm, table: str, kind: str) -> xr.DataArray:
-    """Distances of a kind's pairs in a table, means over seeds: (eval_step, pair)."""
-    return results[f"{table}_distance"].sel(arm=arm.name, kind=kind).mean("seed").transpose("eval_step", "pair")
+def of_pairs(results: xr.Dataset, arm: Arm, table: str, group: Group) -> xr.DataArray:
+    """Distances of a group's pairs in a table, means over seeds: (eval_step, pair)."""
+    return group.of(results[f"{table}_distance"].sel(arm=arm.name)).mean("seed").transpose("eval_step", "pair")
 
 
 def each_table(results: xr.Dataset) -> Iterator[tuple[Arm, str, str]]:
@@ -57,9 +57,9 @@ def each_table(results: xr.Dataset) -> Iterator[tuple[Arm, str, str]]:
             yield arm, label, table
 
 
-def change_of_pairs(results: xr.Dataset, arm: Arm, table: str, kind: str) -> np.ndarray:
-    """How much the distances of a kind's pairs have grown from the start to the end, means over seeds; (pair,)."""
-    distance = of_pairs(results, arm, table, kind)
+def change_of_pairs(results: xr.Dataset, arm: Arm, table: str, group: Group) -> np.ndarray:
+    """How much the distances of a group's pairs have grown from the start to the end, means over seeds; (pair,)."""
+    distance = of_pairs(results, arm, table, group)
     return (distance.sel(eval_step=last_step(results)) - distance.sel(eval_step=0)).values
 
 
@@ -67,19 +67,31 @@ def distance_table(results: xr.Dataset) -> Table:
     """Distances at the start and at the end in every table: mean and 95 % interval over pairs."""
     step, rows = last_step(results), []
     for arm, label, table in each_table(results):
-        for kind, name in kinds_of_pairs(results).items():
-            ends = [of_pairs(results, arm, table, kind).sel(eval_step=at).values for at in (0, step)]
-            rows.append((f"{label}, {name}", *map(interval, ends), interval(change_of_pairs(results, arm, table, kind))))
-    title = f"Distances: mean over {results.sizes['pair']} pairs of words ± 95 % confidence interval"
+        for group in groups_of(results):
+            ends = [of_pairs(results, arm, table, group).sel(eval_step=at).values for at in (0, step)]
+            rows.append(
+                (f"{label}, {group.label}", *map(interval, ends), interval(change_of_pairs(results, arm, table, group)))
+            )
+    numbers = sorted({len(group.pairs) for group in groups_of(results)})
+    title = f"Distances: mean over {' or '.join(map(str, numbers))} pairs of words ± 95 % confidence interval"
     return Table(title, ("embedding, pairs", "step 0", f"step {step:,}", "change"), rows)
 
 
-def judge_duplicates(results: xr.Dataset) -> dict[str, Judgement]:
-    """Label of each table -> whether words and duplicates draw together there, more than random pairs do."""
+def equivalent_in_both_senses(results: xr.Dataset) -> tuple[Group, Group] | None:
+    """Duplicates as likely as their words, and as many other pairs: of their frequencies, or random ones; None without."""
+    found = {group.kind: group for group in groups_of(results) if group.probability == AS_LIKELY}
+    if "duplicate" not in found:
+        return None
+    own, random = found["duplicate"], groups_of(results)[-1]
+    return own, found.get("matched", random._replace(pairs=own.pairs))
+
+
+def judge_duplicates(results: xr.Dataset, own: Group, others: Group) -> dict[str, Judgement]:
+    """Label of each table -> whether words and duplicates draw together there, more than as many other pairs do."""
     looked_at, found = list(each_table(results)), {}
     for arm, label, table in looked_at:
-        own, random = (change_of_pairs(results, arm, table, kind) for kind in ("duplicate", "random"))
-        both = {"change": own, "change − change of random pairs": own - random}  # as many pairs of each
+        of_own, of_others = (change_of_pairs(results, arm, table, group) for group in (own, others))
+        both = {"change": of_own, f"change − change of {others.label}": of_own - of_others}
         compared = [compare(name, values, 2 * len(looked_at)) for name, values in both.items()]
         found[label] = judge(compared, -math.inf, 0)
     return found
@@ -111,15 +123,17 @@ def judge_tying(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
 def judge_text(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
     """All claims -> where each is looked at -> judgement; as far as arms and pairs let one tell."""
     found = {}
-    if "duplicate" in kinds_of_pairs(results):
-        found["a word and its duplicate draw together, more than two random words do"] = judge_duplicates(results)
+    if both := equivalent_in_both_senses(results):
+        more = "two random words" if both[1].kind == "random" else "two other tokens as frequent as these"
+        likely = "" if len(groups_of(results)) < 4 else " that is as likely"
+        found[f"a word and its duplicate{likely} draw together, more than {more} do"] = judge_duplicates(results, *both)
     return found | judge_tying(results) | (judge_heads(results) if compares_heads(results) else {})
 
 
 def text_verdict_table(results: xr.Dataset) -> Table:
     """The claims, and what became of them."""
     over = "seeds"
-    if "duplicate" in kinds_of_pairs(results):
+    if equivalent_in_both_senses(results):
         over += "; of distances over pairs of words, as if no word were in two"
     if compares_heads(results):
         over += "; a claim that is looked at at several shares of the way counts its pairs at all of them"
@@ -139,12 +153,13 @@ def neighbour_table(results: xr.Dataset) -> Table:
                 cells.append(" ".join(str(token[int(n)]) for n in numbers[np.isfinite(numbers)]))
             rows.append((str(word), label, *cells))
     header = ("word", "embedding", "step 0", f"step {step:,}")
-    starred = "; a star marks a duplicate" if "duplicate" in kinds_of_pairs(results) else ""
+    starred = "; a star marks a duplicate" if "duplicate" in results["kind"].values else ""
     return Table(f"Nearest neighbours, the nearest first, seed {seed}{starred}", header, rows, long=True)
 
 
 def text_tables(results: xr.Dataset) -> list[Table]:
     """All tables of a run; verdicts once there is something to judge, heads where some are compared."""
     judged = [text_verdict_table(results)] if last_step(results) and judge_text(results) else []
-    compared = [validation_table(results), distance_table(results), *judged, *head_tables(results)]
+    seen = [word_pairs_table(results)] if last_step(results) and PREDICTED[0] in results else []
+    compared = [validation_table(results), *seen, distance_table(results), *judged, *head_tables(results)]
     return [*compared, neighbour_table(results)]

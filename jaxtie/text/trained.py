@@ -16,6 +16,7 @@ from jaxtie.models.sizes import Transformer
 from jaxtie.models.text_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.text import kind, masking
+from jaxtie.text.baselines import loss_of_frequencies
 from jaxtie.text.corpus.batches import CausalBatches, MaskedBatches, Rows
 from jaxtie.text.declaration import Corpus, TextExperiment
 from jaxtie.text.engine import load_carry
@@ -89,6 +90,7 @@ def declared_again(path: Path, config: Mapping[str, Any]) -> TextExperiment:
     """
     if config.get("kind") != TextExperiment.kind:
         raise UserError(f"{path}: is a run of kind {config.get('kind')}; expected one of a model of text")
+    config = TextExperiment.brought_up_to_date(config)
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in config.items() if name != "kind"}
     corpus = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.pop("corpus").items()}
     try:
@@ -151,17 +153,16 @@ def unigram_loss(trained: Trained, rows: Rows) -> float:
     A causal model is asked of [SEP], too.
     """
     vocabulary, sep = len(trained.material.vocabulary), trained.material.text.special.sep
-    words_K, duplicates_K = trained.material.words_K[: len(trained.material.duplicates_K)], trained.material.duplicates_K
+    drawn = trained.material.drawn
 
     def counts(some: Rows) -> np.ndarray:
         count_V = np.bincount(some.tokens_N, minlength=vocabulary).astype(np.float64)
         count_V[sep] += some.count * (trained.experiment.task == "causal")
-        count_V[duplicates_K] = count_V[words_K] / 2  # of those that are drawn afresh at each step
-        count_V[words_K] -= count_V[duplicates_K]
+        count_V[drawn.duplicates_K] = count_V[drawn.words_K] * drawn.probability_K
+        count_V[drawn.words_K] -= count_V[drawn.duplicates_K]
         return count_V
 
-    known_V, asked_V = counts(trained.material.text.train) + 1, counts(rows)
-    return float(-asked_V @ np.log(known_V / known_V.sum()) / asked_V.sum())
+    return loss_of_frequencies(counts(trained.material.text.train), counts(rows))
 
 
 def check_knows_more_than_frequencies(trained: Trained, loss: float) -> None:

@@ -25,6 +25,15 @@ def phases_of(arm: Arm, steps: int) -> list[Phase]:
     return [Phase(arm, before, True, arm.untie_at), Phase(arm, arm.name, False, steps, follows=before)]
 
 
+def shared_tied_parts(arms: Sequence[Arm], arm: Arm) -> dict[int, list[Phase]]:
+    """Step -> the phases that are the training of a tied arm up to there, of others that are untied then."""
+    found: dict[int, list[Phase]] = {}
+    for other in arms:
+        if arm.tied and arm.untie_at is None and other.untie_at is not None and other.head == arm.head:
+            found.setdefault(other.untie_at, []).append(phases_of(other, other.untie_at)[0])
+    return found
+
+
 def steps_reached(standing: Mapping[str, Members], arm: Arm, steps: int) -> dict[int, int]:
     """Where each member of an arm stands, by its number, of all phases' members."""
     parts = [standing[phase.name] for phase in phases_of(arm, steps) if phase.name in standing]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from jaxtie.experiment import Declaration
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.training.checkpoints import Checkpoints, exchange
-from jaxtie.training.engine import Engine, Phase, phases_of, steps_reached
+from jaxtie.training.engine import Engine, Phase, phases_of, shared_tied_parts, steps_reached
 from jaxtie.training.members import Control, Members, merge
 from jaxtie.training.processes import Processes
 from jaxtie.training.progress import Progress, add_times
@@ -114,13 +114,32 @@ class Loop:
                 break
             if phase.follows:
                 self._untie(phase)
-            at = steps_reached(self.standing, phase.arm, steps)
-            todo = tuple(member for member in self.experiment.members if at.get(member, -1) < phase.until)
-            if todo:
-                self._train_phase(phase, todo, sum(at.values()) if steps else len(at), stopped)
+            new = [arm for arm in arms if not steps_reached(self.standing, arm, steps)]
+            shared = shared_tied_parts(new, phase.arm)
+            for until in sorted({*shared, phase.until}):
+                at = steps_reached(self.standing, phase.arm, steps)
+                todo = tuple(member for member in self.experiment.members if at.get(member, -1) < until)
+                if todo:
+                    self._train_phase(phase._replace(until=until), todo, sum(at.values()) if steps else len(at), stopped)
+                if self.processes.agree(stopped):
+                    break
+                self._share(phase, shared.get(until, []))
         if self.processes.leads and self.standing:  # else it was interrupted at once
             self.checkpoints.save(self.standing, self.config)
         return not stopped
+
+    def _share(self, phase: Phase, parts: Sequence[Phase]) -> None:
+        """Have these tied parts of other arms begin where the members of a phase stand, with their records so far.
+
+        They are the same program on the same samples, so they come to the same bits.
+        """
+        for part in parts:
+            members = self.standing.get(phase.name)
+            if members is None or not (members.steps == part.until).all():
+                continue  # of a run that was extended
+            self.standing[part.name] = members._replace(states={name: leaf.copy() for name, leaf in members.states.items()})
+            if self.processes.leads:
+                self.folder.copy_records(phase.arm.name, part.arm.name, part.until // self.experiment.record_every)
 
     def _untie(self, phase: Phase) -> None:
         self.standing = exchange(self.processes, self.standing)

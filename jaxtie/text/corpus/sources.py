@@ -190,6 +190,11 @@ def _load_data_set(name: str, say: Say) -> dict[str, BaseDataSource]:
             host = re.search(r"host='([^']+)'", str(error))
             where = f"{host[1]} does not answer" if host else in_one_line(error)
             raise UserError(f"--tfds {name}: cannot be downloaded ({where}); is there a network?") from error
+        if other := re.search(r"does not match the file formats in the DatasetInfo: \['(\w+)'", str(error)):
+            expected = (
+                "expected array_record, which needs no TensorFlow; remove it where TFDS keeps it, to have it prepared anew"
+            )
+            raise UserError(f"--tfds {name}: was prepared as {other[1]}; {expected}") from error
         raise UserError(f"--tfds {name}: TFDS could not prepare it ({in_one_line(error)})") from error
 
 

@@ -11,7 +11,7 @@ from jaxtie.text.corpus.sources import Source
 
 SPLITS = ("train", "valid", "test")
 TENTHS = (7, 1, 2)  # of what is split
-DOCUMENTS_TO_SPLIT = 50
+KEYED_BEFORE = 50  # documents that were split as such before one could say how many: what was prepared then stays usable
 
 
 class Splitting:
@@ -21,11 +21,15 @@ class Splitting:
 
     Attributes:
       by_document: whether whole documents are split.
+      key: what, beside the source and the seed, decides which paragraphs come where.
     """
 
-    def __init__(self, source: Source, seed: int):
+    def __init__(self, source: Source, seed: int, documents_to_split: int):
+        """`documents_to_split`: with so many documents or more, whole ones are split."""
         self.source, self._seed = source, seed.to_bytes(8, "big")
-        self.by_document = source.documents >= DOCUMENTS_TO_SPLIT
+        self.by_document = source.documents >= documents_to_split
+        differs = self.by_document != (source.documents >= KEYED_BEFORE)
+        self.key = ("by document" if self.by_document else "by paragraph",) if differs else ()
         self._edges: tuple[int, int] | None = None
 
     def _hash(self, text: bytes) -> int:
@@ -43,7 +47,9 @@ class Splitting:
         ordered = np.unique(np.fromiter((unit for unit, _ in self._units()), np.uint64))
         if len(ordered) < 10:
             what = "documents" if self.by_document else "paragraphs"
-            raise UserError(f"text: {len(ordered)} different {what} are too little for three splits, which need 10")
+            raise UserError(
+                f"text: {len(ordered)} different {what} are too little for three splits, which need 10; give more of them"
+            )
         first, second = len(ordered) * TENTHS[0] // 10, len(ordered) * sum(TENTHS[:2]) // 10
         return int(ordered[first]), int(ordered[second])
 

@@ -56,10 +56,11 @@ class Report:
     def __str__(self) -> str:
         read = f"{self.files:,} files, " if self.files else ""
         flaws = f"; {self.latin1_lines:,} lines read as Latin-1, {self.cuts:,} cuts" if self.files else ""
+        shared = ", so that a document is in several splits" if self.split_by == "paragraph" else ""
         parts = ", ".join(f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLITS)
         return (
             f"{read}{self.documents:,} documents, {self.paragraphs:,} paragraphs, {self.sentences:,} sentences{flaws}\n"
-            f"by {self.split_by}: {parts}; vocabulary {self.vocabulary:,}, "
+            f"split by {self.split_by}{shared}: {parts}; vocabulary {self.vocabulary:,}, "
             f"{sum(self.unknown.values()) / sum(self.tokens.values()):.3%} unknown"
         )
 
@@ -111,12 +112,12 @@ def prepare_text(
     elif vocabulary:
         loaded = parse_vocabulary(vocabulary, "vocab.txt")
     source = open_source(corpus, cache, say)
-    splitting = Splitting(source, corpus.split_seed)
+    splitting = Splitting(source, corpus.split_seed, corpus.documents_to_split)
     if not loaded:
-        folder = cache / "vocabularies" / prepared.key(source.key, corpus.split_seed, corpus.vocab_size)
+        folder = cache / "vocabularies" / prepared.key(source.key, corpus.split_seed, *splitting.key, corpus.vocab_size)
         prepared.once(folder, lambda new: _write_vocabulary(new, splitting, corpus.vocab_size, say), say)
         loaded = load_vocabulary(folder / "vocab.txt")
-    folder = cache / "tokens" / prepared.key(source.key, corpus.split_seed, loaded.hash)
+    folder = cache / "tokens" / prepared.key(source.key, corpus.split_seed, *splitting.key, loaded.hash)
     counts = prepared.once(folder, lambda new: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
     rows = [

@@ -1,5 +1,7 @@
 """The most frequent words of a text, or the published list of them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from jaxtie.experiment import UserError
@@ -37,6 +39,23 @@ def frequent_words(text: Text, count: int = 100) -> tuple[np.ndarray, tuple[str,
     if len(words) < count:
         raise UserError(f"text: only {len(words)} of its words are single tokens, {count} are needed; take more text")
     return np.array([ids[word] for word in words], np.int32), words
+
+
+def chosen_words(text: Text, words: int | Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """So many frequent words, or just these: their ids, int32, and they.
+
+    Raises:
+      UserError: where there are fewer, or the text lacks one of these as a single token.
+    """
+    if isinstance(words, int):
+        return frequent_words(text, words)
+    ids = {token: i for i, token in enumerate(text.vocabulary)}
+    known = {word: ids[word] for word in words if word in ids}
+    count_V = np.bincount(np.asarray(text.train.tokens_N), minlength=len(ids))
+    if missing := [word for word in words if word not in known or not count_V[known[word]]]:
+        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        raise UserError(f"words: the text to train on has no token {shown}; leave these out, or give more text")
+    return np.array([known[word] for word in words], np.int32), tuple(words)
 
 
 def count_whole_words(rows: Rows, vocabulary: tuple[str, ...]) -> np.ndarray:
