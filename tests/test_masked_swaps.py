@@ -17,6 +17,7 @@ from jaxtie.models.embedding import Embedding
 from jaxtie.models.text_model import masked_model
 from jaxtie.text import masked_swaps, swaps
 from jaxtie.text.corpus.batches import Rows, Special
+from jaxtie.text.planting import Duplicates
 from jaxtie.text.trained import unigram_loss
 
 SPECIAL = Special(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -150,8 +151,8 @@ def test_frequencies_are_those_of_what_is_asked(task, asked):
     """5 is spelled as 8 half of the time; only a causal model is asked of the ends of the two rows."""
     rows = Rows(np.array([5, 6, 5, 6], np.uint16), np.array([0, 3, 4]))
     text = SimpleNamespace(special=SPECIAL, train=rows)
-    duplicates = {"words_K": np.array([5]), "duplicates_K": np.array([8])}
-    material = SimpleNamespace(vocabulary=range(9), text=text, **duplicates)
+    drawn = Duplicates(np.array([5]), np.array([8]), np.array([0.5]), ("word*",))
+    material = SimpleNamespace(vocabulary=range(9), text=text, drawn=drawn)
     trained = SimpleNamespace(material=material, experiment=SimpleNamespace(task=task))
     known_V = np.bincount(asked, minlength=9) + 1.0
     assert unigram_loss(trained, rows) == pytest.approx(-np.mean(np.log(known_V / known_V.sum())[asked]))
