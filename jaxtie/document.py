@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import pandas as pd
 import xarray as xr
@@ -38,6 +39,7 @@ from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
 
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/hypothesis/README.md")
+Measured = TypeVar("Measured")
 GIVEN = {"seeds", "corpus.paths", "corpus.tfds"}  # what a command may say beside an experiment file that a run is kept for
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -101,26 +103,17 @@ def keep_blind(folder: Path, experiments: Path) -> list[Path]:
     raise UserError(f"{folder}: no file of {experiments} declares this blind test")
 
 
-def _blind_counts(experiments: Path, path: Path) -> blind.Counted:
-    """What was kept of a blind test; KeyError where nothing was."""
-    name = runs.load_experiment(path).name
-    files = [_benchmark_file(experiments, name, part) for part in COUNTED]
-    if not all(file.exists() for file in files):
-        raise KeyError(name)
-    return blind.counted(runs.load_benchmark(path), *map(pd.read_csv, files))
-
-
 def _benchmark_file(experiments: Path, name: str, part: str) -> Path:
     return experiments / "data" / f"{name}-{part}"
 
 
-def _outcomes(experiments: Path, path: Path) -> costs.Outcomes:
-    """What was kept of a benchmark; KeyError where nothing was."""
+def _measured(experiments: Path, path: Path, parts: Sequence[str], put_together: Callable[..., Measured]) -> Measured:
+    """What was kept of the benchmark, or the blind test, of a file; KeyError where nothing was."""
     name = runs.load_experiment(path).name
-    files = [_benchmark_file(experiments, name, part) for part in MEASURED]
+    files = [_benchmark_file(experiments, name, part) for part in parts]
     if not all(file.exists() for file in files):
         raise KeyError(name)
-    return costs.put_together(runs.load_benchmark(path), *map(pd.read_csv, files))
+    return put_together(runs.load_benchmark(path), *map(pd.read_csv, files))
 
 
 def keep_run(run: Path, experiments: Path) -> Path:
@@ -184,11 +177,13 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "text-pairs": lambda name: _of_text("groups").word_pairs_table(known[name]),
     }
     of_benchmark = {
-        f"benchmark-{what}": lambda name, make=make: make(_outcomes(experiments, declared[name]))
+        f"benchmark-{what}": lambda name, make=make: make(
+            _measured(experiments, declared[name], MEASURED, costs.put_together)
+        )
         for what, make in costs.COST_TABLES.items()
     }
     of_blind = {
-        f"blind-{what}": lambda name, make=make: make(_blind_counts(experiments, declared[name]))
+        f"blind-{what}": lambda name, make=make: make(_measured(experiments, declared[name], COUNTED, blind.counted))
         for what, make in blind.BLIND_TABLES.items()
     }
     return of_exor | of_text | of_benchmark | of_blind | {"lines": calibration.lines_table}

@@ -9,9 +9,10 @@ from jaxtie.models.embedding import Embedding
 from jaxtie.models.text_model import causal_model
 from jaxtie.text import swaps
 from jaxtie.text.corpus.batches import Rows
+from jaxtie.text.windows import AFTER, BEFORE, places_of, stream_of, windows_at
 
 VOCABULARY, SEP = 11, 3
-LENGTH = swaps.BEFORE + swaps.AFTER
+LENGTH = BEFORE + AFTER
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def stream():
     rng = np.random.default_rng(0)
     lengths = rng.integers(2, 12, 60)
     tokens_N = rng.integers(4, VOCABULARY, lengths.sum()).astype(np.uint16)
-    return swaps.stream_of(Rows(tokens_N, np.append(0, np.cumsum(lengths))), SEP)
+    return stream_of(Rows(tokens_N, np.append(0, np.cumsum(lengths))), SEP)
 
 
 def law_of(model, params, tokens_L):
@@ -39,43 +40,43 @@ def law_of(model, params, tokens_L):
 
 
 def test_the_stream_is_the_rows_each_with_its_end():
-    found = swaps.stream_of(Rows(np.array([5, 6, 7], np.uint16), np.array([0, 2, 3])), SEP)
+    found = stream_of(Rows(np.array([5, 6, 7], np.uint16), np.array([0, 2, 3])), SEP)
     assert found.tokens_N.tolist() == [5, 6, SEP, 7, SEP]
     assert found.row_N.tolist() == [0, 0, 0, 1, 1] and found.end_N.tolist() == [2, 2, 2, 4, 4]
 
 
 def test_windows_are_around_the_token_and_end_with_its_sentence(stream):
-    places = swaps.places_of(stream, VOCABULARY)
-    windows = swaps.windows_at(stream, places[5])
-    assert (windows.tokens_NxL[:, swaps.BEFORE] == 5).all() and windows.tokens_NxL.shape[1] == LENGTH
+    places = places_of(stream, VOCABULARY)
+    windows = windows_at(stream, places[5])
+    assert (windows.tokens_NxL[:, BEFORE] == 5).all() and windows.tokens_NxL.shape[1] == LENGTH
     for place, asked_K, tokens_L in zip(places[5], windows.asked_NxK, windows.tokens_NxL):
-        rest = stream.tokens_N[place + 1 : place + 1 + swaps.AFTER].tolist()
-        until_end = rest.index(SEP) + 1 if SEP in rest else swaps.AFTER
-        assert asked_K.tolist() == [k < until_end for k in range(swaps.AFTER)]
-        assert tokens_L.tolist() == stream.tokens_N[place - swaps.BEFORE : place + swaps.AFTER].tolist()
+        rest = stream.tokens_N[place + 1 : place + 1 + AFTER].tolist()
+        until_end = rest.index(SEP) + 1 if SEP in rest else AFTER
+        assert asked_K.tolist() == [k < until_end for k in range(AFTER)]
+        assert tokens_L.tolist() == stream.tokens_N[place - BEFORE : place + AFTER].tolist()
 
 
 def test_swaps_are_what_the_models_say_one_by_one(models, stream):
     """Log-probabilities on the left, products of the differences of square roots on the right."""
-    places = swaps.places_of(stream, VOCABULARY)
-    windows = {5: swaps.windows_at(stream, places[5][:3]), 7: swaps.windows_at(stream, places[7][:4])}
+    places = places_of(stream, VOCABULARY)
+    windows = {5: windows_at(stream, places[5][:3]), 7: windows_at(stream, places[7][:4])}
     swap, params = swaps.make_swap([model for model, _ in models]), tuple(params for _, params in models)
     found = {(token, other): each for token, other, each in swaps.swap_all(swap, params, windows, {5: [7, 9], 7: [5]})}
     assert found.keys() == {(5, 7), (5, 9), (7, 5)}
     for (token, other), each in found.items():
         own = windows[token]
-        roots = np.full((2, 2, len(own.tokens_NxL), swaps.AFTER, VOCABULARY), np.nan)
+        roots = np.full((2, 2, len(own.tokens_NxL), AFTER, VOCABULARY), np.nan)
         for m, (model, weights) in enumerate(models):
             for n, tokens_L in enumerate(own.tokens_NxL):
                 law_LxV = law_of(model, weights, tokens_L)
-                left_V = law_LxV[swaps.BEFORE - 1]
+                left_V = law_LxV[BEFORE - 1]
                 np.testing.assert_allclose(each.own_2xN[m, n], np.log(left_V[token]), atol=1e-5)
                 np.testing.assert_allclose(each.other_2xN[m, n], np.log(left_V[other]), atol=1e-5)
                 put_L = tokens_L.copy()
-                put_L[swaps.BEFORE] = other
+                put_L[BEFORE] = other
                 asked = own.asked_NxK[n]
-                roots[0, m, n, asked] = np.sqrt(law_LxV[swaps.BEFORE :])[asked]
-                roots[1, m, n, asked] = np.sqrt(law_of(model, weights, put_L)[swaps.BEFORE :])[asked]
+                roots[0, m, n, asked] = np.sqrt(law_LxV[BEFORE:])[asked]
+                roots[1, m, n, asked] = np.sqrt(law_of(model, weights, put_L)[BEFORE:])[asked]
         expected = estimators.semantic_products(*roots)
         np.testing.assert_allclose(each.cross_NxK, expected.cross_NxK, atol=1e-5)
         np.testing.assert_allclose(each.own_2xNxK, expected.own_2xNxK, atol=1e-5)
@@ -84,8 +85,8 @@ def test_swaps_are_what_the_models_say_one_by_one(models, stream):
 
 def test_more_tokens_than_fit_into_a_call_are_all_asked(models, stream, monkeypatch):
     monkeypatch.setattr(swaps, "AT_A_TIME", 2)
-    places = swaps.places_of(stream, VOCABULARY)
-    windows = {5: swaps.windows_at(stream, places[5][:3])}
+    places = places_of(stream, VOCABULARY)
+    windows = {5: windows_at(stream, places[5][:3])}
     swap, params = swaps.make_swap([model for model, _ in models]), tuple(params for _, params in models)
     one = {other: each for _, other, each in swaps.swap_all(swap, params, windows, {5: [7, 9, 8]})}
     assert sorted(one) == [7, 8, 9]

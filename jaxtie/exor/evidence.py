@@ -31,6 +31,7 @@ from jaxtie.results.tables import (
     swept,
     tables_of,
 )
+from jaxtie.results.verdicts import claims_table
 
 KEPT_SYMBOLS = ["X", "Y", "A", "B"]
 EVALUATED = "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds".split()
@@ -82,23 +83,8 @@ def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]
 
 def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
     """Every claim of these experiments, those of others first. KeyError where there are no data of one."""
-    rows = []
-    for name, own in claims.items():
-        for claim, compared, judgement in judge_claims(own, runs[name], runs):
-            found = str(compared).removeprefix(f"{claim.expression} ")
-            verdict = f"**{judgement.verdict}**"
-            rows.append((claim.source, name, claim.statement, claim.expression, _bounds(claim), found, verdict))
-    rows.sort(key=lambda row: not row[0])
-    header = ("who says so", "experiment", "claim", "what is measured", "holds if", "found", "verdict")
-    return Table("Claims, and what became of them", header, rows)
-
-
-def _bounds(claim: Claim) -> str:
-    if not np.isfinite(claim.high):
-        return f"> {claim.low:g}"
-    if not np.isfinite(claim.low):
-        return f"< {claim.high:g}"
-    return f"{claim.low:g} to {claim.high:g}"
+    found = [(name, *judged) for name, own in claims.items() for judged in judge_claims(own, runs[name], runs)]
+    return claims_table("Claims, and what became of them", found)
 
 
 def costs_table(runs: Runs, names: Sequence[str]) -> Table:

@@ -165,12 +165,7 @@ def write(answer: Answer, out: Path, command: str) -> None:
     """Write `results.nc`, `summary.md`, the figure, and a section of the page of `--all` into a folder."""
     out.mkdir(parents=True, exist_ok=True)
     pairs = answer.pairs.assign_attrs(command=command, answer=" ".join(answer.sentences))
-    for name in pairs:
-        if pairs[name].dtype == bool:
-            pairs[name] = pairs[name].astype(np.int8)
-    temporary = out / ".results.nc"
-    pairs.to_netcdf(temporary, engine="h5netcdf")
-    temporary.replace(out / "results.nc")
+    of_text.write_pairs(pairs, out / "results.nc")
     named = [int(i) for numbers in answer.offenders.values() for i in numbers[:NAMED]]
     picture = plots.Picture(report.CAPTION, lambda: report.plane(answer.pairs, named))
     plots.draw_all({"plane": picture}, out / "figures")

@@ -63,12 +63,7 @@ def _train_and_measure(test: BlindTest, source: BlindSource, folder: Path, sessi
     pairs = of_text.measure_text(a, b, of_text.Extent(), session.say, asked).pairs
     pairs.attrs |= {"loss_a": found[0], "loss_b": found[1], "best_loss": sources.entropy_rate(law)}
     pairs.attrs |= {"processor_seconds": time.process_time() - began, "source": test.told(source)}
-    for name in pairs:
-        if pairs[name].dtype == bool:
-            pairs[name] = pairs[name].astype(np.int8)
-    temporary = folder / ".pairs.nc"
-    pairs.to_netcdf(temporary, engine="h5netcdf")
-    temporary.replace(folder / "pairs.nc")
+    of_text.write_pairs(pairs, folder / "pairs.nc")
     return Outcome.DONE
 
 

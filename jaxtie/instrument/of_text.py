@@ -6,6 +6,7 @@ Shapes: V vocabulary, P pairs, N contexts of a token, K tokens asked about.
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from jaxtie.results.folder import Say
 from jaxtie.text import masked_swaps, swaps
 from jaxtie.text.corpus.words import count_whole_words
 from jaxtie.text.trained import Trained
+from jaxtie.text.windows import BEFORE, Stream, Windows, places_of, stream_of, windows_at
 
 TOKENS, CONTEXTS, MANTEL = 200, 32, 24
 NEAREST_OF_TABLE, RANDOM = 5, 2
@@ -49,7 +51,7 @@ class Measurement(NamedTuple):
     pairs: xr.Dataset
     skipped: list[str]
     found: Found
-    windows: Mapping[int, swaps.Windows]
+    windows: Mapping[int, Windows]
     words: tuple[str, ...]
 
 
@@ -88,8 +90,8 @@ def measure_text(
       UserError: where the text has too few frequent tokens.
     """
     words, sep = a.material.vocabulary, a.material.text.special.sep
-    stream, is_masked = swaps.stream_of(a.material.text.valid, sep), a.experiment.task == "masked"
-    places = (masked_swaps.places_in_rows if is_masked else swaps.places_of)(stream, len(words))
+    stream, is_masked = stream_of(a.material.text.valid, sep), a.experiment.task == "masked"
+    places = (masked_swaps.places_in_rows if is_masked else places_of)(stream, len(words))
     count_V = np.array([len(each) for each in places])
     whole_V = _whole_words(a)
     wanted = np.argsort(-count_V * whole_V, kind="stable")[: plan.tokens]
@@ -106,7 +108,7 @@ def measure_text(
         if is_masked:
             windows[token] = masked_swaps.masked_windows(stream, chosen_N, a.material.text.special, rng)
         else:
-            windows[token] = swaps.windows_at(stream, chosen_N)
+            windows[token] = windows_at(stream, chosen_N)
     others = defaultdict(list)
     for first, second in asked.pair_Px2.tolist():
         others[first].append(second)
@@ -142,7 +144,7 @@ def _pairs(
     return asked, [name for name, seen in zip(planted.names, seen_Q) if not seen]
 
 
-def _chosen(rng: np.random.Generator, stream: swaps.Stream, places_N: np.ndarray, number: int) -> np.ndarray:
+def _chosen(rng: np.random.Generator, stream: Stream, places_N: np.ndarray, number: int) -> np.ndarray:
     """So many occurrences at random, of as many sentences as there are: sentences are what is independent."""
     mixed_N = rng.permutation(places_N)
     _, first_of = np.unique(stream.row_N[mixed_N], return_index=True)
@@ -166,7 +168,7 @@ def _swap_with_progress(a: Trained, b: Trained, windows: dict, others: dict, say
 
 
 def sums_of_pair(
-    found: Found, windows: Mapping[int, swaps.Windows], first: int, second: int, *, is_masked: bool = False
+    found: Found, windows: Mapping[int, Windows], first: int, second: int, *, is_masked: bool = False
 ) -> judgement.Sums:
     """What was found of a pair, by sentence; as many contexts of either token."""
     of_first, of_second = found[first, second], found[second, first]
@@ -208,7 +210,7 @@ def _example(measurement: Measurement, token: int, other: int, far: str) -> str:
     else:
         apart_N = np.nansum(swapped.cross_NxK, axis=1)
     ids, words = windows.tokens_NxL[int(np.argmax(apart_N))], measurement.words
-    middle, ids = (swaps.BEFORE, ids) if ids.ndim == 1 else (masked_swaps.SIDE, ids[0])
+    middle, ids = (BEFORE, ids) if ids.ndim == 1 else (masked_swaps.SIDE, ids[0])
     before, after = ids[middle - 6 : middle], ids[middle + 1 : middle + 5]
     return f"{_text(words, before)} [{words[token]}] {_text(words, after)}".strip()
 
@@ -217,3 +219,11 @@ def _text(words: tuple[str, ...], ids: np.ndarray) -> str:
     """Tokens as text; the end of a sentence is a bar, and a duplicate is the word that it stands for."""
     shown = ("|" if words[i] == "[SEP]" else words[i] for i in ids if words[i] not in ("[PAD]", "[CLS]"))
     return " ".join(word if len(word) == 1 else word.removesuffix("*") for word in shown).replace(" ##", "")
+
+
+def write_pairs(pairs: xr.Dataset, path: Path) -> None:
+    """Write what was measured of pairs as NetCDF, which knows no booleans; what is there stays until all is written."""
+    known = pairs.assign({name: pairs[name].astype(np.int8) for name in pairs if pairs[name].dtype == bool})
+    temporary = path.with_name(f".{path.name}")
+    known.to_netcdf(temporary, engine="h5netcdf")
+    temporary.replace(path)

@@ -5,8 +5,8 @@ is undecided. All intervals of a claim are right together with 95 % (Bonferroni)
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -82,6 +82,40 @@ def judge(compared: Sequence[Comparison], low: float, high: float) -> Judgement:
     inside = [each for each in compared if room(each) > 0]
     verdict = "fails" if outside else "holds" if len(inside) == len(compared) else "undecided"
     return Judgement(verdict, min(outside or compared, key=room))
+
+
+class Stated(Protocol):
+    """A claim as an experiment file states it."""
+
+    statement: str
+    low: float
+    high: float
+    source: str
+
+    @property
+    def expression(self) -> str:
+        """What is measured, as a reader would write it."""
+        ...
+
+
+def claims_table(title: str, found: Iterable[tuple[str, Stated, Comparison, Judgement]]) -> Table:
+    """Claims of experiments, by name, and what became of each; those of others than ourselves first."""
+    rows = []
+    for name, claim, compared, judgement in found:
+        measured = str(compared).removeprefix(f"{claim.expression} ")
+        verdict = f"**{judgement.verdict}**"
+        rows.append((claim.source, name, claim.statement, claim.expression, _bounds(claim), measured, verdict))
+    rows.sort(key=lambda row: not row[0])
+    header = ("who says so", "experiment", "claim", "what is measured", "holds if", "found", "verdict")
+    return Table(title, header, rows)
+
+
+def _bounds(claim: Stated) -> str:
+    if not math.isfinite(claim.high):
+        return f"> {claim.low:g}"
+    if not math.isfinite(claim.low):
+        return f"< {claim.high:g}"
+    return f"{claim.low:g} to {claim.high:g}"
 
 
 def verdict_table(judgements: Mapping[str, Mapping[str, Judgement]], over: str) -> Table:

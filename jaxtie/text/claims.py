@@ -16,7 +16,7 @@ import xarray as xr
 
 from jaxtie.experiment import UserError
 from jaxtie.results.tables import Table, last_step
-from jaxtie.results.verdicts import Comparison, Judgement, compare, judge
+from jaxtie.results.verdicts import Comparison, Judgement, claims_table, compare, judge
 from jaxtie.text.groups import Group, at_last, groups_of, log_decay_ratio
 
 MeasuredOnText = Literal["validation loss", "decay ratio", "error of log-odds", "swap divergence"]
@@ -115,23 +115,9 @@ def judge_text_claims(claims: Sequence[TextClaim], results: xr.Dataset) -> list[
 
 
 def text_claims_table(runs: Mapping[str, xr.Dataset], claims: Mapping[str, Sequence[TextClaim]]) -> Table:
-    """Every claim of these experiments. KeyError where there are no data of one."""
-    rows = []
-    for name, own in claims.items():
-        for claim, compared, judgement in judge_text_claims(own, runs[name]):
-            found = str(compared).removeprefix(f"{claim.expression} ")
-            what = (name, claim.statement, claim.expression, _between(claim), found, f"**{judgement.verdict}**")
-            rows.append((claim.source, *what))
-    header = ("who says so", "experiment", "claim", "what is measured", "holds if", "found", "verdict")
-    return Table("Claims about text, and what became of them", header, rows)
-
-
-def _between(claim: TextClaim) -> str:
-    if not math.isfinite(claim.high):
-        return f"> {claim.low:g}"
-    if not math.isfinite(claim.low):
-        return f"< {claim.high:g}"
-    return f"{claim.low:g} to {claim.high:g}"
+    """Every claim of these experiments, those of others first. KeyError where there are no data of one."""
+    found = [(name, *judged) for name, own in claims.items() for judged in judge_text_claims(own, runs[name])]
+    return claims_table("Claims about text, and what became of them", found)
 
 
 def claims_of_duplicates(even: float, rare: float, midway: str) -> tuple[TextClaim, ...]:

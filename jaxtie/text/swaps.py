@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.models.text_model import TextModel
-from jaxtie.text.windows import AFTER, BEFORE, Stream, Windows, places_of, stream_of, windows_at  # noqa: F401, for who swaps
+from jaxtie.text.windows import AFTER, BEFORE, Windows
 from jaxtie.training.devices import cores
 
 AT_A_TIME = 16  # tokens that are put in a token's place in one call
