@@ -25,6 +25,7 @@ from jaxtie.runs import Session, carry_out
 from jaxtie.text import engine, masked_swaps, one_table, programs, swaps, two_models
 from jaxtie.text.declaration import Corpus
 from jaxtie.text.trained import load_trained
+from jaxtie.text.windows import stream_of
 from jaxtie.training.progress import Progress
 
 TINY = Transformer(layers=1, heads=2, width=16, feedforward=32)
@@ -168,7 +169,7 @@ def exact_of_topics(trained, law_ZxW: np.ndarray, results: xr.Dataset) -> np.nda
     law_ZxV[:, planted.duplicates_K] = law_ZxV[:, planted.words_K] * planted.probability_K
     law_ZxV[:, planted.words_K] *= 1 - planted.probability_K
     model, pairs = LawOfTopics(Logits(), law_ZxV), results["token"].values.tolist()
-    stream = swaps.stream_of(trained.material.text.valid, special.sep)
+    stream = stream_of(trained.material.text.valid, special.sep)
     places = masked_swaps.places_in_rows(stream, len(words))
     windows = {
         token: masked_swaps.masked_windows(stream, rng.permutation(places[token])[:24], special, rng)

@@ -19,6 +19,7 @@ from jaxtie.text import masked_swaps, swaps
 from jaxtie.text.corpus.batches import Rows, Special
 from jaxtie.text.planting import Duplicates
 from jaxtie.text.trained import unigram_loss
+from jaxtie.text.windows import Stream, stream_of
 
 SPECIAL = Special(pad=0, unk=1, cls=2, sep=3, mask=4)
 X, Y, A, B, EVEN, ODD = range(5, 11)
@@ -49,14 +50,14 @@ class LawOfExor(nn.Module):
         return jnp.log(chance_BxV)[at_P // tokens_BxL.shape[1]]
 
 
-def stream_of_exor(strings: int, rng: np.random.Generator) -> swaps.Stream:
+def stream_of_exor(strings: int, rng: np.random.Generator) -> Stream:
     """Strings of seven bits, each spelled, with their parity."""
     bits_RxL = rng.integers(0, 2, (strings, 7))
     bits_RxL = bits_RxL[bits_RxL.sum(axis=1) < 7]
     zeros, ones = rng.choice([X, Y], bits_RxL.shape, p=[0.1, 0.9]), rng.choice([A, B], bits_RxL.shape)
     label_R = np.where(bits_RxL.sum(axis=1) % 2, ODD, EVEN)
     tokens_RxL = np.concatenate([np.where(bits_RxL, ones, zeros), label_R[:, None]], axis=1)
-    return swaps.stream_of(Rows(tokens_RxL.ravel().astype(np.uint16), np.arange(len(tokens_RxL) + 1) * 8), SPECIAL.sep)
+    return stream_of(Rows(tokens_RxL.ravel().astype(np.uint16), np.arange(len(tokens_RxL) + 1) * 8), SPECIAL.sep)
 
 
 def asked(models, params, stream, tokens, number, rng):
@@ -91,9 +92,7 @@ def test_with_the_law_of_exor_it_finds_what_is_exact():
 def stream():
     rng = np.random.default_rng(1)
     lengths = np.append(rng.integers(1, 12, 50), [60, 1])  # of one token: nothing to ask there
-    return swaps.stream_of(
-        Rows(rng.integers(5, VOCABULARY, lengths.sum()).astype(np.uint16), np.append(0, np.cumsum(lengths))), 3
-    )
+    return stream_of(Rows(rng.integers(5, VOCABULARY, lengths.sum()).astype(np.uint16), np.append(0, np.cumsum(lengths))), 3)
 
 
 def test_a_window_is_the_row_around_the_token_and_each_way_to_ask_has_one_mask(stream):
@@ -115,6 +114,7 @@ def test_a_window_is_the_row_around_the_token_and_each_way_to_ask_has_one_mask(s
             assert all(whole[mask] >= 5 for mask in masks)  # neither [CLS] nor [SEP] nor padding
 
 
+@pytest.mark.slow
 def test_swaps_are_what_the_models_say_row_by_row(stream):
     """The whole row to the model, each time with one mask; padding left out."""
     rng, models = np.random.default_rng(3), []

@@ -154,6 +154,7 @@ def test_predictions_are_those_of_one_sequence_at_a_time(asked):
         assert found["swap_divergence"][kind, pair] == pytest.approx(each[:, 1].mean(), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_equal_rows_are_equally_likely_and_move_nothing(asked):
     """A bias carries the odds of duplicates whose rows are equal: ln 9, in every context."""
     experiment, material = asked
@@ -172,6 +173,7 @@ def test_equal_rows_are_equally_likely_and_move_nothing(asked):
     assert found["swap_divergence"][2].min() > 1e-4
 
 
+@pytest.mark.slow
 def test_pairs_without_a_place_are_missing(asked):
     experiment, material = asked
     contexts = material.contexts
