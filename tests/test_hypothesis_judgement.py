@@ -90,6 +90,18 @@ def test_without_a_near_pair_nothing_is_decided(known):
     assert "no pair" in str(found.conditional_of_semantic)
 
 
+def test_models_that_do_not_tell_what_was_planted_decide_nothing(known):
+    """Where neighbours are equivalent, too, planted words are none the less told from unrelated ones."""
+    _, pairs = known
+    assert judgement.told_of_planted(pairs) == 1
+    _, holds = measured_source(PLAN._replace(pairs=(5, 12, 0, 0), near=0, homograph=False))
+    assert judgement.told_of_planted(holds) == 1
+    blind = pairs.assign(semantic_relative=pairs["semantic_relative"].roll(pair=pairs.sizes["pair"] // 2))
+    assert judgement.told_of_planted(blind) < judgement.TELLING and judgement.verdict(blind).word == "undecided"
+    nothing = pairs.assign(planted=pairs["planted"] * 0)
+    assert np.isnan(judgement.told_of_planted(nothing)) and judgement.verdict(nothing).word == "fails"
+
+
 def test_a_share_is_weighted_by_mass_and_resampled_by_tokens():
     token_C, mass_C = np.array([0, 0, 1, 2]), np.array([6.0, 6.0, 2.0, 1.0])
     one_C, other_C = np.array([True, True, True, False]), np.array([True, True, False, True])

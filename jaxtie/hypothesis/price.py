@@ -77,7 +77,7 @@ def price_of(before_N: np.ndarray, after_N: np.ndarray, asked_N: np.ndarray) -> 
 
 
 class Advice(NamedTuple):
-    """What to do, and why; `word`: tie, tie with a bias, tie then untie, do not tie, undecided."""
+    """What to do, and why; `word`: tie, tie with a bias, tie then untie, do not tie, undecided: and what to do then."""
 
     word: str
     reason: str
@@ -86,10 +86,16 @@ class Advice(NamedTuple):
 def advise(with_bias: Price, without_bias: Price, rare_mass: float, threshold: float = THRESHOLD) -> Advice:
     """The rule of the verdict.
 
+    A price below 0 by more than the threshold is none of a table: the models went on learning while it was taken.
+
     Args:
       rare_mass: share of the training text that is tokens seen fewer than `RARE_SEEN` times.
       threshold: nats.
     """
+    if with_bias.high < -threshold:
+        return Advice(
+            "undecided: train longer", f"with one table the loss fell, {with_bias} nat: the models were still learning"
+        )
     if without_bias.high < threshold:
         return Advice("tie", f"one table costs {without_bias} nat, less than {threshold}")
     if with_bias.high < threshold:

@@ -59,6 +59,11 @@ class Answer(NamedTuple):
     def sentences(self) -> list[str]:
         """The answer in plain words."""
         lines = [report.verdict_sentence(self.verdict)]
+        if (told := judgement.told_of_planted(self.pairs)) < judgement.TELLING:
+            lines.append(
+                f"The models know too little: words planted twice are told from unrelated ones with an AUC of {told:.2f}, "
+                f"less than {judgement.TELLING}; train them longer (--steps), or larger ones (--size)."
+            )
         if self.priced:
             lines.append(f"Advice: {self.priced.advice.word}, for {self.priced.advice.reason} ({price.ON_KNOWN_SOURCES}).")
         return [*lines, *self.notes]
