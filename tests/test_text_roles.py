@@ -90,4 +90,5 @@ def test_a_run_on_text_is_kept_beside_its_experiment(place, kept, tmp_path, monk
     untied, tied = tables["untied"], tables["tied"][0].sel(seed=4).values
     assert 50 < tied.shape[0] < 120 and tied.shape[1] == 16  # without special tokens
     for table, own in zip(("input", "output"), untied, strict=True):
-        assert float(similarity.sel(arm="tied", table=table)) == pytest.approx(linear_cka(own.sel(seed=4).values, tied).value)
+        expected = pytest.approx(linear_cka(own.sel(seed=4).values, tied).value, rel=1e-5)  # five digits are kept
+        assert float(similarity.sel(arm="tied", table=table)) == expected
