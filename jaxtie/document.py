@@ -107,7 +107,7 @@ def _benchmark_file(experiments: Path, name: str, part: str) -> Path:
     return experiments / "data" / f"{name}-{part}"
 
 
-def _measured(experiments: Path, path: Path, parts: Sequence[str], put_together: Callable[..., Measured]) -> Measured:
+def _read_measured(experiments: Path, path: Path, parts: Sequence[str], put_together: Callable[..., Measured]) -> Measured:
     """What was kept of the benchmark, or the blind test, of a file; KeyError where nothing was."""
     name = runs.load_experiment(path).name
     files = [_benchmark_file(experiments, name, part) for part in parts]
@@ -178,12 +178,12 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     }
     of_benchmark = {
         f"benchmark-{what}": lambda name, make=make: make(
-            _measured(experiments, declared[name], MEASURED, costs.put_together)
+            _read_measured(experiments, declared[name], MEASURED, costs.put_together)
         )
         for what, make in costs.COST_TABLES.items()
     }
     of_blind = {
-        f"blind-{what}": lambda name, make=make: make(_measured(experiments, declared[name], COUNTED, blind.counted))
+        f"blind-{what}": lambda name, make=make: make(_read_measured(experiments, declared[name], COUNTED, blind.counted))
         for what, make in blind.BLIND_TABLES.items()
     }
     return of_exor | of_text | of_benchmark | of_blind | {"lines": calibration.lines_table}

@@ -54,6 +54,7 @@ def test_4096_seeds_are_two_programs_of_a_gpu_and_not_64(monkeypatch):
         assert len(planned.workers) == min(count, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [

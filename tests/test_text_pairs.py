@@ -62,6 +62,7 @@ def test_training_draws_each_word_at_its_own_probability(asked):
         assert abs(twins / (words + twins) - p) < 4 * math.sqrt(p * (1 - p) / (words + twins)) + 0.01  # BERT's random tokens
 
 
+@pytest.mark.slow
 def test_unknown_tokens_are_asked_for_only_where_that_is_declared(text):
     unk = text.special.unk
     tokens = jnp.full((8, 16), unk)

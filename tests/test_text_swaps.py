@@ -56,6 +56,7 @@ def test_windows_are_around_the_token_and_end_with_its_sentence(stream):
         assert tokens_L.tolist() == stream.tokens_N[place - BEFORE : place + AFTER].tolist()
 
 
+@pytest.mark.slow
 def test_swaps_are_what_the_models_say_one_by_one(models, stream):
     """Log-probabilities on the left, products of the differences of square roots on the right."""
     places = places_of(stream, VOCABULARY)
