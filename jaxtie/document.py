@@ -39,7 +39,7 @@ from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
 
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/hypothesis/README.md")
-Measured = TypeVar("Measured")
+Kept = TypeVar("Kept")
 GIVEN = {"seeds", "corpus.paths", "corpus.tfds"}  # what a command may say beside an experiment file that a run is kept for
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -107,7 +107,7 @@ def _benchmark_file(experiments: Path, name: str, part: str) -> Path:
     return experiments / "data" / f"{name}-{part}"
 
 
-def _read_measured(experiments: Path, path: Path, parts: Sequence[str], put_together: Callable[..., Measured]) -> Measured:
+def _read_measured(experiments: Path, path: Path, parts: Sequence[str], put_together: Callable[..., Kept]) -> Kept:
     """What was kept of the benchmark, or the blind test, of a file; KeyError where nothing was."""
     name = runs.load_experiment(path).name
     files = [_benchmark_file(experiments, name, part) for part in parts]
