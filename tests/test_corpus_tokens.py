@@ -114,7 +114,7 @@ def test_frequent_words_of_berts_vocabulary_are_the_published():
 
 @pytest.mark.skipif(not GUTENBERG.is_dir(), reason="the Gutenberg books are not beside this repository")
 def test_the_gutenberg_books_come_through_right(cache, monkeypatch):
-    latin1 = {}
+    latin1, rows = {}, {}
     for path in reading.find_files([str(GUTENBERG)]):  # white space apart, nothing is lost
         paragraphs = list(reading.read_paragraphs(path, found := reading.Reading()))
         if found.latin1_lines:
@@ -123,14 +123,19 @@ def test_the_gutenberg_books_come_through_right(cache, monkeypatch):
         expected = " ".join(line.decode("latin-1" if found.latin1_lines else "utf-8") for line in lines).split()
         sentences = [sentence for each in paragraphs for sentence in reading.split_sentences(" ".join(each.split()))]
         assert " ".join(sentences) == " ".join(expected), path
+        rows[path.stem] = len(sentences)
     assert latin1 == {"chesterton-ball.txt": 2, "shakespeare-caesar.txt": 2}
 
     text = prepare_text(Corpus((str(GUTENBERG),)), cache)
     report = text.report
     assert (report.files, report.latin1_lines, report.cuts) == (17, 4, 0)
     assert (report.documents, report.paragraphs, report.sentences) == (17, 23_279, 63_229)
-    assert report.rows == {"train": 44_254, "valid": 6_272, "test": 12_703}
-    assert 1.7e6 < sum(report.tokens.values()) < 1.9e6 and sum(report.unknown.values()) < 20  # by the vocabulary
+    valid = rows["edgeworth-parents"] + rows["whitman-leaves"]  # whole books
+    test = sum(rows[book] for book in ("blake-poems", "milton-paradise", "shakespeare-caesar", "shakespeare-macbeth"))
+    assert report.split_by == "document"
+    assert report.rows == {"train": 63_229 - valid - test, "valid": valid, "test": test}
+    assert 1.7e6 < sum(report.tokens.values()) < 1.9e6  # by the vocabulary, which knows the characters of training books only
+    assert report.unknown["train"] == 0 and sum(report.unknown.values()) < 1e-3 * sum(report.tokens.values())
     assert report.tokens["train"] == len(text.train.tokens_N) and report.rows["train"] == text.train.count
     found = frequent_words(text)[1]
     assert found[:3] == ("the", "and", "of") and {"he", "she", "said"} <= set(found) and not {"s", "t", "d"} & set(found)

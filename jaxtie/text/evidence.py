@@ -17,7 +17,6 @@ from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.tables import BASELINES
 
 MOST_ROWS_COMPARED = 4_096  # of a table; of more, so many at even spaces: all their distances are looked at
-BITS_DROPPED = 13  # of the 23 after a float32's leading one: what is left is good to 1 in 2,048, and packs well
 EVALUATED_ON_TEXT = ["valid_loss", "valid_accuracy", "perplexity"]
 
 
@@ -36,23 +35,12 @@ def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
 def _pairs_at_ends(results: xr.Dataset, last: int) -> xr.Dataset:
     """Distances of all pairs at the start and at the end, and what predictions said of them at the end; and what is known."""
     names = ["duplicate_probability", "decay_alone", *BASELINES]
-    distances = shortened(results[["input_distance", "output_distance"]].sel(eval_step=sorted({0, last})))
-    seen = shortened(results[[*PREDICTED]].sel(eval_step=[last]))
+    distances = results[["input_distance", "output_distance"]].sel(eval_step=sorted({0, last})).copy(deep=True)
+    seen = results[[*PREDICTED]].sel(eval_step=[last])
     for arm in arms_of(results):
         if arm.untied_from is None:  # one table: the other one's distances are its own
             distances["output_distance"].loc[{"arm": arm.name}] = np.nan
     return xr.merge([results[names].sel(step=course_steps(results)), distances, seen], join="outer")
-
-
-def shortened(values: xr.Dataset) -> xr.Dataset:
-    """Variables as float32 to the nearest value whose last bits are 0."""
-
-    def short(each: xr.DataArray) -> xr.DataArray:
-        bits = np.ascontiguousarray(each.values, np.float32).view(np.uint32)
-        nearest = (bits + np.uint32(1 << (BITS_DROPPED - 1))) & ~np.uint32((1 << BITS_DROPPED) - 1)
-        return each.copy(data=np.where(np.isfinite(each), nearest.view(np.float32), np.float32(np.nan)))
-
-    return values.map(short)
 
 
 def _similarities_at_end(results: xr.Dataset, run: Path, last: int) -> list[xr.Dataset]:
