@@ -12,16 +12,17 @@ One thread: run one process a core. It prints seed-steps per second.
 
 import argparse
 import copy
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from jaxtie import Experiment
 from jaxtie.models.sizes import LSTM
@@ -37,11 +38,12 @@ Step = Callable[[Batch], torch.Tensor]  # trains, and gives the loss before that
 
 
 def training_strings(experiment: Experiment) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bits of the training strings and their parity labels, in an order that does not matter here."""
+    """Bits of the training strings and their parity labels, as the published code shuffles and cuts them."""
     length = experiment.process.length
-    order = torch.randperm(2**length - (not experiment.process.all_strings), generator=torch.Generator().manual_seed(14))
-    numbers = order[: len(order) * 9 // 10]
-    bits = (numbers[:, None] >> torch.arange(length)) & 1
+    numbers = list(range(2**length - (not experiment.process.all_strings)))
+    random.Random(experiment.process.data_seed).shuffle(numbers)
+    train = torch.tensor(numbers[: len(numbers) * 9 // 10])
+    bits = (train[:, None] >> torch.arange(length).flip(0)) & 1
     return bits, 4 + bits.sum(1, keepdim=True) % 2
 
 
@@ -56,60 +58,63 @@ def batches(experiment: Experiment, seeds: int) -> Iterator[Batch]:
         yield tokens.scatter(2, at, 6), at, target
 
 
-def optimiser_of(experiment: Experiment, parameters: list[torch.Tensor]) -> Callable[[], None]:
-    """A step of AdamW and of its schedule."""
+def optimiser_of(experiment: Experiment, parameters: list[torch.Tensor]) -> tuple[torch.optim.AdamW, CosineAnnealingLR]:
+    """AdamW and its schedule, each of which steps once a batch."""
     own = experiment.optimiser
     options = {"betas": (own.b1, own.b2), "eps": own.eps, "weight_decay": own.weight_decay, "fused": True}
     adamw = torch.optim.AdamW(parameters, own.learning_rate, **options)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adamw, own.half_period, own.eta_min)
-
-    def step() -> None:
-        adamw.step()
-        schedule.step()
-
-    return step
+    return adamw, CosineAnnealingLR(adamw, own.half_period, own.eta_min)
 
 
 def loop_of(experiment: Experiment, model: Reference) -> Step:
     """The plain loop of one seed."""
     parameters = list(model.parameters())
-    update = optimiser_of(experiment, parameters)
+    adamw, schedule = optimiser_of(experiment, parameters)
 
     def step(batch: Batch) -> torch.Tensor:
         loss = model.loss(*(x[0] for x in batch))
         for parameter in parameters:
             parameter.grad = None
         loss.backward()
-        update()
+        adamw.step()
+        schedule.step()
         return loss.detach()[None]
 
     return step
 
 
-def vmap_of(experiment: Experiment, models: list[Reference], compiled: bool = False) -> Step:
-    """Many seeds at once: gradients by `torch.func.vmap` over their stacked parameters, one AdamW for all of them."""
-    parameters, _ = stack_module_state(models)
-    parameters = {name: value.detach().clone() for name, value in parameters.items()}
-    skeleton, update = copy.deepcopy(models[0]), optimiser_of(experiment, list(parameters.values()))
+class SeedsAtOnce:
+    """Many seeds at once: gradients by `torch.func.vmap` over their stacked parameters, one AdamW for all of them.
 
-    def loss_of(own: Mapping[str, torch.Tensor], *batch: torch.Tensor) -> torch.Tensor:
-        tokens, at, target = batch
-        logits = functional_call(skeleton, own, (tokens, at))
-        return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+    Called with a batch it trains a step, and gives each seed's loss before that.
 
-    differentiated = vmap(grad_and_value(loss_of))
-    if compiled:
-        differentiated = torch.compile(differentiated)
+    Attributes:
+      parameters: by PyTorch's names, the first axis is the seeds'.
+      adamw, schedule: of all seeds.
+    """
 
-    def step(batch: Batch) -> torch.Tensor:
+    def __init__(self, experiment: Experiment, models: list[Reference], compiled: bool = False):
+        stacked, _ = stack_module_state(models)
+        self.parameters = {name: value.detach().clone() for name, value in stacked.items()}
+        self.adamw, self.schedule = optimiser_of(experiment, list(self.parameters.values()))
+        skeleton = copy.deepcopy(models[0])
+
+        def loss_of(own: Mapping[str, torch.Tensor], *batch: torch.Tensor) -> torch.Tensor:
+            tokens, at, target = batch
+            logits = functional_call(skeleton, own, (tokens, at))
+            return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+        differentiated = vmap(grad_and_value(loss_of))
+        self._differentiated = torch.compile(differentiated) if compiled else differentiated
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
         with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no rule for `vmap`: a loop over the seeds
-            gradients, losses = differentiated(parameters, *batch)
-        for name, parameter in parameters.items():
+            gradients, losses = self._differentiated(self.parameters, *batch)
+        for name, parameter in self.parameters.items():
             parameter.grad = gradients[name]
-        update()
+        self.adamw.step()
+        self.schedule.step()
         return losses
-
-    return step
 
 
 def make_models(experiment: Experiment, arm: str, seeds: int, seed: int = 0) -> list[Reference]:
@@ -174,8 +179,7 @@ def main() -> None:
     torch.set_num_threads(1)
     experiment = load_experiment(options.model) if options.model else Experiment()
     models = make_models(experiment, options.arm, options.seeds, options.seed)
-    make = partial(vmap_of, compiled=options.compile) if options.seeds > 1 else None
-    step = make(experiment, models) if make else loop_of(experiment, models[0])
+    step = SeedsAtOnce(experiment, models, options.compile) if options.seeds > 1 else loop_of(experiment, models[0])
     warm_up = 3 if options.compile or options.model else WARM_UP
     print(rate(step, batches(experiment, options.seeds), options.seeds, options.seconds, warm_up))
 

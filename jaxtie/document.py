@@ -157,6 +157,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
         "costs": lambda *names: evidence.costs_table(known, names),
         "published": lambda name: evidence.published_table(known[name], pd.read_csv(experiments / "data" / "published.csv")),
+        "pytorch": lambda name: evidence.pytorch_table(known[name], pd.read_csv(experiments / "data" / "pytorch.csv")),
         "directions": lambda *names: evidence.directions_table(known, names),
         "end": lambda name: exor_final_table(known[name]),
         "sweep": lambda name: sweep_table(known[name]),

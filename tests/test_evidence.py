@@ -208,6 +208,21 @@ def test_the_published_code_is_told_from_ours_where_it_is_another(results):
         assert (float(row[-1]) < 0.01) == different
 
 
+def test_a_pytorch_loop_is_told_from_ours_where_it_is_another(results):
+    """A distribution that is ours, a little off, is like ours; one that lies half beyond is not."""
+    last = int(results["step"][-1])
+    ours = results["input_distance"].sel(arm="tied", symbol="X", symbol2="Y", step=last).values
+    moved = np.where(np.arange(len(ours)) % 2, ours + np.ptp(ours) + 1, ours)
+    own = {"arm": "tied", "seed": range(len(ours)), "step": last}
+    for distances, gap in ((ours * (1 + 1e-6), 1 / len(ours)), (moved, 0.5)):
+        theirs = pd.DataFrame(own | {"quantity": "input X-Y", "value": distances})
+        loss = pd.DataFrame(own | {"quantity": "loss", "value": results["train_loss"].sel(arm="tied", eval_step=last)})
+        of_distance, of_loss = evidence.pytorch_table(results, pd.concat([theirs, loss])).rows
+        assert of_distance[:3] == ("tied", "input X-Y", f"{last:,}") and of_loss[-2] == "0.000"
+        assert float(of_distance[-2]) == pytest.approx(gap, abs=6e-4)
+        assert (float(of_distance[-1].removeprefix("< ")) < 0.01) == (gap == 0.5)
+
+
 def test_a_sweep_has_its_forces_at_every_setting():
     table = evidence.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
     assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]

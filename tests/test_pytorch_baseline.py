@@ -1,4 +1,4 @@
-"""The PyTorch that jaxtie's speed is compared with: many seeds at once are the loop's seeds."""
+"""The PyTorch that jaxtie's speed and its results are compared with."""
 
 import itertools
 from pathlib import Path
@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 
 from jaxtie import Experiment
+from jaxtie.exor import process
 from jaxtie.models.sizes import LSTM, Mixer, Transformer
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 SEEDS, STEPS = 3, 4
+
+
+@pytest.fixture(autouse=True)
+def benchmarks_at_hand(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
 
 
 @pytest.mark.parametrize(
@@ -25,16 +31,51 @@ SEEDS, STEPS = 3, 4
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch's, of kernels that have no rule for vmap
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_seeds_at_once_have_the_losses_of_the_loop(model, arm, monkeypatch):
+def test_seeds_at_once_have_the_losses_of_the_loop(model, arm):
     """Of the same initial values and the same samples, over steps of the same optimiser."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
     import pytorch_loop
 
     experiment = Experiment(model=model)
     drawn = list(itertools.islice(pytorch_loop.batches(experiment, SEEDS), STEPS))
-    together = pytorch_loop.vmap_of(experiment, pytorch_loop.make_models(experiment, arm, SEEDS))
+    together = pytorch_loop.SeedsAtOnce(experiment, pytorch_loop.make_models(experiment, arm, SEEDS))
     found = np.array([together(batch).numpy() for batch in drawn])
     plain = [pytorch_loop.loop_of(experiment, each) for each in pytorch_loop.make_models(experiment, arm, SEEDS)]
     alone = [[each(tuple(x[i : i + 1] for x in batch)).item() for i, each in enumerate(plain)] for batch in drawn]
     np.testing.assert_allclose(found, alone, rtol=2e-5)
     assert len(np.unique(np.round(found, 4))) == found.size  # other seeds, and they train
+
+
+def test_its_training_law_is_that_of_the_process():
+    import pytorch_seeds
+
+    experiment = Experiment()
+    law = pytorch_seeds.training_law(experiment)
+    own = experiment.process
+    strings = process.split(own.length, own.all_strings, own.data_seed).train
+    tokens, _, joint = process.enumerate_contexts(strings, own.zeros, own.ones, ordered=True)
+    ours, theirs = (np.lexsort(np.asarray(each).T) for each in (tokens, law.tokens))
+    np.testing.assert_array_equal(tokens[ours], law.tokens.numpy()[theirs])
+    np.testing.assert_allclose(joint[ours], law.joint.numpy()[theirs], atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_seeds_that_are_stopped_go_on_as_they_began(tmp_path, monkeypatch):
+    import pytorch_seeds
+
+    monkeypatch.setattr(pytorch_seeds, "SAVED_EVERY", 5)
+    whole = pytorch_seeds.train("tied", 2, 8, tmp_path / "whole.pt")
+    measure = pytorch_seeds.measure
+
+    def stop_once_saved(*given):
+        if (tmp_path / "parts.pt").exists():
+            raise KeyboardInterrupt
+        return measure(*given)
+
+    monkeypatch.setattr(pytorch_seeds, "measure", stop_once_saved)
+    with pytest.raises(KeyboardInterrupt):
+        pytorch_seeds.train("tied", 2, 8, tmp_path / "parts.pt")
+    monkeypatch.setattr(pytorch_seeds, "measure", measure)
+    assert pytorch_seeds.train("tied", 2, 8, tmp_path / "parts.pt") == whole
+    assert len(whole) == 2 * 4 * 3 and {row[2] for row in whole} == {1, 3, 5, 8}  # seeds, steps, two distances and a loss

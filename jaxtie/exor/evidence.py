@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.stats import mannwhitneyu
+from scipy.stats import ks_2samp, mannwhitneyu
 
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
 from jaxtie.exor.pairs import live_pairs
@@ -201,6 +201,35 @@ def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
         f"{number(min(1.0, least * len(rows)))}."
     )
     return Table("Distances beside those of the published code", header, rows, note)
+
+
+def pytorch_table(results: xr.Dataset, theirs: pd.DataFrame) -> Table:
+    """Every quantity of so many seeds beside that of a PyTorch loop's seeds, with a test of two samples for each.
+
+    Args:
+      theirs: of `benchmarks/pytorch_seeds.py`: a row for every arm, seed, step and quantity ("loss", or a table and a pair).
+    """
+    rows, least = [], 1.0
+    for (arm, quantity, step), group in theirs.groupby(["arm", "quantity", "step"], sort=False):
+        if quantity == "loss":
+            ours_S = results["train_loss"].sel(arm=arm, eval_step=step).values
+        else:
+            table, pair = quantity.split()
+            first, second = pair.split("-")
+            ours_S = results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second, step=step).values
+        found = ks_2samp(ours_S, group["value"])
+        least = min(least, float(found.pvalue))
+        cells = [f"{found.statistic:.3f}", number(float(found.pvalue))]
+        rows.append((arm, quantity, f"{step:,}", quantiles(ours_S), quantiles(group["value"].to_numpy()), *cells))
+    numbers_of_seeds = {"ours": results.sizes["seed"], "PyTorch": theirs["seed"].nunique()}
+    sides = (f"{whose}: median of {seeds} seeds [5 %, 95 %]" for whose, seeds in numbers_of_seeds.items())
+    note = (
+        "Loss: exact, of the training split, nat; all else distances. Largest gap: between the two distributions over seeds, "
+        f"with p of the test of Kolmogorov and Smirnov. The least of {len(rows)}, corrected for their number: "
+        f"{number(min(1.0, least * len(rows)))}."
+    )
+    header = ("arm", "quantity", "step", *sides, "largest gap", "p")
+    return Table("Seeds of this project beside seeds of a PyTorch loop", header, rows, note)
 
 
 def directions_table(runs: Runs, names: Sequence[str]) -> Table:
