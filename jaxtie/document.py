@@ -32,6 +32,7 @@ from jaxtie.experiment import UserError
 from jaxtie.hypothesis import blind, calibration, costs
 from jaxtie.hypothesis.benchmark import MEASURED, Benchmark
 from jaxtie.hypothesis.blind import COUNTED, BlindTest
+from jaxtie.initial_loss.tables import initial_errors_table, initial_losses_table
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.kept import write_kept
 from jaxtie.results.roles import shares_table
@@ -171,6 +172,11 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "pushes": lambda name: evidence.pushes_table(known[name]),
         "similarities": lambda name: similarity_table(known[name]),
         "widths": lambda *names: evidence.widths_table(known, names),
+        "bodies": lambda *names: evidence.bodies_table(known, names),
+    }
+    of_fresh = {
+        "initial-losses": lambda name: initial_losses_table(known[name]),
+        "initial-errors": lambda name: initial_errors_table(known[name]),
     }
     of_text = {
         "text-verdicts": lambda *names: _of_text("claims").text_claims_table(known, {name: claims[name] for name in names}),
@@ -187,7 +193,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         f"blind-{what}": lambda name, make=make: make(_read_measured(experiments, declared[name], COUNTED, blind.counted))
         for what, make in blind.BLIND_TABLES.items()
     }
-    return of_exor | of_text | of_benchmark | of_blind | {"lines": calibration.lines_table}
+    return of_exor | of_fresh | of_text | of_benchmark | of_blind | {"lines": calibration.lines_table}
 
 
 def _of_text(module: str) -> ModuleType:

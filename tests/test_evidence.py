@@ -223,6 +223,20 @@ def test_a_pytorch_loop_is_told_from_ours_where_it_is_another(results):
         assert (float(of_distance[-1].removeprefix("< ")) < 0.01) == (gap == 0.5)
 
 
+def test_other_bodies_have_their_distances_beside_decay(results):
+    """Untied, X and Y are at twice what decay alone leaves in the output table, A and B at just that."""
+    first, last = results["step"].values[[0, -1]]
+    for pair, factor in (("XY", 2), ("AB", 1)):
+        at = {"arm": "untied", "symbol": pair[0], "symbol2": pair[1]}
+        begun = results["output_distance"].sel(**at, step=first)
+        results["output_distance"].loc[at | {"step": last}] = begun * factor * float(results["decay_alone"][-1])
+    results["train_loss"].loc[{"arm": "tied", "seed": [3, 5], "eval_step": 100}] = 0.76
+    rows = {row[1]: row for row in evidence.bodies_table({"made-up": results}, ["made-up"]).rows}
+    assert rows["tied"][2] == "100" and rows["tied"][4] == "2 of 40" and rows["untied input"][4] == "0 of 40"
+    assert rows["untied output"][2:6] == ("",) * 4
+    assert rows["untied output"][-3:] == ("2.000 [2.000, 2.000]", "1.000 [1.000, 1.000]", "2.000 [2.000, 2.000]")
+
+
 def test_a_sweep_has_its_forces_at_every_setting():
     table = evidence.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
     assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]

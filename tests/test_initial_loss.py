@@ -6,7 +6,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
+import xarray as xr
 from bodies import once
 from scipy.special import logsumexp
 
@@ -18,6 +20,7 @@ from jaxtie.models.embedding import make_embedding
 from jaxtie.models.initial_loss import initial_loss
 from jaxtie.models.transforms import Projection
 from jaxtie.results.folder import RunFolder
+from jaxtie.results.kept import write_kept
 from jaxtie.results.plots import draw_all, write_frames
 from jaxtie.results.tables import summary_markdown
 from jaxtie.training import checkpoints
@@ -125,6 +128,14 @@ def test_what_is_left(small):
     assert path.name == "initial_loss.csv" and path.read_text().startswith("width,vocabulary,deviation,arm,spread,measured,")
     with pytest.raises(UserError, match="no animation"):
         kind.animate(results, folder.path)
+
+
+def test_what_is_kept_tells_what_the_run_tells(small, tmp_path):
+    write_kept(kind.condensed(small[1], tmp_path, SMALL), path := tmp_path / "kept.nc")
+    kept, whole = (kind.frames(each)["initial_loss"] for each in (xr.load_dataset(path, engine="h5netcdf"), small[1]))
+    pd.testing.assert_frame_equal(kept.drop(columns="standard_error"), whole.drop(columns="standard_error"), rtol=2e-5)
+    np.testing.assert_allclose(kept["standard_error"], whole["standard_error"], rtol=0.02, atol=1e-5)
+    assert path.stat().st_size < 40_000
 
 
 def test_what_was_not_reached_is_told_as_missing(small):

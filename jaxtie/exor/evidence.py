@@ -12,6 +12,7 @@ import xarray as xr
 from scipy.stats import ks_2samp, mannwhitneyu
 
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
+from jaxtie.exor.escape import SOLVED
 from jaxtie.exor.pairs import live_pairs
 from jaxtie.exor.stability import steadiness
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
@@ -33,6 +34,7 @@ from jaxtie.results.tables import (
 )
 from jaxtie.results.verdicts import claims_table
 
+BODIES_PAIRS = ("X-Y", "A-B")
 KEPT_SYMBOLS = ["X", "Y", "A", "B"]
 EVALUATED = "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds".split()
 DISTANCES = ("input_distance", "output_distance")
@@ -178,6 +180,29 @@ def widths_table(runs: Runs, names: Sequence[str]) -> Table:
         rows.append((width, str(results.sizes["seed"]), *ends, cost, rest))
     header = ("width", "seeds", "tied", "untied", "tied+bias", "tied − untied", "tied+bias − untied")
     return Table("What tying costs at each width, nat: mean ± 95 %", header, rows)
+
+
+def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
+    """How far models of other bodies have come, and which of their distances are more or less than what decay leaves."""
+    rows = []
+    for name in names:
+        results = runs[name]
+        best, step = float(results["best_loss"].sel(split="train")), last_step(results)
+        left = float(results["decay_alone"].sel(step=step))
+        for arm in arms_of(results):
+            loss_S = at_end(results["train_loss"], results).sel(arm=arm.name).values
+            cells = (f"{step:,}", interval(loss_S), f"{np.sum(loss_S <= best + SOLVED)} of {len(loss_S)}", f"{left:.3g}")
+            for label, table in tables_of(arm).items():
+                ratios_PxS = [measured(results, "decay ratio", pair, table).sel(arm=arm.name).values for pair in BODIES_PAIRS]
+                rows.append((name, label, *cells, *map(_factor, ratios_PxS), _factor(ratios_PxS[0] - ratios_PxS[1])))
+                cells = ("",) * len(cells)
+    header = ("experiment", "table", "step", "loss, nat", f"seeds within {SOLVED} nat of the best", "decay alone leaves")
+    pairs = [f"{pair}, ratio to decay alone" for pair in BODIES_PAIRS]
+    note = (
+        "Losses: exact, of the training split, mean ± 95 % (Student's t). Ratios: what is left of the distance that a seed "
+        "began with, divided by what decay alone leaves of it; median [95 %, by ranks]. The last column: of the two ratios."
+    )
+    return Table("Other models, as far as they were run", (*header, *pairs, f"{' : '.join(BODIES_PAIRS)}"), rows, note)
 
 
 def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:

@@ -12,7 +12,7 @@ from jaxtie.results.tables import Table, interval, number
 
 def initial_loss_tables(results: xr.Dataset) -> list[Table]:
     """How far each estimate of an initial loss is off, and every arm at one width and vocabulary."""
-    return [_errors_table(initial_loss_frame(results)), _losses_table(results)]
+    return [initial_errors_table(results), initial_losses_table(results)]
 
 
 def initial_loss_frame(results: xr.Dataset) -> pd.DataFrame:
@@ -30,7 +30,9 @@ def initial_loss_frame(results: xr.Dataset) -> pd.DataFrame:
     return frame.assign_coords(sizes).to_dataframe(["width", "vocabulary", "deviation", "arm"])
 
 
-def _errors_table(frame: pd.DataFrame) -> Table:
+def initial_errors_table(results: xr.Dataset) -> Table:
+    """How far each estimate is off over the grid, where logits spread little and where they spread much."""
+    frame = initial_loss_frame(results)
     off = pd.DataFrame({name: 100 * (frame[name] / frame["measured"] - 1) for name in ESTIMATES})
     small = frame["spread"] <= 1 + 1e-9
     rows = []
@@ -46,7 +48,8 @@ def _range(values: pd.Series) -> str:
     return f"{low:+.1f} … {high:+.1f}" if np.isfinite([low, high]).all() else "–"
 
 
-def _losses_table(results: xr.Dataset) -> Table:
+def initial_losses_table(results: xr.Dataset) -> Table:
+    """Every arm with every deviation beside both estimates, at one width and vocabulary: large ones of the grid."""
     widths, vocabularies = (sorted(results[name].values.astype(int).tolist()) for name in ("width", "vocabulary"))
     width, vocabulary = widths[(2 * len(widths) - 1) // 3], vocabularies[len(vocabularies) // 2]
     here = results.sel(width=width, vocabulary=vocabulary).isel(step=0)
