@@ -11,6 +11,7 @@ Time: 31 min for the shorter run on one core of an AMD EPYC while the machine ha
 """
 
 from jaxtie import LSTM, Experiment
+from jaxtie.exor.claims import PAPERS_PICTURE
 
 experiment = Experiment(
     name="lstm-medium",
@@ -19,3 +20,5 @@ experiment = Experiment(
     model=LSTM(layers=4, width=32, hidden=32),
     eval_every=5_000,
 )
+
+claims = PAPERS_PICTURE  # written when a shorter run had been seen

@@ -11,6 +11,7 @@ Time: 18 min on one core of an AMD EPYC while the machine had other work.
 """
 
 from jaxtie import Experiment, Mixer
+from jaxtie.exor.claims import PAPERS_PICTURE
 
 experiment = Experiment(
     name="mixer-small",
@@ -18,3 +19,5 @@ experiment = Experiment(
     model=Mixer(),
     eval_every=10_000,
 )
+
+claims = PAPERS_PICTURE  # written when 64 seeds of an earlier run had been seen
