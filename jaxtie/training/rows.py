@@ -23,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from jaxtie.training.lanes import ELEMENTWISE, INLINED, TRANSCENDENTAL, threefry_rounds
 
-Cell = Any
+RowCell = Any
 AS_IT_IS = frozenset("copy optimization_barrier stop_gradient".split())
 
 
@@ -41,12 +41,12 @@ class Grid(NamedTuple):
     shape: tuple[int, ...]
 
 
-def value_of(cell: Cell) -> Cell:
+def value_of(cell: RowCell) -> RowCell:
     """The cell itself, where it is a function."""
     return cell() if callable(cell) else cell
 
 
-def apply(f: Callable, *cells: Cell) -> Cell:
+def apply(f: Callable, *cells: RowCell) -> RowCell:
     """f of cells, brought to one shape; at once, where all are known."""
     cells = [value_of(cell) for cell in cells]
     if all(isinstance(cell, np.generic) for cell in cells):
@@ -79,7 +79,7 @@ class Evaluator:
         axis = self.samples_axis(shape)
         return tuple(size // self.samples if i == axis else size for i, size in enumerate(shape))
 
-    def grid(self, cells: Iterable[Cell], shape: Sequence[int]) -> Grid:
+    def grid(self, cells: Iterable[RowCell], shape: Sequence[int]) -> Grid:
         """Of cells in their order."""
         found = np.empty(self.cells_shape(shape), object)
         for place, cell in zip(np.ndindex(found.shape), cells, strict=True):
@@ -234,7 +234,7 @@ class Evaluator:
             raise NoKernel("a product of every sample with every other")
         return [self.grid(found, shapes[0])]
 
-    def _sum(self, cells: Sequence[Cell], over_samples: bool) -> Cell:
+    def _sum(self, cells: Sequence[RowCell], over_samples: bool) -> RowCell:
         total = value_of(functools.reduce(functools.partial(apply, operator.add), cells))
         if not over_samples:
             return total
@@ -242,11 +242,11 @@ class Evaluator:
             return jnp.sum(total, axis=0, keepdims=True)
         return apply(operator.mul, total, np.asarray(self.samples, total.dtype)[()])
 
-    def _differs(self, cell: Cell) -> bool:
+    def _differs(self, cell: RowCell) -> bool:
         """Between samples."""
         return jnp.ndim(cell) == 2 and cell.shape[0] == self.samples
 
-    def _extreme(self, operation: Callable, reduction: Callable, cells: Sequence[Cell], over_samples: bool) -> Cell:
+    def _extreme(self, operation: Callable, reduction: Callable, cells: Sequence[RowCell], over_samples: bool) -> RowCell:
         found = value_of(functools.reduce(functools.partial(apply, operation), cells))
         return reduction(found, axis=0, keepdims=True) if over_samples and self._differs(found) else found
 
