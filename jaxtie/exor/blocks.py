@@ -6,8 +6,9 @@ device as on several of the kind, in chunks of any length. A kind of device has 
 
 - On a CPU the small block is whole vectors still, 16 numbers at most, so steps have the same bits in both. What is mapped
   over members without lanes goes in parts of one size.
-- On a GPU or TPU a step is a row of kernels, each of which takes as long for a few members as for hundreds: so large blocks.
-  Equal sizes give equal bits; the small block and the large one may round differently. `config.json` has the size.
+- On a GPU or TPU a step is a row of kernels, each of which takes as long for a few members as for hundreds: so large blocks
+  (but where a TPU takes one kernel for all steps). Equal sizes give equal bits; the small block and the large one may round
+  differently. `config.json` has the size.
 """
 
 import functools
@@ -30,8 +31,9 @@ from jaxtie.training.member import State
 
 SMALL_BLOCK, LARGE_BLOCK = 16, 32  # members in a block on a CPU, by measurement; an LSTM is as fast a seed in the small one
 # On accelerators, few members and many, by what compiling for them shows (benchmarks/accelerators.py). A TPU's vectors have
-# 128 places. An LSTM, or a wide model, is bound by memory from few members on, and has more to keep there.
-ACCELERATED, ACCELERATED_LARGE_MODEL = {"gpu": (128, 2048), "tpu": (128, 1024)}, (128, 512)
+# 128 places, and its kernel takes as many members after the others: so more would only pad. An LSTM, or a wide model, is
+# bound by memory from few members on, and has more to keep there.
+ACCELERATED, ACCELERATED_LARGE_MODEL = {"gpu": (128, 2048), "tpu": (128, 512)}, (128, 512)
 CHUNK = 64  # records in a chunk, at most
 
 

@@ -76,7 +76,7 @@ class _Evaluator(Evaluator):
         results = pl.run_scoped(loop, *memory)
         return [self.grid(_cells(array), aval.shape) for array, aval in zip(results, carried, strict=True)]
 
-    def rows_of(self, aval: jax.core.ShapedArray) -> tuple[int, int]:
+    def rows_of(self, aval: jax.ShapeDtypeStruct) -> tuple[int, int]:
         """The shape in memory of an array that members have: a row of members for each scalar."""
         if self.samples_axis(aval.shape) is not None or aval.dtype == bool:
             raise NoKernel("something that each sample has, or a truth, is kept in memory")
