@@ -54,19 +54,23 @@ def kernel(f: Callable, samples: int, *, interpret: bool = False) -> Callable:
 class _Evaluator(Evaluator):
     """That of a kernel: it knows what memory is."""
 
-    def scan(self, equation: JaxprEqn, operands: Sequence[Grid | Ref]) -> list[Grid]:
+    def scan(self, equation: JaxprEqn, operands: Sequence[Grid]) -> list[Grid]:
         """What is carried is a member's own and lies in vector memory; what is scanned is all members' and is numbers."""
         num_consts, num_carry = parts_of_scan(equation)
         consts, first, xs = operands[:num_consts], operands[num_consts:][:num_carry], operands[num_consts + num_carry :]
         carried = [v.aval for v in equation.outvars[:num_carry]]
-        if len(equation.outvars) > num_carry or equation.params["reverse"] or any(isinstance(x, Grid) for x in xs):
+        if (
+            len(equation.outvars) > num_carry
+            or equation.params["reverse"]
+            or any(x.numbers is None or len(x.shape) != 1 for x in xs)
+        ):
             raise NoKernel("a loop over members' own, or that hands out something at each turn")
         memory = [pltpu.VMEM(self.rows_of(aval), aval.dtype) for aval in carried]
 
         def loop(*refs):
             def turn(i, _):
                 carry = [self.grid(_cells(ref), aval.shape) for ref, aval in zip(refs, carried, strict=True)]
-                slices = [self.grid([x[i]], ()) for x in xs]
+                slices = [self.grid([x.numbers[i]], ()) for x in xs]
                 _store(refs, self.evaluate(equation.params["jaxpr"], [*consts, *carry, *slices]))
 
             _store(refs, first)
@@ -158,16 +162,15 @@ def _place(of: Evaluator, value: Any) -> tuple[jax.Array, pl.BlockSpec]:
     return cells, pl.BlockSpec(cells.shape, lambda i: (0, 0, 0))
 
 
-def _shared_grid(of: Evaluator, variable: Var, value: Any, ref: Ref) -> Grid | Ref:
-    """What all members share, as it is found in the kernel; numbers that are there to be scanned stay in their memory."""
+def _shared_grid(of: Evaluator, variable: Var, value: Any, ref: Ref) -> Grid:
+    """What all members share, as it is found in the kernel."""
     shape, truth = variable.aval.shape, variable.aval.dtype == bool
     in_cells = of.samples_axis(shape) is not None
     if not in_cells and not isinstance(value, jax.core.Tracer):
         return of.known(np.asarray(value))
-    if not in_cells and shape:
-        return ref
 
     def load(i: int) -> jax.Array:
         return ref[i] != 0 if truth else ref[i]
 
-    return of.grid([functools.partial(load, i) for i in range(ref.shape[0])], shape)
+    grid = of.grid([functools.partial(load, i) for i in range(ref.shape[0])], shape)
+    return grid if in_cells or truth else grid._replace(numbers=ref)

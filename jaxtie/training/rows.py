@@ -32,13 +32,17 @@ class NoKernel(NotImplementedError):
 
 
 class Grid(NamedTuple):
-    """An array that every member has: its cells, and its shape for one member.
+    """An array that every member has.
 
-    Cells have this shape but for the axis of samples, which is as long as its multiple of R: 1, mostly.
+    Attributes:
+      cells: in its shape but for the axis of samples, which is as long as its multiple of R: 1, mostly.
+      shape: for one member.
+      numbers: of what all members share, the memory where it lies, one after the other.
     """
 
     cells: np.ndarray
     shape: tuple[int, ...]
+    numbers: Any = None
 
 
 def value_of(cell: RowCell) -> RowCell:
