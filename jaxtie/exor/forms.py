@@ -26,7 +26,9 @@ from jaxtie.training.rows import NoKernel
 WIDE = 32  # a member this wide fills a CPU's vector units and cache by itself: twice as fast alone, at 16 half as fast
 MOST_PARAMETERS = 400  # in a kernel, which is tens of operations for each: 200 compile in 20 seconds
 CHECKED_STEPS, CHECKED_MEMBERS = 8, 128
-TOLERANCE = 1e-4  # of losses and distances, after these steps; forms that round differently differ by a hundredth of it
+# Of losses and distances after these steps, of 99 in 100: forms that round differently differ by a hundredth of it; but Adam's
+# first step goes by the sign of a gradient, and where that is hardly more than rounding it may be either.
+TOLERANCE = 1e-4
 
 
 def in_lanes(platform: str, model: Body) -> bool:
@@ -103,9 +105,9 @@ def _fault_of_kernel(static: Static, device: jax.Device, *, interpret: bool = Fa
     forms = (once(functools.partial(advance, in_kernel=in_kernel)) for in_kernel in (True, False))
     found, expected = (jax.device_get(form(*own, np.int32(0))[1]) for form in forms)
     for name in ("loss", "input_distance", "output_distance"):
-        if not np.allclose(found[name], expected[name], rtol=TOLERANCE, atol=TOLERANCE):
-            largest = np.max(np.abs(found[name] - expected[name]))
-            return f"{name} is off by {largest:.1g} after {CHECKED_STEPS} steps"
+        off = np.abs(found[name] - expected[name]) / (1 + np.abs(expected[name]))
+        if not (np.quantile(off, 0.99) <= TOLERANCE and np.max(off) <= 100 * TOLERANCE):  # NaN is a fault
+            return f"{name} is off by {np.max(off):.1g} after {CHECKED_STEPS} steps"
     return ""
 
 
