@@ -26,8 +26,8 @@ from jaxtie.training.rows import NoKernel
 WIDE = 32  # a member this wide fills a CPU's vector units and cache by itself: twice as fast alone, at 16 half as fast
 MOST_PARAMETERS = 400  # in a kernel, which is tens of operations for each: 200 compile in 20 seconds
 CHECKED_STEPS, CHECKED_MEMBERS = 8, 128
-# Of losses and distances after these steps, of 99 in 100: forms that round differently differ by a hundredth of it; but Adam's
-# first step goes by the sign of a gradient, and where that is hardly more than rounding it may be either.
+# Of 99 in 100 losses and distances after these steps. Forms that round differently differ by a hundredth of it; but Adam's
+# first step goes by the sign of a gradient, which may be either where a gradient is hardly more than rounding.
 TOLERANCE = 1e-4
 
 
