@@ -10,6 +10,7 @@ that gives one, called where it is used.
 """
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -179,8 +180,8 @@ class Evaluator:
         return [self._grid_of(np.transpose(operand.cells, permutation), shapes[0])]
 
     def _slice(self, shapes, operand, *, start_indices, limit_indices, strides):
-        places = []
-        for axis, (start, stop, step) in enumerate(zip(start_indices, limit_indices, strides or [1] * 99, strict=False)):
+        places, strides = [], strides or [1] * len(operand.shape)
+        for axis, (start, stop, step) in enumerate(zip(start_indices, limit_indices, strides, strict=True)):
             size = self.samples if axis == self.samples_axis(operand.shape) else 1
             if start % size or stop % size or (size > 1 and step > 1):
                 raise NoKernel("a part of the samples")
@@ -188,10 +189,10 @@ class Evaluator:
         return [self._grid_of(operand.cells[tuple(places)], shapes[0])]
 
     def _split(self, shapes, operand, *, sizes, axis):
-        bounds, found = np.cumsum([0, *sizes]), []
-        for shape, start, stop in zip(shapes, bounds, bounds[1:], strict=False):
+        bounds, found = np.cumsum([0, *sizes]).tolist(), []
+        for shape, (start, stop) in zip(shapes, itertools.pairwise(bounds), strict=True):
             starts, stops = [0] * len(shape), list(shape)
-            starts[axis], stops[axis] = int(start), int(stop)
+            starts[axis], stops[axis] = start, stop
             found += self._slice([shape], operand, start_indices=starts, limit_indices=stops, strides=None)
         return found
 
