@@ -15,9 +15,13 @@ the compiled loop, for one step of the whole block:
   us          an estimate, from the compiler's figures alone; nothing has run:
                 GPU: the sum over kernels of 1.3 us (a node of a graph) and the largest of bytes / 3.0 TB/s, operations /
                 (132 units of 128 lanes at 1.98 GHz), and a thread's operations at 4 cycles each
-                TPU: the cycles that XLA estimates of each kernel, over the clock
+                TPU: the cycles that XLA estimates of each kernel, over the clock; of the form `kernel`, one launch of which
+                makes all steps up to a record, the instruction words of its loop over steps, one a cycle: its schedule is
+                static, and nothing in the loop waits for memory off the chip
   rate        seed-steps per second: members over that time
   fit         members whose states fill the chip's memory, beside one block's work and settings (which hold exact laws)
+
+The form is how the steps are laid out: lanes, vmap, or kernel (TPUs: small models, and vmap where that does not hold).
 
 Also how many products of matrices are not at highest precision, and whether anything has 64 bits. A model of text makes one
 step of a batch instead (128 rows of 64 tokens; a vocabulary of 8,292), and its rate is in steps.
@@ -29,14 +33,17 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compiled import Compiled, Kernel
+from compiled import Compiled, Kernel, bundles_of_loop
 from turns import CHECKOUT
 
 if TYPE_CHECKING:
@@ -45,6 +52,8 @@ if TYPE_CHECKING:
 MODELS = ("transformer_small", "mixer_small", "lstm_small", "transformer_medium", "mixer_medium", "lstm_medium")
 TEXT = ("masked_text", "causal_text")
 TEXT_LENGTH = 64
+STEPS = 100  # from one record to the next
+DUMPS = tempfile.mkdtemp(prefix="jaxtie-schedules-")  # where the compiler for TPUs writes what it has come to
 NODE, BANDWIDTH, UNITS, GPU_CLOCK, LATENCY = 1.3e-6, 3.0e12, 132 * 128, 1.98e9, 4  # s, bytes/s, lanes, Hz, cycles
 # What the compiler asks of a GPU: the figures that NVIDIA publishes of an H100 SXM, in the words of XLA's GpuTargetConfig.
 H100 = """
@@ -94,6 +103,9 @@ ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_STDERR_LOG_LEVEL": "3",
+    "LIBTPU_INIT_ARGS": (
+        f"--xla_jf_dump_llo_text=true --xla_jf_dump_to={DUMPS} --xla_jf_dump_llo_pass_label_regex=final_bundles"
+    ),
 }
 
 
@@ -103,6 +115,7 @@ class Row(NamedTuple):
     chip: str
     model: str
     arm: str
+    form: str
     members: int
     kernels: int
     megabytes: float
@@ -115,6 +128,7 @@ class Row(NamedTuple):
     has_64_bits: bool
     compile_seconds: float
     open_loops: int = 0  # that were counted once, because their turns hang on data
+    on_chip_mebibytes: float = 0.0  # vector memory that the form `kernel` takes
 
 
 class Job(NamedTuple):
@@ -122,16 +136,16 @@ class Job(NamedTuple):
 
     Attributes:
       trace: from a device to the program, traced for it.
-      looped: whether its longest loop makes the steps; else it is a step itself.
+      form: lanes, vmap or kernel; of text, batch.
       state_bytes: of a member.
       settings_bytes: of a block.
     """
 
     model: str
     arm: str
+    form: str
     members: int
     trace: Callable[["jax.Device"], "jax.stages.Traced"]
-    looped: bool
     state_bytes: int
     settings_bytes: int = 0
 
@@ -199,9 +213,12 @@ def bytes_of(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def exor_jobs(models: Sequence[str], arms: Sequence[str], sizes: Sequence[int], platform: str) -> Iterator[Job]:
-    """What trains a block from one record to the next; without sizes, of those that jaxtie has on the platform."""
+def exor_jobs(
+    models: Sequence[str], arms: Sequence[str], sizes: Sequence[int], forms: Sequence[str] | None, platform: str
+) -> Iterator[Job]:
+    """What trains a block from one record to the next; without sizes and forms, in those that jaxtie has on the platform."""
     from jaxtie.exor.blocks import batch_members, block_sizes, trace_record
+    from jaxtie.exor.forms import in_lanes, may_be_kernel
     from jaxtie.exor.member import Static
     from jaxtie.runs import load_experiment
 
@@ -209,10 +226,13 @@ def exor_jobs(models: Sequence[str], arms: Sequence[str], sizes: Sequence[int], 
         experiment = load_experiment(CHECKOUT / "experiments" / f"{model}.py")
         for arm in arms:
             static = Static.of(experiment, tied=arm == "tied")
+            plain = "lanes" if in_lanes(platform, experiment.model) else "vmap"
+            tried = [plain, "kernel"] if may_be_kernel(static, platform) else [plain]
             for members in sizes or block_sizes(platform, experiment.model):
-                batched = batch_members(static, members, platform)
-                state, settings = bytes_of(batched.states) // members, bytes_of(batched.settings)
-                yield Job(model, arm, members, partial(trace_record, batched), True, state, settings)
+                for form in tried if forms is None else [form for form in tried if form in forms]:
+                    batched = batch_members(static, members, platform, in_kernel=form == "kernel")
+                    state, settings = bytes_of(batched.states) // members, bytes_of(batched.settings)
+                    yield Job(model, arm, form, members, partial(trace_record, batched), state, settings)
 
 
 def text_job(model: str, arm: str) -> Job:
@@ -238,7 +258,7 @@ def text_job(model: str, arm: str) -> Job:
         own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), own)
         return jax.jit(make_step(made, adamw, ask), donate_argnums=0).trace(*own)
 
-    return Job(model, arm, 1, trace, False, bytes_of(state))
+    return Job(model, arm, "batch", 1, trace, bytes_of(state))
 
 
 def measure(chip: str, device: "jax.Device", job: Job) -> Row:
@@ -247,35 +267,70 @@ def measure(chip: str, device: "jax.Device", job: Job) -> Row:
 
     began, kind = time.perf_counter(), CHIPS[chip]
     traced = job.trace(device)
-    compiled = traced.lower().compile(FAST.get(device.platform))
-    text, memory = Compiled(compiled.as_text()), compiled.memory_analysis()
-    kernels = list(text.kernels(text.longest_loop() if job.looped else None))
+    try:
+        compiled = traced.lower().compile(FAST.get(device.platform))
+        cost = (cost_of_kernel if job.form == "kernel" else cost_of_step)(compiled, job, kind)
+    finally:
+        for file in Path(DUMPS).glob("*"):
+            file.unlink()
+    memory, text = compiled.memory_analysis(), compiled.as_text()
     asked = traced.jaxpr.jaxpr
-    if job.looped:
+    if job.form != "batch":
         asked = max(inner_loops(asked), key=lambda each: each.params["length"]).params["jaxpr"].jaxpr
-    if kind.platform == "tpu":
-        seconds = sum(times * kernel.cycles for times, kernel in kernels) / kind.clock
-    else:
-        seconds = sum(times * gpu_seconds(kernel) for times, kernel in kernels)
     new = memory.output_size_in_bytes - memory.alias_size_in_bytes
     work = memory.argument_size_in_bytes + new + memory.temp_size_in_bytes
+    room = max(0, int(kind.gib * 2**30 - work - job.settings_bytes))
     return Row(
         chip=chip,
         model=job.model,
         arm=job.arm,
+        form=job.form,
         members=job.members,
-        kernels=sum(times for times, _ in kernels),
-        megabytes=sum(times * kernel.bytes for times, kernel in kernels) / 1e6,
-        megaflop=flop(asked) / 1e6,
+        kernels=cost.kernels,
+        megabytes=cost.bytes / 1e6,
+        megaflop=flop(asked) * (job.members // 128 if job.form == "kernel" else 1) / 1e6,
         mebibytes=work / 2**20,
-        microseconds=seconds * 1e6,
-        rate=job.members / seconds,
-        fit=max(0, int(kind.gib * 2**30 - work - job.settings_bytes)) // job.state_bytes + job.members if job.looped else 1,
-        rounded_products=text.rounded_products(),
-        has_64_bits=bool(re.search(r"\bf64\[", text.text)),
+        microseconds=cost.seconds * 1e6,
+        rate=job.members / cost.seconds,
+        fit=1 if job.form == "batch" else room // job.state_bytes + job.members,
+        rounded_products=Compiled(text).rounded_products(),
+        has_64_bits=bool(re.search(r"\bf64\[", text)),
         compile_seconds=time.perf_counter() - began,
-        open_loops=len(text.open_loops),
+        open_loops=cost.open_loops,
+        on_chip_mebibytes=cost.on_chip_bytes / 2**20,
     )
+
+
+class Cost(NamedTuple):
+    """Of a step: launches, bytes that they move, time; loops counted once; of a kernel, bytes of vector memory."""
+
+    kernels: int
+    bytes: float
+    seconds: float
+    open_loops: int = 0
+    on_chip_bytes: int = 0
+
+
+def cost_of_step(compiled: "jax.stages.Compiled", job: Job, kind: Chip) -> Cost:
+    """Of a step that is a row of kernels."""
+    text = Compiled(compiled.as_text())
+    kernels = list(text.kernels(None if job.form == "batch" else text.longest_loop()))
+    if kind.platform == "tpu":
+        seconds = sum(times * kernel.cycles for times, kernel in kernels) / kind.clock
+    else:
+        seconds = sum(times * gpu_seconds(kernel) for times, kernel in kernels)
+    moved = sum(times * kernel.bytes for times, kernel in kernels)
+    return Cost(sum(times for times, _ in kernels), moved, seconds, len(text.open_loops))
+
+
+def cost_of_kernel(compiled: "jax.stages.Compiled", job: Job, kind: Chip) -> Cost:
+    """Of a step within a kernel, which works on 128 members after the others; its one launch is for many steps."""
+    schedules = [file for file in Path(DUMPS).glob("*final_bundles.txt") if "schedule-analysis" not in file.name]
+    bundles = bundles_of_loop(max(schedules, key=lambda file: file.stat().st_size).read_text())
+    memory = compiled.memory_analysis()
+    moved = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    used = re.findall(r'used_scoped_memory_configs":\[\{"memory_space":"1","offset":"0","size":"(\d+)"', compiled.as_text())
+    return Cost(1, moved / STEPS, job.members // 128 * bundles / kind.clock, on_chip_bytes=max(map(int, used)))
 
 
 def inner_loops(jaxpr: Any) -> Iterator[Any]:
@@ -296,32 +351,34 @@ def gpu_seconds(kernel: Kernel) -> float:
     return NODE + max(kernel.bytes / BANDWIDTH, issued, longest)
 
 
-def measure_all(chips: Sequence[str], models: Sequence[str], arms: Sequence[str], sizes: Sequence[int]) -> Iterator[Row]:
+def measure_all(
+    chips: Sequence[str], models: Sequence[str], arms: Sequence[str], sizes: Sequence[int], forms: Sequence[str] | None
+) -> Iterator[Row]:
     """A row for each program; says on standard error what is being compiled."""
     for chip in chips:
         if install := plugin_missing(chip):
             print(f"{chip}: left out; what compiles for it is not installed: {install}", file=sys.stderr)
             continue
         device, exor = device_of(chip), [model for model in models if model in MODELS]
-        jobs = list(exor_jobs(exor, arms, sizes, device.platform))
+        jobs = list(exor_jobs(exor, arms, sizes, forms, device.platform))
         jobs += [text_job(model, arm) for model in models if model in TEXT for arm in arms]
         for number, job in enumerate(jobs, 1):
-            what = f"{chip}, {number} of {len(jobs)}: {job.model}, {job.arm}, {job.members} members"
+            what = f"{chip}, {number} of {len(jobs)}: {job.model}, {job.arm}, {job.members} members, {job.form}"
             print(f"{time.strftime('%H:%M:%S')} compiling for {what}", file=sys.stderr, flush=True)
             yield measure(chip, device, job)
 
 
-HEADER = "| chip | model | arm | members | kernels | MB | MFLOP | MiB | us | rate | fit |\n|" + " --- |" * 11
+HEADER = "| chip | model | arm | form | members | kernels | MB | MFLOP | MiB | us | rate | fit |\n|" + " --- |" * 12
 
 
 def as_line(row: Row) -> str:
     """A row in Markdown."""
-    kernels = f"{'at least ' * bool(row.open_loops)}{row.kernels:,}"
+    kernels = "1 a record" if row.form == "kernel" else f"{'at least ' * bool(row.open_loops)}{row.kernels:,}"
     numbers = f"{row.members:,} | {kernels} | {row.megabytes:,.0f} | {row.megaflop:,.0f} | {row.mebibytes:,.1f}"
     wrong = f" **{row.rounded_products} products rounded**" if row.rounded_products and row.model not in TEXT else ""
     wrong += " **64 bits**" if row.has_64_bits else ""
     rate = f"{row.microseconds:,.0f} | {row.rate:,.0f} | {row.fit:,}{wrong}"
-    return f"| {row.chip} | {row.model} | {row.arm} | {numbers} | {rate} |"
+    return f"| {row.chip} | {row.model} | {row.arm} | {row.form} | {numbers} | {rate} |"
 
 
 def main() -> None:
@@ -330,13 +387,15 @@ def main() -> None:
     parser.add_argument("--models", default=",".join((*MODELS, *TEXT)), help="default: %(default)s")
     parser.add_argument("--arms", default="tied,untied", help="default: %(default)s")
     parser.add_argument("--blocks", default="", help="members in a block, such as 64,512 (default: the sizes that ship)")
+    parser.add_argument("--forms", help="of lanes, vmap, kernel (default: those that there are)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     chips, models = options.chips.split(","), options.models.split(",")
     if unknown := [name for name in (*chips, *models) if name not in (*CHIPS, *MODELS, *TEXT)]:
         parser.error(f"{unknown[0]!r}: expected chips of {', '.join(CHIPS)} and models of {', '.join((*MODELS, *TEXT))}")
     os.environ.update(ENVIRONMENT)
-    rows = measure_all(chips, models, options.arms.split(","), [int(size) for size in options.blocks.split(",") if size])
+    sizes = [int(size) for size in options.blocks.split(",") if size]
+    rows = measure_all(chips, models, options.arms.split(","), sizes, options.forms and options.forms.split(","))
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=1))
         return
@@ -346,4 +405,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        shutil.rmtree(DUMPS)

@@ -63,6 +63,26 @@ class Kernel(NamedTuple):
     cycles: int
 
 
+def bundles_of_loop(text: str) -> int:
+    """Instruction words of the longest of the innermost loops of a kernel for TPUs, as its final schedule lists them.
+
+    A line begins with the word's address; where a loop begins, it has LB, as many > as there are loops around it, and the
+    number of its region, which the jump at its end names.
+    """
+    begun, loops = {}, []
+    for line in text.splitlines():
+        if not (address := re.match(r"\s*(0x[0-9a-f]+|\d+)\s+(?:LB)?: (>*)", line)):
+            continue
+        place, depth = int(address[1], 0), len(address[2])
+        if " LB: " in line:
+            begun |= {region: (place, depth) for region in re.findall(r"Start region (\d+)", line)}
+        for region in re.findall(r"sbr\.rel \(!?%\w+\) target = \$region(\d+)", line):
+            if region in begun:
+                first, depth = begun[region]
+                loops.append((depth, place - first + 1))
+    return max(loops)[1]
+
+
 Computation = dict[str, Instruction]  # by name, in the order of the text
 
 

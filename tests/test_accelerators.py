@@ -15,8 +15,9 @@ import pytest
 from bodies import assert_close, build_model, once, random_params, sample
 
 from jaxtie.exor import engine
-from jaxtie.exor.blocks import advance_members, block_size, block_sizes
+from jaxtie.exor.blocks import block_size, block_sizes
 from jaxtie.exor.declaration import Experiment
+from jaxtie.exor.forms import advance_members
 from jaxtie.exor.member import Static, make_member, optimiser_of, stack_settings
 from jaxtie.exor.member import build_model as build
 from jaxtie.experiment import UserError
@@ -229,12 +230,42 @@ def test_products_that_round_their_operands_are_seen(compiled, precision, rounde
     assert compiled.Compiled(HLO.replace("PRECISION", precision)).rounded_products() == rounded
 
 
+LOOPS = """\
+= control target key start
+   0x1   :  { %s1 = smov 1 }
+   0x2 LB: > { %s2 = sphi %s1 }  /* Start region 7 :: Start region 9 */
+   0x3   : > { %v1 = vadd %v0 }
+   0x4 LB: >> { %s3 = sphi %s1 }  /* Start region 12 :: Start region 4 */
+   0x5   : >> { %v2 = vadd %v1 }
+  0x1f   : >> { %v3 = vmul %v2 ;;  %15 = sbr.rel (!%p1_p1) target = $region12 }
+  0x20 LB: >> { %s4 = sphi %s1 }  /* Start region 13 */
+  0x21   : >> {  %15 = sbr.rel (!%p2_p2) target = $region13 }
+  0x30   : > {  %15 = sbr.rel (%p4_p0) target = $region99 ;;  %16 = sbr.rel (!%p3_p3) target = $region7 }
+"""
+
+
+def test_words_of_the_longest_innermost_loop_are_counted(compiled):
+    assert compiled.bundles_of_loop(LOOPS) == 0x1F - 0x4 + 1
+
+
 @pytest.mark.slow
 def test_a_step_for_a_tpu_is_few_kernels_in_float32():
     """The main experiment's, compiled for a chip that is not there; bounds, as exact counts change with the compiler."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip('no compiler for TPUs: pip install "jax[tpu]"')
-    options = ["--chips", "v5e", "--models", "transformer_small", "--arms", "untied", "--blocks", "128", "--json"]
+    options = [
+        "--chips",
+        "v5e",
+        "--models",
+        "transformer_small",
+        "--arms",
+        "untied",
+        "--blocks",
+        "128",
+        "--forms",
+        "vmap",
+        "--json",
+    ]
     done = subprocess.run([sys.executable, "accelerators.py", *options], cwd=BENCHMARKS, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Many members in one compiled program: a block of them, `vmap` or lanes over its members.
+"""Many members in one compiled program: a block of them, laid out as `jaxtie.exor.forms` says.
 
 Training amplifies rounding, so members agree over a full run only if one and the same program has made every one of their
 steps. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as among many, on one
@@ -6,8 +6,9 @@ device as on several of the kind, in chunks of any length. A kind of device has 
 
 - On a CPU the small block is whole vectors still, 16 numbers at most, so steps have the same bits in both. What is mapped
   over members without lanes goes in parts of one size.
-- On a GPU or TPU a step is a row of kernels, each of which takes as long for a few members as for hundreds: so large blocks.
-  Equal sizes give equal bits; the small block and the large one may round differently. `config.json` has the size.
+- On a GPU or TPU a step is a row of kernels, each of which takes as long for a few members as for hundreds: so large blocks
+  (but where a TPU takes one kernel for all steps). Equal sizes give equal bits; the small block and the large one may round
+  differently. `config.json` has the size.
 """
 
 import functools
@@ -21,18 +22,18 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from jaxtie.exor.declaration import Experiment
-from jaxtie.exor.member import Member, Setting, Static, build_contexts, make_member, record
+from jaxtie.exor.forms import WIDE, advance_members, kernel_holds
+from jaxtie.exor.member import Setting, Static, build_contexts, make_member, record
 from jaxtie.models.bodies import build_body
 from jaxtie.models.sizes import LSTM, Body
 from jaxtie.training import devices as machine
-from jaxtie.training.lanes import lanes
 from jaxtie.training.member import State
 
 SMALL_BLOCK, LARGE_BLOCK = 16, 32  # members in a block on a CPU, by measurement; an LSTM is as fast a seed in the small one
-WIDE = 32  # a member this wide fills a CPU's vector units and cache by itself: twice as fast alone, at 16 half as fast
 # On accelerators, few members and many, by what compiling for them shows (benchmarks/accelerators.py). A TPU's vectors have
-# 128 places. An LSTM, or a wide model, is bound by memory from few members on, and has more to keep there.
-ACCELERATED, ACCELERATED_LARGE_MODEL = {"gpu": (128, 2048), "tpu": (128, 1024)}, (128, 512)
+# 128 places, and its kernel takes as many members after the others: so more would only pad. An LSTM, or a wide model, is
+# bound by memory from few members on, and has more to keep there.
+ACCELERATED, ACCELERATED_LARGE_MODEL = {"gpu": (128, 2048), "tpu": (128, 512)}, (128, 512)
 CHUNK = 64  # records in a chunk, at most
 
 
@@ -97,12 +98,12 @@ def _setting_shapes(static: Static, block: int) -> Setting:
     return Setting(of(), of(), of(), of(), of(2), of(2), *(of(*split.joint_CxV.shape) for split in laws))
 
 
-def batch_members(static: Static, block: int, platform: str) -> Batched:
-    """A block of members, from what one member does."""
+def batch_members(static: Static, block: int, platform: str, *, in_kernel: bool = False) -> Batched:
+    """A block of members, from what one member does; `in_kernel`: see `jaxtie.exor.forms`."""
     member = make_member(static, accelerated=platform != "cpu")
     at_once = min(block, block_sizes(platform, static.model)[0])
     every, eval_every = static.record_every, static.eval_every
-    to_record = partial(advance_members, member, static.model, platform)
+    to_record = partial(advance_members, member, static.model, platform, in_kernel=in_kernel)
 
     def of_each(function, *own):
         """So many at a time, whatever the block: mapped over another number of members, the last bits may be others."""
@@ -138,26 +139,6 @@ def batch_members(static: Static, block: int, platform: str) -> Batched:
     return Batched(start, advance, to_record, states, streams, seeds, settings)
 
 
-def in_lanes(platform: str, model: Body) -> bool:
-    """Whether a kind of device makes its steps in lanes; else by `jax.vmap`.
-
-    On a GPU lanes are a fifth fewer kernels, and no product whose algorithm could be chosen by timing; an LSTM's or a wide
-    model's would take minutes to compile. On a TPU they are three times as many kernels, and half as fast again.
-    """
-    if platform == "gpu":
-        return model.width < WIDE and not isinstance(model, LSTM)
-    return platform == "cpu" and model.width < WIDE
-
-
-def advance_members(member: Member, model: Body, platform: str, states, streams, settings, step):
-    """The members of a block from one record to the next."""
-    if not in_lanes(platform, model):
-        return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, settings, step)
-    members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, settings))
-    advanced = lanes(lambda *own: member.advance(*own, step), kept_apart=platform == "cpu")(*members_last)
-    return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advanced)
-
-
 def lower_advance(batched: Batched, device: jax.Device) -> jax.stages.Lowered:
     """The program that trains a block, for one device, not compiled yet."""
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
@@ -190,9 +171,9 @@ def compile_block(static: Static, block: int, devices: Sequence[jax.Device]) -> 
 @functools.lru_cache(32)
 def _compile_block(static: Static, block: int, devices: tuple[jax.Device, ...], options: tuple) -> Program:
     platform = devices[0].platform
-    batched = batch_members(static, block, platform)
     # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's lock, compiling does not.
     with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
+        batched = batch_members(static, block, platform, in_kernel=kernel_holds(static, devices[0]))
         lowered = {device: lower_advance(batched, device) for device in devices}
         compiled = {device: pool.submit(lowered[device].compile, dict(options)) for device in lowered}
         start = batched.start.lower(*_on_device((batched.seeds, batched.settings), devices[0]))

@@ -150,15 +150,20 @@ def _rank(variable: Any) -> int:
     return len(variable.aval.shape)
 
 
+def parts_of_scan(equation: JaxprEqn) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are carried; what is scanned follows."""
+    # Shapes tell which operand is what (names of the parameters change between versions of JAX): what is scanned has an axis
+    # more outside than inside.
+    jaxpr = equation.params["jaxpr"].jaxpr
+    num_xs = sum(_rank(outer) > _rank(inner) for outer, inner in zip(equation.invars, jaxpr.invars, strict=True))
+    num_carry = sum(_rank(outer) == _rank(inner) for outer, inner in zip(equation.outvars, jaxpr.outvars, strict=True))
+    return len(equation.invars) - num_carry - num_xs, num_carry
+
+
 def _scan(layout: Layout, operands: Sequence[Value], equation: JaxprEqn) -> list[Value]:
     """Carries are all given the member axis: what is carried from step to step is a member's own."""
     jaxpr, parameters = equation.params["jaxpr"], equation.params
-    # Shapes tell which operand is what (names of the parameters change between versions of JAX): what is scanned has an axis
-    # more outside than inside.
-    num_xs = sum(_rank(outer) > _rank(inner) for outer, inner in zip(equation.invars, jaxpr.jaxpr.invars, strict=True))
-    outputs = zip(equation.outvars, jaxpr.jaxpr.outvars, strict=True)
-    num_carry = sum(_rank(outer) == _rank(inner) for outer, inner in outputs)
-    num_consts = len(operands) - num_carry - num_xs
+    num_consts, num_carry = parts_of_scan(equation)
     consts, carry, xs = operands[:num_consts], operands[num_consts:][:num_carry], operands[num_consts + num_carry :]
 
     def body(carry, slices):
@@ -205,21 +210,23 @@ def _pad(layout, operands, *, padding_config):
     return lax.pad(_spread((array, mapped), layout.size), padding, (*padding_config, (0, 0, 0)))
 
 
+def threefry_rounds(k0, k1, x0, x1):
+    """Threefry-2x32, 20 rounds (Salmon et al. 2011), as plain arithmetic on uint32 of one shape."""
+    keys = k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA)
+    x0, x1 = x0 + keys[0], x1 + keys[1]
+    for i in range(5):
+        for bits in ((13, 15, 26, 6), (17, 29, 16, 24))[i % 2]:
+            x0 = x0 + x1
+            x1 = x0 ^ ((x1 << jnp.uint32(bits)) | (x1 >> jnp.uint32(32 - bits)))
+        x0, x1 = x0 + keys[(i + 1) % 3], x1 + keys[(i + 2) % 3] + jnp.uint32(i + 1)
+    return x0, x1
+
+
 def _threefry2x32(layout, operands):
-    """Threefry-2x32, 20 rounds (Salmon et al. 2011) as plain arithmetic; the stock lowering is a loop of calls."""
+    """As plain arithmetic; the stock lowering is a loop of calls."""
     shape = max((jnp.shape(array)[: jnp.ndim(array) - mapped] for array, mapped in operands), key=len)
 
-    def rounds(k0, k1, x0, x1):
-        keys = k0, k1, k0 ^ k1 ^ jnp.uint32(0x1BD11BDA)
-        x0, x1 = x0 + keys[0], x1 + keys[1]
-        for i in range(5):
-            for bits in ((13, 15, 26, 6), (17, 29, 16, 24))[i % 2]:
-                x0 = x0 + x1
-                x1 = x0 ^ ((x1 << jnp.uint32(bits)) | (x1 >> jnp.uint32(32 - bits)))
-            x0, x1 = x0 + keys[(i + 1) % 3], x1 + keys[(i + 2) % 3] + jnp.uint32(i + 1)
-        return x0, x1
-
-    return layout.call(rounds, *[_spread(operand, layout.size, shape) for operand in operands])
+    return layout.call(threefry_rounds, *[_spread(operand, layout.size, shape) for operand in operands])
 
 
 def _take(place: int | slice, array: jax.Array, axis: int) -> jax.Array:
