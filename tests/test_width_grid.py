@@ -94,6 +94,9 @@ def test_rates_are_tried_on_what_no_verdict_sees(grid, declared):
         )
         assert own.corpus == dataclasses.replace(TEXT, vocab_size=point.vocabulary)
     assert tried[0].labels == ("tied", "tied+bias", "untied", "untied@half") and tried[1].labels == ("wider tied",)
+    plain, wider = tried[0].experiment, tried[1].experiment
+    times = wider.model.width / plain.model.width
+    assert plain.optimiser.learning_rate / wider.optimiser.learning_rate == pytest.approx(times, rel=0.05)
     assert [arm.untie_at for arm in tried[0].experiment.arms] == [None, None, None, declared.steps // 4]
 
 

@@ -91,10 +91,8 @@ def main_hypothesis(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(options: HypothesisOptions, session: Session) -> int:
     given = bool(options.text or options.tfds)
-    if options.source is not None and options.source.suffix == ".py":
-        benchmark = runs.load_benchmark(options.source)
-        if isinstance(benchmark, WidthGrid):
-            return _of_grid(benchmark, options, session)
+    if (grid := _declared_grid(options.source)) is not None:
+        return _of_grid(grid, options, session)
     if options.known and (given or options.source or options.vocab or options.vocab_size):
         raise UserError("--known: expected without a text, a vocabulary or runs; it makes a text of its own")
     if options.masked and not given:
@@ -108,6 +106,7 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     if options.second is not None and options.source is None:
         raise UserError(f"--second {options.second}: expected with the folder of a first run, RUN_A --second RUN_B")
     if options.source is not None and options.source.suffix == ".py":
+        benchmark = runs.load_benchmark(options.source)
         return _exact(options) if benchmark is None else _of_benchmark(benchmark, options, session)
     if options.source is not None and options.second is None:
         raise UserError(f"{options.source}: is one model where two are needed; give another run by --second RUN_B")
@@ -149,6 +148,13 @@ def _of_benchmark(benchmark: "Benchmark | BlindTest", options: HypothesisOptions
         title = "Predicted prices and measured costs"
         found, made = of_benchmark.gather(benchmark, experiment, options.out), COST_TABLES
     return _show_tables(title, experiment.claim, {name: make(found) for name, make in made.items()}, options, session)
+
+
+def _declared_grid(source: Path | None) -> WidthGrid | None:
+    """What an experiment file declares, if that is a grid over widths: it alone takes a text beside it."""
+    is_file = source is not None and source.suffix == ".py" and source.is_file()
+    found = runs.load_benchmark(source) if is_file else None
+    return found if isinstance(found, WidthGrid) else None
 
 
 def _of_grid(grid: WidthGrid, options: HypothesisOptions, session: Session) -> int:

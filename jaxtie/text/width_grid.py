@@ -70,7 +70,8 @@ class WidthGrid:
 
     Attributes:
       vocabularies, widths: ascending.
-      rates: width -> learning rates, ascending, of which each arm has its best one; the wider arms too.
+      rates: width -> learning rates, ascending, of which each arm has its best one; of the wider arms, lower by as many times
+        as they are wider.
       trial_seed: that the rates are tried with.
       margin: nats; a lower price is none.
       claims: judged when all is measured.
@@ -114,7 +115,9 @@ class WidthGrid:
         for rate in self.rates[point.width]:
             plain = _at_rate(_at_point(own, point, corpus), rate)
             yield GridRun(f"trials/{rate:g}", plain, _labels(plain))
-            yield GridRun(f"trials/{rate:g}-wider", _widened(plain, plain.steps), (WIDER,))
+            wider = _widened(plain, plain.steps)
+            lower = float(f"{rate * point.width / wider.model.width:.2g}")
+            yield GridRun(f"trials/{lower:g}-wider", _at_rate(wider, lower), (WIDER,))
 
     def finals(
         self, declared: TextExperiment, point: GridPoint, corpus: Corpus, chosen: Mapping[str, float]

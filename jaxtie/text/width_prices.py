@@ -29,7 +29,6 @@ from jaxtie.text.width_grid import (
     TWO,
     TWO_LATER,
     WIDER,
-    WIDER_IN_TIME,
     GridPoint,
     GridRun,
     PriceClaim,
@@ -196,7 +195,7 @@ def grid_rates_table(prices: GridPrices) -> Table:
     note = (
         f"Tried, by width: {shown}; on seed {prices.grid.trial_seed}, half of the steps and the half of the validation text "
         f"that no verdict sees. Behind the rate: how much more the next best one lost, nats. A star: an end of "
-        f"what was tried. {WIDER_IN_TIME.capitalize()}: as {WIDER}."
+        f"what was tried. {WIDER.capitalize()}: rates lower by as many times as it is wider, in equal time the same one."
     )
     return Table("Learning rates", ("vocabulary", "width", *tried), rows, note)
 
