@@ -7,6 +7,7 @@ import corpora
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from jaxtie import Corpus, Transformer, document, runs
 from jaxtie.experiment import UserError, names_of
@@ -146,8 +147,12 @@ def made_up(grid, cost=lambda arm, point: COSTS[arm] * 32 / point.width, points=
     )
 
 
+def judged(prices: width_prices.GridPrices) -> dict:
+    return {claim.statement: at for claim, at in width_prices.judge_price_claims(prices).items()}
+
+
 def test_claims_are_judged_at_every_place_where_they_are_looked_at(grid):
-    found = width_prices.judge_price_claims(made_up(grid))
+    found = judged(made_up(grid))
     verdicts = {statement: [each.verdict for each in at.values()] for statement, at in found.items()}
     assert list(map(len, verdicts.values())) == [8] * 6 + [2, 2, 4]
     assert verdicts["One table costs nothing"] == ["fails"] * 8  # 0.015 at the widest
@@ -158,14 +163,18 @@ def test_claims_are_judged_at_every_place_where_they_are_looked_at(grid):
     assert set(verdicts["One table costs less, the wider the model"]) == {"holds"}
     assert set(verdicts["One table costs more of the larger vocabulary"]) == {"undecided"}
     dearer = made_up(grid, lambda arm, point: COSTS[arm] * point.vocabulary / 2_048)
-    found = width_prices.judge_price_claims(dearer)["One table costs more of the larger vocabulary"]
+    found = judged(dearer)["One table costs more of the larger vocabulary"]
     assert {each.verdict for each in found.values()} == {"holds"}
 
 
 def test_what_is_measured_so_far_is_judged_as_strictly_as_the_whole(grid):
-    part, whole = (width_prices.judge_price_claims(made_up(grid, points=points)) for points in (3, 8))
-    assert [*part["One table costs nothing"]] == ["2,048 × 32", "2,048 × 64", "2,048 × 128"]
-    assert part["One table costs nothing"]["2,048 × 32"] == whole["One table costs nothing"]["2,048 × 32"]
+    part, whole = (judged(made_up(grid, points=points)) for points in (3, 8))
+    assert [*part["One table costs nothing"]] == [("2,048", "32"), ("2,048", "64"), ("2,048", "128")]
+    first = part["One table costs nothing"]["2,048", "32"]
+    assert first == whole["One table costs nothing"]["2,048", "32"]
+    values_S = made_up(grid).less(grid.points[0], "tied")
+    half = stats.t.ppf(1 - 0.05 / 8 / 2, 4) * values_S.std(ddof=1) / 5**0.5
+    np.testing.assert_allclose(first.decisive[1:4], values_S.mean() + half * np.array([-1, 0, 1]))
     assert "One table costs less, the wider the model" not in part
 
 
@@ -190,6 +199,8 @@ def test_tables_and_the_figure_can_be_made_at_any_time(grid, points, tmp_path):
     prices.losses.loc[3, "loss"] = np.nan
     shown = {name: make(prices).markdown() for name, make in width_prices.GRID_TABLES.items()}
     assert f"{points} of 8 points" in shown["prices"] and "nan" not in "".join(shown.values())
+    rows = width_prices.price_verdict_table(prices).rows
+    assert {len(row) for row in rows} == {8} and len({row[0] for row in rows}) == (6 if points == 1 else 9)
     assert shown["prices"].count("some diverged") == 1 and "0.003, +0.020" in shown["rates"]
     figure = width_prices.draw_grid_prices(prices)
     assert [len(axes.containers) for axes in figure.axes] == [5, 5 * (points > 4)]

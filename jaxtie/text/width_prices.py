@@ -6,9 +6,11 @@ Measured are, at each point, the loss of each arm and seed at its own learning r
 Shapes: S seeds.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -20,7 +22,7 @@ from matplotlib.ticker import NullFormatter
 from jaxtie.results.plots import STYLE, Picture, coloured, subplots
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import Table, number
-from jaxtie.results.verdicts import Judgement, compare, judge, verdict_table
+from jaxtie.results.verdicts import Judgement, compare, judge
 from jaxtie.text.declaration import Corpus, TextExperiment
 from jaxtie.text.width_grid import (
     ALL_ARMS,
@@ -95,34 +97,44 @@ def measured_runs(prices: GridPrices, declared: TextExperiment) -> Iterator[tupl
             yield point.name, run
 
 
-def _differences(prices: GridPrices, claim: PriceClaim) -> Iterator[tuple[str, np.ndarray, int]]:
+class LookedAt(NamedTuple):
+    """Where a claim is looked at: which vocabulary, or difference of two, and which width, or difference of two."""
+
+    vocabulary: str
+    width: str
+
+
+def _differences(prices: GridPrices, claim: PriceClaim) -> Iterator[tuple[LookedAt, np.ndarray, int]]:
     """Where a claim is looked at, its values over seeds, and at how many places it is looked at when all is measured."""
     grid, measured = prices.grid, set(prices.points)
     if claim.at == "every point":
-        pairs = {str(point): (point,) for point in grid.points}
+        pairs = {LookedAt(f"{point.vocabulary:,}", str(point.width)): (point,) for point in grid.points}
     elif claim.at == "narrowest less widest":
         ends = grid.widths[0], grid.widths[-1]
-        pairs = {f"vocabulary {v:,}": tuple(GridPoint(v, width) for width in ends) for v in grid.vocabularies}
+        pairs = {LookedAt(f"{v:,}", _of_two(ends)): tuple(GridPoint(v, width) for width in ends) for v in grid.vocabularies}
     else:
         ends = grid.vocabularies[-1], grid.vocabularies[0]
-        pairs = {f"width {width}": tuple(GridPoint(v, width) for v in ends) for width in grid.widths}
-    for label, points in pairs.items():
+        pairs = {LookedAt(_of_two(ends), str(width)): tuple(GridPoint(v, width) for v in ends) for width in grid.widths}
+    for place, points in pairs.items():
         if set(points) <= measured:
             first, *rest = (prices.less(point, claim.arm, claim.other) for point in points)
-            yield label, first - rest[0] if rest else first, len(pairs)
+            yield place, first - rest[0] if rest else first, len(pairs)
 
 
-def judge_price_claims(prices: GridPrices) -> dict[str, dict[str, Judgement]]:
-    """Statement -> where it is looked at -> what became of it, as far as there is something measured.
+def _of_two(ends: tuple[int, int]) -> str:
+    return f"{ends[0]:,} − {ends[1]:,}"
+
+
+def judge_price_claims(prices: GridPrices) -> dict[PriceClaim, dict[LookedAt, Judgement]]:
+    """Claim -> where it is looked at -> what became of it, as far as there is something measured.
 
     The intervals of one claim, at all the places where it is looked at, are right together with 95 %, whether all of these
     are measured yet or not.
     """
-    found: dict[str, dict[str, Judgement]] = {}
+    found: dict[PriceClaim, dict[LookedAt, Judgement]] = {}
     for claim in prices.grid.claims:
         for place, values_S, count in _differences(prices, claim):
-            compared = compare(f"{claim.arm} − {claim.other}", values_S, count)
-            found.setdefault(claim.statement, {})[place] = judge([compared], claim.low, claim.high)
+            found.setdefault(claim, {})[place] = judge([compare("", values_S, count)], claim.low, claim.high)
     return found
 
 
@@ -174,8 +186,21 @@ def _signed(values_S: np.ndarray) -> str:
 
 
 def price_verdict_table(prices: GridPrices) -> Table:
-    """The claims, and what became of them; each claim's places share its 5 %."""
-    return verdict_table(judge_price_claims(prices), "seeds")
+    """The claims, and what became of them: a row for each vocabulary, a column for each width."""
+    grid, rows = prices.grid, []
+    columns = [*map(str, grid.widths), _of_two((grid.widths[0], grid.widths[-1]))]
+    for claim, at in judge_price_claims(prices).items():
+        bound = f"< {claim.high:g}" if math.isfinite(claim.high) else f"> {claim.low:g}"
+        for vocabulary in dict.fromkeys(place.vocabulary for place in at):
+            own = [at.get(LookedAt(vocabulary, column)) for column in columns]
+            cells = [f"**{each.verdict}**{each.decisive}" if each else "" for each in own]
+            rows.append((claim.statement, f"{claim.arm} − {claim.other} {bound}", vocabulary, *cells))
+    header = ("claim", "holds if", "vocabulary", *(f"width {column}" for column in columns))
+    note = (
+        "At each place a claim holds if the interval of the mean seed (Student's t) lies wholly within the bound, fails if "
+        "wholly beyond, else is undecided. All intervals of one claim are right together with 95 % (Bonferroni). Nats."
+    )
+    return Table("What was claimed of one table, and what became of it", header, rows, note)
 
 
 def grid_rates_table(prices: GridPrices) -> Table:
