@@ -67,7 +67,7 @@ def test_parameters_are_those_that_a_model_has(layers, tied):
 
 
 @pytest.mark.parametrize("point", [GridPoint(2_048, 32), GridPoint(2_048, 256), GridPoint(8_192, 32), GridPoint(8_192, 256)])
-def test_the_wider_model_has_as_many_parameters_and_takes_as_long(declared, point):
+def test_the_wider_model_has_as_many_parameters_and_fewer_steps(declared, point):
     model = dataclasses.replace(declared.model, width=point.width, feedforward=4 * point.width)
     wider = width_grid.as_large(model, point.vocabulary)
     counts = causal_parameters(model, point.vocabulary, tied=False), causal_parameters(wider, point.vocabulary, tied=True)
@@ -75,7 +75,7 @@ def test_the_wider_model_has_as_many_parameters_and_takes_as_long(declared, poin
     assert 1.2 * point.width < wider.width <= 2 * point.width and wider.width // wider.heads % 2 == 0
     assert 2.5 < wider.feedforward / wider.width < 6
     own = dataclasses.replace(declared, model=model, corpus=Corpus(vocab_size=point.vocabulary))
-    steps = width_grid.steps_in_time(own)
+    steps = width_grid.steps_at_equal_operations(own)
     assert steps % declared.record_every == 0
     # Of the tables nearly alone: as many times fewer steps as it is wider.
     if point == GridPoint(8_192, 32):
@@ -110,12 +110,12 @@ def test_each_arm_is_trained_at_its_own_rate_and_those_of_one_rate_together(grid
         "arms/0.002": ("tied+bias", "untied"),
         "arms/0.004": ("tied", "untied@half"),
         "wider/0.002": ("wider tied",),
-        "in-time/0.002": ("wider tied in equal time",),
+        "equal-operations/0.002": ("wider tied at equal operations",),
     }
     for run in finals.values():
         assert run.experiment.valid_half == "second" and run.experiment.seeds == declared.seeds
         assert run.experiment.optimiser.half_period == run.experiment.steps
-    assert finals["in-time/0.002"].experiment.steps < declared.steps == finals["wider/0.002"].experiment.steps
+    assert finals["equal-operations/0.002"].experiment.steps < declared.steps == finals["wider/0.002"].experiment.steps
 
 
 def test_the_rate_chosen_is_of_the_lowest_loss_and_none_that_diverged():
@@ -126,7 +126,7 @@ def test_the_rate_chosen_is_of_the_lowest_loss_and_none_that_diverged():
     assert width_prices.chosen_rates(rates, GridPoint(100, 8)) == {"tied": 0.2, "untied": 0.1}
 
 
-COSTS = {"tied": 0.12, "tied+bias": 0.08, "untied@half": 0.002, "wider tied": -0.05, "wider tied in equal time": 0.05}
+COSTS = {"tied": 0.12, "tied+bias": 0.08, "untied@half": 0.002, "wider tied": -0.05, "wider tied at equal operations": 0.05}
 
 
 def made_up(grid, cost=lambda arm, point: COSTS[arm] * 32 / point.width, points=8, noise=1e-3) -> width_prices.GridPrices:
@@ -159,7 +159,7 @@ def test_claims_are_judged_at_every_place_where_they_are_looked_at(grid):
     assert verdicts["One table with an output bias costs nothing"][:2] == ["fails"] * 2
     assert set(verdicts["Untied halfway, one table costs nothing"]) == {"holds"}
     assert set(verdicts["Of as many parameters, one wider table is better than two"]) == {"holds"}
-    assert set(verdicts["Of as many parameters, in as much time, one wider table is better"]) == {"fails"}
+    assert set(verdicts["Of as many parameters and operations, one wider table is better"]) == {"fails"}
     assert set(verdicts["One table costs less, the wider the model"]) == {"holds"}
     assert set(verdicts["One table costs more of the larger vocabulary"]) == {"undecided"}
     dearer = made_up(grid, lambda arm, point: COSTS[arm] * point.vocabulary / 2_048)

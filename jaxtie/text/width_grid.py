@@ -3,7 +3,7 @@
 A *point* is a vocabulary and a width. At each point every arm is tried at some learning rates: one seed that no verdict sees,
 half of the steps, judged on one half of the validation text. The rate of the lowest loss there is the arm's own; with it all
 seeds are trained, and judged on the other half. Beside the declared arms stand two of one table that is wider, with as many
-parameters as two tables have: one for as many tokens, and one for as long as two tables take, by the products of matrices.
+parameters as two tables have: one for as many tokens, and one for as many operations.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from jaxtie.models.sizes import Transformer, causal_parameters, causal_products
 from jaxtie.text.declaration import HALVES, Corpus, TextExperiment
 
 ONE, ONE_BIASED, TWO, TWO_LATER = "tied", "tied+bias", "untied", "untied@half"
-WIDER, WIDER_IN_TIME = "wider tied", "wider tied in equal time"
-ALL_ARMS = (ONE, ONE_BIASED, TWO, TWO_LATER, WIDER, WIDER_IN_TIME)
+WIDER, WIDER_AT_EQUAL_OPERATIONS = "wider tied", "wider tied at equal operations"
+ALL_ARMS = (ONE, ONE_BIASED, TWO, TWO_LATER, WIDER, WIDER_AT_EQUAL_OPERATIONS)
 CHOSEN_ON, JUDGED_ON = HALVES  # of the validation text
 
 
@@ -132,9 +132,10 @@ class WidthGrid:
             arms = tuple(arm for arm, label in zip(own.arms, _labels(own)) if chosen[label] == rate)
             run = _at_rate(dataclasses.replace(own, arms=arms), rate)
             yield GridRun(f"arms/{rate:g}", run, _labels(run))
-        rate = chosen[WIDER]
+        rate, fewer = chosen[WIDER], steps_at_equal_operations(own)
         yield GridRun(f"wider/{rate:g}", _at_rate(_widened(own, own.steps), rate), (WIDER,))
-        yield GridRun(f"in-time/{rate:g}", _at_rate(_widened(own, steps_in_time(own)), rate), (WIDER_IN_TIME,))
+        short = _at_rate(_widened(own, fewer), rate)
+        yield GridRun(f"equal-operations/{rate:g}", short, (WIDER_AT_EQUAL_OPERATIONS,))
 
 
 def _labels(experiment: TextExperiment) -> tuple[str, ...]:
@@ -179,7 +180,7 @@ def as_large(model: Transformer, vocabulary: int) -> Transformer:
     return dataclasses.replace(nearest, feedforward=nearest.feedforward - round(too_many(nearest) / of_unit))
 
 
-def steps_in_time(experiment: TextExperiment) -> int:
+def steps_at_equal_operations(experiment: TextExperiment) -> int:
     """Steps of the wider model that take as many operations as all of the narrow one's, to the nearest record."""
     vocabulary, every = experiment.corpus.vocab_size, experiment.record_every
     wider = as_large(experiment.model, vocabulary)

@@ -45,7 +45,7 @@ TIE, TIE_BIASED, TIE_THEN_UNTIE, TWO_TABLES, UNDECIDED = (
 )  # fmt: skip
 PRICES_CAPTION = (
     "What one table costs beside two, over the width of the model, a panel for each vocabulary: without an output bias, with "
-    "one, untied halfway, and of a wider model with as many parameters, for as many tokens or for as long. Mean over seeds "
+    "one, untied halfway, and of a wider model with as many parameters, for as many tokens or operations. Mean over seeds "
     "with its 95 % interval; the margin is grey"
 )
 
@@ -220,7 +220,7 @@ def grid_rates_table(prices: GridPrices) -> Table:
     note = (
         f"Tried, by width: {shown}; on seed {prices.grid.trial_seed}, half of the steps and the half of the validation text "
         f"that no verdict sees. Behind the rate: how much more the next best one lost, nats. A star: an end of "
-        f"what was tried. {WIDER.capitalize()}: rates lower by as many times as it is wider, in equal time the same one."
+        f"what was tried. {WIDER.capitalize()}: rates lower by as many times as it is wider."
     )
     return Table("Learning rates", ("vocabulary", "width", *tried), rows, note)
 
