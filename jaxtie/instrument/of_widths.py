@@ -49,7 +49,7 @@ def carry_out_widths(grid: WidthGrid, experiment: TextExperiment, corpus: Corpus
     for point in grid.points:  # before anything is prepared
         for run in grid.trials(experiment, point, _in_vocabulary(corpus, point, out)):
             runs.found_in(run.experiment, RunFolder(out / point.name / run.folder), session.overwrite)
-    todo = [point for point in grid.points if session.overwrite or not (out / point.name / LOSSES_FILE).exists()]
+    todo = [point for point in grid.points if session.overwrite or not _is_finished(out / point.name, experiment)]
     began = time.monotonic()
     for done, point in enumerate(todo):
         left = f"; {(time.monotonic() - began) / 60:.0f} min so far" if done else ""
@@ -59,6 +59,12 @@ def carry_out_widths(grid: WidthGrid, experiment: TextExperiment, corpus: Corpus
         gather_widths(grid, out)
     gather_widths(grid, out)
     return Outcome.DONE if todo else Outcome.BEFORE
+
+
+def _is_finished(place: Path, experiment: TextExperiment) -> bool:
+    """Whether a point has all the seeds that are asked for: with more of them it is extended, as any run."""
+    measured = place / LOSSES_FILE
+    return measured.exists() and {*experiment.seeds} <= {*pd.read_csv(measured)["seed"]}
 
 
 def _in_vocabulary(corpus: Corpus, point: GridPoint, out: Path) -> Corpus:
