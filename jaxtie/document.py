@@ -2,7 +2,8 @@
 
 Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`; of a benchmark's folder the two tables of
 what was measured are kept, `NAME-losses.csv` and `NAME-prices.csv`, of a blind test's `NAME-kinds.csv` and
-`NAME-answers.csv`. Then every table of the documents that stands between two lines
+`NAME-answers.csv`, of a grid over widths `NAME-grid-losses.csv`, `NAME-grid-rates.csv` and the figure. Then every table of
+the documents that stands between two lines
 
     <!-- table: NAME ARGUMENT ... -->
     <!-- end of table -->
@@ -56,6 +57,8 @@ def keep_finished(run: Path, experiments: Path) -> list[Path]:
     Raises:
       UserError: see `keep_run`, `keep_benchmark`.
     """
+    if any(run.glob("grid-*.csv")):
+        return keep_grid(run, experiments)
     if (run / MEASURED[0]).exists():
         return keep_benchmark(run, experiments)
     return keep_blind(run, experiments) if (run / COUNTED[0]).exists() else [keep_run(run, experiments)]
@@ -81,6 +84,28 @@ def keep_benchmark(folder: Path, experiments: Path) -> list[Path]:
                 raise UserError(f"{arms.path}: differs from {path} in {', '.join(sorted(different))}")
         return [shutil.copy(folder / part, _benchmark_file(experiments, name, part)) for part in MEASURED]
     raise UserError(f"{folder}: no file of {experiments} declares this benchmark")
+
+
+def keep_grid(folder: Path, experiments: Path) -> list[Path]:
+    """Copy what a grid over widths measured to the data beside the experiment files, and draw its figure there.
+
+    Raises:
+      UserError: where no experiment file declares just this grid, and what was trained at each point.
+    """
+    of_grid = _of_text("width_prices")
+    for name, path in _declared(experiments).items():
+        grid, experiment = runs.load_benchmark(path), runs.load_experiment(path)
+        if not isinstance(grid, of_grid.WidthGrid):
+            continue
+        prices = of_grid.read_grid(grid, *(folder / part for part in of_grid.GRID_FILES))
+        for place, run in of_grid.measured_runs(prices, experiment):
+            found = RunFolder(folder / place / run.folder)
+            different = found.differences(run.experiment, found.config() or {"experiment": {}})
+            if different := {each for each in different if not each.startswith("corpus")}:
+                raise UserError(f"{found.path}: differs from {path} in {', '.join(sorted(different))}")
+        files = [shutil.copy(folder / part, _benchmark_file(experiments, name, part)) for part in of_grid.GRID_FILES]
+        return [*files, of_grid.draw_for_document(of_grid.read_grid(grid, *files), experiments / f"{path.stem}.png")]
+    raise UserError(f"{folder}: no file of {experiments} declares this grid")
 
 
 def keep_blind(folder: Path, experiments: Path) -> list[Path]:
@@ -193,7 +218,16 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         f"blind-{what}": lambda name, make=make: make(_read_measured(experiments, declared[name], COUNTED, blind.counted))
         for what, make in blind.BLIND_TABLES.items()
     }
-    return of_exor | of_fresh | of_text | of_benchmark | of_blind | {"lines": calibration.lines_table}
+    of_grid = {
+        f"grid-{what}": lambda name, what=what: _grid_table(experiments, declared[name], what)
+        for what in ("prices", "verdicts", "rates")
+    }
+    return of_exor | of_fresh | of_text | of_benchmark | of_blind | of_grid | {"lines": calibration.lines_table}
+
+
+def _grid_table(experiments: Path, path: Path, what: str) -> Table:
+    of_grid = _of_text("width_prices")
+    return of_grid.GRID_TABLES[what](_read_measured(experiments, path, of_grid.GRID_FILES, of_grid.GridPrices))
 
 
 def _of_text(module: str) -> ModuleType:

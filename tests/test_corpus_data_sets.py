@@ -1,6 +1,9 @@
 """TFDS data sets as texts, the user's own files among them: what is read, in which parts, what errors say."""
 
+import dataclasses
 import functools
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -8,13 +11,24 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from corpora import WORDS, error_of, write_corpus
+from drawing import save_small
 
+from jaxtie import load
+from jaxtie.cli import main
 from jaxtie.experiment import UserError
+from jaxtie.results import plots
 from jaxtie.text.corpus import prepared, reading, sources
 from jaxtie.text.corpus.tokens import prepare_text
 from jaxtie.text.declaration import Corpus
 
 pytest_plugins = "corpus_fixtures"
+TINY = """from jaxtie import Optimiser, TextExperiment, Transformer
+experiment = TextExperiment(
+    name="tiny", task="causal", model=Transformer(layers=1, heads=2, width=8, feedforward=8), deviation=0.02, steps=20,
+    optimiser=Optimiser(learning_rate=2e-2), arms=("tied",), seeds=(0,), record_every=10, eval_every=20, batch=2, length=16,
+    words=4, duplicates=False,
+)
+"""
 
 
 class TinyText(tfds.core.GeneratorBasedBuilder):
@@ -36,7 +50,8 @@ class TinyText(tfds.core.GeneratorBasedBuilder):
 
 @pytest.fixture
 def tfds_folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(tfds, "data_source", functools.partial(tfds.data_source, data_dir=tmp_path / "tfds"))
+    for name in ("data_source", "builder"):
+        monkeypatch.setattr(tfds, name, functools.partial(getattr(tfds, name), data_dir=tmp_path / "tfds"))
     return tmp_path / "tfds"
 
 
@@ -51,18 +66,54 @@ def test_a_tfds_data_set(tmp_path, vocabulary, cache, capsys):
     assert error_of(Corpus(tfds="tiny_text", field="text"), tmp_path / "x").endswith("expected --tfds-field body")
 
 
-def test_a_tfds_data_set_in_a_format_that_needs_tensorflow(tfds_folder, vocabulary, tmp_path, cache):
-    """Made in both formats by what TFDS writes about them: reading ends where TFDS sees the format."""
+def test_a_tfds_data_set_in_a_format_that_needs_tensorflow(tfds_folder, vocabulary, tmp_path, cache, monkeypatch):
+    """Made so by what TFDS writes about it: reading ends where TFDS sees the format, and no TensorFlow."""
     corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
     prepare_text(corpus, tmp_path / "before")
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # importing it raises, whether it is installed or not
     (about,) = tfds_folder.rglob("dataset_info.json")
     about.write_text(about.read_text().replace("array_record", "tfrecord"))
     for path in [*tfds_folder.rglob("*.array_record-*")]:
         path.rename(str(path).replace("array_record", "tfrecord"))
-    error = error_of(corpus, cache)
-    assert error.startswith(
-        "--tfds tiny_text:1.0.0: was prepared as tfrecord; expected array_record, which needs no TensorFlow"
-    )
+    for name in ("tiny_text:1.0.0", "tiny_text"):  # TFDS finds out in another way where no version is named
+        error = error_of(dataclasses.replace(corpus, tfds=name), cache)
+        assert error.startswith(f"--tfds {name}: was prepared as tfrecord, which needs TensorFlow to be read; install")
+
+
+def test_both_formats_of_a_tfds_data_set_are_the_same_text(tfds_folder, vocabulary, tmp_path, cache, capsys):
+    """Written by TFDS itself in either; so documents come in the same order, and go into the same splits."""
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed: nothing can write or read TFRecord")
+    corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
+    one = prepare_text(corpus, cache)
+    shutil.rmtree(tfds_folder)
+    tfds.builder("tiny_text", file_format="tfrecord").download_and_prepare()
+    assert len(list(tfds_folder.rglob("*.tfrecord-*"))) == 2 and not list(tfds_folder.rglob("*array_record*"))
+    other = prepare_text(corpus, tmp_path / "other")
+    assert other.report == one.report and one.report.documents == 60
+    for rows in zip(one[2:5], other[2:5], strict=True):
+        assert all(np.array_equal(*arrays) for arrays in zip(*rows, strict=True))
+    error = error_of(Corpus(tfds="tiny_text", field="text"), tmp_path / "x")
+    assert error.endswith("expected --tfds-field body")
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_training_on_a_tfds_data_set_from_end_to_end(tfds_folder, vocabulary, tmp_path, monkeypatch, capsys):
+    """One command: prepared, trained, told; the same again reads it from the cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(plots, "save", save_small)
+    experiment = tmp_path / "tiny.py"
+    experiment.write_text(TINY)
+    options = [str(experiment), "--tfds", "tiny_text:1.0.0", "--tfds-field", "body", "--vocab", vocabulary, "--quiet"]
+    assert main([*options, "--out", str(tmp_path / "run")]) == 0
+    shutil.rmtree(tmp_path / "cache")  # then TFDS's own copy is read
+    assert main([*options, "--out", str(tmp_path / "again")]) == 0
+    one, again = (load(tmp_path / name) for name in ("run", "again"))
+    assert "60 documents" in one.attrs["text"] and one.attrs["text_key"] == again.attrs["text_key"]
+    np.testing.assert_array_equal(one["valid_loss"], again["valid_loss"])
+    assert float(one["valid_loss"][..., -1].mean()) < float(one["valid_loss"][..., 0].mean())
+    assert main([*options[:-3], "--vocab", vocabulary, "--tfds-field", "label", "--out", str(tmp_path / "x")]) == 2
+    assert "has no text in a field 'label'; expected --tfds-field body" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("tfds_folder")

@@ -21,12 +21,14 @@ from jaxtie.results.left import leave_for_page
 from jaxtie.results.terminal import finite, show
 from jaxtie.runs import Outcome, Session
 from jaxtie.text.options import TextOptions
-from jaxtie.text.two_models import PLANTED, RECORD, STEPS
+from jaxtie.text.two_models import PLANTED, RECORD, STEPS, corpus_of
+from jaxtie.text.width_grid import WidthGrid
 
 if TYPE_CHECKING:
     from jaxtie.hypothesis.benchmark import Benchmark
     from jaxtie.hypothesis.blind import BlindTest
     from jaxtie.instrument.known import Truth
+    from jaxtie.results.tables import Table
 
 OUT = Path("runs/hypothesis")
 
@@ -42,7 +44,8 @@ class HypothesisOptions(TextOptions):
     """
 
     source: Annotated[tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")] = None
-    """Experiment on EXor, a benchmark, or the folder of a finished run of a model of text."""
+    """Experiment on EXor, a benchmark (of which one over widths takes a --text), or the folder of a finished run of a
+    model of text."""
     known: Flag = False
     """Prove the instrument: ask a text that is sampled from a source of known truth, and show what it makes of what is
     planted there."""
@@ -88,6 +91,8 @@ def main_hypothesis(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(options: HypothesisOptions, session: Session) -> int:
     given = bool(options.text or options.tfds)
+    if (grid := _declared_grid(options.source)) is not None:
+        return _of_grid(grid, options, session)
     if options.known and (given or options.source or options.vocab or options.vocab_size):
         raise UserError("--known: expected without a text, a vocabulary or runs; it makes a text of its own")
     if options.masked and not given:
@@ -128,8 +133,7 @@ def _of_benchmark(benchmark: "Benchmark | BlindTest", options: HypothesisOptions
     from jaxtie.hypothesis.costs import COST_TABLES
     from jaxtie.instrument import of_benchmark, of_blind
 
-    if RunFolder(options.out).config():
-        raise UserError(f"--out {options.out}: holds a run; choose another folder")
+    _check_holds_no_run(options.out)
     experiment = runs.load_experiment(options.source)
     is_blind = isinstance(benchmark, BlindTest)
     if is_blind:
@@ -137,17 +141,62 @@ def _of_benchmark(benchmark: "Benchmark | BlindTest", options: HypothesisOptions
     else:
         outcome = of_benchmark.carry_out_benchmark(benchmark, experiment, options.out, session)
     if outcome is Outcome.INTERRUPTED:
-        print("jaxtie: interrupted; the same command goes on", file=sys.stderr)
-        return INTERRUPTED
+        return _interrupted()
     if is_blind:
         title, found, made = "A blind test", of_blind.count(benchmark, options.out), BLIND_TABLES
     else:
         title = "Predicted prices and measured costs"
         found, made = of_benchmark.gather(benchmark, experiment, options.out), COST_TABLES
-    tables = {name: make(found) for name, make in made.items()}
-    summary = "\n".join([f"# {title}", "", *(table.markdown() for table in tables.values())])
+    return _show_tables(title, experiment.claim, {name: make(found) for name, make in made.items()}, options, session)
+
+
+def _declared_grid(source: Path | None) -> WidthGrid | None:
+    """What an experiment file declares, if that is a grid over widths: it alone takes a text beside it."""
+    is_file = source is not None and source.suffix == ".py" and source.is_file()
+    found = runs.load_benchmark(source) if is_file else None
+    return found if isinstance(found, WidthGrid) else None
+
+
+def _of_grid(grid: WidthGrid, options: HypothesisOptions, session: Session) -> int:
+    """What one table costs on a text, measured over widths and vocabularies."""
+    from jaxtie.instrument.of_widths import carry_out_widths, gather_widths
+    from jaxtie.text.width_prices import GRID_TABLES, PRICES_CAPTION
+
+    experiment = runs.load_experiment(options.source)
+    for name in ("vocab", "vocab_size", "known", "masked", "second"):
+        if getattr(options, name):
+            raise UserError(f"--{name.replace('_', '-')}: no option of {options.source}, which declares what is trained")
+    if not (options.text or options.tfds):
+        raise UserError(
+            f"{experiment.name}: needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
+        )
+    corpus = corpus_of(options, experiment.corpus.vocab_size)
+    _check_holds_no_run(options.out)
+    if carry_out_widths(grid, experiment, corpus, options.out, session) is Outcome.INTERRUPTED:
+        return _interrupted()
+    found = gather_widths(grid, options.out)
+    tables = {name: make(found) for name, make in GRID_TABLES.items()}
+    return _show_tables("What one table costs", experiment.claim, tables, options, session, prices=PRICES_CAPTION)
+
+
+def _check_holds_no_run(out: Path) -> None:
+    if RunFolder(out).config():
+        raise UserError(f"--out {out}: holds a run; choose another folder")
+
+
+def _interrupted() -> int:
+    print("jaxtie: interrupted; the same command goes on", file=sys.stderr)
+    return INTERRUPTED
+
+
+def _show_tables(
+    title: str, claim: str, tables: dict[str, "Table"], options: HypothesisOptions, session: Session, **captions: str
+) -> int:
+    """Tables of what was measured: in `summary.md`, with figures for the page, and on standard output."""
+    shown = [f"![{name}](figures/{name}.png)\n\n{caption}\n" for name, caption in captions.items()]
+    summary = "\n".join([f"# {title}", "", *(table.markdown() for table in tables.values()), *shown])
     (options.out / "summary.md").write_text(summary, encoding="utf-8")
-    leave_for_page(options.out, session.command, [experiment.claim], [*tables.values()])
+    leave_for_page(options.out, session.command, [claim], [*tables.values()], **captions)
     if options.json:
         print(json.dumps({name: dataclasses.asdict(table) for name, table in tables.items()}))
         return 0
@@ -171,10 +220,9 @@ def _of_new_models(options: HypothesisOptions, session: Session, truth: "Truth |
     """Train the two models, or find them trained, and ask them."""
     from jaxtie.instrument.of_text import check_tokens
     from jaxtie.text.corpus.tokens import prepare_text
-    from jaxtie.text.two_models import ENTRIES, NAMES, corpus_of, two_models
+    from jaxtie.text.two_models import ENTRIES, NAMES, two_models
 
-    if RunFolder(options.out).config():
-        raise UserError(f"--out {options.out}: holds a run; choose another folder")
+    _check_holds_no_run(options.out)
     corpus = corpus_of(options, ENTRIES)
     steps = max(1, round(options.steps / RECORD)) * RECORD
     task = "masked" if options.masked else "causal"

@@ -11,7 +11,7 @@ from jaxtie.formulas import Size
 from jaxtie.models.sizes import Transformer
 
 TASKS = ("masked", "causal")
-HALVES = ("first", "second")  # of the training rows
+HALVES = ("first", "second")  # of the rows of a split
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimiser(learning_rate=1e-4, weight_decay=0.01)
 PUBLISHED_DUPLICATES = (0.5,)
@@ -84,6 +84,7 @@ class TextExperiment(Declaration):
       masks_unknown: whether a masked model may be asked for [UNK]; as published it is not.
       data_seed: of the order of the rows, of swaps and masks, and of the random pairs of words.
       half: "first" or "second": train on that half of the training rows alone, see `jaxtie.text.planting`; None: on all.
+      valid_half: likewise, validate on that half alone: one to choose by, one to judge by.
       planted: how many frequent words have a duplicate in the text itself, once and for all, in every split.
       roles: record which role of a tied table writes it, see `jaxtie.training.roles`.
     """
@@ -111,6 +112,7 @@ class TextExperiment(Declaration):
     masks_unknown: bool = False
     data_seed: int = 42
     half: str | None = None
+    valid_half: str | None = None
     planted: int = 0
     roles: bool = False
 
@@ -137,7 +139,9 @@ class TextExperiment(Declaration):
             f"buckets = {self.buckets}: expected lengths of at least 4",
         )
         check_seed(self.data_seed, "data_seed")
-        check(self.half in (None, *HALVES), f"half = {self.half!r}: expected None, {' or '.join(HALVES)}")
+        for name in ("half", "valid_half"):
+            own = getattr(self, name)
+            check(own in (None, *HALVES), f"{name} = {own!r}: expected None, {' or '.join(HALVES)}")
         check(
             isinstance(self.planted, int) and self.planted >= 0 and not (self.planted and self.duplicates),
             f"planted = {self.planted!r}: expected an integer of at least 0, and 0 with duplicates",

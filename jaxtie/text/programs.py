@@ -175,7 +175,7 @@ def compile_text(
     once = {"record_every": 1, "eval_every": 1, "steps": 1}
     # What is planted, and which half: programs that tell roles, or match pairs, know how frequent each token is.
     counts = experiment.roles or experiment.looks_at_predictions
-    any_text = {"corpus": Corpus()} | ({} if counts else {"half": None, "planted": 0})
+    any_text = {"corpus": Corpus(), "valid_half": None} | ({} if counts else {"half": None, "planted": 0})
     static = dataclasses.replace(experiment, name="any", claim="", arms=("tied",), seeds=(0,), **any_text, **once)
     options = tuple(machine.REPEATABLE.get(mesh.devices.flat[0].platform, {}).items())
     key = (static, material.text.key, material.vocabulary, tied, head, tuple(mesh.devices.flat), options)

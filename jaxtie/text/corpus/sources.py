@@ -1,6 +1,7 @@
 """Where documents come from: text files, which become a TFDS data set of their own, or a data set that TFDS knows.
 
-The only importer of TFDS, which reads and writes ArrayRecord here and does without TensorFlow.
+The only importer of TFDS, which reads and writes ArrayRecord here and does without TensorFlow. A data set that was prepared
+as TFRecord, TFDS's older format, is read where TensorFlow is installed.
 """
 
 import contextlib
@@ -11,8 +12,9 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -26,6 +28,8 @@ from jaxtie.text.corpus.prepared import in_one_line
 from jaxtie.text.declaration import Corpus
 
 PART = 2**26  # bytes of files that TFDS writes at a time
+# What TFDS says of a data set that was prepared in another format, by whether its version is named or not.
+OTHER_FORMAT = r"(?:does not match the file formats in the DatasetInfo: \['|File format is already set to FileFormat\.)(\w+)"
 
 
 class Source(NamedTuple):
@@ -92,7 +96,8 @@ def _open_files(paths: tuple[str, ...], cache: Path, say: Say) -> Source:
         try:
             parts = tfds.builder_from_directory(path).as_data_source()
             for part in sorted(parts):
-                yield from _examples(parts[part], "text", "document")
+                for example in _examples(parts[part]):
+                    yield example["document"], example["text"].decode(errors="replace")
         except (RuntimeError, ValueError, LookupError) as error:
             raise UserError(f"{folder}: is damaged ({in_one_line(error)}); remove it and run again") from error
 
@@ -151,33 +156,65 @@ def _pieces(files: reading.Files, total: reading.Reading, say: Say) -> Iterator[
         raise UserError(f"{files.paths[0]}: no text at all in it, nor in any file beside it that was given")
 
 
+class PreparedSplit(NamedTuple):
+    """A split of a data set that TFDS has prepared: how many examples it holds, and what goes through them in order."""
+
+    documents: int
+    examples: Callable[[], Iterator[dict[str, Any]]]
+
+
 def _open_data_set(name: str, field: str, say: Say) -> Source:
     """A data set that TFDS knows, each example a document; TFDS fetches and keeps it where it keeps such things."""
-    splits = _load_data_set(name, say)
-    infos = [source.dataset_info for source in splits.values()]
-    features = infos[0].features if infos else None
-    fields = features.items() if isinstance(features, tfds.features.FeaturesDict) else ()
+    info, splits = _load_data_set(name, say)
+    fields = info.features.items() if isinstance(info.features, tfds.features.FeaturesDict) else ()
     texts = [key for key, feature in fields if feature.shape == () and feature.np_dtype == np.object_]  # strings
     if field not in texts:
         expected = f"expected --tfds-field {' or '.join(texts)}" if texts else "it has no text"
         raise UserError(f"--tfds {name}: has no text in a field {field!r}; {expected}")
     order = sorted(splits)
-    sizes = [[split, len(splits[split]), int(infos[0].splits[split].num_bytes)] for split in order]
+    sizes = [[split, splits[split].documents, int(info.splits[split].num_bytes)] for split in order]
     counts = {"files": 0, "latin1_lines": 0, "cuts": 0}
 
     def read() -> Iterator[tuple[bytes, str]]:
         for split in order:
-            yield from _examples(splits[split], field)
+            for example in splits[split].examples():
+                yield example[field], example[field].decode(errors="replace")
 
-    key = prepared.key("tfds", infos[0].full_name, field, sizes)
+    key = prepared.key("tfds", info.full_name, field, sizes)
     return Source(key, sum(count for _, count, _ in sizes), counts, read)
 
 
-def _load_data_set(name: str, say: Say) -> dict[str, BaseDataSource]:
-    """The splits of a data set by their names; what TFDS says where it has none becomes a UserError of one line."""
+def _read_array_record(name: str) -> tuple[tfds.core.DatasetInfo, dict[str, PreparedSplit]]:
+    """Raises what TFDS raises; of another format, too."""
+    sources: dict[str, BaseDataSource] = tfds.data_source(name, builder_kwargs={"file_format": "array_record"})
+    if not sources:
+        raise ValueError("it has no split")
+    splits = {split: PreparedSplit(len(source), partial(_examples, source)) for split, source in sources.items()}
+    return next(iter(sources.values())).dataset_info, splits
+
+
+def _read_by_tensorflow(name: str) -> tuple[tfds.core.DatasetInfo, dict[str, PreparedSplit]]:
+    """What TFDS has prepared in its older format; ImportError where there is no TensorFlow."""
+    import tensorflow  # noqa: F401, heavy; TFDS imports it late, and says more
+
+    builder = tfds.builder(name)
+    # File after file, as they were written: the same order each time, and that of ArrayRecord.
+    one_by_one = tfds.ReadConfig(interleave_cycle_length=1)
+
+    def examples(split: str) -> Iterator[dict[str, Any]]:
+        return iter(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=one_by_one)))
+
+    splits = {
+        split: PreparedSplit(info.num_examples, partial(examples, split)) for split, info in builder.info.splits.items()
+    }
+    return builder.info, splits
+
+
+def _load_data_set(name: str, say: Say) -> tuple[tfds.core.DatasetInfo, dict[str, PreparedSplit]]:
+    """A data set and its splits by their names; what TFDS says where it has none becomes a UserError of one line."""
     try:
         with _quiet_tfds(bars=sys.stderr.isatty(), warn=say):
-            return tfds.data_source(name, builder_kwargs={"file_format": "array_record"})
+            return _read_array_record(name)
     except tfds.core.DatasetNotFoundError as error:
         known = tfds.list_builders(with_community_datasets=False)
         names = difflib.get_close_matches(name.partition("/")[0].partition(":")[0], known, 3)
@@ -190,19 +227,29 @@ def _load_data_set(name: str, say: Say) -> dict[str, BaseDataSource]:
             host = re.search(r"host='([^']+)'", str(error))
             where = f"{host[1]} does not answer" if host else in_one_line(error)
             raise UserError(f"--tfds {name}: cannot be downloaded ({where}); is there a network?") from error
-        if other := re.search(r"does not match the file formats in the DatasetInfo: \['(\w+)'", str(error)):
-            expected = (
-                "expected array_record, which needs no TensorFlow; remove it where TFDS keeps it, to have it prepared anew"
-            )
-            raise UserError(f"--tfds {name}: was prepared as {other[1]}; {expected}") from error
+        if other := re.search(OTHER_FORMAT, str(error)):
+            return _load_by_tensorflow(name, other[1].lower())
         raise UserError(f"--tfds {name}: TFDS could not prepare it ({in_one_line(error)})") from error
 
 
-def _examples(source: BaseDataSource, field: str, document: str | None = None) -> Iterator[tuple[bytes, str]]:
-    """Key and text of every example: what its feature `document` holds, or else the text itself, and its text."""
+def _load_by_tensorflow(name: str, file_format: str) -> tuple[tfds.core.DatasetInfo, dict[str, PreparedSplit]]:
+    """The same of a data set that was prepared in another format than ArrayRecord."""
+    try:
+        with _quiet_tfds(bars=False):
+            return _read_by_tensorflow(name)
+    except ImportError as error:
+        raise UserError(
+            f"--tfds {name}: was prepared as {file_format}, which needs TensorFlow to be read; install tensorflow-cpu, or "
+            "remove the data set where TFDS keeps it, to have it prepared anew as array_record"
+        ) from error
+    except Exception as error:
+        raise UserError(f"--tfds {name}: TFDS could not read it as {file_format} ({in_one_line(error)})") from error
+
+
+def _examples(source: BaseDataSource) -> Iterator[dict[str, Any]]:
+    """Every example of a part that is read by numbers."""
     for start in range(0, len(source), 128):
-        for example in source.__getitems__(list(range(start, min(start + 128, len(source))))):
-            yield example[document or field], example[field].decode(errors="replace")
+        yield from source.__getitems__(list(range(start, min(start + 128, len(source)))))
 
 
 @contextlib.contextmanager
