@@ -187,6 +187,7 @@ def test_a_quick_look_compiles_what_runs_shortly_quickly(monkeypatch):
 
     monkeypatch.setattr("jaxtie.exor.engine.compile_block", compile_block)
     monkeypatch.setattr("jaxtie.exor.engine.check_memory", lambda *_, **__: None)
+    monkeypatch.setattr(blocks, "WIDE", 32)  # as it is, see `engine`
     look = Experiment(seeds=tuple(range(16)), steps=1000)
     engine = ExorEngine(look, quick, quick=True)
     tied, untied = (phases_of(arm, look.steps)[0] for arm in look.arms)
