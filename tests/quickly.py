@@ -12,7 +12,7 @@ from jaxtie.training import devices
 AS_USERS = {name: dict(getattr(devices, name)) for name in ("FAST", "REPEATABLE", "ONCE")}
 
 
-QUICK = devices.quick()
+QUICK = devices.quick_options()
 for name in AS_USERS:
     getattr(devices, name)["cpu"] = QUICK
 

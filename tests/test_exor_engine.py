@@ -214,8 +214,8 @@ def test_what_is_compiled_quickly_is_compiled_by_other_options(monkeypatch, comp
     static, devices = Static.of(SHORT, tied=True), jax.devices()[:1]
     blocks.compile_block(static, 16, devices, quickly=True)
     blocks.compile_block(static, 16, devices)
-    assert found == [[machine.quick()] * 2, [machine.ONCE["cpu"], machine.FAST["cpu"]]]
-    assert machine.quick() not in found[1] and machine.quick()["xla_backend_optimization_level"] == 0
+    assert found == [[machine.quick_options()] * 2, [machine.ONCE["cpu"], machine.FAST["cpu"]]]
+    assert machine.quick_options() not in found[1] and machine.quick_options()["xla_backend_optimization_level"] == 0
 
 
 def test_untied_with_a_bias_midway_nothing_changes_at_that_step(engine, trained):

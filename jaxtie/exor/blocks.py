@@ -199,7 +199,7 @@ def compile_block(static: Static, block: int, devices: Sequence[jax.Device], *, 
     platform = devices[0].platform
     fast = machine.FAST.get(platform)
     ordered = build_body(static.model).ordered  # then evaluating takes longer than compiling
-    options = (machine.quick(),) * 2 if quickly else (fast if ordered else machine.ONCE.get(platform), fast)
+    options = (machine.quick_options(),) * 2 if quickly else (fast if ordered else machine.ONCE.get(platform), fast)
     own = (tuple((each or {}).items()) for each in options)
     return _compile_block(static, block, tuple(dict.fromkeys(devices)), *own)
 

@@ -65,7 +65,7 @@ def engine(experiment: InitialLoss, material: None, processes: Processes, *, qui
     """What measures its members."""
     from jaxtie.initial_loss.engine import InitialLossEngine
 
-    return InitialLossEngine(experiment, processes)
+    return InitialLossEngine(experiment, processes, quick=quick)
 
 
 def attributes(experiment: InitialLoss, material: None) -> dict[str, str | int]:

@@ -28,7 +28,7 @@ ONCE: dict[str, CompilerOptions] = REPEATABLE | {
 
 
 @functools.cache
-def quick() -> CompilerOptions:
+def quick_options() -> CompilerOptions:
     """For a CPU's programs that run so shortly that compiling takes longer.
 
     Without optimisation and, where XLA knows the option, by the generator of loops that it had before MLIR's.
