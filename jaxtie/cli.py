@@ -39,7 +39,8 @@ from jaxtie.runs import Outcome, Session, load_benchmark, load_experiment
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
 MAIN = Experiment()
-QUICK_LOOK, QUICK_SEEDS = 0.01, 16  # --all at a scale below it trains so many seeds, the fewest that a CPU's block holds
+QUICK_LOOK = 0.01  # --all at a scale below it is one
+QUICK_SEEDS = 2, 16  # that it trains: a quarter of those declared, but so many at least and at most; 16 fill a CPU's block
 
 
 def _in_main(value: object) -> str:
@@ -72,8 +73,9 @@ class CommonOptions:
     all: Flag = False
     """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
     finished is not run again. Initial losses have no steps: --scale leaves their largest sizes out; they and text take no
-    more --seeds than they declare. With --scale below 0.01 and without --seeds, no more than 16 of each are trained: a
-    quick look. What is about text is left out unless --text or --tfds names one."""
+    more --seeds than they declare. With --scale below 0.01 it is a quick look: a quarter of the seeds, 2 to 16, where
+    --seeds says nothing, and the main figures alone; a longer run in its place begins anew. What is about text is left out
+    unless --text or --tfds names one."""
     out: Annotated[Path | None, option("DIR", Path, "runs/NAME or, with --all, runs")] = None
     """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
     checkpoint_every: Annotated[float, option("SECONDS", parse_seconds)] = 60.0
@@ -188,12 +190,18 @@ def changed(experiment: Declaration, options: CommonOptions) -> Declaration:
     common = ("seeds", "steps", "arms", "record_every", "eval_every")
     fields = {name: getattr(options, name) for name in common if name in kind.accepted}
     fields = {name: value for name, value in fields.items() if value is not None}
-    if options.all and "seeds" not in fields and (options.scale or 1) < QUICK_LOOK:
-        fields["seeds"] = experiment.seeds[:QUICK_SEEDS]
+    if is_quick(options) and "seeds" not in fields:
+        fewest, most = QUICK_SEEDS
+        fields["seeds"] = experiment.seeds[: max(fewest, min(most, len(experiment.seeds) // 4))]
     if options.all and not kind.many_seeds and "seeds" in fields:  # many are meant for what is trained nearly for free
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]
     experiment = dataclasses.replace(experiment, **fields, **kind.changes(experiment, options))
     return experiment.scaled(options.scale) if options.scale else experiment
+
+
+def is_quick(options: CommonOptions) -> bool:
+    """Whether a quick look is asked for, see `Session`."""
+    return options.all and (options.scale or 1) < QUICK_LOOK
 
 
 def list_experiments(folder: Path) -> Iterator[str]:
@@ -226,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: CommonOptions, command: str) -> int:
-    session = Session(command, options.quiet, options.overwrite, options.checkpoint_every)
+    session = Session(command, options.quiet, options.overwrite, options.checkpoint_every, quick=is_quick(options))
     if options.version:
         print(f"jaxtie {jaxtie.__version__}")
         return 0
@@ -248,7 +256,7 @@ def _run_one(experiment: Declaration, folder: RunFolder, options: CommonOptions,
         if outcome is Outcome.INTERRUPTED:
             print(f"jaxtie: interrupted; the same command goes on; so far: {folder.results}", file=sys.stderr)
         return outcome
-    earlier, _ = runs.found_in(experiment, folder, session.overwrite)
+    earlier, _ = runs.found_in(experiment, folder, session.overwrite, session.quick)
     if session.processes:
         session.processes.broadcast({"trains": False})
     print(*plan(runs.as_begun(experiment, earlier), folder, earlier, session.say), sep="\n")

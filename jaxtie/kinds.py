@@ -68,8 +68,8 @@ class Kind(Protocol):
     def keep(self, experiment: Declaration, material: Any, folder: RunFolder) -> dict[str, Any]:
         """Write into a new run's folder what could not be made again; returns what `config.json` says of the material."""
 
-    def engine(self, experiment: Declaration, material: Any, processes: Processes) -> Engine:
-        """What trains its members."""
+    def engine(self, experiment: Declaration, material: Any, processes: Processes, *, quick: bool = False) -> Engine:
+        """What trains its members; `quick`: for a quick look, at which compiling takes longest."""
 
     def attributes(self, experiment: Declaration, material: Any) -> dict[str, str | int]:
         """Attributes of its results, for a reader."""

@@ -6,11 +6,11 @@ import jax
 from flax import nnx
 
 from jaxtie.models.layers import Tree
-from jaxtie.models.modules import UntiedEmbed
+from jaxtie.models.modules import Transposed, UntiedEmbed
 from jaxtie.models.tying import is_tied, saved_by_tying, tie, untie
 from jaxtie.models.vocabulary_end import PARTS, VocabularyEnd, initial_params, logits_of_hidden, rows_of_tokens, whole_table
 
-__all__ = ["Embedding", "UntiedEmbed", "is_tied", "saved_by_tying", "tie", "untie"]
+__all__ = ["Embedding", "Transposed", "UntiedEmbed", "is_tied", "saved_by_tying", "tie", "untie"]
 
 
 class Embedding(nnx.Module):

@@ -45,7 +45,7 @@ class Outcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """How something is run, as far as that changes no number.
+    """How something is run, as far as that changes no number but by rounding.
 
     Attributes:
       command: what was typed, to be typed again.
@@ -53,6 +53,8 @@ class Session:
       overwrite: remove what an earlier run left.
       checkpoint_every: seconds of training between two checkpoints.
       draws: whether figures and summary are wanted.
+      quick: a quick look: compiling, which is what most of it takes, counts for more than the last bits do; of the figures
+        those that a page shows first, as PNG. The run's `config.json` says so, and what asks for more begins anew.
       processes: of which this is one; None: it is alone.
     """
 
@@ -61,6 +63,7 @@ class Session:
     overwrite: bool = False
     checkpoint_every: float = 60.0
     draws: bool = True
+    quick: bool = False
     processes: "Processes | None" = None
 
     def say(self, line: str) -> None:
@@ -175,8 +178,10 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "jaxtie": jaxtie.__version__} | {name: version(name) for name in names}
 
 
-def found_in(experiment: Declaration, folder: RunFolder, overwrite: bool) -> tuple[dict | None, bool]:
+def found_in(experiment: Declaration, folder: RunFolder, overwrite: bool, quick: bool = False) -> tuple[dict | None, bool]:
     """The configuration of the run that a folder holds, if any, and whether there is something to train.
+
+    A quick look is left for another run of the experiment that is none, or that is longer: they do not mix.
 
     Raises:
       UserError: where that run is another one.
@@ -186,6 +191,8 @@ def found_in(experiment: Declaration, folder: RunFolder, overwrite: bool) -> tup
         return None, True
     experiment = as_begun(experiment, earlier)
     finished, differences = bool(earlier.get("finished")), folder.differences(experiment, earlier)
+    if earlier.get("quick") and (differences or not quick) and earlier["experiment"]["name"] == experiment.name:
+        return None, True
     if differences and not (finished and _extends(experiment, earlier["experiment"], differences)):
         raise UserError(
             f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; "
@@ -211,8 +218,10 @@ def as_begun(experiment: Declaration, earlier: dict | None) -> Declaration:
 
 def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> Outcome:
     """Do what the folder's state asks for: as the first of several processes, or as the only one."""
-    earlier, trains = found_in(experiment, folder, session.overwrite)
+    earlier, trains = found_in(experiment, folder, session.overwrite, session.quick)
     experiment = as_begun(experiment, earlier)
+    if not earlier and not session.overwrite and folder.config():
+        session.say(f"{folder.path}: held a quick look; begins anew")
     if session.processes:
         session.processes.broadcast({"trains": trains, "earlier": np.str_(json.dumps(earlier))})
     if not trains:
@@ -241,6 +250,7 @@ class _Run:
         self.experiment, self.folder, self.session, self.earlier = experiment, folder, session, earlier
         self.kind, self.processes = kinds.of(experiment), session.processes or Processes()
         before = earlier or {}
+        self.quick = bool(before.get("quick", session.quick and not before))
         self.config: dict[str, Any] = {
             "experiment": experiment.as_dict(),
             "command": session.command,
@@ -249,6 +259,8 @@ class _Run:
             "wall_seconds": before.get("wall_seconds", 0.0),
             "finished": False,
         }
+        if self.quick:
+            self.config["quick"] = True
         say = session.say if self.processes.leads else _silent
         self.material = self.kind.prepare(experiment, folder, earlier, self.processes, say)
         self.began = time.monotonic() - self.config["wall_seconds"]
@@ -284,7 +296,7 @@ class _Run:
         def report(text: str) -> None:
             print(f"jaxtie: {text}; going on without it", file=sys.stderr)
 
-        engine = self.kind.engine(self.experiment, self.material, self.processes)
+        engine = self.kind.engine(self.experiment, self.material, self.processes, quick=self.quick)
         self.config |= engine.facts
         how = {"checkpoint_every": self.session.checkpoint_every, "quiet": self.session.quiet}
         with stop_signals() as stopped, checkpoints.opened(self.folder.checkpoints) as kept:
@@ -299,7 +311,7 @@ class _Run:
 
     def _draw(self) -> None:
         results = self.folder.load()
-        draw(self.folder, results)
+        draw(self.folder, results, self.quick)
         summary = summary_markdown(results, self.kind.tables(results))
         self.folder.summary.write_text(summary, encoding="utf-8")
 
@@ -308,11 +320,11 @@ class _Run:
         self.folder.write_config(self.config | {"finished": finished})
 
 
-def draw(folder: RunFolder, results: xr.Dataset) -> list[Path]:
-    """Every figure of a run, from its results alone; returns the PNG files."""
-    from jaxtie.results.plots import draw_all
+def draw(folder: RunFolder, results: xr.Dataset, quick: bool = False) -> list[Path]:
+    """Every figure of a run, from its results alone, or the main ones of a quick look; returns the PNG files."""
+    from jaxtie.results.plots import draw_all, draw_main
 
-    return draw_all(kinds.of_results(results).pictures(results), folder.figures)
+    return (draw_main if quick else draw_all)(kinds.of_results(results).pictures(results), folder.figures)
 
 
 def _silent(line: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 
-def save_small(figure: Figure, folder: Path, name: str) -> Path:
+def save_small(figure: Figure, folder: Path, name: str, *_: object) -> Path:
     """Stands in for `jaxtie.results.plots.save`."""
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / f"{name}.png", dpi=20)

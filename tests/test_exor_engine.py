@@ -17,6 +17,7 @@ from jaxtie.exor.declaration import Experiment
 from jaxtie.exor.engine import ExorEngine
 from jaxtie.exor.member import Setting, Static, build_model, loss_and_accuracy, make_member, stack_settings, step
 from jaxtie.experiment import Arm, Head, Optimiser
+from jaxtie.models.sizes import LSTM
 from jaxtie.training import devices as machine
 from jaxtie.training.engine import phases_of
 from jaxtie.training.member import State, initial_state, keep_finite
@@ -174,6 +175,47 @@ def test_without_the_inputs_gradient_a_tied_table_has_that_of_the_output_alone(p
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
     del found["embedding"], whole["embedding"]
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, whole)
+
+
+def test_a_quick_look_compiles_what_runs_shortly_quickly(monkeypatch):
+    """And the next program while members of this one train; what fails there is told when that program is asked for."""
+    asked, quick = [], Processes()
+
+    def compile_block(static, block, devices, *, quickly=False):
+        asked.append((static.tied, quickly))
+        return "program", static.tied
+
+    monkeypatch.setattr("jaxtie.exor.engine.compile_block", compile_block)
+    monkeypatch.setattr("jaxtie.exor.engine.check_memory", lambda *_, **__: None)
+    monkeypatch.setattr(blocks, "WIDE", 32)  # as it is, see `engine`
+    look = Experiment(seeds=tuple(range(16)), steps=1000)
+    engine = ExorEngine(look, quick, quick=True)
+    tied, untied = (phases_of(arm, look.steps)[0] for arm in look.arms)
+    assert engine.compile(tied) == ("program", True) == engine.compile(tied)
+    engine.ahead.submit(int).result()  # that thread does one thing at a time
+    assert asked == [(True, True), (False, True)]
+    assert engine.compile(untied) == ("program", False) and len(asked) == 2
+    longer = {"steps": 2000}, {"sweep": {"weight_decay": (0.0, 0.1)}}, {"model": LSTM(width=4, hidden=8)}
+    for changes in longer:
+        other = ExorEngine(dataclasses.replace(look, **changes), quick, quick=True)
+        assert not other.quickly and other.compile(tied) and asked[-2:].count((True, False))
+        other.ahead.shutdown()
+    assert ExorEngine(look, quick).compile(tied) and asked[-1] == (True, False)  # no quick look
+    monkeypatch.setattr(engine, "compiling", {})
+    monkeypatch.setattr(engine, "_compile", lambda tied, _: tied or 1 / 0)
+    assert engine.compile(tied) is True
+    with pytest.raises(ZeroDivisionError):
+        engine.compile(untied)
+
+
+def test_what_is_compiled_quickly_is_compiled_by_other_options(monkeypatch, compiled_as_users_do):
+    found = []
+    monkeypatch.setattr(blocks, "_compile_block", lambda *arguments: found.append([dict(each) for each in arguments[-2:]]))
+    static, devices = Static.of(SHORT, tied=True), jax.devices()[:1]
+    blocks.compile_block(static, 16, devices, quickly=True)
+    blocks.compile_block(static, 16, devices)
+    assert found == [[machine.quick_options()] * 2, [machine.ONCE["cpu"], machine.FAST["cpu"]]]
+    assert machine.quick_options() not in found[1] and machine.quick_options()["xla_backend_optimization_level"] == 0
 
 
 def test_untied_with_a_bias_midway_nothing_changes_at_that_step(engine, trained):

@@ -1,5 +1,6 @@
 """Estimates of the initial loss, by hand and against models; the measurement in blocks, against whole tables; its engine."""
 
+import dataclasses
 import math
 from functools import partial
 
@@ -179,6 +180,18 @@ def measured(experiment, phase, standing, control):
     engine = kind.engine(experiment, None, Processes())
     pieces = engine.run(engine.compile(phase), experiment.members, standing, phase.until, control)
     return merge(*(piece.members for piece in pieces))
+
+
+def test_a_quick_look_measures_the_same():
+    """By programs of its own."""
+    small = dataclasses.replace(TINY, vocabularies=(100,))
+    engines = [kind.engine(small, None, Processes(), quick=quick) for quick in (True, False)]
+    assert engines[0]._program is not engines[1]._program
+    found = [
+        [piece.records for piece in engine.run(small.arms[0], small.members, None, 0, Control([]))] for engine in engines
+    ]
+    assert len(found[0]) == 2
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), *found)
 
 
 def test_every_member_is_measured_by_one_process(monkeypatch):

@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 from bodies import once
-from five_models import NNX, NNXShared, WithEmbed, WithEmbedding, cross_entropy_of, module_step
 from flax import nnx
+from one_model import NNX, NNXLinear, NNXShared, WithEmbed, WithEmbedding, cross_entropy_of, module_step
 
 import jaxtie
 from jaxtie import is_tied, saved_by_tying, tie, untie
@@ -87,8 +87,12 @@ def test_initial_values_are_those_that_are_asked_for():
     assert np.abs(untied.input[...] - untied.output[...]).max() > 0.1
 
 
+def part_of(name):
+    return "tables" if "embed" in name or "head" in name else "rest"
+
+
 def by_part(params):
-    return jax.tree.map_with_path(lambda path, _: "tables" if "embed" in jax.tree_util.keystr(path) else "rest", params)
+    return jax.tree.map_with_path(lambda path, _: part_of(jax.tree_util.keystr(path)), params)
 
 
 OPTIMISERS = {
@@ -111,7 +115,7 @@ def assert_equal(one, other):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMISERS)
-@pytest.mark.parametrize("way", [NNX, NNXShared])
+@pytest.mark.parametrize("way", [NNX, NNXShared, NNXLinear])
 def test_any_optimiser_goes_along(way, name):
     """At once, under `nnx.jit`, split and merged: the same, what Optax makes for the untied model; and training goes on."""
     made = way()
@@ -120,23 +124,23 @@ def test_any_optimiser_goes_along(way, name):
         module_step(model, optimizer)
     before, tied = float(made.loss()), arrays((nnx.state(model), optimizer.opt_state))
     merged = nnx.merge(*nnx.split((model, optimizer)))
-    untie(*merged)
+    untie(*merged, **made.paths)
     merged = nnx.merge(*nnx.split(merged))
-    nnx.jit(lambda model, optimizer: untie(model, optimizer) and None)(model, optimizer)
+    nnx.jit(lambda model, optimizer: untie(model, optimizer, **made.paths) and None)(model, optimizer)
     assert_equal(arrays(nnx.state(model)), arrays(nnx.state(merged[0])))
     assert_equal(arrays(optimizer.opt_state), arrays(merged[1].opt_state))
-    assert abs(float(made.loss()) - before) < 1e-6 and not is_tied(model)
+    assert abs(float(made.loss()) - before) < 1e-6 and not made.is_tied()
     fresh = jax.eval_shape(OPTIMISERS[name].init, nnx.as_pure(nnx.state(model, nnx.Param)))
     shapes = partial(jax.tree.map, lambda leaf: (leaf.shape, leaf.dtype))
     assert shapes(nnx.as_pure(optimizer.opt_state)) == shapes(fresh)
-    tie(*merged)
+    tie(*merged, **made.paths)
     assert_equal(arrays((nnx.state(merged[0]), merged[1].opt_state)), tied)
     losses = [float(module_step(model, optimizer)) for _ in range(10)]
     assert losses[-1] < losses[0]
     input_VxD, output_VxD = made.tables(nnx.state(model))
     assert (name == "frozen") or not np.array_equal(input_VxD, output_VxD)
-    nnx.jit(lambda model, optimizer: tie(model, optimizer) and None)(model, optimizer)
-    assert is_tied(model) and np.isfinite(module_step(model, optimizer))
+    nnx.jit(lambda model, optimizer: tie(model, optimizer, **made.paths) and None)(model, optimizer)
+    assert made.is_tied() and np.isfinite(module_step(model, optimizer))
     assert jax.tree.structure(arrays(nnx.state(model))) == jax.tree.structure(tied[0])
 
 
@@ -217,12 +221,91 @@ def test_what_cannot_be_meant_is_refused():
     with pytest.raises(ValueError, match="the model is an Embed itself"):
         untie(nnx.Embed(V, D, rngs=nnx.Rngs(0)))
     wide = nnx.Dict(embed=nnx.Embed(V, D, rngs=nnx.Rngs(0)), head=nnx.Linear(D, V, rngs=nnx.Rngs(1)))
-    with pytest.raises(ValueError, match="D×V: a module cannot share a table that way"):
-        tie(wide, input="embed/embedding", output="head/kernel")
+    wide.square, wide.other, wide.as_wide = (nnx.Linear(D, size, rngs=nnx.Rngs(2)) for size in (D, V + 1, D))
+    with pytest.raises(ValueError, match=r"other/kernel is \(4, 7\), but embed/embedding is \(6, 4\); .* or \(4, 6\)"):
+        tie(wide, input="embed/embedding", output="other/kernel")
+    with pytest.raises(ValueError, match=r"say transposed=True if it is D×V, or False"):
+        tie(wide, how="input", input="square/kernel", output="as_wide/kernel")
     with pytest.raises(ValueError, match="no 'haed' in the model to put an output table into"):
         untie(wide, input="embed/embedding", output="haed/kernel")
     with pytest.raises(ValueError, match="of input and output one path is given"):
         untie(wide, output="head/kernel")
+
+
+class WithHead(nnx.Module):
+    """An `nnx.Embed`, and a head whose table is D×V; what comes first in a state is a matter of names."""
+
+    def __init__(self, table_name: str, head: nnx.Module):
+        self.table_name, self.head = table_name, head
+        setattr(self, table_name, nnx.Embed(V, D, rngs=nnx.Rngs(0)))
+
+    def __call__(self, tokens):
+        return self.head(jnp.tanh(getattr(self, self.table_name)(tokens)))
+
+
+class Product(nnx.Module):
+    """A head by hand."""
+
+    def __init__(self):
+        self.kernel = nnx.Param(jax.random.normal(jax.random.key(1), (D, V)))
+
+    def __call__(self, h):
+        return h @ self.kernel
+
+
+HEADS_ACROSS = {
+    "linear": lambda: nnx.Linear(D, V, rngs=nnx.Rngs(1)),
+    "einsum": lambda: nnx.Einsum("pd,dv->pv", (D, V), rngs=nnx.Rngs(1)),
+    "product": Product,
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "head"),
+    [("embed", "linear"), ("tokens", "product"), pytest.param("tokens", "einsum", marks=pytest.mark.slow)],
+)
+def test_a_head_that_is_across_is_tied_where_it_is(first, head):
+    """Its kernel becomes the table seen the other way round; what the optimiser keeps of both is averaged likewise."""
+    model = WithHead(first, HEADS_ACROSS[head]())
+    optimizer = nnx.Optimizer(model, OPTIMISERS["adamw"], wrt=nnx.Param)
+    paths = {"input": f"{first}/embedding", "output": "head/kernel"}
+    module_step(model, optimizer)
+    table, kernel = getattr(model, first).embedding, model.head.kernel
+
+    def both_of(tree):
+        return np.array(tree[first]["embedding"][...]), np.array(tree["head"]["kernel"][...])
+
+    adam = optimizer.opt_state[0]
+    before = [both_of(tree) for tree in (nnx.state(model), adam.mu, adam.nu)]
+    assert not is_tied(model, **paths) and saved_by_tying(model, optimizer, **paths) == (V * D, 2 * V * D, 12 * V * D)
+    nnx.jit(lambda *own: tie(*own, **paths) and None)(model, optimizer)
+    assert is_tied(model, **paths) and model.head.kernel.table is getattr(model, first).embedding is table
+    assert saved_by_tying(model, optimizer, **paths) == (V * D, 2 * V * D, 12 * V * D)
+    trees = nnx.state(model, nnx.Param), optimizer.opt_state[0].mu, optimizer.opt_state[0].nu
+    assert len({jax.tree.structure(nnx.as_pure(tree)) for tree in trees}) == 1
+    for tree, (one, other) in zip(trees, before, strict=True):
+        (found,) = [leaf for leaf in jax.tree.leaves(nnx.as_pure(tree)) if leaf.ndim == 2]
+        np.testing.assert_allclose(found, (one + other.T) / 2, rtol=1e-6)
+    np.testing.assert_array_equal(model.head.kernel[...], table[...].T)
+    assert model.head.kernel.shape == kernel.shape and float(module_step(model, optimizer)) > 0
+    tied, at_tied = arrays((nnx.state(model), optimizer.opt_state)), cross_entropy_of(model(TOKENS_OF_BATCH))
+    for change, now in ((untie, False), (tie, True)):  # equal tables: neither moves the loss
+        change(model, optimizer, **paths)
+        assert is_tied(model, **paths) == now and type(model.head.kernel) is (jaxtie.nnx.Transposed if now else nnx.Param)
+        assert abs(cross_entropy_of(model(TOKENS_OF_BATCH)) - at_tied) < 1e-6
+    assert_equal(arrays((nnx.state(model), optimizer.opt_state)), tied)
+
+
+def test_a_table_that_is_seen_across_is_named():
+    model = WithHead("embed", Product())
+    model.head.kernel = jaxtie.nnx.Transposed(model.embed.embedding)
+    paths = {"input": "embed/embedding", "output": "head/kernel"}
+    assert is_tied(model, **paths)
+    with pytest.raises(ValueError, match=r"head/kernel is embed/embedding, transposed; name both by input=..., output=..."):
+        untie(model)
+    model.more = nnx.Embed(V, D, rngs=nnx.Rngs(1))
+    with pytest.raises(ValueError, match="head/kernel is another table than more/embedding, transposed"):
+        untie(model, **paths | {"input": "more/embedding"})
 
 
 def test_a_state_by_paths():

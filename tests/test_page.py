@@ -12,7 +12,6 @@ import pytest
 import xarray as xr
 from drawing import save_small
 
-import jaxtie
 from jaxtie import cli, kinds, runs
 from jaxtie.page import Section, check_page, sections_left, write_page
 from jaxtie.results import plots
@@ -24,7 +23,7 @@ from jaxtie.training.progress import Progress
 NAME = """<script>alert('&"$_{$')<script>"""
 CLAIM = """</p></title><img src=http://a.b/c.png onerror="d()"> {{ 7 }} &amp; é"""
 TINY = """import jaxtie
-experiment = jaxtie.Experiment(name={!r}, claim={!r}, arms=("untied",), record_every=20, eval_every=100)
+experiment = jaxtie.Experiment(name={!r}, claim={!r}, arms=("untied",), steps=6000, record_every=20, eval_every=100)
 """
 FILES = {
     "a_hostile": TINY.format(NAME, CLAIM),
@@ -33,7 +32,7 @@ FILES = {
     "d_twin": TINY.format("plain", "Not the same."),
     "e_losses": "import jaxtie\nexperiment = jaxtie.InitialLoss(claim='losses', vocabularies=(100,), widths=(16,), tokens=8)",
 }
-ALL = ["--all", "--seeds", "3", "--scale", "0.0004", "--quiet"]  # 60 of 150,000 steps
+ALL = ["--all", "--seeds", "3", "--scale", "0.01", "--quiet"]  # 60 of 6,000 steps
 PNG = "data:image/png;base64,"
 FOLDERS = (NAME, "plain", "initial-loss")
 
@@ -265,7 +264,7 @@ def test_a_quick_look_at_all_is_at_few_seeds(without_training, tmp_path, capsys,
 
     without_training(note)
     assert cli.main(["--all", *options.split(), "--out", str(tmp_path)]) == 2
-    assert trained == {NAME: seeds, "plain": seeds, "initial-loss": len(jaxtie.InitialLoss(claim="").seeds)}
+    assert trained == {NAME: seeds, "plain": seeds, "initial-loss": 2 if seeds == 16 else 8}  # of the 8 that it declares
 
 
 def test_a_benchmark_is_left_to_its_own_command(tmp_path, monkeypatch, capsys):

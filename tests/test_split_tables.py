@@ -1,4 +1,4 @@
-"""Five models on two devices with the vocabulary split: what is split stays split, and no device ever holds a whole table."""
+"""A model, written six ways, with its vocabulary split over two devices: no device ever holds a whole table."""
 
 import re
 
@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import optax
 import pytest
-from five_models import WAYS, ByHand, D, OfModules, V, module_step
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from one_model import WAYS, ByHand, D, OfModules, V, module_step
 
 import jaxtie.nnx
 from jaxtie import tie, untie
@@ -44,8 +44,9 @@ def assert_split(model, mesh, tables: int):
 def programs(model, surgery, **options) -> list[str]:
     """What is compiled for a step, and for tying or untying within a program."""
     if isinstance(model, OfModules):
+        paths = model.paths
         own = model.model, model.optimizer
-        change = nnx.jit(lambda model, optimizer: surgery(model, optimizer) and None)
+        change = nnx.jit(lambda model, optimizer: surgery(model, optimizer, **paths) and None)
         return [program.lower(*own).compile().as_text() for program in (module_step, change)]
     leaves, outer = jax.tree.flatten(model.params)
 

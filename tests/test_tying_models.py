@@ -1,9 +1,9 @@
-"""Five ways to write one model, each tied, trained, untied midway, trained on and tied again, against NumPy."""
+"""Six ways to write one model, each tied, trained, untied midway, trained on and tied again, against NumPy."""
 
 import jax
 import numpy as np
 import pytest
-from five_models import WAYS, ByHand
+from one_model import WAYS, ByHand
 
 
 @pytest.fixture(params=WAYS)

@@ -35,6 +35,7 @@ SMALL_BLOCK, LARGE_BLOCK = 16, 32  # members in a block on a CPU, by measurement
 # bound by memory from few members on, and has more to keep there.
 ACCELERATED, ACCELERATED_LARGE_MODEL = {"gpu": (128, 2048), "tpu": (128, 512)}, (128, 512)
 CHUNK = 64  # records in a chunk, at most
+FEW_STEPS = 1500  # of a block: so many take no longer by a program compiled quickly than by another, compiling included
 
 
 class Program(NamedTuple):
@@ -158,25 +159,42 @@ def _on_device(tree, device: jax.Device):
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
 
-def compile_block(static: Static, block: int, devices: Sequence[jax.Device]) -> Program:
+def compiles_quickly(experiment: Experiment, block: int, platform: str) -> bool:
+    """Whether a quick look at an experiment is sooner done with programs that are compiled quickly, which are slower.
+
+    An LSTM's exact evaluation would take longer than compiling it.
+    """
+    blocks = -(-len(experiment.members) // block)
+    return platform == "cpu" and blocks * experiment.steps <= FEW_STEPS and not isinstance(experiment.model, LSTM)
+
+
+def compile_block(static: Static, block: int, devices: Sequence[jax.Device], *, quickly: bool = False) -> Program:
     """Compile all that training needs: nothing is compiled later, whatever the number of seeds, steps and settings.
 
     Each device has a program of its own, the same for all. One program partitioned over a mesh would be compiled by other
     passes than the one for a single device, and then rounds differently. A process keeps what it has compiled.
+
+    Args:
+      quickly: at a third of the time; the program is several times slower, and rounds differently.
     """
-    options = tuple(machine.FAST.get(devices[0].platform, {}).items())
-    return _compile_block(static, block, tuple(dict.fromkeys(devices)), options)
+    platform = devices[0].platform
+    fast = machine.FAST.get(platform)
+    ordered = build_body(static.model).ordered  # then evaluating takes longer than compiling
+    options = (machine.quick_options(),) * 2 if quickly else (fast if ordered else machine.ONCE.get(platform), fast)
+    own = (tuple((each or {}).items()) for each in options)
+    return _compile_block(static, block, tuple(dict.fromkeys(devices)), *own)
 
 
 @functools.lru_cache(32)
-def _compile_block(static: Static, block: int, devices: tuple[jax.Device, ...], options: tuple) -> Program:
+def _compile_block(
+    static: Static, block: int, devices: tuple[jax.Device, ...], of_start: tuple, of_advance: tuple
+) -> Program:
     platform = devices[0].platform
     # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's lock, compiling does not.
     with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
         batched = batch_members(static, block, platform, in_kernel=kernel_holds(static, devices[0]))
         lowered = {device: lower_advance(batched, device) for device in devices}
-        compiled = {device: pool.submit(lowered[device].compile, dict(options)) for device in lowered}
+        compiled = {device: pool.submit(lowered[device].compile, dict(of_advance)) for device in lowered}
         start = batched.start.lower(*_on_device((batched.seeds, batched.settings), devices[0]))
-        ordered = build_body(static.model).ordered  # then evaluating takes longer than compiling
-        start = start.compile(dict(options) if ordered else machine.ONCE.get(platform))
+        start = start.compile(dict(of_start))
         return Program(start, {device: future.result() for device, future in compiled.items()}, batched.states, block)

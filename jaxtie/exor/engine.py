@@ -12,13 +12,13 @@ import jax
 import numpy as np
 
 from jaxtie.exor import theory
-from jaxtie.exor.blocks import CHUNK, Program, assign_workers, block_of, compile_block
+from jaxtie.exor.blocks import CHUNK, Program, assign_workers, block_of, compile_block, compiles_quickly
 from jaxtie.exor.declaration import Experiment
 from jaxtie.exor.member import Setting, Static, build_contexts, make_member, stack_settings
-from jaxtie.experiment import UserError, setting_and_seed
+from jaxtie.experiment import Head, UserError, setting_and_seed
 from jaxtie.models import tying
 from jaxtie.training.devices import cores, describe_device, memory_limit
-from jaxtie.training.engine import Estimate, Phase
+from jaxtie.training.engine import Estimate, Phase, programs_of
 from jaxtie.training.member import State
 from jaxtie.training.members import Control, Members, Piece, Records, flatten, unflatten
 from jaxtie.training.processes import Processes
@@ -159,12 +159,19 @@ def _in_blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 class ExorEngine:
-    """See `jaxtie.training.engine.Engine`. Each process trains a share of the members."""
+    """See `jaxtie.training.engine.Engine`. Each process trains a share of the members.
 
-    def __init__(self, experiment: Experiment, processes: Processes):
+    Args:
+      quick: programs are compiled quickly where that pays, and the next one while members of this one train.
+    """
+
+    def __init__(self, experiment: Experiment, processes: Processes, *, quick: bool = False):
         devices = jax.local_devices()
         self.experiment, self.processes = experiment, processes
         self.block = block_of(experiment, devices)
+        self.quickly = quick and compiles_quickly(experiment, self.block, devices[0].platform)
+        self.ahead = ThreadPoolExecutor(1) if quick else None
+        self.compiling: dict[tuple[bool, Head], Future[Program]] = {}
         self.own = set(processes.share(experiment.members, self.block))
         self.workers = assign_workers(len(self.own), self.block, devices, cores())
         laws = {setting.process for setting in experiment.settings}
@@ -177,8 +184,18 @@ class ExorEngine:
         }
 
     def compile(self, phase: Phase) -> Program:
-        static = Static.of(self.experiment, tied=phase.tied, head=phase.arm.head)
-        program = compile_block(static, self.block, self.workers)
+        if self.ahead is None:
+            return self._compile(phase.tied, phase.arm.head)
+        programs = [(each.tied, each.arm.head) for each in programs_of(self.experiment)]
+        here = programs.index((phase.tied, phase.arm.head))
+        for each in programs[here : here + 2]:
+            if each not in self.compiling:
+                self.compiling[each] = self.ahead.submit(self._compile, *each)
+        return self.compiling[programs[here]].result()
+
+    def _compile(self, tied: bool, head: Head) -> Program:
+        static = Static.of(self.experiment, tied=tied, head=head)
+        program = compile_block(static, self.block, self.workers, quickly=self.quickly)
         check_memory(program, self.workers, len(self.own), swept=bool(self.experiment.sweep))
         return program
 

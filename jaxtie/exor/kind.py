@@ -80,11 +80,11 @@ def keep(experiment: Experiment, material: None, folder: RunFolder) -> dict[str,
     return {}
 
 
-def engine(experiment: Experiment, material: None, processes: Processes) -> ExorEngine:
+def engine(experiment: Experiment, material: None, processes: Processes, *, quick: bool = False) -> ExorEngine:
     """What trains its members."""
     from jaxtie.exor.engine import ExorEngine
 
-    return ExorEngine(experiment, processes)
+    return ExorEngine(experiment, processes, quick=quick)
 
 
 def attributes(experiment: Experiment, material: None) -> dict[str, str | int]:

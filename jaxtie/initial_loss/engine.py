@@ -12,8 +12,8 @@ import numpy as np
 from jaxtie.experiment import Arm, setting_and_seed
 from jaxtie.formulas import size
 from jaxtie.initial_loss.declaration import InitialLoss
-from jaxtie.initial_loss.measurement import WORDS_AT_ONCE, Drawn, draw_projections, measure
-from jaxtie.training.devices import cores, describe_device
+from jaxtie.initial_loss.measurement import STATIC, WORDS_AT_ONCE, Drawn, draw_projections, measure
+from jaxtie.training.devices import cores, describe_device, quick_options
 from jaxtie.training.engine import Estimate, Phase
 from jaxtie.training.members import Control, Members, Piece
 from jaxtie.training.processes import Processes
@@ -26,9 +26,12 @@ class InitialLossEngine:
 
     A seed's tables at a setting are drawn once for all arms: the first arm that asks has all measured, and the others take
     theirs from memory. Only a run that goes on after an interrupt draws them anew, with the same bits.
+
+    Args:
+      quick: programs are compiled quickly; each runs for a fraction of a second.
     """
 
-    def __init__(self, experiment: InitialLoss, processes: Processes):
+    def __init__(self, experiment: InitialLoss, processes: Processes, *, quick: bool = False):
         device = jax.local_devices()[0]
         self.experiment, self.processes = experiment, processes
         self.own = frozenset(processes.share(experiment.members, 1))
@@ -38,6 +41,9 @@ class InitialLossEngine:
             "workers": cores() if device.platform == "cpu" else 1,
             "processes": processes.count,
         }
+        options = quick_options() if quick and device.platform == "cpu" else None
+        own = measure.__wrapped__  # options are for the outermost `jax.jit` only
+        self._program = jax.jit(own, static_argnames=STATIC, compiler_options=options) if options else measure
         self._settings = list(itertools.product(experiment.widths, experiment.vocabularies))
         self._losses: dict[int, np.ndarray] = {}  # number of a member -> SxA, of all arms
         self._drawn: dict[int, Drawn] = {}  # by seed, of one width
@@ -126,7 +132,7 @@ class InitialLossEngine:
         key = jax.random.fold_in(jax.random.key(jnp.uint32(seed)), 1)
         sizes = {"vocabulary": vocabulary, "width": width, "tokens": experiment.tokens}
         with jax.default_matmul_precision("highest"):  # accelerators would round the operands of float32 products otherwise
-            return np.asarray(measure(key, jnp.array(deviations), drawn, arms=experiment.arms, **sizes))
+            return np.asarray(self._program(key, jnp.array(deviations), drawn, arms=experiment.arms, **sizes))
 
     def _projections(self, width: int, seed: int) -> Drawn:
         """Kept for all vocabularies: they cost more than all else where the vocabulary is small."""

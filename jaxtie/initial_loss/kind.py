@@ -61,11 +61,11 @@ def keep(experiment: InitialLoss, material: None, folder: RunFolder) -> dict[str
     return {}
 
 
-def engine(experiment: InitialLoss, material: None, processes: Processes) -> InitialLossEngine:
+def engine(experiment: InitialLoss, material: None, processes: Processes, *, quick: bool = False) -> InitialLossEngine:
     """What measures its members."""
     from jaxtie.initial_loss.engine import InitialLossEngine
 
-    return InitialLossEngine(experiment, processes)
+    return InitialLossEngine(experiment, processes, quick=quick)
 
 
 def attributes(experiment: InitialLoss, material: None) -> dict[str, str | int]:

@@ -16,6 +16,8 @@ from jaxtie.models.transforms import Projection
 
 WORDS_AT_ONCE = 1000  # whose logits are in memory
 
+STATIC = ("arms", "vocabulary", "width", "tokens")  # what the program of `measure` is compiled for
+
 Drawn = dict[str, dict[str, jax.Array]]  # name of a transform -> its parameters
 
 
@@ -42,7 +44,7 @@ def _draw(projection: Projection, seed: jax.Array, width: int) -> dict[str, jax.
     return projection.init(jax.random.key(seed), width)
 
 
-@partial(jax.jit, static_argnames=("arms", "vocabulary", "width", "tokens"))
+@partial(jax.jit, static_argnames=STATIC)
 def measure(
     key: jax.Array,
     deviation_S: jax.Array,

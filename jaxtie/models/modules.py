@@ -4,12 +4,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxtie.models import paths
 from jaxtie.models.layers import Tree
 from jaxtie.models.paths import Path
-from jaxtie.models.surgery import How, Place, Surgery, Tables, embedding_roots, find_tables, operate, tied_tree, untied_tree
+from jaxtie.models.surgery import (
+    How,
+    Place,
+    Surgery,
+    Tables,
+    embedding_roots,
+    find_tables,
+    is_across,
+    operate,
+    tied_tree,
+    untied_tree,
+)
 
 
 class UntiedEmbed(nnx.Embed):
@@ -28,6 +40,40 @@ class UntiedEmbed(nnx.Embed):
         """As `nnx.Embed.attend`, of `output`."""
         with_output = SimpleNamespace(**vars(self) | {"embedding": self.output})
         return nnx.Embed.attend(with_output, query, *arguments, **options)
+
+
+class Transposed(nnx.Pytree):
+    """A table V×D seen as D×V: what `tie` puts in the place of a D×V table, such as the kernel of an `nnx.Linear`.
+
+    It is read as an `nnx.Param` is (`kernel[...]`, `kernel.get_value()`, in a product), so the module that has it stays as it
+    is; the variable is `table`, shared with the module whose table it is. A model that is tied from the start:
+
+        self.head.kernel = jaxtie.nnx.Transposed(self.embed.embedding)
+
+    Args:
+      table: the variable, (..., V, D).
+    """
+
+    def __init__(self, table: nnx.Variable):
+        self.table = table
+
+    def get_value(self) -> jax.Array:
+        """(..., D, V)."""
+        return jnp.swapaxes(self.table.get_value(), -1, -2)
+
+    value = property(get_value)
+
+    def __getitem__(self, place: Any) -> jax.Array:
+        return self.get_value()[place]
+
+    def __jax_array__(self) -> jax.Array:
+        return self.get_value()
+
+    def __getattr__(self, name: str) -> Any:
+        """What arrays have: shape, dtype, methods."""
+        if name.startswith("_") or name == "table":
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return getattr(self.get_value(), name)
 
 
 def find_in_module(
@@ -54,6 +100,9 @@ def find_in_module(
         there = ", ".join(map(repr, map(paths.shown, embeds))) or "none"
         raise ValueError(f"no embedding of jaxtie, nor one nnx.Embed to take; name one by input=...; there are: {there}")
     ((one, other),) = asked.items()
+    for path, node in nnx.iter_graph(model):
+        if isinstance(node, Transposed) and node.table is _at(model, one):
+            raise ValueError(f"{paths.shown(path)} is {paths.shown(one)}, transposed; name both by input=..., output=...")
     if len(one) == 1:
         raise ValueError(f"the model is an {type(model).__name__} itself; expected a model that has one")
     return find_tables(state, one, other, transposed=False)
@@ -67,16 +116,27 @@ def _find_by_paths(
     one, other = paths.parse(input), paths.parse(output)
     if _at(model, other[:-1]) is None:
         raise ValueError(f"no {paths.shown(other[:-1])!r} in the model to put an output table into")
-    variables = [_at(model, path) for path in (one, other)]
-    visited = [path for path, node in nnx.iter_graph(model) if any(node is variable for variable in variables)]
-    kept = next((path for path in visited if paths.shown(path) in (paths.shown(one), paths.shown(other))), one)
-    if variables[0] is not None and variables[0] is variables[1]:
-        if _at(model, one[:-1]) is _at(model, other[:-1]):
-            raise ValueError(f"{paths.shown(one)} and {paths.shown(other)} are of one module; leave the output's path out")
-        (tables,) = find_tables(state, kept, (*kept, "output"), transposed=False)
-        return tables._replace(input=one, output=other, kept=kept)
-    (tables,) = find_tables(state, one, other, transposed)
-    return tables._replace(kept=kept) if tables.untied else tables
+    table, seen = _at(model, one), _at(model, other)
+    across = isinstance(seen, Transposed)
+    own = seen.table if across else seen
+    visited = [path for path, node in nnx.iter_graph(model) if node is table or node is own]
+    if table is None or table is not own:
+        if across and table is not None:
+            raise ValueError(f"{paths.shown(other)} is another table than {paths.shown(one)}, transposed")
+        (tables,) = find_tables(state, one, other, transposed)
+        first = visited and paths.shown(visited[0]) == paths.shown(other)
+        return tables._replace(kept=_kept_at(visited[0], tables.transposed)) if tables.untied and first else tables
+    if _at(model, one[:-1]) is _at(model, other[:-1]):
+        raise ValueError(f"{paths.shown(one)} and {paths.shown(other)} are of one module; leave the output's path out")
+    there = {paths.shown(path): path for path in (one, _kept_at(other, across))}
+    kept = next((path for path in visited if paths.shown(path) in there), one)
+    (tables,) = find_tables(state, kept, (*kept, "output"), transposed=False)
+    return tables._replace(input=one, output=other, kept=kept, transposed=across)
+
+
+def _kept_at(output: Path, transposed: bool | None) -> Path:
+    """Where the state of a model has the one table, if the output's place comes first."""
+    return (*output, "table") if transposed else output
 
 
 def untie_module(
@@ -99,8 +159,7 @@ def tie_module(
 ) -> tuple[nnx.Module, Any]:
     """See `jaxtie.models.tying.tie`."""
     found = [tables for tables in find_in_module(model, input, output, transposed) if tables.untied]
-    if output is not None and any(tables.transposed for tables in found):
-        raise ValueError(f"{output} is D×V: a module cannot share a table that way; tie nnx.state(model) instead")
+    across = {tables: is_across(tables) for tables in found}  # told before anything changes
 
     def surgery(tables: Tables, tree: Tree) -> Tree:
         return tied_tree(how, tables, tree)
@@ -112,7 +171,8 @@ def tie_module(
         if isinstance(parent, UntiedEmbed):
             _replace(model, parent, _embed_of(parent))
         else:
-            _set(_at(model, tables.output[:-1]), tables.output[-1], shared if output is not None else None)
+            left = None if output is None else Transposed(shared) if across[tables] else shared
+            _set(_at(model, tables.output[:-1]), tables.output[-1], left)
     return model, optimizer
 
 
@@ -127,7 +187,7 @@ def _operate_on_module(surgery: Surgery, found: list[Tables], model: nnx.Module,
     """The state of the changed model, which itself is not changed yet; the optimiser is, or the new state of Optax's."""
     changed, _ = operate(surgery, found, nnx.state(model), ())
     trained, opt_state = trees_of(model, optimizer)
-    found = [tables for tables in found if paths.look(trained, tables.kept) is not None]
+    found = [tables for tables in found if paths.look(trained, tables.now) is not None]
     _, opt_state = operate(surgery, found, trained, opt_state)
     if isinstance(optimizer, nnx.Optimizer):
         optimizer.opt_state = nnx.data(opt_state)
@@ -142,8 +202,8 @@ def _at(node: Any, path: Path) -> Any:
     return node
 
 
-def _set(node: Any, key: str, value: nnx.Variable | None) -> None:
-    """Put a variable into a module or a dictionary, or take it out."""
+def _set(node: Any, key: str, value: nnx.Variable | Transposed | None) -> None:
+    """Put a table into a module or a dictionary, or take it out."""
     if not isinstance(node, nnx.Pytree):
         node.pop(key) if value is None else node.__setitem__(key, value)
     elif value is None:

@@ -34,6 +34,11 @@ class Tables(NamedTuple):
     untied: bool
     kept: Path
 
+    @property
+    def now(self) -> Path:
+        """Where the input table stands as the tree is."""
+        return self.input if self.untied else self.kept
+
 
 Surgery = Callable[[Tables, Tree], Tree]
 
@@ -103,13 +108,18 @@ def untied_tree(tables: Tables, tree: Tree) -> Tree:
     return paths.put(paths.put(tree, tables.input, kept), tables.output, copy)
 
 
+def is_across(tables: Tables) -> bool:
+    """Whether the output table is D×V. ValueError where a shape does not tell."""
+    if tables.transposed is None:
+        raise ValueError(f"{paths.shown(tables.output)} is as wide as long; say transposed=True if it is D×V, or False")
+    return tables.transposed
+
+
 def tied_tree(how: How, tables: Tables, tree: Tree) -> Tree:
     """A tree laid out as untied parameters, with one table."""
     one, other = paths.look(tree, tables.input), paths.look(tree, tables.output)
     if how != "input":
-        if tables.transposed is None:
-            raise ValueError(f"{paths.shown(tables.output)} is as wide as long; say transposed=True if it is D×V, or False")
-        if tables.transposed:
+        if is_across(tables):
             other = _across(other, (*tables.shape[:-2], tables.shape[-1], tables.shape[-2]))
         leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
         if len(leaves) != len(others):
@@ -120,8 +130,10 @@ def tied_tree(how: How, tables: Tables, tree: Tree) -> Tree:
         combine = {"output": lambda _, b: b, "mean": _mean}[how]
         combined = [_split_as(combine(a, b), a) for a, b in zip(leaves, others, strict=True)]
         one = jax.tree.unflatten(jax.tree.structure(one), combined)
-    gone = tables.output if tables.kept == tables.input else tables.input
-    return paths.drop(paths.put(tree, tables.kept, one), gone)
+    if tables.kept == tables.input:
+        return paths.drop(paths.put(tree, tables.input, one), tables.output)
+    emptied = paths.put(tree, tables.output, {})  # it may be kept there, or below
+    return paths.drop(paths.put(emptied, tables.kept, one), tables.input)
 
 
 def _mean(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -44,7 +44,7 @@ def untie(
       input, output: paths of the two tables, "a/b/c" or keys one by one. In a dictionary the output's is new; in an Equinox
         module it is there and None.
       transposed: the output table is D×V, not V×D as the input table; the moments of its shape too. (What an optimiser keeps
-        of a table's rows and columns stays: it can be told apart by length.)
+        of a table's rows and columns stays: it can be told apart by length.) A `jaxtie.nnx.Transposed` says so itself.
 
     Returns:
       The new parameters and the new state; of an `nnx.Module` itself and its optimiser.
@@ -71,7 +71,7 @@ def tie(
 
     The mean of what is not a floating-point number is the input's. `tie(*untie(x)) == x`, whatever `how`. The table stays
     where the input table was, stacked and split as that; nothing is left at the output. In an `nnx.Module` whose tables are
-    named by paths, both places share one `nnx.Param` from then on.
+    named by paths, both places share one `nnx.Param` from then on; a D×V table becomes a `jaxtie.nnx.Transposed` of it.
 
     Args:
       params, opt_state, input, output: see `untie`.
@@ -119,7 +119,7 @@ def saved_by_tying(params: Tree, opt_state: Tree = (), *, input: Place | None = 
     if isinstance(params, nnx.Module):
         found = modules.find_in_module(params, input, output)
         params, opt_state = modules.trees_of(params, opt_state)
-        found = [tables for tables in found if paths.look(params, tables.kept) is not None]  # what is trained
+        found = [tables for tables in found if paths.look(params, tables.now) is not None]  # what is trained
     else:
         found = find_tables(params, input, output)
     # A module of Equinox may have leaves that are no arrays.

@@ -4,7 +4,7 @@ Figures are made without pyplot, so that in a notebook nobody's backend or open 
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -119,11 +119,17 @@ def draw_all(pictures: Mapping[str, Picture], folder: Path) -> list[Path]:
         return [save(picture.draw(), folder, name) for name, picture in pictures.items()]
 
 
-def save(figure: Figure, folder: Path, name: str) -> Path:
-    """Write a figure as PNG and PDF; returns the PNG's path."""
+def draw_main(pictures: Mapping[str, Picture], folder: Path) -> list[Path]:
+    """Write the main pictures as PNG alone: a third of the time."""
+    with matplotlib.rc_context(STYLE):
+        return [save(picture.draw(), folder, name, ("png",)) for name, picture in pictures.items() if picture.main]
+
+
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("pdf", "png")) -> Path:
+    """Write a figure, as PDF and PNG; returns the PNG's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / f"{name}.pdf")
-    figure.savefig(folder / f"{name}.png")
+    for each in formats:
+        figure.savefig(folder / f"{name}.{each}")
     return folder / f"{name}.png"
 
 

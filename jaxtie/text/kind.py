@@ -119,7 +119,7 @@ def keep(experiment: TextExperiment, material: Material, folder: RunFolder) -> d
     return {"text": {"key": text.key, "source": text.source, "report": dataclasses.asdict(text.report)}}
 
 
-def engine(experiment: TextExperiment, material: Material, processes: Processes) -> TextEngine:
+def engine(experiment: TextExperiment, material: Material, processes: Processes, *, quick: bool = False) -> TextEngine:
     """What trains its members."""
     from jaxtie.text.engine import TextEngine
 

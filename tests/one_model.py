@@ -1,4 +1,4 @@
-"""One small model written five ways, and the same by hand in NumPy: logits = tanh(E_in[x]·W + b)·E_outᵀ.
+"""One small model written six ways, and the same by hand in NumPy: logits = tanh(E_in[x]·W + b)·E_outᵀ.
 
 Each way has the same initial values, and says how it is started, trained, tied and untied, and where its tables are.
 """
@@ -163,6 +163,8 @@ class MaxText(OfTrees):
 class OfModules:
     """What the ways of Flax NNX have in common."""
 
+    paths: dict[str, Any] = {}  # noqa: RUF012
+
     def __init__(self):
         self.model = self.start()
         self.optimizer = nnx.Optimizer(self.model, OPTIMISER, wrt=nnx.Param)
@@ -177,13 +179,13 @@ class OfModules:
         return module_step(self.model, self.optimizer)
 
     def untie(self):
-        untie(self.model, self.optimizer)
+        untie(self.model, self.optimizer, **self.paths)
 
     def tie(self):
-        tie(self.model, self.optimizer, how="mean")
+        tie(self.model, self.optimizer, how="mean", **self.paths)
 
     def is_tied(self):
-        return is_tied(self.model)
+        return is_tied(self.model, **self.paths)
 
     @property
     def params(self):
@@ -227,6 +229,18 @@ class WithEmbed(nnx.Module):
         return self.embed.attend(jnp.tanh(self.body(self.embed(tokens))))
 
 
+class WithLinear(nnx.Module):
+    """Made untied, as people write it, and tied before it is trained."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.embed = nnx.Embed(V, D, param_dtype=jnp.asarray(START["input"]).dtype, rngs=rngs)
+        self.embed.embedding.set_value(jnp.asarray(START["input"]))
+        self.body, self.head = start_body(rngs), nnx.Linear(D, V, use_bias=False, rngs=rngs)
+
+    def __call__(self, tokens):
+        return self.head(jnp.tanh(self.body(self.embed(tokens))))
+
+
 class NNX(OfModules):
     """Flax NNX with `jaxtie.nnx.Embedding`."""
 
@@ -247,6 +261,20 @@ class NNXShared(OfModules):
     def tables(self, params):
         own = params["embed"]
         return own["embedding"][...], own["output"][...] if "output" in own else None
+
+
+class NNXLinear(OfModules):
+    """Flax NNX with an `nnx.Embed` and an `nnx.Linear`, whose kernel is D×V."""
+
+    paths = {"input": "embed/embedding", "output": "head/kernel"}  # noqa: RUF012
+
+    def start(self):
+        model = WithLinear(nnx.Rngs(0))
+        return tie(model, how="input", **self.paths)[0]
+
+    def tables(self, params):
+        own, head = params["embed"], params.get("head")
+        return own["embedding"][...], None if head is None else head["kernel"][...].T
 
 
 def make_equinox():
@@ -296,4 +324,11 @@ def make_equinox():
     return Equinox()
 
 
-WAYS = {"linen": Linen, "nnx": NNX, "nnx-shared": NNXShared, "equinox": make_equinox, "maxtext": MaxText}
+WAYS = {
+    "linen": Linen,
+    "nnx": NNX,
+    "nnx-shared": NNXShared,
+    "nnx-linear": NNXLinear,
+    "equinox": make_equinox,
+    "maxtext": MaxText,
+}
