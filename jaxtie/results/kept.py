@@ -10,7 +10,9 @@ DECIMALS = {"train_loss": 3}  # decimals of what is kept of all evaluations, nat
 
 
 def write_kept(condensed: xr.Dataset, path: Path) -> None:
-    """Write it as NetCDF; what is there already stays until all is written."""
+    """Write it as NetCDF; what is there already stays until all is written. The command is left out: it names folders."""
+    condensed = condensed.assign_attrs()  # a copy
+    condensed.attrs.pop("command", None)
     members = [name for name, values in condensed.data_vars.items() if "seed" in values.dims and values.dtype.kind == "f"]
     rounded = {name: _rounded(condensed[name]) for name in members if name not in DECIMALS}
     packed = {name: {"zlib": True, "complevel": 9, "shuffle": True} for name in condensed.data_vars}
