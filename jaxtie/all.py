@@ -27,7 +27,7 @@ class _Status:
         try:
             yield
         except Missing as error:
-            section.status = SKIPPED
+            section.status, section.error = SKIPPED, self.one_line(error)
             print(f"jaxtie: skipped, {error}", file=sys.stderr)
         except (UserError, OSError) as error:
             section.status, section.error, self.number = FAILED, self.one_line(error), self.number or 2

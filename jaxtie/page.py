@@ -20,7 +20,7 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.results.left import SECTION, read_left
 from jaxtie.results.tables import Table
 
-WAITING, FAILED, SKIPPED = "to come", "failed", "skipped, no text given"
+WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
 MARK = '<meta name="generator" content="jaxtie'
 
 
@@ -44,7 +44,7 @@ class Section:
 
     Attributes:
       file: that declares it; name, claim: as declared.
-      status: in a few words; error: the line, where it failed.
+      status: in a few words; error: the line, where it failed or was skipped.
       minutes: that the run took, over all its sittings.
       facts: label -> what `config.json` says.
     """

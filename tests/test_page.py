@@ -276,6 +276,7 @@ def test_a_benchmark_is_left_to_its_own_command(tmp_path, monkeypatch, capsys):
     told = f"jaxtie: skipped, {file}: is a benchmark; python -m jaxtie.hypothesis {file} carries it out\n"
     assert capsys.readouterr().err == told
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["index.html"]
+    assert "carries it out" in (tmp_path / "runs" / "index.html").read_text()
 
 
 def test_no_other_page_is_overwritten(without_training, tmp_path, capsys):

@@ -300,7 +300,7 @@ def test_all_leaves_text_out_unless_some_is_given(place, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     assert cli.main(["--all", "--quiet"]) == 0
     out, error = capsys.readouterr()
-    assert "skipped, no text given" in out and "needs a text" in error
+    assert "skipped" in out and "needs a text" in error
     options = ["--text", str(place / "corpus"), "--vocab-size", "120", "--seeds", "64", "--scale", "0.5"]
     assert cli.main(["--all", "--quiet", *options]) == 0
     assert RunFolder(tmp_path / "runs" / "text-mlm").load().sizes["seed"] == 1
