@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import io
+import math
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -40,6 +41,7 @@ from jaxtie.runs import Outcome, Session, load_benchmark, load_experiment
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
 MAIN = Experiment()
 QUICK_LOOK = 0.01  # --all at a scale below it is one
+QUICK_RECORDS = 100  # steps from one to the next, at most
 QUICK_SEEDS = 2, 16  # that it trains: a quarter of those declared, but so many at least and at most; 16 fill a CPU's block
 
 
@@ -74,8 +76,8 @@ class CommonOptions:
     """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
     finished is not run again. Initial losses have no steps: --scale leaves their largest sizes out; they and text take no
     more --seeds than they declare. With --scale below 0.01 it is a quick look: a quarter of the seeds, 2 to 16, where
-    --seeds says nothing, and the main figures alone; a longer run in its place begins anew. What is about text is left out
-    unless --text or --tfds names one."""
+    --seeds says nothing, records at most 100 steps apart, and the main figures alone; a longer run in its place begins
+    anew. What is about text is left out unless --text or --tfds names one."""
     out: Annotated[Path | None, option("DIR", Path, "runs/NAME or, with --all, runs")] = None
     """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
     checkpoint_every: Annotated[float, option("SECONDS", parse_seconds)] = 60.0
@@ -190,13 +192,24 @@ def changed(experiment: Declaration, options: CommonOptions) -> Declaration:
     common = ("seeds", "steps", "arms", "record_every", "eval_every")
     fields = {name: getattr(options, name) for name in common if name in kind.accepted}
     fields = {name: value for name, value in fields.items() if value is not None}
-    if is_quick(options) and "seeds" not in fields:
-        fewest, most = QUICK_SEEDS
-        fields["seeds"] = experiment.seeds[: max(fewest, min(most, len(experiment.seeds) // 4))]
+    if is_quick(options):
+        fields = _looked_at(experiment) | fields
     if options.all and not kind.many_seeds and "seeds" in fields:  # many are meant for what is trained nearly for free
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]
     experiment = dataclasses.replace(experiment, **fields, **kind.changes(experiment, options))
     return experiment.scaled(options.scale) if options.scale else experiment
+
+
+def _looked_at(experiment: Declaration) -> dict[str, Any]:
+    """What a quick look changes: few seeds, and records so close that a run of few steps has one.
+
+    Records as far apart everywhere make one program of many; both numbers that are declared are multiples of theirs.
+    """
+    fewest, most = QUICK_SEEDS
+    found: dict[str, Any] = {"seeds": experiment.seeds[: max(fewest, min(most, len(experiment.seeds) // 4))]}
+    if "record_every" in kinds.of(experiment).accepted:
+        found["record_every"] = math.gcd(experiment.record_every, QUICK_RECORDS)
+    return found
 
 
 def is_quick(options: CommonOptions) -> bool:
@@ -298,8 +311,8 @@ def _run_every_one(options: CommonOptions, session: Session) -> int:
             raise Missing(f"{path}: is a benchmark; python -m jaxtie.hypothesis {path} carries it out")
         return changed(load_experiment(path), options)
 
-    def carry_out(experiment: Declaration, folder: RunFolder) -> Outcome:
-        return _run_one(experiment, folder, options, session)
+    def carry_out(experiment: Declaration, folder: RunFolder, coming: tuple[Declaration, ...]) -> Outcome:
+        return _run_one(experiment, folder, options, dataclasses.replace(session, coming=coming))
 
     page = None if options.dry_run else (options.out or RUNS) / "index.html"
     paths = sorted(EXPERIMENTS.glob("*.py"))

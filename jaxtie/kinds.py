@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from jaxtie.experiment import Declaration, UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -68,8 +69,14 @@ class Kind(Protocol):
     def keep(self, experiment: Declaration, material: Any, folder: RunFolder) -> dict[str, Any]:
         """Write into a new run's folder what could not be made again; returns what `config.json` says of the material."""
 
-    def engine(self, experiment: Declaration, material: Any, processes: Processes, *, quick: bool = False) -> Engine:
-        """What trains its members; `quick`: for a quick look, at which compiling takes longest."""
+    def engine(
+        self, experiment: Declaration, material: Any, processes: Processes, coming: Sequence[Declaration] | None = None
+    ) -> Engine:
+        """What trains its members.
+
+        Args:
+          coming: of a quick look, at which compiling takes longest: what of this kind is run after it; None: it is none.
+        """
 
     def attributes(self, experiment: Declaration, material: Any) -> dict[str, str | int]:
         """Attributes of its results, for a reader."""

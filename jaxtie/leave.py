@@ -25,8 +25,8 @@ def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
     except KeyboardInterrupt:
         status = INTERRUPTED
     finally:
-        loop = sys.modules.get("jaxtie.training.loop")
-        if loop and loop.is_something_abandoned():  # a compiler at work in a process that tidies up would crash it
+        background = sys.modules.get("jaxtie.training.background")
+        if background and background.is_something_abandoned():  # a process that tidies up would crash it
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

@@ -55,6 +55,7 @@ class Session:
       draws: whether figures and summary are wanted.
       quick: a quick look: compiling, which is what most of it takes, counts for more than the last bits do; of the figures
         those that a page shows first, as PNG. The run's `config.json` says so, and what asks for more begins anew.
+      coming: what is run after this, of which a quick look compiles the first programs meanwhile.
       processes: of which this is one; None: it is alone.
     """
 
@@ -64,6 +65,7 @@ class Session:
     checkpoint_every: float = 60.0
     draws: bool = True
     quick: bool = False
+    coming: tuple[Declaration, ...] = ()
     processes: "Processes | None" = None
 
     def say(self, line: str) -> None:
@@ -296,7 +298,8 @@ class _Run:
         def report(text: str) -> None:
             print(f"jaxtie: {text}; going on without it", file=sys.stderr)
 
-        engine = self.kind.engine(self.experiment, self.material, self.processes, quick=self.quick)
+        coming = [each for each in self.session.coming if kinds.of(each) is self.kind] if self.quick else None
+        engine = self.kind.engine(self.experiment, self.material, self.processes, coming)
         self.config |= engine.facts
         how = {"checkpoint_every": self.session.checkpoint_every, "quiet": self.session.quiet}
         with stop_signals() as stopped, checkpoints.opened(self.folder.checkpoints) as kept:

@@ -185,7 +185,7 @@ def measured(experiment, phase, standing, control):
 def test_a_quick_look_measures_the_same():
     """By programs of its own."""
     small = dataclasses.replace(TINY, vocabularies=(100,))
-    engines = [kind.engine(small, None, Processes(), quick=quick) for quick in (True, False)]
+    engines = [kind.engine(small, None, Processes(), coming) for coming in ((), None)]
     assert engines[0]._program is not engines[1]._program
     found = [
         [piece.records for piece in engine.run(small.arms[0], small.members, None, 0, Control([]))] for engine in engines

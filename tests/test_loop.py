@@ -15,9 +15,10 @@ import pytest
 from jaxtie.experiment import Arm, Declaration, names_of
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.schema import Schema, Variable, steps_of
+from jaxtie.training.background import is_something_abandoned
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.engine import Phase, phases_of, programs_of, steps_reached
-from jaxtie.training.loop import Loop, is_something_abandoned, stop_signals, unless_stopped
+from jaxtie.training.loop import Loop, stop_signals, unless_stopped
 from jaxtie.training.members import Control, Members, Piece
 from jaxtie.training.processes import Processes
 

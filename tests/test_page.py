@@ -13,6 +13,7 @@ import xarray as xr
 from drawing import save_small
 
 from jaxtie import cli, kinds, runs
+from jaxtie.exor.declaration import Experiment
 from jaxtie.page import Section, check_page, sections_left, write_page
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
@@ -265,6 +266,16 @@ def test_a_quick_look_at_all_is_at_few_seeds(without_training, tmp_path, capsys,
     without_training(note)
     assert cli.main(["--all", *options.split(), "--out", str(tmp_path)]) == 2
     assert trained == {NAME: seeds, "plain": seeds, "initial-loss": 2 if seeds == 16 else 8}  # of the 8 that it declares
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "record_every"),
+    [("--scale 0.002", 100, 50), ("--scale 0.01", 500, 250)],
+)
+def test_a_quick_look_records_so_often_that_few_steps_have_a_record(options, steps, record_every):
+    declared = Experiment(steps=50_000, record_every=250, eval_every=500)
+    found = cli.changed(declared, cli.parse_run(["--all", *options.split()]))
+    assert (found.steps, found.record_every, found.eval_every) == (steps, record_every, 500)
 
 
 def test_a_benchmark_is_left_to_its_own_command(tmp_path, monkeypatch, capsys):

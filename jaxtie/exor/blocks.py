@@ -160,27 +160,27 @@ def _on_device(tree, device: jax.Device):
 
 
 def compiles_quickly(experiment: Experiment, block: int, platform: str) -> bool:
-    """Whether a quick look at an experiment is sooner done with programs that are compiled quickly, which are slower.
-
-    An LSTM's exact evaluation would take longer than compiling it.
-    """
+    """Whether a quick look at an experiment is sooner done with programs that are compiled quickly, which are slower."""
     blocks = -(-len(experiment.members) // block)
-    return platform == "cpu" and blocks * experiment.steps <= FEW_STEPS and not isinstance(experiment.model, LSTM)
+    return platform == "cpu" and blocks * experiment.steps <= FEW_STEPS
 
 
-def compile_block(static: Static, block: int, devices: Sequence[jax.Device], *, quickly: bool = False) -> Program:
+def compile_block(static: Static, block: int, devices: Sequence[jax.Device], quickly: bool = False) -> Program:
     """Compile all that training needs: nothing is compiled later, whatever the number of seeds, steps and settings.
 
     Each device has a program of its own, the same for all. One program partitioned over a mesh would be compiled by other
     passes than the one for a single device, and then rounds differently. A process keeps what it has compiled.
 
     Args:
-      quickly: at a third of the time; the program is several times slower, and rounds differently.
+      quickly: at a third of the time; the program is several times slower, and rounds differently. Of an LSTM, whose exact
+        evaluation would take longer than that saves: with less optimisation, which is as fast.
     """
     platform = devices[0].platform
     fast = machine.FAST.get(platform)
     ordered = build_body(static.model).ordered  # then evaluating takes longer than compiling
-    options = (machine.quick_options(),) * 2 if quickly else (fast if ordered else machine.ONCE.get(platform), fast)
+    options = (fast if ordered else machine.ONCE.get(platform), fast)
+    if quickly:
+        options = (machine.LESS if isinstance(static.model, LSTM) else machine.quick_options(),) * 2
     own = (tuple((each or {}).items()) for each in options)
     return _compile_block(static, block, tuple(dict.fromkeys(devices)), *own)
 

@@ -11,6 +11,7 @@ from jaxtie.experiment import UserError
 from jaxtie.models.sizes import Transformer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -80,11 +81,13 @@ def keep(experiment: Experiment, material: None, folder: RunFolder) -> dict[str,
     return {}
 
 
-def engine(experiment: Experiment, material: None, processes: Processes, *, quick: bool = False) -> ExorEngine:
+def engine(
+    experiment: Experiment, material: None, processes: Processes, coming: Sequence[Experiment] | None = None
+) -> ExorEngine:
     """What trains its members."""
     from jaxtie.exor.engine import ExorEngine
 
-    return ExorEngine(experiment, processes, quick=quick)
+    return ExorEngine(experiment, processes, coming)
 
 
 def attributes(experiment: Experiment, material: None) -> dict[str, str | int]:

@@ -9,6 +9,7 @@ from jaxtie.initial_loss.declaration import InitialLoss
 from jaxtie.initial_loss.results import ESTIMATES, INITIAL, initial_loss_constants, initial_loss_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -61,11 +62,13 @@ def keep(experiment: InitialLoss, material: None, folder: RunFolder) -> dict[str
     return {}
 
 
-def engine(experiment: InitialLoss, material: None, processes: Processes, *, quick: bool = False) -> InitialLossEngine:
+def engine(
+    experiment: InitialLoss, material: None, processes: Processes, coming: Sequence[InitialLoss] | None = None
+) -> InitialLossEngine:
     """What measures its members."""
     from jaxtie.initial_loss.engine import InitialLossEngine
 
-    return InitialLossEngine(experiment, processes, quick=quick)
+    return InitialLossEngine(experiment, processes, quick=coming is not None)
 
 
 def attributes(experiment: InitialLoss, material: None) -> dict[str, str | int]:

@@ -11,6 +11,7 @@ from jaxtie.experiment import Missing, UserError
 from jaxtie.text.declaration import TextExperiment
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -119,7 +120,9 @@ def keep(experiment: TextExperiment, material: Material, folder: RunFolder) -> d
     return {"text": {"key": text.key, "source": text.source, "report": dataclasses.asdict(text.report)}}
 
 
-def engine(experiment: TextExperiment, material: Material, processes: Processes, *, quick: bool = False) -> TextEngine:
+def engine(
+    experiment: TextExperiment, material: Material, processes: Processes, coming: Sequence[TextExperiment] | None = None
+) -> TextEngine:
     """What trains its members."""
     from jaxtie.text.engine import TextEngine
 

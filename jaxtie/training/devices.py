@@ -25,6 +25,7 @@ FAST: dict[str, CompilerOptions] = REPEATABLE | {
 ONCE: dict[str, CompilerOptions] = REPEATABLE | {
     "cpu": {"xla_backend_optimization_level": 0}  # for what runs once, compiling takes longer
 }
+LESS: CompilerOptions = {"xla_backend_optimization_level": 1}  # a CPU's LSTM is as fast so, and its start sooner compiled
 
 
 @functools.cache

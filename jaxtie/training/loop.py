@@ -5,21 +5,20 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from jaxtie.experiment import Declaration
 from jaxtie.results.folder import RunFolder, Say
+from jaxtie.training.background import Worked, in_background
 from jaxtie.training.checkpoints import Checkpoints, exchange
 from jaxtie.training.engine import Engine, Phase, phases_of, shared_tied_parts, steps_reached
 from jaxtie.training.members import Control, Members, merge
 from jaxtie.training.processes import Processes
 from jaxtie.training.progress import Progress, add_times
 
-ABANDONED = "jaxtie: compiles"  # name of a thread
 LOOK = 0.1  # seconds between two looks at whether a signal came
-Worked = TypeVar("Worked")
 
 
 @contextlib.contextmanager
@@ -47,27 +46,13 @@ def stop_signals() -> Iterator[list[int]]:
 def unless_stopped(work: Callable[[], Worked], stopped: Sequence[int]) -> Worked | None:
     """What `work` returns; None as soon as a signal is there, though it may take minutes and know nothing of signals.
 
-    It is another thread that works, and then it is left to itself. JAX's contexts (`jax.enable_x64`, ...) are of a thread:
-    the caller's do not reach it.
+    It is another thread that works, and then it is left to itself.
     """
-    result: Future[Worked] = Future()
-
-    def do() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=do, name=ABANDONED, daemon=True).start()
+    result = in_background(work)
     while not stopped:
         if wait((result,), LOOK).done:
             return result.result()
     return None
-
-
-def is_something_abandoned() -> bool:
-    """Whether a thread still does what `unless_stopped` does not wait for, so that this process should not tidy up."""
-    return any(thread.name == ABANDONED for thread in threading.enumerate())
 
 
 class Loop:
