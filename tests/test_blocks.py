@@ -267,15 +267,15 @@ def test_what_differs_in_settings_alone_is_one_program():
 
 
 @pytest.mark.slow
-def test_what_is_one_program_is_compiled_once():
+def test_what_is_one_program_is_compiled_once(monkeypatch):
     """Whoever asks for it; the phases of an arm that unties are the programs of arms that do not."""
     compiled = {tied: program(SHORT, "tied" if tied else "untied") for tied in (True, False)}
     often = {"record_every": SHORT.record_every, "eval_every": SHORT.eval_every}  # as these programs have it
+    monkeypatch.setattr("jaxtie.exor.engine.assign_workers", lambda *_: [*compiled[True].advance])  # and their devices
     for name, experiment in SHARING.items():
         assert static_of(experiment) == static_of(SHARING["main"]), name
         engine = ExorEngine(dataclasses.replace(experiment, **often), Processes())
         for arm in engine.experiment.arms:
             for phase in phases_of(arm, engine.experiment.steps):
-                engine.workers = [*compiled[phase.tied].advance]  # its devices
                 assert engine.compile(phase) is compiled[phase.tied], (name, phase.name)
     assert len({static_of(experiment) for experiment in (SHARING["main"], *OTHERS.values())}) == 1 + len(OTHERS)
