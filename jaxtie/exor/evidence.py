@@ -39,6 +39,7 @@ KEPT_SYMBOLS = ["X", "Y", "A", "B"]
 EVALUATED = "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds".split()
 DISTANCES = ("input_distance", "output_distance")
 RECORDED = ("loss", "accuracy", *DISTANCES)
+COURSE_OF_SEEDS = 256  # of as many the middle of the training is kept too; of more, it would make a file of several MB
 COST = {"tied": 1.0, "untied": -1.0}
 COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
 PUSHED = ("output push", "input push", "decay ratio")
@@ -49,12 +50,14 @@ Runs = Mapping[str, xr.Dataset]
 def condense(results: xr.Dataset) -> xr.Dataset:
     """What is committed of a run: every seed's training loss at all evaluations, all else at a few steps and of four symbols.
 
-    And how steady each seed was, which takes all records.
+    And how steady each seed was, which takes all records. Of very many seeds the few steps are the first and the last.
 
     It has the run's dimensions, so what is made of a run can be made of it; what is left out of the evaluations is NaN, as is
     the distance of B and A beside that of A and B.
     """
     last, here = last_step(results), course_steps(results)
+    if results.sizes["seed"] > COURSE_OF_SEEDS:
+        here = [here[0], last]
     once = xr.DataArray(np.triu(np.ones((len(KEPT_SYMBOLS),) * 2, bool), 1), dims=("symbol", "symbol2"))
     known = [name for name in results.data_vars if not {"seed", "arm"} & {*results[name].dims}]
     kept = results[[*known, "diverged_at", *RECORDED]].sel(step=here, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS)
