@@ -1,6 +1,7 @@
 """The PyTorch that jaxtie's speed and its results are compared with."""
 
 import itertools
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from jaxtie.models.sizes import LSTM, Mixer, Transformer
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 SEEDS, STEPS = 3, 4
+NEEDS_A_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 
 
 @pytest.fixture(autouse=True)
@@ -20,24 +22,24 @@ def benchmarks_at_hand(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("model", "arm"),
+    ("model", "arm", "compiled"),
     [
-        (Transformer(), "tied"),
-        pytest.param(Transformer(), "untied", marks=pytest.mark.slow),
-        pytest.param(LSTM(), "untied", marks=pytest.mark.slow),
-        pytest.param(Mixer(), "tied", marks=pytest.mark.slow),
+        (Transformer(), "tied", False),
+        pytest.param(Transformer(), "untied", True, marks=[pytest.mark.slow, NEEDS_A_COMPILER]),
+        pytest.param(LSTM(), "untied", False, marks=pytest.mark.slow),
+        pytest.param(Mixer(), "tied", False, marks=pytest.mark.slow),
     ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+    ids=["transformer", "transformer-compiled", "lstm", "mixer"],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch's, of kernels that have no rule for vmap
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_seeds_at_once_have_the_losses_of_the_loop(model, arm):
+def test_seeds_at_once_have_the_losses_of_the_loop(model, arm, compiled):
     """Of the same initial values and the same samples, over steps of the same optimiser."""
     import pytorch_loop
 
     experiment = Experiment(model=model)
     drawn = list(itertools.islice(pytorch_loop.batches(experiment, SEEDS), STEPS))
-    together = pytorch_loop.SeedsAtOnce(experiment, pytorch_loop.make_models(experiment, arm, SEEDS))
+    together = pytorch_loop.SeedsAtOnce(experiment, pytorch_loop.make_models(experiment, arm, SEEDS), compiled)
     found = np.array([together(batch).numpy() for batch in drawn])
     plain = [pytorch_loop.loop_of(experiment, each) for each in pytorch_loop.make_models(experiment, arm, SEEDS)]
     alone = [[each(tuple(x[i : i + 1] for x in batch)).item() for i, each in enumerate(plain)] for batch in drawn]
