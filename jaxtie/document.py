@@ -2,7 +2,8 @@
 
 Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`; of a benchmark's folder the two tables of
 what was measured are kept, `NAME-losses.csv` and `NAME-prices.csv`, of a blind test's `NAME-kinds.csv` and
-`NAME-answers.csv`, of a grid over widths `NAME-grid-losses.csv`, `NAME-grid-rates.csv` and the figure. Then every table of
+`NAME-answers.csv`, of a grid over widths `NAME-grid-losses.csv`, `NAME-grid-rates.csv` and the figure, of arms at their own
+learning rates `NAME.nc`, `NAME-tuned-rates.csv` and the figure. Then every table of
 the documents that stands between two lines
 
     <!-- table: NAME ARGUMENT ... -->
@@ -16,6 +17,7 @@ import importlib
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -29,13 +31,14 @@ from jaxtie.exor.comparison import correlation_table, sweep_table
 from jaxtie.exor.escape import escape_table, lead_table
 from jaxtie.exor.stability import stability_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
-from jaxtie.experiment import UserError
+from jaxtie.experiment import Declaration, UserError
 from jaxtie.hypothesis import blind, calibration, costs
 from jaxtie.hypothesis.benchmark import MEASURED, Benchmark
 from jaxtie.hypothesis.blind import COUNTED, BlindTest
 from jaxtie.initial_loss.tables import initial_errors_table, initial_losses_table
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.kept import write_kept
+from jaxtie.results.plots import draw_for_document
 from jaxtie.results.roles import shares_table
 from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
@@ -59,6 +62,8 @@ def keep_finished(run: Path, experiments: Path) -> list[Path]:
     """
     if any(run.glob("grid-*.csv")):
         return keep_grid(run, experiments)
+    if any(run.glob("tuned-*.csv")):
+        return keep_tuned(run, experiments)
     if (run / MEASURED[0]).exists():
         return keep_benchmark(run, experiments)
     return keep_blind(run, experiments) if (run / COUNTED[0]).exists() else [keep_run(run, experiments)]
@@ -78,10 +83,7 @@ def keep_benchmark(folder: Path, experiments: Path) -> list[Path]:
             continue
         for data_set in own:
             benchmark.check_source(data_set, folder / data_set.source / "text")
-            arms = RunFolder(folder / data_set.name / "arms")
-            different = arms.differences(data_set.experiment(experiment), arms.config())
-            if different := {each for each in different if not each.startswith("corpus")}:
-                raise UserError(f"{arms.path}: differs from {path} in {', '.join(sorted(different))}")
+            _check_as_declared(folder / data_set.name / "arms", data_set.experiment(experiment), path)
         return [shutil.copy(folder / part, _benchmark_file(experiments, name, part)) for part in MEASURED]
     raise UserError(f"{folder}: no file of {experiments} declares this benchmark")
 
@@ -99,13 +101,40 @@ def keep_grid(folder: Path, experiments: Path) -> list[Path]:
             continue
         prices = of_grid.read_grid(grid, *(folder / part for part in of_grid.GRID_FILES))
         for place, run in of_grid.measured_runs(prices, experiment):
-            found = RunFolder(folder / place / run.folder)
-            different = found.differences(run.experiment, found.config() or {"experiment": {}})
-            if different := {each for each in different if not each.startswith("corpus")}:
-                raise UserError(f"{found.path}: differs from {path} in {', '.join(sorted(different))}")
+            _check_as_declared(folder / place / run.folder, run.experiment, path)
         files = [shutil.copy(folder / part, _benchmark_file(experiments, name, part)) for part in of_grid.GRID_FILES]
-        return [*files, of_grid.draw_for_document(of_grid.read_grid(grid, *files), experiments / f"{path.stem}.png")]
+        prices = of_grid.read_grid(grid, *files)
+        return [*files, draw_for_document(partial(of_grid.draw_grid_prices, prices), experiments / f"{path.stem}.png")]
     raise UserError(f"{folder}: no file of {experiments} declares this grid")
+
+
+def keep_tuned(folder: Path, experiments: Path) -> list[Path]:
+    """Keep what arms at their own learning rates came to beside the experiment files, and draw its figures there.
+
+    Raises:
+      UserError: where no experiment file declares just this.
+    """
+    of_tuned = _of_text("tuned_results")
+    results, tried = of_tuned.read_tuned(folder)
+    name = results.attrs["experiment"]
+    if (path := _declared(experiments).get(name)) is None:
+        raise UserError(f"{folder}: no file of {experiments} declares {name}")
+    tuning, experiment = runs.load_benchmark(path), runs.load_experiment(path)
+    for run in (*tuning.trials(experiment), *tuning.finals(experiment, of_tuned.best_rates(tried))):
+        _check_as_declared(folder / run.folder, run.experiment, path)
+    kept, rates = experiments / "data" / f"{name}.nc", of_tuned.TUNED_FILES[1]
+    write_kept(results, kept)
+    files = [kept, shutil.copy(folder / rates, _benchmark_file(experiments, name, rates))]
+    pictures = of_tuned.tuned_pictures(results).values()
+    return files + [draw_for_document(picture.draw, experiments / f"{path.stem}.png") for picture in pictures]
+
+
+def _check_as_declared(place: Path, experiment: Declaration, path: Path) -> None:
+    """UserError where a folder holds another run than what an experiment file asks for, whatever the text."""
+    found = RunFolder(place)
+    different = found.differences(experiment, found.config() or {"experiment": {}})
+    if different := {each for each in different if not each.startswith("corpus")}:
+        raise UserError(f"{place}: differs from {path} in {', '.join(sorted(different))}")
 
 
 def keep_blind(folder: Path, experiments: Path) -> list[Path]:
@@ -222,7 +251,18 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         f"grid-{what}": lambda name, what=what: _grid_table(experiments, declared[name], what)
         for what in ("prices", "verdicts", "rates")
     }
-    return of_exor | of_fresh | of_text | of_benchmark | of_blind | of_grid | {"lines": calibration.lines_table}
+    of_heads = {
+        f"heads-{what}": lambda name, what=what: _heads_table(experiments, known[name], what)
+        for what in ("rates", "verdicts", "losses", "paces")
+    }
+    of_rooms = of_exor | of_fresh | of_text | of_benchmark | of_blind | of_grid | of_heads
+    return of_rooms | {"lines": calibration.lines_table}
+
+
+def _heads_table(experiments: Path, results: xr.Dataset, what: str) -> Table:
+    of_tuned = _of_text("tuned_results")
+    tried = _benchmark_file(experiments, results.attrs["experiment"], of_tuned.TUNED_FILES[1])
+    return of_tuned.tuned_tables(results, pd.read_csv(tried))[what]
 
 
 def _grid_table(experiments: Path, path: Path, what: str) -> Table:

@@ -84,7 +84,7 @@ WITHOUT_JAX = (
     "hypothesis.benchmark hypothesis.blind hypothesis.calibration hypothesis.costs hypothesis.judgement "
     "hypothesis.price hypothesis.report instrument.command "
     "text.planting text.two_models text.windows text.baselines text.claims text.contexts text.groups text.pairs "
-    "text.width_grid text.width_prices "
+    "text.width_grid text.width_prices text.tuned text.tuned_results "
     "audit.adapter audit.checkpoint audit.command audit.compare audit.find audit.findings "
     "audit.flags audit.geometry audit.headers audit.ids audit.judge audit.loaders audit.names audit.stored"
 ).split()

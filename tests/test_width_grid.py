@@ -118,12 +118,10 @@ def test_each_arm_is_trained_at_its_own_rate_and_those_of_one_rate_together(grid
     assert finals["equal-operations/0.002"].experiment.steps < declared.steps == finals["wider/0.002"].experiment.steps
 
 
-def test_the_rate_chosen_is_of_the_lowest_loss_and_none_that_diverged():
-    rows = [(100, 8, "tied", rate, loss) for rate, loss in ((0.1, 3.0), (0.2, 2.0), (0.4, np.nan))]
-    rows += [(100, 8, "untied", rate, loss) for rate, loss in ((0.1, 1.0), (0.2, 1.0), (0.4, 2.0))]
-    rows += [(100, 16, "tied", 0.1, 0.0)]
+def test_rates_are_chosen_at_each_point():
+    rows = [(100, 8, "tied", 0.1, 3.0), (100, 8, "tied", 0.2, 2.0), (100, 16, "tied", 0.1, 0.0), (200, 8, "tied", 0.4, 1.0)]
     rates = pd.DataFrame(rows, columns=width_prices.GRID_RATES)
-    assert width_prices.chosen_rates(rates, GridPoint(100, 8)) == {"tied": 0.2, "untied": 0.1}
+    assert width_prices.chosen_rates(rates, GridPoint(100, 8)) == {"tied": 0.2}
 
 
 COSTS = {"tied": 0.12, "tied+bias": 0.08, "untied@half": 0.002, "wider tied": -0.05, "wider tied at equal operations": 0.05}
@@ -204,7 +202,7 @@ def test_tables_and_the_figure_can_be_made_at_any_time(grid, points, tmp_path):
     assert shown["prices"].count("some diverged") == 1 and "0.003, +0.020" in shown["rates"]
     figure = width_prices.draw_grid_prices(prices)
     assert [len(axes.containers) for axes in figure.axes] == [5, 5 * (points > 4)]
-    assert width_prices.draw_for_document(prices, tmp_path / "prices.png").stat().st_size > 5_000
+    assert plots.draw_for_document(lambda: figure, tmp_path / "prices.png").stat().st_size > 5_000
 
 
 TINY = """import dataclasses, runpy

@@ -20,7 +20,9 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.results.left import leave_for_page
 from jaxtie.results.terminal import finite, show
 from jaxtie.runs import Outcome, Session
+from jaxtie.text.declaration import Corpus, TextExperiment
 from jaxtie.text.options import TextOptions
+from jaxtie.text.tuned import Tuning
 from jaxtie.text.two_models import PLANTED, RECORD, STEPS, corpus_of
 from jaxtie.text.width_grid import WidthGrid
 
@@ -44,8 +46,8 @@ class HypothesisOptions(TextOptions):
     """
 
     source: Annotated[tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")] = None
-    """Experiment on EXor, a benchmark (of which one over widths takes a --text), or the folder of a finished run of a
-    model of text."""
+    """Experiment on EXor, a benchmark (one over widths, or of arms at their own learning rates, takes a --text), or the
+    folder of a finished run of a model of text."""
     known: Flag = False
     """Prove the instrument: ask a text that is sampled from a source of known truth, and show what it makes of what is
     planted there."""
@@ -91,8 +93,8 @@ def main_hypothesis(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(options: HypothesisOptions, session: Session) -> int:
     given = bool(options.text or options.tfds)
-    if (grid := _declared_grid(options.source)) is not None:
-        return _of_grid(grid, options, session)
+    if (declared := _declared_on_text(options.source)) is not None:
+        return _of_declared_on_text(declared, options, session)
     if options.known and (given or options.source or options.vocab or options.vocab_size):
         raise UserError("--known: expected without a text, a vocabulary or runs; it makes a text of its own")
     if options.masked and not given:
@@ -150,18 +152,15 @@ def _of_benchmark(benchmark: "Benchmark | BlindTest", options: HypothesisOptions
     return _show_tables(title, experiment.claim, {name: make(found) for name, make in made.items()}, options, session)
 
 
-def _declared_grid(source: Path | None) -> WidthGrid | None:
-    """What an experiment file declares, if that is a grid over widths: it alone takes a text beside it."""
+def _declared_on_text(source: Path | None) -> WidthGrid | Tuning | None:
+    """What an experiment file declares, if that is a grid over widths or arms at their own rates: they take a text beside."""
     is_file = source is not None and source.suffix == ".py" and source.is_file()
     found = runs.load_benchmark(source) if is_file else None
-    return found if isinstance(found, WidthGrid) else None
+    return found if isinstance(found, WidthGrid | Tuning) else None
 
 
-def _of_grid(grid: WidthGrid, options: HypothesisOptions, session: Session) -> int:
-    """What one table costs on a text, measured over widths and vocabularies."""
-    from jaxtie.instrument.of_widths import carry_out_widths, gather_widths
-    from jaxtie.text.width_prices import GRID_TABLES, PRICES_CAPTION
-
+def _of_declared_on_text(declared: WidthGrid | Tuning, options: HypothesisOptions, session: Session) -> int:
+    """What an experiment file says is to be measured on a text."""
     experiment = runs.load_experiment(options.source)
     for name in ("vocab", "vocab_size", "known", "masked", "second"):
         if getattr(options, name):
@@ -172,11 +171,38 @@ def _of_grid(grid: WidthGrid, options: HypothesisOptions, session: Session) -> i
         )
     corpus = corpus_of(options, experiment.corpus.vocab_size)
     _check_holds_no_run(options.out)
+    if isinstance(declared, Tuning):
+        return _of_tuned(declared, experiment, corpus, options, session)
+    return _of_grid(declared, experiment, corpus, options, session)
+
+
+def _of_grid(
+    grid: WidthGrid, experiment: TextExperiment, corpus: Corpus, options: HypothesisOptions, session: Session
+) -> int:
+    """What one table costs, measured over widths and vocabularies."""
+    from jaxtie.instrument.of_widths import carry_out_widths, gather_widths
+    from jaxtie.text.width_prices import GRID_TABLES, PRICES_CAPTION
+
     if carry_out_widths(grid, experiment, corpus, options.out, session) is Outcome.INTERRUPTED:
         return _interrupted()
     found = gather_widths(grid, options.out)
     tables = {name: make(found) for name, make in GRID_TABLES.items()}
     return _show_tables("What one table costs", experiment.claim, tables, options, session, prices=PRICES_CAPTION)
+
+
+def _of_tuned(
+    tuning: Tuning, experiment: TextExperiment, corpus: Corpus, options: HypothesisOptions, session: Session
+) -> int:
+    """Every arm at its own learning rate."""
+    from jaxtie.instrument.of_tuned import carry_out_tuned
+    from jaxtie.text.tuned_results import read_tuned, tuned_pictures, tuned_tables
+
+    if carry_out_tuned(tuning, experiment, corpus, options.out, session) is Outcome.INTERRUPTED:
+        return _interrupted()
+    results, tried = read_tuned(options.out)
+    captions = {name: picture.caption for name, picture in tuned_pictures(results).items()}
+    tables = tuned_tables(results, tried)
+    return _show_tables("Every arm at its own learning rate", experiment.claim, tables, options, session, **captions)
 
 
 def _check_holds_no_run(out: Path) -> None:

@@ -14,14 +14,13 @@ import pandas as pd
 import xarray as xr
 
 from jaxtie import runs
-from jaxtie.experiment import UserError
+from jaxtie.instrument.of_tuned import in_vocabulary, keep_vocabulary, train_all, tried_rates, write_whole
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.plots import draw_all
 from jaxtie.runs import Outcome, Session
-from jaxtie.text.corpus.tokens import prepare_text
-from jaxtie.text.corpus.vocabulary import vocabulary_file
 from jaxtie.text.declaration import Corpus, TextExperiment
-from jaxtie.text.width_grid import GridPoint, GridRun, WidthGrid
+from jaxtie.text.tuned import TunedRun
+from jaxtie.text.width_grid import GridPoint, WidthGrid
 from jaxtie.text.width_prices import (
     GRID_FILES,
     GRID_LOSSES,
@@ -68,49 +67,30 @@ def _is_finished(place: Path, experiment: TextExperiment) -> bool:
 
 
 def _in_vocabulary(corpus: Corpus, point: GridPoint, out: Path) -> Corpus:
-    """The text in a point's vocabulary, as its runs name it; the folder keeps that: another training would give another."""
-    return dataclasses.replace(corpus, vocab=str(out / f"vocab-{point.vocabulary}.txt"), vocab_size=point.vocabulary)
+    """The text in a point's vocabulary, as its runs name it."""
+    own = dataclasses.replace(corpus, vocab_size=point.vocabulary)
+    return in_vocabulary(own, out / f"vocab-{point.vocabulary}.txt")
 
 
 def _carry_out_point(
     grid: WidthGrid, experiment: TextExperiment, point: GridPoint, corpus: Corpus, out: Path, session: Session
 ) -> Outcome:
     own, place = _in_vocabulary(corpus, point, out), out / point.name
-    if not (kept := Path(own.vocab)).exists():
-        trained = prepare_text(dataclasses.replace(own, vocab=None), say=session.say).vocabulary
-        out.mkdir(parents=True, exist_ok=True)
-        _write_whole(kept, vocabulary_file(trained))
+    keep_vocabulary(own, session)
     tried = list(grid.trials(experiment, point, own))
-    if _train_all(tried, place, session) is Outcome.INTERRUPTED:
+    if train_all(tried, place, session) is Outcome.INTERRUPTED:
         return Outcome.INTERRUPTED
-    rates = pd.DataFrame(_rows_of_runs(tried, place, point), columns=list(GRID_LOSSES))[list(GRID_RATES)]
-    if lost := sorted({*rates["arm"]} - {*rates.dropna()["arm"]}):
-        raise UserError(f"{place}: {', '.join(lost)} diverged at every learning rate; declare lower ones")
+    rates = tried_rates(tried, place).assign(**point._asdict())[list(GRID_RATES)]
     finals = list(grid.finals(experiment, point, own, chosen_rates(rates, point)))
-    if _train_all(finals, place, session) is Outcome.INTERRUPTED:
+    if train_all(finals, place, session) is Outcome.INTERRUPTED:
         return Outcome.INTERRUPTED
     losses = pd.DataFrame(_rows_of_runs(finals, place, point), columns=list(GRID_LOSSES))
     for name, frame in ((RATES_FILE, rates), (LOSSES_FILE, losses)):  # the last one says that the point is finished
-        _write_whole(place / name, frame.to_csv(index=False, float_format="%.6g").encode())
+        write_whole(place / name, frame.to_csv(index=False, float_format="%.6g").encode())
     return Outcome.DONE
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file, all or nothing."""
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_bytes(content)
-    temporary.replace(path)
-
-
-def _train_all(wanted: Iterable[GridRun], place: Path, session: Session) -> Outcome:
-    own = dataclasses.replace(session, draws=False)
-    for run in wanted:
-        if runs.carry_out(run.experiment, RunFolder(place / run.folder), own) is Outcome.INTERRUPTED:
-            return Outcome.INTERRUPTED
-    return Outcome.DONE
-
-
-def _rows_of_runs(finished: Iterable[GridRun], place: Path, point: GridPoint) -> Iterator[tuple]:
+def _rows_of_runs(finished: Iterable[TunedRun], place: Path, point: GridPoint) -> Iterator[tuple]:
     """Rows of `GRID_LOSSES`, of runs that are finished; one that diverged has no loss."""
     for run in finished:
         results: xr.Dataset = runs.load(place / run.folder)

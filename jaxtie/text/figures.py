@@ -1,5 +1,6 @@
 """Results of text -> figures, and tidy tables for CSV. Imports no jax."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -19,7 +20,8 @@ from jaxtie.text.heads import compares_heads, log_vocabulary, valid_curves
 from jaxtie.text.tables import BASELINES, each_table, measures, of_pairs
 
 HEADS_CAPTION = (
-    "Heads of one model on real text: start, whole course, difference to untied in pairs; mean over seeds, 95 % band"
+    "Heads of one model on real text, below those with an output bias: start, whole course, difference to untied in pairs; "
+    "mean over seeds, 95 % band"
 )
 
 
@@ -82,12 +84,23 @@ def draw_swaps(axes: Axes, results: xr.Dataset, group: Group) -> None:
 
 
 def draw_heads(results: xr.Dataset) -> Figure:
-    """The start of every head, the whole course, and the difference to untied in pairs."""
-    (steps_T, curves), log_n = valid_curves(results), log_vocabulary(results)
-    untied = plain_arm(results, tied=False)
-    paired = {arm: loss_SxT - curves[untied] for arm, loss_SxT in curves.items()}
+    """The start of every head, the whole course, and the difference to untied in pairs; a row with output biases, if any."""
+    arms = arms_of(results)
+    rows = [shown for bias in (False, True) if (shown := [arm for arm in arms if arm.head.bias == bias])]
+    figure, axes = subplots(len(rows), 3, (13, 4.2 * len(rows)))
+    for own, shown in zip(axes, rows, strict=True):
+        _draw_heads_row(own, results, shown)
+    seeds = f"{results.sizes['seed']} seeds, mean and 95 % confidence band"
+    figure.suptitle(f"{results.attrs['experiment']}: {seeds}", parse_math=False)
+    return figure
+
+
+def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: Sequence[Arm]) -> None:
+    (steps_T, every), log_n = valid_curves(results), log_vocabulary(results)
+    untied, curves = plain_arm(results, tied=False), {arm: every[arm] for arm in arms}
+    paired = {arm: loss_SxT - every[untied] for arm, loss_SxT in curves.items()}
     early = steps_T <= max(steps_T[-1] // 16, steps_T[min(4, len(steps_T) - 1)])
-    figure, ((start, course, difference),) = subplots(1, 3, (13, 4.2))
+    start, course, difference = row
     for axes, shown, at in ((start, curves, early), (course, curves, steps_T > 0), (difference, paired, steps_T > 0)):
         for (colour, label), loss_SxT in zip(coloured(shown), shown.values(), strict=True):
             mean, half = mean_interval(loss_SxT[:, at])
@@ -106,9 +119,6 @@ def draw_heads(results: xr.Dataset) -> Figure:
     margin = 0.1 * (high - low) + 1e-3
     _show_course(difference, low - margin, high + margin)
     start.legend(fontsize=8)
-    seeds = f"{results.sizes['seed']} seeds, mean and 95 % confidence band"
-    figure.suptitle(f"{results.attrs['experiment']}: {seeds}", parse_math=False)
-    return figure
 
 
 def _span(losses: list[np.ndarray]) -> tuple[float, float]:

@@ -4,6 +4,7 @@ The arms of a causal experiment are its heads, compared in pairs on equal seeds;
 from `Arm.head`. Shapes: S seeds, T evaluations.
 """
 
+import dataclasses
 import itertools
 import math
 from typing import NamedTuple
@@ -14,14 +15,16 @@ import xarray as xr
 from jaxtie.experiment import Arm, Head
 from jaxtie.results.statistics import first_at_level
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm
-from jaxtie.results.verdicts import Comparison, Judgement, compare, judge
+from jaxtie.results.verdicts import Comparison, Judgement, compare, judge, verdict_table
 
 SHARES = (0.5, 0.75, 0.9, 0.95)  # of the way from log n to untied's end; the losses there are those to be reached
 ALIKE_TRANSFORMS = ("projection", "half-swap", "shuffle")  # tied, each of them is said to converge as untied does
 SMALL_DEVIATION = Head(deviation="log(n)/D")  # tied, it is said to converge slowest
+BERTS, ITS_PART = Head(transform="bert-head"), Head(transform="projection")
 ABOUT = 1.0  # nat: what "about log n" means; n words that are alike start at log n + Dσ²/2, n + n of them at log 2n
 SAME_PACE = 0.1  # steps that differ by at most this share are alike
 SAME_END = 0.05  # nat
+SEVERAL_SHARES = "a claim that is looked at at several shares of the way counts its pairs at all of them"
 
 
 def compares_heads(results: xr.Dataset) -> bool:
@@ -32,7 +35,7 @@ def compares_heads(results: xr.Dataset) -> bool:
 
 
 class Remedies(NamedTuple):
-    """The arms that are said to start near log n.
+    """The arms that are said to start near log n; all with an output bias or all without.
 
     Attributes:
       small: tied, σ (log n)/D; None if it is not there.
@@ -43,9 +46,9 @@ class Remedies(NamedTuple):
     alike: tuple[Arm, ...]
 
     @classmethod
-    def of(cls, results: xr.Dataset) -> "Remedies":
-        whole = [arm for arm in arms_of(results) if arm.untie_at is None]
-        small = next((arm for arm in whole if arm.tied and arm.head == SMALL_DEVIATION), None)
+    def of(cls, results: xr.Dataset, *, bias: bool = False) -> "Remedies":
+        whole = [arm for arm in arms_of(results) if arm.untie_at is None and arm.head.bias == bias]
+        small = next((arm for arm in whole if arm.tied and _unbiased(arm) == SMALL_DEVIATION), None)
         return cls(small, tuple(arm for arm in whole if _is_one_of_the_alike(arm)))
 
     @property
@@ -53,11 +56,16 @@ class Remedies(NamedTuple):
         return (() if self.small is None else (self.small,)) + self.alike
 
 
+def _unbiased(arm: Arm) -> Head:
+    return dataclasses.replace(arm.head, bias=False)
+
+
 def _is_one_of_the_alike(arm: Arm) -> bool:
-    """Whether it is untied, or tied with a transform and no other option of a head."""
+    """Whether it is untied, or tied with a transform and no other option of a head but an output bias."""
+    head = _unbiased(arm)
     if not arm.tied:
-        return arm.is_plain
-    return arm.head.transform in ALIKE_TRANSFORMS and arm.head == Head(transform=arm.head.transform, groups=arm.head.groups)
+        return head == Head()
+    return head.transform in ALIKE_TRANSFORMS and head == Head(transform=head.transform, groups=head.groups)
 
 
 def log_vocabulary(results: xr.Dataset) -> float:
@@ -103,13 +111,45 @@ def judge_pace(results: xr.Dataset, pairs: list[tuple[Arm, Arm]], low: float, hi
 
 def judge_heads(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
     """Claim -> where it is looked at (a share of the way, or "") -> judgement; as far as arms let one tell."""
-    small, alike = remedies = Remedies.of(results)
+    found = _judge_remedies(results, Remedies.of(results))
+    biased = _judge_remedies(results, Remedies.of(results, bias=True))
+    found |= {f"{claim}, all with an output bias": at for claim, at in biased.items()}
+    whole = [arm for arm in arms_of(results) if arm.untie_at is None]
+    both = [(a, b) for a, b in itertools.product(whole, whole) if _differ_by_a_bias(a, b)]
+    if both:
+        claim = f"an output bias moves no head's end by more than {SAME_END:g} nat"
+        found[claim] = {"": judge(_compare_ends(results, both), -SAME_END, SAME_END)}
+    parts = [
+        (a, b)
+        for a, b in itertools.product(whole, whole)
+        if a.tied and b.tied and a.head.bias == b.head.bias and (_unbiased(a), _unbiased(b)) == (BERTS, ITS_PART)
+    ]
+    if parts:
+        claim = f"BERT's head ends within {SAME_END:g} nat of its projection alone, or lower"
+        found[claim] = {"": judge(_compare_ends(results, parts), -math.inf, SAME_END)}
+    return found
+
+
+def _differ_by_a_bias(arm: Arm, other: Arm) -> bool:
+    """Whether the first has an output bias and the other one is the same without."""
+    return arm.tied == other.tied and arm.head.bias and not other.head.bias and _unbiased(arm) == other.head
+
+
+def _compare_ends(results: xr.Dataset, pairs: list[tuple[Arm, Arm]]) -> list[Comparison]:
+    """Validation losses at the end, nats, intervals right together."""
+    _, curves = valid_curves(results)
+    return [compare(f"{a} − {b}", curves[a][:, -1] - curves[b][:, -1], len(pairs)) for a, b in pairs]
+
+
+def _judge_remedies(results: xr.Dataset, remedies: Remedies) -> dict[str, dict[str, Judgement]]:
+    """What the source says of its remedies."""
+    small, alike = remedies
     found, (_, curves), log_n = {}, valid_curves(results), log_vocabulary(results)
     pairs = list(itertools.combinations(remedies.every, 2))
     if pairs:
         starts = [compare(arm.name, curves[arm][:, 0] - log_n, len(remedies.every)) for arm in remedies.every]
         found[f"every remedy starts within {ABOUT:g} nat of log n"] = {"": judge(starts, -ABOUT, ABOUT)}
-    if small is not None:
+    if small is not None and alike:
         slower = judge_pace(results, [(small, other) for other in alike], 0, math.inf)
         found["σ (log n)/D takes more steps than any other remedy"] = slower
     if len(alike) > 1:
@@ -117,9 +157,14 @@ def judge_heads(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
         others = judge_pace(results, list(itertools.combinations(alike, 2)), -same, same)
         found[f"the other remedies take the same steps to within {SAME_PACE:.0%}"] = others
     if pairs:
-        ends = [compare(f"{a} − {b}", curves[a][:, -1] - curves[b][:, -1], len(pairs)) for a, b in pairs]
+        ends = _compare_ends(results, pairs)
         found[f"all remedies end within {SAME_END:g} nat of each other"] = {"": judge(ends, -SAME_END, SAME_END)}
     return found
+
+
+def head_verdict_table(results: xr.Dataset) -> Table:
+    """The claims about heads, and what became of them."""
+    return verdict_table(judge_heads(results), f"seeds; {SEVERAL_SHARES}")
 
 
 def head_loss_table(results: xr.Dataset) -> Table:

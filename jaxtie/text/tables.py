@@ -11,7 +11,7 @@ from jaxtie.results.tables import Table, arms_of, interval, last_step, number, p
 from jaxtie.results.verdicts import Comparison, Judgement, compare, judge, verdict_table
 from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.groups import AS_LIKELY, Group, groups_of, word_pairs_table
-from jaxtie.text.heads import compares_heads, head_tables, judge_heads
+from jaxtie.text.heads import SEVERAL_SHARES, compares_heads, head_tables, judge_heads
 
 SAME_LOSS = 0.01  # nat, 1 % of a perplexity: losses that differ by less are the same
 BASELINES = {"unigram_loss": "frequencies alone (unigram)", "bigram_loss": "the token on the left alone (bigram)"}
@@ -136,7 +136,7 @@ def text_verdict_table(results: xr.Dataset) -> Table:
     if equivalent_in_both_senses(results):
         over += "; of distances over pairs of words, as if no word were in two"
     if compares_heads(results):
-        over += "; a claim that is looked at at several shares of the way counts its pairs at all of them"
+        over += f"; {SEVERAL_SHARES}"
     return verdict_table(judge_text(results), over)
 
 

@@ -1,9 +1,8 @@
 """The price of one table on text, over widths and vocabularies: what is declared, and which runs follow from it. No jax.
 
-A *point* is a vocabulary and a width. At each point every arm is tried at some learning rates: one seed that no verdict sees,
-half of the steps, judged on one half of the validation text. The rate of the lowest loss there is the arm's own; with it all
-seeds are trained, and judged on the other half. Beside the declared arms stand two of one table that is wider, with as many
-parameters as two tables have: one for as many tokens, and one for as many operations.
+A *point* is a vocabulary and a width. At each point every arm has its own learning rate, see `jaxtie.text.tuned`. Beside the
+declared arms stand two of one table that is wider, with as many parameters as two tables have: one for as many tokens, and
+one for as many operations.
 """
 
 import dataclasses
@@ -14,12 +13,12 @@ from typing import Literal, NamedTuple
 
 from jaxtie.experiment import check, names_of
 from jaxtie.models.sizes import Transformer, causal_parameters, causal_products
-from jaxtie.text.declaration import HALVES, Corpus, TextExperiment
+from jaxtie.text.declaration import Corpus, TextExperiment
+from jaxtie.text.tuned import JUDGED_ON, TunedRun, at_rate, finals, trial
 
 ONE, ONE_BIASED, TWO, TWO_LATER = "tied", "tied+bias", "untied", "untied@half"
 WIDER, WIDER_AT_EQUAL_OPERATIONS = "wider tied", "wider tied at equal operations"
 ALL_ARMS = (ONE, ONE_BIASED, TWO, TWO_LATER, WIDER, WIDER_AT_EQUAL_OPERATIONS)
-CHOSEN_ON, JUDGED_ON = HALVES  # of the validation text
 
 
 class GridPoint(NamedTuple):
@@ -35,14 +34,6 @@ class GridPoint(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.vocabulary:,} × {self.width}"
-
-
-class GridRun(NamedTuple):
-    """A run at a point: below which folder of the point's own, what is trained, what its arms are called, in their order."""
-
-    folder: str
-    experiment: TextExperiment
-    labels: tuple[str, ...]
 
 
 class PriceClaim(NamedTuple):
@@ -104,38 +95,35 @@ class WidthGrid:
         """In the order in which they are done."""
         return tuple(GridPoint(vocabulary, width) for vocabulary in self.vocabularies for width in self.widths)
 
-    def trials(self, declared: TextExperiment, point: GridPoint, corpus: Corpus) -> Iterator[GridRun]:
+    def trials(self, declared: TextExperiment, point: GridPoint, corpus: Corpus) -> Iterator[TunedRun]:
         """The runs that learning rates are chosen by.
 
         Args:
           declared: what is trained, but for its sizes, its rate and its text.
           corpus: the text in the point's vocabulary.
         """
-        own = dataclasses.replace(declared.scaled(0.5), seeds=(self.trial_seed,), valid_half=CHOSEN_ON)
+        own = _at_point(declared, point, corpus)
         for rate in self.rates[point.width]:
-            plain = _at_rate(_at_point(own, point, corpus), rate)
-            yield GridRun(f"trials/{rate:g}", plain, _labels(plain))
-            wider = _widened(plain, plain.steps)
+            plain = trial(own, rate, self.trial_seed, _labels(own))
+            yield plain
+            wider = _widened(plain.experiment, plain.experiment.steps)
             lower = float(f"{rate * point.width / wider.model.width:.2g}")
-            yield GridRun(f"trials/{lower:g}-wider", _at_rate(wider, lower), (WIDER,))
+            yield TunedRun(f"trials/{lower:g}-wider", at_rate(wider, lower), (WIDER,))
 
     def finals(
         self, declared: TextExperiment, point: GridPoint, corpus: Corpus, chosen: Mapping[str, float]
-    ) -> Iterator[GridRun]:
+    ) -> Iterator[TunedRun]:
         """The runs that are judged, each arm at its own rate.
 
         Args:
           chosen: rate of each arm that was tried.
         """
-        own = _at_point(dataclasses.replace(declared, valid_half=JUDGED_ON), point, corpus)
-        for rate in sorted({chosen[label] for label in _labels(own)}):
-            arms = tuple(arm for arm, label in zip(own.arms, _labels(own)) if chosen[label] == rate)
-            run = _at_rate(dataclasses.replace(own, arms=arms), rate)
-            yield GridRun(f"arms/{rate:g}", run, _labels(run))
+        own = dataclasses.replace(_at_point(declared, point, corpus), valid_half=JUDGED_ON)
+        yield from finals(own, chosen, _labels(own))
         rate, fewer = chosen[WIDER], steps_at_equal_operations(own)
-        yield GridRun(f"wider/{rate:g}", _at_rate(_widened(own, own.steps), rate), (WIDER,))
-        short = _at_rate(_widened(own, fewer), rate)
-        yield GridRun(f"equal-operations/{rate:g}", short, (WIDER_AT_EQUAL_OPERATIONS,))
+        yield TunedRun(f"wider/{rate:g}", at_rate(_widened(own, own.steps), rate), (WIDER,))
+        short = at_rate(_widened(own, fewer), rate)
+        yield TunedRun(f"equal-operations/{rate:g}", short, (WIDER_AT_EQUAL_OPERATIONS,))
 
 
 def _labels(experiment: TextExperiment) -> tuple[str, ...]:
@@ -147,13 +135,6 @@ def _at_point(declared: TextExperiment, point: GridPoint, corpus: Corpus) -> Tex
     model = dataclasses.replace(declared.model, width=point.width, feedforward=times * point.width)
     own = dataclasses.replace(corpus, vocab_size=point.vocabulary)
     return dataclasses.replace(declared, name=f"{declared.name}-{point.name}", model=model, corpus=own)
-
-
-def _at_rate(experiment: TextExperiment, rate: float) -> TextExperiment:
-    """The rate falls over all of the steps, and comes down as far beside its start whatever that is."""
-    least = experiment.optimiser.eta_min * rate / experiment.optimiser.learning_rate
-    optimiser = dataclasses.replace(experiment.optimiser, learning_rate=rate, eta_min=least, half_period=experiment.steps)
-    return dataclasses.replace(experiment, optimiser=optimiser)
 
 
 def _widened(experiment: TextExperiment, steps: int) -> TextExperiment:

@@ -12,18 +12,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from jaxtie.results.plots import STYLE, Picture, coloured, subplots
+from jaxtie.results.plots import Picture, coloured, subplots
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import Table, number
 from jaxtie.results.verdicts import Judgement, compare, judge
 from jaxtie.text.declaration import Corpus, TextExperiment
+from jaxtie.text.tuned import TunedRun
+from jaxtie.text.tuned_results import TRIED_RATES, best_rates, shown_rate
 from jaxtie.text.width_grid import (
     ALL_ARMS,
     ONE,
@@ -32,14 +33,13 @@ from jaxtie.text.width_grid import (
     TWO_LATER,
     WIDER,
     GridPoint,
-    GridRun,
     PriceClaim,
     WidthGrid,
 )
 
 GRID_FILES = ("grid-losses.csv", "grid-rates.csv")
 GRID_LOSSES = ("vocabulary", "width", "arm", "seed", "rate", "parameters", "steps", "loss", "unigram_loss", "bigram_loss")
-GRID_RATES = ("vocabulary", "width", "arm", "rate", "loss")
+GRID_RATES = ("vocabulary", "width", *TRIED_RATES)
 TIE, TIE_BIASED, TIE_THEN_UNTIE, TWO_TABLES, UNDECIDED = (
     "tie", "tie, with an output bias", "tie, then untie", "two tables", "undecided"
 )  # fmt: skip
@@ -80,13 +80,15 @@ class GridPrices:
 
 
 def chosen_rates(rates: pd.DataFrame, point: GridPoint) -> dict[str, float]:
-    """The rate of each arm that was tried at a point: of the lowest loss; one that diverged has none."""
-    own = rates[(rates["vocabulary"] == point.vocabulary) & (rates["width"] == point.width)]
-    best = own.assign(loss=own["loss"].fillna(np.inf)).sort_values(["loss", "rate"]).groupby("arm").first()
-    return {str(arm): float(rate) for arm, rate in best["rate"].items()}
+    """The rate of each arm that was tried at a point."""
+    return best_rates(_tried_at(rates, point))
 
 
-def measured_runs(prices: GridPrices, declared: TextExperiment) -> Iterator[tuple[str, GridRun]]:
+def _tried_at(rates: pd.DataFrame, point: GridPoint) -> pd.DataFrame:
+    return rates[(rates["vocabulary"] == point.vocabulary) & (rates["width"] == point.width)]
+
+
+def measured_runs(prices: GridPrices, declared: TextExperiment) -> Iterator[tuple[str, TunedRun]]:
     """Every run at the points that are measured, by the point's name; of no text, which is the reader's."""
     for point in prices.points:
         chosen = chosen_rates(prices.rates, point)
@@ -208,13 +210,8 @@ def grid_rates_table(prices: GridPrices) -> Table:
     rates, rows = prices.rates, []
     tried = [arm for arm in ALL_ARMS if arm in set(rates["arm"])]
     for point in prices.points:
-        cells = []
-        for arm in tried:
-            own = rates[(rates["vocabulary"] == point.vocabulary) & (rates["width"] == point.width) & (rates["arm"] == arm)]
-            rate, losses = prices.rate(point, arm), np.sort(own["loss"].fillna(np.inf))
-            star = "*" * (rate in (own["rate"].min(), own["rate"].max()))
-            more = f", {losses[1] - losses[0]:+.3f}" if len(losses) > 1 and np.isfinite(losses[1]) else ""
-            cells.append(f"{rate:g}{star}{more}")
+        at_point = _tried_at(rates, point)
+        cells = [shown_rate(at_point[at_point["arm"] == arm]) for arm in tried]
         rows.append((f"{point.vocabulary:,}", str(point.width), *cells))
     shown = "; ".join(f"{width}: {', '.join(f'{rate:g}' for rate in own)}" for width, own in prices.grid.rates.items())
     note = (
@@ -260,13 +257,6 @@ def _draw_vocabulary(axes: Axes, prices: GridPrices, vocabulary: int) -> None:
 def grid_pictures(prices: GridPrices) -> dict[str, Picture]:
     """File name -> figure."""
     return {"prices": Picture(PRICES_CAPTION, lambda: draw_grid_prices(prices))}
-
-
-def draw_for_document(prices: GridPrices, path: Path) -> Path:
-    """Write the figure as one PNG; returns its path."""
-    with matplotlib.rc_context(STYLE):
-        draw_grid_prices(prices).savefig(path, metadata={"Software": None})
-    return path
 
 
 def read_grid(grid: WidthGrid, *files: Path) -> GridPrices:
