@@ -227,6 +227,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "similarities": lambda name: similarity_table(known[name]),
         "widths": lambda *names: evidence.widths_table(known, names),
         "bodies": lambda *names: evidence.bodies_table(known, names),
+        "left": lambda *names: evidence.seeds_left_table(known, names),
     }
     of_fresh = {
         "initial-losses": lambda name: initial_losses_table(known[name]),

@@ -18,6 +18,7 @@ from jaxtie.exor.tables import exor_final_table
 from jaxtie.experiment import UserError
 from jaxtie.results.kept import write_kept
 from jaxtie.results.roles import shares_table
+from jaxtie.results.tables import number
 
 HOUSE = Path(__file__).parents[1]
 ARMS = ("tied", "untied", "tied+bias", "untied+bias")
@@ -237,6 +238,13 @@ def test_other_bodies_have_their_distances_beside_decay(results):
     assert rows["tied"][2] == "100" and rows["tied"][4] == "2 of 40" and rows["untied input"][4] == "0 of 40"
     assert rows["untied output"][2:6] == ("",) * 4
     assert rows["untied output"][-3:] == ("2.000 [2.000, 2.000]", "1.000 [1.000, 1.000]", "2.000 [2.000, 2.000]")
+    few, many = results.isel(seed=slice(3)), results
+    decayed = float(results["decay_alone"][-1])
+    for own, shown in ((few, 3), (many, 5)):  # each of few seeds; of many the quartiles and both ends
+        found = {row[1:3]: row for row in evidence.seeds_left_table({"made-up": own}, ["made-up"]).rows}
+        of_pair = found["untied output", "X-Y"]
+        np.testing.assert_allclose([float(cell) for cell in of_pair[-1].split(", ")], [2 * decayed] * shown, atol=5e-4)
+        assert of_pair[3] == number(decayed)
 
 
 def test_a_sweep_has_its_forces_at_every_setting():

@@ -4,6 +4,7 @@ A condensed run is a dataset like the run's own, of the same variables, with few
 no more take either.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -39,6 +40,7 @@ KEPT_SYMBOLS = ["X", "Y", "A", "B"]
 EVALUATED = "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds".split()
 DISTANCES = ("input_distance", "output_distance")
 RECORDED = ("loss", "accuracy", *DISTANCES)
+EACH_SHOWN = 16  # seeds; of more a table has quartiles
 COURSE_OF_SEEDS = 256  # of as many the middle of the training is kept too; of more, it would make a file of several MB
 COST = {"tied": 1.0, "untied": -1.0}
 COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
@@ -206,6 +208,26 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
         "began with, divided by what decay alone leaves of it; median [95 %, by ranks]. The last column: of the two ratios."
     )
     return Table("Other models, as far as they were run", (*header, *pairs, f"{' : '.join(BODIES_PAIRS)}"), rows, note)
+
+
+def seeds_left_table(runs: Runs, names: Sequence[str]) -> Table:
+    """What is left of the distance that each seed began with, beside what decay alone leaves."""
+    rows = []
+    for name in names:
+        results = runs[name]
+        left = float(results["decay_alone"].sel(step=last_step(results)))
+        for arm in arms_of(results):
+            for (label, table), pair in itertools.product(tables_of(arm).items(), BODIES_PAIRS):
+                left_S = left * np.exp(measured(results, "decay ratio", pair, table).sel(arm=arm.name).values)
+                rows.append((name, label, pair, number(left), _each_or_quartiles(left_S)))
+    header = ("experiment", "table", "pair", "decay alone leaves", "what is left of each seed's")
+    note = f"In ascending order; of more than {EACH_SHOWN} seeds the least, the quartiles and the greatest."
+    return Table("The distance at the end beside the one at the start", header, rows, note)
+
+
+def _each_or_quartiles(values: np.ndarray) -> str:
+    shown = np.sort(values) if len(values) <= EACH_SHOWN else np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
+    return ", ".join(map(number, shown))
 
 
 def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
