@@ -2,10 +2,9 @@
 
 Training amplifies rounding, so members agree over a full run only if one and the same program has made every one of their
 steps. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as among many, on one
-device as on several of the kind, in chunks of any length. A kind of device has two sizes, for few members and for many:
+device as on several of the kind, in chunks of any length.
 
-- On a CPU the small block is whole vectors still, 16 numbers at most, so steps have the same bits in both. What is mapped
-  over members without lanes goes in parts of one size.
+- On a CPU a model has one size. What is mapped over members without lanes goes in parts of one size, too.
 - On a GPU or TPU a step is a row of kernels, each of which takes as long for a few members as for hundreds: so large blocks
   (but where a TPU takes one kernel for all steps). Equal sizes give equal bits; the small block and the large one may round
   differently. `config.json` has the size.
@@ -29,7 +28,9 @@ from jaxtie.models.sizes import LSTM, Body
 from jaxtie.training import devices as machine
 from jaxtie.training.member import State
 
-SMALL_BLOCK, LARGE_BLOCK = 16, 32  # members in a block on a CPU, by measurement; an LSTM is as fast a seed in the small one
+# Members in a block on a CPU, by measurement: 32 numbers are the least that its compiler makes vectors of in all loops (see
+# `devices.FAST`); an LSTM is as fast a seed in half a block, and needs less memory. Mapped without lanes at once: as many.
+CPU_BLOCK, CPU_HALF_BLOCK = 32, 16
 # On accelerators, few members and many, by what compiling for them shows (benchmarks/accelerators.py). A TPU's vectors have
 # 128 places, and its kernel takes as many members after the others: so more would only pad. An LSTM, or a wide model, is
 # bound by memory from few members on, and has more to keep there.
@@ -48,13 +49,13 @@ class Program(NamedTuple):
 
 
 def block_sizes(platform: str, model: Body) -> tuple[int, ...]:
-    """Members in a block on a kind of device: where there are few, and where there are many."""
+    """Members in a block on a kind of device; on an accelerator two sizes, where there are few and where there are many."""
     if platform != "cpu":
         large_model = model.width >= WIDE or isinstance(model, LSTM)
         return ACCELERATED_LARGE_MODEL if large_model else ACCELERATED[platform]
     if model.width >= WIDE:
         return (1,)
-    return (SMALL_BLOCK,) if isinstance(model, LSTM) else (SMALL_BLOCK, LARGE_BLOCK)
+    return (CPU_HALF_BLOCK,) if isinstance(model, LSTM) else (CPU_BLOCK,)
 
 
 def block_size(platform: str, model: Body, members: int) -> int:
@@ -102,7 +103,7 @@ def _setting_shapes(static: Static, block: int) -> Setting:
 def batch_members(static: Static, block: int, platform: str, *, in_kernel: bool = False) -> Batched:
     """A block of members, from what one member does; `in_kernel`: see `jaxtie.exor.forms`."""
     member = make_member(static, accelerated=platform != "cpu")
-    at_once = min(block, block_sizes(platform, static.model)[0])
+    at_once = min(block, CPU_HALF_BLOCK if platform == "cpu" else block_sizes(platform, static.model)[0])
     every, eval_every = static.record_every, static.eval_every
     to_record = partial(advance_members, member, static.model, platform, in_kernel=in_kernel)
 

@@ -63,3 +63,13 @@ def layer_norm(x_RxD: jax.Array, weight_D: jax.Array, bias_D: jax.Array, eps: fl
 def pick(rows_RxD: jax.Array, at_P: jax.Array) -> jax.Array:
     """rows_RxD[at_P] for few rows: products with a one-hot matrix; every backend and `jaxtie.training.lanes` do them well."""
     return jax.nn.one_hot(at_P, rows_RxD.shape[0], dtype=rows_RxD.dtype) @ rows_RxD
+
+
+def count(tokens_L: jax.Array, vocabulary: int, dtype: jax.typing.DTypeLike) -> jax.Array:
+    """How often each entry of a small vocabulary occurs, V; the numbers lie side by side in one integer where they fit."""
+    bits = 32 // vocabulary
+    if len(tokens_L) >= 2**bits:
+        return jax.lax.optimization_barrier(sum(jax.nn.one_hot(token, vocabulary, dtype=dtype) for token in tokens_L))
+    packed = jax.lax.optimization_barrier(sum(jnp.uint32(1) << (bits * token).astype(jnp.uint32) for token in tokens_L))
+    shift_V = bits * jnp.arange(vocabulary, dtype=jnp.uint32)
+    return ((packed >> shift_V) & jnp.uint32(2**bits - 1)).astype(dtype)

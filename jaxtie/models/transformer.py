@@ -19,7 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.models.layers import gelu, layer_norm, linear, pick, uniform
+from jaxtie.models.layers import count, gelu, layer_norm, linear, pick, uniform
 
 
 def _attention(q_PxHxE: jax.Array, k_RxHxE: jax.Array, v_RxHxE: jax.Array, weight_R: jax.Array) -> jax.Array:
@@ -192,8 +192,7 @@ class TransformerBody(nn.Module):
         vocabulary = table_VxD.shape[0]
         by_entry = vocabulary <= len(tokens_L)
         if by_entry:
-            counts_V = jnp.sum(jax.nn.one_hot(tokens_L, vocabulary, dtype=table_VxD.dtype), axis=0)
-            rows, weight = table_VxD, jax.lax.optimization_barrier(counts_V)  # else each use counts again
+            rows, weight = table_VxD, count(tokens_L, vocabulary, table_VxD.dtype)
         else:
             rows, weight = table_VxD[tokens_L], jnp.ones(len(tokens_L), table_VxD.dtype)
         for layer in self.layer[:-1]:

@@ -58,8 +58,20 @@ class Layout(NamedTuple):
         """
         if not self.kept_apart:
             return f(*arrays)
+        shapes = [array.shape for array in arrays]
+
+        def without_ones(*arrays: jax.Array) -> Any:
+            given = (array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True))
+            return jax.tree.map(_without_ones, f(*given))
+
         with set_xla_metadata(inlineable="false"):
-            return jax.jit(f)(*arrays)
+            results = jax.jit(without_ones)(*map(_without_ones, arrays))
+        return jax.tree.map(lambda result, like: result.reshape(like.shape), results, jax.eval_shape(f, *arrays))
+
+
+def _without_ones(array: jax.Array) -> jax.Array:
+    """Without axes of one place before the last one: XLA may give them another order in a call, and then copies the array."""
+    return array.reshape([*(size for size in array.shape[:-1] if size != 1), *array.shape[-1:]])
 
 
 def lanes(f: Callable, *, kept_apart: bool = True) -> Callable:
@@ -224,9 +236,13 @@ def threefry_rounds(k0, k1, x0, x1):
 
 def _threefry2x32(layout, operands):
     """As plain arithmetic; the stock lowering is a loop of calls."""
-    shape = max((jnp.shape(array)[: jnp.ndim(array) - mapped] for array, mapped in operands), key=len)
+    arrays, mapped = zip(*operands, strict=True)
+    shape = max((jnp.shape(array)[: jnp.ndim(array) - m] for array, m in operands), key=len)
 
-    return layout.call(threefry_rounds, *[_spread(operand, layout.size, shape) for operand in operands])
+    def rounds(*arrays):  # spread within the call: keys and counters are not written down for every member
+        return threefry_rounds(*(_spread(operand, layout.size, shape) for operand in zip(arrays, mapped, strict=True)))
+
+    return layout.call(rounds, *arrays)
 
 
 def _take(place: int | slice, array: jax.Array, axis: int) -> jax.Array:
@@ -284,10 +300,7 @@ def _dot_general(layout, operands, *, dimension_numbers, preferred_element_type,
 def _reduce_sum(layout, operands, *, axes, **_):
     array = operands[0][0]
     for axis in sorted(axes, reverse=True):
-        if array.shape[axis] <= SHORT:  # cheap enough to be part of whatever uses it
-            array = _add([_take(i, array, axis) for i in range(array.shape[axis])])
-        else:
-            array = _unrolled_sum(layout, functools.partial(_take, axis=axis), array.shape[axis], axis, array)
+        array = _unrolled_sum(layout, functools.partial(_take, axis=axis), array.shape[axis], axis, array)
     return array
 
 
