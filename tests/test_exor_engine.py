@@ -198,14 +198,14 @@ TIED, UNTIED = (phases_of(arm, LOOK.steps)[0] for arm in LOOK.arms)
 
 
 def test_a_quick_look_compiles_what_runs_shortly_quickly(asked):
-    assert ExorEngine(LOOK, Processes(), coming=()).compile(TIED) == "True 16" and asked[0] == (True, 16, True)
-    longer = {"steps": 2000}, {"sweep": {"weight_decay": (0.0, 0.1)}}
+    assert ExorEngine(LOOK, Processes(), coming=()).compile(TIED) == "True 32" and asked[0] == (True, 32, True)
+    longer = {"steps": 2000}, {"sweep": {"weight_decay": (0.0, 0.05, 0.1)}}
     for changes in longer:
         asked.clear()
         assert ExorEngine(dataclasses.replace(LOOK, **changes), Processes(), coming=()).compile(TIED)
-        assert asked[0] == (True, 16, False)
+        assert asked[0] == (True, 32, False)
     asked.clear()
-    assert ExorEngine(LOOK, Processes()).compile(TIED) and asked == [(True, 16, False)]  # no quick look; nothing ahead
+    assert ExorEngine(LOOK, Processes()).compile(TIED) and asked == [(True, 32, False)]  # no quick look; nothing ahead
 
 
 def test_a_quick_look_compiles_what_comes_next_while_this_is_trained(asked):
@@ -213,9 +213,9 @@ def test_a_quick_look_compiles_what_comes_next_while_this_is_trained(asked):
     many = dataclasses.replace(LOOK, name="many", seeds=tuple(range(64)), steps=700)
     faulty = dataclasses.replace(LOOK, name="faulty", arms=("tied+bias",))
     engine = ExorEngine(LOOK, Processes(), coming=(many, LOOK, faulty))
-    assert engine.compile(TIED) == "True 16" == engine.compile(TIED)
-    assert [future.result() for future in engine.compiling.values()] == ["True 16", "False 16", "True 32"]
-    assert engine.compile(UNTIED) == "False 16"
+    assert engine.compile(TIED) == "True 32" == engine.compile(TIED)
+    assert [future.result() for future in engine.compiling.values()] == ["True 32", "False 32", "True 32"]
+    assert engine.compile(UNTIED) == "False 32"
     assert [future.result() for future in engine.compiling.values()][3:] == ["False 32"]
     assert ExorEngine(many, Processes(), coming=(faulty,)).compile(TIED) == "True 32"
     with pytest.raises(ZeroDivisionError):
