@@ -13,6 +13,7 @@ from scipy import stats
 
 from jaxtie.exor.process import MASK
 from jaxtie.models import lstm
+from jaxtie.models.layers import count_entries
 from jaxtie.models.sizes import LSTM, Body, Mixer, Transformer
 
 CONFIGS = {  # and of how many seeds each leaf has 10,000 values; fan-ins all different where they are free
@@ -152,3 +153,11 @@ def test_order_of_tokens_matters(config):
     tokens, at = np.array([0, 1, 2, 3, 3, 2, MASK, 4]), np.array([6])
     logits = once(lambda tokens: model.apply({"params": params}, tokens, at))
     assert np.abs(logits(tokens) - logits(tokens[[1, 0, 2, 3, 3, 2, 6, 7]])).max() > 1e-3
+
+
+@pytest.mark.parametrize("vocabulary, length", [(7, 8), (7, 15), (7, 16), (7, 17), (3, 40), (32, 1), (40, 60)])
+def test_entries_are_counted_whether_their_numbers_fit_into_one_integer_or_not(vocabulary, length):
+    rng = np.random.default_rng(length)
+    for tokens in (rng.integers(vocabulary, size=length), np.full(length, vocabulary - 1)):
+        found = once(lambda tokens: count_entries(tokens, vocabulary, jnp.float32))(tokens.astype(np.int32))
+        np.testing.assert_array_equal(found, np.bincount(tokens, minlength=vocabulary))

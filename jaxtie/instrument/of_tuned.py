@@ -52,8 +52,8 @@ def gather_tuned(experiment: TextExperiment, tried: pd.DataFrame, finished: Sequ
     """All arms together, in two files and figures."""
     results_file, rates_file = (out / name for name in TUNED_FILES)
     results = together([runs.load(run) for run in finished], names_of(experiment.arms), experiment.name)
-    write_whole(rates_file, tried.to_csv(index=False, float_format="%.6g").encode())
     results.to_netcdf(results_file, engine="h5netcdf")
+    write_whole(rates_file, tried.to_csv(index=False, float_format="%.6g").encode())  # it says that the other one is there
     draw_all(tuned_pictures(results), out / "figures")
 
 
