@@ -4,6 +4,7 @@
     python benchmarks/throughput.py --models lstm_small,mixer_medium --seeds 1,64 --arms untied
     python benchmarks/throughput.py --json > throughput.json
     python benchmarks/throughput.py --against CHECKOUT           # this version and that one, in turns
+    python benchmarks/throughput.py --against CHECKOUT --models lstm_medium --steps 500 --seeds 64
 
 Everything runs as shipped: a stream of samples per seed, a record every 100 steps, an exact evaluation every 1,000. The
 sides take turns, each with every core: jaxtie a thread a core, PyTorch a process a core, which trains one seed in a loop or
@@ -57,11 +58,16 @@ def train(program: "Program", workers: Sequence["jax.Device"], experiment: Exper
     return seed_steps / (time.perf_counter() - began)
 
 
+def declaration_of(model: str, checkout: Path = CHECKOUT) -> Path:
+    """A file of `experiments/`."""
+    return checkout / "experiments" / f"{model}.py"
+
+
 def declared(model: str) -> Experiment:
     """What a file of `experiments/` declares."""
     from jaxtie.runs import load_experiment
 
-    return load_experiment(CHECKOUT / "experiments" / f"{model}.py")
+    return load_experiment(declaration_of(model))
 
 
 def jaxtie_sides(
@@ -86,7 +92,7 @@ def jaxtie_sides(
 def pytorch_rate(model: str, arm: str, seconds: float, processes: int, *options: str) -> float:
     """Seed-steps per second of so many PyTorch processes together; NaN where they fail."""
     command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("pytorch_loop.py"))]
-    command += ["--seconds", str(seconds), "--arm", arm, "--model", str(CHECKOUT / "experiments" / f"{model}.py"), *options]
+    command += ["--seconds", str(seconds), "--arm", arm, "--model", str(declaration_of(model)), *options]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     running = [subprocess.Popen([*command, "--seed", str(i)], **output) for i in range(processes)]
     answers = [process.communicate() for process in running]
@@ -117,9 +123,10 @@ def about_now(device: str) -> Report:
     return about | {name: version(name) for name in packages}
 
 
-def compare_with_pytorch(options: argparse.Namespace, arms: Sequence[str], numbers: Sequence[int]) -> Report:
+def compare_with_pytorch(
+    options: argparse.Namespace, models: Sequence[str], arms: Sequence[str], numbers: Sequence[int]
+) -> Report:
     """jaxtie in this process, and PyTorch where it is installed and the device is a CPU."""
-    models = options.models.split(",")
     sides, compile_seconds = jaxtie_sides(models, arms, numbers, options.seconds)
     devices = start_jax().devices()
     if has_torch() and devices[0].platform == "cpu":
@@ -130,7 +137,8 @@ def compare_with_pytorch(options: argparse.Namespace, arms: Sequence[str], numbe
         "compile_seconds": compile_seconds,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    many, one = f"jaxtie, {MANY} seeds", "jaxtie, 1 seeds"  # one seed fills no more than one block
+    most = MANY if MANY in numbers else max(numbers)
+    many, one = f"jaxtie, {most} seeds", "jaxtie, 1 seeds"  # one seed fills no more than one block
     pairs = [
         (many, f"PyTorch {way}") for way in ("loop, all cores", f"vmap, {MANY} seeds", f"vmap and compile, {MANY} seeds")
     ]
@@ -141,29 +149,32 @@ def compare_with_pytorch(options: argparse.Namespace, arms: Sequence[str], numbe
     return report
 
 
-def compare_versions(other: Path, arms: Sequence[str], numbers: Sequence[int], repeats: int, steps: int) -> Report:
-    """The jaxtie beside this file and that of another checkout, each run of both arms in a process of its own."""
+def compare_versions(
+    other: Path, models: Sequence[str], arms: Sequence[str], numbers: Sequence[int], repeats: int, steps: int
+) -> Report:
+    """The jaxtie beside this file and that of another checkout, each run of a model's arms in a process of its own."""
     if not (other / "jaxtie" / "run.py").is_file():
         raise SystemExit(f"--against {other}: expected a checkout of jaxtie, a folder with jaxtie/run.py")
     versions, common = {"this": CHECKOUT, "other": other.resolve()}, ["--arms", ",".join(arms), "--steps", str(steps)]
     sides = {
-        f"{name}, {seeds} seeds": partial(run_command, ["--seeds", str(seeds), *common], checkout=checkout)
-        for seeds in numbers
+        f"{model}, {name}, {seeds} seeds": partial(
+            run_command, [str(declaration_of(model, checkout)), "--seeds", str(seeds), *common], checkout=checkout
+        )
+        for model, seeds in itertools.product(models, numbers)
         for name, checkout in versions.items()
     }
     configs = take_turns(sides, repeats)
     rates = {
-        f"{arm}, {side}": [config["arms"][arm]["seed_steps_per_second"] for config in found]
+        f"{side}, {arm}": [config["arms"][arm]["seed_steps_per_second"] for config in found]
         for arm in arms
         for side, found in configs.items()
     }
     config = configs[next(iter(sides))][0]
     report = about_now(f"{config['workers']} x {config['device']}") | {name: str(path) for name, path in versions.items()}
     report["seed_steps_per_second"] = {name: Spread.of(values)._asdict() for name, values in rates.items()}
-    for arm in arms:
-        for seeds in numbers:
-            ours, theirs = (rates[f"{arm}, {name}, {seeds} seeds"] for name in versions)
-            report[f"ratio this / other, {arm}, {seeds} seeds"] = Spread.of_ratios(ours, theirs)._asdict()
+    for model, arm, seeds in itertools.product(models, arms, numbers):
+        ours, theirs = (rates[f"{model}, {name}, {seeds} seeds, {arm}"] for name in versions)
+        report[f"ratio this / other, {model}, {seeds} seeds, {arm}"] = Spread.of_ratios(ours, theirs)._asdict()
     return report
 
 
@@ -191,12 +202,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20_000, help="of each run, with --against (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
-    arms = options.arms.split(",")
+    models, arms = options.models.split(","), options.arms.split(",")
     numbers = [int(seeds) for seeds in (options.seeds or ("64,1" if options.against else "1,8,64,512,4096")).split(",")]
     if options.against:
-        report = compare_versions(options.against, arms, numbers, options.repeats, options.steps)
+        report = compare_versions(options.against, models, arms, numbers, options.repeats, options.steps)
     else:
-        report = compare_with_pytorch(options, arms, numbers)
+        report = compare_with_pytorch(options, models, arms, numbers)
     if options.json:
         print(json.dumps(report, indent=1))
     else:

@@ -33,8 +33,9 @@ from jaxtie.training.member import State
 CPU_BLOCK, CPU_HALF_BLOCK = 32, 16
 # On accelerators, few members and many, by what compiling for them shows (benchmarks/accelerators.py). A TPU's vectors have
 # 128 places, and its kernel takes as many members after the others: so more would only pad. An LSTM, or a wide model, is
-# bound by memory from few members on, and has more to keep there.
-ACCELERATED, ACCELERATED_LARGE_MODEL = {"gpu": (128, 2048), "tpu": (128, 512)}, (128, 512)
+# bound by memory from few members on, and has more to keep there; on a TPU more than 64 no longer fit on the chip.
+ACCELERATED = {"gpu": (128, 2048), "tpu": (128, 512)}
+ACCELERATED_LARGE_MODEL = {"gpu": (128, 512), "tpu": (64,)}
 CHUNK = 64  # records in a chunk, at most
 FEW_STEPS = 1500  # of a block: so many take no longer by a program compiled quickly than by another, compiling included
 
@@ -49,10 +50,10 @@ class Program(NamedTuple):
 
 
 def block_sizes(platform: str, model: Body) -> tuple[int, ...]:
-    """Members in a block on a kind of device; on an accelerator two sizes, where there are few and where there are many."""
+    """Members in a block on a kind of device; on an accelerator it may have two sizes, for few members and for many."""
     if platform != "cpu":
         large_model = model.width >= WIDE or isinstance(model, LSTM)
-        return ACCELERATED_LARGE_MODEL if large_model else ACCELERATED[platform]
+        return (ACCELERATED_LARGE_MODEL if large_model else ACCELERATED)[platform]
     if model.width >= WIDE:
         return (1,)
     return (CPU_HALF_BLOCK,) if isinstance(model, LSTM) else (CPU_BLOCK,)
