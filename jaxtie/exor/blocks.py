@@ -33,7 +33,7 @@ from jaxtie.training.member import State
 CPU_BLOCK, CPU_HALF_BLOCK = 32, 16
 # On accelerators, few members and many, by what compiling for them shows (benchmarks/accelerators.py). A TPU's vectors have
 # 128 places, and its kernel takes as many members after the others: so more would only pad. An LSTM, or a wide model, is
-# bound by memory from few members on, and has more to keep there; on a TPU more than 64 no longer fit on the chip.
+# bound by memory from few members on, and has more to keep there; on a TPU more than 64 gain next to nothing.
 ACCELERATED = {"gpu": (128, 2048), "tpu": (128, 512)}
 ACCELERATED_LARGE_MODEL = {"gpu": (128, 512), "tpu": (64,)}
 CHUNK = 64  # records in a chunk, at most
