@@ -17,12 +17,13 @@ from bodies import assert_close, build_model, once, random_params, sample
 from jaxtie.exor import engine
 from jaxtie.exor.blocks import block_size, block_sizes
 from jaxtie.exor.declaration import Experiment
-from jaxtie.exor.forms import advance_members
+from jaxtie.exor.forms import advance_members, may_be_kernel
 from jaxtie.exor.member import Static, make_member, optimiser_of, stack_settings
 from jaxtie.exor.member import build_model as build
 from jaxtie.experiment import UserError
 from jaxtie.models.bodies import build_body
 from jaxtie.models.sizes import LSTM, Mixer, Transformer
+from jaxtie.training.kernel import VECTOR
 from jaxtie.training.member import initial_state
 from jaxtie.training.processes import Processes
 from jaxtie.training.streams import stream
@@ -42,7 +43,9 @@ def fake_devices(platform: str, count: int, memory: int | None = None) -> list[S
 def test_many_members_fill_an_accelerator_and_few_do_not_pad_up_to_that(platform, model):
     sizes = block_sizes(platform, model)
     few, many = sizes[0], sizes[-1]
-    assert few >= 64 and many % few == 0  # the default 64 seeds are one block; parts that are evaluated are all of one size
+    assert 64 <= few <= 128 and many % few == 0  # 64 seeds, the default, fill half; parts that are evaluated are of one size
+    if may_be_kernel(Static.of(Experiment(model=model), tied=True), platform):
+        assert few % VECTOR == 0
     assert block_size(platform, model, 1) == block_size(platform, model, 2 * few) == few
     assert block_size(platform, model, 2 * few + 1) == block_size(platform, model, 10**6) == many
 
