@@ -37,7 +37,7 @@ from jaxtie.hypothesis.benchmark import MEASURED, Benchmark
 from jaxtie.hypothesis.blind import COUNTED, BlindTest
 from jaxtie.initial_loss.tables import initial_errors_table, initial_losses_table
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.kept import write_kept
+from jaxtie.results.kept import joined_seeds, write_kept
 from jaxtie.results.plots import draw_for_document
 from jaxtie.results.roles import shares_table
 from jaxtie.results.similarity import similarity_table
@@ -174,9 +174,11 @@ def _read_measured(experiments: Path, path: Path, parts: Sequence[str], put_toge
 def keep_run(run: Path, experiments: Path) -> Path:
     """Condense a run to the data beside the experiment files; returns the file.
 
+    A run of further seeds, none of which is kept yet, joins those that are; any other takes their place.
+
     Raises:
-      UserError: where no experiment file declares just this run, whatever its seeds and its text, it is not finished, or its
-        kind keeps nothing.
+      UserError: where no experiment file declares just this run, whatever its seeds and its text, it is not finished, its
+        kind keeps nothing, or further seeds were run otherwise than those that are kept.
     """
     results = runs.load(run)
     name = results.attrs["experiment"]
@@ -190,8 +192,21 @@ def keep_run(run: Path, experiments: Path) -> Path:
     condensed = kinds.of_results(results).condensed(results, run, experiment)
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
-    write_kept(condensed, path)
+    write_kept(_with_earlier_seeds(condensed, path), path)
     return path
+
+
+def _with_earlier_seeds(condensed: xr.Dataset, path: Path) -> xr.Dataset:
+    """With the seeds that are kept in a file, where a run has none of them."""
+    if not path.exists():
+        return condensed
+    kept = xr.load_dataset(path, engine="h5netcdf")
+    if {*kept["seed"].values} & {*condensed["seed"].values}:
+        return condensed
+    try:
+        return joined_seeds(kept, condensed)
+    except ValueError as error:
+        raise UserError(f"{path}: these seeds cannot join its own: {error}; remove it to keep these alone") from None
 
 
 def _declared(experiments: Path) -> dict[str, Path]:

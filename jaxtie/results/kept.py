@@ -27,6 +27,27 @@ def write_kept(condensed: xr.Dataset, path: Path) -> None:
     new.replace(path)
 
 
+def joined_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
+    """What is kept of a run with what would be kept of another one, of other seeds, as if they had been run together.
+
+    Raises:
+      ValueError: where they differ in more than seeds and the versions of libraries.
+    """
+    described = [{name: said for name, said in each.attrs.items() if _describes(name)} for each in (kept, further)]
+    if described[0] != described[1]:
+        differing = sorted(name for name, said in {**described[0], **described[1]}.items() if described[0].get(name) != said)
+        raise ValueError(f"they differ in {', '.join(differing)}")
+    both = [further, kept]  # attributes are those of the first
+    together = xr.concat(
+        both, "seed", data_vars="minimal", coords="minimal", compat="equals", join="exact", combine_attrs="override"
+    )
+    return together.sortby("seed")
+
+
+def _describes(attribute: str) -> bool:
+    return attribute != "command" and not attribute.startswith("version_")
+
+
 def _rounded(values: xr.DataArray) -> xr.DataArray:
     """Single precision, to the nearest number with so many bits: the zeros behind them take no room."""
     bits = np.ascontiguousarray(values.values, np.float32).view(np.uint32)
