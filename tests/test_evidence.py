@@ -301,13 +301,14 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     assert (kept["hidden_spread"].isel(dim=-2) > 1e-6).all()
     written = Path("experiments/README.md").read_text()
     assert "| small | tied+bias | A-B |" in written and "3 to 3 of 4 |" in written and "ratio to decay alone" in written
-    further, file = kept.assign_coords(seed=[3, 2]), Path("experiments/data/small.nc")
+    further, file = kept.assign_coords(seed=[3, 2]).assign_attrs(claim="In other words."), Path("experiments/data/small.nc")
     write_kept(further, file)
     assert cli.main_report(["run"]) == 0
     joined = xr.load_dataset(file)
     assert joined["seed"].values.tolist() == [0, 1, 2, 3]
     for own, seeds in ((kept, [0, 1]), (further, [3, 2])):
-        xr.testing.assert_identical(joined.sel(seed=seeds), own)
+        xr.testing.assert_equal(joined.sel(seed=seeds), own)
+    assert joined.attrs == kept.attrs
     write_kept(further.assign_attrs(process="another"), file)
     capsys.readouterr()
     assert cli.main_report(["run"]) == 2

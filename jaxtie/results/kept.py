@@ -7,6 +7,7 @@ import xarray as xr
 
 KEPT_BITS = 16  # of a member's numbers, behind the first: five digits, and documents show no more
 DECIMALS = {"train_loss": 3}  # decimals of what is kept of all evaluations, nat
+WORDING = ("claim", "command")  # attributes of a run that may be put otherwise, and it is the same experiment
 
 
 def write_kept(condensed: xr.Dataset, path: Path) -> None:
@@ -31,7 +32,7 @@ def joined_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
     """What is kept of a run with what would be kept of another one, of other seeds, as if they had been run together.
 
     Raises:
-      ValueError: where they differ in more than seeds and the versions of libraries.
+      ValueError: where they differ in more than seeds, wording and the versions of libraries.
     """
     described = [{name: said for name, said in each.attrs.items() if _describes(name)} for each in (kept, further)]
     if described[0] != described[1]:
@@ -45,7 +46,7 @@ def joined_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
 
 
 def _describes(attribute: str) -> bool:
-    return attribute != "command" and not attribute.startswith("version_")
+    return attribute not in WORDING and not attribute.startswith("version_")
 
 
 def _rounded(values: xr.DataArray) -> xr.DataArray:
