@@ -10,7 +10,7 @@ the odds.
 What is claimed, and by which margin, stands below and was written when 64 seeds had been seen; the rule stands in
 `jaxtie/exor/claims.py`. `output_bias_ndh.py`, `output_bias_ydh.py` and `output_bias_control.py` are the same on other
 processes.
-Results, of 512 seeds: README.md.
+Results, of 1,024 seeds: README.md.
 Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 

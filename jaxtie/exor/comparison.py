@@ -39,7 +39,7 @@ def sweep_table(results: xr.Dataset) -> Table:
             diverged = int((results["diverged_at"].sel(at | {"arm": arm}) >= 0).sum())
             cells = [interval(each) if label == EXCESS else median(each) for label, each in own.items()]
             rows.append((*values, arm, *cells, interval(more) if i else "", str(diverged)))
-    title = f"{results.attrs['experiment']}: step {last_step(results):,}, {results.sizes['seed']} seeds"
+    title = f"{results.attrs['experiment']}: step {last_step(results):,}, {results.sizes['seed']:,} seeds"
     note = "Losses: mean ± 95 % (Student's t). Distances: median [95 %, by ranks]."
     return Table(title, (*names, "arm", *ends, f"loss, {arms[0]} − this, paired", "diverged"), rows, note)
 
@@ -78,7 +78,7 @@ def correlation_table(results: xr.Dataset) -> Table:
                 values_KxS = values.sel(at).transpose(name, "seed").values
                 both = (map(number, correlation(x_K, values_KxS, ranks=ranks, error=error)) for ranks in (False, True))
                 rows.append((f"{label}{where}", case, *(f"{r} [{low}, {high}]" for r, low, high in both)))
-    title = f"Correlation over members [bootstrap over {results.sizes['seed']} seeds; all intervals together 95 %]"
+    title = f"Correlation over members [bootstrap over {results.sizes['seed']:,} seeds; all intervals together 95 %]"
     return Table(title, ("setting", "with", "Pearson", "Spearman"), rows)
 
 

@@ -56,7 +56,7 @@ def escape_table(results: xr.Dataset) -> Table:
         times = escape_times(results, event)
         first = times[arms[0]]
         for arm, own in times.items():
-            counts = [str(int(own.by(last).sum())), str(int(own.censored_S.sum())), str(int(diverged.sel(arm=arm)))]
+            counts = [f"{int(count):,}" for count in (own.by(last).sum(), own.censored_S.sum(), diverged.sel(arm=arm))]
             cells = [f"{event} (≤ {number(level)} nat)", arm, *counts, steps_between(median_time(kaplan_meier(own)), last)]
             if arm == arms[0]:
                 rows.append((*cells, *[""] * 4))
@@ -67,7 +67,7 @@ def escape_table(results: xr.Dataset) -> Table:
             counts = f"{ahead.won} : {ahead.lost} ({undecided})"
             rows.append((*cells, counts, share, probability(ahead.p), probability(logrank_p(own, first))))
     header = ("", "arm", "seeds there", "not yet", "diverged", "median step [95 %]", f"before : after {arms[0]} (undecided)")
-    title = f"When {results.sizes['seed']} seeds leave the first plateau and reach the best loss, by step {last:,}"
+    title = f"When {results.sizes['seed']:,} seeds leave the first plateau and reach the best loss, by step {last:,}"
     note = (
         "At the first evaluation with an exact training loss at or below the level, if the next one is too. Seeds not yet "
         "there are censored at the end, those that diverged among them. Median: Kaplan–Meier, with the interval of "
@@ -115,7 +115,7 @@ def lead_table(results: xr.Dataset) -> Table:
 
 def _count(came_S: np.ndarray) -> str:
     low, high = share_interval(came_S)
-    return f"{int(came_S.sum())} of {len(came_S)} [{low:.2f}, {high:.2f}]"
+    return f"{int(came_S.sum()):,} of {len(came_S):,} [{low:.2f}, {high:.2f}]"
 
 
 def _versus(test: SignTest) -> str:

@@ -107,7 +107,7 @@ def costs_table(runs: Runs, names: Sequence[str]) -> Table:
         best = number(float(results["best_loss"].sel(split="train")))
         ends = [interval(at_end(results["train_loss"], results).sel(arm=arm).values) for arm in (*COST, *COST_WITH_BIAS)]
         paired = [of(results, weights) for weights in (COST, COST_WITH_BIAS, both)]
-        rows.append((name, str(results.sizes["seed"]), best, *ends, *paired))
+        rows.append((name, f"{results.sizes['seed']:,}", best, *ends, *paired))
     header = ("experiment", "seeds", "best", *COST, *COST_WITH_BIAS, "cost of tying", "with a bias", "the bias takes off")
     return Table("Training loss at the end, nat, and what tying costs: mean over seeds ± 95 %", header, rows)
 
@@ -133,9 +133,8 @@ def forces_table(results: xr.Dataset) -> Table:
     header = (*names, "table", "pair", "distance", "ratio to decay alone", "ratio to X–A", "swap divergence", "bias, nat")
     decayed = results["decay_alone"].sel(step=last_step(results))
     left = "" if names else f"; decay alone leaves {float(decayed):.3g} of every distance"
-    title = (
-        f"{results.attrs['experiment']}: step {last_step(results):,}, median over {results.sizes['seed']} seeds [95 %, ranks]"
-    )
+    seeds, step = results.sizes["seed"], last_step(results)
+    title = f"{results.attrs['experiment']}: step {step:,}, median over {seeds:,} seeds [95 %, ranks]"
     return Table(title + left, header, rows)
 
 
@@ -151,8 +150,8 @@ def pushes_table(results: xr.Dataset) -> Table:
     header = ("arm", "pair", *PUSHED[:2], "both", "ln of the ratio to decay alone")
     title = f"{results.attrs['experiment']}: what each role adds to ln of a pair's distance over {last_step(results):,} steps"
     note = (
-        f"Median over {results.sizes['seed']} seeds [95 %, by ranks]. Both pushes together are the last column but for terms "
-        "of second order: what noise adds to a distance whatever its direction."
+        f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks]. Both pushes together are the last column but for "
+        "terms of second order: what noise adds to a distance whatever its direction."
     )
     return Table(title, header, rows, note)
 
@@ -182,7 +181,7 @@ def widths_table(runs: Runs, names: Sequence[str]) -> Table:
             interval(claimed(results, Claim("", "loss", {tied: 1.0, "untied": -1.0})).values)
             for tied in ("tied", "tied+bias")
         )
-        rows.append((width, str(results.sizes["seed"]), *ends, cost, rest))
+        rows.append((width, f"{results.sizes['seed']:,}", *ends, cost, rest))
     header = ("width", "seeds", "tied", "untied", "tied+bias", "tied − untied", "tied+bias − untied")
     return Table("What tying costs at each width, nat: mean ± 95 %", header, rows)
 
@@ -245,7 +244,7 @@ def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
         least = min(least, p)
         told = ", ".join(f"{value:.3g}" for value in theirs)
         rows.append((arm if arm == "tied" else f"{arm} {table}", pair, f"{step:,}", quantiles(ours_S), told, number(p)))
-    header = ("table", "pair", "step", f"ours: median of {results.sizes['seed']} seeds [5 %, 95 %]", "published code", "p")
+    header = ("table", "pair", "step", f"ours: median of {results.sizes['seed']:,} seeds [5 %, 95 %]", "published code", "p")
     note = (
         f"p: exact rank test of Mann and Whitney, two-sided. The least of {len(rows)}, corrected for their number: "
         f"{number(min(1.0, least * len(rows)))}."

@@ -28,7 +28,7 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
     names, arms = swept(results), ", ".join(names_of(arms_of(results)))
     if names:
         return {file: picture for name in names for file, picture in _pictures_of_setting(results, name).items()}
-    title = f"{results.attrs['experiment']}: {results.sizes['seed']} seeds, mean and 95 % confidence band"
+    title = f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds, mean and 95 % confidence band"
     overview = f"All curves over the steps of training, arms {arms}: {BAND}"
     portrait = (
         "The embeddings in two principal directions at some steps, a row each: a point a seed, a line between "
@@ -132,7 +132,7 @@ def draw_loss_distribution(axes: Axes, results: xr.Dataset) -> None:
         share = (np.arange(len(excess)) + 1) / len(excess)
         axes.step(np.maximum(excess, 1e-4), share, where="post", color=colour, label=arm)
     axes.set(
-        title=f"distribution over {results.sizes['seed']} seeds, step {step:,}",
+        title=f"distribution over {results.sizes['seed']:,} seeds, step {step:,}",
         xlabel="training loss above the best reachable, nat",
         ylabel="share of seeds at or below",
         xscale="log",
@@ -147,7 +147,7 @@ def draw_escape(results: xr.Dataset) -> Figure:
     figure, ((left, right),) = subplots(1, 2, (10.4, 3.8), sharey=True)
     for axes, event, style in ((left, LEFT, "-"), (right, AT_BEST, "--")):
         _draw_share(axes, results, event, style)
-    figure.suptitle(f"{results.attrs['experiment']}: {results.sizes['seed']} seeds", parse_math=False)
+    figure.suptitle(f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds", parse_math=False)
     return figure
 
 
@@ -159,7 +159,7 @@ def _draw_share(axes: Axes, results: xr.Dataset, event: str, style: str) -> None
         curve = kaplan_meier(times[arm])
         step_T = np.append(curve.step_T, last)
         share_T, low_T, high_T = (np.append(each, each[-1]) for each in curve[1:])
-        label = f"{arm}: {int(times[arm].by(last).sum())} of {results.sizes['seed']}"
+        label = f"{arm}: {int(times[arm].by(last).sum()):,} of {results.sizes['seed']:,}"
         axes.step(step_T, share_T, where="post", color=colour, linestyle=style, label=label)
         # Each step of the band with both its ends: `step="post"` leaves out the one before a place without a band.
         ends = np.repeat(step_T, 2)[1:]
@@ -210,7 +210,7 @@ def _rows_over_setting(results: xr.Dataset, name: str) -> list[tuple[str, dict[s
 def _grid_over_setting(results: xr.Dataset, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
     """An empty figure of a sweep and its axes, (rows, columns)."""
     figure, grid = subplots(rows, columns, (4.6 * columns, 3.6 * rows + 0.3), sharey=True)
-    title = f"{results.attrs['experiment']}: {results.sizes['seed']} seeds, step {last_step(results):,}"
+    title = f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds, step {last_step(results):,}"
     figure.suptitle(title, size=10, parse_math=False)
     return figure, grid
 

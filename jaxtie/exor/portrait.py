@@ -129,7 +129,7 @@ def draw_portrait(results: xr.Dataset) -> Figure:
     for axes, step in zip(grid[0], steps, strict=True):
         axes.set_title(f"step {step:,}")
     figure.suptitle(
-        f"{results.attrs['experiment']}: {results.sizes['seed']} seeds in two principal directions, each turned so that "
+        f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds in two principal directions, each turned so that "
         "its end fits the best one's; below: median distances",
         parse_math=False,
     )
@@ -157,7 +157,7 @@ def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
                 axes.clear()
                 axes.set_title(portrait.title)
                 _draw_places(axes, portrait, time, symbols, scale)
-            title = f"{results.attrs['experiment']}, {results.sizes['seed']} seeds, step {step:,}"
+            title = f"{results.attrs['experiment']}, {results.sizes['seed']:,} seeds, step {step:,}"
             figure.suptitle(title, x=0.04, ha="left", parse_math=False)
             canvas.draw()
             images.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))

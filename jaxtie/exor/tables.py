@@ -72,7 +72,7 @@ def exor_final_table(results: xr.Dataset) -> Table:
         deviation = float(results["theory_log_odds_deviation"].sel(pair=pair))
         add("its deviation over contexts", number(deviation), end["log_odds_deviation"].sel(pair=pair))
     return Table(
-        f"{results.attrs['experiment']}: step {step:,}, {results.sizes['seed']} seeds",
+        f"{results.attrs['experiment']}: step {step:,}, {results.sizes['seed']:,} seeds",
         ("", "reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
         rows + _seed_counts(results, end),
         "Losses and accuracies: mean ± 95 % (Student's t). All else: median [95 %, by ranks].",
@@ -83,7 +83,7 @@ def _seed_counts(results: xr.Dataset, end: xr.Dataset) -> list[tuple[str, ...]]:
     """Rows: of how many seeds an arm came close to the best reachable loss and, if any did, how many diverged."""
     blanks = ("",) * (results.sizes["arm"] - 1)
     solved = end["train_loss"] <= float(results["best_loss"].sel(split="train")) + SOLVED
-    counts = [f"{int(solved.sel(arm=arm).sum())} of {results.sizes['seed']}" for arm in results["arm"]]
+    counts = [f"{int(solved.sel(arm=arm).sum())} of {results.sizes['seed']:,}" for arm in results["arm"]]
     rows = [(f"seeds within {SOLVED} nat of the best", "", *counts, *blanks)]
     diverged = [str(int((results["diverged_at"].sel(arm=arm) >= 0).sum())) for arm in results["arm"]]
     if any(count != "0" for count in diverged):

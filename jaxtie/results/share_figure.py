@@ -35,7 +35,7 @@ def draw_shares(results: xr.Dataset) -> Figure:
         axes.axhline(0.5, color="black", linestyle="--", linewidth=0.8)
         axes.set_ylim(-0.05, 1.05)
         finish(axes, title, "share of the output role", results["step"].values, fontsize=7, ncols=2)
-    figure.suptitle(f"{results.attrs['experiment']}: {results.sizes['seed']} seeds, mean and 95 % band", parse_math=False)
+    figure.suptitle(f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds, mean and 95 % band", parse_math=False)
     return figure
 
 

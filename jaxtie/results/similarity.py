@@ -132,7 +132,7 @@ def similarity_table(results: xr.Dataset) -> Table:
     step = int(compared["eval_step"])
     title = f"{results.attrs['experiment']}: the tied table beside the untied ones of its seed, step {step:,}"
     note = (
-        f"Mean over {results.sizes['seed']} seeds ± 95 % (Student's t). Null: mean over all permutations of the rows. "
+        f"Mean over {results.sizes['seed']:,} seeds ± 95 % (Student's t). Null: mean over all permutations of the rows. "
         "Ceiling: an untied table beside the same one of another seed. Each for the input and for the output table."
     )
     return Table(title, header, rows, note)

@@ -90,7 +90,7 @@ def draw_heads(results: xr.Dataset) -> Figure:
     figure, axes = subplots(len(rows), 3, (13, 4.2 * len(rows)))
     for own, shown in zip(axes, rows, strict=True):
         _draw_heads_row(own, results, shown)
-    seeds = f"{results.sizes['seed']} seeds, mean and 95 % confidence band"
+    seeds = f"{results.sizes['seed']:,} seeds, mean and 95 % confidence band"
     figure.suptitle(f"{results.attrs['experiment']}: {seeds}", parse_math=False)
     return figure
 
