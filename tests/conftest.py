@@ -5,8 +5,9 @@ import tempfile
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
 if WORKER is None:  # workers, and the commands that the tests run, share the first one's
-    cache = tempfile.TemporaryDirectory(prefix="jaxtie-programs-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache.name
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        cache = tempfile.TemporaryDirectory(prefix="jaxtie-programs-")
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = cache.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 elif hasattr(os, "sched_setaffinity"):  # threads of several workers on every core would wait for each other
     own = sorted(os.sched_getaffinity(0))

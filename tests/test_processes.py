@@ -1,15 +1,20 @@
 """Two processes on one machine, two CPU devices each: the numbers of one process, and what follows the end of one."""
 
+import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from commands import ended, start, start_two, until_recorded
+from jax.experimental import multihost_utils
 from wrapped import COMPILED_QUICKLY, WITHOUT_FIGURES, after
 
 from jaxtie.results.folder import RunFolder
+from jaxtie.training import processes
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.members import Members, Piece
 from jaxtie.training.processes import GONE, Processes
@@ -28,16 +33,16 @@ PREFIX = after(COMPILED_QUICKLY, WITHOUT_FIGURES, MEET_OFTEN)
 
 def kill_one(folder: Path, options: list[str], victim: int, records: int, **environment: str) -> None:
     """Start both, kill one of them when so many records are there and much is left; the other one ends with a line."""
-    processes = start_two(folder, *options, prefix=PREFIX, **environment)
-    until_recorded(processes[0], folder, records)
+    both = start_two(folder, *options, prefix=PREFIX, **environment)
+    until_recorded(both[0], folder, records)
     began = time.monotonic()
-    processes[victim].kill()
-    status, error = ended(processes[1 - victim])
+    both[victim].kill()
+    status, error = ended(both[1 - victim])
     assert time.monotonic() - began < 30
     assert status in ((2,) if victim else (2, -9))
     assert [line for line in error.splitlines() if line.startswith("jaxtie: ")] == [f"jaxtie: {GONE}"]
     assert "Traceback" not in error and "stack trace" not in error
-    ended(processes[victim])
+    ended(both[victim])
     assert RunFolder(folder).config()["finished"] is False
 
 
@@ -63,8 +68,8 @@ def test_two_processes_give_the_bits_of_one_also_after_losing_one(tmp_path, sour
         kill_one(folder, options, victim, records, JAX_NUM_CPU_DEVICES=devices_each)
         assert before < reached(folder) < seeds * steps
         before = reached(folder)
-    processes = start_two(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES=devices_each)
-    assert [ended(process)[0] for process in processes] == [0, 0]
+    both = start_two(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES=devices_each)
+    assert [ended(process)[0] for process in both] == [0, 0]
     one, two = (RunFolder(tmp_path / name).load().drop_attrs() for name in ("one", "two"))
     assert one.identical(two)
 
@@ -85,6 +90,30 @@ def test_alone_pieces_come_as_they_are_until_it_is_stopped():
     stopped.append(2)
     assert list(found) == []
     assert list(Processes().together(iter(pieces), [])) == pieces
+
+
+@pytest.mark.parametrize("seen_by", ["a meeting", "a program of all processes"])
+def test_who_sees_a_loss_says_so_alone(monkeypatch, seen_by):
+    """The watch would say the same when it sees it a moment later."""
+
+    def fail(*_: object) -> None:
+        raise jax.errors.JaxRuntimeError("the other end is gone")
+
+    def end(line: str) -> None:
+        assert watch.wait(timeout=10) == -signal.SIGKILL
+        raise SystemExit(line)
+
+    monkeypatch.setattr(multihost_utils, "process_allgather", fail)
+    monkeypatch.setattr(processes, "end_at_once", end)
+    two = Processes(1, 2)
+    with subprocess.Popen(["sleep", "60"]) as watch:
+        two.watch = watch
+        with pytest.raises(SystemExit, match=GONE):
+            if seen_by == "a meeting":
+                two.gather({})
+            else:
+                with two.watched():
+                    fail()
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path):

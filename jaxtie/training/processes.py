@@ -58,7 +58,7 @@ class Processes:
             padded[: len(data)] = data
             rows = multihost_utils.process_allgather(padded)
         except Exception:  # whatever the transport raises when the other end is gone
-            end_at_once(GONE)
+            self._end_for_a_loss()
         return [_unpack(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
     def broadcast(self, tree: dict) -> dict:
@@ -73,7 +73,12 @@ class Processes:
         except jax.errors.JaxRuntimeError as error:
             if self.count == 1 or "RESOURCE_EXHAUSTED" in str(error):
                 raise
-            end_at_once(GONE)
+            self._end_for_a_loss()
+
+    def _end_for_a_loss(self) -> NoReturn:
+        if self.watch:
+            self.watch.kill()  # it may have seen the loss too, and would say the same
+        end_at_once(GONE)
 
     def leave(self) -> None:
         """Call at the end: the others shall not take this one's end for a loss."""
