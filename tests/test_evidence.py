@@ -309,6 +309,13 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     for own, seeds in ((kept, [0, 1]), (further, [3, 2])):
         xr.testing.assert_equal(joined.sel(seed=seeds), own)
     assert joined.attrs == kept.attrs
+    ends = further["eval_step"].isin([0, 20])
+    write_kept(further.sel(step=[0, 20]).assign(valid_loss=further["valid_loss"].where(ends)), file)
+    assert cli.main_report(["run"]) == 0
+    without_middle = xr.load_dataset(file)  # of either: it would be there of some seeds alone
+    xr.testing.assert_equal(without_middle["loss"], joined["loss"].sel(step=[0, 20]))
+    xr.testing.assert_equal(without_middle["valid_loss"], joined["valid_loss"].where(ends))
+    xr.testing.assert_equal(without_middle["train_loss"], joined["train_loss"])
     write_kept(further.assign_attrs(process="another"), file)
     capsys.readouterr()
     assert cli.main_report(["run"]) == 2

@@ -11,6 +11,7 @@ from jaxtie.exor import escape, process, theory
 from jaxtie.exor.claims import Claim, claimed
 from jaxtie.exor.figures import exor_pictures
 from jaxtie.exor.stability import stability_table, steadiness
+from jaxtie.results.kept import write_kept
 
 PLATEAU, BETWEEN, SOLVED = BEST["loss"] + math.log(2), BEST["loss"] + 0.5, BEST["loss"] + 0.01
 
@@ -47,6 +48,20 @@ def test_planted_times_are_found(planted):
     np.testing.assert_array_equal(left["untied"].step_S, [40, 50, 30, 60, 70, 80])
     np.testing.assert_array_equal(best["untied"].step_S, [50, 60, 70, 80, 90, 100])
     np.testing.assert_array_equal(best["tied"].censored_S, [0, 1, 1, 1, 1, 1])
+
+
+def test_a_run_and_what_is_kept_of_it_say_the_same(planted, tmp_path):
+    """Of losses that lie 0.1 and 0.4 of the last kept decimal above the level, 0.4 below it, and too far above."""
+    results = planted.isel(seed=slice(4))
+    close = escape.escape_levels(results)[escape.AT_BEST] + 1e-3 * np.array([[0.1], [0.4], [-0.4], [0.6]])
+    results["train_loss"].loc[{"arm": "untied", "eval_step": [90, 100]}] = close
+    write_kept(results, tmp_path / "kept.nc")
+    kept = xr.load_dataset(tmp_path / "kept.nc", engine="h5netcdf")
+    for each in (results, kept):
+        assert escape.has_reached_best(each).sel(arm="untied").values.tolist() == [True, True, True, False]
+    for event in (escape.LEFT, escape.HALFWAY, escape.AT_BEST):
+        one, other = (escape.escape_times(each, event)["untied"] for each in (results, kept))
+        np.testing.assert_array_equal(one.step_S, other.step_S)
 
 
 def test_each_event_has_its_counts_its_median_and_its_race(planted):

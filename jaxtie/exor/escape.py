@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.experiment import names_of
+from jaxtie.results.kept import DECIMALS
 from jaxtie.results.survival import (
     SignTest,
     Times,
@@ -25,24 +26,35 @@ from jaxtie.results.survival import (
 from jaxtie.results.tables import Table, arms_of, last_step, median, number
 
 SOLVED = 0.05  # nat: nearer to the best reachable loss it is reached, further below the first plateau that is left
+LOSS_DECIMALS = DECIMALS["train_loss"]  # levels and losses are compared as they are kept: a run and its data say the same
 LEAD_STEPS = (20_000, 40_000, 75_000, 150_000)
 LEFT, HALFWAY, AT_BEST = "left the first plateau", "halfway to the best", "reached the best"
 
 
 def escape_levels(results: xr.Dataset) -> dict[str, float]:
-    """What can happen to a seed -> the exact training loss, nat, that it comes to then."""
+    """What can happen to a seed -> the exact training loss, nat, that it comes to then, to `LOSS_DECIMALS`."""
     best = float(results["best_loss"].sel(split="train"))
     plateau = best + math.log(2)
-    return {LEFT: plateau - SOLVED, HALFWAY: (plateau + best) / 2, AT_BEST: best + SOLVED}
+    levels = {LEFT: plateau - SOLVED, HALFWAY: (plateau + best) / 2, AT_BEST: best + SOLVED}
+    return {event: round(level, LOSS_DECIMALS) for event, level in levels.items()}
+
+
+def has_reached_best(results: xr.Dataset) -> xr.DataArray:
+    """Whether a seed stands near the best reachable loss at the last step, (arm, seed)."""
+    end = results["train_loss"].sel(eval_step=last_step(results), drop=True)
+    return end <= _rounds_to_at_most(escape_levels(results)[AT_BEST])
+
+
+def _rounds_to_at_most(level: float) -> float:
+    return level + 0.5 * 10.0**-LOSS_DECIMALS
 
 
 def escape_times(results: xr.Dataset, event: str) -> dict[str, Times]:
     """Arm -> when this happens to its seeds, up to the last step that all have reached."""
     seen = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
+    steps, level = seen["eval_step"].values, _rounds_to_at_most(escape_levels(results)[event])
     return {
-        arm: times_to_level(
-            seen["eval_step"].values, seen.sel(arm=arm).transpose("seed", "eval_step").values, escape_levels(results)[event]
-        )
+        arm: times_to_level(steps, seen.sel(arm=arm).transpose("seed", "eval_step").values, level)
         for arm in names_of(arms_of(results))
     }
 

@@ -13,7 +13,7 @@ import xarray as xr
 from scipy.stats import ks_2samp, mannwhitneyu
 
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
-from jaxtie.exor.escape import SOLVED
+from jaxtie.exor.escape import SOLVED, has_reached_best
 from jaxtie.exor.pairs import live_pairs
 from jaxtie.exor.stability import steadiness
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
@@ -191,11 +191,12 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
     rows = []
     for name in names:
         results = runs[name]
-        best, step = float(results["best_loss"].sel(split="train")), last_step(results)
+        step, reached = last_step(results), has_reached_best(results)
         left = float(results["decay_alone"].sel(step=step))
         for arm in arms_of(results):
             loss_S = at_end(results["train_loss"], results).sel(arm=arm.name).values
-            cells = (f"{step:,}", interval(loss_S), f"{np.sum(loss_S <= best + SOLVED)} of {len(loss_S)}", f"{left:.3g}")
+            count = int(reached.sel(arm=arm.name).sum())
+            cells = (f"{step:,}", interval(loss_S), f"{count} of {len(loss_S)}", f"{left:.3g}")
             for label, table in tables_of(arm).items():
                 ratios_PxS = [measured(results, "decay ratio", pair, table).sel(arm=arm.name).values for pair in BODIES_PAIRS]
                 rows.append((name, label, *cells, *map(_factor, ratios_PxS), _factor(ratios_PxS[0] - ratios_PxS[1])))

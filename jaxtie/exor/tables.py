@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.exor.comparison import correlation_table, sweep_table, untying_table
-from jaxtie.exor.escape import SOLVED, escape_table, lead_table
+from jaxtie.exor.escape import SOLVED, escape_table, has_reached_best, lead_table
 from jaxtie.exor.evidence import forces_table
 from jaxtie.exor.pairs import distance_rows, live_pairs, targets
 from jaxtie.exor.stability import stability_table, steadiness
@@ -82,8 +82,8 @@ def exor_final_table(results: xr.Dataset) -> Table:
 def _seed_counts(results: xr.Dataset, end: xr.Dataset) -> list[tuple[str, ...]]:
     """Rows: of how many seeds an arm came close to the best reachable loss and, if any did, how many diverged."""
     blanks = ("",) * (results.sizes["arm"] - 1)
-    solved = end["train_loss"] <= float(results["best_loss"].sel(split="train")) + SOLVED
-    counts = [f"{int(solved.sel(arm=arm).sum())} of {results.sizes['seed']:,}" for arm in results["arm"]]
+    reached = has_reached_best(results)
+    counts = [f"{int(reached.sel(arm=arm).sum())} of {results.sizes['seed']:,}" for arm in results["arm"]]
     rows = [(f"seeds within {SOLVED} nat of the best", "", *counts, *blanks)]
     diverged = [str(int((results["diverged_at"].sel(arm=arm) >= 0).sum())) for arm in results["arm"]]
     if any(count != "0" for count in diverged):

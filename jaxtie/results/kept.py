@@ -31,6 +31,8 @@ def write_kept(condensed: xr.Dataset, path: Path) -> None:
 def joined_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
     """What is kept of a run with what would be kept of another one, of other seeds, as if they had been run together.
 
+    Of more seeds less is kept: recorded steps that one of them lacks, and evaluations of which one has nothing, are left out.
+
     Raises:
       ValueError: where they differ in more than seeds, wording and the versions of libraries.
     """
@@ -38,11 +40,20 @@ def joined_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
     if described[0] != described[1]:
         differing = sorted(name for name, said in {**described[0], **described[1]}.items() if described[0].get(name) != said)
         raise ValueError(f"they differ in {', '.join(differing)}")
-    both = [further, kept]  # attributes are those of the first
+    both = _in_common(further, kept)  # attributes are those of the first
     together = xr.concat(
         both, "seed", data_vars="minimal", coords="minimal", compat="equals", join="exact", combine_attrs="override"
     )
     return together.sortby("seed")
+
+
+def _in_common(*both: xr.Dataset) -> list[xr.Dataset]:
+    steps = np.intersect1d(*[each["step"] for each in both])
+    one, other = (each.sel(step=steps) for each in both)
+    members = [name for name, values in one.data_vars.items() if "seed" in values.dims and values.dtype.kind == "f"]
+    with xr.set_options(arithmetic_join="exact"):
+        there = {name: one[name].notnull().any("seed") & other[name].notnull().any("seed") for name in members}
+        return [each.assign({name: each[name].where(there[name]) for name in members}) for each in (one, other)]
 
 
 def _describes(attribute: str) -> bool:
