@@ -12,6 +12,7 @@ import argparse
 import csv
 import itertools
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -82,7 +83,10 @@ def train(arm: str, seeds: int, steps: int, checkpoint: Path, compiled: bool = F
     training = SeedsAtOnce(experiment, models, compiled)
     drawn, law = batches(experiment, seeds), training_law(experiment)
     done, rows = _restored(checkpoint, training)
+    parent = multiprocessing.parent_process()
     for step in range(done + 1, steps + 1):
+        if parent and not parent.is_alive():
+            os._exit(1)  # killed, and perhaps started again: two must not write one checkpoint
         training(next(drawn))
         if step in {round(share * steps) for share in MEASURED_AT}:
             found = measure(models[0], training.parameters, law)
