@@ -74,12 +74,12 @@ def exor_final_table(results: xr.Dataset) -> Table:
     return Table(
         f"{results.attrs['experiment']}: step {step:,}, {results.sizes['seed']:,} seeds",
         ("", "reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
-        rows + _seed_counts(results, end),
+        rows + _seed_counts(results),
         "Losses and accuracies: mean ± 95 % (Student's t). All else: median [95 %, by ranks].",
     )
 
 
-def _seed_counts(results: xr.Dataset, end: xr.Dataset) -> list[tuple[str, ...]]:
+def _seed_counts(results: xr.Dataset) -> list[tuple[str, ...]]:
     """Rows: of how many seeds an arm came close to the best reachable loss and, if any did, how many diverged."""
     blanks = ("",) * (results.sizes["arm"] - 1)
     reached = has_reached_best(results)
