@@ -13,7 +13,7 @@ import xarray as xr
 from scipy.stats import ks_2samp, mannwhitneyu
 
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
-from jaxtie.exor.escape import SOLVED, has_reached_best
+from jaxtie.exor.escape import LOSS_DECIMALS, SOLVED, has_reached_best
 from jaxtie.exor.pairs import live_pairs
 from jaxtie.exor.stability import steadiness
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
@@ -261,22 +261,24 @@ def pytorch_table(results: xr.Dataset, theirs: pd.DataFrame) -> Table:
     """
     rows, least = [], 1.0
     for (arm, quantity, step), group in theirs.groupby(["arm", "quantity", "step"], sort=False):
-        if quantity == "loss":
-            ours_S = results["train_loss"].sel(arm=arm, eval_step=step).values
+        theirs_S = group["value"].to_numpy()
+        if quantity == "loss":  # finer on one side, it would differ by the rounding
+            recorded_S = results["train_loss"].sel(arm=arm, eval_step=step).values
+            ours_S, theirs_S = (side.astype(np.float64).round(LOSS_DECIMALS) for side in (recorded_S, theirs_S))
         else:
             table, pair = quantity.split()
             first, second = pair.split("-")
             ours_S = results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second, step=step).values
-        found = ks_2samp(ours_S, group["value"])
+        found = ks_2samp(ours_S, theirs_S)
         least = min(least, float(found.pvalue))
         cells = [f"{found.statistic:.3f}", number(float(found.pvalue))]
-        rows.append((arm, quantity, f"{step:,}", quantiles(ours_S), quantiles(group["value"].to_numpy()), *cells))
+        rows.append((arm, quantity, f"{step:,}", quantiles(ours_S), quantiles(theirs_S), *cells))
     numbers_of_seeds = {"ours": results.sizes["seed"], "PyTorch": theirs["seed"].nunique()}
     sides = (f"{whose}: median of {seeds} seeds [5 %, 95 %]" for whose, seeds in numbers_of_seeds.items())
     note = (
-        "Loss: exact, of the training split, nat; all else distances. Largest gap: between the two distributions over seeds, "
-        f"with p of the test of Kolmogorov and Smirnov. The least of {len(rows)}, corrected for their number: "
-        f"{number(min(1.0, least * len(rows)))}."
+        f"Loss: exact, of the training split, nat, to {LOSS_DECIMALS} decimals; all else distances. Largest gap: between the "
+        "two distributions over seeds, with p of the test of Kolmogorov and Smirnov. "
+        f"The least of {len(rows)}, corrected for their number: {number(min(1.0, least * len(rows)))}."
     )
     header = ("arm", "quantity", "step", *sides, "largest gap", "p")
     return Table("Seeds of this project beside seeds of a PyTorch loop", header, rows, note)
