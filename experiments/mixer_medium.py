@@ -6,8 +6,8 @@ Claim: what the small mixer shows is no effect of its size.
 
 Order matters to this model, so an exact evaluation sees many more contexts than the transformer's, and is made less often.
 The validation split says something about generalisation.
-Results, of a shorter run (`--seeds 42-46 --steps 60000`): README.md.
-Time: 28 min for the shorter run on one core of an AMD EPYC while the machine had other work.
+Results: README.md.
+Time: about 70 min on two cores of an Intel Xeon.
 """
 
 from jaxtie import Experiment, Mixer
