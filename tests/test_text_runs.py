@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from commands import ended, start, start_two, until_recorded
+from commands import ended, recorded, start, start_two, until_recorded
 from drawing import save_small
 from matplotlib.figure import Figure
 from text_fixtures import WORDS, command, finished_run
-from wrapped import COMPILED_QUICKLY, WITHOUT_FIGURES, after
+from wrapped import COMPILED_QUICKLY, SAVED_SLOWLY, WITHOUT_FIGURES, after
 
 from jaxtie import cli, page, runs
 from jaxtie.results import plots
@@ -26,7 +26,8 @@ from jaxtie.text.results import TEXT_VARIABLES
 from jaxtie.text.tables import text_tables
 from jaxtie.training.processes import GONE
 
-PREFIX = after(COMPILED_QUICKLY, WITHOUT_FIGURES)  # as the tests compile, so that programs are found where these left them
+WRAPPED = COMPILED_QUICKLY, WITHOUT_FIGURES  # as the tests compile, so that programs are found where these left them
+PREFIX = after(*WRAPPED)
 DRAW = runs.draw
 CONSTANTS = (
     "first_word second_word probe_word token scheduled_learning_rate parameters estimated_initial_loss decay_alone "
@@ -160,12 +161,16 @@ def test_a_finished_run_is_not_shown_for_another_text(place, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_killed_then_interrupted_at_random_moments_it_ends_with_the_numbers_of_one_go(place, masked, tmp_path):
-    """When 2 to 7 of the 10 records are there; each step takes the time of a checkpoint."""
+    """Each step takes the time of a slow checkpoint, so that the signal comes before the 10 records are there.
+
+    The second comes once the run has gone on: what the first left may be more than what it waited for.
+    """
     rng, folder = random.Random(os.getpid()), tmp_path / "run"
     options = [option for option in command(place, "--checkpoint-every", "1e-6") if option != "--quiet"]
-    for number, records in ((signal.SIGKILL, rng.randint(2, 4)), (signal.SIGINT, rng.randint(5, 7))):
-        process = start(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES="2")
-        until_recorded(process, folder, records)
+    for number, more in ((signal.SIGKILL, rng.randint(2, 4)), (signal.SIGINT, 1)):
+        target = recorded(folder) + more
+        process = start(folder, *options, prefix=after(SAVED_SLOWLY, *WRAPPED), JAX_NUM_CPU_DEVICES="2")
+        until_recorded(process, folder, target)
         process.send_signal(number)
         status, error = ended(process)
         assert status == (-signal.SIGKILL if number == signal.SIGKILL else 130), error

@@ -8,6 +8,10 @@ WITHOUT_FIGURES = "from jaxtie import runs; runs.draw = lambda *_: []"
 COMPILED_QUICKLY = (
     f"from jaxtie.training import devices; devices.FAST = devices.REPEATABLE = devices.ONCE = {{'cpu': {QUICK}}}"
 )
+SAVED_SLOWLY = """import time
+from jaxtie.training.checkpoints import Checkpoints
+save = Checkpoints.save
+Checkpoints.save = lambda *arguments: (time.sleep(0.05), save(*arguments))"""
 RUN = "import sys; from jaxtie.cli import main; sys.exit(main(sys.argv[sys.argv.index('jaxtie.run') + 1 :]))"
 
 
