@@ -20,7 +20,7 @@ EVEN, RARE = 0.5, 0.1
 
 experiment = TextExperiment(
     name="duplicates-causal",
-    claim="Duplicates that are as likely as their words draw together; rarer ones are held apart where they write logits.",
+    claim="Duplicates as likely as their words stay nearer than tokens as frequent; rarer ones less where they write logits.",
     task="causal",
     corpus=Corpus(vocab_size=2_048),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),

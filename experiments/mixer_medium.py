@@ -1,6 +1,7 @@
 """The main experiment with an MLP-Mixer of two layers and width 32.
 
 Claim: what the small mixer shows is no effect of its size.
+Found: X and Y are held apart where it holds them apart, but no pair is drawn together.
 
     python -m jaxtie.run experiments/mixer_medium.py
 
@@ -15,7 +16,7 @@ from jaxtie.exor.claims import PAPERS_PICTURE
 
 experiment = Experiment(
     name="mixer-medium",
-    claim="Two layers and width 32 show what the small MLP-Mixer shows.",
+    claim="Do two layers and width 32 show what the small MLP-Mixer shows?",
     seeds=range(8),
     model=Mixer(layers=2, width=32, tokenwise=32, channelwise=32),
     steps=300_000,

@@ -2,8 +2,8 @@
 
 Claim, before the run: X and Y are semantically equivalent, and ln 9 apart in every context. An output bias can carry a
 constant, so a tied model with a bias need not hold their rows apart: tying costs something without it, and nothing with it.
-Found: it costs something, and half of that with a bias; but a bias takes off as much in the control, where it cannot carry
-the odds.
+Found: it costs something, and half of that with a bias. A bias takes half off where the hypothesis holds, too, so it is not
+shown to do it by carrying the odds.
 
     python -m jaxtie.run experiments/output_bias.py --seeds 1024
 
@@ -19,7 +19,7 @@ from jaxtie.exor.claims import FORCE, PAPER, PAPERS_PICTURE, Claim
 
 experiment = Experiment(
     name="output-bias",
-    claim="Tying costs, and less so with an output bias; but not because the bias carries the odds of X and Y.",
+    claim="Tying costs, and half as much with an output bias.",
     arms=("tied", "untied", "tied+bias", "untied+bias", "tied+undecayed-bias"),
     record_every=1_000,
 )
@@ -37,6 +37,6 @@ claims = (
     Claim("Tying costs more than where the hypothesis holds.", "loss", COST, low=0, against="output-bias-ydh", source=PAPER),
     *PAPERS_PICTURE,
     Claim("Tied with a bias, X and Y are no longer held apart.", "decay ratio", "tied+bias", high=FORCE),
-    Claim("A bias brings X and Y nearer in the tied table.", "reference ratio", {"tied+bias": 1, "tied": -1}, high=1),
+    Claim("Beside X-A, a bias brings X and Y nearer, tied.", "reference ratio", {"tied+bias": 1, "tied": -1}, high=1),
     Claim("Tied, a swap of X and Y moves predictions more.", "swap divergence", {"tied": 1, "untied": -1}, low=0),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from jaxtie.exor.claims import Claim
 
 experiment = Experiment(
     name="output-bias-control",
-    claim="Where the log-odds of X and Y depend on the context, so that no bias carries them, a bias helps as much.",
+    claim="Where the log-odds of X and Y depend on the context, so that no bias carries them, a bias takes off less.",
     process=Process(zeros_by_label=True),
     arms=("tied", "untied", "tied+bias", "untied+bias"),
     record_every=1_000,

@@ -63,7 +63,7 @@ benchmark = WidthGrid(
 
 experiment = TextExperiment(
     name="price-of-tying",
-    claim="The price of one table on text falls with the width, and an output bias takes part of it off.",
+    claim="Does the price of one table on text fall with the width, and does an output bias take part of it off?",
     task="causal",
     model=Transformer(layers=1, heads=2, width=32, feedforward=128),
     deviation=0.02,

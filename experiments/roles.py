@@ -30,6 +30,6 @@ claims = (
     Claim(
         "The output role holds X and Y further apart than the input role.", "decay ratio", {INPUT_OFF: 1, OUTPUT_OFF: -1}, 1,
     ),
-    Claim("The input role draws X and Y together in the tied table.", "decay ratio", {"tied": 1, INPUT_OFF: -1}, high=1),
+    Claim("With the input role's gradient, too, X and Y are nearer.", "decay ratio", {"tied": 1, INPUT_OFF: -1}, high=1),
     Claim("Without the input role's gradient, a tied model does worse.", "loss", {INPUT_OFF: 1, "tied": -1}, low=0),
 )  # fmt: skip

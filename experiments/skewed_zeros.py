@@ -2,7 +2,7 @@
 
 Claim: what X and Y do in the tables goes with their log-odds, ln(p(Y)/p(X)). Untied, the longer the
 odds, the further apart they are in the output embedding, and in the input embedding they shrink whatever these are; tied,
-they are held apart by about half as much. The loss does not go with them: tying costs no more where the odds are longer.
+they are held apart by about half as much. What tying costs does not go with them: it is no more where the odds are longer.
 
     python -m jaxtie.run experiments/skewed_zeros.py
 
@@ -17,7 +17,7 @@ SHARES = [99 ** (k / 11) for k in range(12)]  # p(Y)/p(X), its logarithms evenly
 
 experiment = Experiment(
     name="skewed-zeros",
-    claim="The longer the odds, the further apart X and Y are in the output, or tied, embedding; the loss does not show it.",
+    claim="The longer the odds, the further apart X and Y are in the output, or tied, embedding; tying costs no more.",
     sweep=(("p_X", tuple(round(1 / (1 + share), 4) for share in SHARES)),),
     seeds=tuple(range(16)),
     record_every=1_000,

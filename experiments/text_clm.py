@@ -1,6 +1,7 @@
 """A small causal language model of any text: perplexity tied, untied and untied midway, at equal tokens.
 
 Claim: tied, fewer parameters give the same or a lower perplexity; untying midway changes next to nothing.
+Found: at this size, where the tables are most of the model, two tables are a little better; both fail.
 
     python -m jaxtie.run experiments/text_clm.py --text PATH
 
@@ -14,7 +15,7 @@ from jaxtie import Optimiser, TextExperiment, Transformer
 
 experiment = TextExperiment(
     name="text-clm",
-    claim="Tied, fewer parameters give the same or a lower perplexity; untying midway changes next to nothing.",
+    claim="Perplexity of a small causal model, tied, untied and untied midway, at equal tokens.",
     task="causal",
     model=Transformer(layers=2, heads=4, width=64, feedforward=256),
     deviation=0.02,

@@ -12,6 +12,6 @@ from jaxtie import Optimiser, TextExperiment
 
 experiment = TextExperiment(
     name="text-mlm-faster",
-    claim="A word and its duplicate draw together in every table; other pairs of words do not.",
+    claim="A word and its duplicate draw together in every table; other pairs of words less.",
     optimiser=Optimiser(learning_rate=1e-3, weight_decay=0.01),
 )

@@ -46,6 +46,29 @@ from jaxtie.results.tables import Table
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/hypothesis/README.md")
 Kept = TypeVar("Kept")
 GIVEN = {"seeds", "corpus.paths", "corpus.tfds"}  # what a command may say beside an experiment file that a run is kept for
+OF_ONE_RUN: Mapping[str, Callable[[xr.Dataset], Table]] = {
+    "end": exor_final_table,
+    "sweep": sweep_table,
+    "correlations": correlation_table,
+    "equivalences": equivalence_table,
+    "escapes": escape_table,
+    "leads": lead_table,
+    "stability": stability_table,
+    "forces": evidence.forces_table,
+    "shares": shares_table,
+    "pushes": evidence.pushes_table,
+    "similarities": similarity_table,
+    "initial-losses": initial_losses_table,
+    "initial-errors": initial_errors_table,
+}
+OF_SEVERAL_RUNS: Mapping[str, Callable[[evidence.Runs, Sequence[str]], Table]] = {
+    "costs": evidence.costs_table,
+    "contrasts": evidence.contrasts_table,
+    "directions": evidence.directions_table,
+    "widths": evidence.widths_table,
+    "bodies": evidence.bodies_table,
+    "left": evidence.seeds_left_table,
+}
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -225,29 +248,13 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     claims = {name: runs.load_claims(path) for name, path in declared.items()}
     of_exor = {
         "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
-        "costs": lambda *names: evidence.costs_table(known, names),
         "published": lambda name: evidence.published_table(known[name], pd.read_csv(experiments / "data" / "published.csv")),
         "pytorch": lambda name: evidence.pytorch_table(known[name], pd.read_csv(experiments / "data" / "pytorch.csv")),
-        "directions": lambda *names: evidence.directions_table(known, names),
-        "end": lambda name: exor_final_table(known[name]),
-        "sweep": lambda name: sweep_table(known[name]),
-        "correlations": lambda name: correlation_table(known[name]),
-        "equivalences": lambda name: equivalence_table(known[name]),
-        "escapes": lambda name: escape_table(known[name]),
-        "leads": lambda name: lead_table(known[name]),
-        "stability": lambda name: stability_table(known[name]),
-        "forces": lambda name: evidence.forces_table(known[name]),
-        "shares": lambda name: shares_table(known[name]),
-        "pushes": lambda name: evidence.pushes_table(known[name]),
-        "similarities": lambda name: similarity_table(known[name]),
-        "widths": lambda *names: evidence.widths_table(known, names),
-        "bodies": lambda *names: evidence.bodies_table(known, names),
-        "left": lambda *names: evidence.seeds_left_table(known, names),
+        "roundings": lambda one, other: evidence.roundings_table(known, one, other),
+        "since": lambda name, *steps: evidence.since_table(known[name], steps),
     }
-    of_fresh = {
-        "initial-losses": lambda name: initial_losses_table(known[name]),
-        "initial-errors": lambda name: initial_errors_table(known[name]),
-    }
+    of_one = {what: lambda name, make=make: make(known[name]) for what, make in OF_ONE_RUN.items()}
+    of_several = {what: lambda *names, make=make: make(known, names) for what, make in OF_SEVERAL_RUNS.items()}
     of_text = {
         "text-verdicts": lambda *names: _of_text("claims").text_claims_table(known, {name: claims[name] for name in names}),
         "text-end": lambda name: _of_text("tables").validation_table(known[name]),
@@ -271,8 +278,8 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         f"heads-{what}": lambda name, what=what: _heads_table(experiments, known[name], what)
         for what in ("rates", "verdicts", "losses", "paces")
     }
-    of_rooms = of_exor | of_fresh | of_text | of_benchmark | of_blind | of_grid | of_heads
-    return of_rooms | {"lines": calibration.lines_table}
+    of_runs = of_exor | of_one | of_several | of_text
+    return of_runs | of_benchmark | of_blind | of_grid | of_heads | {"lines": calibration.lines_table}
 
 
 def _heads_table(experiments: Path, results: xr.Dataset, what: str) -> Table:

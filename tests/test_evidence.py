@@ -248,6 +248,41 @@ def test_other_bodies_have_their_distances_beside_decay(results):
         assert of_pair[3] == number(decayed)
 
 
+def test_processes_are_compared_seed_by_seed(results):
+    """Planted: a quarter less than here in tied models without a bias, of each seed as much; other seeds stay out."""
+    other = results.isel(seed=slice(10, None)).copy(deep=True)
+    other["train_loss"].loc[{"arm": "tied", "eval_step": 100}] -= 0.25
+    (row,) = evidence.contrasts_table({"here": results, "there": other}, ["here", "there"]).rows
+    assert row == ("here − there", "0.250 ± 0.000", "0.000 ± 0.000", "0.250 ± 0.000")
+
+
+def test_forces_can_be_counted_from_a_later_step(results):
+    """Planted: from step 0 to 50 X and Y come to three times what decay leaves, from there on they fall as it makes them."""
+    at, decayed = {"arm": "untied", "symbol": "X", "symbol2": "Y"}, results["decay_alone"]
+    distance = results["output_distance"]
+    for step, factor in ((50, 3), (100, 3)):
+        distance.loc[at | {"step": step}] = distance.sel(**at, step=0) * factor * float(decayed.sel(step=step))
+    rows = {row[:2]: row[2:] for row in evidence.since_table(results, ["0", "50"]).rows}
+    assert rows["untied output", "X-Y"] == ("3.000 [3.000, 3.000]", "1.000 [1.000, 1.000]")
+    assert rows["untied output", "A-B"][1] != "1.000 [1.000, 1.000]"
+
+
+def test_the_same_seeds_of_two_runs_are_compared_one_by_one(results):
+    """Planted: tied, the other run is a tenth higher; but one seed of its forty is 5 nat lower, and so the lowest."""
+    other = results.isel(seed=slice(None, None, -1)).copy(deep=True)
+    tied = {"arm": "tied", "eval_step": 100}
+    other["train_loss"].loc[tied] += 0.1
+    other["train_loss"].loc[tied | {"seed": 7}] -= 5.1
+    runs_of_both = {"one": results.sel(step=[0, 50, 100]), "other": other}
+    rows = {row[:2]: row[2:] for row in evidence.roundings_table(runs_of_both, "one", "other").rows}
+    assert rows["tied", "50"] == rows["untied", "100"] == ("0.000 ± 0.000", "0.000", "1.000")
+    mean, greatest, order = rows["tied", "100"]
+    assert mean.startswith("-0.027 ± ") and greatest == "5.000"  # (39 · 0.1 - 5) / 40
+    losses = results["train_loss"].sel(**tied).values
+    moved = np.where(np.arange(40) == 7, -10, losses)
+    assert float(order) == pytest.approx(stats.spearmanr(losses, moved).statistic, abs=6e-4) != 1
+
+
 def test_a_sweep_has_its_forces_at_every_setting():
     table = evidence.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
     assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]

@@ -3,6 +3,8 @@
 Who knows how often each symbol is drawn, and nothing else, cannot tell the masked bit: the context does, and without it the
 bit is 0 or 1, as good as equally often. So on the first plateau the loss is ln 2 above the best reachable (that is
 H(target) - H(target | context) = H(bit), to 0.0001 nat in the published split). Below it there are others.
+Where the label spells the zeros (`zeros_by_label`), that level is a later plateau: there the loss has come down once before,
+when the label was first used.
 """
 
 import math

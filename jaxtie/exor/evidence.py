@@ -18,7 +18,7 @@ from jaxtie.exor.pairs import live_pairs
 from jaxtie.exor.stability import steadiness
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
-from jaxtie.results.statistics import median_interval
+from jaxtie.results.statistics import median_interval, rank_correlation
 from jaxtie.results.tables import (
     Table,
     arms_of,
@@ -110,6 +110,20 @@ def costs_table(runs: Runs, names: Sequence[str]) -> Table:
         rows.append((name, f"{results.sizes['seed']:,}", best, *ends, *paired))
     header = ("experiment", "seeds", "best", *COST, *COST_WITH_BIAS, "cost of tying", "with a bias", "the bias takes off")
     return Table("Training loss at the end, nat, and what tying costs: mean over seeds ± 95 %", header, rows)
+
+
+def contrasts_table(runs: Runs, names: Sequence[str]) -> Table:
+    """By how much what tying costs, and what a bias takes off, differ between processes; each seed with itself."""
+    both = {**COST, **{arm: -weight for arm, weight in COST_WITH_BIAS.items()}}
+    rows = []
+    for one, other in itertools.combinations(names, 2):
+        sums = (Claim("", "loss", weights) for weights in (COST, COST_WITH_BIAS, both))
+        rows.append(
+            (f"{one} − {other}", *(interval((claimed(runs[one], it) - claimed(runs[other], it)).values) for it in sums))
+        )
+    header = ("experiments", "cost of tying", "with a bias", "the bias takes off")
+    note = "Mean over seeds ± 95 % (Student's t), each seed with itself; no interval is corrected for how many there are."
+    return Table("Between processes, nat", header, rows, note)
 
 
 def forces_table(results: xr.Dataset) -> Table:
@@ -208,6 +222,32 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
         "began with, divided by what decay alone leaves of it; median [95 %, by ranks]. The last column: of the two ratios."
     )
     return Table("Other models, as far as they were run", (*header, *pairs, f"{' : '.join(BODIES_PAIRS)}"), rows, note)
+
+
+def since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
+    """Ratios to decay alone counted from later steps, so that no force counts that acted before them."""
+    rows = []
+    for arm in arms_of(results):
+        for (label, table), pair in itertools.product(tables_of(arm).items(), BODIES_PAIRS):
+            first, second = pair.split("-")
+            distance = results[f"{table}_distance"].sel(arm=arm.name, symbol=first, symbol2=second).astype(np.float64)
+            ratio = np.log(distance / results["decay_alone"])
+            rows.append((label, pair, *(_factor((at_end(ratio, results) - ratio.sel(step=int(at))).values) for at in since)))
+    header = ("table", "pair", *(f"counted from step {int(at):,}" for at in since))
+    title = f"{results.attrs['experiment']}: step {last_step(results):,}, ratio to decay alone"
+    return Table(title, header, rows, f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks].")
+
+
+def roundings_table(runs: Runs, one: str, other: str) -> Table:
+    """Losses of the same seeds in two runs whose programs round otherwise, at the steps where the first keeps more."""
+    first, second = xr.align(runs[one]["train_loss"].astype(np.float64), runs[other]["train_loss"].astype(np.float64))
+    rows = []
+    for arm, step in itertools.product(np.intersect1d(first["arm"], second["arm"]), runs[one]["step"].values[1:]):
+        here_S, there_S = (losses.sel(arm=arm, eval_step=step).values for losses in (first, second))
+        greatest = number(np.abs(there_S - here_S).max())
+        rows.append((arm, f"{step:,}", interval(there_S - here_S), greatest, number(rank_correlation(here_S, there_S)[0])))
+    header = ("arm", "step", "mean difference ± 95 %", "greatest", "rank correlation")
+    return Table(f"Training loss of the same {first.sizes['seed']:,} seeds, {other} − {one}, nat", header, rows)
 
 
 def seeds_left_table(runs: Runs, names: Sequence[str]) -> Table:
