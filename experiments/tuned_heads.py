@@ -20,7 +20,7 @@ right together with 95 % (Bonferroni), over pairs and, where it looks at several
 Known when this was written: `head_convergence` at one rate; and one seed (99) of four arms after 1,200 steps, by which the
 rates were chosen: of 0.0005, 0.001, 0.002, 0.004 and 0.008 the best were 0.004 tied, 0.001 untied (0.002 almost so), 0.008
 with logits divided by √D (0.004 almost so), and 0.001 with BERT's head and a bias.
-Results: README.md.
+Results: none yet.
 Time: about four hours of two cores; killed, it goes on by the same command.
 """
 

@@ -62,7 +62,7 @@ class CommonOptions:
     steps: Annotated[int | None, option("STEPS", parse_positive, _in_main(MAIN.steps))] = None
     """Updates of each member, one batch each."""
     scale: Annotated[float | None, option("F", parse_factor, "1")] = None
-    """Times all steps, of untying too, to the nearest record; the schedule of the learning rate stays."""
+    """Multiply all steps by it, of untying too, to the nearest record; the schedule of the learning rate stays."""
     arms: Annotated[tuple[Arm, ...] | None, option("ARM,ARM", parse_arms, _in_main(",".join(names_of(MAIN.arms))))] = None
     """What is compared, on the same seeds and data: tied, untied, untied@STEP (tied up to there), each with options of its
     head: tied+bias, untied+bias@STEP, tied+half-swap, tied+input-gradient=0, ..."""
@@ -139,7 +139,7 @@ class ReportOptions:
     Start it where the repository is.
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    runs: tyro.conf.Positional[tuple[Annotated[Path, option("RUN", parse_path)], ...]] = ()
     """Folders of finished runs, each of which is condensed to experiments/data/NAME.nc first; of a benchmark, what it has
     measured so far is copied there."""
 
@@ -218,10 +218,26 @@ def is_quick(options: CommonOptions) -> bool:
 
 
 def list_experiments(folder: Path) -> Iterator[str]:
-    """One line for each experiment file: path and claim."""
+    """One line for each experiment file: path and claim, or what is wrong with it."""
     yield f"(default)  {MAIN.claim}"
     for path in sorted(folder.glob("*.py")):
-        yield f"{path}  {load_experiment(path).claim}"
+        try:
+            other = "" if load_benchmark(path) is None else f"  (python -m jaxtie.hypothesis {path})"
+            yield f"{path}  {load_experiment(path).claim}{other}"
+        except UserError as error:
+            yield str(error)
+
+
+def load_for_a_run(path: Path) -> Declaration:
+    """The experiment of a file that says how it is trained here.
+
+    Raises:
+      UserError: where the file is missing or fails.
+      Missing: where it declares a benchmark: what that trains is not told by its experiment alone.
+    """
+    if load_benchmark(path) is not None:
+        raise Missing(f"{path}: is a benchmark; python -m jaxtie.hypothesis {path} carries it out")
+    return load_experiment(path)
 
 
 def one_line(error: UserError | OSError) -> str:
@@ -256,7 +272,7 @@ def _run(options: CommonOptions, command: str) -> int:
         return 0
     if options.all:
         return _run_every_one(options, session)
-    experiment = changed(load_experiment(options.experiment) if options.experiment else MAIN, options)
+    experiment = changed(load_for_a_run(options.experiment) if options.experiment else MAIN, options)
     folder = RunFolder(options.out or RUNS / experiment.name)
     if options.distributed:
         return _run_with_others(experiment, folder, options, session)
@@ -307,9 +323,7 @@ def _run_every_one(options: CommonOptions, session: Session) -> int:
     """`--all`."""
 
     def declared(path: Path) -> Declaration:
-        if load_benchmark(path) is not None:  # what it trains is trained on sources of its own, not on the text given here
-            raise Missing(f"{path}: is a benchmark; python -m jaxtie.hypothesis {path} carries it out")
-        return changed(load_experiment(path), options)
+        return changed(load_for_a_run(path), options)
 
     def carry_out(experiment: Declaration, folder: RunFolder, coming: tuple[Declaration, ...]) -> Outcome:
         return _run_one(experiment, folder, options, dataclasses.replace(session, coming=coming))

@@ -26,7 +26,7 @@ import pandas as pd
 import xarray as xr
 
 from jaxtie import kinds, runs
-from jaxtie.exor import evidence
+from jaxtie.exor import evidence, forces
 from jaxtie.exor.comparison import correlation_table, sweep_table
 from jaxtie.exor.escape import escape_table, lead_table
 from jaxtie.exor.stability import stability_table
@@ -54,9 +54,9 @@ OF_ONE_RUN: Mapping[str, Callable[[xr.Dataset], Table]] = {
     "escapes": escape_table,
     "leads": lead_table,
     "stability": stability_table,
-    "forces": evidence.forces_table,
+    "forces": forces.forces_table,
     "shares": shares_table,
-    "pushes": evidence.pushes_table,
+    "pushes": forces.pushes_table,
     "similarities": similarity_table,
     "initial-losses": initial_losses_table,
     "initial-errors": initial_errors_table,
@@ -251,7 +251,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "published": lambda name: evidence.published_table(known[name], pd.read_csv(experiments / "data" / "published.csv")),
         "pytorch": lambda name: evidence.pytorch_table(known[name], pd.read_csv(experiments / "data" / "pytorch.csv")),
         "roundings": lambda one, other: evidence.roundings_table(known, one, other),
-        "since": lambda name, *steps: evidence.since_table(known[name], steps),
+        "since": lambda name, *steps: forces.since_table(known[name], steps),
     }
     of_one = {what: lambda name, make=make: make(known[name]) for what, make in OF_ONE_RUN.items()}
     of_several = {what: lambda *names, make=make: make(known, names) for what, make in OF_SEVERAL_RUNS.items()}

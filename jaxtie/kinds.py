@@ -1,7 +1,7 @@
 """The kinds of experiments: what each of them answers, and the one place where the kind of anything is asked.
 
 A kind is a room of the house, a package whose module `kind` has what `Kind` lists. Rooms are imported by name when they are
-asked for, and do not know each other: without the folder of one, and its line here, the others work. Imports no jax.
+asked for, and do not know each other: without `text`, and its line here, all else works. Imports no jax.
 """
 
 from __future__ import annotations

@@ -130,10 +130,12 @@ def parse_command(options: type, prog: str, arguments: Sequence[str]) -> Any:
     message = io.StringIO()
     try:  # standard output is no terminal meanwhile, and wide: else there are colours, other boxes and ends of lines
         with _columns(10_000), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(message):
-            return tyro.cli(options, prog=prog, args=list(arguments))
+            return tyro.cli(options, prog=f"python -m {prog}", args=list(arguments))
     except SystemExit as stop:
         if not stop.code:
-            tyro.cli(options, prog=prog, args=list(arguments))  # shows the help, as the terminal likes it, and exits
+            tyro.cli(
+                options, prog=f"python -m {prog}", args=list(arguments)
+            )  # shows the help, as the terminal likes it, and exits
     title, *parts = re.split(r"\n *-+ *\n", message.getvalue())  # rules stand around the reason
     reason = " ".join((parts[0] if parts else title).split()).removeprefix("Error parsing ")
     raise UserError(f"{reason} (see python -m {prog} --help)")

@@ -17,7 +17,7 @@ import jaxtie
 from jaxtie import kinds, runs
 from jaxtie.experiment import UserError
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.left import SECTION, read_left
+from jaxtie.results.page_section import SECTION, read_section
 from jaxtie.results.tables import Table
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
@@ -91,7 +91,7 @@ def sections_left(out: Path) -> list[Section]:
     for path in sorted(out.glob(f"*/{SECTION}")):
         section = Section(str(path.parent), path.parent.name, status="done")
         try:
-            left = read_left(path.parent)
+            left = read_section(path.parent)
             section.claim, section.tables, section.facts = " ".join(left.sentences), left.tables, {"command": left.command}
             pngs = {name: path.parent / "figures" / f"{name}.png" for name in left.captions}
             section.images = [Image(name, left.captions[name], png.read_bytes(), True) for name, png in pngs.items()]

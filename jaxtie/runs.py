@@ -139,7 +139,8 @@ def load_experiment(path: Path) -> Declaration:
 
 
 def load_claims(path: Path) -> tuple[Any, ...]:
-    """Execute an experiment file and take its `claims`, see `jaxtie.exor.claims`; none where it makes none.
+    """Execute an experiment file and take its `claims`, `jaxtie.exor.claims.Claim` or, of pairs of words,
+    `jaxtie.text.claims.TextClaim`; none where it makes none.
 
     Raises:
       UserError: where it is missing or fails.
@@ -148,7 +149,9 @@ def load_claims(path: Path) -> tuple[Any, ...]:
 
 
 def load_benchmark(path: Path) -> Any | None:
-    """Execute an experiment file and take its `benchmark`, see `jaxtie.hypothesis.benchmark`; None where it has none.
+    """Execute an experiment file and take its `benchmark`, or None where it has none.
+
+    It is a `Benchmark` or a `BlindTest` of jaxtie.hypothesis, or a `Tuning` or a `WidthGrid` of jaxtie.text.
 
     Raises:
       UserError: where it is missing or fails.

@@ -74,7 +74,7 @@ MAY_IMPORT = {
 LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
 WITHOUT_JAX = (
     "experiment models.sizes formulas models.initial_loss options kinds runs page plan all document cli training.devices "
-    "training.progress results.folder results.left results.netcdf results.plots results.roles results.schema "
+    "training.progress results.folder results.netcdf results.page_section results.plots results.roles results.schema "
     "results.share_figure results.similarity results.statistics results.survival results.tables results.terminal "
     "results.verdicts exor.declaration exor.kind exor.options exor.results exor.theory "
     "exor.equivalence exor.claims exor.evidence exor.escape exor.stability exor.tables exor.figures exor.portrait "

@@ -105,7 +105,7 @@ def test_rows_are_compared_by_blocks_and_progress_is_told(tmp_path, monkeypatch,
 
 def test_ids_in_words():
     assert runs_of(np.array([1, 2, 3, 7])) == [(1, 3), (7, 7)]
-    assert shown_ids(np.arange(151_643, 151_663), 151_936) == "only 151,643 to 151,662: added tokens"
+    assert shown_ids(np.arange(151_643, 151_663), 151_936) == "only 151,643 to 151,662: perhaps added tokens"
     assert shown_ids(np.arange(43_981, 50_257), 50_257) == "the last eighth, 43,981 to 50,256: a shard"
     assert shown_ids(np.arange(12_566, 18_849), 50_257) == "part 3 of 8, 12,566 to 18,848: a shard"
     assert shown_ids(np.array([5, 9, 10, 20, 40]), 50_257) == "ids 5, 9 to 10, 20 and 1 more runs"

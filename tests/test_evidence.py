@@ -11,7 +11,7 @@ from made_up import exor_results
 from scipy import stats
 
 from jaxtie import cli, document, runs
-from jaxtie.exor import blocks, evidence
+from jaxtie.exor import blocks, evidence, forces
 from jaxtie.exor.claims import Claim, claimed, judge_claims
 from jaxtie.exor.escape import LOSS_DECIMALS, escape_table
 from jaxtie.exor.tables import exor_final_table
@@ -123,7 +123,7 @@ def test_shares_and_pushes_are_of_the_stretch_that_is_claimed_of(results):
         np.testing.assert_allclose(claimed(kept, claim), claimed(made, claim), rtol=1e-5)
     arm, rows, *cells = shares_table(kept).rows[0]
     assert (arm, rows) == ("tied", "all") and cells[0].startswith("0.90") and cells[1].startswith("0.60")
-    pushed = evidence.pushes_table(kept).rows[0]
+    pushed = forces.pushes_table(kept).rows[0]
     assert pushed[:2] == ("tied", "X-Y")
     assert [float(cell.split()[0]) for cell in pushed[2:4]] == pytest.approx([1, -1], abs=0.01)
 
@@ -167,7 +167,7 @@ def test_what_is_kept_of_a_run_gives_its_tables(results, tmp_path, monkeypatch, 
     for make in (
         lambda runs: evidence.verdicts_table(runs, claims),
         lambda runs: evidence.costs_table(runs, ["made-up"]),
-        lambda runs: evidence.forces_table(runs["made-up"]),
+        lambda runs: forces.forces_table(runs["made-up"]),
         lambda runs: exor_final_table(runs["made-up"]),
         lambda runs: escape_table(runs["made-up"]),
     ):
@@ -262,7 +262,7 @@ def test_forces_can_be_counted_from_a_later_step(results):
     distance = results["output_distance"]
     for step, factor in ((50, 3), (100, 3)):
         distance.loc[at | {"step": step}] = distance.sel(**at, step=0) * factor * float(decayed.sel(step=step))
-    rows = {row[:2]: row[2:] for row in evidence.since_table(results, ["0", "50"]).rows}
+    rows = {row[:2]: row[2:] for row in forces.since_table(results, ["0", "50"]).rows}
     assert rows["untied output", "X-Y"] == ("3.000 [3.000, 3.000]", "1.000 [1.000, 1.000]")
     assert rows["untied output", "A-B"][1] != "1.000 [1.000, 1.000]"
 
@@ -284,7 +284,7 @@ def test_the_same_seeds_of_two_runs_are_compared_one_by_one(results):
 
 
 def test_a_sweep_has_its_forces_at_every_setting():
-    table = evidence.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
+    table = forces.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
     assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]
 
 

@@ -17,7 +17,7 @@ from jaxtie.exor.declaration import Experiment
 from jaxtie.page import Section, check_page, sections_left, write_page
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.left import leave_for_page
+from jaxtie.results.page_section import leave_for_page
 from jaxtie.results.tables import Table
 from jaxtie.training.progress import Progress
 

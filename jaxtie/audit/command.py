@@ -150,7 +150,7 @@ def _cost_lines(verdict: ModelVerdict) -> Iterator[str]:
     yield f"cost     tying {word} {verdict.saved:,} bytes"
     if verdict.losses:
         tied, untied, deviation = verdict.losses
-        start = f"is to start at {tied:.2f} nat tied, {untied:.2f} untied"
+        start = f"should start at {tied:.2f} nat tied, {untied:.2f} untied"
         yield f"fresh    a new model of this shape, N(0, {deviation:g}²), {start}"
 
 

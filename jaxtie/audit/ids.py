@@ -6,7 +6,7 @@ import numpy as np
 
 MOST_PARTS = 64  # devices that a vocabulary is looked for to be split over
 COVERED = 0.8  # of a part must be in the set
-ADDED = 0.95  # from this share of the vocabulary on ids are called added tokens
+ADDED = 0.95  # from this share of the vocabulary on ids may be added tokens
 SHOWN_RUNS = 3
 FRACTIONS = {2: "half", 3: "third", 4: "quarter", 8: "eighth", 16: "sixteenth"}
 
@@ -57,7 +57,7 @@ def part_of(ids: np.ndarray, vocabulary: int) -> Part | None:
 
 
 def shown_ids(ids: np.ndarray, vocabulary: int) -> str:
-    """`only 151,643 to 151,662: added tokens`; `the last eighth, 43,981 to 50,256: a shard`."""
+    """`only 151,643 to 151,662: perhaps added tokens`; `the last eighth, 43,981 to 50,256: a shard`."""
     if not len(ids):
         return "none"
     runs = runs_of(ids)
@@ -68,7 +68,7 @@ def shown_ids(ids: np.ndarray, vocabulary: int) -> str:
     if len(ids) == vocabulary:
         return "all"
     if runs[0][0] >= ADDED * vocabulary:
-        return f"only {span}: added tokens" if len(ids) > 1 else f"only {runs[0][0]:,}: an added token"
+        return f"only {span}: perhaps added tokens" if len(ids) > 1 else f"only {runs[0][0]:,}: perhaps an added token"
     texts = [f"{a:,} to {b:,}" if b > a else f"{a:,}" for a, b in runs[:SHOWN_RUNS]]
     more = f" and {len(runs) - SHOWN_RUNS:,} more runs" if len(runs) > SHOWN_RUNS else ""
     return f"ids {', '.join(texts)}{more}"

@@ -68,7 +68,9 @@ class Experiment(Declaration):
     Attributes:
       name: of the run folder.
       claim: one sentence: what the experiment shows.
+      process: what is learned, see `Process`.
       model: what is between the two tables, and how wide they are.
+      optimiser: AdamW and its schedule, see `Optimiser`.
       arms: what is compared: by name: "tied", "untied", "untied@STEP": tied up to that step, then untied; see `Arm`.
       steps: updates, one full batch each.
       seeds: one member each: its initial values and, with `data` "per-seed", its stream of samples.

@@ -14,22 +14,20 @@ from scipy.stats import ks_2samp, mannwhitneyu
 
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
 from jaxtie.exor.escape import LOSS_DECIMALS, SOLVED, has_reached_best
-from jaxtie.exor.pairs import live_pairs
+from jaxtie.exor.forces import factor
 from jaxtie.exor.stability import steadiness
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
-from jaxtie.results.statistics import median_interval, rank_correlation
+from jaxtie.results.statistics import rank_correlation
 from jaxtie.results.tables import (
     Table,
     arms_of,
     course_steps,
     interval,
     last_step,
-    median,
     number,
     plain_arm,
     quantiles,
-    settings,
     swept,
     tables_of,
 )
@@ -44,7 +42,6 @@ EACH_SHOWN = 16  # seeds; of more a table has quartiles
 COURSE_OF_SEEDS = 256  # of as many the middle of the training is kept too; of more, it would make a file of several MB
 COST = {"tied": 1.0, "untied": -1.0}
 COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
-PUSHED = ("output push", "input push", "decay ratio")
 BOUND = 1e-3  # of the reach of hidden states: directions below bind rows by next to nothing
 Runs = Mapping[str, xr.Dataset]
 
@@ -126,62 +123,6 @@ def contrasts_table(runs: Runs, names: Sequence[str]) -> Table:
     return Table("Between processes, nat", header, rows, note)
 
 
-def forces_table(results: xr.Dataset) -> Table:
-    """Every distance at the end beside what decay alone leaves of it; and what a swap does to predictions."""
-    rows, names = [], swept(results)
-    for at, here in settings(results, names):
-        for arm in arms_of(results):
-            for label, table in tables_of(arm).items():
-                for pair in live_pairs(results):
-                    first, second = pair.split("-")
-                    distance = at_end(here[f"{table}_distance"], here).sel(arm=arm.name, symbol=first, symbol2=second)
-                    ratios = [
-                        _factor(measured(here, quantity, pair, table).sel(arm=arm.name).values)
-                        for quantity in ("decay ratio", "reference ratio")
-                    ]
-                    swap = _small(at_end(here["swap_divergence"], here).sel(arm=arm.name, pair=pair).values)
-                    bias = at_end(here["bias_odds"], here).sel(arm=arm.name, pair=pair)
-                    values = [f"{value:g}" for value in at.values()]
-                    told = median(bias.values) if arm.head.bias else ""
-                    rows.append((*values, label, pair, median(distance.values), *ratios, swap, told))
-    header = (*names, "table", "pair", "distance", "ratio to decay alone", "ratio to X–A", "swap divergence", "bias, nat")
-    decayed = results["decay_alone"].sel(step=last_step(results))
-    left = "" if names else f"; decay alone leaves {float(decayed):.3g} of every distance"
-    seeds, step = results.sizes["seed"], last_step(results)
-    title = f"{results.attrs['experiment']}: step {step:,}, median over {seeds:,} seeds [95 %, ranks]"
-    return Table(title + left, header, rows)
-
-
-def pushes_table(results: xr.Dataset) -> Table:
-    """What either role adds to the logarithm of a pair's distance over the training, and what became of the distance."""
-    rows = []
-    for arm in tied_arms(results):
-        for pair in live_pairs(results):
-            here = {quantity: measured(results, quantity, pair, "input").sel(arm=arm) for quantity in PUSHED}
-            both = here["output push"] + here["input push"]
-            cells = [median(here[quantity].values) for quantity in PUSHED[:2]]
-            rows.append((arm, pair, *cells, median(both.values), median(here["decay ratio"].values)))
-    header = ("arm", "pair", *PUSHED[:2], "both", "ln of the ratio to decay alone")
-    title = f"{results.attrs['experiment']}: what each role adds to ln of a pair's distance over {last_step(results):,} steps"
-    note = (
-        f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks]. Both pushes together are the last column but for "
-        "terms of second order: what noise adds to a distance whatever its direction."
-    )
-    return Table(title, header, rows, note)
-
-
-def _small(values: np.ndarray) -> str:
-    """Median of what may be next to nothing, with its rank interval."""
-    low, middle, high = median_interval(values)
-    return f"{middle:.1e} [{low:.1e}, {high:.1e}]"
-
-
-def _factor(logarithms: np.ndarray) -> str:
-    """Median of ratios with its rank interval, from their logarithms."""
-    low, middle, high = np.exp(median_interval(logarithms))
-    return f"{number(middle)} [{number(low)}, {number(high)}]"
-
-
 def widths_table(runs: Runs, names: Sequence[str]) -> Table:
     """What tying costs at each width of the tables."""
     rows = []
@@ -213,7 +154,7 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
             cells = (f"{step:,}", interval(loss_S), f"{count} of {len(loss_S)}", f"{left:.3g}")
             for label, table in tables_of(arm).items():
                 ratios_PxS = [measured(results, "decay ratio", pair, table).sel(arm=arm.name).values for pair in BODIES_PAIRS]
-                rows.append((name, label, *cells, *map(_factor, ratios_PxS), _factor(ratios_PxS[0] - ratios_PxS[1])))
+                rows.append((name, label, *cells, *map(factor, ratios_PxS), factor(ratios_PxS[0] - ratios_PxS[1])))
                 cells = ("",) * len(cells)
     header = ("experiment", "table", "step", "loss, nat", f"seeds within {SOLVED} nat of the best", "decay alone leaves")
     pairs = [f"{pair}, ratio to decay alone" for pair in BODIES_PAIRS]
@@ -222,20 +163,6 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
         "began with, divided by what decay alone leaves of it; median [95 %, by ranks]. The last column: of the two ratios."
     )
     return Table("Other models, as far as they were run", (*header, *pairs, f"{' : '.join(BODIES_PAIRS)}"), rows, note)
-
-
-def since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
-    """Ratios to decay alone counted from later steps, so that no force counts that acted before them."""
-    rows = []
-    for arm in arms_of(results):
-        for (label, table), pair in itertools.product(tables_of(arm).items(), BODIES_PAIRS):
-            first, second = pair.split("-")
-            distance = results[f"{table}_distance"].sel(arm=arm.name, symbol=first, symbol2=second).astype(np.float64)
-            ratio = np.log(distance / results["decay_alone"])
-            rows.append((label, pair, *(_factor((at_end(ratio, results) - ratio.sel(step=int(at))).values) for at in since)))
-    header = ("table", "pair", *(f"counted from step {int(at):,}" for at in since))
-    title = f"{results.attrs['experiment']}: step {last_step(results):,}, ratio to decay alone"
-    return Table(title, header, rows, f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks].")
 
 
 def roundings_table(runs: Runs, one: str, other: str) -> Table:

@@ -181,7 +181,7 @@ def draw_excess_by_setting(results: xr.Dataset, name: str) -> Figure:
     for (axes,), (where, ends) in zip(grid, rows, strict=True):
         for colour, arm in coloured(results["arm"].values):
             _draw_outcome(axes, x_K, ends[EXCESS].sel(arm=arm), name, colour, arm)
-        axes.set(xlabel=label, ylabel=EXCESS, title=f"price of tying{where}", ylim=(0, None))
+        axes.set(xlabel=label, ylabel=EXCESS, title=f"loss above the best reachable{where}", ylim=(0, None))
         axes.legend()
     return figure
 

@@ -8,7 +8,7 @@ import xarray as xr
 
 from jaxtie.exor.comparison import correlation_table, sweep_table, untying_table
 from jaxtie.exor.escape import SOLVED, escape_table, has_reached_best, lead_table
-from jaxtie.exor.evidence import forces_table
+from jaxtie.exor.forces import forces_table
 from jaxtie.exor.pairs import distance_rows, live_pairs, targets
 from jaxtie.exor.stability import stability_table, steadiness
 from jaxtie.experiment import names_of

@@ -11,7 +11,7 @@ from jaxtie.hypothesis import judgement, price, report
 from jaxtie.instrument import of_price, of_text
 from jaxtie.instrument.known import Truth, proof_tables
 from jaxtie.results import plots
-from jaxtie.results.left import leave_for_page
+from jaxtie.results.page_section import leave_for_page
 from jaxtie.results.tables import Table
 from jaxtie.runs import Session
 from jaxtie.text import one_table

@@ -17,13 +17,13 @@ from jaxtie.hypothesis import report
 from jaxtie.leave import INTERRUPTED
 from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.left import leave_for_page
+from jaxtie.results.page_section import leave_for_page
 from jaxtie.results.terminal import finite, show
 from jaxtie.runs import Outcome, Session
 from jaxtie.text.declaration import Corpus, TextExperiment
 from jaxtie.text.options import TextOptions
 from jaxtie.text.tuned import Tuning
-from jaxtie.text.two_models import PLANTED, RECORD, STEPS, corpus_of
+from jaxtie.text.two_models import ENTRIES, PLANTED, RECORD, STEPS, corpus_of
 from jaxtie.text.width_grid import WidthGrid
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ class HypothesisOptions(TextOptions):
     source: Annotated[tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")] = None
     """Experiment on EXor, a benchmark (one over widths, or of arms at their own learning rates, takes a --text), or the
     folder of a finished run of a model of text."""
+    vocab_size: Annotated[int | None, option("N", parse_positive, f"{ENTRIES} of new models, else as in the experiment")] = (
+        None
+    )
+    """Entries of the vocabulary that is trained, at most."""
     known: Flag = False
     """Prove the instrument: ask a text that is sampled from a source of known truth, and show what it makes of what is
     planted there."""
@@ -246,7 +250,7 @@ def _of_new_models(options: HypothesisOptions, session: Session, truth: "Truth |
     """Train the two models, or find them trained, and ask them."""
     from jaxtie.instrument.of_text import check_tokens
     from jaxtie.text.corpus.tokens import prepare_text
-    from jaxtie.text.two_models import ENTRIES, NAMES, two_models
+    from jaxtie.text.two_models import NAMES, two_models
 
     _check_holds_no_run(options.out)
     corpus = corpus_of(options, ENTRIES)

@@ -70,6 +70,7 @@ class TextExperiment(Declaration):
       corpus: the text, or what is known of it before the command line names one.
       model: sizes. Masked: PyTorch's encoder, without positions. Causal: pre-norm, with rotary positions.
       deviation: of the tables at the start; a number or a formula, see `jaxtie.formulas`.
+      optimiser: AdamW and its schedule, see `Optimiser`.
       steps: updates, a batch each.
       eval_every: steps between two evaluations on the validation split, of distances and nearest neighbours too.
       eval_batches: of the validation split, at most; a fixed random choice of them where there are more.

@@ -12,7 +12,7 @@ from jaxtie.results.tables import Table
 SECTION = "section.json"
 
 
-class Left(NamedTuple):
+class PageSection(NamedTuple):
     """A section of the page.
 
     Attributes:
@@ -28,21 +28,21 @@ class Left(NamedTuple):
 
 
 def leave_for_page(folder: Path, command: str, sentences: Sequence[str], tables: Sequence[Table], **captions: str) -> None:
-    """Write what `read_left` reads; the file is the old one or the new one."""
-    kept = Left(command, list(sentences), [dataclasses.asdict(table) for table in tables], captions)
+    """Write what `read_section` reads; the file is the old one or the new one."""
+    kept = PageSection(command, list(sentences), [dataclasses.asdict(table) for table in tables], captions)
     temporary = folder / f".{SECTION}"
     temporary.write_text(json.dumps(kept._asdict()), encoding="utf-8")
     temporary.replace(folder / SECTION)
 
 
-def read_left(folder: Path) -> Left:
+def read_section(folder: Path) -> PageSection:
     """What a command has left in a folder.
 
     Raises:
       UserError: where it cannot be read.
     """
     try:
-        kept = Left(**json.loads((folder / SECTION).read_text(encoding="utf-8")))
+        kept = PageSection(**json.loads((folder / SECTION).read_text(encoding="utf-8")))
         return kept._replace(tables=[_table(**table) for table in kept.tables])
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{folder / SECTION}: cannot be read ({type(error).__name__}); remove it") from None
