@@ -144,11 +144,11 @@ class ReportOptions:
     measured so far is copied there."""
 
 
-def _refuse_other_than(useful: Collection[str], options: CommonOptions, reason: str) -> None:
+def refuse_other_than(useful: Collection[str], options: Any, reason: str) -> None:
     """UserError with the option and the reason, where an option was given that is not `useful`."""
     for field in dataclasses.fields(options):
         if field.name not in useful and getattr(options, field.name) != field.default:
-            name = "EXPERIMENT.py" if field.name == "experiment" else f"--{field.name.replace('_', '-')}"
+            name = "EXPERIMENT.py" if field.name in ("experiment", "source") else f"--{field.name.replace('_', '-')}"
             raise UserError(f"{name}: {reason}")
 
 
@@ -176,7 +176,7 @@ def parse_run(arguments: Sequence[str]) -> CommonOptions:
     if options.all:
         useful = {"all", "seeds", "scale", "out", "checkpoint_every", "overwrite", "dry_run", "quiet", "list", "version"}
         useful |= {"text", "tfds", "tfds_field", "vocab", "vocab_size"}
-        _refuse_other_than(useful, options, "no option of --all, which runs what the files of ./experiments declare")
+        refuse_other_than(useful, options, "no option of --all, which runs what the files of ./experiments declare")
     return options
 
 
@@ -188,7 +188,7 @@ def changed(experiment: Declaration, options: CommonOptions) -> Declaration:
     """
     kind = kinds.of(experiment)
     if not options.all:
-        _refuse_other_than(kind.accepted | HOW, options, f"no option of {experiment.name}, which {kind.refusal}")
+        refuse_other_than(kind.accepted | HOW, options, f"no option of {experiment.name}, which {kind.refusal}")
     common = ("seeds", "steps", "arms", "record_every", "eval_every")
     fields = {name: getattr(options, name) for name in common if name in kind.accepted}
     fields = {name: value for name, value in fields.items() if value is not None}

@@ -143,6 +143,47 @@ def keras_elsewhere(path: Path) -> Path:
     return path / "model.weights.h5"
 
 
+def damaged_in_the_middle(path: Path, save) -> Path:
+    """A table whose bytes are others where its values lie, past all headers."""
+    save(path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3 : 2 * len(content) // 3] = bytes(len(content) // 3 + 1)
+    path.write_bytes(content)
+    return path
+
+
+def packed_npz(path: Path) -> Path:
+    table = {"embed_tokens.weight": A.astype(np.float32), "lm_head.weight": B.astype(np.float32)}
+    return damaged_in_the_middle(path / "tables.npz", lambda file: np.savez_compressed(file, **table))
+
+
+def packed_keras(path: Path) -> Path:
+    def save(file: Path) -> None:
+        with h5py.File(file, "w") as made:
+            made.create_dataset("token_embedding/vars/0", data=A.astype(np.float32), compression="gzip", chunks=A.shape)
+
+    return damaged_in_the_middle(path / "model.weights.h5", save)
+
+
+def npz_of_odd_header(path: Path) -> Path:
+    with zipfile.ZipFile(path / "tables.npz", "w") as archive:
+        archive.writestr("embed_tokens.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", 20) + b"{'descr': (((\n" + b" " * 6)
+    return path / "tables.npz"
+
+
+def orbax_without_its_data(path: Path) -> Path:
+    """A checkpoint whose small files are all there; those of the values are cut to nothing."""
+    import orbax.checkpoint as ocp
+
+    folder = (path / "tree").absolute()
+    tables = {"embed_tokens": A.astype(np.float32).repeat(8, 0), "lm_head": B.astype(np.float32).repeat(8, 0)}
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(folder, tables)
+    largest = max((each for each in folder.rglob("*") if each.is_file()), key=lambda each: each.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:200])
+    return folder
+
+
 def two_inputs(path: Path) -> Path:
     return safetensors(path / "model.safetensors", {"text.embed_tokens.weight": A, "other.embed_tokens.weight": B})
 
@@ -203,6 +244,10 @@ UNREADABLE = {
     "npz of objects": (objects, "Python objects (a pickle)"),
     "npz that is truncated": (cut_npz, "truncated"),
     "npz whose array is": (short_member, "truncated"),
+    "npz whose packed values are damaged": (packed_npz, "truncated or damaged"),
+    "npz whose header is no literal": (npz_of_odd_header, "truncated or damaged"),
+    "HDF5 whose packed values are damaged": (packed_keras, "cannot be read as HDF5"),
+    "Orbax without its data": (orbax_without_its_data, "damaged"),
     "HDF5 that is none": (written("model.weights.h5", b"HDF5"), "cannot be read as HDF5"),
     "HDF5 that points elsewhere": (keras_elsewhere, "not followed"),
     "GGUF that is none": (written("model.gguf", b"GGML" + bytes(20)), "does not begin with GGUF"),

@@ -9,6 +9,7 @@ from jaxtie.audit import geometry as module
 from jaxtie.audit.command import lines_of
 from jaxtie.audit.geometry import geometry
 from jaxtie.audit.ids import part_of, runs_of, shown_ids
+from jaxtie.audit.judge import Request, audit
 
 WIDTH, ROWS = 32, 1500
 
@@ -75,6 +76,31 @@ def test_a_linear_map_of_either_table_changes_no_correlation():
     assert geometry(mapped, second, quiet).squared.value == pytest.approx(
         geometry(first, second, quiet).squared.value, rel=1e-3
     )
+
+
+@pytest.mark.parametrize("alike", [0.02, 7.0], ids=str)
+def test_a_table_whose_rows_are_all_alike_has_no_geometry(tmp_path, alike):
+    """Such heads are what audits are for: it goes on without."""
+    same = np.full((512, 16), alike, np.float32) * np.random.default_rng(1).standard_normal(16).astype(np.float32)
+    tensors = {"embed_tokens.weight": table(), "lm_head.weight": same}
+    said: list[str] = []
+    found = audit(folder(tmp_path, tensors), Request(), lambda *_: None, said.append)
+    assert found.verdicts[0].geometry is None and found.verdicts[0].main.code == "different"
+    assert any("all alike" in line for line in said)
+
+
+def test_numbers_beyond_float32_leave_geometry_out(tmp_path):
+    tensors = {"embed_tokens.weight": table().astype(np.float64), "lm_head.weight": table(1).astype(np.float64) * 1e300}
+    assert audited(folder(tmp_path, tensors), geometry=True).verdicts[0].geometry is None
+
+
+def test_what_all_rows_share_hides_nothing(monkeypatch):
+    """In float32, too, where it is a hundred times what tells them apart."""
+    monkeypatch.setattr(module, "EXACT_WIDTH", 8)
+    first, second = planted(20)
+    shared = 100 * np.random.default_rng(3).standard_normal(WIDTH).astype(np.float32)
+    plain, moved = geometry(first, second, quiet), geometry(first + shared, second + shared, quiet)
+    assert moved.squared.value == pytest.approx(plain.squared.value, abs=1e-3)
 
 
 def test_an_audit_shows_it_and_says_what_it_is_not(tmp_path):

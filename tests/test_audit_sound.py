@@ -108,6 +108,11 @@ SOUND = {
         V | UNTIED | {"architectures": ["LlamaForSequenceClassification"]},
         "once",
     ),
+    "an encoder whose copy is packed": (
+        {"shared.weight": A, "encoder.embed_tokens.weight": np.zeros((VOCABULARY, WIDTH), np.int8)},
+        TIED | V,
+        "once",
+    ),
     "Flax BERT": (
         {"params.bert.embeddings.word_embeddings.embedding": A, "params.cls.predictions.decoder.kernel": A.T},
         TIED | V,
@@ -138,6 +143,15 @@ def test_no_false_alarm(tmp_path, tensors, config, stored):
     found = audited(folder(tmp_path, tensors, config))
     assert found.status == 0, found.verdicts[0].main.text
     assert found.verdicts[0].main.code == stored
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "GPT2DoubleHeadsModel", "MarianMTModel", "EncoderDecoderModel"])
+def test_a_name_that_ends_as_of_a_model_without_a_head_may_have_one(tmp_path, name):
+    """Untied, its head is missing; BertModel has none."""
+    tensors = {"model.embed_tokens.weight": A}
+    missing = audited(folder(tmp_path / "missing", tensors, V | UNTIED | {"architectures": [name]}))
+    assert missing.status == 1 and missing.verdicts[0].main.code == "untied-but-once"
+    assert audited(folder(tmp_path / "none", tensors, V | UNTIED | {"architectures": ["BertModel"]})).status == 0
 
 
 def test_shards_with_an_index(tmp_path):

@@ -163,6 +163,9 @@ def test_an_adapter_that_trains_one_side(tmp_path):
     assert audited(base, adapter=adapter(tmp_path / "inner", inner)).status == 0
     untied = folder(tmp_path / "untied", {E: A, H: B}, LLAMA | {"tie_word_embeddings": False})
     assert audited(untied, adapter=adapter(tmp_path / "other", lora)).status == 0
+    packed = {E: A, "lm_head.qweight": np.zeros((A.shape[1], len(A) // 8), np.int32)}
+    packed_head = folder(tmp_path / "packed", packed, LLAMA | {"tie_word_embeddings": False})
+    assert "adapter-one-side" not in codes(audited(packed_head, adapter=adapter(tmp_path / "other", lora)))
 
 
 def test_an_adapter_that_trains_both_sides_apart(tmp_path):

@@ -56,6 +56,16 @@ def test_bigrams_are_those_counted_by_hand_and_sum_to_one():
     assert 0 < model.discount < 1 and (found > 0).all()
 
 
+def test_a_text_that_is_there_twice_leaves_no_token_impossible():
+    """No couple is seen once."""
+    left, token = np.random.default_rng(0).choice(6, (2, 20))
+    model = Bigrams(Follows(np.tile(left, 2), np.tile(token, 2)), 7)
+    every = Follows(*(each.ravel() for each in np.mgrid[:7, :7]))
+    found = model.probability(every).reshape(7, 7)
+    assert (found > 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
+
+
 @pytest.mark.parametrize("task", ["masked", "causal"])
 def test_baselines_are_losses_on_what_is_asked(text, task):
     """Row by row; a word and its duplicate are one, and the draw between them costs its entropy."""

@@ -110,6 +110,12 @@ def test_frequent_words_of_berts_vocabulary_are_the_published():
     bert = Text(tuple(entries[:BERT_ENTRIES]), special, nothing, nothing, nothing, None, "", "")
     ids, found = frequent_words(bert)
     assert found == PUBLISHED_WORDS and ids[0] == 104
+    token_N = np.repeat(np.arange(104, 254), 2).astype(np.uint16)  # more than are published: counted, and some are no words
+    counted = bert._replace(train=Rows(token_N, np.array([0, len(token_N)], np.int64)))
+    with pytest.raises(UserError, match="only 100 of its words are single tokens, 101 are needed"):
+        frequent_words(counted, 101)
+    more = counted._replace(vocabulary=tuple(each.replace("[unused", "word").replace("]", "") for each in bert.vocabulary))
+    assert len(frequent_words(more, 100)[1]) == 100
 
 
 @pytest.mark.skipif(not GUTENBERG.is_dir(), reason="the Gutenberg books are not beside this repository")

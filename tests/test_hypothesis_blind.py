@@ -141,6 +141,8 @@ def test_it_goes_on_where_it_was_stopped_and_what_is_kept_makes_the_tables(decla
     monkeypatch.setattr(runs, "carry_out", carry_out)
     assert of_blind.carry_out_blind(small, out, session) is Outcome.DONE
     assert of_blind.carry_out_blind(small, out, session) is Outcome.BEFORE
+    with pytest.raises(UserError, match=r"strong-1101/pairs\.nc: was declared otherwise"):
+        of_blind.carry_out_blind(dataclasses.replace(small, steps=200), out, session)
     (tmp_path / "experiments" / "data").mkdir(parents=True)
     shutil.copy(FILE, tmp_path / "experiments")
     with pytest.raises(UserError, match="another source than strong-1101"):

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -241,11 +242,19 @@ def test_a_tied_run_without_a_price_gives_S_and_C(place, asked, tmp_path, capsys
         (["--text", "nowhere"], "no such file"),
         (["--tokens", "0", "--text", "x"], "positive"),
         (["--size", "huge", "--text", "x"], "--size"),
+        (["--text", "x", "--tfds-field", "y"], "--tfds-field: expected with --tfds only"),
+        (["known.py", "--steps", "7"], "--steps: no option of known.py, which declares"),
+        (["exact.py", "--vocab-size", "9"], "--vocab-size: no option of exact.py, whose answer is exact"),
+        (["exact.py", "--second", "x"], "--second: no option of exact.py"),
+        (["x", "--second", "y", "--planted", "3"], "--planted: no option of two runs"),
+        (["--known", "--tfds-field", "x"], "--tfds-field: no option of --known"),
     ],
 )
 def test_options_that_cannot_be_meant_are_named(arguments, word, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Path("exact.py").write_text("from jaxtie import Experiment\nexperiment = Experiment()")
+    Path("known.py").write_text("from jaxtie import Experiment\nexperiment = Experiment()\nbenchmark = 'of a sort'")
     assert word in error_of(capsys, *arguments)
     assert not (tmp_path / "runs").exists()
 

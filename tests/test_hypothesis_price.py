@@ -9,6 +9,7 @@ from jaxtie.hypothesis.price import Price
 RNG = np.random.default_rng(2)
 CHEAP, DEAR, ACROSS = Price(0.001, 0.002, 0.003), Price(0.1, 0.2, 0.3), Price(0.005, 0.012, 0.02)
 GAIN = Price(-0.077, -0.071, -0.064)
+UNKNOWN = Price(np.nan, 0.2, np.nan)  # of one batch
 
 
 def errors(shared: price.SharedTable, input_VxD, output_VxD, weight_V):
@@ -76,6 +77,8 @@ def test_a_price_is_paired_and_weighted():
         (ACROSS, DEAR, 0.3, "undecided: train both"),
         (DEAR, CHEAP, 0.0, "tie"),
         (GAIN, GAIN, 0.0, "undecided: train longer"),
+        (UNKNOWN, UNKNOWN, 0.3, "undecided: give more text"),
+        (DEAR, UNKNOWN, 0.0, "undecided: give more text"),
     ],
 )
 def test_the_rule(with_bias, without, rare, word):

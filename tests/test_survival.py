@@ -162,6 +162,18 @@ def test_whatever_is_damaged_in_a_checkpoint_the_one_before_is_used(short, long,
         goes_on_after(damage, file, short, long, tmp_path / str(i), capsys)
 
 
+def test_who_only_reads_checkpoints_leaves_those_that_a_run_is_writing(short, tmp_path):
+    """One without its sums, one under Orbax's other name: a run that is killed meanwhile would remove them itself."""
+    folder = shutil.copytree(short, tmp_path / "run") / "checkpoints"
+    last = int(newest(short).name)
+    shutil.copytree(newest(short), folder / f"{last + 1}", ignore=shutil.ignore_patterns(SUMS))
+    (folder / f"{last + 2}.orbax-checkpoint-tmp").mkdir()
+    before = sorted(folder.rglob("*"))
+    with opened(folder, to_read=True) as checkpoints:
+        assert (checkpoints.load(print)["untied"].steps == 200).all()
+    assert sorted(folder.rglob("*")) == before
+
+
 def test_without_any_sound_checkpoint_a_run_starts_again(extended, long, capsys):
     for number in (extended / "checkpoints").iterdir():
         flip_a_bit(number / SUMS)

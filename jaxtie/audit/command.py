@@ -93,7 +93,8 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
         print(f"jaxtie.audit: {_in_one_line(str(error))}", file=sys.stderr)
         return UNREADABLE
     except OSError as error:
-        print(f"jaxtie.audit: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
+        text = f"{error.filename or 'output'}: {error.strerror or error}"
+        print(f"jaxtie.audit: {_in_one_line(text)}", file=sys.stderr)
         return UNREADABLE
     except KeyboardInterrupt:
         return INTERRUPTED

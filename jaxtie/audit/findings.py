@@ -171,7 +171,7 @@ def of_flags(known: Known) -> list[Finding]:
     configuration, found = known.configuration, []
     if configuration.disagrees:
         said = "; ".join(flag.text for flag in configuration.said)
-        once = known.comparison is None or known.comparison.is_equal
+        once = known.ends.output is None or (known.comparison is not None and known.comparison.is_equal)
         fix = configuration.fix(once)
         text = f"The levels of {configuration.path.name} disagree: {said}."
         found.append(Finding("levels-disagree", "wrong", text, fix, loaders_for("levels disagree")))
@@ -262,7 +262,10 @@ def of_unchanged(same_V: np.ndarray) -> Finding:
 
 def of_adapter(known: Known, adapter: Adapter, differ: bool | None) -> Finding:
     """An adapter over this model; `differ`: whether its two whole tables do, None where it has not both."""
-    base_tied = known.comparison is None or (known.comparison.is_equal and known.claim is not False)
+    compared = known.comparison
+    base_tied = known.ends.output is None or (
+        compared.is_equal and known.claim is not False if compared else bool(known.claim)
+    )
     sides = [side for side, names in (("input", adapter.input), ("output", adapter.output)) if names]
     if not sides:
         return Finding("adapter", "fine", "The adapter trains neither embedding.")

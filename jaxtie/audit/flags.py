@@ -14,6 +14,7 @@ CONFIG_LIMIT = 100_000_000  # bytes
 DEEPEST = 6  # level of a configuration that is looked at
 SIZE_KEYS = ("vocab_size", "padded_vocab_size", "n_vocab", "embedding_size", "vocabulary_size")
 HEADLESS = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForTextEncoding")
+WITH_HEAD = ("Head", "MTModel", "EncoderDecoder")  # what names of such an ending hold where there is a head after all
 OTHER_ENDS = ("encoder", "vision", "visual", "audio", "speech", "qformer")  # levels that no output embedding belongs to
 LANGUAGE = ("text_config", "llm_config", "language_config", "decoder", "model")  # levels of a language model within another
 
@@ -157,7 +158,11 @@ def read_configuration(path: Path) -> Configuration:
 def _may_lack_head(architectures: Any) -> bool:
     """Whether all of a configuration's architectures, as transformers names them, are without a language model's head."""
     names = architectures if isinstance(architectures, list) else []
-    return bool(names) and all(isinstance(name, str) and name.endswith(HEADLESS) for name in names)
+    return bool(names) and all(isinstance(name, str) and name.endswith(HEADLESS) and not _has_head(name) for name in names)
+
+
+def _has_head(name: str) -> bool:
+    return any(part in name for part in WITH_HEAD)
 
 
 def _is_size(value: Any) -> bool:

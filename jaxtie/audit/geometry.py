@@ -122,8 +122,20 @@ class _Grams:
 
 
 def _gram(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    gram = first.T @ second / len(first)
-    return gram - np.outer(first.mean(axis=0), second.mean(axis=0))
+    return _without_mean(first).T @ _without_mean(second) / len(first)
+
+
+def _without_mean(table: np.ndarray) -> np.ndarray:
+    """Without its mean row; that is taken out first, since what all rows share may be many times what tells them apart."""
+    return table - table.mean(axis=0, dtype=np.float64).astype(table.dtype)
+
+
+def tells_rows_apart(table: np.ndarray) -> bool:
+    """Whether a table's rows are finite and, but for rounding, not all alike: else it has no geometry."""
+    if not np.isfinite(table).all():
+        return False
+    energies = [np.square(part, dtype=np.float64).sum() for part in (_without_mean(table), table)]
+    return energies[0] > len(table) * np.finfo(table.dtype).eps ** 2 * energies[1]
 
 
 def _half(covariance: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from jaxtie.audit.findings import (
     of_unchanged,
     tying,
 )
-from jaxtie.audit.geometry import FEWEST, ROWS, Geometry, geometry
+from jaxtie.audit.geometry import FEWEST, ROWS, Geometry, geometry, tells_rows_apart
 from jaxtie.audit.ids import runs_of
 from jaxtie.experiment import Head, UserError, check
 from jaxtie.models.initial_loss import estimate
@@ -178,7 +178,11 @@ def _judge(
     claim = configuration.claim if subject.tied is None else subject.tied
     says = "the arm is declared" if subject.name else configuration.says
     known = Known(checkpoint, subject.name, claim, says, ends, looked.comparison if looked else None)
-    unequal = [copy.tensor.name for copy in ends.copies if looked and not same_rows(ends.input, copy, tick).all()]
+    unequal = [
+        copy.tensor.name
+        for copy in ends.copies
+        if looked and copy.tensor.is_values and not same_rows(ends.input, copy, tick).all()
+    ]
     found = [tying(known), *of_files(checkpoint), *of_flags(known), *of_copies(known, unequal)]
     if looked:
         found += of_rows("input", looked.input)
@@ -244,4 +248,8 @@ def _geometry(ends: Ends, looked: Scan, say: Callable[[str], None]) -> Geometry 
     if len(ids) > ROWS:
         ids = np.sort(np.random.default_rng(0).choice(ids, ROWS, replace=False))
     say(f"geometry: {len(ids):,} rows")
-    return geometry(ends.input.take(ids), ends.output.take(ids), say)
+    tables = ends.input.take(ids), ends.output.take(ids)
+    if not all(map(tells_rows_apart, tables)):
+        say("geometry: left out, the rows of a table are all alike, or beyond what float32 holds")
+        return None
+    return geometry(*tables, say)

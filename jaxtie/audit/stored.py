@@ -3,13 +3,17 @@ asked for, and then a block of rows at a time; files are mapped, and what was lo
 """
 
 import contextlib
+import lzma
 import math
 import mmap
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import quote
 
 import ml_dtypes
 import numpy as np
@@ -22,6 +26,10 @@ UNPACKED_LIMIT = 4 * 2**30  # bytes of a compressed array, which cannot be mappe
 VALUES = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))  # eight bits need a scale
 LFS = b"version https://git-lfs"
 NPY_VERSIONS = 3  # of .npy headers that there are
+NO_ARCHIVE = (  # what zipfile, its decompressors and NumPy's reader of headers raise
+    zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error, lzma.LZMAError,
+    tokenize.TokenError, SyntaxError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,10 +119,14 @@ def from_npz(path: Path) -> list[Stored]:
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
             return [_from_member(path, archive, raw, info) for info in archive.infolist() if info.filename.endswith(".npy")]
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+    except NO_ARCHIVE as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{path}: cannot be read as .npz: truncated or damaged ({reason_of(error)})") from None
+        raise _damaged_archive(path, error) from None
+
+
+def _damaged_archive(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: cannot be read as .npz: truncated or damaged ({reason_of(error)})")
 
 
 def _from_member(path: Path, archive: zipfile.ZipFile, raw: BinaryIO, info: zipfile.ZipInfo) -> Stored:
@@ -134,8 +146,11 @@ def _from_member(path: Path, archive: zipfile.ZipFile, raw: BinaryIO, info: zipf
     check(needed <= UNPACKED_LIMIT, f"{path}: array {name!r} takes {needed:,} bytes when unpacked; save it by numpy.savez")
 
     def unpack() -> np.ndarray:
-        with np.load(path, allow_pickle=False) as arrays:
-            return arrays[name].view(dtype)
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return arrays[name].view(dtype)
+        except NO_ARCHIVE as error:
+            raise _damaged_archive(path, error) from None
 
     return Stored(name, shape, dtype, str(dtype), path, unpack)
 
@@ -164,13 +179,30 @@ def from_keras(path: Path) -> list[Stored]:
             elsewhere = node.external or node.is_virtual
             check(not elsewhere, f"{path}: dataset {name!r} points to another file, which is not followed")
             dtype = node.dtype if node.dtype.kind in "fiub" else None
-            found.append(Stored(name, node.shape or (), dtype, str(node.dtype), path, lambda: node))
+            found.append(Stored(name, node.shape or (), dtype, str(node.dtype), path, lambda: _Dataset(node, path)))
 
     try:
         h5py.File(path, "r").visititems(visit)  # it stays open as long as its datasets; links elsewhere are not visited
     except (OSError, RuntimeError, KeyError) as error:
-        raise UserError(f"{path}: cannot be read as HDF5: truncated or damaged ({reason_of(error)})") from None
+        raise _damaged_hdf5(path, error) from None
     return found
+
+
+def _damaged_hdf5(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: cannot be read as HDF5: truncated or damaged ({reason_of(error)})")
+
+
+class _Dataset:
+    """A dataset of an HDF5 file; what cannot be read of it is said of the file."""
+
+    def __init__(self, dataset: Any, path: Path):
+        self._dataset, self._path = dataset, path
+
+    def __getitem__(self, at: Any) -> np.ndarray:
+        try:
+            return self._dataset[at]
+        except (OSError, RuntimeError) as error:
+            raise _damaged_hdf5(self._path, error) from None
 
 
 def is_orbax(folder: Path) -> bool:
@@ -181,8 +213,9 @@ def is_orbax(folder: Path) -> bool:
 class _Stacked:
     """Tables of several members behind each other as one, (members·V, D); tables of runs are small."""
 
-    def __init__(self, store: Any):
-        self._rows = np.asarray(store.read().result())
+    def __init__(self, store: Any, folder: Path):
+        with _readable(folder):
+            self._rows = np.asarray(store.read().result())
         self._rows = self._rows.reshape(-1, self._rows.shape[-1])
 
     def __getitem__(self, at: Any) -> np.ndarray:
@@ -192,11 +225,12 @@ class _Stacked:
 class _Sliced:
     """An array in TensorStore that gives NumPy arrays."""
 
-    def __init__(self, store: Any):
-        self._store = store
+    def __init__(self, store: Any, folder: Path):
+        self._store, self._folder = store, folder
 
     def __getitem__(self, at: Any) -> np.ndarray:
-        return np.asarray(self._store[at].read().result())
+        with _readable(self._folder):
+            return np.asarray(self._store[at].read().result())
 
 
 def from_orbax(folder: Path, *, stacked: bool = False) -> list[Stored]:
@@ -210,7 +244,7 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[Stored]:
     """
     import tensorstore as ts  # heavy
 
-    base = f"file://{folder.absolute()}/"
+    base = f"file://{quote(str(folder.absolute()))}/"
     inner = {"driver": "ocdbt", "base": base} if (folder / "manifest.ocdbt").is_file() else base
     with _readable(folder):
         names = ts.KvStore.open(inner).result().list().result()
@@ -233,7 +267,7 @@ def _from_store(folder: Path, name: str, store: Any, stacked: bool) -> Stored:
     dtype, shape = store.dtype.numpy_dtype, tuple(store.shape)
     pile = stacked and len(shape) == 3
     shape = (shape[0] * shape[1], shape[2]) if pile else shape
-    return Stored(name, shape, dtype, str(dtype), folder, lambda: (_Stacked if pile else _Sliced)(store))
+    return Stored(name, shape, dtype, str(dtype), folder, lambda: (_Stacked if pile else _Sliced)(store, folder))
 
 
 @contextlib.contextmanager

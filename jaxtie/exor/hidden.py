@@ -26,7 +26,7 @@ def trained_spreads(run: Path, experiment: Experiment) -> xr.DataArray:
     Args:
       experiment: what the run's was; without a sweep.
     """
-    with opened(RunFolder(run).checkpoints) as checkpoints:
+    with opened(RunFolder(run).checkpoints, to_read=True) as checkpoints:
         known = checkpoints.load(print)
     found = []
     for arm in experiment.arms:

@@ -75,8 +75,9 @@ class BlindTest:
     coverage: tuple[float, float] = (0.9, 0.98)
 
     def told(self, source: BlindSource) -> str:
-        """All that a source's text follows from, as JSON."""
-        return json.dumps(source.plan._asdict() | {"sentences": self.sentences, "length": self.length})
+        """All that what is measured of a source follows from, as JSON."""
+        own = {"sentences": self.sentences, "length": self.length, "size": self.size, "steps": self.steps}
+        return json.dumps(source.plan._asdict() | own)
 
 
 class Counted(NamedTuple):

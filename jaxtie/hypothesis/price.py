@@ -3,6 +3,7 @@
 Shapes: V tokens, D width, N batches.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +93,8 @@ def advise(with_bias: Price, without_bias: Price, rare_mass: float, threshold: f
       rare_mass: share of the training text that is tokens seen fewer than `RARE_SEEN` times.
       threshold: nats.
     """
+    if not all(math.isfinite(end) for price in (with_bias, without_bias) for end in (price.low, price.high)):
+        return Advice("undecided: give more text", f"one table costs {with_bias} nat with an output bias: no interval")
     if with_bias.high < -threshold:
         return Advice(
             "undecided: train longer", f"with one table the loss fell, {with_bias} nat: the models were still learning"

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from jaxtie.results.tables import Table
 
 OUT = Path("runs/hypothesis")
+ANY = {"source", "json", "quiet"}  # options that every way to ask has
+TEXT = {"text", "tfds", "tfds_field"}
+MODELS = {"size", "steps", "planted"}  # of the two that are trained
+QUESTIONS = {"tokens", "contexts", "no_price"}
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,8 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     if options.masked and not given:
         raise UserError("--masked: expected with --text FOLDER; runs are what they are, and --known is of causal models")
     if options.known:
+        useful = ANY | MODELS | QUESTIONS | {"known", "out", "overwrite"}
+        cli.refuse_other_than(useful, options, "no option of --known, which makes a text of its own")
         return _of_known_source(options, session)
     if options.source is None and not given:
         raise UserError("expected a text (--text FOLDER), an experiment on EXor, or two runs (RUN_A --second RUN_B)")
@@ -112,12 +118,18 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     if options.second is not None and options.source is None:
         raise UserError(f"--second {options.second}: expected with the folder of a first run, RUN_A --second RUN_B")
     if options.source is not None and options.source.suffix == ".py":
-        benchmark = runs.load_benchmark(options.source)
-        return _exact(options) if benchmark is None else _of_benchmark(benchmark, options, session)
+        if (benchmark := runs.load_benchmark(options.source)) is None:
+            cli.refuse_other_than(
+                ANY, options, f"no option of {options.source}, whose answer is exact and is written nowhere"
+            )
+            return _exact(options)
+        _refuse_beside(options, ANY | {"out", "overwrite"})
+        return _of_benchmark(benchmark, options, session)
     if options.source is not None and options.second is None:
         raise UserError(f"{options.source}: is one model where two are needed; give another run by --second RUN_B")
     if given:
         return _of_new_models(options, session)
+    cli.refuse_other_than(ANY | QUESTIONS | {"second", "out"}, options, "no option of two runs, which are what they are")
     return _of_runs((options.source, options.second), options, session)
 
 
@@ -166,9 +178,7 @@ def _declared_on_text(source: Path | None) -> WidthGrid | Tuning | None:
 def _of_declared_on_text(declared: WidthGrid | Tuning, options: HypothesisOptions, session: Session) -> int:
     """What an experiment file says is to be measured on a text."""
     experiment = runs.load_experiment(options.source)
-    for name in ("vocab", "vocab_size", "known", "masked", "second"):
-        if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')}: no option of {options.source}, which declares what is trained")
+    _refuse_beside(options, ANY | TEXT | {"out", "overwrite"})
     if not (options.text or options.tfds):
         raise UserError(
             f"{experiment.name}: needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
@@ -207,6 +217,10 @@ def _of_tuned(
     captions = {name: picture.caption for name, picture in tuned_pictures(results).items()}
     tables = tuned_tables(results, tried)
     return _show_tables("Every arm at its own learning rate", experiment.claim, tables, options, session, **captions)
+
+
+def _refuse_beside(options: HypothesisOptions, useful: set[str]) -> None:
+    cli.refuse_other_than(useful, options, f"no option of {options.source}, which declares what is trained")
 
 
 def _check_holds_no_run(out: Path) -> None:

@@ -14,6 +14,7 @@ import pandas as pd
 import xarray as xr
 
 from jaxtie import runs
+from jaxtie.experiment import check
 from jaxtie.hypothesis import blind, inference, judgement, sources
 from jaxtie.hypothesis.blind import COUNTED, BlindSource, BlindTest
 from jaxtie.instrument import of_price, of_text
@@ -33,7 +34,7 @@ def carry_out_blind(test: BlindTest, out: Path, session: Session) -> Outcome:
     Raises:
       UserError: where the folder holds runs that differ.
     """
-    todo = [each for each in test.sources if session.overwrite or not (out / each.name / "pairs.nc").exists()]
+    todo = [each for each in test.sources if session.overwrite or not _is_measured(test, each, out)]
     for number, source in enumerate(todo):
         session.say(f"source {len(test.sources) - len(todo) + number + 1} of {len(test.sources)}: {source.name}")
         if _train_and_measure(test, source, out / source.name, session) is Outcome.INTERRUPTED:
@@ -41,6 +42,19 @@ def carry_out_blind(test: BlindTest, out: Path, session: Session) -> Outcome:
         count(test, out)
     count(test, out)
     return Outcome.DONE if todo else Outcome.BEFORE
+
+
+def _is_measured(test: BlindTest, source: BlindSource, out: Path) -> bool:
+    """Whether all of a source is there; UserError where what is there was declared otherwise."""
+    path = out / source.name / "pairs.nc"
+    if not path.exists():
+        return False
+    with xr.open_dataset(path, engine="h5netcdf") as pairs:
+        check(
+            pairs.attrs["source"] == test.told(source),
+            f"{path}: was declared otherwise; choose another --out, or --overwrite",
+        )
+    return True
 
 
 def _train_and_measure(test: BlindTest, source: BlindSource, folder: Path, session: Session) -> Outcome:

@@ -47,7 +47,8 @@ class Bigrams:
     """A law of each token given the one on its left: absolute discounting, interpolated with the unigram law.
 
     q(t | s) = (max(c(s, t) - d, 0) + d·n(s)·q(t)) / c(s), with n(s) different tokens seen after s, and d = n₁ / (n₁ + 2 n₂)
-    from how many couples were seen once and twice (Ney, Essen and Kneser 1994); q(t) where s was never seen.
+    from how many couples were seen once and twice (Ney, Essen and Kneser 1994), or 1/2 where none was seen once, as in a text
+    that is there twice; q(t) where s was never seen.
     """
 
     def __init__(self, seen: Follows, vocabulary: int, usable_V: np.ndarray | None = None):
@@ -61,7 +62,7 @@ class Bigrams:
         self._total_V = np.bincount(left, self._count, vocabulary)
         self._kinds_V = np.bincount(left, minlength=vocabulary)
         once, twice = (int(np.sum(self._count == times)) for times in (1, 2))
-        self.discount = once / (once + 2 * twice) if once else 0.0
+        self.discount = once / (once + 2 * twice) if once else 0.5
 
     def _coded(self, follows: Follows) -> np.ndarray:
         return follows.left_N.astype(np.int64) * self._vocabulary + follows.token_N

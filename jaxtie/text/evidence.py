@@ -68,7 +68,7 @@ def trained_tables(results: xr.Dataset, run: Path) -> dict[str, tuple[xr.DataArr
     rows = np.flatnonzero([not (token.startswith("[") and token.endswith("]") and len(token) > 2) for token in token_V])
     if len(rows) > MOST_ROWS_COMPARED:
         rows = rows[np.linspace(0, len(rows) - 1, MOST_ROWS_COMPARED).astype(int)]
-    with opened(RunFolder(run).checkpoints) as kept:
+    with opened(RunFolder(run).checkpoints, to_read=True) as kept:
         standing = kept.load(print)
 
     def table_of(arm: Arm, table: str) -> xr.DataArray:

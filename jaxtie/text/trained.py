@@ -66,7 +66,7 @@ def load_trained(path: Path, say: Say, *, allow_tied: bool = False) -> Trained:
         raise UserError(f"{path}: is a tied run, which has no price to be asked for; --no-price gives S, C and m of it")
     arm = (untied or list(experiment.arms))[0]
     folder_is_there = folder.checkpoints.is_dir()
-    with opened(folder.checkpoints) as kept:
+    with opened(folder.checkpoints, to_read=True) as kept:
         standing = kept.load(say) if folder_is_there else {}
     members = standing.get(arm.name)
     at = -1 if members is None else int(members.steps[0])

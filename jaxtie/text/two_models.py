@@ -1,6 +1,6 @@
 """The two models that a text is asked with: small, untied, causal or masked, each on its own half of the text. No jax."""
 
-from jaxtie.experiment import Optimiser
+from jaxtie.experiment import Optimiser, check
 from jaxtie.models.sizes import Transformer
 from jaxtie.text.declaration import HALVES, Corpus, TextExperiment
 from jaxtie.text.options import TextOptions
@@ -61,7 +61,12 @@ def two_models(
 
 
 def corpus_of(options: TextOptions, vocab_size: int) -> Corpus:
-    """The corpus that the command line names; of so many entries, where it says nothing of a vocabulary."""
+    """The corpus that the command line names; of so many entries, where it says nothing of a vocabulary.
+
+    Raises:
+      UserError: where it names the field of no data set.
+    """
+    check(options.tfds is not None or not options.tfds_field, "--tfds-field: expected with --tfds only")
     return Corpus(
         paths=tuple(map(str, options.text)),
         tfds=options.tfds,

@@ -27,14 +27,15 @@ SUMS = "sha256.json"
 class Checkpoints:
     """The checkpoints in a folder, which need not exist yet. A thread of its own writes them; see `opened`."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, to_read: bool = False):
         self._folder = folder.absolute()  # Orbax wants it so
+        self._to_read = to_read
         self._thread = ThreadPoolExecutor(1)
         self._under_way: Future | None = None
         self._manager = None
 
     def load(self, report: Say) -> dict[str, Members]:
-        """The newest that is sound: arm -> members. Newer ones are reported and removed. Without any, no arms."""
+        """The newest that is sound: arm -> members. Newer ones are reported and, unless `to_read`, removed. {} if none is."""
         for number in sorted(self._numbers(), reverse=True):
             folder = self._folder / str(number)
             try:
@@ -45,7 +46,8 @@ class Checkpoints:
                 raise
             except Exception as error:
                 report(f"checkpoint {folder} cannot be used ({' '.join(str(error).split())[:200]})")
-                shutil.rmtree(folder)
+                if not self._to_read:
+                    shutil.rmtree(folder)
         return {}
 
     def save(self, arms: dict[str, Members], config: dict) -> None:
@@ -93,11 +95,12 @@ class Checkpoints:
 
         if self._manager is None:
             logging.getLogger("absl").setLevel(logging.CRITICAL)  # it logs tracebacks of what it raises anyway
-            self._folder.mkdir(exist_ok=True)
+            if not self._to_read:
+                self._folder.mkdir(exist_ok=True)
             alone = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="jaxtie")
             options = ocp.CheckpointManagerOptions(
-                max_to_keep=KEEP, create=False, enable_async_checkpointing=False, cleanup_tmp_directories=True,
-                multiprocessing_options=alone,
+                max_to_keep=KEEP, create=False, enable_async_checkpointing=False,
+                cleanup_tmp_directories=not self._to_read, multiprocessing_options=alone,
             )  # fmt: skip
             self._manager = ocp.CheckpointManager(self._folder, options=options)
         return self._manager, ocp.args
@@ -128,9 +131,13 @@ def exchange(processes: Processes, arms: dict[str, Members]) -> dict[str, Member
 
 
 @contextlib.contextmanager
-def opened(folder: Path) -> Iterator[Checkpoints]:
-    """Checkpoints that are closed at the end; what closing raises is raised, but hides no other error."""
-    checkpoints = Checkpoints(folder)
+def opened(folder: Path, *, to_read: bool = False) -> Iterator[Checkpoints]:
+    """Checkpoints that are closed at the end; what closing raises is raised, but hides no other error.
+
+    Args:
+      to_read: leave the folder as it is, since a run may be writing there.
+    """
+    checkpoints = Checkpoints(folder, to_read=to_read)
     try:
         yield checkpoints
     except BaseException:

@@ -23,13 +23,20 @@ def frequent_words(text: Text, count: int = 100) -> tuple[np.ndarray, tuple[str,
     """The most frequent words of the training split that are single tokens, most frequent first: their ids, int32, and they.
 
     Words are of letters alone. A token counts where no `##` continues it and no apostrophe is before it (the s of "it's"
-    is no word). A text with BERT's own vocabulary of 30,522 entries gets those of the published list instead.
+    is no word). A text with BERT's own vocabulary of 30,522 entries gets those of the published list instead, if they are
+    enough.
 
     Raises:
       UserError: where there are fewer.
     """
     ids = {token: i for i, token in enumerate(text.vocabulary)}
-    if len(ids) == BERT_ENTRIES and text.special == Special(0, 100, 101, 102, 103) and ids.keys() >= set(PUBLISHED_WORDS):
+    published = count <= len(PUBLISHED_WORDS)
+    if (
+        published
+        and len(ids) == BERT_ENTRIES
+        and text.special == Special(0, 100, 101, 102, 103)
+        and ids.keys() >= set(PUBLISHED_WORDS)
+    ):
         words = PUBLISHED_WORDS[:count]
     else:
         is_word = np.array([token.isalpha() for token in text.vocabulary])
