@@ -240,6 +240,11 @@ def load_for_a_run(path: Path) -> Declaration:
     return load_experiment(path)
 
 
+def command_line(module: str, arguments: Sequence[str]) -> str:
+    """What was typed, as a file can hold it: bytes that are no UTF-8 are written out."""
+    return shlex.join(["python", "-m", module, *arguments]).encode(errors="backslashreplace").decode()
+
+
 def one_line(error: UserError | OSError) -> str:
     """What went wrong."""
     if isinstance(error, UserError):
@@ -254,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know every sign
     try:
-        return _run(parse_run(arguments), shlex.join(["python", "-m", "jaxtie.run", *arguments]))
+        return _run(parse_run(arguments), command_line("jaxtie.run", arguments))
     except (UserError, OSError) as error:
         print(f"jaxtie: {one_line(error)}", file=sys.stderr)
         return 2
@@ -283,7 +288,7 @@ def _run_one(experiment: Declaration, folder: RunFolder, options: CommonOptions,
     if not options.dry_run:
         outcome = runs.carry_out(experiment, folder, session)
         if outcome is Outcome.INTERRUPTED:
-            print(f"jaxtie: interrupted; the same command goes on; so far: {folder.results}", file=sys.stderr)
+            print(f"jaxtie: {runs.goes_on(session)}; so far: {folder.results}", file=sys.stderr)
         return outcome
     earlier, _ = runs.found_in(experiment, folder, session.overwrite, session.quick)
     if session.processes:

@@ -248,6 +248,7 @@ class Optimiser:
         check_range(self, "learning_rate", 0, include_low=False)
         check_range(self, "eta_min", 0)
         check_positive_integers(self, "half_period")
+        check(self.half_period < 2**30, f"half_period = {self.half_period}: expected fewer than 1073741824")
         check_range(self, "weight_decay", 0)
         check_range(self, "b1", 0, 1)
         check_range(self, "b2", 0, 1)
@@ -319,7 +320,8 @@ class Declaration:
             self.eval_every % self.record_every == 0,
             f"eval_every = {self.eval_every}: expected a multiple of record_every = {self.record_every}",
         )
-        check(self.steps < 2**31, f"steps = {self.steps}: expected fewer than 2147483648")
+        for name in ("steps", "eval_every"):
+            check(getattr(self, name) < 2**31, f"{name} = {getattr(self, name)}: expected fewer than 2147483648")
 
     @property
     def members(self) -> tuple[int, ...]:

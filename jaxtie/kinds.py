@@ -135,4 +135,4 @@ def every() -> list[Kind]:
 
 def is_experiment(value: object) -> bool:
     """Whether a value is a declaration of some kind."""
-    return getattr(value, "kind", None) in ROOMS
+    return isinstance(value, Declaration) and value.kind in ROOMS

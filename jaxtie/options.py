@@ -14,6 +14,7 @@ import tyro
 from jaxtie.experiment import Arm, UserError
 
 AS_DECLARED = "as in the experiment"
+MOST_SEEDS = 2**24
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name alone, no --no-name
 
 
@@ -25,9 +26,9 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             seeds = tuple(_natural(part) for part in text.split(","))
         elif "-" in text:
             first, last = map(_natural, text.split("-"))
-            seeds = tuple(range(first, last + 1))
+            seeds = _seeds_between(first, last + 1)
         else:
-            seeds = tuple(range(_natural(text)))
+            seeds = _seeds_between(0, _natural(text))
     except ValueError:
         raise expected from None
     if not seeds:
@@ -35,6 +36,12 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"{text!r}: expected each seed once")
     return seeds
+
+
+def _seeds_between(first: int, end: int) -> tuple[int, ...]:
+    if end - first > MOST_SEEDS:  # a seed was meant
+        raise ValueError
+    return tuple(range(first, end))
 
 
 def _natural(text: str) -> int:

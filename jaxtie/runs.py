@@ -26,7 +26,7 @@ import xarray as xr
 
 import jaxtie
 from jaxtie import kinds
-from jaxtie.experiment import Declaration, UserError
+from jaxtie.experiment import Declaration, UserError, check
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import summary_markdown
 
@@ -106,7 +106,8 @@ def run(
         nowhere = None if out is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxtie-"))
         path = Path(out) if nowhere is None else Path(nowhere) / "run"
         if carry_out(experiment, RunFolder(path), session) is Outcome.INTERRUPTED:
-            kept = f"the same call goes on from {out}" if nowhere is None else "without out=FOLDER nothing is kept"
+            call = "the same call without overwrite=True" if overwrite else "the same call"
+            kept = f"{call} goes on from {out}" if nowhere is None else "without out=FOLDER nothing is kept"
             raise KeyboardInterrupt(f"{experiment.name}: interrupted; {kept}")
         return load(path)
 
@@ -223,6 +224,7 @@ def as_begun(experiment: Declaration, earlier: dict | None) -> Declaration:
 
 def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> Outcome:
     """Do what the folder's state asks for: as the first of several processes, or as the only one."""
+    seen = None if session.overwrite else folder.config()
     earlier, trains = found_in(experiment, folder, session.overwrite, session.quick)
     experiment = as_begun(experiment, earlier)
     if not earlier and not session.overwrite and folder.config():
@@ -232,7 +234,7 @@ def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> O
     if not trains:
         kinds.of(experiment).check_unchanged(experiment, folder, earlier)
         return Outcome.BEFORE
-    return Outcome.DONE if _Run(experiment, folder, session, earlier).lead() else Outcome.INTERRUPTED
+    return Outcome.DONE if _Run(experiment, folder, session, earlier).lead(seen) else Outcome.INTERRUPTED
 
 
 def follow(experiment: Declaration, folder: RunFolder, session: Session) -> bool:
@@ -241,6 +243,11 @@ def follow(experiment: Declaration, folder: RunFolder, session: Session) -> bool
     if not first["trains"]:
         return True
     return _Run(as_begun(experiment, json.loads(str(first["earlier"]))), folder, session, None).train()
+
+
+def goes_on(session: Session) -> str:
+    """What an interrupted command says: with --overwrite it would begin anew."""
+    return f"interrupted; the same command {'without --overwrite ' * session.overwrite}goes on"
 
 
 class _Run:
@@ -270,10 +277,19 @@ class _Run:
         self.material = self.kind.prepare(experiment, folder, earlier, self.processes, say)
         self.began = time.monotonic() - self.config["wall_seconds"]
 
-    def lead(self) -> bool:
-        """Train into the folder and leave there what a run leaves; returns whether it came to the end."""
+    def lead(self, seen: dict | None) -> bool:
+        """Train into the folder and leave there what a run leaves; returns whether it came to the end.
+
+        Args:
+          seen: the configuration by which it was decided that there is something to train.
+
+        Raises:
+          UserError: where another run has come to its end there meanwhile, whose records are no longer there to go on from.
+        """
         folder, experiment, schema = self.folder, self.experiment, self.kind.schema(self.experiment)
         with folder.locked():
+            same = self.session.overwrite or folder.config() == seen
+            check(same, f"--out {folder.path}: another run has written there meanwhile; run the same command again")
             folder.check_space(2 * schema.size_in_bytes(experiment))
             if not self.earlier:
                 folder.create(self.config)

@@ -31,6 +31,8 @@ BAD = {
     "seed list with a gap": ("--seeds 1,,2", f"'1,,2': {NO_SEEDS}"),
     "seed too large": ("--seeds 4294967296-4294967296", "seed 4294967296: expected an integer in 0...4294967295"),
     "seeds with a space": ("--seeds '1, 2'", f"'1, 2': {NO_SEEDS}"),
+    "a seed where a number of seeds is meant": ("--seeds 1234567890", f"'1234567890': {NO_SEEDS}"),
+    "evaluations that are too far apart": ("--eval-every 9999999900", "eval_every = 9999999900: expected fewer than"),
     "seeds in another script": ("--seeds ٣", f"'٣': {NO_SEEDS}"),
     "seed range without end": ("--seeds 5-", f"'5-': {NO_SEEDS}"),
     "seed range of three": ("--seeds 1-2-3", f"'1-2-3': {NO_SEEDS}"),

@@ -130,6 +130,14 @@ def test_the_picture_has_a_curve_an_arm_for_each_of_two_events(planted):
     assert {line.get_linestyle() for line in left.lines} == {"-"} and {line.get_linestyle() for line in best.lines} == {"--"}
 
 
+def test_a_process_without_synonyms_has_no_distances_and_all_else():
+    """Plain parity: the jumps of its loss are told."""
+    results = exor_results("tied", "untied").isel(pair=[])
+    steady = steadiness(results)
+    assert steady["fluctuation"].shape == (2, 0, 2, 4) and steady["jumps"].shape == (2, 4)
+    assert len(stability_table(steady).rows) >= 2
+
+
 def test_how_steady_a_seed_was_can_be_told_of_what_is_kept(planted):
     """Which has not the records that it takes."""
     planted["input_distance"].loc[{"symbol": "X", "symbol2": "Y"}] = np.where(np.arange(11) % 2, 1.1, 1.0)

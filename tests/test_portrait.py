@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from made_up import exor_results
 from PIL import Image
 from scipy.stats import ortho_group
 
@@ -94,6 +95,11 @@ def test_animation_has_a_frame_for_each_table_step(results, tmp_path, capsys):
             frames.append(np.asarray(image.convert("RGB"), np.int32))
     assert np.abs(np.diff(frames, axis=0)).max(axis=(1, 2, 3)).min() > 100  # they move
     assert "3 frames" in capsys.readouterr().err
+
+
+def test_a_sweep_is_not_animated(tmp_path):
+    with pytest.raises(UserError, match="--animate: expected without a sweep"):
+        portrait.animate_portrait(exor_results("tied", weight_decay=[0.0, 0.1]), tmp_path)
 
 
 def test_results_without_any_table_are_refused(results):

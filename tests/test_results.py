@@ -110,6 +110,15 @@ def test_members_are_found_by_their_seeds_in_whatever_order_and_company(folder):
     np.testing.assert_array_equal(loss[1, 1:], [np.nan, 201, 301, 401])
 
 
+def test_a_member_that_diverged_later_than_an_older_stretch_knows_has_diverged(folder):
+    """Stretches are cut as blocks were, so an older one, of other company, may be filled after a newer one."""
+    later = piece(2, 3, 2)
+    later["diverged_at"][:, 1] = 300
+    folder.append("untied", 2, SEEDS[:2], later)
+    folder.append("untied", 0, SEEDS[1:], piece(0, 2, 2))
+    assert assembled(folder)["diverged_at"].sel(arm="untied").values.tolist() == [-1, 300, -1]
+
+
 def test_members_are_found_by_their_settings(folder):
     grid = dataclasses.replace(SMALL, sweep=(("a", (0.5, 1.0)), ("b", (1.0, 2.0, 3.0))))
     numbers = np.array(grid.members)

@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -24,6 +25,7 @@ from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.plots import Picture
 from jaxtie.runs import Outcome, Session
+from jaxtie.training.devices import start_jax
 from jaxtie.training.progress import Progress
 
 LOOK = jaxtie.Experiment(name="look", arms=("untied",), seeds=range(3), steps=20, record_every=20, eval_every=100)
@@ -275,6 +277,48 @@ def test_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "members   6: 3 seeds x tied, untied, 200 steps" in out and "2 programs are compiled" in out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_was_told_to_overwrite_is_told_how_to_go_on(tmp_path, stopped_at, capsys):
+    assert stopped_at(20, "untied", [*TINY, "--overwrite", "--out", str(tmp_path / "run")]) == 130
+    assert "interrupted; the same command without --overwrite goes on" in capsys.readouterr().err
+
+
+def test_what_another_run_has_finished_meanwhile_is_not_touched(finished, tmp_path, monkeypatch, without_figures, capsys):
+    """It came to its end after this one had looked, while it was preparing: its records are gone, its results are there."""
+    folder, prepare = tmp_path / "run", exor.prepare
+
+    def meanwhile(*arguments):
+        if not folder.exists():
+            shutil.copytree(finished[0], folder)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(exor, "prepare", meanwhile)
+    assert cli.main([*TINY, "--out", str(folder)]) == 2
+    assert "another run has written there meanwhile; run the same command again" in capsys.readouterr().err
+    assert results(folder).identical(results(finished[0])) and json.loads((folder / "config.json").read_text())["finished"]
+    assert cli.main([*TINY, "--out", str(folder)]) == 0
+
+
+@pytest.mark.parametrize("experiment", [jaxtie.Experiment, "transformer-small"], ids=["a class", "a name"])
+def test_what_is_no_experiment_is_said_to_be_none(experiment):
+    with pytest.raises(UserError, match="expected an experiment, such as"):
+        jaxtie.run(experiment)
+
+
+def test_probabilities_may_be_lists():
+    process = jaxtie.Process(zeros=[0.1, 0.9], ones=[0.5, 0.5])
+    assert process == jaxtie.Process() and hash(process) == hash(jaxtie.Process())
+
+
+def test_64_bits_are_refused_in_one_line():
+    with jax.enable_x64(True), pytest.raises(UserError, match="JAX_ENABLE_X64 is set"):
+        start_jax()
+
+
+def test_a_command_of_bytes_that_are_no_text_can_be_written():
+    line = cli.command_line("jaxtie.run", [b"exp/\xe9.py".decode(errors="surrogateescape"), "--text", "Bücher"])
+    assert line.encode() and line == r"python -m jaxtie.run 'exp/\udce9.py' --text 'Bücher'"
 
 
 def test_overwriting_starts_anew(finished, tmp_path, without_figures):

@@ -16,7 +16,7 @@ import xarray as xr
 from commands import ended, recorded, start, until, until_recorded
 
 from jaxtie import cli, runs
-from jaxtie.training.checkpoints import KEEP, SUMS, find_damage, opened
+from jaxtie.training.checkpoints import KEEP, SUMS, Checkpoints, find_damage, opened
 from jaxtie.training.members import Members
 from jaxtie.training.progress import Progress
 
@@ -172,6 +172,20 @@ def test_who_only_reads_checkpoints_leaves_those_that_a_run_is_writing(short, tm
     with opened(folder, to_read=True) as checkpoints:
         assert (checkpoints.load(print)["untied"].steps == 200).all()
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_sound_checkpoint_that_cannot_be_read_here_is_kept(extended, capsys, monkeypatch):
+    """Another version of a library can read it: nothing is removed, and nothing begins anew."""
+    before = {path: path.stat().st_mtime_ns for path in (extended / "checkpoints").rglob("*")}
+
+    def fail(*_: object) -> None:
+        raise OSError("Input/output error")
+
+    monkeypatch.setattr(Checkpoints, "_restore", fail)
+    assert cli.main([*TO_400, "--out", str(extended)]) == 2
+    error = capsys.readouterr().err
+    assert "is whole, but cannot be read here (OSError Input/output error)" in error and "Traceback" not in error
+    assert before == {path: path.stat().st_mtime_ns for path in (extended / "checkpoints").rglob("*")}
 
 
 def test_without_any_sound_checkpoint_a_run_starts_again(extended, long, capsys):

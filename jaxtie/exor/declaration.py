@@ -44,8 +44,9 @@ class Process:
     zeros_by_label: bool = False
 
     def __post_init__(self):
-        _check_distribution("zeros", self.zeros)
-        _check_distribution("ones", self.ones)
+        for name in ("zeros", "ones"):
+            _check_distribution(name, values := getattr(self, name))
+            object.__setattr__(self, name, tuple(values))
         check_positive_integers(self, "length")
         check(4 <= self.length <= 16, f"length = {self.length}: expected 4 to 16 bits (all strings are enumerated)")
         check_seed(self.data_seed, "data_seed")

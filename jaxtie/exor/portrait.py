@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from jaxtie.exor.pairs import live_pairs, targets
-from jaxtie.experiment import UserError
+from jaxtie.experiment import UserError, check
 from jaxtie.results.plots import FAILS, HOLDS, STYLE, subplots
-from jaxtie.results.tables import arms_of, last_step, tables_of
+from jaxtie.results.tables import arms_of, last_step, swept, tables_of
 
 SYMBOLS = {  # colour, and the direction that the letter stands off in
     "X": (FAILS, (-1, 1)),
@@ -137,8 +137,10 @@ def draw_portrait(results: xr.Dataset) -> Figure:
 
 
 def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
-    """Write the embeddings over training as `portrait.gif`; returns its path."""
+    """Write the embeddings over training as `portrait.gif`; returns its path. UserError where a run is a sweep."""
     from PIL import Image
+
+    check(not swept(results), "--animate: expected without a sweep, whose embeddings are of many settings")
 
     known = results["table_step"].values
     known = known[known <= last_step(results)]

@@ -33,7 +33,10 @@ def steadiness(results: xr.Dataset) -> xr.Dataset:
         {
             "jumps": (("arm", "seed"), jumps_AxS),
             "steps_off": (("arm", "seed"), steps_AxS),
-            "fluctuation": (("table", "pair", "arm", "seed"), np.array(moves)),
+            "fluctuation": (
+                ("table", "pair", "arm", "seed"),
+                np.array(moves).reshape(len(TABLES), len(pairs), *jumps_AxS.shape),
+            ),
         },
         {"arm": results["arm"], "seed": results["seed"], "pair": pairs, "table": list(TABLES)},
     )

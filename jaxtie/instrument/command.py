@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ def main_hypothesis(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         options = parse_command(HypothesisOptions, "jaxtie.hypothesis", arguments)
-        command = shlex.join(["python", "-m", "jaxtie.hypothesis", *arguments])
+        command = cli.command_line("jaxtie.hypothesis", arguments)
         return _answer(options, Session(command, options.quiet, options.overwrite))
     except (UserError, OSError) as error:
         print(f"jaxtie.hypothesis: {cli.one_line(error)}", file=sys.stderr)
@@ -159,7 +158,7 @@ def _of_benchmark(benchmark: "Benchmark | BlindTest", options: HypothesisOptions
     else:
         outcome = of_benchmark.carry_out_benchmark(benchmark, experiment, options.out, session)
     if outcome is Outcome.INTERRUPTED:
-        return _interrupted()
+        return _interrupted(session)
     if is_blind:
         title, found, made = "A blind test", of_blind.count(benchmark, options.out), BLIND_TABLES
     else:
@@ -198,7 +197,7 @@ def _of_grid(
     from jaxtie.text.width_prices import GRID_TABLES, PRICES_CAPTION
 
     if carry_out_widths(grid, experiment, corpus, options.out, session) is Outcome.INTERRUPTED:
-        return _interrupted()
+        return _interrupted(session)
     found = gather_widths(grid, options.out)
     tables = {name: make(found) for name, make in GRID_TABLES.items()}
     return _show_tables("What one table costs", experiment.claim, tables, options, session, prices=PRICES_CAPTION)
@@ -212,7 +211,7 @@ def _of_tuned(
     from jaxtie.text.tuned_results import read_tuned, tuned_pictures, tuned_tables
 
     if carry_out_tuned(tuning, experiment, corpus, options.out, session) is Outcome.INTERRUPTED:
-        return _interrupted()
+        return _interrupted(session)
     results, tried = read_tuned(options.out)
     captions = {name: picture.caption for name, picture in tuned_pictures(results).items()}
     tables = tuned_tables(results, tried)
@@ -228,8 +227,8 @@ def _check_holds_no_run(out: Path) -> None:
         raise UserError(f"--out {out}: holds a run; choose another folder")
 
 
-def _interrupted() -> int:
-    print("jaxtie: interrupted; the same command goes on", file=sys.stderr)
+def _interrupted(session: Session) -> int:
+    print(f"jaxtie: {runs.goes_on(session)}", file=sys.stderr)
     return INTERRUPTED
 
 
@@ -278,7 +277,7 @@ def _of_new_models(options: HypothesisOptions, session: Session, truth: "Truth |
     check_tokens(options.tokens, vocabulary)
     for experiment, folder in zip(declared, folders):
         if runs.carry_out(experiment, folder, session) is Outcome.INTERRUPTED:
-            print(f"jaxtie: interrupted; the same command goes on with {folder.path}", file=sys.stderr)
+            print(f"jaxtie: {runs.goes_on(session)} with {folder.path}", file=sys.stderr)
             return INTERRUPTED
     return _of_runs(tuple(folder.path for folder in folders), options, session, truth)
 

@@ -131,7 +131,8 @@ def _fill(file: h5netcdf.File, experiment: Declaration, schema: Schema, start: t
     members = places[order]
     if len(members) == members[-1] - members[0] + 1:  # a slice is much faster
         members = slice(members[0], members[-1] + 1)
-    file["diverged_at"][(*start, members)] = of_setting.records["diverged_at"][-1][order]
+    at = (*start, members)  # -1, until it is set for good; an older stretch may be filled after a newer one
+    file["diverged_at"][at] = np.maximum(file["diverged_at"][at], of_setting.records["diverged_at"][-1][order])
     for name, variable in schema.variables.items():
         values = np.moveaxis(of_setting.records[name], 0, 1)[order]  # (seeds, records, ...)
         due = np.isin(steps, schema.labels[variable.dimensions[0]])

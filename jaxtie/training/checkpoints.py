@@ -35,19 +35,28 @@ class Checkpoints:
         self._manager = None
 
     def load(self, report: Say) -> dict[str, Members]:
-        """The newest that is sound: arm -> members. Newer ones are reported and, unless `to_read`, removed. {} if none is."""
+        """The newest that is sound: arm -> members. Newer ones are reported and, unless `to_read`, removed. {} if none is.
+
+        Raises:
+          UserError: where a sound one cannot be read here, which another machine or version may.
+        """
         for number in sorted(self._numbers(), reverse=True):
             folder = self._folder / str(number)
+            if damage := find_damage(folder):
+                report(f"checkpoint {folder} cannot be used ({damage})")
+                if not self._to_read:
+                    shutil.rmtree(folder)
+                continue
             try:
-                if damage := find_damage(folder):
-                    raise ValueError(damage)
                 return self._thread.submit(self._restore, number).result()
             except UserError:
                 raise
             except Exception as error:
-                report(f"checkpoint {folder} cannot be used ({' '.join(str(error).split())[:200]})")
-                if not self._to_read:
-                    shutil.rmtree(folder)
+                reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
+                raise UserError(
+                    f"{folder}: is whole, but cannot be read here ({reason}); take the versions that config.json names, or "
+                    "begin anew with --overwrite"
+                ) from error
         return {}
 
     def save(self, arms: dict[str, Members], config: dict) -> None:
@@ -74,7 +83,7 @@ class Checkpoints:
                 reason = "No space left on device" if "No space left" in text else text[:200] or type(error).__name__
                 raise UserError(
                     f"{self._folder}: a checkpoint could not be written ({reason}); the one before is kept: make room, and "
-                    "run the same command again to go on"
+                    "run the same command again, without --overwrite, to go on"
                 ) from error
 
     def close(self) -> None:

@@ -75,11 +75,12 @@ def start_jax() -> ModuleType:
     The cache is where JAX_COMPILATION_CACHE_DIR says, else below the user's cache folder.
 
     Raises:
-      UserError: where JAX is told not to compile; then a run would take days, and all memory.
+      UserError: where JAX is told not to compile; then a run would take days, and all memory; or to take 64 bits.
     """
     import jax
 
     check(not jax.config.jax_disable_jit, "JAX_DISABLE_JIT is set, so nothing would be compiled; unset it")
+    check(not jax.config.jax_enable_x64, "JAX_ENABLE_X64 is set, and members are float32; unset it")
     keep_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if jax.config.jax_compilation_cache_dir is None:
