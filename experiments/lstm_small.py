@@ -6,8 +6,8 @@ Claim: what the transformer shows of X, Y, A and B is no effect of its architect
 
 Order matters to this model, so an exact evaluation sees many more contexts than the transformer's, and is made less often.
 The validation split says something about generalisation.
-Results, of 16 seeds: README.md.
-Time: 1 h 50 min for 16 seeds on one core of an AMD EPYC while the machine had other work.
+Results: README.md.
+Time: 2 h 15 min on two cores of an Intel Xeon that had some other work.
 """
 
 from jaxtie import LSTM, Experiment
