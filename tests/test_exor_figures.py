@@ -121,7 +121,9 @@ def test_a_sweep_is_drawn_over_each_setting_a_row_for_each_value_of_the_others()
     assert all(picture.main and "tied, untied+bias, by" in picture.caption for picture in pictures.values())
 
     losses = pictures["excess_loss_by_p_X"].draw()
-    assert [axes.get_title() for axes in losses.axes] == [f"price of tying, weight_decay {x:g}" for x in weight_decay]
+    assert [axes.get_title() for axes in losses.axes] == [
+        f"loss above the best reachable, weight_decay {x:g}" for x in weight_decay
+    ]
     excess = results["train_loss"].sel(arm="untied+bias", weight_decay=0.1, eval_step=100) - BEST["loss"]
     line = losses.axes[1].containers[1].lines[0]
     np.testing.assert_allclose(line.get_xdata(), np.log([1, 4, 9]), atol=1e-12)
