@@ -9,6 +9,7 @@ from scipy import stats
 from jaxtie.exor import comparison, pairs, tables
 from jaxtie.experiment import Arm
 from jaxtie.results.statistics import correlation
+from jaxtie.results.tables import between, median
 
 NAMES, PAIR = ("input", "output"), ("symbol", "symbol2")
 SYMBOLS = ["X", "Y", "A", "E"]
@@ -200,3 +201,10 @@ def test_pairs_and_targets_are_those_that_occur():
     assert pairs.live_pairs(results) == ["X-Y", "A-B"]  # at one setting it does
     results["theory_log_odds"].loc[{"pair": "X-Y"}] = np.nan
     assert list(pairs.distance_rows(results)) == ["distance A-B, input", "distance A-B, output"]
+
+
+def test_few_seeds_have_a_median_and_no_interval():
+    """Ranks of five seeds bound nothing at 95 %; of six the least and the greatest do."""
+    values = np.arange(1.0, 7.0)
+    assert median(values[:5]) == "3.000" and median(values) == "3.500 [1.000, 6.000]"
+    assert between(np.nan, np.nan, np.nan, "{:.1e}".format) == "–"

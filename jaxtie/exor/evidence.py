@@ -186,7 +186,7 @@ def seeds_left_table(runs: Runs, names: Sequence[str]) -> Table:
         for arm in arms_of(results):
             for (label, table), pair in itertools.product(tables_of(arm).items(), BODIES_PAIRS):
                 left_S = left * np.exp(measured(results, "decay ratio", pair, table).sel(arm=arm.name).values)
-                rows.append((name, label, pair, _share(left), _each_or_quartiles(left_S)))
+                rows.append((name, label, pair, _left(left), _each_or_quartiles(left_S)))
     header = ("experiment", "table", "pair", "decay alone leaves", "what is left of each seed's")
     note = f"In ascending order; of more than {EACH_SHOWN} seeds the least, the quartiles and the greatest."
     return Table("The distance at the end beside the one at the start", header, rows, note)
@@ -194,10 +194,10 @@ def seeds_left_table(runs: Runs, names: Sequence[str]) -> Table:
 
 def _each_or_quartiles(values: np.ndarray) -> str:
     shown = np.sort(values) if len(values) <= EACH_SHOWN else np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
-    return ", ".join(map(_share, shown))
+    return ", ".join(map(_left, shown))
 
 
-def _share(value: float) -> str:
+def _left(value: float) -> str:
     """Three digits that tell, however little is left."""
     return f"{value:#.3g}"
 

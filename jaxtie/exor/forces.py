@@ -10,7 +10,7 @@ from jaxtie.exor.claims import at_end, measured
 from jaxtie.exor.pairs import live_pairs
 from jaxtie.results.roles import tied_arms
 from jaxtie.results.statistics import median_interval
-from jaxtie.results.tables import Table, arms_of, last_step, median, number, settings, swept, tables_of
+from jaxtie.results.tables import Table, arms_of, between, last_step, median, settings, swept, tables_of
 
 PUSHED = ("output push", "input push", "decay ratio")
 
@@ -77,11 +77,9 @@ def pushes_table(results: xr.Dataset) -> Table:
 
 def _small(values: np.ndarray) -> str:
     """Median of what may be next to nothing, with its rank interval."""
-    low, middle, high = median_interval(values)
-    return f"{middle:.1e} [{low:.1e}, {high:.1e}]"
+    return between(*median_interval(values), shown="{:.1e}".format)
 
 
 def factor(logarithms: np.ndarray) -> str:
     """Median of ratios with its rank interval, from their logarithms."""
-    low, middle, high = np.exp(median_interval(logarithms))
-    return f"{number(middle)} [{number(low)}, {number(high)}]"
+    return between(*np.exp(median_interval(logarithms)))

@@ -1,7 +1,7 @@
 """What tables of results share: numbers as text, what is in a dataset, the text of a summary. Imports no jax."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,8 +51,14 @@ def interval(values: np.ndarray) -> str:
 
 def median(values: np.ndarray) -> str:
     """Median and its 95 % interval by ranks, of values over seeds."""
-    low, middle, high = median_interval(values)
-    return number(middle) + (f" [{number(low)}, {number(high)}]" if np.isfinite([low, high]).any() else "")
+    return between(*median_interval(values))
+
+
+def between(low: float, middle: float, high: float, shown: Callable[[float], str] = number) -> str:
+    """A number and the ends of its interval; the number alone where there is none, as by ranks of fewer than six seeds."""
+    if np.isnan(middle):
+        return "–"
+    return shown(middle) + (f" [{shown(low)}, {shown(high)}]" if np.isfinite([low, high]).any() else "")
 
 
 def quantiles(values: np.ndarray) -> str:
