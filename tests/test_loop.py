@@ -301,6 +301,29 @@ def test_killed_after_any_piece_it_goes_on_from_the_last_checkpoint(tmp_path, le
     run.assert_whole(TOY)
 
 
+def test_a_checkpoint_has_all_that_are_under_way(tmp_path, monkeypatch):
+    """Where members stand is asked of all of them once it is due, so none of those that train side by side falls back."""
+    due, saved = [], []
+    monkeypatch.setattr(Loop, "_checkpoint_is_due", lambda loop: bool(due))
+    run, engine = Run.begin(tmp_path / "run"), Counting(TOY, spares=True)
+    hand_out, save = engine._piece, run.kept.save
+
+    def piece(*arguments: Any, **options: Any) -> Piece:
+        due.extend(["due"] * (engine.left == -4))  # while both blocks of the first phase are on their way
+        return hand_out(*arguments, **options)
+
+    def keep(arms: dict[str, Members], config: dict) -> None:
+        due.clear()
+        saved.append({name: (members.numbers.tolist(), members.steps.tolist()) for name, members in arms.items()})
+        save(arms, config)
+
+    monkeypatch.setattr(engine, "_piece", piece)
+    monkeypatch.setattr(run.kept, "save", keep)
+    assert run.sit(engine)
+    assert saved[0] == {"untied@4, tied": ([3, 5, 8], [2, 2, 2])}
+    run.assert_whole(TOY)
+
+
 def test_killed_again_and_again_it_comes_to_the_end(tmp_path):
     run, kills = Run.begin(tmp_path / "run"), PIECES // 2 - 1
     for _ in range(kills):

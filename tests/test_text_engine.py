@@ -126,6 +126,37 @@ def test_stopped_it_hands_out_where_it_stands_and_goes_on_with_the_same_bits(mas
         np.testing.assert_array_equal(rest[-1].members.states[name], leaf, err_msg=name)
 
 
+def test_members_side_by_side_come_to_the_bits_of_members_one_after_the_other(masked, monkeypatch):
+    """Whatever their number; large ones are trained one after the other."""
+    engine, seeds = engine_of(*masked), (SEED, 4, 5)
+    program, found = engine.compile(phase("tied")), {}
+    for cores in (1, 2):
+        monkeypatch.setitem(engine.facts, "workers", cores)
+        assert engine.at_a_time(program) == cores
+        pieces = list(engine.run(program, seeds, None, 20, Control([])))
+        of_each = [[piece for piece in pieces if piece.numbers.tolist() == [seed]] for seed in seeds]
+        found[cores] = [(losses_of(each), each[-1].members.states) for each in of_each]
+        assert sum(piece.updates for piece in pieces) == 3 * 20 and [len(each) for each in of_each] == [21] * 3
+        alternates = {pieces[i].numbers.item() for i in range(6, 12)} == {SEED, 4}
+        assert alternates == (cores == 2)
+    for (losses, states), (other_losses, other_states) in zip(*found.values(), strict=True):
+        assert losses == other_losses
+        for name, leaf in states.items():
+            np.testing.assert_array_equal(leaf, other_states[name], err_msg=name)
+    monkeypatch.setattr("jaxtie.text.engine.SIDE_BY_SIDE", 1)
+    assert engine.at_a_time(program) == 1
+
+
+def test_side_by_side_stopped_members_all_say_where_they_stand(masked, monkeypatch):
+    engine, stopped, last = engine_of(*masked), [], {}
+    monkeypatch.setitem(engine.facts, "workers", 2)
+    for number, piece in enumerate(engine.run(engine.compile(phase("tied")), (SEED, 4, 5), None, 20, Control(stopped))):
+        last[piece.numbers.item()] = piece
+        if number == 8:
+            stopped.append(2)
+    assert set(last) == {SEED, 4} and all(0 < piece.members.steps.item() < 20 for piece in last.values())
+
+
 def test_programs_are_shared_by_what_differs_in_nothing_static(masked, monkeypatch):
     """They are not compiled here: what is asked is who gets the one of whom."""
     experiment, material = masked

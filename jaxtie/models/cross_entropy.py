@@ -109,13 +109,9 @@ def _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, 
     whole = [jnp.pad(x, [rest] + [(0, 0)] * (x.ndim - 1)) for x in (h_PxD, target_P, share_P)]
     end = jnp.max(jnp.where(weight_P > 0, jnp.arange(1, positions + 1), 0))
 
-    def add(i, sums):
-        loss_P, right_P, d_params, d_h_PxD = sums
+    def look(i):
+        """Loss and right answers at the positions of a block, and the gradients of its share of the mean."""
         h_KxD, target_K, share_K = (jax.lax.dynamic_slice_in_dim(x, i * block, block) for x in whole)
-
-        def put(of_all: jax.Array, of_block: jax.Array) -> jax.Array:
-            return jax.lax.dynamic_update_slice_in_dim(of_all, of_block, i * block, 0)
-
         logits_KxV, back = jax.vjp(logits_of, params, h_KxD) if gradient else (logits_of(params, h_KxD), None)
         chosen_K = jnp.take_along_axis(logits_KxV, target_K[:, None], axis=1)[:, 0].astype(dtype)
         top_K = jnp.max(logits_KxV, axis=1).astype(dtype)
@@ -126,24 +122,35 @@ def _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, 
             log_sum_K = top_K + jnp.log(sum_K)
             loss_K = loss_K + z_loss * log_sum_K**2
         counts_K = share_K > 0  # what does not count may have no finite loss
-        loss_P = put(loss_P, jnp.where(counts_K, loss_K, 0))
-        right_P = put(right_P, counts_K & (chosen_K >= top_K))
-        if gradient:
-            is_target_KxV = jnp.arange(logits_KxV.shape[1])[None] == target_K[:, None]
-            pulled_K = share_K / sum_K
-            if z_loss:
-                pulled_K = pulled_K * (1 + 2 * z_loss * log_sum_K)
-            d_logits_KxV = mass_KxV * pulled_K[:, None] - jnp.where(is_target_KxV, share_K[:, None], 0)
-            of_block, d_h_KxD = back(d_logits_KxV.astype(logits_KxV.dtype))
-            d_params, d_h_PxD = jax.tree.map(jnp.add, d_params, of_block), put(d_h_PxD, d_h_KxD)
-        return loss_P, right_P, d_params, d_h_PxD
+        found = jnp.where(counts_K, loss_K, 0), counts_K & (chosen_K >= top_K)
+        if not gradient:
+            return (*found, None), None
+        is_target_KxV = jnp.arange(logits_KxV.shape[1])[None] == target_K[:, None]
+        pulled_K = share_K / sum_K
+        if z_loss:
+            pulled_K = pulled_K * (1 + 2 * z_loss * log_sum_K)
+        d_logits_KxV = mass_KxV * pulled_K[:, None] - jnp.where(is_target_KxV, share_K[:, None], 0)
+        d_params, d_h_KxD = back(d_logits_KxV.astype(logits_KxV.dtype))
+        # Of many blocks, so in bfloat16 next to nothing would be added to what is there.
+        wide = jax.tree.map(lambda d: d.astype(jnp.promote_types(d.dtype, jnp.float32)), d_params)
+        return (*found, d_h_KxD), wide
 
-    zeros = jnp.zeros(blocks * block, dtype)
-    # Of many blocks, so in bfloat16 next to nothing would be added to what is there.
-    wide = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)))
-    no_gradient = (wide(params), jnp.zeros_like(whole[0])) if gradient else (None, None)
-    start = zeros, zeros > 0, *no_gradient
-    loss_P, right_P, d_params, d_h_PxD = jax.lax.fori_loop(0, -(-end // block), add, start)
+    def add(i, sums):
+        def put(of_all: jax.Array, of_block: jax.Array) -> jax.Array:
+            return jax.lax.dynamic_update_slice_in_dim(of_all, of_block, i * block, 0)
+
+        of_positions, d_params = sums
+        found, of_block = look(i)
+        return jax.tree.map(put, of_positions, found), jax.tree.map(jnp.add, d_params, of_block)
+
+    def nothing() -> tuple[Tree, Tree]:
+        found, of_block = jax.eval_shape(look, 0)
+        of_positions = jax.tree.map(lambda x: jnp.zeros((blocks * block, *x.shape[1:]), x.dtype), found)
+        return of_positions, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), of_block)
+
+    # Of one block there is nothing to add up, and no table of zeros to begin with.
+    sums = look(0) if blocks == 1 else jax.lax.fori_loop(0, -(-end // block), add, nothing())
+    (loss_P, right_P, d_h_PxD), d_params = sums
     looked_at = jnp.sum(loss_P * whole[2]), jnp.sum(right_P * whole[2])
     if not gradient:
         return looked_at, None

@@ -143,17 +143,21 @@ class Loop:
             if program is None:
                 return
             compiled, latest = time.monotonic(), {}
+            waited_for: set[int] = set()  # under way, and did not say since the last checkpoint where they stand
             control = Control(stopped, self._checkpoint_is_due)
             for piece in self.engine.run(program, todo, self.standing.get(phase.name), phase.until, control):
                 if piece.records is not None and self.processes.leads:
                     self.folder.append(arm, piece.first_record, piece.numbers, piece.records)
-                if piece.members is not None:
+                if piece.members is None:
+                    waited_for.update(piece.numbers.tolist())
+                else:
+                    waited_for.difference_update(piece.numbers.tolist())
                     latest[int(piece.numbers[0])] = piece.members
                 loss = (piece.records or {}).get("loss")
                 progress.add(
                     len(piece.numbers), piece.updates, None if loss is None else loss[-1], piece.tokens, piece.evaluating
                 )
-                if piece.members is not None and self._checkpoint_is_due():
+                if piece.members is not None and not waited_for and self._checkpoint_is_due():
                     now = merge(self.standing.get(phase.name), *latest.values())
                     self.checkpoints.save(self.standing | {phase.name: now}, self.config)
                     self._saved = time.monotonic()
