@@ -1,33 +1,39 @@
-"""Seeds of a small causal model: one after the other on all cores, one on each core, or several in one program.
+"""Seeds of a small causal model of text: one after the other on all cores, side by side, or several in one program.
 
     python benchmarks/seeds_of_text.py [--steps 40] [--rounds 4] [--batch 16] [--length 64]
+    python benchmarks/seeds_of_text.py --text PATH --against CHECKOUT [CHECKOUT ...]
 
 Each way trains as many seeds for as many steps on the same made-up tokens. Ways take turns, and each round's wall and
 processor seconds are told, so that other work on the machine falls on all alike. What is timed are the steps of
-`duplicates_causal`,
-compiled as its runs compile them; making batches and evaluations is left out.
+`duplicates_causal`, compiled as its runs compile them; making batches and evaluations is left out.
+
+With `--against` whole commands take turns, of the jaxtie beside this script and of others: short runs of the model of
+`text_clm`, 8 seeds of four arms, compiling and evaluating included. What is told are members per hour.
 """
 
 import argparse
-import itertools
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from turns import CHECKOUT, Spread, run_command, take_turns
 
 from jaxtie.experiment import Head, Optimiser
 from jaxtie.models.embedding import make_embedding
 from jaxtie.models.text_model import causal_model
 from jaxtie.text import masking
 from jaxtie.text.member import make_step
-from jaxtie.training.devices import FAST, cores, start_jax
+from jaxtie.training.devices import cores, start_jax
 from jaxtie.training.member import initial_state
 from jaxtie.training.optimiser import adamw_of
+from jaxtie.training.side_by_side import side_by_side
 
 SEEDS, VOCABULARY, WIDTH = 4, 2_148, 64
+MEMBERS = 8 * 4  # of a command: seeds and arms
 
 
 def main() -> None:
@@ -36,10 +42,38 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--text", type=Path, help="of commands that take turns")
+    parser.add_argument("--against", type=Path, nargs="+", metavar="CHECKOUT")
     options = parser.parse_args()
+    if options.against:
+        compare_commands(options)
+    else:
+        compare_ways(options)
+
+
+def compare_commands(options: argparse.Namespace) -> None:
+    """Members per hour of versions of jaxtie, and ratios of the first to each other one, round by round."""
+    arms = f"tied,tied+bias,untied,untied@{options.steps // 2}"
+    command = [str(CHECKOUT / "experiments" / "text_clm.py"), "--text", str(options.text.resolve()), "--arms", arms]
+    command += ["--seeds", str(MEMBERS // 4), "--steps", str(options.steps), "--record-every", str(options.steps // 2)]
+    command += ["--eval-every", str(options.steps)]
+
+    def members_per_hour(checkout: Path) -> float:
+        began = time.perf_counter()
+        run_command(command, checkout=checkout)
+        return MEMBERS / (time.perf_counter() - began) * 3600
+
+    sides = [CHECKOUT, *(checkout.resolve() for checkout in options.against)]
+    found = take_turns({str(side): partial(members_per_hour, side) for side in sides}, options.rounds)
+    for side, rates in found.items():
+        ratio = Spread.of_ratios(found[str(CHECKOUT)], rates)
+        print(f"{side}: {Spread.of(rates):,.0f} members of {options.steps} steps an hour; this one is {ratio:.2f} times as fast")
+
+
+def compare_ways(options: argparse.Namespace) -> None:
+    """Seconds of each way, and whether it comes to the bits of the first."""
     start_jax()
-    jax.config.update("jax_num_cpu_devices", cores())
-    ways = {"one after the other": one_after_the_other, "one on each core": one_on_each_core, "all in one program": together}
+    ways = {"one after the other": one_after_the_other, "side by side": all_side_by_side, "in one program": together}
     run = {name: make(options) for name, make in ways.items()}
     for warm in run.values():
         warm(1)
@@ -77,51 +111,42 @@ def pieces(options: argparse.Namespace):
     return lambda key: initial_state(model, adamw, key, 16), advance, tokens
 
 
+def each_by_itself(options: argparse.Namespace) -> Callable[[int, int], Iterator[float]]:
+    """A seed, and how many steps -> its loss at each of them."""
+    start, advance, tokens = pieces(options)
+    program = jax.jit(advance, donate_argnums=0)
+
+    def losses(seed: int, steps: int) -> Iterator[float]:
+        state = start(jax.random.key(seed))
+        for at in range(steps):
+            state, loss = program(state, tokens[seed, at % 8])
+            yield float(loss)
+
+    return losses
+
+
 def one_after_the_other(options: argparse.Namespace):
-    start, advance, tokens = pieces(options)
-    program = jax.jit(advance, donate_argnums=0, compiler_options=FAST["cpu"])
+    losses = each_by_itself(options)
+    return lambda steps: [[*losses(seed, steps)][-1] for seed in range(SEEDS)]
+
+
+def all_side_by_side(options: argparse.Namespace):
+    losses = each_by_itself(options)
+
+    def of_seed(seed: int, steps: int) -> Iterator[tuple[int, float]]:
+        for loss in losses(seed, steps):
+            yield seed, loss
 
     def run(steps: int) -> list[float]:
-        found = []
-        for seed in range(SEEDS):
-            state = start(jax.random.key(seed))
-            for at in range(steps):
-                state, loss = program(state, tokens[seed, at % 8])
-            found.append(float(loss))
-        return found
-
-    return run
-
-
-def one_on_each_core(options: argparse.Namespace):
-    start, advance, tokens = pieces(options)
-    programs = {}
-    for device in jax.local_devices():
-        sharding = jax.sharding.SingleDeviceSharding(device)
-        programs[device] = jax.jit(
-            advance, donate_argnums=0, in_shardings=sharding, out_shardings=sharding, compiler_options=FAST["cpu"]
-        )
-
-    def train(steps: int, place: int) -> list[tuple[int, float]]:
-        device, found = jax.local_devices()[place], []
-        for seed in range(place, SEEDS, len(programs)):
-            state = jax.device_put(start(jax.random.key(seed)), device)
-            for at in range(steps):
-                state, loss = programs[device](state, jax.device_put(tokens[seed, at % 8], device))
-            found.append((seed, float(loss)))
-        return found
-
-    def run(steps: int) -> list[float]:
-        with ThreadPoolExecutor(len(programs)) as pool:
-            found = itertools.chain.from_iterable(pool.map(partial(train, steps), range(len(programs))))
-            return [loss for _, loss in sorted(found)]
+        last = dict(side_by_side([of_seed(seed, steps) for seed in range(SEEDS)], cores()))
+        return [last[seed] for seed in range(SEEDS)]
 
     return run
 
 
 def together(options: argparse.Namespace):
     start, advance, tokens = pieces(options)
-    program = jax.jit(jax.vmap(advance), donate_argnums=0, compiler_options=FAST["cpu"])
+    program = jax.jit(jax.vmap(advance), donate_argnums=0)
 
     def run(steps: int) -> list[float]:
         state = jax.vmap(lambda seed: start(jax.random.key(seed)))(jnp.arange(SEEDS))

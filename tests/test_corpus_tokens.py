@@ -1,5 +1,7 @@
 """From files to rows of tokens: what they hold, which split they belong to, their vocabulary, their frequent words."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,28 @@ def test_a_trained_vocabulary_sees_the_training_split_alone(filled):
     _, text = filled
     assert text.vocabulary[:5] == SPECIAL_TOKENS and text.special == Special(0, 1, 2, 3, 4)
     assert {"cat", "bread", "##e"} & set(text.vocabulary) and 40 < len(text.vocabulary) <= SIZE
+
+
+MANY_TIES = """
+import itertools, random, sys
+from jaxtie.text.corpus.vocabulary import train_vocabulary
+words = ["".join(word) for word in itertools.product("abcdefghij", repeat=4)]
+random.Random(7).shuffle(words)
+texts = [" ".join(2 * words[i : i + 50]) + " 日本 été." for i in range(0, 5000, 50)]
+print(*train_vocabulary(lambda: iter(texts), int(sys.argv[1])))
+"""
+
+
+def test_the_same_text_gives_the_same_vocabulary():
+    """In every process, though all words are as frequent as each other, and so are most merges."""
+    command = [sys.executable, "-c", MANY_TIES, "150"]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") for _ in range(3)]
+    first, *others = [process.communicate()[0].split() for process in started]
+    assert [first] * 2 == others and len(first) == 150
+    letters = "abcdefghijt"  # no accents are left, and a Chinese character is a word
+    expected = {*letters, ".", "\u65e5", "\u672c"} | {f"##{letter}" for letter in letters}
+    assert first[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert {entry for entry in first[5:] if len(entry.removeprefix("##")) == 1} == expected
 
 
 def test_what_looks_like_a_special_token_is_text(tmp_path, own_corpus, vocabulary, cache):

@@ -133,7 +133,7 @@ def test_the_same_seed_gives_the_same_bits_another_seed_others(place, masked, tm
 
 
 def test_a_longer_run_goes_on_with_the_finished_one(place, masked, tmp_path, monkeypatch):
-    """By the vocabulary that it kept, also where the cache is gone: training one again gives another."""
+    """By the vocabulary that it kept, also where the cache is gone: another version may train another."""
     options = "--steps", "60", "--arms", "tied,untied@20"
     grown = tmp_path / "grown"
     shutil.copytree(masked, grown)

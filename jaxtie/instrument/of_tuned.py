@@ -58,7 +58,7 @@ def gather_tuned(experiment: TextExperiment, tried: pd.DataFrame, finished: Sequ
 
 
 def in_vocabulary(corpus: Corpus, kept: Path) -> Corpus:
-    """The text in a vocabulary that a folder keeps: another training would give another."""
+    """The text in a vocabulary that a folder keeps: another version might train another."""
     return dataclasses.replace(corpus, vocab=str(kept))
 
 

@@ -111,7 +111,7 @@ def _compare(folder: RunFolder, earlier: dict | None, what: str, found: str) -> 
 
 
 def keep(experiment: TextExperiment, material: Material, folder: RunFolder) -> dict[str, Any]:
-    """Write the vocabulary, if it was trained: another training would not give the same."""
+    """Write the vocabulary, if it was trained: another version might train another."""
     from jaxtie.text.corpus.vocabulary import vocabulary_file
 
     text = material.text

@@ -1,7 +1,7 @@
 """A corpus as rows of tokens, memory-mapped, one sentence a row; the one call that prepares it, and what it reports.
 
 Three things are prepared, each once, in a folder named by a hash of all that it depends on: the files as a TFDS data set
-(`sources`), a vocabulary (`vocabularies`; training one is not deterministic) and the tokens (`tokens`). A folder is written
+(`sources`), a vocabulary (`vocabularies`) and the tokens (`tokens`). A folder is written
 under another name, brought to the disk and renamed: it is there as a whole or not at all. No process is started.
 """
 
@@ -20,7 +20,14 @@ from jaxtie.text.corpus import prepared, reading
 from jaxtie.text.corpus.batches import Rows, Special
 from jaxtie.text.corpus.sources import open_source
 from jaxtie.text.corpus.splits import SPLITS, Splitting
-from jaxtie.text.corpus.vocabulary import Vocabulary, load_vocabulary, parse_vocabulary, train_vocabulary, vocabulary_file
+from jaxtie.text.corpus.vocabulary import (
+    TRAINING,
+    Vocabulary,
+    load_vocabulary,
+    parse_vocabulary,
+    train_vocabulary,
+    vocabulary_file,
+)
 from jaxtie.text.declaration import Corpus
 from jaxtie.training.devices import cache_folder
 
@@ -96,7 +103,7 @@ def prepare_text(
       cache: folder for what is prepared; by default below the user's cache folder.
       say: is given a line now and then while something takes long.
       vocabulary: `vocabulary_file` of what was trained on this corpus before. It gives the same rows without that cache,
-        too, where another training would give another vocabulary. None: take what the corpus names, or else train one, if
+        too, where another version might train another vocabulary. None: take what the corpus names, or else train one, if
         that was not done.
 
     Raises:
@@ -114,7 +121,8 @@ def prepare_text(
     source = open_source(corpus, cache, say)
     splitting = Splitting(source, corpus.split_seed, corpus.documents_to_split)
     if not loaded:
-        folder = cache / "vocabularies" / prepared.key(source.key, corpus.split_seed, *splitting.key, corpus.vocab_size)
+        trained_on = source.key, corpus.split_seed, *splitting.key
+        folder = cache / "vocabularies" / prepared.key(TRAINING, *trained_on, corpus.vocab_size)
         prepared.once(folder, lambda new: _write_vocabulary(new, splitting, corpus.vocab_size, say), say)
         loaded = load_vocabulary(folder / "vocab.txt")
     folder = cache / "tokens" / prepared.key(source.key, corpus.split_seed, *splitting.key, loaded.hash)
@@ -136,7 +144,7 @@ def _write_vocabulary(new: Path, splitting: Splitting, size: int, say: Say) -> d
             if split == 0:
                 yield paragraph
 
-    (new / "vocab.txt").write_bytes(vocabulary_file(train_vocabulary(paragraphs(), size)))
+    (new / "vocab.txt").write_bytes(vocabulary_file(train_vocabulary(paragraphs, size)))
     return {}
 
 

@@ -4,7 +4,8 @@ The only importer of `tokenizers`, which has its own threads (TOKENIZERS_PARALLE
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from jaxtie.experiment import UserError
 from jaxtie.text.corpus.batches import Special
 from jaxtie.text.corpus.prepared import in_one_line
 
+TRAINING = 2  # how vocabularies are trained; another way gives others
+ALPHABET = 1000  # characters, at most
 SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
 
@@ -98,17 +101,47 @@ def _in_order(tokenizer: Tokenizer) -> tuple[str, ...]:
     return tuple(sorted(entries, key=entries.get))
 
 
-def train_vocabulary(texts: Iterable[str], size: int) -> tuple[str, ...]:
+def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str, ...]:
     """Train WordPiece of at most `size` tokens; returns them in the order of their ids.
 
-    Training is not deterministic, not even on one thread: whoever needs the same tokens again must keep them.
+    The same texts give the same tokens. Merges that are as frequent as each other are made in the order of the ids of their
+    parts, and the library numbers characters within words in the order in which a hash map with a seed of its own has the
+    words. So characters are numbered first, as if they were special tokens.
+
+    Args:
+      texts: gives all of them, whenever it is called: they are gone through twice.
     """
     tokenizer = wrap_as_bert(models.WordPiece(unk_token="[UNK]"))
+    alphabet = _alphabet(tokenizer, texts())
+    within_words = [f"##{letter}" for letter in alphabet if _is_within_words(tokenizer, letter)]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size, min_frequency=2, limit_alphabet=1000, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+        vocab_size=size,
+        min_frequency=2,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        special_tokens=[*SPECIAL_TOKENS, *alphabet, *within_words],
+        show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(texts(), trainer)
     return _in_order(tokenizer)
+
+
+def _alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
+    """The most frequent characters as the tokenizer sees them, at most `ALPHABET`, in the order of their code points."""
+    raw: Counter[str] = Counter()
+    for text in texts:
+        raw.update(text)
+    seen: Counter[str] = Counter()
+    for character, count in raw.items():
+        for letter in tokenizer.normalizer.normalize_str(character):
+            seen[letter] += count
+    letters = [letter for letter in seen if tokenizer.pre_tokenizer.pre_tokenize_str(letter)]  # no white space
+    return sorted(sorted(letters, key=lambda letter: (-seen[letter], letter))[:ALPHABET])
+
+
+def _is_within_words(tokenizer: Tokenizer, letter: str) -> bool:
+    between = tokenizer.normalizer.normalize_str(f"a{letter}a")  # which sets Chinese characters apart
+    return len(tokenizer.pre_tokenizer.pre_tokenize_str(between)) == 1
 
 
 def vocabulary_file(tokens: Iterable[str]) -> bytes:
