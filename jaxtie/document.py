@@ -13,10 +13,11 @@ is written again, from these data and from the claims in the experiment files. S
 and a test fails where one was changed by hand.
 """
 
+import dataclasses
 import importlib
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -112,10 +113,12 @@ def keep_benchmark(folder: Path, experiments: Path) -> list[Path]:
 
 
 def keep_grid(folder: Path, experiments: Path) -> list[Path]:
-    """Copy what a grid over widths measured to the data beside the experiment files, and draw its figure there.
+    """Put what a grid over widths measured to the data beside the experiment files, and draw the figure of all there.
+
+    Points and seeds that are kept and were not measured here stay.
 
     Raises:
-      UserError: where no experiment file declares just this grid, and what was trained at each point.
+      UserError: where no experiment file declares what was trained at each point, or what is kept cannot join it.
     """
     of_grid = _of_text("width_prices")
     for name, path in _declared(experiments).items():
@@ -123,10 +126,17 @@ def keep_grid(folder: Path, experiments: Path) -> list[Path]:
         if not isinstance(grid, of_grid.WidthGrid):
             continue
         prices = of_grid.read_grid(grid, *(folder / part for part in of_grid.GRID_FILES))
-        for place, run in of_grid.measured_runs(prices, experiment):
+        own = _of_these_seeds(experiment, prices.losses["seed"], folder)
+        for place, run in of_grid.measured_runs(prices, own):
             _check_as_declared(folder / place / run.folder, run.experiment, path)
-        files = [shutil.copy(folder / part, _benchmark_file(experiments, name, part)) for part in of_grid.GRID_FILES]
-        prices = of_grid.read_grid(grid, *files)
+        files = [_benchmark_file(experiments, name, part) for part in of_grid.GRID_FILES]
+        if all(file.exists() for file in files):
+            try:
+                prices = of_grid.joined_grids(of_grid.read_grid(grid, *files), prices)
+            except ValueError as error:
+                raise UserError(f"{files[0]}: {folder} cannot join it: {error}; remove it to keep the folder's alone") from None
+        for file, measured in zip(files, (prices.losses, prices.rates), strict=True):
+            measured.to_csv(file, index=False, float_format="%.6g")
         return [*files, draw_for_document(partial(of_grid.draw_grid_prices, prices), experiments / f"{path.stem}.png")]
     raise UserError(f"{folder}: no file of {experiments} declares this grid")
 
@@ -134,22 +144,33 @@ def keep_grid(folder: Path, experiments: Path) -> list[Path]:
 def keep_tuned(folder: Path, experiments: Path) -> list[Path]:
     """Keep what arms at their own learning rates came to beside the experiment files, and draw its figures there.
 
+    Further seeds at the same rates, none of which is kept yet, join those that are.
+
     Raises:
-      UserError: where no experiment file declares just this.
+      UserError: where no experiment file declares just this, or further seeds were run otherwise.
     """
     of_tuned = _of_text("tuned_results")
     results, tried = of_tuned.read_tuned(folder)
     name = results.attrs["experiment"]
     if (path := _declared(experiments).get(name)) is None:
         raise UserError(f"{folder}: no file of {experiments} declares {name}")
-    tuning, experiment = runs.load_benchmark(path), runs.load_experiment(path)
+    tuning, experiment = runs.load_benchmark(path), _of_these_seeds(runs.load_experiment(path), results["seed"], folder)
     for run in (*tuning.trials(experiment), *tuning.finals(experiment, of_tuned.best_rates(tried))):
         _check_as_declared(folder / run.folder, run.experiment, path)
     kept, rates = experiments / "data" / f"{name}.nc", of_tuned.TUNED_FILES[1]
+    results = _with_earlier_seeds(results, kept)  # raises where a rate differs: learning rates stand in it
     write_kept(results, kept)
     files = [kept, shutil.copy(folder / rates, _benchmark_file(experiments, name, rates))]
     pictures = of_tuned.tuned_pictures(results).values()
     return files + [draw_for_document(picture.draw, experiments / f"{path.stem}.png") for picture in pictures]
+
+
+def _of_these_seeds(experiment: Declaration, measured: Iterable[int], folder: Path) -> Declaration:
+    """The experiment with some of its seeds; UserError where it has not all of these."""
+    seeds = tuple(seed for seed in experiment.seeds if seed in {*map(int, measured)})
+    if others := sorted({*map(int, measured)} - {*seeds}):
+        raise UserError(f"{folder}: has seeds that {experiment.name} does not declare: {', '.join(map(str, others))}")
+    return dataclasses.replace(experiment, seeds=seeds)
 
 
 def _check_as_declared(place: Path, experiment: Declaration, path: Path) -> None:

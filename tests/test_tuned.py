@@ -7,11 +7,13 @@ import corpora
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 from jaxtie import document, runs
 from jaxtie.experiment import UserError, names_of
 from jaxtie.instrument import command
 from jaxtie.results import plots
+from jaxtie.results.kept import write_kept
 from jaxtie.runs import Outcome
 from jaxtie.text import tuned_results
 from jaxtie.text.heads import compares_heads
@@ -126,6 +128,18 @@ def test_it_goes_on_where_it_was_stopped_and_is_kept(tmp_path, monkeypatch, caps
     )
     written = document.rewritten(text, document.tables_by_name(experiments))
     assert "| tied+projection+bias |" in written and "BERT" not in written
+    write_kept(results.sel(seed=[1]), kept[0])
+    own = tmp_path / "on another machine"
+    assert command.main_hypothesis([*options[:3], "--seeds", "0-0", "--out", str(own), "--quiet"]) == 0
+    assert document.keep_finished(own, experiments) == kept
+    joined = xr.load_dataset(kept[0], engine="h5netcdf")
+    assert joined["seed"].values.tolist() == [0, 1]
+    np.testing.assert_allclose(joined["valid_loss"], results["valid_loss"].transpose(*joined["valid_loss"].dims), rtol=1e-4)
+    other = xr.load_dataset(out / tuned_results.TUNED_FILES[0], engine="h5netcdf").sel(seed=[0])
+    other.assign(learning_rate=2 * other["learning_rate"]).to_netcdf(own / tuned_results.TUNED_FILES[0], engine="h5netcdf")
+    write_kept(results.sel(seed=[1]), kept[0])
+    with pytest.raises(UserError, match="these seeds cannot join its own"):
+        document.keep_finished(own, experiments)
     (experiments / "tiny.py").write_text(TINY.format(path=str(FILE)).replace("batch=8", "batch=4"))
     with pytest.raises(UserError, match=r"differs from .* in batch"):
         document.keep_finished(out, experiments)

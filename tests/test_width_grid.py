@@ -205,6 +205,32 @@ def test_tables_and_the_figure_can_be_made_at_any_time(grid, points, tmp_path):
     assert plots.draw_for_document(lambda: figure, tmp_path / "prices.png").stat().st_size > 5_000
 
 
+def test_points_that_were_measured_elsewhere_join(grid):
+    """Whichever came first; of both, the later. What cannot be compared is refused."""
+    whole = made_up(grid)
+    wanted = whole.losses["vocabulary"] == 2_048
+    small, large = (
+        width_prices.GridPrices(grid, whole.losses[own], whole.rates[(whole.rates["vocabulary"] == 2_048) == said])
+        for own, said in ((wanted, True), (~wanted, False))
+    )
+    for first, second in ((small, large), (large, small), (whole, small), (small, whole)):
+        found = width_prices.joined_grids(first, second)
+        assert found.points == whole.points and len(found.losses) == len(whole.losses)
+        for point in whole.points:
+            np.testing.assert_array_equal(found.less(point, "tied"), whole.less(point, "tied"))
+        assert len(found.rates) == len(whole.rates)
+    again = width_prices.GridPrices(grid, small.losses.assign(loss=1.0), small.rates)
+    assert (width_prices.joined_grids(whole, again).of(grid.points[0], "tied") == 1).all()
+    seed = whole.losses["seed"] == 3
+    few, rest = (width_prices.GridPrices(grid, whole.losses[own], whole.rates) for own in (~seed, seed))
+    for other, told in (
+        (rest.losses.assign(unigram_loss=1.0), "in loss of frequencies alone, so in text, at 2048, 8192"),
+        (rest.losses.assign(rate=1.0), "in learning rate, at"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            width_prices.joined_grids(few, width_prices.GridPrices(grid, other, whole.rates))
+
+
 TINY = """import dataclasses, runpy
 from jaxtie import Optimiser, Transformer
 full = runpy.run_path({path!r})

@@ -14,7 +14,7 @@ from jaxtie import cli, kinds, runs
 from jaxtie.experiment import UserError
 from jaxtie.hypothesis import report
 from jaxtie.leave import INTERRUPTED
-from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive
+from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive, parse_seeds
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.page_section import leave_for_page
 from jaxtie.results.terminal import finite, show
@@ -64,6 +64,8 @@ class HypothesisOptions(TextOptions):
     """Of the two models that are trained: 2 layers of width 64, 3 of 128, 4 of 256."""
     masked: Flag = False
     """Train masked models instead of causal ones."""
+    seeds: Annotated[tuple[int, ...] | None, option("N|A-B|A,B,C", parse_seeds, "all that are declared")] = None
+    """Of a benchmark on text: which seeds; further ones join those that are there."""
     steps: Annotated[int, option("STEPS", parse_positive)] = STEPS
     """Updates of each of the two models, to the nearest 100."""
     planted: Annotated[int, option("N", parse_from_0)] = PLANTED
@@ -102,6 +104,8 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     given = bool(options.text or options.tfds)
     if (declared := _declared_on_text(options.source)) is not None:
         return _of_declared_on_text(declared, options, session)
+    if options.seeds is not None:
+        raise UserError("--seeds: expected with a benchmark on text, such as experiments/tuned_heads.py")
     if options.known and (given or options.source or options.vocab or options.vocab_size):
         raise UserError("--known: expected without a text, a vocabulary or runs; it makes a text of its own")
     if options.masked and not given:
@@ -177,11 +181,13 @@ def _declared_on_text(source: Path | None) -> WidthGrid | Tuning | None:
 def _of_declared_on_text(declared: WidthGrid | Tuning, options: HypothesisOptions, session: Session) -> int:
     """What an experiment file says is to be measured on a text."""
     experiment = runs.load_experiment(options.source)
-    _refuse_beside(options, ANY | TEXT | {"out", "overwrite"})
+    _refuse_beside(options, ANY | TEXT | {"seeds", "out", "overwrite"})
     if not (options.text or options.tfds):
         raise UserError(
             f"{experiment.name}: needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
         )
+    if options.seeds is not None:
+        experiment = dataclasses.replace(experiment, seeds=options.seeds)
     corpus = corpus_of(options, experiment.corpus.vocab_size)
     _check_holds_no_run(options.out)
     if isinstance(declared, Tuning):

@@ -259,6 +259,27 @@ def grid_pictures(prices: GridPrices) -> dict[str, Picture]:
     return {"prices": Picture(PRICES_CAPTION, lambda: draw_grid_prices(prices))}
 
 
+def joined_grids(kept: GridPrices, further: GridPrices) -> GridPrices:
+    """What was measured at some points, or of some seeds, with what was measured at others; of both, the latter.
+
+    Raises:
+      ValueError: where they are of different texts, or an arm has another learning rate in each.
+    """
+    both = []
+    for name, columns in (("losses", ["vocabulary", "width", "arm", "seed"]), ("rates", ["vocabulary", "width", "arm", "rate"])):
+        parts = pd.concat([getattr(kept, name), getattr(further, name)])
+        both.append(parts.drop_duplicates(columns, keep="last").sort_values(["vocabulary", "width"], kind="stable"))
+    losses, _ = both
+    for what, of, groups in (
+        ("loss of frequencies alone, so in text", "unigram_loss", ["vocabulary"]),
+        ("learning rate", "rate", ["vocabulary", "width", "arm"]),
+    ):
+        counts = losses.groupby(groups)[of].nunique()
+        if (counts > 1).any():
+            raise ValueError(f"they differ in {what}, at {', '.join(map(str, counts[counts > 1].index))}")
+    return GridPrices(kept.grid, *(part.reset_index(drop=True) for part in both))
+
+
 def read_grid(grid: WidthGrid, *files: Path) -> GridPrices:
     """What was measured, from `GRID_FILES`."""
     return GridPrices(grid, *(pd.read_csv(file) for file in files))
