@@ -67,7 +67,7 @@ def compare_commands(options: argparse.Namespace) -> None:
     found = take_turns({str(side): partial(members_per_hour, side) for side in sides}, options.rounds)
     for side, rates in found.items():
         ratio = Spread.of_ratios(found[str(CHECKOUT)], rates)
-        print(f"{side}: {Spread.of(rates):,.0f} members of {options.steps} steps an hour; this one is {ratio:.2f} times as fast")
+        print(f"{side}: {Spread.of(rates):,.0f} members of {options.steps} steps an hour; this one / it {ratio:.2f}")
 
 
 def compare_ways(options: argparse.Namespace) -> None:

@@ -21,7 +21,8 @@ Known when this was written: `head_convergence` at one rate; and one seed (99) o
 rates were chosen: of 0.0005, 0.001, 0.002, 0.004 and 0.008 the best were 0.004 tied, 0.001 untied (0.002 almost so), 0.008
 with logits divided by √D (0.004 almost so), and 0.001 with BERT's head and a bias.
 Results: none yet.
-Time: about four hours of two cores; killed, it goes on by the same command.
+Time: about four hours of two cores; killed, it goes on by the same command. It may be run in parts, `--seeds 0-3` and
+`--seeds 4-7`, which `python -m jaxtie.report` joins.
 """
 
 from jaxtie import Corpus, Optimiser, TextExperiment, Transformer

@@ -134,7 +134,7 @@ def keep_grid(folder: Path, experiments: Path) -> list[Path]:
             try:
                 prices = of_grid.joined_grids(of_grid.read_grid(grid, *files), prices)
             except ValueError as error:
-                raise UserError(f"{files[0]}: {folder} cannot join it: {error}; remove it to keep the folder's alone") from None
+                raise UserError(f"{files[0]}: {folder} cannot join it: {error}; remove it to keep this alone") from None
         for file, measured in zip(files, (prices.losses, prices.rates), strict=True):
             measured.to_csv(file, index=False, float_format="%.6g")
         return [*files, draw_for_document(partial(of_grid.draw_grid_prices, prices), experiments / f"{path.stem}.png")]

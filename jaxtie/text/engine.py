@@ -7,7 +7,6 @@ the numbers of one that was never stopped. All processes make every step togethe
 Shapes: B rows, L tokens a row.
 """
 
-import itertools
 import math
 import time
 from collections import deque
@@ -42,7 +41,7 @@ from jaxtie.training.roles import RoleSums
 from jaxtie.training.side_by_side import side_by_side
 from jaxtie.training.streams import evaluation_stream, stream
 
-SIDE_BY_SIDE = 2**25  # bytes of parameters and moments of members that are trained side by side, at most; measured on a CPU
+SIDE_BY_SIDE = 2**25  # bytes of a member's parameters and moments, at most, where several are trained side by side
 AHEAD = 4  # batches that are made before they are wanted
 TRIAL_STEPS = 20  # that an estimate of time takes
 

@@ -265,19 +265,21 @@ def joined_grids(kept: GridPrices, further: GridPrices) -> GridPrices:
     Raises:
       ValueError: where they are of different texts, or an arm has another learning rate in each.
     """
-    both = []
-    for name, columns in (("losses", ["vocabulary", "width", "arm", "seed"]), ("rates", ["vocabulary", "width", "arm", "rate"])):
-        parts = pd.concat([getattr(kept, name), getattr(further, name)])
-        both.append(parts.drop_duplicates(columns, keep="last").sort_values(["vocabulary", "width"], kind="stable"))
-    losses, _ = both
-    for what, of, groups in (
+    point = ["vocabulary", "width"]
+
+    def joined(one: pd.DataFrame, other: pd.DataFrame, *columns: str) -> pd.DataFrame:
+        both = pd.concat([one, other]).drop_duplicates([*point, *columns], keep="last")
+        return both.sort_values(point, kind="stable", ignore_index=True)
+
+    losses = joined(kept.losses, further.losses, "arm", "seed")
+    for what, column, groups in (
         ("loss of frequencies alone, so in text", "unigram_loss", ["vocabulary"]),
-        ("learning rate", "rate", ["vocabulary", "width", "arm"]),
+        ("learning rate", "rate", [*point, "arm"]),
     ):
-        counts = losses.groupby(groups)[of].nunique()
+        counts = losses.groupby(groups)[column].nunique()
         if (counts > 1).any():
             raise ValueError(f"they differ in {what}, at {', '.join(map(str, counts[counts > 1].index))}")
-    return GridPrices(kept.grid, *(part.reset_index(drop=True) for part in both))
+    return GridPrices(kept.grid, losses, joined(kept.rates, further.rates, "arm", "rate"))
 
 
 def read_grid(grid: WidthGrid, *files: Path) -> GridPrices:
