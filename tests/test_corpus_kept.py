@@ -29,13 +29,16 @@ def test_a_second_start_prepares_nothing(corpus, filled, monkeypatch):
 
 
 def test_what_older_versions_prepared_is_found(tmp_path, vocabulary, cache):
-    """Folders are named by hashes of what they depend on, as the first version named them; so are the tokens in them."""
+    """Folders are named by hashes of what they depend on, as the first version named them; so are the tokens in them.
+
+    But for vocabularies that are trained: since the same text gives the same one, they have other names.
+    """
     (tmp_path / "a.txt").write_text("\n\n".join(f"The cat saw {word}. A dog ran." for word in WORDS))
     text = prepare_text(Corpus((str(tmp_path / "a.txt"),), vocab=vocabulary), cache)
     prepare_text(Corpus((str(tmp_path / "a.txt"),), vocab_size=SIZE, split_seed=1), cache)
     assert text.source == "424cecd1e59fe4591f75c3b3ef19ec21"
     assert [path.name for path in cache.glob("sources/*/")] == [text.source]
-    assert [path.name for path in cache.glob("vocabularies/*/")] == ["d47949e8ab048ab2d20143591f98e7fe"]
+    assert [path.name for path in cache.glob("vocabularies/*/")] == ["fca52949fb48e27d00aaaa318c7850ca"]
     assert text.key == "e7ea808bc4657470cbaa3c6698bbb20e"
     assert hashlib.sha256(text.train.tokens_N.tobytes()).hexdigest()[:16] == "7daa5c3e0c318cf5"
     assert hashlib.sha256(text.valid.offsets.tobytes()).hexdigest()[:16] == "4989df9c0c509a35"
@@ -43,6 +46,8 @@ def test_what_older_versions_prepared_is_found(tmp_path, vocabulary, cache):
 
 def test_other_content_or_settings_are_prepared_anew(own_corpus, own_cache):
     corpus, folder = own_corpus
+    with (folder / "0.txt").open("a") as file:  # more words than the vocabulary has room for
+        file.writelines("\n\n" + " ".join(2 * [a + b for b in WORDS]) for a in WORDS)
     keys = {prepare_text(corpus, own_cache).key}
     keys.add(prepare_text(Corpus(corpus.paths, vocab_size=SIZE, split_seed=1), own_cache).key)
     keys.add(prepare_text(Corpus(corpus.paths, vocab_size=SIZE - 1), own_cache).key)

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-Item = TypeVar("Item")
-_END = object()
+Yielded = TypeVar("Yielded")
+_EXHAUSTED = object()
 
 
-def side_by_side(iterators: Iterable[Iterator[Item]], count: int, stopped: Sequence[object] = ()) -> Iterator[Item]:
+def side_by_side(iterators: Iterable[Iterator[Yielded]], count: int, stopped: Sequence[object] = ()) -> Iterator[Yielded]:
     """The items of all iterators as they come: those of one in its order, those of several in any.
 
     While the caller has an item in hand, all go on to their next.
@@ -20,10 +20,10 @@ def side_by_side(iterators: Iterable[Iterator[Item]], count: int, stopped: Seque
     """
     waiting = iter(iterators)
     with ThreadPoolExecutor(count) as pool:
-        under_way: dict[Future, Iterator[Item]] = {}
+        under_way: dict[Future, Iterator[Yielded]] = {}
 
-        def advance(iterator: Iterator[Item]) -> None:
-            under_way[pool.submit(next, iterator, _END)] = iterator
+        def advance(iterator: Iterator[Yielded]) -> None:
+            under_way[pool.submit(next, iterator, _EXHAUSTED)] = iterator
 
         def begin_another() -> None:
             if not stopped and (iterator := next(waiting, None)) is not None:
@@ -34,7 +34,7 @@ def side_by_side(iterators: Iterable[Iterator[Item]], count: int, stopped: Seque
         while under_way:
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 iterator = under_way.pop(future)
-                if (item := future.result()) is _END:
+                if (item := future.result()) is _EXHAUSTED:
                     begin_another()
                 else:
                     advance(iterator)

@@ -21,7 +21,7 @@ from jaxtie.text.corpus.batches import Rows, Special
 from jaxtie.text.corpus.sources import open_source
 from jaxtie.text.corpus.splits import SPLITS, Splitting
 from jaxtie.text.corpus.vocabulary import (
-    TRAINING,
+    WAY_OF_TRAINING,
     Vocabulary,
     load_vocabulary,
     parse_vocabulary,
@@ -122,7 +122,7 @@ def prepare_text(
     splitting = Splitting(source, corpus.split_seed, corpus.documents_to_split)
     if not loaded:
         trained_on = source.key, corpus.split_seed, *splitting.key
-        folder = cache / "vocabularies" / prepared.key(TRAINING, *trained_on, corpus.vocab_size)
+        folder = cache / "vocabularies" / prepared.key(WAY_OF_TRAINING, *trained_on, corpus.vocab_size)
         prepared.once(folder, lambda new: _write_vocabulary(new, splitting, corpus.vocab_size, say), say)
         loaded = load_vocabulary(folder / "vocab.txt")
     folder = cache / "tokens" / prepared.key(source.key, corpus.split_seed, *splitting.key, loaded.hash)

@@ -15,7 +15,7 @@ from jaxtie.experiment import UserError
 from jaxtie.text.corpus.batches import Special
 from jaxtie.text.corpus.prepared import in_one_line
 
-TRAINING = 2  # how vocabularies are trained; another way gives others
+WAY_OF_TRAINING = 2  # how vocabularies are trained; another way gives others
 ALPHABET = 1000  # characters, at most
 SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
