@@ -1,14 +1,14 @@
 """Seeds of a small causal model of text: one after the other on all cores, side by side, or several in one program.
 
     python benchmarks/seeds_of_text.py [--steps 40] [--rounds 4] [--batch 16] [--length 64]
-    python benchmarks/seeds_of_text.py --text PATH --against CHECKOUT [CHECKOUT ...]
+    python benchmarks/seeds_of_text.py --text PATH --against CHECKOUT [CHECKOUT ...] [--seeds 2]
 
 Each way trains as many seeds for as many steps on the same made-up tokens. Ways take turns, and each round's wall and
 processor seconds are told, so that other work on the machine falls on all alike. What is timed are the steps of
 `duplicates_causal`, compiled as its runs compile them; making batches and evaluations is left out.
 
 With `--against` whole commands take turns, of the jaxtie beside this script and of others: short runs of the model of
-`text_clm`, 8 seeds of four arms, compiling and evaluating included. What is told are members per hour.
+`text_clm`, some seeds of four arms, compiling and two evaluations of each included. What is told are members per hour.
 """
 
 import argparse
@@ -33,7 +33,6 @@ from jaxtie.training.optimiser import adamw_of
 from jaxtie.training.side_by_side import side_by_side
 
 SEEDS, VOCABULARY, WIDTH = 4, 2_148, 64
-MEMBERS = 8 * 4  # of a command: seeds and arms
 
 
 def main() -> None:
@@ -44,6 +43,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--text", type=Path, help="of commands that take turns")
     parser.add_argument("--against", type=Path, nargs="+", metavar="CHECKOUT")
+    parser.add_argument("--seeds", type=int, default=2, help="of commands, of each arm")
     options = parser.parse_args()
     if options.against:
         compare_commands(options)
@@ -53,15 +53,16 @@ def main() -> None:
 
 def compare_commands(options: argparse.Namespace) -> None:
     """Members per hour of versions of jaxtie, and ratios of the first to each other one, round by round."""
-    arms = f"tied,tied+bias,untied,untied@{options.steps // 2}"
-    command = [str(CHECKOUT / "experiments" / "text_clm.py"), "--text", str(options.text.resolve()), "--arms", arms]
-    command += ["--seeds", str(MEMBERS // 4), "--steps", str(options.steps), "--record-every", str(options.steps // 2)]
+    arms = "tied", "tied+bias", "untied", f"untied@{options.steps // 2}"
+    members = options.seeds * len(arms)
+    command = [str(CHECKOUT / "experiments" / "text_clm.py"), "--text", str(options.text.resolve()), "--arms", ",".join(arms)]
+    command += ["--seeds", str(options.seeds), "--steps", str(options.steps), "--record-every", str(options.steps // 2)]
     command += ["--eval-every", str(options.steps)]
 
     def members_per_hour(checkout: Path) -> float:
         began = time.perf_counter()
         run_command(command, checkout=checkout)
-        return MEMBERS / (time.perf_counter() - began) * 3600
+        return members / (time.perf_counter() - began) * 3600
 
     sides = [CHECKOUT, *(checkout.resolve() for checkout in options.against)]
     found = take_turns({str(side): partial(members_per_hour, side) for side in sides}, options.rounds)
