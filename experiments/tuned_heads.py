@@ -7,8 +7,8 @@ others alike; all end about the same.
 
 The model of `head_convergence.py`, about one epoch of seventeen books (9,600 steps of 128 tokens), 8 seeds. Its seven heads,
 each without and with an output bias, and the head of BERT (projection with bias, GELU and norm), likewise. Every arm has its
-own learning rate of three: that of the lowest loss of seed 100 after half of the steps, on one half of the validation text
-(blocks of 64 sentences, in turn). Verdicts see the other half, and seeds 0 to 7. The rate falls by half a cosine to a
+own learning rate of three: that of the lowest loss of seed 100 on one half of the validation text (blocks of 64 sentences, in
+turn). Verdicts see the other half, and seeds 0 to 7. The rate falls by half a cosine to a
 hundredth.
 
 Judged as written down before the run (`judge_heads` of jaxtie/text/heads.py): the four claims of the source among the heads
@@ -20,9 +20,11 @@ right together with 95 % (Bonferroni), over pairs and, where it looks at several
 Known when this was written: `head_convergence` at one rate; and one seed (99) of four arms after 1,200 steps, by which the
 rates were chosen: of 0.0005, 0.001, 0.002, 0.004 and 0.008 the best were 0.004 tied, 0.001 untied (0.002 almost so), 0.008
 with logits divided by √D (0.004 almost so), and 0.001 with BERT's head and a bias.
+Until 2026-11-25, when nothing of this had been run, rates were to be chosen after half of the steps; `price_of_tying.py`
+tells why they no longer are.
 Results: none yet.
-Time: about four hours of two cores; killed, it goes on by the same command. It may be run in parts, `--seeds 0-3` and
-`--seeds 4-7`, which `python -m jaxtie.report` joins.
+Time: about four hours of two cores; killed, it goes on by the same command. It may be run in parts, `--seeds 0-3`, then
+`--seeds 4-7 --rates tuned-rates.csv` with the file that the first part left; `python -m jaxtie.report` joins them.
 """
 
 from jaxtie import Corpus, Optimiser, TextExperiment, Transformer

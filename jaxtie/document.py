@@ -155,12 +155,15 @@ def keep_tuned(folder: Path, experiments: Path) -> list[Path]:
     if (path := _declared(experiments).get(name)) is None:
         raise UserError(f"{folder}: no file of {experiments} declares {name}")
     tuning, experiment = runs.load_benchmark(path), _of_these_seeds(runs.load_experiment(path), results["seed"], folder)
-    for run in (*tuning.trials(experiment), *tuning.finals(experiment, of_tuned.best_rates(tried))):
+    kept, rates = experiments / "data" / f"{name}.nc", _benchmark_file(experiments, name, of_tuned.TUNED_FILES[1])
+    own = folder / of_tuned.TUNED_FILES[1]
+    tried_elsewhere = rates.exists() and rates.read_bytes() == own.read_bytes()
+    trials = [] if tried_elsewhere else tuning.trials(experiment)
+    for run in (*trials, *tuning.finals(experiment, of_tuned.best_rates(tried))):
         _check_as_declared(folder / run.folder, run.experiment, path)
-    kept, rates = experiments / "data" / f"{name}.nc", of_tuned.TUNED_FILES[1]
     results = _with_earlier_seeds(results, kept)  # raises where a rate differs: learning rates stand in it
     write_kept(results, kept)
-    files = [kept, shutil.copy(folder / rates, _benchmark_file(experiments, name, rates))]
+    files = [kept, shutil.copy(own, rates)]
     pictures = of_tuned.tuned_pictures(results).values()
     return files + [draw_for_document(picture.draw, experiments / f"{path.stem}.png") for picture in pictures]
 

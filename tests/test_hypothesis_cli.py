@@ -32,6 +32,7 @@ from jaxtie.training.progress import Progress
 TINY = Transformer(layers=1, heads=2, width=16, feedforward=32)
 PLAN = sources.Plan(pairs=(2, 1, 2, 2), near=1, plain=12, homograph=False)
 FEW = ["--tokens", "8", "--contexts", "12", "--quiet"]
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +249,10 @@ def test_a_tied_run_without_a_price_gives_S_and_C(place, asked, tmp_path, capsys
         (["exact.py", "--second", "x"], "--second: no option of exact.py"),
         (["x", "--second", "y", "--planted", "3"], "--planted: no option of two runs"),
         (["--known", "--tfds-field", "x"], "--tfds-field: no option of --known"),
+        (["--text", "x", "--seeds", "4"], "--seeds: expected with a benchmark on text"),
+        (["--text", "x", "--rates", "y.csv"], "--rates: expected with a benchmark on text"),
+        ([str(EXPERIMENTS / "price_of_tying.py"), "--text", "x", "--rates", "y.csv"], "not of a grid"),
+        ([str(EXPERIMENTS / "tuned_heads.py"), "--text", "x", "--rates", "y.csv"], "y.csv: cannot be read"),
     ],
 )
 def test_options_that_cannot_be_meant_are_named(arguments, word, tmp_path, capsys, monkeypatch):

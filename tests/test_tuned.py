@@ -41,11 +41,11 @@ def test_every_remedy_stands_with_and_without_a_bias_and_has_three_rates(declare
         Tuning((0.2, 0.1), 100)
 
 
-def test_a_trial_sees_half_of_the_steps_and_what_no_verdict_sees(declared):
+def test_a_trial_takes_all_steps_on_what_no_verdict_sees(declared):
     run = trial(declared, 4e-3, 100, names_of(declared.arms))
     own = run.experiment
     assert (run.folder, own.seeds, own.valid_half) == ("trials/0.004", (100,), "first")
-    assert own.steps == own.optimiser.half_period == declared.steps // 2
+    assert own.steps == own.optimiser.half_period == declared.steps
     assert own.optimiser.learning_rate / own.optimiser.eta_min == pytest.approx(100)
     assert list(run.labels) == names_of(own.arms) == names_of(declared.arms)
 
@@ -74,6 +74,21 @@ def test_the_rate_chosen_is_of_the_lowest_loss_and_none_that_diverged():
 def test_a_rate_at_the_end_of_what_was_tried_has_a_star():
     rows = tuned_results.tried_table(TRIED).rows
     assert rows == [("a", "3.000", "2.000", "diverged", "0.2, +1.000"), ("b", "1.000", "1.000", "2.000", "0.1*, +0.000")]
+
+
+def test_rates_that_another_part_tried_are_taken_only_of_these_arms_at_these_rates(tmp_path):
+    file, tuning = tmp_path / "tuned-rates.csv", Tuning((0.1, 0.2, 0.4), 100)
+    TRIED.to_csv(file, index=False)
+    pd.testing.assert_frame_equal(tuned_results.read_tried(file, tuning, ("a", "b")), TRIED)
+    for arms, rates in ((("a",), tuning.rates), (("a", "b", "c"), tuning.rates), (("a", "b"), (0.1, 0.2))):
+        with pytest.raises(UserError, match="expected a loss of each arm"):
+            tuned_results.read_tried(file, Tuning(rates, 100), arms)
+    for content in ("", "arm,loss\na,1\n"):
+        file.write_text(content)
+        with pytest.raises(UserError, match=r"tuned-rates\.csv: "):
+            tuned_results.read_tried(file, tuning, ("a", "b"))
+    with pytest.raises(UserError, match="cannot be read"):
+        tuned_results.read_tried(tmp_path / "none.csv", tuning, ("a", "b"))
 
 
 TINY = """import dataclasses, runpy
@@ -130,7 +145,9 @@ def test_it_goes_on_where_it_was_stopped_and_is_kept(tmp_path, monkeypatch, caps
     assert "| tied+projection+bias |" in written and "BERT" not in written
     write_kept(results.sel(seed=[1]), kept[0])
     own = tmp_path / "on another machine"
-    assert command.main_hypothesis([*options[:3], "--seeds", "0-0", "--out", str(own), "--quiet"]) == 0
+    part = "--seeds", "0-0", "--rates", str(kept[1])
+    assert command.main_hypothesis([*options[:3], *part, "--out", str(own), "--quiet"]) == 0
+    assert not (own / "trials").exists() and (own / tuned_results.TUNED_FILES[1]).read_bytes() == kept[1].read_bytes()
     assert document.keep_finished(own, experiments) == kept
     joined = xr.load_dataset(kept[0], engine="h5netcdf")
     assert joined["seed"].values.tolist() == [0, 1]

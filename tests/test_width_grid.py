@@ -89,7 +89,7 @@ def test_rates_are_tried_on_what_no_verdict_sees(grid, declared):
     for run in tried:
         own = run.experiment
         assert own.seeds == (grid.trial_seed,) and own.valid_half == "first"
-        assert own.steps == own.optimiser.half_period == declared.steps // 2
+        assert own.steps == own.optimiser.half_period == declared.steps
         assert own.optimiser.learning_rate / own.optimiser.eta_min == pytest.approx(
             declared.optimiser.learning_rate / declared.optimiser.eta_min
         )
@@ -98,7 +98,7 @@ def test_rates_are_tried_on_what_no_verdict_sees(grid, declared):
     plain, wider = tried[0].experiment, tried[1].experiment
     times = wider.model.width / plain.model.width
     assert plain.optimiser.learning_rate / wider.optimiser.learning_rate == pytest.approx(times, rel=0.05)
-    assert [arm.untie_at for arm in tried[0].experiment.arms] == [None, None, None, declared.steps // 4]
+    assert [arm.untie_at for arm in tried[0].experiment.arms] == [None, None, None, declared.steps // 2]
 
 
 def test_each_arm_is_trained_at_its_own_rate_and_those_of_one_rate_together(grid, declared):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jaxtie import cli, kinds, runs
-from jaxtie.experiment import UserError
+from jaxtie.experiment import UserError, names_of
 from jaxtie.hypothesis import report
 from jaxtie.leave import INTERRUPTED
 from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive, parse_seeds
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 OUT = Path("runs/hypothesis")
 ANY = {"source", "json", "quiet"}  # options that every way to ask has
 TEXT = {"text", "tfds", "tfds_field"}
+PARTS = {"seeds", "rates"}  # of a benchmark on text
 MODELS = {"size", "steps", "planted"}  # of the two that are trained
 QUESTIONS = {"tokens", "contexts", "no_price"}
 
@@ -66,6 +67,8 @@ class HypothesisOptions(TextOptions):
     """Train masked models instead of causal ones."""
     seeds: Annotated[tuple[int, ...] | None, option("N|A-B|A,B,C", parse_seeds, "all that are declared")] = None
     """Of a benchmark on text: which seeds; further ones join those that are there."""
+    rates: Annotated[Path | None, option("CSV", parse_path, "they are tried here")] = None
+    """Of a benchmark of arms at their own learning rates: tuned-rates.csv of another part of it, to try nothing again."""
     steps: Annotated[int, option("STEPS", parse_positive)] = STEPS
     """Updates of each of the two models, to the nearest 100."""
     planted: Annotated[int, option("N", parse_from_0)] = PLANTED
@@ -104,8 +107,9 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     given = bool(options.text or options.tfds)
     if (declared := _declared_on_text(options.source)) is not None:
         return _of_declared_on_text(declared, options, session)
-    if options.seeds is not None:
-        raise UserError("--seeds: expected with a benchmark on text, such as experiments/tuned_heads.py")
+    for name in PARTS:
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name}: expected with a benchmark on text, such as experiments/tuned_heads.py")
     if options.known and (given or options.source or options.vocab or options.vocab_size):
         raise UserError("--known: expected without a text, a vocabulary or runs; it makes a text of its own")
     if options.masked and not given:
@@ -181,7 +185,7 @@ def _declared_on_text(source: Path | None) -> WidthGrid | Tuning | None:
 def _of_declared_on_text(declared: WidthGrid | Tuning, options: HypothesisOptions, session: Session) -> int:
     """What an experiment file says is to be measured on a text."""
     experiment = runs.load_experiment(options.source)
-    _refuse_beside(options, ANY | TEXT | {"seeds", "out", "overwrite"})
+    _refuse_beside(options, ANY | TEXT | PARTS | {"out", "overwrite"})
     if not (options.text or options.tfds):
         raise UserError(
             f"{experiment.name}: needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
@@ -192,6 +196,8 @@ def _of_declared_on_text(declared: WidthGrid | Tuning, options: HypothesisOption
     _check_holds_no_run(options.out)
     if isinstance(declared, Tuning):
         return _of_tuned(declared, experiment, corpus, options, session)
+    if options.rates:
+        raise UserError(f"--rates {options.rates}: expected with a benchmark of arms at their own rates, not of a grid")
     return _of_grid(declared, experiment, corpus, options, session)
 
 
@@ -214,9 +220,10 @@ def _of_tuned(
 ) -> int:
     """Every arm at its own learning rate."""
     from jaxtie.instrument.of_tuned import carry_out_tuned
-    from jaxtie.text.tuned_results import read_tuned, tuned_pictures, tuned_tables
+    from jaxtie.text.tuned_results import read_tried, read_tuned, tuned_pictures, tuned_tables
 
-    if carry_out_tuned(tuning, experiment, corpus, options.out, session) is Outcome.INTERRUPTED:
+    tried = options.rates and read_tried(options.rates, tuning, names_of(experiment.arms))
+    if carry_out_tuned(tuning, experiment, corpus, options.out, session, tried) is Outcome.INTERRUPTED:
         return _interrupted(session)
     results, tried = read_tuned(options.out)
     captions = {name: picture.caption for name, picture in tuned_pictures(results).items()}

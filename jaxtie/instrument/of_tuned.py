@@ -23,25 +23,33 @@ from jaxtie.text.tuned import TunedRun, Tuning
 from jaxtie.text.tuned_results import TRIED_RATES, TUNED_FILES, best_rates, together, tuned_pictures
 
 
-def carry_out_tuned(tuning: Tuning, experiment: TextExperiment, corpus: Corpus, out: Path, session: Session) -> Outcome:
+def carry_out_tuned(
+    tuning: Tuning,
+    experiment: TextExperiment,
+    corpus: Corpus,
+    out: Path,
+    session: Session,
+    tried_before: pd.DataFrame | None = None,
+) -> Outcome:
     """Train what is not there yet.
 
     Args:
       experiment: what is trained, but for its text.
       corpus: the text, whose vocabulary is trained.
+      tried_before: `TRIED_RATES`, of another part; then nothing is tried here.
 
     Raises:
       UserError: where the folder holds runs that differ; see `Tuning.check_experiment`, too.
     """
     tuning.check_experiment(experiment)
     own = dataclasses.replace(experiment, corpus=in_vocabulary(corpus, out / "vocab.txt"))
-    tried = tuning.trials(own)
+    tried = tuning.trials(own) if tried_before is None else []
     for run in tried:  # before anything is prepared
         runs.found_in(run.experiment, RunFolder(out / run.folder), session.overwrite)
     keep_vocabulary(own.corpus, session)
     if train_all(tried, out, session) is Outcome.INTERRUPTED:
         return Outcome.INTERRUPTED
-    rates = tried_rates(tried, out)
+    rates = tried_rates(tried, out) if tried_before is None else tried_before
     if train_all(finals := tuning.finals(own, best_rates(rates)), out, session) is Outcome.INTERRUPTED:
         return Outcome.INTERRUPTED
     gather_tuned(experiment, rates, [out / run.folder for run in finals], out)

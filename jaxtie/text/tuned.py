@@ -1,6 +1,6 @@
 """Every arm at its own learning rate: what is declared, and which runs follow from it. Imports no jax.
 
-An arm is tried at some rates: one seed that no verdict sees, half of the steps, judged on one half of the validation text.
+An arm is tried at some rates: one seed that no verdict sees, judged on one half of the validation text.
 The rate of the lowest loss there is the arm's own; with it all seeds are trained, and judged on the other half. Whatever its
 rate, an arm begins with the numbers and sees the batches of the others.
 """
@@ -32,8 +32,8 @@ def at_rate(experiment: TextExperiment, rate: float) -> TextExperiment:
 
 
 def trial(declared: TextExperiment, rate: float, seed: int, labels: Sequence[str]) -> TunedRun:
-    """All arms at one rate, for half of the steps."""
-    own = dataclasses.replace(declared.scaled(0.5), seeds=(seed,), valid_half=CHOSEN_ON)
+    """All arms at one rate. For all of the steps: in fewer, higher rates are the best ones."""
+    own = dataclasses.replace(declared, seeds=(seed,), valid_half=CHOSEN_ON)
     return TunedRun(f"trials/{rate:g}", at_rate(own, rate), tuple(labels))
 
 
@@ -67,9 +67,8 @@ class Tuning:
         )
 
     def check_experiment(self, declared: TextExperiment) -> None:
-        """UserError where an experiment cannot be tried for half of its steps, or its seeds are not all new."""
+        """UserError where the seed of the trials is one that verdicts see."""
         check(self.trial_seed not in declared.seeds, f"trial_seed = {self.trial_seed}: expected none of the seeds judged by")
-        declared.scaled(0.5)  # raises
 
     def trials(self, declared: TextExperiment) -> list[TunedRun]:
         """The runs that rates are chosen by."""

@@ -8,15 +8,34 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from jaxtie.experiment import UserError
 from jaxtie.results.plots import Picture
 from jaxtie.results.tables import Table
 from jaxtie.text.figures import HEADS_CAPTION, draw_heads
 from jaxtie.text.heads import compares_heads, head_tables, head_verdict_table
 from jaxtie.text.tables import BASELINES, MEASURES, validation_table
+from jaxtie.text.tuned import Tuning
 
 TUNED_FILES = ("tuned.nc", "tuned-rates.csv")
 TRIED_RATES = ("arm", "rate", "loss")  # columns of what was tried; the loss of what diverged is NaN
 OF_ARMS = ("loss", "accuracy", *MEASURES, "diverged_at", "parameters", "estimated_initial_loss")
+
+
+def read_tried(path: Path, tuning: Tuning, arms: Sequence[str]) -> pd.DataFrame:
+    """What another part came to when it tried the rates, from its `tuned-rates.csv`; see `TRIED_RATES`.
+
+    Raises:
+      UserError: where it cannot be read, or is not of these arms at these rates.
+    """
+    try:
+        tried = pd.read_csv(path)
+        found = {*zip(tried["arm"], tried["rate"], strict=True)} if {*TRIED_RATES} == {*tried.columns} else {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from error
+    if found != {(arm, rate) for arm in arms for rate in tuning.rates} or len(found) != len(tried):
+        rates = ", ".join(f"{rate:g}" for rate in tuning.rates)
+        raise UserError(f"{path}: expected a loss of each arm ({', '.join(arms)}) at each rate ({rates})")
+    return tried
 
 
 def best_rates(tried: pd.DataFrame) -> dict[str, float]:
@@ -46,7 +65,7 @@ def tried_table(tried: pd.DataFrame) -> Table:
             (str(arm), *(f"{at[rate]:.3f}" if np.isfinite(at[rate]) else "diverged" for rate in rates), shown_rate(own))
         )
     note = (
-        "Validation loss, nat, of one seed that no verdict sees, after half of the steps, on the half of the validation text "
+        "Validation loss, nat, of one seed that no verdict sees, on the half of the validation text "
         "that no verdict sees. Behind an arm's own rate: how much more the next best one lost. A star: an end of what was "
         "tried."
     )

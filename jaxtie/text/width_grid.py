@@ -88,7 +88,6 @@ class WidthGrid:
         check(names_of(declared.arms) == wanted, f"arms = {','.join(names_of(declared.arms))}: expected {','.join(wanted)}")
         check(declared.task == "causal", f"task = {declared.task!r}: expected causal, of which sizes are counted")
         check(self.trial_seed not in declared.seeds, f"trial_seed = {self.trial_seed}: expected none of the seeds judged by")
-        declared.scaled(0.5)  # raises
 
     @property
     def points(self) -> tuple[GridPoint, ...]:

@@ -215,7 +215,7 @@ def grid_rates_table(prices: GridPrices) -> Table:
         rows.append((f"{point.vocabulary:,}", str(point.width), *cells))
     shown = "; ".join(f"{width}: {', '.join(f'{rate:g}' for rate in own)}" for width, own in prices.grid.rates.items())
     note = (
-        f"Tried, by width: {shown}; on seed {prices.grid.trial_seed}, half of the steps and the half of the validation text "
+        f"Tried, by width: {shown}; on seed {prices.grid.trial_seed} and the half of the validation text "
         f"that no verdict sees. Behind the rate: how much more the next best one lost, nats. A star: an end of "
         f"what was tried. {WIDER.capitalize()}: rates lower by as many times as it is wider."
     )
