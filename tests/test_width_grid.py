@@ -284,11 +284,12 @@ def test_a_grid_goes_on_where_it_was_stopped_and_is_kept(tmp_path, monkeypatch, 
     assert [path.name for path in kept] == ["price-of-tying-grid-losses.csv", "price-of-tying-grid-rates.csv", "price.png"]
     text = "<!-- table: grid-prices price-of-tying -->\n<!-- end of table -->\n"
     assert "| 110 | 8 |" in document.rewritten(text, document.tables_by_name(experiments))
-    (experiments / "price.py").write_text(TINY.format(path=str(FILE)).replace("seeds=(0, 1)", "seeds=(0, 1, 2)"))
+    with_another_seed = TINY.format(path=str(FILE)).replace("seeds=(0, 1)", "seeds=(0, 1, 2)")
+    (experiments / "price.py").write_text(with_another_seed)
     assert command.main_hypothesis(options) == 0
     more = width_prices.read_grid(prices.grid, *(out / name for name in width_prices.GRID_FILES))
     assert more.of(point, "tied")[:2].tolist() == prices.of(point, "tied").tolist() and len(more.of(point, "tied")) == 3
-    (experiments / "price.py").write_text(TINY.format(path=str(FILE)).replace("batch=8", "batch=4"))
+    (experiments / "price.py").write_text(with_another_seed.replace("batch=8", "batch=4"))
     with pytest.raises(UserError, match=r"differs from .* in batch"):
         document.keep_finished(out, experiments)
     assert command.main_hypothesis(options) == 2 and "differs in batch" in capsys.readouterr().err
