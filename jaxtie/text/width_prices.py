@@ -229,7 +229,8 @@ def draw_grid_prices(prices: GridPrices) -> Figure:
     for axes, vocabulary in zip(panels, vocabularies):
         _draw_vocabulary(axes, prices, vocabulary)
     panels[0].set_ylabel(f"loss − loss of {TWO}, nat")
-    panels[0].legend(fontsize=8)
+    shown = max((axes.get_legend_handles_labels() for axes in panels), key=lambda found: len(found[1]))
+    figure.legend(*shown, loc="outside lower center", ncols=len(ALL_ARMS), fontsize=8)
     figure.suptitle("What one table costs, at each arm's own learning rate: mean over seeds and 95 % interval", fontsize=11)
     return figure
 
