@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 OUT = Path("runs/hypothesis")
 ANY = {"source", "json", "quiet"}  # options that every way to ask has
 TEXT = {"text", "tfds", "tfds_field"}
-PARTS = {"seeds", "rates"}  # of a benchmark on text
+OF_PARTS = {"seeds", "rates"}  # of a benchmark on text
 MODELS = {"size", "steps", "planted"}  # of the two that are trained
 QUESTIONS = {"tokens", "contexts", "no_price"}
 
@@ -107,7 +107,7 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     given = bool(options.text or options.tfds)
     if (declared := _declared_on_text(options.source)) is not None:
         return _of_declared_on_text(declared, options, session)
-    for name in PARTS:
+    for name in OF_PARTS:
         if getattr(options, name) is not None:
             raise UserError(f"--{name}: expected with a benchmark on text, such as experiments/tuned_heads.py")
     if options.known and (given or options.source or options.vocab or options.vocab_size):
@@ -185,7 +185,7 @@ def _declared_on_text(source: Path | None) -> WidthGrid | Tuning | None:
 def _of_declared_on_text(declared: WidthGrid | Tuning, options: HypothesisOptions, session: Session) -> int:
     """What an experiment file says is to be measured on a text."""
     experiment = runs.load_experiment(options.source)
-    _refuse_beside(options, ANY | TEXT | PARTS | {"out", "overwrite"})
+    _refuse_beside(options, ANY | TEXT | OF_PARTS | {"out", "overwrite"})
     if not (options.text or options.tfds):
         raise UserError(
             f"{experiment.name}: needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
