@@ -32,7 +32,7 @@ anew, and rates were halved at width 128, by that finding (seeds 0 to 4, which j
 0.0005 was better than 0.001, tied by 0.003 and untied by 0.014. At widths 32 and 64 the middle ones were the best of that
 seed. Bounds, claims and their rule are as they were.
 Results: README.md.
-Time: about three hours of two cores; killed, it goes on by the same command.
+Time: about four hours of two cores; killed, it goes on by the same command.
 """
 
 from jaxtie import Optimiser, TextExperiment, Transformer
