@@ -29,7 +29,7 @@ def read_tried(path: Path, tuning: Tuning, arms: Sequence[str]) -> pd.DataFrame:
     """
     try:
         tried = pd.read_csv(path)
-        found = {*zip(tried["arm"], tried["rate"], strict=True)} if {*TRIED_RATES} == {*tried.columns} else {}
+        found = {*zip(tried["arm"], tried["rate"], strict=True)} if {*TRIED_RATES} == {*tried.columns} else set()
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from error
     if found != {(arm, rate) for arm in arms for rate in tuning.rates} or len(found) != len(tried):
