@@ -37,7 +37,7 @@ def test_the_grid_is_the_one_that_was_asked_for(grid, declared):
     grid.check_experiment(declared)
     assert [tuple(point) for point in grid.points] == [(v, d) for v in (2_048, 8_192) for d in (32, 64, 128, 256)]
     assert names_of(declared.arms) == ["tied", "tied+bias", "untied", f"untied@{declared.steps // 2}"]
-    assert (len(declared.seeds), {*map(len, grid.rates.values())}, grid.margin) == (5, {3}, 0.01)
+    assert (len(declared.seeds), min(map(len, grid.rates.values())), grid.margin) == (5, 3, 0.01)
     assert {claim.arm for claim in grid.claims} == {*ALL_ARMS} - {"untied"}
     assert all(claim.low < claim.high for claim in grid.claims)
     with pytest.raises(UserError, match="trial_seed = 4"):
