@@ -22,7 +22,7 @@ rates were chosen: of 0.0005, 0.001, 0.002, 0.004 and 0.008 the best were 0.004 
 with logits divided by √D (0.004 almost so), and 0.001 with BERT's head and a bias.
 Until 2026-11-25, when nothing of this had been run, rates were to be chosen after half of the steps; `price_of_tying.py`
 tells why they no longer are.
-Results: none yet.
+Results: README.md; seeds 0 to 3 so far.
 Time: about four hours of two cores; killed, it goes on by the same command. It may be run in parts, `--seeds 0-3`, then
 `--seeds 4-7 --rates tuned-rates.csv` with the file that the first part left; `python -m jaxtie.report` joins them.
 """

@@ -21,7 +21,7 @@ from jaxtie.results.statistics import mean_interval
 if TYPE_CHECKING:
     import pandas as pd
 
-COLOURS = ("#d1495b", "#00798c", "#edae49", "#66588f", "#3d3d3d", "#8ac926", "#4cc9f0")
+COLOURS = ("#d1495b", "#00798c", "#edae49", "#66588f", "#3d3d3d", "#8ac926", "#4cc9f0", "#a0612f")
 FAILS, HOLDS = "#b5179e", "#2a9d5c"  # pairs for which the distributional hypothesis fails, holds
 STYLE = {
     "figure.dpi": 110,
