@@ -58,9 +58,13 @@ def test_a_curve_is_the_mean_over_seeds_where_it_was_reached():
 
 
 def test_there_are_colours_for_however_many_arms():
-    named = [name for _, name in coloured(range(9))]
-    assert named == [str(i) for i in range(9)]
-    assert [colour for colour, _ in coloured(range(9))][7] == COLOURS[0]
+    colours, named = zip(*coloured(range(len(COLOURS) + 2)))
+    assert named == tuple(map(str, range(len(COLOURS) + 2)))
+    assert colours == (*COLOURS, *COLOURS[:2])
+
+
+def test_eight_arms_as_many_as_there_are_heads_share_no_colour():
+    assert len({colour for colour, _ in coloured(range(8))}) == 8
 
 
 def test_frames_are_written_as_csv(tmp_path):
