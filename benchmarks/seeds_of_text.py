@@ -45,6 +45,8 @@ def main() -> None:
     parser.add_argument("--against", type=Path, nargs="+", metavar="CHECKOUT")
     parser.add_argument("--seeds", type=int, default=2, help="of commands, of each arm")
     options = parser.parse_args()
+    if options.against and not options.text:
+        parser.error("--against: expected --text, the text that the commands train on")
     if options.against:
         compare_commands(options)
     else:

@@ -126,6 +126,8 @@ def keep_grid(folder: Path, experiments: Path) -> list[Path]:
         if not isinstance(grid, of_grid.WidthGrid):
             continue
         prices = of_grid.read_grid(grid, *(folder / part for part in of_grid.GRID_FILES))
+        if others := prices.undeclared:
+            raise UserError(f"{folder}: has points that {path} does not declare: {', '.join(others)}")
         own = _of_these_seeds(experiment, prices.losses["seed"], folder)
         for place, run in of_grid.measured_runs(prices, own):
             _check_as_declared(folder / place / run.folder, run.experiment, path)
@@ -144,7 +146,7 @@ def keep_grid(folder: Path, experiments: Path) -> list[Path]:
 def keep_tuned(folder: Path, experiments: Path) -> list[Path]:
     """Keep what arms at their own learning rates came to beside the experiment files, and draw its figures there.
 
-    Further seeds at the same rates, none of which is kept yet, join those that are.
+    Further seeds at the same rates, none of which is kept yet, join those that are; any others take their place.
 
     Raises:
       UserError: where no experiment file declares just this, or further seeds were run otherwise.
@@ -158,6 +160,8 @@ def keep_tuned(folder: Path, experiments: Path) -> list[Path]:
     kept, rates = experiments / "data" / f"{name}.nc", _benchmark_file(experiments, name, of_tuned.TUNED_FILES[1])
     own = folder / of_tuned.TUNED_FILES[1]
     tried_elsewhere = rates.exists() and rates.read_bytes() == own.read_bytes()
+    if not tried_elsewhere and not (folder / "trials").exists():
+        raise UserError(f"{folder}: has no trials; report the part that tried the rates first")
     trials = [] if tried_elsewhere else tuning.trials(experiment)
     for run in (*trials, *tuning.finals(experiment, of_tuned.best_rates(tried))):
         _check_as_declared(folder / run.folder, run.experiment, path)
@@ -179,7 +183,9 @@ def _of_these_seeds(experiment: Declaration, measured: Iterable[int], folder: Pa
 def _check_as_declared(place: Path, experiment: Declaration, path: Path) -> None:
     """UserError where a folder holds another run than what an experiment file asks for, whatever the text."""
     found = RunFolder(place)
-    different = found.differences(experiment, found.config() or {"experiment": {}})
+    if (config := found.config()) is None:
+        raise UserError(f"{place}: expected a run here")
+    different = found.differences(experiment, config)
     if different := {each for each in different if not each.startswith("corpus")}:
         raise UserError(f"{place}: differs from {path} in {', '.join(sorted(different))}")
 

@@ -1,6 +1,7 @@
 """The engine of text: what it hands out, arms with heads, untying, devices, programs that are shared."""
 
 import dataclasses
+import time
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -145,6 +146,22 @@ def test_members_side_by_side_come_to_the_bits_of_members_one_after_the_other(ma
             np.testing.assert_array_equal(leaf, other_states[name], err_msg=name)
     monkeypatch.setattr("jaxtie.text.engine.SIDE_BY_SIDE", 1)
     assert engine.at_a_time(program) == 1
+
+
+def test_an_estimate_of_members_side_by_side_counts_their_evaluations_once(masked, monkeypatch):
+    """Members evaluate at the same time, for longer than all of the steps that are timed."""
+    experiment, material = masked
+    engine = engine_of(dataclasses.replace(experiment, seeds=(SEED, 4)), material)
+    evaluate, needed = TextEngine.evaluate, 0.5
+
+    def slow(*args: Any) -> dict:
+        time.sleep(needed)
+        return evaluate(*args)
+
+    monkeypatch.setattr(TextEngine, "evaluate", slow)
+    monkeypatch.setitem(engine.facts, "workers", 2)
+    found = engine.estimate(engine.compile(phase("tied")))
+    assert found.seconds > needed * len(experiment.eval_steps) and "-" not in found.speed
 
 
 def test_side_by_side_stopped_members_all_say_where_they_stand(masked, monkeypatch):

@@ -83,10 +83,14 @@ def test_rates_that_another_part_tried_are_taken_only_of_these_arms_at_these_rat
     for arms, rates in ((("a",), tuning.rates), (("a", "b", "c"), tuning.rates), (("a", "b"), (0.1, 0.2))):
         with pytest.raises(UserError, match="expected a loss of each arm"):
             tuned_results.read_tried(file, Tuning(rates, 100), arms)
-    for content in ("", "arm,loss\na,1\n"):
+    words = TRIED.assign(loss="low").to_csv(index=False)
+    for content in ("", "arm,loss\na,1\n", words):
         file.write_text(content)
         with pytest.raises(UserError, match=r"tuned-rates\.csv: "):
             tuned_results.read_tried(file, tuning, ("a", "b"))
+    TRIED.assign(loss=TRIED["loss"].where(TRIED["arm"] == "b")).to_csv(file, index=False)
+    with pytest.raises(UserError, match="a diverged at every learning rate"):
+        tuned_results.read_tried(file, tuning, ("a", "b"))
     with pytest.raises(UserError, match="cannot be read"):
         tuned_results.read_tried(tmp_path / "none.csv", tuning, ("a", "b"))
 
@@ -148,6 +152,10 @@ def test_it_goes_on_where_it_was_stopped_and_is_kept(tmp_path, monkeypatch, caps
     part = "--seeds", "0-0", "--rates", str(kept[1])
     assert command.main_hypothesis([*options[:3], *part, "--out", str(own), "--quiet"]) == 0
     assert not (own / "trials").exists() and (own / tuned_results.TUNED_FILES[1]).read_bytes() == kept[1].read_bytes()
+    rates = kept[1].rename(tmp_path / "rates.csv")
+    with pytest.raises(UserError, match="has no trials; report the part that tried the rates first"):
+        document.keep_finished(own, experiments)
+    rates.rename(kept[1])
     assert document.keep_finished(own, experiments) == kept
     joined = xr.load_dataset(kept[0], engine="h5netcdf")
     assert joined["seed"].values.tolist() == [0, 1]

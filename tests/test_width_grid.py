@@ -226,9 +226,35 @@ def test_points_that_were_measured_elsewhere_join(grid):
     for other, told in (
         (rest.losses.assign(unigram_loss=1.0), "in loss of frequencies alone, so in text, at 2048, 8192"),
         (rest.losses.assign(rate=1.0), "in learning rate, at"),
+        (rest.losses.assign(steps=1), "in number of steps, at"),
+        (rest.losses.assign(parameters=1), "in number of parameters, at"),
     ):
         with pytest.raises(ValueError, match=told):
             width_prices.joined_grids(few, width_prices.GridPrices(grid, other, whole.rates))
+
+
+def test_rates_that_are_no_longer_tried_leave_with_the_losses_they_chose(grid):
+    whole = made_up(grid)
+    no_longer = whole.rates.assign(rate=0.5, loss=0.0)
+    kept = width_prices.GridPrices(grid, whole.losses, pd.concat([whole.rates, no_longer]))
+    pd.testing.assert_frame_equal(width_prices.joined_grids(kept, whole).rates, whole.rates)
+
+
+def test_two_points_are_compared_by_the_seeds_that_both_have(grid):
+    """What a seed has at both points, however much, is none of the difference."""
+    whole = made_up(grid)
+    seed, of_two = whole.losses["seed"], whole.losses["arm"] == "untied"
+    kept = np.where(whole.losses["vocabulary"] == 8_192, seed >= 1, seed <= 3)
+    own = whole.losses.assign(loss=whole.losses["loss"] + 100 * seed * of_two)
+    plain, apart = (
+        width_prices.judge_price_claims(width_prices.GridPrices(grid, losses[kept], whole.rates))
+        for losses in (whole.losses, own)
+    )
+    of_vocabularies = [claim for claim in grid.claims if claim.at == "largest less smallest vocabulary"]
+    for claim in (claim for claim in of_vocabularies if claim.other == "untied"):
+        for place, judgement in plain[claim].items():
+            assert apart[claim][place].verdict == judgement.verdict
+            np.testing.assert_allclose(apart[claim][place].decisive[1:4], judgement.decisive[1:4], atol=1e-9)
 
 
 TINY = """import dataclasses, runpy

@@ -66,7 +66,7 @@ class HypothesisOptions(TextOptions):
     masked: Flag = False
     """Train masked models instead of causal ones."""
     seeds: Annotated[tuple[int, ...] | None, option("N|A-B|A,B,C", parse_seeds, "all that are declared")] = None
-    """Of a benchmark on text: which seeds; further ones join those that are there."""
+    """Of a benchmark on text: which seeds; to add to a folder, name those it has, too."""
     rates: Annotated[Path | None, option("CSV", parse_path, "they are tried here")] = None
     """Of a benchmark of arms at their own learning rates: tuned-rates.csv of another part of it, to try nothing again."""
     steps: Annotated[int, option("STEPS", parse_positive)] = STEPS

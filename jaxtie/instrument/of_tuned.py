@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from jaxtie import runs
-from jaxtie.experiment import UserError, names_of
+from jaxtie.experiment import names_of
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.plots import draw_all
 from jaxtie.runs import Outcome, Session
@@ -20,7 +20,7 @@ from jaxtie.text.corpus.tokens import prepare_text
 from jaxtie.text.corpus.vocabulary import vocabulary_file
 from jaxtie.text.declaration import Corpus, TextExperiment
 from jaxtie.text.tuned import TunedRun, Tuning
-from jaxtie.text.tuned_results import TRIED_RATES, TUNED_FILES, best_rates, together, tuned_pictures
+from jaxtie.text.tuned_results import TRIED_RATES, TUNED_FILES, best_rates, none_lost, together, tuned_pictures
 
 
 def carry_out_tuned(
@@ -100,10 +100,7 @@ def tried_rates(tried: Iterable[TunedRun], place: Path) -> pd.DataFrame:
     Raises:
       UserError: where an arm diverged at every rate.
     """
-    rates = pd.DataFrame(_tried(tried, place), columns=list(TRIED_RATES))
-    if lost := sorted({*rates["arm"]} - {*rates.dropna()["arm"]}):
-        raise UserError(f"{place}: {', '.join(lost)} diverged at every learning rate; declare lower ones")
-    return rates
+    return none_lost(pd.DataFrame(_tried(tried, place), columns=list(TRIED_RATES)), place)
 
 
 def _tried(tried: Iterable[TunedRun], place: Path) -> Iterator[tuple[str, float, float]]:

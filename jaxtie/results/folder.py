@@ -162,7 +162,7 @@ class RunFolder:
             path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
     def write_vocabulary(self, content: bytes) -> None:
-        """Keep the vocabulary that was trained for the run, which cannot be made again."""
+        """Keep the vocabulary that was trained for the run: another version might train another."""
         with _replacing(self.vocabulary) as path:
             path.write_bytes(content)
 

@@ -250,12 +250,14 @@ class TextEngine:
     def estimate(self, program: TextProgram) -> Estimate:
         experiment = self.experiment
         steps, own = min(TRIAL_STEPS, experiment.steps), experiment.seeds[: self.at_a_time(program)]
-        pieces = self.run(program, own, None, steps, Control([]))
-        found, began = [next(pieces)], time.monotonic()
-        found += pieces
-        training = time.monotonic() - began - sum(piece.evaluating for piece in found[1:])
-        evaluating = sum(piece.evaluating for piece in found if not piece.updates) / len(own)
-        of_member = training / (steps * len(own)) * experiment.steps + evaluating * len(experiment.eval_steps)
+        pieces, first = self.run(program, own, None, steps, Control([])), []
+        while {number for piece in first for number in piece.numbers.tolist()} != {*own}:  # each begins by an evaluation
+            first.append(next(pieces))
+        began, found = time.monotonic(), list(pieces)
+        training = time.monotonic() - began - sum(piece.evaluating for piece in found)
+        evaluating = sum(piece.evaluating for piece in first if not piece.updates) / len(own)
+        of_step = training / sum(piece.updates for piece in found)
+        of_member = of_step * experiment.steps + evaluating * len(experiment.eval_steps)
         sizes = [each.memory_analysis() for each in program.step.values()]
         work = len(own) * max(size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes)
         speed = f"{sum(piece.tokens for piece in found) / training:,.0f} tokens/s on {self.mesh.size} devices"

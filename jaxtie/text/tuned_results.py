@@ -30,11 +30,19 @@ def read_tried(path: Path, tuning: Tuning, arms: Sequence[str]) -> pd.DataFrame:
     try:
         tried = pd.read_csv(path)
         found = {*zip(tried["arm"], tried["rate"], strict=True)} if {*TRIED_RATES} == {*tried.columns} else set()
+        tried["loss"] = pd.to_numeric(tried.get("loss"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from error
     if found != {(arm, rate) for arm in arms for rate in tuning.rates} or len(found) != len(tried):
         rates = ", ".join(f"{rate:g}" for rate in tuning.rates)
         raise UserError(f"{path}: expected a loss of each arm ({', '.join(arms)}) at each rate ({rates})")
+    return none_lost(tried, path)
+
+
+def none_lost(tried: pd.DataFrame, place: Path) -> pd.DataFrame:
+    """The same; UserError where an arm diverged at every rate."""
+    if lost := sorted({*tried["arm"]} - {*tried.dropna()["arm"]}):
+        raise UserError(f"{place}: {', '.join(lost)} diverged at every learning rate; declare lower ones")
     return tried
 
 

@@ -66,17 +66,35 @@ class GridPrices:
         """Those that are measured, in the order of the declaration."""
         return [point for point in self.grid.points if (*point, TWO) in self._rows]
 
+    @property
+    def undeclared(self) -> list[str]:
+        """Names of points that are measured and not declared."""
+        points = (
+            GridPoint(*point) for point in self.losses[["vocabulary", "width"]].drop_duplicates().itertuples(index=False)
+        )
+        return [point.name for point in points if point not in self.grid.points]
+
     def of(self, point: GridPoint, arm: str, column: str = "loss") -> np.ndarray:
         """A column of an arm's seeds, in their order; S."""
         return self._rows[(*point, arm)][column].to_numpy()
 
     def less(self, point: GridPoint, arm: str, other: str = TWO) -> np.ndarray:
         """By how much an arm loses more than another, each seed with itself, nats; S."""
-        return self.of(point, arm) - self.of(point, other)
+        return self.less_by_seed(point, arm, other).to_numpy()
+
+    def less_by_seed(self, point: GridPoint, arm: str, other: str = TWO) -> pd.Series:
+        """The same, seed -> nats; of the seeds that both have."""
+        return _paired(*(self._rows[(*point, each)].set_index("seed")["loss"] for each in (arm, other)))
 
     def rate(self, point: GridPoint, arm: str) -> float:
         """That an arm was trained at."""
         return float(self.of(point, arm, "rate")[0])
+
+
+def _paired(one: pd.Series, other: pd.Series) -> pd.Series:
+    """Their difference, of the seeds that both have; NaN where one diverged."""
+    both = one.index.intersection(other.index)
+    return one[both] - other[both]
 
 
 def chosen_rates(rates: pd.DataFrame, point: GridPoint) -> dict[str, float]:
@@ -119,8 +137,8 @@ def _differences(prices: GridPrices, claim: PriceClaim) -> Iterator[tuple[Looked
         pairs = {LookedAt(_of_two(ends), str(width)): tuple(GridPoint(v, width) for v in ends) for width in grid.widths}
     for place, points in pairs.items():
         if set(points) <= measured:
-            first, *rest = (prices.less(point, claim.arm, claim.other) for point in points)
-            yield place, first - rest[0] if rest else first, len(pairs)
+            first, *rest = (prices.less_by_seed(point, claim.arm, claim.other) for point in points)
+            yield place, (_paired(first, rest[0]) if rest else first).to_numpy(), len(pairs)
 
 
 def _of_two(ends: tuple[int, int]) -> str:
@@ -263,8 +281,11 @@ def grid_pictures(prices: GridPrices) -> dict[str, Picture]:
 def joined_grids(kept: GridPrices, further: GridPrices) -> GridPrices:
     """What was measured at some points, or of some seeds, with what was measured at others; of both, the latter.
 
+    A point tries all of its rates anew, so those that were tried there before do not stay.
+
     Raises:
-      ValueError: where they are of different texts, or an arm has another learning rate in each.
+      ValueError: where they are of different texts, as far as one vocabulary tells, or an arm has another learning rate,
+        other steps or other parameters in each.
     """
     point = ["vocabulary", "width"]
 
@@ -276,11 +297,14 @@ def joined_grids(kept: GridPrices, further: GridPrices) -> GridPrices:
     for what, column, groups in (
         ("loss of frequencies alone, so in text", "unigram_loss", ["vocabulary"]),
         ("learning rate", "rate", [*point, "arm"]),
+        ("number of steps", "steps", [*point, "arm"]),
+        ("number of parameters", "parameters", [*point, "arm"]),
     ):
         counts = losses.groupby(groups)[column].nunique()
         if (counts > 1).any():
             raise ValueError(f"they differ in {what}, at {', '.join(map(str, counts[counts > 1].index))}")
-    return GridPrices(kept.grid, losses, joined(kept.rates, further.rates, "arm", "rate"))
+    anew = pd.MultiIndex.from_frame(kept.rates[point]).isin(pd.MultiIndex.from_frame(further.rates[point]))
+    return GridPrices(kept.grid, losses, joined(kept.rates[~anew], further.rates, "arm", "rate"))
 
 
 def read_grid(grid: WidthGrid, *files: Path) -> GridPrices:
