@@ -27,14 +27,14 @@ def declared():
     return runs.load_experiment(FILE)
 
 
-def test_every_remedy_stands_with_and_without_a_bias_and_has_three_rates(declared):
+def test_every_remedy_stands_with_and_without_a_bias_and_has_three_rates_or_more(declared):
     tuning = runs.load_benchmark(FILE)
     tuning.check_experiment(declared)
     plain, biased = names_of(declared.arms)[:8], names_of(declared.arms)[8:]
     assert [f"{arm}+bias" for arm in plain] == biased
     before = names_of(runs.load_experiment(FILE.with_name("head_convergence.py")).arms)
     assert plain == [*before, "tied+bert-head"]
-    assert (len(tuning.rates), len(declared.seeds)) == (3, 8)
+    assert len(tuning.rates) >= 3 and len(declared.seeds) == 8
     with pytest.raises(UserError, match="trial_seed = 7"):
         dataclasses.replace(tuning, trial_seed=7).check_experiment(declared)
     with pytest.raises(UserError, match=r"rates = \(0.2, 0.1\): expected them to ascend"):
