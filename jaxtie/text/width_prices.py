@@ -256,17 +256,19 @@ def draw_grid_prices(prices: GridPrices) -> Figure:
 def _draw_vocabulary(axes: Axes, prices: GridPrices, vocabulary: int) -> None:
     widths = prices.grid.widths
     points = [point for point in prices.points if point.vocabulary == vocabulary]
-    axes.axhspan(-prices.grid.margin, prices.grid.margin, color="grey", alpha=0.3, linewidth=0)
+    margin = prices.grid.margin
+    axes.axhspan(-margin, margin, color="grey", alpha=0.3, linewidth=0, label=f"less than {margin:g} nat")
     axes.axhline(0, color="black", linewidth=0.8)
     arms = [arm for arm in ALL_ARMS if arm != TWO]
     for number_of, (colour, arm) in enumerate(coloured(arms)):
         if not points:
             continue
         found = [mean_interval(prices.less(point, arm)) for point in points]
-        beside = 2 ** (0.04 * (number_of - (len(arms) - 1) / 2))  # so that intervals do not hide each other
+        beside = 2 ** (0.08 * (number_of - (len(arms) - 1) / 2))  # so that intervals do not hide each other
         x = [point.width * beside for point in points]
         means, halves = ([pair[i] for pair in found] for i in (0, 1))
-        axes.errorbar(x, means, halves, color=colour, label=arm, marker="o", markersize=3.5, capsize=2.5)
+        line = "--" if arm == ONE_BIASED else "-"  # it runs along the one without
+        axes.errorbar(x, means, halves, color=colour, label=arm, linestyle=line, marker="o", markersize=3.5, capsize=2.5)
     axes.set_xscale("log", base=2)
     axes.set_xticks(widths, [str(width) for width in widths])
     axes.xaxis.set_minor_formatter(NullFormatter())
