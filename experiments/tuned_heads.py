@@ -8,8 +8,7 @@ others alike; all end about the same.
 The model of `head_convergence.py`, about one epoch of seventeen books (9,600 steps of 128 tokens), 8 seeds. Its seven heads,
 each without and with an output bias, and the head of BERT (projection with bias, GELU and norm), likewise. Every arm has its
 own learning rate of four: that of the lowest loss of seed 100 on one half of the validation text (blocks of 64 sentences, in
-turn). Verdicts see the other half, and seeds 0 to 7. The rate falls by half a cosine to a
-hundredth.
+turn). Verdicts see the other half, and seeds 0 to 7. The rate falls by half a cosine to a hundredth.
 
 Judged as written down before the run (`judge_heads` of jaxtie/text/heads.py): the four claims of the source among the heads
 without a bias, and among those with one; that a bias moves no head's end by more than 0.05 nat; that BERT's head ends no more

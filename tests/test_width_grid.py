@@ -257,6 +257,20 @@ def test_two_points_are_compared_by_the_seeds_that_both_have(grid):
             np.testing.assert_allclose(apart[claim][place].decisive[1:4], judgement.decisive[1:4], atol=1e-9)
 
 
+def test_a_folder_with_other_points_or_without_its_runs_is_not_kept(grid, tmp_path):
+    folder, experiments, whole = tmp_path / "out", tmp_path / "experiments", made_up(grid)
+    folder.mkdir()
+    experiments.mkdir()
+    (experiments / FILE.name).write_text(FILE.read_text())
+    for other, told in ((4_096, "has points that .* does not declare: "), (8_192, "expected a run here")):
+        losses = whole.losses.replace({"vocabulary": {8_192: other}})
+        for measured, name in zip((losses, whole.rates), width_prices.GRID_FILES, strict=True):
+            measured.to_csv(folder / name, index=False)
+        with pytest.raises(UserError, match=told):
+            document.keep_grid(folder, experiments)
+    assert not (experiments / "data").exists()
+
+
 TINY = """import dataclasses, runpy
 from jaxtie import Optimiser, Transformer
 full = runpy.run_path({path!r})
