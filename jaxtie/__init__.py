@@ -10,7 +10,6 @@ from jaxtie.models.sizes import LSTM, Mixer, Transformer
 if TYPE_CHECKING:
     from jaxtie import nnx
     from jaxtie.exor.declaration import Experiment, Process
-    from jaxtie.initial_loss.declaration import InitialLoss
     from jaxtie.models.cross_entropy import cross_entropy
     from jaxtie.models.embedding import Embedding
     from jaxtie.models.tying import is_tied, saved_by_tying, tie, untie
@@ -28,7 +27,6 @@ _LATER = {  # imported when they are asked for: what is declared in a room, and 
     "cross_entropy": "jaxtie.models.cross_entropy",
     "Experiment": "jaxtie.exor.declaration",
     "Process": "jaxtie.exor.declaration",
-    "InitialLoss": "jaxtie.initial_loss.declaration",
     "Corpus": "jaxtie.text.declaration",
     "TextExperiment": "jaxtie.text.declaration",
     "load": "jaxtie.runs",
@@ -41,7 +39,6 @@ __all__ = [
     "Corpus",
     "Embedding",
     "Experiment",
-    "InitialLoss",
     "Mixer",
     "Optimiser",
     "Process",

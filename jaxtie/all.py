@@ -40,7 +40,7 @@ class _Status:
 def run_all(
     paths: Sequence[Path],
     declared: Callable[[Path], Declaration],
-    carry_out: Callable[[Declaration, RunFolder, tuple[Declaration, ...]], Outcome],
+    carry_out: Callable[[Declaration, RunFolder], Outcome],
     out: Path,
     page: Path | None,
     session: Session,
@@ -51,7 +51,7 @@ def run_all(
     Args:
       paths: of the experiments' files.
       declared: the experiment of a file, with what the options change.
-      carry_out: runs one into its folder; is told which ones come after it.
+      carry_out: runs one into its folder.
       out: folder of the runs' folders.
       page: to be written; None: nothing is (a dry run).
       one_line: what an error says.
@@ -74,7 +74,7 @@ def run_all(
         with status.noted(section):
             folder = RunFolder(out / experiment.name)
             try:
-                section.status = carry_out(experiment, folder, tuple(each for _, each in todo[i:]))
+                section.status = carry_out(experiment, folder)
             except KeyboardInterrupt:
                 section.status = Outcome.INTERRUPTED
             if page:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import io
-import math
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -40,9 +39,6 @@ from jaxtie.runs import Outcome, Session, load_benchmark, load_experiment
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
 MAIN = Experiment()
-QUICK_LOOK = 0.01  # --all at a scale below it is one
-QUICK_RECORDS = 100  # steps from one to the next, at most
-QUICK_SEEDS = 2, 16  # that it trains: a quarter of those declared, but so many at least and at most; 16 fill a CPU's block
 
 
 def _in_main(value: object) -> str:
@@ -74,10 +70,8 @@ class CommonOptions:
     """Seed of the split and of the streams of samples."""
     all: Flag = False
     """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
-    finished is not run again. Initial losses have no steps: --scale leaves their largest sizes out; they and text take no
-    more --seeds than they declare. With --scale below 0.01 it is a quick look: a quarter of the seeds, 2 to 16, where
-    --seeds says nothing, records at most 100 steps apart, and the main figures alone; a longer run in its place begins
-    anew. What is about text is left out unless --text or --tfds names one."""
+    finished is not run again. Text experiments take no more --seeds than they declare, and are left out unless --text or
+    --tfds names a text."""
     out: Annotated[Path | None, option("DIR", Path, "runs/NAME or, with --all, runs")] = None
     """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
     checkpoint_every: Annotated[float, option("SECONDS", parse_seconds)] = 60.0
@@ -192,29 +186,10 @@ def changed(experiment: Declaration, options: CommonOptions) -> Declaration:
     common = ("seeds", "steps", "arms", "record_every", "eval_every")
     fields = {name: getattr(options, name) for name in common if name in kind.accepted}
     fields = {name: value for name, value in fields.items() if value is not None}
-    if is_quick(options):
-        fields = _looked_at(experiment) | fields
     if options.all and not kind.many_seeds and "seeds" in fields:  # many are meant for what is trained nearly for free
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]
     experiment = dataclasses.replace(experiment, **fields, **kind.changes(experiment, options))
     return experiment.scaled(options.scale) if options.scale else experiment
-
-
-def _looked_at(experiment: Declaration) -> dict[str, Any]:
-    """What a quick look changes: few seeds, and records so close that a run of few steps has one.
-
-    Records as far apart everywhere make one program of many; both numbers that are declared are multiples of theirs.
-    """
-    fewest, most = QUICK_SEEDS
-    found: dict[str, Any] = {"seeds": experiment.seeds[: max(fewest, min(most, len(experiment.seeds) // 4))]}
-    if "record_every" in kinds.of(experiment).accepted:
-        found["record_every"] = math.gcd(experiment.record_every, QUICK_RECORDS)
-    return found
-
-
-def is_quick(options: CommonOptions) -> bool:
-    """Whether a quick look is asked for, see `Session`."""
-    return options.all and (options.scale or 1) < QUICK_LOOK
 
 
 def list_experiments(folder: Path) -> Iterator[str]:
@@ -268,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: CommonOptions, command: str) -> int:
-    session = Session(command, options.quiet, options.overwrite, options.checkpoint_every, quick=is_quick(options))
+    session = Session(command, options.quiet, options.overwrite, options.checkpoint_every)
     if options.version:
         print(f"jaxtie {jaxtie.__version__}")
         return 0
@@ -290,10 +265,10 @@ def _run_one(experiment: Declaration, folder: RunFolder, options: CommonOptions,
         if outcome is Outcome.INTERRUPTED:
             print(f"jaxtie: {runs.goes_on(session)}; so far: {folder.results}", file=sys.stderr)
         return outcome
-    earlier, _ = runs.found_in(experiment, folder, session.overwrite, session.quick)
+    earlier, _ = runs.found_in(experiment, folder, session.overwrite)
     if session.processes:
         session.processes.broadcast({"trains": False})
-    print(*plan(runs.as_begun(experiment, earlier), folder, earlier, session.say), sep="\n")
+    print(*plan(experiment, folder, earlier, session.say), sep="\n")
     return Outcome.PLANNED
 
 
@@ -330,8 +305,8 @@ def _run_every_one(options: CommonOptions, session: Session) -> int:
     def declared(path: Path) -> Declaration:
         return changed(load_for_a_run(path), options)
 
-    def carry_out(experiment: Declaration, folder: RunFolder, coming: tuple[Declaration, ...]) -> Outcome:
-        return _run_one(experiment, folder, options, dataclasses.replace(session, coming=coming))
+    def carry_out(experiment: Declaration, folder: RunFolder) -> Outcome:
+        return _run_one(experiment, folder, options, session)
 
     page = None if options.dry_run else (options.out or RUNS) / "index.html"
     paths = sorted(EXPERIMENTS.glob("*.py"))

@@ -36,7 +36,6 @@ from jaxtie.experiment import Declaration, UserError
 from jaxtie.hypothesis import blind, calibration, costs
 from jaxtie.hypothesis.benchmark import MEASURED, Benchmark
 from jaxtie.hypothesis.blind import COUNTED, BlindTest
-from jaxtie.initial_loss.tables import initial_errors_table, initial_losses_table
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.kept import joined_seeds, write_kept
 from jaxtie.results.plots import draw_for_document
@@ -59,8 +58,6 @@ OF_ONE_RUN: Mapping[str, Callable[[xr.Dataset], Table]] = {
     "shares": shares_table,
     "pushes": forces.pushes_table,
     "similarities": similarity_table,
-    "initial-losses": initial_losses_table,
-    "initial-errors": initial_errors_table,
 }
 OF_SEVERAL_RUNS: Mapping[str, Callable[[evidence.Runs, Sequence[str]], Table]] = {
     "costs": evidence.costs_table,

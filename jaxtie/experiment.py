@@ -5,7 +5,7 @@ A value that cannot be meant raises `UserError`, whose message is one line: the 
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -357,15 +357,6 @@ class Declaration:
             return dataclasses.replace(self, steps=scale(self.steps), arms=arms)
         except UserError as error:
             raise UserError(f"{self.name} at scale {factor:g}: {error}; choose another --scale") from None
-
-    @staticmethod
-    def brought_up_to_date(recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """What `config.json` of this or an earlier version says of an experiment, as this version would say it."""
-        return {**recorded}
-
-    def as_begun(self, recorded: Mapping[str, Any]) -> Self:
-        """The same, where a run of it was begun by an earlier version: what that did without saying so stays."""
-        return self
 
     def as_dict(self) -> dict[str, Any]:
         """Nested plain values, as `config.json` holds them."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from jaxtie.experiment import Declaration, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 ROOMS = {
     "exor": "jaxtie.exor.kind",
     "text": "jaxtie.text.kind",
-    "initial-loss": "jaxtie.initial_loss.kind",
 }
 
 
@@ -69,14 +67,8 @@ class Kind(Protocol):
     def keep(self, experiment: Declaration, material: Any, folder: RunFolder) -> dict[str, Any]:
         """Write into a new run's folder what could not be made again; returns what `config.json` says of the material."""
 
-    def engine(
-        self, experiment: Declaration, material: Any, processes: Processes, coming: Sequence[Declaration] | None = None
-    ) -> Engine:
-        """What trains its members.
-
-        Args:
-          coming: of a quick look, at which compiling takes longest: what of this kind is run after it; None: it is none.
-        """
+    def engine(self, experiment: Declaration, material: Any, processes: Processes) -> Engine:
+        """What trains its members."""
 
     def attributes(self, experiment: Declaration, material: Any) -> dict[str, str | int]:
         """Attributes of its results, for a reader."""
@@ -113,8 +105,7 @@ def of(experiment: Declaration) -> Kind:
 
 def of_results(results: xr.Dataset) -> Kind:
     """The kind of an experiment by its results."""
-    before_there_were_kinds = "text" if "task" in results.attrs else "exor"
-    return named(results.attrs.get("kind", before_there_were_kinds))
+    return named(results.attrs.get("kind", "unknown"))
 
 
 def named(name: str) -> Kind:

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import enum
 import importlib.util
-import json
 import platform
 import sys
 import tempfile
@@ -21,7 +20,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import xarray as xr
 
 import jaxtie
@@ -53,9 +51,6 @@ class Session:
       overwrite: remove what an earlier run left.
       checkpoint_every: seconds of training between two checkpoints.
       draws: whether figures and summary are wanted.
-      quick: a quick look: compiling, which is what most of it takes, counts for more than the last bits do; of the figures
-        those that a page shows first, as PNG. The run's `config.json` says so, and what asks for more begins anew.
-      coming: what is run after this, of which a quick look compiles the first programs meanwhile.
       processes: of which this is one; None: it is alone.
     """
 
@@ -64,8 +59,6 @@ class Session:
     overwrite: bool = False
     checkpoint_every: float = 60.0
     draws: bool = True
-    quick: bool = False
-    coming: tuple[Declaration, ...] = ()
     processes: "Processes | None" = None
 
     def say(self, line: str) -> None:
@@ -85,7 +78,7 @@ def run(
     """Train an experiment's arms, as `python -m jaxtie.run` does, and return what came out.
 
     Args:
-      experiment: `Experiment`, `TextExperiment` or `InitialLoss`; `dataclasses.replace` makes variants.
+      experiment: `Experiment` or `TextExperiment`; `dataclasses.replace` makes variants.
       out: folder that the run is left in: results, figures, summary, checkpoints. A run that is there and was stopped goes
         on, one that is finished is read again or extended. None: nothing is left behind.
       quiet: no progress on standard error.
@@ -184,10 +177,8 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "jaxtie": jaxtie.__version__} | {name: version(name) for name in names}
 
 
-def found_in(experiment: Declaration, folder: RunFolder, overwrite: bool, quick: bool = False) -> tuple[dict | None, bool]:
+def found_in(experiment: Declaration, folder: RunFolder, overwrite: bool) -> tuple[dict | None, bool]:
     """The configuration of the run that a folder holds, if any, and whether there is something to train.
-
-    A quick look is left for another run of the experiment that is none, or that is longer: they do not mix.
 
     Raises:
       UserError: where that run is another one.
@@ -195,10 +186,7 @@ def found_in(experiment: Declaration, folder: RunFolder, overwrite: bool, quick:
     earlier = None if overwrite else folder.config()
     if not earlier:
         return None, True
-    experiment = as_begun(experiment, earlier)
     finished, differences = bool(earlier.get("finished")), folder.differences(experiment, earlier)
-    if earlier.get("quick") and (differences or not quick) and earlier["experiment"]["name"] == experiment.name:
-        return None, True
     if differences and not (finished and _extends(experiment, earlier["experiment"], differences)):
         raise UserError(
             f"--out {folder.path}: holds a run that differs in {', '.join(differences)}; "
@@ -216,21 +204,12 @@ def _extends(experiment: Declaration, earlier: dict, differences: Sequence[str])
     )
 
 
-def as_begun(experiment: Declaration, earlier: dict | None) -> Declaration:
-    """The experiment as the run of a folder was begun, perhaps by an earlier version; itself where there is none."""
-    same = earlier and earlier["experiment"].get("kind", experiment.kind) == experiment.kind
-    return experiment.as_begun(earlier["experiment"]) if same else experiment
-
-
 def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> Outcome:
     """Do what the folder's state asks for: as the first of several processes, or as the only one."""
     seen = None if session.overwrite else folder.config()
-    earlier, trains = found_in(experiment, folder, session.overwrite, session.quick)
-    experiment = as_begun(experiment, earlier)
-    if not earlier and not session.overwrite and folder.config():
-        session.say(f"{folder.path}: held a quick look; begins anew")
+    earlier, trains = found_in(experiment, folder, session.overwrite)
     if session.processes:
-        session.processes.broadcast({"trains": trains, "earlier": np.str_(json.dumps(earlier))})
+        session.processes.broadcast({"trains": trains})
     if not trains:
         kinds.of(experiment).check_unchanged(experiment, folder, earlier)
         return Outcome.BEFORE
@@ -242,7 +221,7 @@ def follow(experiment: Declaration, folder: RunFolder, session: Session) -> bool
     first = session.processes.broadcast({})
     if not first["trains"]:
         return True
-    return _Run(as_begun(experiment, json.loads(str(first["earlier"]))), folder, session, None).train()
+    return _Run(experiment, folder, session, None).train()
 
 
 def goes_on(session: Session) -> str:
@@ -262,7 +241,6 @@ class _Run:
         self.experiment, self.folder, self.session, self.earlier = experiment, folder, session, earlier
         self.kind, self.processes = kinds.of(experiment), session.processes or Processes()
         before = earlier or {}
-        self.quick = bool(before.get("quick", session.quick and not before))
         self.config: dict[str, Any] = {
             "experiment": experiment.as_dict(),
             "command": session.command,
@@ -271,8 +249,6 @@ class _Run:
             "wall_seconds": before.get("wall_seconds", 0.0),
             "finished": False,
         }
-        if self.quick:
-            self.config["quick"] = True
         say = session.say if self.processes.leads else _silent
         self.material = self.kind.prepare(experiment, folder, earlier, self.processes, say)
         self.began = time.monotonic() - self.config["wall_seconds"]
@@ -317,8 +293,7 @@ class _Run:
         def report(text: str) -> None:
             print(f"jaxtie: {text}; going on without it", file=sys.stderr)
 
-        coming = [each for each in self.session.coming if kinds.of(each) is self.kind] if self.quick else None
-        engine = self.kind.engine(self.experiment, self.material, self.processes, coming)
+        engine = self.kind.engine(self.experiment, self.material, self.processes)
         self.config |= engine.facts
         how = {"checkpoint_every": self.session.checkpoint_every, "quiet": self.session.quiet}
         with stop_signals() as stopped, checkpoints.opened(self.folder.checkpoints) as kept:
@@ -333,7 +308,7 @@ class _Run:
 
     def _draw(self) -> None:
         results = self.folder.load()
-        draw(self.folder, results, self.quick)
+        draw(self.folder, results)
         summary = summary_markdown(results, self.kind.tables(results))
         self.folder.summary.write_text(summary, encoding="utf-8")
 
@@ -342,11 +317,11 @@ class _Run:
         self.folder.write_config(self.config | {"finished": finished})
 
 
-def draw(folder: RunFolder, results: xr.Dataset, quick: bool = False) -> list[Path]:
-    """Every figure of a run, from its results alone, or the main ones of a quick look; returns the PNG files."""
-    from jaxtie.results.plots import draw_all, draw_main
+def draw(folder: RunFolder, results: xr.Dataset) -> list[Path]:
+    """Draw every figure of a run from its results alone; return the PNG files."""
+    from jaxtie.results.plots import draw_all
 
-    return (draw_main if quick else draw_all)(kinds.of_results(results).pictures(results), folder.figures)
+    return draw_all(kinds.of_results(results).pictures(results), folder.figures)
 
 
 def _silent(line: str) -> None:

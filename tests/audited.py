@@ -90,9 +90,8 @@ def gguf(path: Path, tensors: Mapping[str, np.ndarray], architecture: str = "lla
 
 
 def audited(path: Path, **request: Any) -> Audit:
-    """The audit of a checkpoint, without progress; geometry if it is asked for."""
-    request = {"geometry": False} | request
-    return audit(path, Request(**request), lambda *_: None, lambda _: None)
+    """The audit of a checkpoint, without progress."""
+    return audit(path, Request(**request), lambda *_: None)
 
 
 def codes(found: Audit, level: str = "wrong") -> set[str]:

@@ -261,7 +261,6 @@ def test_arms_are_what_their_names_declare(tmp_path):
     stored = {verdict.name: verdict.main.code for verdict in found.verdicts}
     assert stored == dict(zip(arms, ("once", "different", "different", "once", "equal"), strict=True))
     assert found.verdicts[0].ends.input.vocabulary == 2 * VOCABULARY
-    assert {(verdict.losses, verdict.geometry) for verdict in found.verdicts} == {(None, None)}  # of no table of such a shape
     wrong = audited(members(tmp_path / "wrong", {"tied": arms["untied"], "untied": arms["tied"]}))
     assert codes(wrong) == {"tied-but-different", "untied-but-once"}
 

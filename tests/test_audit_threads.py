@@ -226,5 +226,4 @@ def test_the_command_says_it_in_a_plain_sentence_first(tmp_path, capsys):
     assert run(path, "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["status"] == 1 and found["models"][0]["input"]["name"] == E
-    assert found["models"][0]["geometry"]["width"] == 16
     assert found["models"][0]["comparison"]["differing runs"] == [[0, 511]]

@@ -98,15 +98,6 @@ BAD = {
     "out holds a finished run with more steps": ("--out finished", "--out finished: holds a run that differs in steps;"),
     "out holds a finished run of other seeds": ("--out finished --seeds 1-64", "holds a run that differs in seeds, steps;"),
     "out holds an unfinished run with fewer steps": ("--out unfinished", "unfinished: holds a run that differs in steps;"),
-    "out holds a run of another kind": ("loss.py --out earlier", "--out earlier: holds a run that differs in"),
-    "initial loss of an arm that unties": ("loss.py --arms untied@100", "arm untied@100: expected tied or untied;"),
-    "initial loss of a bias": ("loss.py --arms tied+bias", "arm tied+bias: expected no options but a transform and"),
-    "initial loss of widths that do not fit": ("loss.py --arms tied+shuffle=3", "width = 16: expected a multiple of 3"),
-    "initial loss over steps": ("loss.py --steps 100", "--steps: no option of initial-loss, which trains nothing"),
-    "initial loss at a scale": ("loss.py --scale 2", "--scale: no option of initial-loss, which trains nothing"),
-    "initial loss of a sweep": ("loss.py --sweep eps=1e-8", "--sweep: no option of initial-loss, which trains nothing"),
-    "initial loss that was measured before": ("loss.py --out measured", "measured: another version measured here"),
-    "text for an initial loss": ("loss.py --text README.txt", "--text: no option of initial-loss, which trains nothing"),
     "text that is not given": ("causal.py", "causal: needs a text; give files or folders by --text PATH"),
     "text that is not there": ("causal.py --text nowhere", "nowhere: no such file or folder"),
     "text in a folder without any": ("causal.py --text other", "other: holds no *.txt"),
@@ -187,7 +178,6 @@ FILES = {
     "in_order.py": declared("Experiment(process=jaxtie.Process(length=9), model=jaxtie.Mixer())"),
     "unlikely.py": declared("Experiment(process=jaxtie.Process(zeros=(0.5, 0.6)))"),
     "other/thesis.tex": "years of work",
-    "loss.py": declared("InitialLoss()"),
     "causal.py": declared("TextExperiment(name='causal', task='causal')"),
     "odd.py": declared("TextExperiment(task='causal', model=jaxtie.Transformer(width=36, heads=4))"),
     "good.py": declared("Experiment()"),
@@ -201,7 +191,6 @@ FILES = {
     "unfinished/config.json": config(False, steps=100),
     "damaged/config.json": "{",
     "earlier/config.json": config(True, data="shared"),
-    "measured/config.json": json.dumps({"experiment": {"name": "initial-loss"}, "finished": True}),
 }
 
 
@@ -279,8 +268,6 @@ def test_options_change_what_they_name_alone():
         sweep={"eps": (0, 1e-8)},
     )
     assert experiment == expected
-    fresh = cli.changed(jaxtie.InitialLoss(), cli.parse_run(["--arms", "tied+shuffle"]))
-    assert fresh == jaxtie.InitialLoss(arms=("tied+shuffle",))
 
 
 def test_scaled_steps_are_records_and_the_schedule_stays():

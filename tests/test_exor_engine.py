@@ -17,7 +17,6 @@ from jaxtie.exor.declaration import Experiment
 from jaxtie.exor.engine import ExorEngine
 from jaxtie.exor.member import Setting, Static, build_model, loss_and_accuracy, make_member, stack_settings, step
 from jaxtie.experiment import Arm, Head, Optimiser
-from jaxtie.models.sizes import LSTM
 from jaxtie.training import devices as machine
 from jaxtie.training.engine import phases_of
 from jaxtie.training.member import State, initial_state, keep_finite
@@ -175,64 +174,6 @@ def test_without_the_inputs_gradient_a_tied_table_has_that_of_the_output_alone(p
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
     del found["embedding"], whole["embedding"]
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, whole)
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """What is compiled, (tied, block, whether quickly) each; a program is a word here."""
-    asked = []
-
-    def compile_block(static, block, devices, quickly=False):
-        asked.append((static.tied, block, quickly))
-        return f"{static.tied} {block}" if static.head == Head() else 1 / 0
-
-    monkeypatch.setattr("jaxtie.exor.engine.compile_block", compile_block)
-    monkeypatch.setattr("jaxtie.exor.engine.check_memory", lambda *_, **__: None)
-    monkeypatch.setattr(ExorEngine, "compiling", {})
-    monkeypatch.setattr(blocks, "WIDE", 32)  # as it is, see `engine`
-    return asked
-
-
-LOOK = Experiment(seeds=tuple(range(16)), steps=1000)
-TIED, UNTIED = (phases_of(arm, LOOK.steps)[0] for arm in LOOK.arms)
-
-
-def test_a_quick_look_compiles_what_runs_shortly_quickly(asked):
-    assert ExorEngine(LOOK, Processes(), coming=()).compile(TIED) == "True 32" and asked[0] == (True, 32, True)
-    longer = {"steps": 2000}, {"sweep": {"weight_decay": (0.0, 0.05, 0.1)}}
-    for changes in longer:
-        asked.clear()
-        assert ExorEngine(dataclasses.replace(LOOK, **changes), Processes(), coming=()).compile(TIED)
-        assert asked[0] == (True, 32, False)
-    asked.clear()
-    assert ExorEngine(LOOK, Processes()).compile(TIED) and asked == [(True, 32, False)]  # no quick look; nothing ahead
-
-
-def test_a_quick_look_compiles_what_comes_next_while_this_is_trained(asked):
-    """The programs of later experiments, too, and none twice; what fails there is told when that program is asked for."""
-    many = dataclasses.replace(LOOK, name="many", seeds=tuple(range(64)), steps=700)
-    faulty = dataclasses.replace(LOOK, name="faulty", arms=("tied+bias",))
-    engine = ExorEngine(LOOK, Processes(), coming=(many, LOOK, faulty))
-    assert engine.compile(TIED) == "True 32" == engine.compile(TIED)
-    assert [future.result() for future in engine.compiling.values()] == ["True 32", "False 32", "True 32"]
-    assert engine.compile(UNTIED) == "False 32"
-    assert [future.result() for future in engine.compiling.values()][3:] == ["False 32"]
-    assert ExorEngine(many, Processes(), coming=(faulty,)).compile(TIED) == "True 32"
-    with pytest.raises(ZeroDivisionError):
-        ExorEngine(faulty, Processes(), coming=()).compile(phases_of(faulty.arms[0], LOOK.steps)[0])
-    assert len(asked) == 5
-
-
-def test_what_is_compiled_quickly_is_compiled_by_other_options(monkeypatch, compiled_as_users_do):
-    found = []
-    monkeypatch.setattr(blocks, "_compile_block", lambda *arguments: found.append([dict(each) for each in arguments[-2:]]))
-    static, devices = Static.of(SHORT, tied=True), jax.devices()[:1]
-    lstm = static._replace(model=LSTM(width=4, hidden=8))  # its evaluation takes longer than compiling
-    for each, quickly in ((static, True), (static, False), (lstm, True), (lstm, False)):
-        blocks.compile_block(each, 16, devices, quickly)
-    quick, fast = machine.quick_options(), machine.FAST["cpu"]
-    assert found == [[quick] * 2, [machine.ONCE["cpu"], fast], [machine.LESS] * 2, [fast] * 2]
-    assert machine.quick_options() not in found[1] and machine.quick_options()["xla_backend_optimization_level"] == 0
 
 
 def test_untied_with_a_bias_midway_nothing_changes_at_that_step(engine, trained):

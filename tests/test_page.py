@@ -13,7 +13,6 @@ import xarray as xr
 from drawing import save_small
 
 from jaxtie import cli, kinds, runs
-from jaxtie.exor.declaration import Experiment
 from jaxtie.page import Section, check_page, sections_left, write_page
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
@@ -31,11 +30,11 @@ FILES = {
     "b_broken": "1 / 0",
     "c_plain": TINY.format("plain", "More of the same."),
     "d_twin": TINY.format("plain", "Not the same."),
-    "e_losses": "import jaxtie\nexperiment = jaxtie.InitialLoss(claim='losses', vocabularies=(100,), widths=(16,), tokens=8)",
+    "e_third": TINY.format("third", "The third."),
 }
 ALL = ["--all", "--seeds", "3", "--scale", "0.01", "--quiet"]  # 60 of 6,000 steps
 PNG = "data:image/png;base64,"
-FOLDERS = (NAME, "plain", "initial-loss")
+FOLDERS = (NAME, "plain", "third")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +116,6 @@ def test_one_command_runs_all_that_can_be_run(at, capsys):
     assert "d_twin.py: is named 'plain' as experiments/c_plain.py is" in error
     assert {path.name for path in at.iterdir()} == {*FOLDERS, "index.html"}
     assert RunFolder(at / "plain").config()["experiment"]["steps"] == 60
-    assert len(RunFolder(at / "initial-loss").config()["experiment"]["seeds"]) == 3
 
 
 def test_what_other_commands_left_is_on_the_page(tmp_path):
@@ -170,16 +168,15 @@ def test_every_figure_and_table_is_on_the_page(at):
     page = Page.of(at.parent)
     images = [base64.b64decode(image["src"].removeprefix(PNG)) for image in page.all("img")]
     files = [path for name in FOLDERS for path in (at / name / "figures").glob("*.png")]
-    assert sorted(images) == sorted(path.read_bytes() for path in files) and len(files) == 17
+    assert sorted(images) == sorted(path.read_bytes() for path in files) and len(files) == 24
     assert all(len(image["alt"]) > 50 for image in page.all("img"))
     for name in FOLDERS:
         results = runs.load(at / name)
         pictures = kinds.of_results(results).pictures(results)
         assert pictures.keys() == {path.stem for path in (at / name / "figures").glob("*.png")}
-    told = ("rank agreement with semantic divergence", "distance X-Y, input", "Per seed at step 60")
-    for text in (*told, "tied+logit-scale=1-by-root-D"):
+    for text in ("rank agreement with semantic divergence", "distance X-Y, input", "Per seed at step 60"):
         assert text in page.text
-    assert len(page.all("table")) == len(page.all("caption")) + 1 == 2 * 8 + 2 + 1
+    assert len(page.all("table")) == len(page.all("caption")) + 1 == 3 * 8 + 1
     assert page.text.count("python -m jaxtie.run --all") == 4 and page.text.count("orbax-checkpoint") == 3
 
 
@@ -226,7 +223,7 @@ def test_a_bug_in_one_does_not_cost_the_others(without_training, tmp_path, capsy
     without_training(fail)
     assert cli.main([*ALL, "--out", str(tmp_path)]) == 1
     out, error = capsys.readouterr()
-    assert error.count("Traceback") == 1 and "initial-loss" in out
+    assert error.count("Traceback") == 1 and "third" in out
     assert "MemoryError: all of it" in (tmp_path / "index.html").read_text()
 
 
@@ -249,33 +246,8 @@ def test_a_dry_run_of_all_writes_nothing(without_training, tmp_path, capsys):
         patch.setattr(cli, "plan", lambda experiment, *_: [f"plan of {experiment.name}"])
         assert cli.main([*ALL, "--dry-run", "--out", str(tmp_path / "new")]) == 2
     out = capsys.readouterr().out
-    assert out == f"plan of {NAME}\nplan of plain\nplan of initial-loss\n"
+    assert out == f"plan of {NAME}\nplan of plain\nplan of third\n"
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "seeds"), [("--scale 0.009", 16), ("--scale 0.01", 64), ("--scale 0.009 --seeds 20", 20), ("", 64)]
-)
-def test_a_quick_look_at_all_is_at_few_seeds(without_training, tmp_path, capsys, options, seeds):
-    trained = {}
-
-    def note(experiment, *_):
-        trained[experiment.name] = len(experiment.seeds)
-        return runs.Outcome.DONE
-
-    without_training(note)
-    assert cli.main(["--all", *options.split(), "--out", str(tmp_path)]) == 2
-    assert trained == {NAME: seeds, "plain": seeds, "initial-loss": 2 if seeds == 16 else 8}  # of the 8 that it declares
-
-
-@pytest.mark.parametrize(
-    ("options", "steps", "record_every"),
-    [("--scale 0.002", 100, 50), ("--scale 0.01", 500, 250)],
-)
-def test_a_quick_look_records_so_often_that_few_steps_have_a_record(options, steps, record_every):
-    declared = Experiment(steps=50_000, record_every=250, eval_every=500)
-    found = cli.changed(declared, cli.parse_run(["--all", *options.split()]))
-    assert (found.steps, found.record_every, found.eval_every) == (steps, record_every, 500)
 
 
 def test_a_benchmark_is_left_to_its_own_command(tmp_path, monkeypatch, capsys):

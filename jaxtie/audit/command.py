@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,6 @@ from typing import Annotated
 import tyro
 
 from jaxtie.audit.find import RowTable
-from jaxtie.audit.geometry import Geometry, Measured
 from jaxtie.audit.judge import Audit, ModelVerdict, Request, audit
 from jaxtie.experiment import UserError
 from jaxtie.leave import INTERRUPTED
@@ -43,8 +41,6 @@ class AuditOptions:
     """Tensor that is the output embedding."""
     json: Flag = False
     """Print JSON."""
-    no_geometry: Flag = False
-    """Do not compare untied tables by geometry, which takes most of the time with wide ones."""
     quiet: Flag = False
     """No progress."""
 
@@ -63,10 +59,6 @@ class _Progress:
         self._shown = now
         self._write(f"{what}: {done:,} of {count:,} rows")
 
-    def say(self, line: str) -> None:
-        if not self._quiet:
-            self._write(line)
-
     def _write(self, line: str) -> None:
         print(f"\r\033[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
 
@@ -83,9 +75,9 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parse_command(AuditOptions, "jaxtie.audit", sys.argv[1:] if arguments is None else arguments)
         progress = _Progress(options.quiet)
-        asked = Request(options.against, options.adapter, options.input, options.output, not options.no_geometry)
+        asked = Request(options.against, options.adapter, options.input, options.output)
         try:
-            found = audit(options.path, asked, progress.tick, progress.say)
+            found = audit(options.path, asked, progress.tick)
         finally:
             progress.close()
         print(json.dumps(found.as_dict(), indent=1) if options.json else "\n".join(lines_of(found)))
@@ -132,9 +124,7 @@ def _verdict_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
             yield f"{finding.level:<8} {finding.text}{f' Fix: {finding.fix}.' if finding.fix else ''}"
             for line in finding.loaders:
                 yield f"loader   {line}"
-    yield from _cost_lines(verdict)
-    if verdict.geometry:
-        yield from _geometry_lines(verdict.geometry)
+    yield f"cost     tying {'saves' if verdict.ends.output else 'has saved'} {verdict.saved:,} bytes"
 
 
 def _described(role: str, table: RowTable | None) -> Iterator[str]:
@@ -144,25 +134,3 @@ def _described(role: str, table: RowTable | None) -> Iterator[str]:
     way = ", stored D × V" if table.across else ""
     tensor = table.tensor
     yield f"{role:<8} {tensor.name}  {table.vocabulary:,} × {table.width:,}{way}  {tensor.stored}  {tensor.file.name}"
-
-
-def _cost_lines(verdict: ModelVerdict) -> Iterator[str]:
-    word = "saves" if verdict.ends.output else "has saved"
-    yield f"cost     tying {word} {verdict.saved:,} bytes"
-    if verdict.losses:
-        tied, untied, deviation = verdict.losses
-        start = f"should start at {tied:.2f} nat tied, {untied:.2f} untied"
-        yield f"fresh    a new model of this shape, N(0, {deviation:g}²), {start}"
-
-
-def _geometry_lines(found: Geometry) -> Iterator[str]:
-    yield f"geometry of {found.rows:,} rows; it says what the tables have in common, not what tying would cost"
-    yield f"         canonical correlations, mean square: {_measured(found.squared)}; largest {found.largest:.3f}"
-    yield f"         shared directions, above all permutations: {found.shared:,} of {found.width:,}"
-    yield f"         rank of [E_in E_out] at 95 % of the energy: {_measured(found.rank, 0)} of {2 * found.width:,}"
-    yield f"         energy that the best shared table of width {found.width:,} leaves: {_measured(found.residual)}"
-
-
-def _measured(value: Measured, places: int = 3) -> str:
-    between = f" [{value.low:.{places}f}, {value.high:.{places}f}]" if math.isfinite(value.low) else ""
-    return f"{value.value:.{places}f}{between} (rows permuted: {value.null:.{places}f})"

@@ -53,7 +53,6 @@ class Configuration:
       flags: every flag at every level, missing ones too.
       vocabularies: all sizes of a vocabulary that it names.
       model_type: of the top level, as transformers has it.
-      deviation: of initial values, `initializer_range`, if it says.
       headless: whether it is of a model that has no output embedding, such as a classifier.
     """
 
@@ -61,7 +60,6 @@ class Configuration:
     flags: tuple[LevelFlag, ...] = ()
     vocabularies: tuple[int, ...] = ()
     model_type: str | None = None
-    deviation: float | None = None
     headless: bool = False
 
     @property
@@ -144,13 +142,12 @@ def read_configuration(path: Path) -> Configuration:
         sizes += found
         if not present and (not level or (last in LANGUAGE and found)):
             flags.append(LevelFlag(level, "tie_word_embeddings", None))
-    kind, deviation = content.get("model_type"), content.get("initializer_range")
+    kind = content.get("model_type")
     return Configuration(
         path,
         tuple(flags),
         tuple(dict.fromkeys(sizes)),
         kind if isinstance(kind, str) else None,
-        float(deviation) if isinstance(deviation, float) and 0 < deviation < 100 else None,
         _may_lack_head(content.get("architectures")),
     )
 

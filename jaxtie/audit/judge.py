@@ -1,12 +1,9 @@
 """An audit from a path to a verdict."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from jaxtie.audit.adapter import read_adapter
 from jaxtie.audit.checkpoint import Checkpoint, Subject, open_checkpoint
@@ -24,13 +21,9 @@ from jaxtie.audit.findings import (
     of_unchanged,
     tying,
 )
-from jaxtie.audit.geometry import FEWEST, ROWS, Geometry, geometry, tells_rows_apart
 from jaxtie.audit.ids import runs_of
-from jaxtie.experiment import Head, UserError, check
-from jaxtie.models.initial_loss import estimate
+from jaxtie.experiment import UserError, check
 from jaxtie.results.terminal import finite
-
-USUAL_DEVIATION = 0.02  # of initial values, in transformers
 
 
 @dataclass(frozen=True)
@@ -41,14 +34,12 @@ class Request:
       against: an older checkpoint of the same model.
       adapter: folder of an adapter over it.
       input_name, output_name: tensors that are the tables, whatever their names.
-      geometry: whether untied tables are compared by geometry.
     """
 
     against: Path | None = None
     adapter: Path | None = None
     input_name: str | None = None
     output_name: str | None = None
-    geometry: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,9 +52,6 @@ class ModelVerdict:
       findings: the one about tying first.
       relationship: how the output table relates to the input's; None where there are not two to compare.
       saved: bytes that tying saves, or has saved.
-      losses: loss of a fresh model of this shape, nats: tied, untied; and the deviation of its initial values. None of a
-        run, whose members' tables lie behind each other.
-      geometry: of untied tables; None of a run, too.
     """
 
     name: str
@@ -71,8 +59,6 @@ class ModelVerdict:
     findings: tuple[Finding, ...]
     relationship: Relationship | None
     saved: int
-    losses: tuple[float, float, float] | None
-    geometry: Geometry | None
 
     @property
     def is_consistent(self) -> bool:
@@ -118,7 +104,6 @@ def _verdict_dict(verdict: ModelVerdict) -> dict[str, Any]:
         place = {"name": found.tensor.name, "file": str(found.tensor.file), "type": found.tensor.stored}
         return place | {"vocabulary": found.vocabulary, "width": found.width, "transposed": found.across}
 
-    losses = dict(zip(("tied", "untied", "deviation"), verdict.losses, strict=True)) if verdict.losses else None
     return {
         "name": verdict.name,
         "consistent": verdict.is_consistent,
@@ -129,9 +114,7 @@ def _verdict_dict(verdict: ModelVerdict) -> dict[str, Any]:
         "bias": verdict.ends.bias.name if verdict.ends.bias else None,
         "findings": [dataclasses.asdict(finding) for finding in verdict.findings],
         "bytes saved by tying": verdict.saved,
-        "initial loss": losses,
         "comparison": _comparison_dict(verdict.relationship) if verdict.relationship else None,
-        "geometry": _geometry_dict(verdict.geometry) if verdict.geometry else None,
     }
 
 
@@ -140,16 +123,11 @@ def _comparison_dict(found: Relationship) -> dict[str, Any]:
     return plain | {"differing rows": len(found.differing), "differing runs": runs_of(found.differing)}
 
 
-def _geometry_dict(found: Geometry) -> dict[str, Any]:
-    plain = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-    return {name: value._asdict() if hasattr(value, "_asdict") else value for name, value in plain.items()}
-
-
-def audit(path: Path, asked: Request, tick: Ticker, say: Callable[[str], None]) -> Audit:
+def audit(path: Path, asked: Request, tick: Ticker) -> Audit:
     """Audit the checkpoint at a path.
 
     Args:
-      tick, say: are told how far it is: rows, and what begins.
+      tick: called with the progress, in rows.
 
     Raises:
       UserError: where it, or what it is compared with, cannot be read, or tables are not found.
@@ -157,7 +135,7 @@ def audit(path: Path, asked: Request, tick: Ticker, say: Callable[[str], None]) 
     """
     checkpoint = open_checkpoint(path)
     old = open_checkpoint(asked.against) if asked.against else None
-    verdicts = tuple(_judge(checkpoint, subject, old, asked, tick, say) for subject in checkpoint.subjects)
+    verdicts = tuple(_judge(checkpoint, subject, old, asked, tick) for subject in checkpoint.subjects)
     return Audit(checkpoint, verdicts)
 
 
@@ -168,7 +146,7 @@ def _find(checkpoint: Checkpoint, subject: Subject, asked: Request) -> Ends:
 
 
 def _judge(
-    checkpoint: Checkpoint, subject: Subject, old: Checkpoint | None, asked: Request, tick: Ticker, say: Callable[[str], None]
+    checkpoint: Checkpoint, subject: Subject, old: Checkpoint | None, asked: Request, tick: Ticker
 ) -> ModelVerdict:
     ends = _find(checkpoint, subject, asked)
     before = _same_table(old, subject, ends.input, asked) if old else None
@@ -192,12 +170,9 @@ def _judge(
     if adapter:
         differ = not same_rows(*adapter.tables, tick).all() if adapter.tables else None
         found.append(of_adapter(known, adapter, differ))
-    alone = subject.name == ""  # else of a run, whose members' tables lie behind each other
-    if alone:
+    if subject.name == "":  # else of a run, whose members' tables lie behind each other
         found.append(of_bias(known))
-    shapes = _geometry(ends, looked, say) if asked.geometry and looked and alone else None
-    losses = _losses(ends, configuration.deviation) if alone else None
-    return ModelVerdict(subject.name, ends, tuple(found), known.comparison, _saved(ends), losses, shapes)
+    return ModelVerdict(subject.name, ends, tuple(found), known.comparison, _saved(ends))
 
 
 def _look(ends: Ends, tick: Ticker) -> Scan | None:
@@ -224,32 +199,3 @@ def _same_table(old: Checkpoint, subject: Subject, table: RowTable, asked: Reque
 def _saved(ends: Ends) -> int:
     table = ends.output or ends.input
     return table.vocabulary * table.width * (table.tensor.dtype.itemsize if table.tensor.dtype else 0)
-
-
-def _losses(ends: Ends, deviation: float | None) -> tuple[float, float, float]:
-    deviation = deviation or USUAL_DEVIATION
-    size = {"vocabulary": max(ends.input.vocabulary, 3), "width": ends.input.width, "deviation": deviation}
-    tied, untied = (estimate(Head(), tied=tied, **size) for tied in (True, False))
-    return tied, untied, deviation
-
-
-def _geometry(ends: Ends, looked: Scan, say: Callable[[str], None]) -> Geometry | None:
-    """Of tables that differ in most rows; rows that are zero or not finite are left out."""
-    comparison = looked.comparison
-    if comparison is None or len(comparison.differing) < 0.5 * comparison.common:
-        return None
-    usable = np.ones(comparison.common, bool)
-    for facts in (looked.input, looked.output):
-        usable &= ~(facts.zero_V | (facts.nan_V > 0) | (facts.infinite_V > 0))[: comparison.common]
-    ids = np.flatnonzero(usable)
-    if min(len(ids), ROWS) < FEWEST * ends.input.width:
-        say("geometry: too few rows for such a width")
-        return None
-    if len(ids) > ROWS:
-        ids = np.sort(np.random.default_rng(0).choice(ids, ROWS, replace=False))
-    say(f"geometry: {len(ids):,} rows")
-    tables = ends.input.take(ids), ends.output.take(ids)
-    if not all(map(tells_rows_apart, tables)):
-        say("geometry: left out, the rows of a table are all alike, or beyond what float32 holds")
-        return None
-    return geometry(*tables, say)

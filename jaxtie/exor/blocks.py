@@ -5,9 +5,8 @@ steps. Hence blocks of constant size, the last one padded: a seed gives the same
 device as on several of the kind, in chunks of any length.
 
 - On a CPU a model has one size. What is mapped over members without lanes goes in parts of one size, too.
-- On a GPU or TPU a step is a row of kernels, each of which takes as long for a few members as for hundreds: so large blocks
-  (but where a TPU takes one kernel for all steps). Equal sizes give equal bits; the small block and the large one may round
-  differently. `config.json` has the size.
+- On a GPU or TPU a step is a sequence of kernels, each of which takes as long for a few members as for hundreds, so blocks are
+  large. Equal sizes give equal bits; the small block and the large one may round differently. `config.json` has the size.
 """
 
 import functools
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from jaxtie.exor.declaration import Experiment
-from jaxtie.exor.forms import WIDE, advance_members, kernel_holds
+from jaxtie.exor.forms import WIDE, advance_members
 from jaxtie.exor.member import Setting, Static, build_contexts, make_member, record
 from jaxtie.models.bodies import build_body
 from jaxtie.models.sizes import LSTM, Body
@@ -31,13 +30,11 @@ from jaxtie.training.member import State
 # Members in a block on a CPU, by measurement: 32 numbers are the least that its compiler makes vectors of in all loops (see
 # `devices.FAST`); an LSTM is as fast a seed in half a block, and needs less memory. Mapped without lanes at once: as many.
 CPU_BLOCK, CPU_HALF_BLOCK = 32, 16
-# On accelerators, few members and many, by what compiling for them shows (benchmarks/accelerators.py). A TPU's vectors have
-# 128 places, and its kernel takes as many members after the others: so more would only pad. An LSTM, or a wide model, is
-# bound by memory from few members on, and has more to keep there; on a TPU more than 64 gain next to nothing.
+# On accelerators, block sizes for few members and for many. A TPU's vectors have 128 places. An LSTM or a wide model is bound
+# by memory from few members on; on a TPU more than 64 gain next to nothing.
 ACCELERATED = {"gpu": (128, 2048), "tpu": (128, 512)}
 ACCELERATED_LARGE_MODEL = {"gpu": (128, 512), "tpu": (64,)}
 CHUNK = 64  # records in a chunk, at most
-FEW_STEPS = 1500  # of a block: so many take no longer by a program compiled quickly than by another, compiling included
 
 
 class Program(NamedTuple):
@@ -84,7 +81,6 @@ class Batched(NamedTuple):
 
     start: Callable
     advance: Callable
-    to_record: Callable  # states, streams, settings, step -> states, records: what `advance` repeats, but for evaluations
     states: State
     streams: jax.ShapeDtypeStruct
     seeds: jax.ShapeDtypeStruct
@@ -101,12 +97,12 @@ def _setting_shapes(static: Static, block: int) -> Setting:
     return Setting(of(), of(), of(), of(), of(2), of(2), *(of(*split.joint_CxV.shape) for split in laws))
 
 
-def batch_members(static: Static, block: int, platform: str, *, in_kernel: bool = False) -> Batched:
-    """A block of members, from what one member does; `in_kernel`: see `jaxtie.exor.forms`."""
+def batch_members(static: Static, block: int, platform: str) -> Batched:
+    """A block of members, from what one member does."""
     member = make_member(static, accelerated=platform != "cpu")
     at_once = min(block, CPU_HALF_BLOCK if platform == "cpu" else block_sizes(platform, static.model)[0])
     every, eval_every = static.record_every, static.eval_every
-    to_record = partial(advance_members, member, static.model, platform, in_kernel=in_kernel)
+    to_record = partial(advance_members, member, static.model, platform)
 
     def of_each(function, *own):
         """So many at a time, whatever the block: mapped over another number of members, the last bits may be others."""
@@ -139,7 +135,7 @@ def batch_members(static: Static, block: int, platform: str, *, in_kernel: bool 
 
     seeds, settings = jax.ShapeDtypeStruct((block,), jnp.uint32), _setting_shapes(static, block)
     states, streams, shapes = jax.eval_shape(start, seeds, settings)  # a record has the shapes of the first one
-    return Batched(start, advance, to_record, states, streams, seeds, settings)
+    return Batched(start, advance, states, streams, seeds, settings)
 
 
 def lower_advance(batched: Batched, device: jax.Device) -> jax.stages.Lowered:
@@ -149,52 +145,30 @@ def lower_advance(batched: Batched, device: jax.Device) -> jax.stages.Lowered:
     return batched.advance.lower(*own, scalar, scalar, scalar)
 
 
-def trace_record(batched: Batched, device: jax.Device) -> jax.stages.Traced:
-    """A block from one record to the next, without evaluation, as a program of its own for one device: for benchmarks."""
-    own = _on_device((batched.states, batched.streams, batched.settings), device)
-    with jax.default_matmul_precision("highest"):
-        return jax.jit(batched.to_record, donate_argnums=0).trace(*own, jax.ShapeDtypeStruct((), jnp.int32))
-
-
 def _on_device(tree, device: jax.Device):
     sharding = SingleDeviceSharding(device)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
 
-def compiles_quickly(experiment: Experiment, block: int, platform: str) -> bool:
-    """Whether a quick look at an experiment is sooner done with programs that are compiled quickly, which are slower."""
-    blocks = -(-len(experiment.members) // block)
-    return platform == "cpu" and blocks * experiment.steps <= FEW_STEPS
-
-
-def compile_block(static: Static, block: int, devices: Sequence[jax.Device], quickly: bool = False) -> Program:
+def compile_block(static: Static, block: int, devices: Sequence[jax.Device]) -> Program:
     """Compile all that training needs: nothing is compiled later, whatever the number of seeds, steps and settings.
 
     Each device has a program of its own, the same for all. One program partitioned over a mesh would be compiled by other
     passes than the one for a single device, and then rounds differently. A process keeps what it has compiled.
-
-    Args:
-      quickly: at a third of the time; the program is several times slower, and rounds differently. Of an LSTM, whose exact
-        evaluation would take longer than that saves: with less optimisation, which is as fast.
     """
-    platform = devices[0].platform
-    fast = machine.FAST.get(platform)
-    ordered = build_body(static.model).ordered  # then evaluating takes longer than compiling
-    options = (fast if ordered else machine.ONCE.get(platform), fast)
-    if quickly:
-        options = (machine.LESS if isinstance(static.model, LSTM) else machine.quick_options(),) * 2
-    own = (tuple((each or {}).items()) for each in options)
-    return _compile_block(static, block, tuple(dict.fromkeys(devices)), *own)
+    fast, once = (kind.get(devices[0].platform, {}) for kind in (machine.FAST, machine.ONCE))
+    if build_body(static.model).ordered:  # then evaluating takes longer than compiling
+        once = fast
+    return _compile_block(static, block, tuple(dict.fromkeys(devices)), tuple(once.items()), tuple(fast.items()))
 
 
 @functools.lru_cache(32)
 def _compile_block(
     static: Static, block: int, devices: tuple[jax.Device, ...], of_start: tuple, of_advance: tuple
 ) -> Program:
-    platform = devices[0].platform
     # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's lock, compiling does not.
     with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
-        batched = batch_members(static, block, platform, in_kernel=kernel_holds(static, devices[0]))
+        batched = batch_members(static, block, devices[0].platform)
         lowered = {device: lower_advance(batched, device) for device in devices}
         compiled = {device: pool.submit(lowered[device].compile, dict(of_advance)) for device in lowered}
         start = batched.start.lower(*_on_device((batched.seeds, batched.settings), devices[0]))

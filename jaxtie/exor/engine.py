@@ -7,25 +7,22 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import ClassVar, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxtie.exor import theory
-from jaxtie.exor.blocks import CHUNK, Program, assign_workers, block_of, compile_block, compiles_quickly
+from jaxtie.exor.blocks import CHUNK, Program, assign_workers, block_of, compile_block
 from jaxtie.exor.declaration import Experiment
 from jaxtie.exor.member import Setting, Static, build_contexts, make_member, stack_settings
 from jaxtie.experiment import UserError, setting_and_seed
 from jaxtie.models import tying
-from jaxtie.training.background import in_background
 from jaxtie.training.devices import cores, describe_device, memory_limit
-from jaxtie.training.engine import Estimate, Phase, programs_of
+from jaxtie.training.engine import Estimate, Phase
 from jaxtie.training.member import State
 from jaxtie.training.members import Control, Members, Piece, Records, flatten, unflatten
 from jaxtie.training.processes import Processes
 
-PROGRAMS_AHEAD = 2  # programs that a quick look compiles before they are asked for
 TRIAL_RECORDS = 2  # that an estimate of time takes
 
 
@@ -161,29 +158,12 @@ def _in_blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
     return (values[i : i + size] for i in range(0, len(values), size))
 
 
-class Wanted(NamedTuple):
-    """What `compile_block` makes a program of."""
-
-    static: Static
-    block: int
-    workers: tuple[jax.Device, ...]
-    quickly: bool
-
-
 class ExorEngine:
-    """See `jaxtie.training.engine.Engine`. Each process trains a share of the members.
+    """See `jaxtie.training.engine.Engine`. Each process trains a share of the members."""
 
-    Args:
-      coming: of a quick look: what it runs after this; None: it is none. Programs are compiled quickly where that pays, and
-        the next ones while members of this one train.
-    """
-
-    compiling: ClassVar[dict[Wanted, Future[Program]]] = {}  # of a quick look: what an engine has begun, the next one takes
-
-    def __init__(self, experiment: Experiment, processes: Processes, coming: Sequence[Experiment] | None = None):
+    def __init__(self, experiment: Experiment, processes: Processes):
         devices = jax.local_devices()
-        self.experiment, self.processes, self.quick = experiment, processes, coming is not None
-        self.coming = coming or ()
+        self.experiment, self.processes = experiment, processes
         self.block = block_of(experiment, devices)
         self.own = set(processes.share(experiment.members, self.block))
         self.workers = assign_workers(len(self.own), self.block, devices, cores())
@@ -197,26 +177,10 @@ class ExorEngine:
         }
 
     def compile(self, phase: Phase) -> Program:
-        program = self._compile_ahead(phase) if self.quick else compile_block(*self._wanted(self.experiment, phase))
+        static = Static.of(self.experiment, tied=phase.tied, head=phase.arm.head)
+        program = compile_block(static, self.block, self.workers)
         check_memory(program, self.workers, len(self.own), swept=bool(self.experiment.sweep))
         return program
-
-    def _wanted(self, experiment: Experiment, phase: Phase) -> Wanted:
-        devices = jax.local_devices()
-        block = block_of(experiment, devices)
-        members = len(set(self.processes.share(experiment.members, block)))
-        quickly = self.quick and compiles_quickly(experiment, block, devices[0].platform)
-        static = Static.of(experiment, tied=phase.tied, head=phase.arm.head)
-        return Wanted(static, block, tuple(assign_workers(members, block, devices, cores())), quickly)
-
-    def _compile_ahead(self, phase: Phase) -> Program:
-        experiments = (self.experiment, *self.coming)
-        programs = [self._wanted(each, its) for each in experiments for its in programs_of(each)]
-        here = programs.index(self._wanted(self.experiment, phase))
-        for each in programs[here : here + 1 + PROGRAMS_AHEAD]:
-            if each not in self.compiling:
-                self.compiling[each] = in_background(partial(compile_block, *each))
-        return self.compiling[programs[here]].result()
 
     def parameters(self, program: Program) -> int:
         return tying.count_parameters(program.states.params) // program.block

@@ -11,7 +11,6 @@ from jaxtie.experiment import UserError
 from jaxtie.models.sizes import Transformer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -81,13 +80,11 @@ def keep(experiment: Experiment, material: None, folder: RunFolder) -> dict[str,
     return {}
 
 
-def engine(
-    experiment: Experiment, material: None, processes: Processes, coming: Sequence[Experiment] | None = None
-) -> ExorEngine:
+def engine(experiment: Experiment, material: None, processes: Processes) -> ExorEngine:
     """What trains its members."""
     from jaxtie.exor.engine import ExorEngine
 
-    return ExorEngine(experiment, processes, coming)
+    return ExorEngine(experiment, processes)
 
 
 def attributes(experiment: Experiment, material: None) -> dict[str, str | int]:

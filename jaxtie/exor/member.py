@@ -275,7 +275,6 @@ class Member(NamedTuple):
     start: Callable  # seed, Setting -> State, stream of samples, loss, accuracy and evaluation at step 0
     advance: Callable  # State, stream of samples, Setting, step -> State, records at step + record_every
     evaluate: Callable  # State, Setting -> exact evaluation
-    samples: int  # in a batch
 
 
 def make_member(static: Static, *, accelerated: bool = False) -> Member:
@@ -337,4 +336,4 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
             "output_table": output_table,
         }
 
-    return Member(start, advance, evaluate, len(bits))
+    return Member(start, advance, evaluate)

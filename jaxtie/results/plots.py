@@ -4,7 +4,7 @@ Figures are made without pyplot, so that in a notebook nobody's backend or open 
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -119,12 +119,6 @@ def draw_all(pictures: Mapping[str, Picture], folder: Path) -> list[Path]:
         return [save(picture.draw(), folder, name) for name, picture in pictures.items()]
 
 
-def draw_main(pictures: Mapping[str, Picture], folder: Path) -> list[Path]:
-    """Write the main pictures as PNG alone: a third of the time."""
-    with matplotlib.rc_context(STYLE):
-        return [save(picture.draw(), folder, name, ("png",)) for name, picture in pictures.items() if picture.main]
-
-
 def draw_for_document(draw: Callable[[], Figure], path: Path) -> Path:
     """Write a figure as one PNG, the same bytes each time; returns its path."""
     with matplotlib.rc_context(STYLE):
@@ -132,10 +126,10 @@ def draw_for_document(draw: Callable[[], Figure], path: Path) -> Path:
     return path
 
 
-def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("pdf", "png")) -> Path:
+def save(figure: Figure, folder: Path, name: str) -> Path:
     """Write a figure, as PDF and PNG; returns the PNG's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    for each in formats:
+    for each in ("pdf", "png"):
         figure.savefig(folder / f"{name}.{each}")
     return folder / f"{name}.png"
 

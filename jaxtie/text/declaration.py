@@ -1,10 +1,9 @@
 """What an experiment on natural text is: a corpus, a model, arms. Imports no jax."""
 
-import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 from jaxtie.experiment import Arm, Declaration, Optimiser, check, check_positive_integers, check_seed, check_size
 from jaxtie.formulas import Size
@@ -15,9 +14,6 @@ HALVES = ("first", "second")  # of the rows of a split
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimiser(learning_rate=1e-4, weight_decay=0.01)
 PUBLISHED_DUPLICATES = (0.5,)
-# What earlier versions did without saying so in `config.json`; what they began goes on as it began.
-UNSAID: Mapping[str, Any] = {"masks_unknown": True, "contexts": 0}
-UNSAID_OF_CORPUS: Mapping[str, Any] = {"documents_to_split": 50}
 
 
 @dataclass(frozen=True)
@@ -185,22 +181,3 @@ class TextExperiment(Declaration):
         """The kinds of pairs of words that are looked at, `word_count` of each."""
         matched = ("matched",) if self.looks_at_predictions else ()
         return ("duplicate", *matched, "random") if self.duplicates else ("random",)
-
-    @staticmethod
-    def brought_up_to_date(recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """What earlier versions did without saying so is said; their duplicates had the published probability."""
-        new = UNSAID | {**recorded}
-        if isinstance(new.get("duplicates"), bool):
-            new["duplicates"] = list(PUBLISHED_DUPLICATES) if new["duplicates"] else []
-        return new | {"corpus": UNSAID_OF_CORPUS | {**new.get("corpus", {})}}
-
-    def as_begun(self, recorded: Mapping[str, Any]) -> Self:
-        """The same, with what an earlier version did that began the run, wherever this declaration says nothing else."""
-        recorded, usual = self.brought_up_to_date(recorded), type(self)()
-
-        def kept(mine: object, default: object, theirs: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-            unsaid = {name for name in before if getattr(mine, name) == getattr(default, name)}
-            return {name: before[name] for name in unsaid if theirs[name] == before[name]}
-
-        corpus = dataclasses.replace(self.corpus, **kept(self.corpus, usual.corpus, recorded["corpus"], UNSAID_OF_CORPUS))
-        return dataclasses.replace(self, corpus=corpus, **kept(self, usual, recorded, UNSAID))

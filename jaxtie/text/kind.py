@@ -11,7 +11,6 @@ from jaxtie.experiment import Missing, UserError
 from jaxtie.text.declaration import TextExperiment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -120,9 +119,7 @@ def keep(experiment: TextExperiment, material: Material, folder: RunFolder) -> d
     return {"text": {"key": text.key, "source": text.source, "report": dataclasses.asdict(text.report)}}
 
 
-def engine(
-    experiment: TextExperiment, material: Material, processes: Processes, coming: Sequence[TextExperiment] | None = None
-) -> TextEngine:
+def engine(experiment: TextExperiment, material: Material, processes: Processes) -> TextEngine:
     """What trains its members."""
     from jaxtie.text.engine import TextEngine
 

@@ -90,7 +90,6 @@ def declared_again(path: Path, config: Mapping[str, Any]) -> TextExperiment:
     """
     if config.get("kind") != TextExperiment.kind:
         raise UserError(f"{path}: is a run of kind {config.get('kind')}; expected one of a model of text")
-    config = TextExperiment.brought_up_to_date(config)
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in config.items() if name != "kind"}
     corpus = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.pop("corpus").items()}
     try:

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import functools
 import os
 import platform
 from pathlib import Path
@@ -27,23 +26,6 @@ FAST: dict[str, CompilerOptions] = REPEATABLE | {
 ONCE: dict[str, CompilerOptions] = REPEATABLE | {
     "cpu": {"xla_backend_optimization_level": 0}  # for what runs once, compiling takes longer
 }
-LESS: CompilerOptions = {"xla_backend_optimization_level": 1}  # a CPU's LSTM is as fast so, and its start sooner compiled
-
-
-@functools.cache
-def quick_options() -> CompilerOptions:
-    """For a CPU's programs that run so shortly that compiling takes longer.
-
-    Without optimisation and, where XLA knows the option, by the generator of loops that it had before MLIR's.
-    """
-    import jax
-
-    options = ONCE["cpu"] | {"xla_cpu_use_fusion_emitters": False}
-    try:
-        jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()
-    except Exception:  # what an unknown option raises is not documented
-        return ONCE["cpu"]
-    return options
 
 
 def cache_folder() -> Path:

@@ -11,7 +11,6 @@ from jaxtie.text.corpus.sources import Source
 
 SPLITS = ("train", "valid", "test")
 TENTHS = (7, 1, 2)  # of what is split
-KEYED_BEFORE = 50  # documents that were split as such before one could say how many: what was prepared then stays usable
 
 
 class Splitting:
@@ -28,8 +27,7 @@ class Splitting:
         """`documents_to_split`: with so many documents or more, whole ones are split."""
         self.source, self._seed = source, seed.to_bytes(8, "big")
         self.by_document = source.documents >= documents_to_split
-        differs = self.by_document != (source.documents >= KEYED_BEFORE)
-        self.key = ("by document" if self.by_document else "by paragraph",) if differs else ()
+        self.key = ("by document" if self.by_document else "by paragraph",)
         self._edges: tuple[int, int] | None = None
 
     def _hash(self, text: bytes) -> int:
