@@ -16,7 +16,7 @@ import jaxtie
 from jaxtie import kinds, runs
 from jaxtie.all import run_all
 from jaxtie.exor.declaration import Experiment
-from jaxtie.experiment import Arm, Declaration, Missing, UserError, names_of
+from jaxtie.experiment import Arm, Declaration, UserError, names_of
 from jaxtie.leave import INTERRUPTED
 from jaxtie.options import (
     AS_DECLARED,
@@ -35,7 +35,7 @@ from jaxtie.options import (
 from jaxtie.plan import plan
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.terminal import show
-from jaxtie.runs import Outcome, Session, load_benchmark, load_experiment
+from jaxtie.runs import Outcome, Session, load_experiment
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
 MAIN = Experiment()
@@ -197,22 +197,9 @@ def list_experiments(folder: Path) -> Iterator[str]:
     yield f"(default)  {MAIN.claim}"
     for path in sorted(folder.glob("*.py")):
         try:
-            other = "" if load_benchmark(path) is None else f"  (python -m jaxtie.hypothesis {path})"
-            yield f"{path}  {load_experiment(path).claim}{other}"
+            yield f"{path}  {load_experiment(path).claim}"
         except UserError as error:
             yield str(error)
-
-
-def load_for_a_run(path: Path) -> Declaration:
-    """The experiment of a file that says how it is trained here.
-
-    Raises:
-      UserError: where the file is missing or fails.
-      Missing: where it declares a benchmark: what that trains is not told by its experiment alone.
-    """
-    if load_benchmark(path) is not None:
-        raise Missing(f"{path}: is a benchmark; python -m jaxtie.hypothesis {path} carries it out")
-    return load_experiment(path)
 
 
 def command_line(module: str, arguments: Sequence[str]) -> str:
@@ -252,7 +239,7 @@ def _run(options: CommonOptions, command: str) -> int:
         return 0
     if options.all:
         return _run_every_one(options, session)
-    experiment = changed(load_for_a_run(options.experiment) if options.experiment else MAIN, options)
+    experiment = changed(load_experiment(options.experiment) if options.experiment else MAIN, options)
     folder = RunFolder(options.out or RUNS / experiment.name)
     if options.distributed:
         return _run_with_others(experiment, folder, options, session)
@@ -303,7 +290,7 @@ def _run_every_one(options: CommonOptions, session: Session) -> int:
     """`--all`."""
 
     def declared(path: Path) -> Declaration:
-        return changed(load_for_a_run(path), options)
+        return changed(load_experiment(path), options)
 
     def carry_out(experiment: Declaration, folder: RunFolder) -> Outcome:
         return _run_one(experiment, folder, options, session)
@@ -340,7 +327,7 @@ def main_figures(arguments: Sequence[str] | None = None) -> int:
 
 def main_report(arguments: Sequence[str] | None = None) -> int:
     """The command line of `python -m jaxtie.report`; returns the exit status."""
-    from jaxtie.document import DOCUMENTS, keep_finished, rewrite
+    from jaxtie.document import DOCUMENTS, keep_run, rewrite
 
     documents = [Path(name) for name in DOCUMENTS]
     try:
@@ -349,7 +336,7 @@ def main_report(arguments: Sequence[str] | None = None) -> int:
             if not document.is_file():
                 raise UserError(f"{document}: not found; start it where the repository is")
         print(
-            *(file for run in options.runs for file in keep_finished(run, EXPERIMENTS)),
+            *(keep_run(run, EXPERIMENTS) for run in options.runs),
             sep="\n",
             end="\n" * bool(options.runs),
         )

@@ -142,17 +142,6 @@ def load_claims(path: Path) -> tuple[Any, ...]:
     return tuple(_execute(path).get("claims", ()))
 
 
-def load_benchmark(path: Path) -> Any | None:
-    """Execute an experiment file and take its `benchmark`, or None where it has none.
-
-    It is a `Benchmark` or a `BlindTest` of jaxtie.hypothesis, or a `Tuning` or a `WidthGrid` of jaxtie.text.
-
-    Raises:
-      UserError: where it is missing or fails.
-    """
-    return _execute(path).get("benchmark")
-
-
 def _execute(path: Path) -> dict[str, Any]:
     """The names that an experiment file defines."""
     if not path.is_file():

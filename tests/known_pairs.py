@@ -1,6 +1,7 @@
 """Pairs of a source whose truth is known: where they occur, and what its law says around them."""
 
 import numpy as np
+from exact_source import predictions
 
 from jaxtie.hypothesis import sources
 
@@ -21,11 +22,11 @@ def occurrences(tokens_BxL: np.ndarray, pair: tuple[int, int], each: int, rng: n
 def laws_around(source: sources.KnownSource, tokens_BxL: np.ndarray, pair, sentence_N, place_N, distances: int):
     """p(next token) on the left of each occurrence, NxV; and after the first or the second stands there, NxKxV each."""
     rows, text_NxL = np.arange(len(sentence_N)), tokens_BxL[sentence_N]
-    laws = [sources.predictions(source, text_NxL)[rows, place_N - 1]]
+    laws = [predictions(source, text_NxL)[rows, place_N - 1]]
     for token in pair:
         swapped_NxL = text_NxL.copy()
         swapped_NxL[rows, place_N] = token
-        predicted_NxLxV = sources.predictions(source, swapped_NxL)
+        predicted_NxLxV = predictions(source, swapped_NxL)
         laws.append(predicted_NxLxV[rows[:, None], place_N[:, None] + np.arange(distances)])
     return laws
 

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "plan": {"experiment", "results", "training", "kinds"},
     "all": {"experiment", "results", "training", "kinds", "runs", "page"},
     # The main experiment of the paper is what runs by default, so the command line knows one declaration.
-    "document": {"experiment", "results", "training", "kinds", "runs", "exor", "hypothesis"},
+    "document": {"experiment", "results", "training", "kinds", "runs", "exor"},
     "cli": {
         "document",
         "experiment",
@@ -76,12 +76,9 @@ WITHOUT_JAX = (
     "results.verdicts exor.declaration exor.kind exor.options exor.results exor.theory "
     "exor.equivalence exor.claims exor.evidence exor.escape exor.stability exor.tables exor.figures exor.portrait "
     "text.declaration text.evidence text.kind text.options text.results text.material text.tables text.heads text.figures "
-    "text.corpus.tokens text.corpus.batches "
-    "hypothesis.estimators hypothesis.inference hypothesis.sources "
-    "hypothesis.benchmark hypothesis.blind hypothesis.calibration hypothesis.costs hypothesis.judgement "
-    "hypothesis.price hypothesis.report instrument.command "
+    "text.corpus.tokens text.corpus.batches hypothesis.estimators hypothesis.inference hypothesis.sources "
+    "hypothesis.judgement hypothesis.report instrument.command "
     "text.planting text.two_models text.windows text.baselines text.claims text.contexts text.groups text.pairs "
-    "text.width_grid text.width_prices text.tuned text.tuned_results "
     "audit.adapter audit.checkpoint audit.command audit.compare audit.find audit.findings "
     "audit.flags audit.headers audit.ids audit.judge audit.loaders audit.names audit.stored"
 ).split()

@@ -150,7 +150,6 @@ BAD = {
     "all, where none are": ("--all", "--all: no experiment file, NAME.py, in ./experiments"),
     "unknown option": ("--sedes 3", "Unrecognized options: --sedes, 3"),
     "option without value": ("--steps", "Missing value for argument '--steps'"),
-    "benchmark": ("known.py --dry-run", "known.py: is a benchmark; python -m jaxtie.hypothesis known.py carries it out"),
     "out below a file": ("--out README.txt/run", "README.txt/run: not a folder; choose another --out"),
     "out is a file": ("--out README.txt", "README.txt: not a folder; choose another --out"),
     "out holds other files": ("--out other", "--out other: holds other files than a run's"),
@@ -184,7 +183,6 @@ FILES = {
     "narrow.py": declared("Experiment(model=jaxtie.Transformer(width=5))"),
     "misspelt.py": declared("Experiment(step=100)"),
     "heads.py": declared("Experiment(model=jaxtie.Transformer(heads=3))"),
-    "known.py": declared("Experiment()\nbenchmark = 'of a sort'"),
     "named.py": declared("Experiment(name='../elsewhere')"),
     "of_text.py": "experiment = 'transformer-small'",
     "finished/config.json": config(True, steps=200_000),
@@ -293,15 +291,13 @@ def test_every_experiment_file_can_be_loaded_and_listed(monkeypatch, capsys):
 
 
 def test_a_list_says_what_is_wrong_with_a_file_and_goes_on(workplace, capsys):
-    """And marks what another command carries out."""
     Path("experiments").mkdir()
-    for name in ("broken.py", "good.py", "known.py"):
+    for name in ("broken.py", "good.py"):
         Path("experiments", name).write_text(FILES[name])
     assert cli.main(["--list"]) == 0
-    default, broken, good, known = capsys.readouterr().out.splitlines()
+    default, broken, good = capsys.readouterr().out.splitlines()
     assert "experiments/broken.py" in broken and "SyntaxError" in broken
     assert good == default.replace("(default)", "experiments/good.py")
-    assert known == good.replace("good", "known") + "  (python -m jaxtie.hypothesis experiments/known.py)"
 
 
 def test_help(capsys):

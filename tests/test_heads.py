@@ -125,23 +125,6 @@ def test_claims_about_arms_that_are_not_there_are_left_out():
         assert len(shown) - len(claims) == (TIED in arms)  # whether untied is better, is for plain arms
 
 
-def test_heads_with_a_bias_are_judged_among_themselves_and_beside_those_without():
-    biased = [f"{arm}+bias" for arm in ARMS]
-    arms = [*ARMS, *biased, "tied+bert-head", "tied+bert-head+bias"]
-    start = HIGH | {f"{arm}+bias": above for arm, above in HIGH.items()}
-    end = {f"{HALF_SWAP}+bias": 5.2, "tied+bert-head": 4.5, "tied+bert-head+bias": 4.5}
-    found = judge_heads(made_up({}, start, end, arms=arms))
-    verdicts = {claim: {each.verdict for each in at.values()} for claim, at in found.items()}
-    (same,) = (claim for claim in found if claim.startswith("all remedies end") and "bias" not in claim)
-    assert verdicts[same] == {"holds"} and verdicts[f"{same}, all with an output bias"] == {"fails"}
-    assert f"{HALF_SWAP}+bias" in found[f"{same}, all with an output bias"][""].decisive.label
-    (moved,) = (claim for claim in found if claim.startswith("an output bias moves"))
-    assert verdicts[moved] == {"fails"} and found[moved][""].decisive.label == f"{HALF_SWAP}+bias − {HALF_SWAP}"
-    (berts,) = (claim for claim in found if claim.startswith("BERT's head"))
-    assert verdicts[berts] == {"holds"} and "bert-head" in found[berts][""].decisive.label
-    assert len(draw_heads(made_up({}, start, end, arms=arms)).axes) == 6
-
-
 def test_intervals_are_right_together_over_pairs_and_shares():
     """A claim that is looked at at four shares of the way looks at each of its pairs four times."""
     results = made_up({SMALL: 0.7}, HIGH, {}, spread=0.05)
@@ -204,6 +187,11 @@ def test_members_that_diverged_and_steps_to_come_leave_the_rest():
     results["valid_loss"][:, :, 100:] = np.nan
     assert head_loss_table(results).title.split("; ")[1] == "the end is step 2,475"
     assert heads.valid_curves(results)[0][-1] == 2475
+
+
+def test_the_figure_has_a_second_row_for_heads_with_a_bias():
+    arms = [*ARMS, *(f"{arm}+bias" for arm in ARMS)]
+    assert len(draw_heads(made_up({}, HIGH, {}, arms=arms)).axes) == 6
 
 
 def test_the_figure_shows_every_head(tmp_path):

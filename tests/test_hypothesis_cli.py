@@ -23,7 +23,7 @@ from jaxtie.page import sections_left
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.runs import Session, carry_out
-from jaxtie.text import engine, masked_swaps, one_table, programs, swaps, two_models
+from jaxtie.text import engine, masked_swaps, programs, swaps, two_models
 from jaxtie.text.declaration import Corpus
 from jaxtie.text.trained import load_trained
 from jaxtie.text.windows import stream_of
@@ -32,7 +32,6 @@ from jaxtie.training.progress import Progress
 TINY = Transformer(layers=1, heads=2, width=16, feedforward=32)
 PLAN = sources.Plan(pairs=(2, 1, 2, 2), near=1, plain=12, homograph=False)
 FEW = ["--tokens", "8", "--contexts", "12", "--quiet"]
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,6 @@ def place(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
         patch.setattr(plots, "save", save_small)
         patch.setitem(two_models.SIZES, "small", TINY)
-        patch.setattr(one_table, "ADAPTING", 20)
         # Two devices meet in every step: on a busy machine hundreds of tiny ones may wait for each other for ever.
         patch.setattr(engine, "make_mesh", lambda batch, devices: programs.make_mesh(batch, devices[:1]))
         known.write_known_text(place / "text", sources.planted(PLAN), 7000, 16)
@@ -75,9 +73,9 @@ def test_a_text_is_asked_and_what_is_left_is_whole(asked, capsys):
     results = xr.load_dataset(asked / "results.nc", engine="h5netcdf")
     assert (asked / "figures" / "plane.png").stat().st_size > 0
     (section,) = sections_left(asked.parent)
-    assert "Advice:" in section.claim and [image.name for image in section.images] == ["plane"]
+    assert "distributional hypothesis" in section.claim and [image.name for image in section.images] == ["plane"]
     summary = (asked / "summary.md").read_text()
-    assert "distributional hypothesis" in summary and "Advice:" in summary and "price of one table" in summary
+    assert "distributional hypothesis" in summary
     assert np.isfinite(results["semantic"]).all() and (results["contexts"] <= 24).all()
     assert set(results["reason"].values) == {"input", "output", "random"}
 
@@ -88,10 +86,7 @@ def test_the_same_command_trains_nothing_and_says_the_same(place, asked, capsys)
     summary = (asked / "summary.md").read_text()
     assert main_hypothesis(text_of(place, "--out", str(asked), "--json")) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["verdict"] in ("holds", "fails", "undecided") and "advice" in found
-    assert set(found["price"]) == {
-        f"{bias}, {when}" for bias in ("with bias", "without") for when in ("at once", "after 20 steps")
-    }
+    assert found["verdict"] in ("holds", "fails", "undecided")
     assert (asked / "A" / "config.json").stat().st_mtime_ns == before
     assert found["answer"][0] in summary
 
@@ -119,12 +114,8 @@ def test_interrupted_it_goes_on_by_the_same_command(place, asked, capsys):
 
 @pytest.mark.slow
 def test_two_runs_say_what_the_text_said(asked, tmp_path, capsys):
-    assert (
-        main_hypothesis([str(asked / "A"), "--second", str(asked / "B"), "--no-price", "--out", str(tmp_path / "runs"), *FEW])
-        == 0
-    )
-    shown = capsys.readouterr().out
-    assert "hypothesis" in shown and "price" not in shown
+    assert main_hypothesis([str(asked / "A"), "--second", str(asked / "B"), "--out", str(tmp_path / "runs"), *FEW]) == 0
+    assert "hypothesis" in capsys.readouterr().out
     one, other = (xr.load_dataset(path / "results.nc", engine="h5netcdf") for path in (asked, tmp_path / "runs"))
     np.testing.assert_allclose(one["semantic"], other["semantic"], rtol=1e-5, atol=1e-8)
 
@@ -139,7 +130,7 @@ def test_planted_pairs_of_the_text_are_marked(asked):
 
 
 @pytest.mark.slow
-def test_masked_models_are_asked_and_priced(asked, tmp_path, capsys, monkeypatch):
+def test_masked_models_are_asked(asked, tmp_path, capsys, monkeypatch):
     """On a text of topics, beside its law; a causal run beside a masked one is refused."""
     law_ZxW = law_of_topics()
     text, vocabulary = map(str, write_topics(tmp_path, law_ZxW, 20_000))
@@ -150,7 +141,7 @@ def test_masked_models_are_asked_and_priced(asked, tmp_path, capsys, monkeypatch
     few, out = ["--tokens", "20", "--contexts", "24", "--quiet"], tmp_path / "out"
     assert main_hypothesis([*text, "--masked", "--planted", "4", *few, "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert any("by constants alone" in line for line in found["answer"]) and len(found["price"]) == 4
+    assert any("by constants alone" in line for line in found["answer"])
     results = xr.load_dataset(out / "results.nc", engine="h5netcdf")
     planted_P = results["planted"].values > 0
     trained = load_trained(out / "A", lambda line: None)
@@ -186,10 +177,8 @@ def exact_of_topics(trained, law_ZxW: np.ndarray, results: xr.Dataset) -> np.nda
 
 @pytest.fixture(scope="module")
 def others(place, asked):
-    """A tied run, one that has never made a step, one on the same text with another vocabulary."""
+    """A run that has never made a step, one on the same text with another vocabulary."""
     a, _ = two_models.two_models(corpus(place), steps=100, planted=2)
-    tied = dataclasses.replace(a, arms=("tied",))
-    carry_out(tied, RunFolder(place / "tied"), Session("", quiet=True, draws=False))
     shutil.copytree(asked / "A", place / "untrained", ignore=shutil.ignore_patterns("checkpoints"))
     other = dataclasses.replace(a, planted=1)
     carry_out(other, RunFolder(place / "other"), Session("", quiet=True, draws=False))
@@ -204,7 +193,6 @@ def corpus(place) -> Corpus:
 @pytest.mark.parametrize(
     ("first", "second", "options", "word"),
     [
-        ("tied", "out/B", [], "--no-price"),
         ("untrained", "out/B", [], "untrained"),
         ("out/A", None, [], "two are needed"),
         ("out/A", "out/A", [], "another model"),
@@ -222,13 +210,13 @@ def test_runs_that_cannot_be_asked_are_refused(others, tmp_path, capsys, first, 
 
 
 @pytest.mark.slow
-def test_a_tied_run_without_a_price_gives_S_and_C(place, asked, tmp_path, capsys):
+def test_tied_runs_are_asked_too(place, asked, tmp_path, capsys):
     a, b = (dataclasses.replace(each, arms=("tied",)) for each in two_models.two_models(corpus(place), steps=200, planted=2))
     for name, each in (("A", a), ("B", b)):
         carry_out(each, RunFolder(place / "both_tied" / name), Session("", quiet=True, draws=False))
     runs = [str(place / "both_tied" / "A"), "--second", str(place / "both_tied" / "B")]
-    assert main_hypothesis([*runs, "--no-price", *FEW, "--out", str(tmp_path / "out")]) == 0
-    assert "Advice" not in capsys.readouterr().out
+    assert main_hypothesis([*runs, *FEW, "--out", str(tmp_path / "out")]) == 0
+    assert "distributional hypothesis" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -236,30 +224,22 @@ def test_a_tied_run_without_a_price_gives_S_and_C(place, asked, tmp_path, capsys
     [
         ([], "expected a text"),
         (["--second", "x"], "--second"),
-        (["--known", "--text", "x"], "--known"),
-        (["--known", "--masked"], "--masked"),
+        (["x", "--second", "y", "--masked"], "--masked"),
         (["a.py", "--text", "b"], "without --text"),
         (["nowhere.py"], "nowhere.py"),
         (["--text", "nowhere"], "no such file"),
         (["--tokens", "0", "--text", "x"], "positive"),
         (["--size", "huge", "--text", "x"], "--size"),
         (["--text", "x", "--tfds-field", "y"], "--tfds-field: expected with --tfds only"),
-        (["known.py", "--steps", "7"], "--steps: no option of known.py, which declares"),
         (["exact.py", "--vocab-size", "9"], "--vocab-size: no option of exact.py, whose answer is exact"),
         (["exact.py", "--second", "x"], "--second: no option of exact.py"),
         (["x", "--second", "y", "--planted", "3"], "--planted: no option of two runs"),
-        (["--known", "--tfds-field", "x"], "--tfds-field: no option of --known"),
-        (["--text", "x", "--seeds", "4"], "--seeds: expected with a benchmark on text"),
-        (["--text", "x", "--rates", "y.csv"], "--rates: expected with a benchmark on text"),
-        ([str(EXPERIMENTS / "price_of_tying.py"), "--text", "x", "--rates", "y.csv"], "not of a grid"),
-        ([str(EXPERIMENTS / "tuned_heads.py"), "--text", "x", "--rates", "y.csv"], "y.csv: cannot be read"),
     ],
 )
 def test_options_that_cannot_be_meant_are_named(arguments, word, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     Path("exact.py").write_text("from jaxtie import Experiment\nexperiment = Experiment()")
-    Path("known.py").write_text("from jaxtie import Experiment\nexperiment = Experiment()\nbenchmark = 'of a sort'")
     assert word in error_of(capsys, *arguments)
     assert not (tmp_path / "runs").exists()
 

@@ -116,12 +116,12 @@ def test_auc_counts_ties_half():
 
 def test_each_pair_is_measured_once_whichever_way_it_was_asked_for():
     candidates = inference.CandidatePairs(np.array([[3, 1], [1, 3], [1, 2]]), np.array(["input", "output", "random"]))
-    asked = judgement.all_asked(candidates, np.array([[5, 6]]), np.array([0.1]), np.array([1, 2, 3]), np.array([[9, 8]]))
-    assert asked.pair_Px2.tolist() == [[1, 2], [1, 3], [2, 3], [5, 6], [8, 9]]
-    assert asked.near_P.tolist() == [False, True, False, False, False]
-    assert asked.random_P.tolist() == [True, False, False, False, False]
-    assert asked.mantel_P.tolist() == [True, True, True, False, False]
-    assert asked.planted_P.tolist() == [0, 0, 0, 0.1, 0]
+    asked = judgement.all_asked(candidates, np.array([[5, 6]]), np.array([0.1]), np.array([1, 2, 3]))
+    assert asked.pair_Px2.tolist() == [[1, 2], [1, 3], [2, 3], [5, 6]]
+    assert asked.near_P.tolist() == [False, True, False, False]
+    assert asked.random_P.tolist() == [True, False, False, False]
+    assert asked.mantel_P.tolist() == [True, True, True, False]
+    assert asked.planted_P.tolist() == [0, 0, 0, 0.1]
     assert asked.candidate_Cx2.tolist() == [[1, 0], [1, 1], [3, 1]]
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from exact_source import exact, predictions
 from known_pairs import laws_around, occurrences
 from scipy import stats
 from scipy.spatial.distance import pdist
@@ -24,7 +25,7 @@ def whole():
 
 def values(source: sources.KnownSource, kind: str, places: int = PLACES) -> np.ndarray:
     """Of all pairs of a class: bias, C², overlap, S², variance of S; Px5."""
-    conditional, semantic = sources.exact(source, source.pairs[kind], places)
+    conditional, semantic = exact(source, source.pairs[kind], places)
     of_both = (conditional.bias, conditional.divergence, conditional.overlap, semantic.divergence, semantic.variance)
     return np.stack(of_both, axis=1)
 
@@ -132,7 +133,7 @@ def hellinger_by_hand(first_V: np.ndarray, second_V: np.ndarray) -> float:
 def test_exact_values_are_those_of_brute_force(small, kind):
     """The definitions, over all sentences of four tokens: the pair at the first or the second place, and two tokens after."""
     source, law = small
-    found_conditional, found_semantic = sources.exact(source, source.pairs[kind], places=2)
+    found_conditional, found_semantic = exact(source, source.pairs[kind], places=2)
     for row, pair in enumerate(source.pairs[kind].tolist()):
         ratio, overlap, at_1, both, shares = [], [], [], [], occurrences_by_hand(law, pair)
         for left, after in shares:
@@ -162,7 +163,7 @@ def test_predictions_are_those_of_brute_force(small):
     sentences = sources.sample_sentences(source, 200, 3, seed=0)
     homograph = source.pairs["homograph"][0, 0]
     assert np.any(sentences[:, 2] == homograph)
-    laws = sources.predictions(source, sentences)
+    laws = predictions(source, sentences)
     for tokens, law_LxV in zip(sentences.tolist(), laws):
         for place in range(4):
             np.testing.assert_allclose(law_LxV[place], next_law(law, *tokens[1 : place + 1]), atol=1e-12)
@@ -197,7 +198,7 @@ def test_estimates_from_sentences_come_to_the_exact_values(small, kind):
     roots = np.sqrt(np.repeat(np.stack([first_NxKxV, second_NxKxV])[:, None], 2, axis=1))
     conditional = estimators.conditional(estimators.conditional_sums(*logs, sentence_N))
     semantic = estimators.semantic(estimators.semantic_sums(estimators.semantic_products(*roots), sentence_N))
-    exact_conditional, exact_semantic = sources.exact(source, np.array([pair]), places=7)
+    exact_conditional, exact_semantic = exact(source, np.array([pair]), places=7)
     np.testing.assert_allclose(conditional, np.ravel(exact_conditional), rtol=0.1, atol=0.05)
     np.testing.assert_allclose(semantic, np.ravel(exact_semantic), rtol=0.1, atol=0.005)
     assert np.abs(roots[1, 0, :, 2:] - roots[0, 0, :, 2:]).max() < 1e-12  # so nothing is missing beyond distance 2
@@ -227,11 +228,3 @@ def test_allomorphs_have_as_many_sides_as_are_planned():
     assert np.all(signs_NxP != 0)
     assert len({tuple(column) for column in signs_NxP.T}) == 4
     np.testing.assert_array_equal(signs_NxP[:, :4], signs_NxP[:, 4:8])
-
-
-def test_the_entropy_rate_is_the_loss_of_exact_predictions():
-    source = sources.planted(sources.Plan(pairs=(1, 1, 1, 1), near=1, plain=3, homograph=False))
-    tokens_BxL = sources.sample_sentences(source, 4000, 12, seed=5)
-    law_BxLxV = sources.predictions(source, tokens_BxL[:, :-1])
-    losses = -np.log(np.take_along_axis(law_BxLxV, tokens_BxL[:, 1:, None], axis=2))[:, 1:]  # after the first token
-    assert sources.entropy_rate(source) == pytest.approx(losses.mean(), abs=4 * losses.std() / np.sqrt(losses.size))

@@ -250,16 +250,6 @@ def test_a_dry_run_of_all_writes_nothing(without_training, tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_benchmark_is_left_to_its_own_command(tmp_path, monkeypatch, capsys):
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "known.py").write_text("import jaxtie\nbenchmark, experiment = 1, jaxtie.Experiment()")
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["--all"]) == 0
-    file = "experiments/known.py"
-    told = f"jaxtie: skipped, {file}: is a benchmark; python -m jaxtie.hypothesis {file} carries it out\n"
-    assert capsys.readouterr().err == told
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["index.html"]
-    assert "carries it out" in (tmp_path / "runs" / "index.html").read_text()
 
 
 def test_no_other_page_is_overwritten(without_training, tmp_path, capsys):

@@ -1,7 +1,6 @@
 """Halves of a text, and words that are planted in it twice."""
 
 import dataclasses
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -37,19 +36,6 @@ def test_halves_share_no_row_and_leave_none_out(text):
     assert second == [row for row, half in zip(whole, of_row) if half == 1]
     assert rows_of(halves[0].valid) == rows_of(halves[1].valid) == rows_of(text.valid)
     assert planting.take_half(text, None) is text
-
-
-def test_validation_has_halves_too_of_which_an_experiment_takes_one(text):
-    """And trains on what it trained on; the same models at the same step see the other half."""
-    whole = rows_of(text.valid)
-    small = TextExperiment(task="causal", batch=2, length=8, words=4, duplicates=False)
-    halves = [make_material(dataclasses.replace(small, valid_half=half), text).text for half in ("first", "second")]
-    assert [rows_of(half.train) == rows_of(text.train) for half in halves] == [True, True]
-    blocks = [whole[k : k + planting.SENTENCES] for k in range(0, len(whole), planting.SENTENCES)]
-    assert len(blocks) > 1
-    assert [rows_of(half.valid) for half in halves] == [list(chain.from_iterable(blocks[k::2])) for k in (0, 1)]
-    with pytest.raises(UserError, match="valid_half = 'third'"):
-        dataclasses.replace(small, valid_half="third")
 
 
 def test_a_text_of_one_block_has_no_halves(text):

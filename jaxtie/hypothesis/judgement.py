@@ -53,23 +53,21 @@ def all_asked(
     planted_Qx2: np.ndarray,
     chance_Q: np.ndarray,
     mantel_T: np.ndarray,
-    more_Nx2: np.ndarray = np.zeros((0, 2), np.int64),  # noqa: B008, nobody writes to it
 ) -> AskedPairs:
     """Candidates, planted pairs and all pairs of some tokens, as pairs that are measured once.
 
     Args:
       planted_Qx2, chance_Q: words and their duplicates, and how often these stand.
       mantel_T: tokens, all pairs of which are measured.
-      more_Nx2: pairs that are measured besides.
     """
     first, second = np.triu_indices(len(mantel_T), 1)
     mantel_Nx2 = np.stack([mantel_T[first], mantel_T[second]], axis=1).reshape(-1, 2)
-    every = np.concatenate([candidates.pair_Px2, planted_Qx2.reshape(-1, 2), mantel_Nx2, more_Nx2])
+    every = np.concatenate([candidates.pair_Px2, planted_Qx2.reshape(-1, 2), mantel_Nx2])
     every = np.sort(every, axis=1)
     pair_Px2, number = np.unique(every, axis=0, return_inverse=True)
     number = number.ravel()
-    ends = np.cumsum([len(candidates.pair_Px2), len(planted_Qx2), len(mantel_Nx2)])
-    of_candidate, of_planted, of_mantel, _ = np.split(number, ends)
+    ends = np.cumsum([len(candidates.pair_Px2), len(planted_Qx2)])
+    of_candidate, of_planted, of_mantel = np.split(number, ends)
 
     def marked(which: np.ndarray) -> np.ndarray:
         return np.isin(np.arange(len(pair_Px2)), which)
@@ -222,7 +220,8 @@ def bounded_relative(pairs: xr.Dataset) -> np.ndarray:
 def verdict(pairs: xr.Dataset, seed: int = 0) -> Verdict:
     """The answer: it holds if both shares are wholly above `HELD`, fails if one is wholly below, else it is undecided.
 
-    Shares of the pairs below `NEAR` in one sense that are below `BESIDE` in the other; C² bounded. `calibration` says why.
+    Shares of the pairs below `NEAR` in one sense that are below `BESIDE` in the other; C² bounded.
+    README.md says why.
     It is undecided, too, where the models do not tell what is known of the text.
     """
     found = _judged(pairs, bounded_relative(pairs), BESIDE, seed)
@@ -296,11 +295,13 @@ def offenders(pairs: xr.Dataset, number: int = 20) -> dict[str, np.ndarray]:
 
 def auc(known_N: np.ndarray, others_M: np.ndarray) -> float:
     """How probable it is that a known equivalent pair has a smaller divergence than another one; ties count half."""
+    from scipy.stats import mannwhitneyu  # heavy
+
     known_N, others_M = known_N[np.isfinite(known_N)], others_M[np.isfinite(others_M)]
     if not len(known_N) or not len(others_M):
         return np.nan
-    below = known_N[:, None] < others_M
-    return float(np.mean(below + 0.5 * (known_N[:, None] == others_M)))
+    smaller = mannwhitneyu(others_M, known_N, method="asymptotic").statistic
+    return float(smaller / (len(known_N) * len(others_M)))
 
 
 class Check(NamedTuple):

@@ -1,4 +1,4 @@
-"""Asking two runs: load, check, measure, judge, price; and what is written of it."""
+"""Asking two runs: load, check, measure, judge; and what is written of it."""
 
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -7,17 +7,16 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.experiment import UserError
-from jaxtie.hypothesis import judgement, price, report
-from jaxtie.instrument import of_price, of_text
-from jaxtie.instrument.known import Truth, proof_tables
+from jaxtie.hypothesis import judgement, report
+from jaxtie.instrument import of_text
 from jaxtie.results import plots
 from jaxtie.results.page_section import leave_for_page
 from jaxtie.results.tables import Table
 from jaxtie.runs import Session
-from jaxtie.text import one_table
 from jaxtie.text.trained import Losses, Trained, batches_of, check_knows_more_than_frequencies, load_trained, losses
 
 NAMED, LISTED = 12, 20  # offenders of a kind that the figure names, that tables list
+VALIDATION = 100  # batches that losses are measured on
 
 
 OF_MASKED = (
@@ -32,7 +31,6 @@ class Asking(Protocol):
 
     tokens: int
     contexts: int
-    no_price: bool
 
 
 class Answer(NamedTuple):
@@ -42,18 +40,14 @@ class Answer(NamedTuple):
       pairs: see `judgement.measured_pairs`.
       offenders: kind -> numbers of pairs.
       examples: number of a pair -> a context of each of its tokens.
-      priced: None where no price was asked for.
-      proof: tables beside the truth, where it is known.
     """
 
     pairs: xr.Dataset
     verdict: judgement.Verdict
     offenders: dict[str, np.ndarray]
     examples: dict[int, tuple[str, str]]
-    priced: of_price.Priced | None
     skipped: list[str]
     notes: list[str]
-    proof: list[Table]
 
     @property
     def sentences(self) -> list[str]:
@@ -64,25 +58,20 @@ class Answer(NamedTuple):
                 f"The models know too little: words planted twice are told from unrelated ones with an AUC of {told:.2f}, "
                 f"less than {judgement.TELLING}; train them longer (--steps), or larger ones (--size)."
             )
-        if self.priced:
-            lines.append(f"Advice: {self.priced.advice.word}, for {self.priced.advice.reason} ({price.ON_KNOWN_SOURCES}).")
         return [*lines, *self.notes]
 
     @property
     def tables(self) -> list[Table]:
         """All of them, the answer first."""
         found = [report.answer_table(self.pairs, self.verdict)]
-        found += [price_table(self.priced)] if self.priced else []
         found += [report.planted_table(self.pairs)] if (self.pairs["planted"] > 0).any() else []
-        return (
-            found
-            + self.proof
-            + [report.offender_table(self.pairs, kind, numbers, self.examples) for kind, numbers in self.offenders.items()]
-        )
+        return found + [
+            report.offender_table(self.pairs, kind, numbers, self.examples) for kind, numbers in self.offenders.items()
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for `--json`."""
-        own: dict[str, Any] = {
+        return {
             "answer": self.sentences,
             "verdict": self.verdict.word,
             "near_in_S_share_near_in_C": self.verdict.conditional_of_semantic._asdict(),
@@ -90,10 +79,6 @@ class Answer(NamedTuple):
             "skipped": self.skipped,
             "offenders": {kind: [self._pair(i) for i in numbers.tolist()] for kind, numbers in self.offenders.items()},
         }
-        if self.priced:
-            own["price"] = {", ".join(key): each._asdict() for key, each in self.priced.rises.items()}
-            own["advice"] = self.priced.advice.word
-        return own
 
     def _pair(self, number: int) -> dict[str, Any]:
         own = self.pairs.isel(pair=number)
@@ -101,52 +86,32 @@ class Answer(NamedTuple):
         return {name: own[name].item() for name in names}
 
 
-def price_table(priced: of_price.Priced) -> Table:
-    """G with a bias and without, at once and after some steps."""
-    rows = [(bias, when, str(each)) for (bias, when), each in priced.rises.items()]
-    note = (
-        f"Rise of the validation loss ({priced.loss:.3f} nat with two tables), mean of both models, interval over batches. "
-        f"Tokens seen fewer than {price.RARE_SEEN} times: {priced.rare_mass:.1%} of the text. A price below "
-        f"{price.THRESHOLD} nat is none; {price.ON_KNOWN_SOURCES}."
-    )
-    return Table("The price of one table, nats", ("output bias", "when", "G"), rows, note)
-
-
-def ask(paths: tuple[Path, Path], options: Asking, session: Session, truth: Truth | None = None) -> Answer:
+def ask(paths: tuple[Path, Path], options: Asking, session: Session) -> Answer:
     """All that two runs' models are asked.
-
-    Args:
-      truth: of the source that their text was sampled from, if that is known.
 
     Raises:
       UserError: see `load_trained`, `of_text.check_two`, `check_knows_more_than_frequencies`.
     """
     if paths[0].resolve() == paths[1].resolve():
         raise UserError(f"--second {paths[1]}: is the first run; expected another model")
-    models = tuple(load_trained(path, session.say, allow_tied=options.no_price) for path in paths)
+    models = tuple(load_trained(path, session.say) for path in paths)
     a, b = models
     of_text.check_two(a, b)
     of_text.check_tokens(options.tokens, len(a.material.vocabulary))
-    if not options.no_price:
-        for each in models:
-            one_table.check_has_a_price(each)
-    validation = batches_of(a, a.material.text.valid, of_price.VALIDATION, seed=2)
+    validation = batches_of(a, a.material.text.valid, VALIDATION, seed=2)
     before = tuple(losses(each, validation) for each in models)
     for each, found in zip(models, before):
         check_knows_more_than_frequencies(each, found.mean)
     plan = of_text.Extent(options.tokens, options.contexts)
-    more = [pair for found in truth.pairs.values() for pair in found] if truth else []
-    measurement = of_text.measure_text(a, b, plan, session.say, more)
+    measurement = of_text.measure_text(a, b, plan, session.say)
     offenders = judgement.offenders(measurement.pairs, LISTED)
     examples = {
         int(i): of_text.example(measurement, int(i), far=far)
         for (numbers, far) in zip(offenders.values(), judgement.SENSES[::-1])
         for i in numbers
     }
-    priced = None if options.no_price else of_price.price_models(models, validation, before, session.say)
     verdict, notes = judgement.verdict(measurement.pairs), _notes(models, before, measurement.skipped)
-    proof = proof_tables(measurement.pairs, truth) if truth else []
-    return Answer(measurement.pairs, verdict, offenders, examples, priced, measurement.skipped, notes, proof)
+    return Answer(measurement.pairs, verdict, offenders, examples, measurement.skipped, notes)
 
 
 def _notes(models: tuple[Trained, ...], before: tuple[Losses, ...], skipped: list[str]) -> list[str]:

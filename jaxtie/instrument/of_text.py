@@ -5,7 +5,7 @@ Shapes: V vocabulary, P pairs, N contexts of a token, K tokens asked about.
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,17 +74,8 @@ def check_tokens(tokens: int, vocabulary: int) -> None:
         raise UserError(f"--tokens {tokens}: expected at most the vocabulary's {vocabulary:,} entries")
 
 
-def measure_text(
-    a: Trained,
-    b: Trained,
-    plan: Extent,
-    say: Say,
-    more: Sequence[tuple[str, str]] = (),
-) -> Measurement:
+def measure_text(a: Trained, b: Trained, plan: Extent, say: Say) -> Measurement:
     """Both divergences of the pairs that are worth a look, on the validation text of the first model.
-
-    Args:
-      more: pairs of words that are measured besides, each seen 30 times or more.
 
     Raises:
       UserError: where the text has too few frequent tokens.
@@ -97,9 +88,7 @@ def measure_text(
     wanted = np.argsort(-count_V * whole_V, kind="stable")[: plan.tokens]
     token_K = wanted[(count_V[wanted] >= inference.SEEN) & whole_V[wanted]]
     skipped = [words[token] for token in wanted if token not in set(token_K.tolist())]
-    number = {word: i for i, word in enumerate(words)}
-    more_Nx2 = np.array([[number[word] for word in pair] for pair in more], np.int64).reshape(-1, 2)
-    asked, rare = _pairs(a, count_V, token_K, whole_V, plan, more_Nx2)
+    asked, rare = _pairs(a, count_V, token_K, whole_V, plan)
     rng = np.random.default_rng(plan.seed)
     tokens = np.unique(asked.pair_Px2)
     windows = {}
@@ -129,7 +118,7 @@ def _whole_words(a: Trained) -> np.ndarray:
 
 
 def _pairs(
-    a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Extent, more_Nx2: np.ndarray
+    a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Extent
 ) -> tuple[judgement.AskedPairs, list[str]]:
     """Which pairs are measured; and duplicates that are too rare to be."""
     tables = [np.asarray(table_VxD) for table_VxD in tables_of_params(a.params["embedding"])]
@@ -140,7 +129,7 @@ def _pairs(
     seen_Q = (count_V[planted_Qx2] >= inference.SEEN).all(axis=1)
     mantel_T = np.sort(token_K[np.linspace(0, len(token_K) - 1, min(plan.mantel, len(token_K))).astype(int)])
     known = planted_Qx2[seen_Q], planted.probability_K[seen_Q]
-    asked = judgement.all_asked(candidates, *known, np.unique(mantel_T), more_Nx2)
+    asked = judgement.all_asked(candidates, *known, np.unique(mantel_T))
     return asked, [name for name, seen in zip(planted.names, seen_Q) if not seen]
 
 

@@ -61,18 +61,3 @@ class Mixer:
 
 
 Body = Transformer | LSTM | Mixer
-
-
-def causal_parameters(model: Transformer, vocabulary: int, *, tied: bool) -> int:
-    """How many parameters a causal model of text has, without any option of its head."""
-    width, hidden = model.width, model.feedforward
-    of_layer = 4 * width**2 + 2 * width * hidden + 9 * width + hidden  # matrices, then biases and norms
-    return (1 if tied else 2) * vocabulary * width + model.layers * of_layer + 2 * width
-
-
-def causal_products(model: Transformer, vocabulary: int) -> int:
-    """Numbers of its parameters that each token is multiplied with; six operations each of a step (Kaplan et al. 2020).
-
-    Of the input table a row is looked up, so tied and untied models have as many. Attention between tokens is left out.
-    """
-    return vocabulary * model.width + model.layers * (4 * model.width**2 + 2 * model.width * model.feedforward)

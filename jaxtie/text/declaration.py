@@ -81,7 +81,6 @@ class TextExperiment(Declaration):
       masks_unknown: whether a masked model may be asked for [UNK]; as published it is not.
       data_seed: of the order of the rows, of swaps and masks, and of the random pairs of words.
       half: "first" or "second": train on that half of the training rows alone, see `jaxtie.text.planting`; None: on all.
-      valid_half: likewise, validate on that half alone: one to choose by, one to judge by.
       planted: how many frequent words have a duplicate in the text itself, once and for all, in every split.
       roles: record which role of a tied table writes it, see `jaxtie.training.roles`.
     """
@@ -109,7 +108,6 @@ class TextExperiment(Declaration):
     masks_unknown: bool = False
     data_seed: int = 42
     half: str | None = None
-    valid_half: str | None = None
     planted: int = 0
     roles: bool = False
 
@@ -136,9 +134,7 @@ class TextExperiment(Declaration):
             f"buckets = {self.buckets}: expected lengths of at least 4",
         )
         check_seed(self.data_seed, "data_seed")
-        for name in ("half", "valid_half"):
-            own = getattr(self, name)
-            check(own in (None, *HALVES), f"{name} = {own!r}: expected None, {' or '.join(HALVES)}")
+        check(self.half in (None, *HALVES), f"half = {self.half!r}: expected None, {' or '.join(HALVES)}")
         check(
             isinstance(self.planted, int) and self.planted >= 0 and not (self.planted and self.duplicates),
             f"planted = {self.planted!r}: expected an integer of at least 0, and 0 with duplicates",

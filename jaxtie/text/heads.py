@@ -4,7 +4,6 @@ The arms of a causal experiment are its heads, compared in pairs on equal seeds;
 from `Arm.head`. Shapes: S seeds, T evaluations.
 """
 
-import dataclasses
 import itertools
 import math
 from typing import NamedTuple
@@ -15,12 +14,11 @@ import xarray as xr
 from jaxtie.experiment import Arm, Head
 from jaxtie.results.statistics import first_at_level
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm
-from jaxtie.results.verdicts import Comparison, Judgement, compare, judge, verdict_table
+from jaxtie.results.verdicts import Comparison, Judgement, compare, judge
 
 SHARES = (0.5, 0.75, 0.9, 0.95)  # of the way from log n to untied's end; the losses there are those to be reached
 ALIKE_TRANSFORMS = ("projection", "half-swap", "shuffle")  # tied, each of them is said to converge as untied does
 SMALL_DEVIATION = Head(deviation="log(n)/D")  # tied, it is said to converge slowest
-BERTS, ITS_PART = Head(transform="bert-head"), Head(transform="projection")
 ABOUT = 1.0  # nat: what "about log n" means; n words that are alike start at log n + Dσ²/2, n + n of them at log 2n
 SAME_PACE = 0.1  # steps that differ by at most this share are alike
 SAME_END = 0.05  # nat
@@ -35,7 +33,7 @@ def compares_heads(results: xr.Dataset) -> bool:
 
 
 class Remedies(NamedTuple):
-    """The arms that are said to start near log n; all with an output bias or all without.
+    """The arms that are said to start near log n; none has an output bias.
 
     Attributes:
       small: tied, σ (log n)/D; None if it is not there.
@@ -46,9 +44,9 @@ class Remedies(NamedTuple):
     alike: tuple[Arm, ...]
 
     @classmethod
-    def of(cls, results: xr.Dataset, *, bias: bool = False) -> "Remedies":
-        whole = [arm for arm in arms_of(results) if arm.untie_at is None and arm.head.bias == bias]
-        small = next((arm for arm in whole if arm.tied and _unbiased(arm) == SMALL_DEVIATION), None)
+    def of(cls, results: xr.Dataset) -> "Remedies":
+        whole = [arm for arm in arms_of(results) if arm.untie_at is None]
+        small = next((arm for arm in whole if arm.tied and arm.head == SMALL_DEVIATION), None)
         return cls(small, tuple(arm for arm in whole if _is_one_of_the_alike(arm)))
 
     @property
@@ -56,13 +54,9 @@ class Remedies(NamedTuple):
         return (() if self.small is None else (self.small,)) + self.alike
 
 
-def _unbiased(arm: Arm) -> Head:
-    return dataclasses.replace(arm.head, bias=False)
-
-
 def _is_one_of_the_alike(arm: Arm) -> bool:
-    """Whether it is untied, or tied with a transform and no other option of a head but an output bias."""
-    head = _unbiased(arm)
+    """Whether it is untied, or tied with a transform and no other option of a head."""
+    head = arm.head
     if not arm.tied:
         return head == Head()
     return head.transform in ALIKE_TRANSFORMS and head == Head(transform=head.transform, groups=head.groups)
@@ -110,39 +104,11 @@ def judge_pace(results: xr.Dataset, pairs: list[tuple[Arm, Arm]], low: float, hi
 
 
 def judge_heads(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
-    """Claim -> where it is looked at (a share of the way, or "") -> judgement; as far as arms let one tell."""
-    found = _judge_remedies(results, Remedies.of(results))
-    biased = _judge_remedies(results, Remedies.of(results, bias=True))
-    found |= {f"{claim}, all with an output bias": at for claim, at in biased.items()}
-    whole = [arm for arm in arms_of(results) if arm.untie_at is None]
-    both = [(a, b) for a, b in itertools.product(whole, whole) if _differ_by_a_bias(a, b)]
-    if both:
-        claim = f"an output bias moves no head's end by more than {SAME_END:g} nat"
-        found[claim] = {"": judge(_compare_ends(results, both), -SAME_END, SAME_END)}
-    parts = [
-        (a, b)
-        for a, b in itertools.product(whole, whole)
-        if a.tied and b.tied and a.head.bias == b.head.bias and (_unbiased(a), _unbiased(b)) == (BERTS, ITS_PART)
-    ]
-    if parts:
-        claim = f"BERT's head ends within {SAME_END:g} nat of its projection alone, or lower"
-        found[claim] = {"": judge(_compare_ends(results, parts), -math.inf, SAME_END)}
-    return found
+    """What the source says of its remedies: claim -> where it is looked at (a share of the way, or "") -> judgement.
 
-
-def _differ_by_a_bias(arm: Arm, other: Arm) -> bool:
-    """Whether the first has an output bias and the other one is the same without."""
-    return arm.tied == other.tied and arm.head.bias and not other.head.bias and _unbiased(arm) == other.head
-
-
-def _compare_ends(results: xr.Dataset, pairs: list[tuple[Arm, Arm]]) -> list[Comparison]:
-    """Validation losses at the end, nats, intervals right together."""
-    _, curves = valid_curves(results)
-    return [compare(f"{a} − {b}", curves[a][:, -1] - curves[b][:, -1], len(pairs)) for a, b in pairs]
-
-
-def _judge_remedies(results: xr.Dataset, remedies: Remedies) -> dict[str, dict[str, Judgement]]:
-    """What the source says of its remedies."""
+    As far as arms let one tell.
+    """
+    remedies = Remedies.of(results)
     small, alike = remedies
     found, (_, curves), log_n = {}, valid_curves(results), log_vocabulary(results)
     pairs = list(itertools.combinations(remedies.every, 2))
@@ -157,14 +123,9 @@ def _judge_remedies(results: xr.Dataset, remedies: Remedies) -> dict[str, dict[s
         others = judge_pace(results, list(itertools.combinations(alike, 2)), -same, same)
         found[f"the other remedies take the same steps to within {SAME_PACE:.0%}"] = others
     if pairs:
-        ends = _compare_ends(results, pairs)
+        ends = [compare(f"{a} − {b}", curves[a][:, -1] - curves[b][:, -1], len(pairs)) for a, b in pairs]
         found[f"all remedies end within {SAME_END:g} nat of each other"] = {"": judge(ends, -SAME_END, SAME_END)}
     return found
-
-
-def head_verdict_table(results: xr.Dataset) -> Table:
-    """The claims about heads, and what became of them."""
-    return verdict_table(judge_heads(results), f"seeds; {SEVERAL_SHARES}")
 
 
 def head_loss_table(results: xr.Dataset) -> Table:

@@ -53,7 +53,6 @@ def make_material(experiment: TextExperiment, text: Text) -> Material:
     words_K, words = chosen_words(text, experiment.words)
     planted = planted_words(text, experiment.planted)
     text = take_half(plant(text, planted, experiment.data_seed), experiment.half)
-    text = take_half(text, experiment.valid_half, "valid")
     drawn = duplicates_of(words_K, words, len(text.vocabulary), experiment.duplicates)
     nothing = np.zeros((0, experiment.word_count), np.int32)
     material = Material(text, text.vocabulary + planted.names + drawn.names, words_K, drawn, planted, nothing, nothing)

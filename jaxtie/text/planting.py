@@ -7,7 +7,7 @@ Imports no jax. Shapes: R rows, N tokens of a split, K planted words.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,18 +73,18 @@ def plant(text: Text, planted: Duplicates, seed: int) -> Text:
     return text._replace(**splits)
 
 
-def take_half(text: Text, half: str | None, split: Literal["train", "valid"] = "train") -> Text:
-    """The text with one half of the rows of a split, block by block in turn; the other splits stay whole.
+def take_half(text: Text, half: str | None) -> Text:
+    """The text with one half of the training rows, block by block in turn; the other splits stay whole.
 
     Raises:
       UserError: where there is one block only.
     """
     if half is None:
         return text
-    rows: Rows = getattr(text, split)
+    rows = text.train
     own_R = np.arange(rows.count) // SENTENCES % 2 == HALVES.index(half)
     if not own_R.any() or own_R.all():
         raise UserError(f"text: {rows.count:,} sentences are too few for two halves of blocks of {SENTENCES}; give more text")
     own_N = np.repeat(own_R, rows.lengths)
     offsets = np.append(0, np.cumsum(rows.lengths[own_R]))
-    return text._replace(**{split: Rows(np.asarray(rows.tokens_N)[own_N], offsets)})
+    return text._replace(train=Rows(np.asarray(rows.tokens_N)[own_N], offsets))

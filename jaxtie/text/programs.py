@@ -176,7 +176,7 @@ def compile_text(
     # What is planted, and which halves: programs that tell roles, or match pairs, know how frequent each token is, and those
     # that look at predictions hold the places of the validation text.
     counts = experiment.roles or experiment.looks_at_predictions
-    any_text = {"corpus": Corpus()} | ({} if counts else {"half": None, "valid_half": None, "planted": 0})
+    any_text = {"corpus": Corpus()} | ({} if counts else {"half": None, "planted": 0})
     static = dataclasses.replace(experiment, name="any", claim="", arms=("tied",), seeds=(0,), **any_text, **once)
     options = tuple(machine.REPEATABLE.get(mesh.devices.flat[0].platform, {}).items())
     key = (static, material.text.key, material.vocabulary, tied, head, tuple(mesh.devices.flat), options)

@@ -46,13 +46,9 @@ class Trained(NamedTuple):
     model: TextModel
     params: dict
 
-    @property
-    def is_tied(self) -> bool:
-        return "output" not in self.params["embedding"]
 
-
-def load_trained(path: Path, say: Say, *, allow_tied: bool = False) -> Trained:
-    """The first untied arm of a run, its first seed; where tied ones are allowed and there is no other, a tied one.
+def load_trained(path: Path, say: Say) -> Trained:
+    """The first untied arm of a run, its first seed; where there is none, the first tied one.
 
     Raises:
       UserError: where there is no run, it is not of a model of text, has not been trained, or its text has changed.
@@ -62,8 +58,6 @@ def load_trained(path: Path, say: Say, *, allow_tied: bool = False) -> Trained:
         raise UserError(f"{path}: holds no run; give the folder of one")
     experiment = declared_again(path, config["experiment"])
     untied = [arm for arm in experiment.arms if arm.untied_from is not None]
-    if not untied and not allow_tied:
-        raise UserError(f"{path}: is a tied run, which has no price to be asked for; --no-price gives S, C and m of it")
     arm = (untied or list(experiment.arms))[0]
     folder_is_there = folder.checkpoints.is_dir()
     with opened(folder.checkpoints, to_read=True) as kept:
@@ -125,12 +119,10 @@ def batches_of(trained: Trained, rows: Rows, number: int, seed: int | None = Non
     return [asked(jax.random.fold_in(key, k), batches[k].tokens_BxL) for k in range(min(batches.count, number))]
 
 
-def losses(
-    trained: Trained, batches: list[masking.Asked], params: dict | None = None, model: TextModel | None = None
-) -> Losses:
-    """What the model, or other parameters in its place, makes of batches."""
-    params, loss_of = trained.params if params is None else params, _loss_program(model or trained.model)
-    found = np.array([jax.device_get(loss_of(params, asked)) for asked in batches], np.float64)
+def losses(trained: Trained, batches: list[masking.Asked]) -> Losses:
+    """What the model makes of batches."""
+    loss_of = _loss_program(trained.model)
+    found = np.array([jax.device_get(loss_of(trained.params, asked)) for asked in batches], np.float64)
     return Losses(*found.T)
 
 
