@@ -189,9 +189,16 @@ def test_members_that_diverged_and_steps_to_come_leave_the_rest():
     assert heads.valid_curves(results)[0][-1] == 2475
 
 
-def test_the_figure_has_a_second_row_for_heads_with_a_bias():
+def test_heads_with_a_bias_are_held_beside_those_without():
     arms = [*ARMS, *(f"{arm}+bias" for arm in ARMS)]
-    assert len(draw_heads(made_up({}, HIGH, {}, arms=arms)).axes) == 6
+    results = made_up({}, HIGH, {f"{HALF_SWAP}+bias": 5.2}, arms=arms)
+    found = judge_heads(results)
+    (moved,) = (claim for claim in found if claim.startswith("an output bias moves"))
+    assert found[moved][""].verdict == "fails"
+    assert found[moved][""].decisive.label == f"{HALF_SWAP}+bias − {HALF_SWAP}"
+    (same,) = (claim for claim in found if claim.startswith("all remedies end"))
+    assert found[same][""].verdict == "holds"  # those with a bias are no remedies
+    assert len(draw_heads(results).axes) == 6
 
 
 def test_the_figure_shows_every_head(tmp_path):

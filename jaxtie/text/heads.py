@@ -4,6 +4,7 @@ The arms of a causal experiment are its heads, compared in pairs on equal seeds;
 from `Arm.head`. Shapes: S seeds, T evaluations.
 """
 
+import dataclasses
 import itertools
 import math
 from typing import NamedTuple
@@ -104,11 +105,30 @@ def judge_pace(results: xr.Dataset, pairs: list[tuple[Arm, Arm]], low: float, hi
 
 
 def judge_heads(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
-    """What the source says of its remedies: claim -> where it is looked at (a share of the way, or "") -> judgement.
+    """Claim -> where it is looked at (a share of the way, or "") -> judgement; as far as arms let one tell."""
+    found = _judge_remedies(results, Remedies.of(results))
+    whole = [arm for arm in arms_of(results) if arm.untie_at is None]
+    both = [(a, b) for a, b in itertools.product(whole, whole) if _differ_by_a_bias(a, b)]
+    if both:
+        claim = f"an output bias moves no head's end by more than {SAME_END:g} nat"
+        found[claim] = {"": judge(_compare_ends(results, both), -SAME_END, SAME_END)}
+    return found
 
-    As far as arms let one tell.
-    """
-    remedies = Remedies.of(results)
+
+def _differ_by_a_bias(arm: Arm, other: Arm) -> bool:
+    """Whether the first has an output bias and the other one is the same without."""
+    unbiased = dataclasses.replace(arm.head, bias=False)
+    return arm.tied == other.tied and arm.head.bias and not other.head.bias and unbiased == other.head
+
+
+def _compare_ends(results: xr.Dataset, pairs: list[tuple[Arm, Arm]]) -> list[Comparison]:
+    """Validation losses at the end, nats, intervals right together."""
+    _, curves = valid_curves(results)
+    return [compare(f"{a} − {b}", curves[a][:, -1] - curves[b][:, -1], len(pairs)) for a, b in pairs]
+
+
+def _judge_remedies(results: xr.Dataset, remedies: Remedies) -> dict[str, dict[str, Judgement]]:
+    """What the source says of its remedies."""
     small, alike = remedies
     found, (_, curves), log_n = {}, valid_curves(results), log_vocabulary(results)
     pairs = list(itertools.combinations(remedies.every, 2))
@@ -123,7 +143,7 @@ def judge_heads(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
         others = judge_pace(results, list(itertools.combinations(alike, 2)), -same, same)
         found[f"the other remedies take the same steps to within {SAME_PACE:.0%}"] = others
     if pairs:
-        ends = [compare(f"{a} − {b}", curves[a][:, -1] - curves[b][:, -1], len(pairs)) for a, b in pairs]
+        ends = _compare_ends(results, pairs)
         found[f"all remedies end within {SAME_END:g} nat of each other"] = {"": judge(ends, -SAME_END, SAME_END)}
     return found
 
