@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import xarray as xr
 from drawing import save_small
+from exact_source import exact
 from known_topics import LawOfTopics, Logits, law_of_topics, write_topics
 from scipy.stats import spearmanr
 
 from jaxtie import Transformer
-from jaxtie.hypothesis import estimators, sources
+from jaxtie.hypothesis import estimators, judgement, sources
 from jaxtie.instrument import asking, known, of_text
 from jaxtie.instrument.command import main_hypothesis
 from jaxtie.page import sections_left
@@ -127,6 +128,36 @@ def test_planted_pairs_of_the_text_are_marked(asked):
     assert planted["second"].values.tolist() == [f"{word}*" for word in planted["first"].values]
     others = results["semantic"].values[results["random"].values.astype(bool)]
     assert (np.abs(planted["semantic"]) < np.median(others) / 2).all()
+
+
+@pytest.mark.slow
+def test_trained_models_find_the_known_divergences_of_a_sampled_text(place, tmp_path):
+    """Duplicates, allomorphs and antonyms show as what they are; all pairs are ordered as by the exact values."""
+    source = sources.planted(PLAN)
+    written = known.write_known_text(tmp_path, source, 20_000, 16)  # enough of the rarest token
+    text = ["--text", str(written.text), "--vocab", str(written.vocabulary), "--planted", "0", "--steps", "800", "--quiet"]
+    assert main_hypothesis([*text, "--tokens", "26", "--out", str(tmp_path / "out")]) == 0
+    results = xr.load_dataset(tmp_path / "out" / "results.nc", engine="h5netcdf")
+    numbers = {known.word_of(token): token for token in range(source.token_N.max() + 1)}
+    pair_Px2 = np.array([[numbers[word] for word in results[side].values] for side in ("first", "second")]).T
+    conditional, semantic = exact(source, pair_Px2, places=17)
+    exact_values = {"semantic": semantic.divergence, "conditional": conditional.divergence, "bias": conditional.bias}
+    for name, exact_P in exact_values.items():
+        assert spearmanr(exact_P, results[name]).statistic > 0.85
+    class_of = {frozenset(pair): kind for kind, pairs in source.pairs.items() for pair in pairs.tolist()}
+    class_P = np.array([class_of.get(frozenset(pair), "") for pair in pair_Px2.tolist()])
+    far = {
+        "duplicate": (False, False),
+        "skewed duplicate": (False, False),
+        "allomorph": (False, True),
+        "antonym": (True, False),
+    }
+    for kind, expected in far.items():
+        own = results.isel(pair=class_P == kind)
+        assert own.sizes["pair"] == len(source.pairs[kind])
+        for sense, is_far in zip(judgement.SENSES, expected, strict=True):
+            relative = own[f"{sense}_relative"]
+            assert ((relative > judgement.FAR) if is_far else (np.abs(relative) < judgement.NEAR)).all()
 
 
 @pytest.mark.slow
