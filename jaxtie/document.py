@@ -22,8 +22,7 @@ import xarray as xr
 from jaxtie import kinds, runs
 from jaxtie.exor import evidence, forces
 from jaxtie.exor.comparison import correlation_table, sweep_table
-from jaxtie.exor.escape import escape_table, lead_table
-from jaxtie.exor.stability import stability_table
+from jaxtie.exor.escape import escape_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
 from jaxtie.experiment import UserError
 from jaxtie.results.folder import RunFolder
@@ -40,8 +39,6 @@ OF_ONE_RUN: Mapping[str, Callable[[xr.Dataset], Table]] = {
     "correlations": correlation_table,
     "equivalences": equivalence_table,
     "escapes": escape_table,
-    "leads": lead_table,
-    "stability": stability_table,
     "forces": forces.forces_table,
     "shares": shares_table,
     "pushes": forces.pushes_table,
@@ -50,7 +47,6 @@ OF_ONE_RUN: Mapping[str, Callable[[xr.Dataset], Table]] = {
 OF_SEVERAL_RUNS: Mapping[str, Callable[[evidence.Runs, Sequence[str]], Table]] = {
     "costs": evidence.costs_table,
     "contrasts": evidence.contrasts_table,
-    "directions": evidence.directions_table,
     "widths": evidence.widths_table,
     "bodies": evidence.bodies_table,
     "left": evidence.seeds_left_table,
@@ -119,7 +115,6 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
         "published": lambda name: evidence.published_table(known[name], pd.read_csv(experiments / "data" / "published.csv")),
         "pytorch": lambda name: evidence.pytorch_table(known[name], pd.read_csv(experiments / "data" / "pytorch.csv")),
-        "roundings": lambda one, other: evidence.roundings_table(known, one, other),
         "since": lambda name, *steps: forces.since_table(known[name], steps),
     }
     of_one = {what: lambda name, make=make: make(known[name]) for what, make in OF_ONE_RUN.items()}

@@ -74,7 +74,7 @@ WITHOUT_JAX = (
     "training.progress results.folder results.netcdf results.page_section results.plots results.roles results.schema "
     "results.share_figure results.similarity results.statistics results.survival results.tables results.terminal "
     "results.verdicts exor.declaration exor.kind exor.options exor.results exor.theory "
-    "exor.equivalence exor.claims exor.evidence exor.escape exor.stability exor.tables exor.figures exor.portrait "
+    "exor.claims exor.evidence exor.escape exor.stability exor.tables exor.figures exor.portrait "
     "text.declaration text.evidence text.kind text.options text.results text.material text.tables text.heads text.figures "
     "text.corpus.tokens text.corpus.batches hypothesis.estimators hypothesis.inference hypothesis.sources "
     "hypothesis.judgement hypothesis.report instrument.command "

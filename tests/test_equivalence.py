@@ -4,11 +4,12 @@ import itertools
 import math
 from collections import defaultdict
 
+import equivalence_proofs as equivalence
 import numpy as np
 import pytest
 from scipy.optimize import minimize, minimize_scalar
 
-from jaxtie.exor import equivalence, process, theory
+from jaxtie.exor import process, theory
 
 LN9 = math.log(9)
 ORDERS = pytest.mark.parametrize("ordered", [False, True], ids=["bag", "ordered"])

@@ -266,22 +266,6 @@ def test_forces_can_be_counted_from_a_later_step(results):
     assert rows["untied output", "A-B"][1] != "1.000 [1.000, 1.000]"
 
 
-def test_the_same_seeds_of_two_runs_are_compared_one_by_one(results):
-    """Planted: tied, the other run is a tenth higher; but one seed of its forty is 5 nat lower, and so the lowest."""
-    other = results.isel(seed=slice(None, None, -1)).copy(deep=True)
-    tied = {"arm": "tied", "eval_step": 100}
-    other["train_loss"].loc[tied] += 0.1
-    other["train_loss"].loc[tied | {"seed": 7}] -= 5.1
-    runs_of_both = {"one": results.sel(step=[0, 50, 100]), "other": other}
-    rows = {row[:2]: row[2:] for row in evidence.roundings_table(runs_of_both, "one", "other").rows}
-    assert rows["tied", "50"] == rows["untied", "100"] == ("0.000 ± 0.000", "0.000", "1.000")
-    mean, greatest, order = rows["tied", "100"]
-    assert mean.startswith("-0.027 ± ") and greatest == "5.000"  # (39 · 0.1 - 5) / 40
-    losses = results["train_loss"].sel(**tied).values
-    moved = np.where(np.arange(40) == 7, -10, losses)
-    assert float(order) == pytest.approx(stats.spearmanr(losses, moved).statistic, abs=6e-4) != 1
-
-
 def test_a_sweep_has_its_forces_at_every_setting():
     table = forces.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
     assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]
@@ -320,7 +304,7 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     declaration += 'experiment = Experiment("small", "", Process(length=5), arms=("tied+bias",), '
     declaration += "steps=20, record_every=10, eval_every=10)\n"
     (tmp_path / "experiments" / "small.py").write_text(declaration)
-    text = "<!-- table: directions small -->\n<!-- end of table -->\n<!-- table: forces small -->\n<!-- end of table -->\n"
+    text = "<!-- table: forces small -->\n<!-- end of table -->\n"
     (tmp_path / "experiments" / "README.md").write_text(text)
     (tmp_path / "jaxtie" / "hypothesis").mkdir(parents=True)
     for page in ("README.md", "jaxtie/hypothesis/README.md"):
@@ -332,10 +316,8 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     assert cli.main_report(["run"]) == 0
     assert capsys.readouterr().out.endswith("experiments/data/small.nc\n" + "\n".join(document.DOCUMENTS) + "\n")
     kept = xr.load_dataset("experiments/data/small.nc")
-    assert (kept["hidden_spread"].isel(dim=-1) < 1e-6).all()  # a layer norm at the end leaves D - 1 directions
-    assert (kept["hidden_spread"].isel(dim=-2) > 1e-6).all()
     written = Path("experiments/README.md").read_text()
-    assert "| small | tied+bias | A-B |" in written and "3 to 3 of 4 |" in written and "ratio to decay alone" in written
+    assert "| tied+bias | A-B |" in written and "ratio to decay alone" in written
     further, file = kept.assign_coords(seed=[3, 2]).assign_attrs(claim="In other words."), Path("experiments/data/small.nc")
     write_kept(further, file)
     assert cli.main_report(["run"]) == 0

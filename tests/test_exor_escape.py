@@ -10,7 +10,7 @@ from made_up import BEST, exor_results
 from jaxtie.exor import escape, process, theory
 from jaxtie.exor.claims import Claim, claimed
 from jaxtie.exor.figures import exor_pictures
-from jaxtie.exor.stability import stability_table, steadiness
+from jaxtie.exor.stability import fluctuations
 from jaxtie.results.kept import write_kept
 
 PLATEAU, BETWEEN, SOLVED = BEST["loss"] + math.log(2), BEST["loss"] + 0.5, BEST["loss"] + 0.01
@@ -77,36 +77,12 @@ def test_each_event_has_its_counts_its_median_and_its_race(planted):
     assert rows[escape.HALFWAY, "untied"] == rows[escape.AT_BEST, "untied"]
 
 
-def test_the_lead_is_told_at_the_steps_that_there_are(planted, monkeypatch):
-    monkeypatch.setattr(escape, "LEAD_STEPS", (20, 35, 40, 150))
-    table = escape.lead_table(planted)
-    rows = {row[:2]: row[2:] for row in table.rows}
-    assert [row[0] for row in table.rows] == [*["20"] * 3, *["40"] * 3, *["100"] * 3]
-    assert [cell.split(" [")[0] for cell in rows["20", escape.LEFT][:2]] == ["2 of 6", "0 of 6"]
-    assert rows["20", escape.LEFT][2] == "0 : 2, p = 0.500" and rows["20", escape.AT_BEST][2] == "0 : 0"
-    assert rows["100", escape.LEFT][2] == "2 : 0, p = 0.500"
-
-
-def test_jumps_count_up_and_off_the_plateau_only(planted):
-    loss = planted["loss"]
-    loss.loc[{"arm": "tied", "seed": 0, "step": [10, 50, 70]}] += 0.06  # left at 20: two jumps in 80 steps
-    loss.loc[{"arm": "tied", "seed": 1, "step": 50}] += 0.04  # too little
-    loss.loc[{"arm": "tied", "seed": 2, "step": 50}] -= 0.04  # nor does what comes back
-    loss.loc[{"arm": "tied", "seed": 5, "step": 50}] += 1  # on the plateau
-    loss.loc[{"arm": "untied", "seed": 0, "step": 50}] += 0.06  # left at 40: one in 60
-    rows = {row[0]: row[1:] for row in stability_table(steadiness(planted)).rows}
-    assert rows["seeds off the first plateau"] == ("4", "6", "")
-    assert rows["jumps of the loss by more than 0.05 nat there"] == ("2", "1", "")
-    tied, untied, paired = (float(cell.split()[0]) for cell in rows["jumps in 1,000 steps there, mean"])
-    assert (tied, untied, paired) == pytest.approx((25 / 4, 1000 / 60 / 6, (1000 / 60 - 25) / 4), abs=1e-3)
-
-
 def test_fluctuation_is_of_relative_changes_late_in_training(planted):
     distance = planted["input_distance"]
     distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y"}] = 2.0 ** np.arange(11)  # steady growth is none
-    np.testing.assert_allclose(steadiness(planted)["fluctuation"].sel(arm="tied", pair="X-Y", table="input"), 0, atol=1e-12)
+    np.testing.assert_allclose(fluctuations(planted).sel(arm="tied", pair="X-Y", table="input"), 0, atol=1e-12)
     distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y", "step": [80, 90, 100]}] = [1.0, 1.1, 1.32]  # 10 %, 20 %
-    found = steadiness(planted)["fluctuation"].sel(arm="tied", pair="X-Y", table="input")
+    found = fluctuations(planted).sel(arm="tied", pair="X-Y", table="input")
     np.testing.assert_allclose(found, 0.1 / math.sqrt(2), rtol=1e-9)
 
 
@@ -115,8 +91,8 @@ def test_results_that_have_nothing_yet_have_tables_and_a_picture():
     for last in (100, 0):
         for name in ("train_loss", "valid_loss", "loss"):
             results[name] = results[name].where(results[name].coords[results[name].dims[-1]] <= last)
-        for table in (escape.escape_table(results), escape.lead_table(results), stability_table(steadiness(results))):
-            assert {len(row) for row in table.rows} == {len(table.header)}
+        table = escape.escape_table(results)
+        assert {len(row) for row in table.rows} == {len(table.header)}
         exor_pictures(results)["escape"].draw()
 
 
@@ -130,18 +106,14 @@ def test_the_picture_has_a_curve_an_arm_for_each_of_two_events(planted):
     assert {line.get_linestyle() for line in left.lines} == {"-"} and {line.get_linestyle() for line in best.lines} == {"--"}
 
 
-def test_a_process_without_synonyms_has_no_distances_and_all_else():
-    """Plain parity: the jumps of its loss are told."""
-    results = exor_results("tied", "untied").isel(pair=[])
-    steady = steadiness(results)
-    assert steady["fluctuation"].shape == (2, 0, 2, 4) and steady["jumps"].shape == (2, 4)
-    assert len(stability_table(steady).rows) >= 2
+def test_a_process_without_synonyms_has_no_distances():
+    """Plain parity."""
+    assert fluctuations(exor_results("tied", "untied").isel(pair=[])).shape == (2, 0, 2, 4)
 
 
 def test_how_steady_a_seed_was_can_be_told_of_what_is_kept(planted):
     """Which has not the records that it takes."""
     planted["input_distance"].loc[{"symbol": "X", "symbol2": "Y"}] = np.where(np.arange(11) % 2, 1.1, 1.0)
-    kept = planted.assign(steadiness(planted)).sel(step=[0, 50, 100])
-    assert stability_table(kept).rows == stability_table(steadiness(planted)).rows
+    kept = planted.assign(fluctuation=fluctuations(planted)).sel(step=[0, 50, 100])
     moved = claimed(kept, Claim("It moves.", "fluctuation", "tied"))
     np.testing.assert_allclose(np.exp(moved), np.std([1.1 - 1, 1 / 1.1 - 1], ddof=1), rtol=1e-9)

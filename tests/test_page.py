@@ -176,7 +176,7 @@ def test_every_figure_and_table_is_on_the_page(at):
         assert pictures.keys() == {path.stem for path in (at / name / "figures").glob("*.png")}
     for text in ("rank agreement with semantic divergence", "distance X-Y, input", "Per seed at step 60"):
         assert text in page.text
-    assert len(page.all("table")) == len(page.all("caption")) + 1 == 3 * 8 + 1
+    assert len(page.all("table")) == len(page.all("caption")) + 1 == 3 * 6 + 1
     assert page.text.count("python -m jaxtie.run --all") == 4 and page.text.count("orbax-checkpoint") == 3
 
 

@@ -3,10 +3,9 @@
 import math
 
 import numpy as np
-import pytest
 from scipy import stats
 
-from jaxtie.results.statistics import correlation, first_at_level, mean_interval, median_interval, rank_correlation, somers_d
+from jaxtie.results.statistics import correlation, first_at_level, mean_interval, median_interval, somers_d
 
 DIVERGENCE = np.array([0.0, 1, 1, 0, 0.5, 1])
 
@@ -93,17 +92,3 @@ def test_first_at_level():
     losses = [[8, 6, 4, 2], [8, 4, 6, 3], [8, 8, 8, 8], [2, 2, 2, 2], [8, 6, np.nan, np.nan], [9, 5, 5, 1]]
     found = first_at_level(steps, np.array(losses, np.float32), 5.0)
     np.testing.assert_allclose(found, [15, 7.5, np.inf, 1, np.inf, 10])
-
-
-def test_rank_correlation_is_scipys_and_its_interval_covers_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    x_N, y_N = rng.integers(5, size=(2, 12)).astype(float)  # ties
-    assert rank_correlation(x_N, y_N)[0] == pytest.approx(stats.spearmanr(x_N, y_N).statistic)
-    assert np.isnan(rank_correlation(np.ones(12), y_N)).all()
-    found = rank_correlation(np.arange(12), np.arange(12.0) ** 3)
-    assert found[0] == pytest.approx(1) and 0.9 < found[1] < 0.98 and found[2] < 1
-    r = 0.7
-    true = 6 / np.pi * np.arcsin(r / 2)  # of two normal variables, Pearson's r
-    pairs = rng.multivariate_normal([0, 0], [[1, r], [r, 1]], size=(1000, 12))
-    ends = np.array([rank_correlation(*pair.T)[1:] for pair in pairs])
-    assert 0.92 < np.mean((ends[:, 0] <= true) & (true <= ends[:, 1])) < 0.98

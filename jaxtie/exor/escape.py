@@ -1,4 +1,4 @@
-"""When seeds leave the first plateau and reach the best loss, and who leads early. Imports no jax.
+"""When seeds leave the first plateau and reach the best loss. Imports no jax.
 
 Who knows how often each symbol is drawn, and nothing else, cannot tell the masked bit: the context does, and without it the
 bit is 0 or 1, as good as equally often. So on the first plateau the loss is ln 2 above the best reachable (that is
@@ -9,27 +9,22 @@ when the label was first used.
 
 import math
 
-import numpy as np
 import xarray as xr
 
 from jaxtie.experiment import names_of
 from jaxtie.results.kept import DECIMALS
 from jaxtie.results.survival import (
-    SignTest,
     Times,
     kaplan_meier,
     logrank_p,
     median_time,
     race,
-    share_interval,
-    sign_test,
     times_to_level,
 )
-from jaxtie.results.tables import Table, arms_of, last_step, median, number
+from jaxtie.results.tables import Table, arms_of, last_step, number
 
 SOLVED = 0.05  # nat: nearer to the best reachable loss it is reached, further below the first plateau that is left
 LOSS_DECIMALS = DECIMALS["train_loss"]  # levels and losses are compared as they are kept: a run and its data say the same
-LEAD_STEPS = (20_000, 40_000, 75_000, 150_000)
 LEFT, HALFWAY, AT_BEST = "left the first plateau", "halfway to the best", "reached the best"
 
 
@@ -101,36 +96,3 @@ def steps_between(between: tuple[float, float, float], last: int) -> str:
 def probability(p: float) -> str:
     """A p-value in a table."""
     return "< 0.001" if p < 0.001 else number(p)
-
-
-def lead_table(results: xr.Dataset) -> Table:
-    """At some steps: how many seeds have left the first plateau and reached the best, and losses, beside the first arm."""
-    arms, last = names_of(arms_of(results)), last_step(results)
-    steps = [step for step in LEAD_STEPS if step < last and step in results["eval_step"].values]
-    times = {event: escape_times(results, event) for event in (LEFT, AT_BEST)}
-    rows = []
-    for step in (*steps, last):
-        loss = results["train_loss"].sel(eval_step=step)
-        medians = [median(loss.sel(arm=arm).values) for arm in arms]
-        paired = [median((loss.sel(arm=arm) - loss.sel(arm=arms[0])).values) for arm in arms[1:]]
-        rows.append((f"{step:,}", "train loss, nat, median", *medians, *paired))
-        for event, of_arm in times.items():
-            came = {arm: own.by(step) for arm, own in of_arm.items()}
-            only = [sign_test(came[arm] & ~came[arms[0]], came[arms[0]] & ~came[arm]) for arm in arms[1:]]
-            rows.append((f"{step:,}", event, *map(_count, came.values()), *map(_versus, only)))
-    note = (
-        "Seeds that have come by a step, with the exact 95 % interval of their share; beside the first arm: seeds that have "
-        "come in this arm only : in the first only, and p of the exact test of McNemar. Losses: median over seeds, or of "
-        "their differences, with its 95 % interval by ranks."
-    )
-    header = ("step", "", *arms, *[f"{arm} beside {arms[0]}" for arm in arms[1:]])
-    return Table("Who is ahead, and when", header, rows, note)
-
-
-def _count(came_S: np.ndarray) -> str:
-    low, high = share_interval(came_S)
-    return f"{int(came_S.sum()):,} of {len(came_S):,} [{low:.2f}, {high:.2f}]"
-
-
-def _versus(test: SignTest) -> str:
-    return f"{test.won} : {test.lost}" + (f", p = {probability(test.p)}" if test.won + test.lost else "").replace("= <", "<")

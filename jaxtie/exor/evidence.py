@@ -15,10 +15,9 @@ from scipy.stats import ks_2samp, mannwhitneyu
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
 from jaxtie.exor.escape import LOSS_DECIMALS, SOLVED, has_reached_best
 from jaxtie.exor.forces import factor
-from jaxtie.exor.stability import steadiness
+from jaxtie.exor.stability import fluctuations
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
-from jaxtie.results.statistics import rank_correlation
 from jaxtie.results.tables import (
     Table,
     arms_of,
@@ -42,14 +41,13 @@ EACH_SHOWN = 16  # seeds; of more a table has quartiles
 COURSE_OF_SEEDS = 128  # of as many the middle of the training is kept too; of more, it would make a file of several MB
 COST = {"tied": 1.0, "untied": -1.0}
 COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
-BOUND = 1e-3  # of the reach of hidden states: directions below bind rows by next to nothing
 Runs = Mapping[str, xr.Dataset]
 
 
 def condense(results: xr.Dataset) -> xr.Dataset:
     """What is committed of a run: every seed's training loss at all evaluations, all else at a few steps and of four symbols.
 
-    And how steady each seed was, which takes all records. Of very many seeds the few steps are the first and the last.
+    And how much distances fluctuate, which takes all records. Of very many seeds the few steps are the first and the last.
 
     It has the run's dimensions, so what is made of a run can be made of it; what is left out of the evaluations is NaN, as is
     the distance of B and A beside that of A and B.
@@ -64,7 +62,7 @@ def condense(results: xr.Dataset) -> xr.Dataset:
     evaluated = results[EVALUATED].where(results["eval_step"].isin(here))
     parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, results["train_loss"])]
     if not swept(results):
-        parts.append(steadiness(results))
+        parts.append(fluctuations(results).to_dataset())
     if has_roles(results):
         parts += [at_stretches(results, here), *_similarities(results, here)]
     return xr.merge([kept, *parts], join="outer").assign_attrs(results.attrs, width=results.sizes["dim"])
@@ -165,18 +163,6 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
     return Table("Other models, as far as they were run", (*header, *pairs, f"{' : '.join(BODIES_PAIRS)}"), rows, note)
 
 
-def roundings_table(runs: Runs, one: str, other: str) -> Table:
-    """Losses of the same seeds in two runs whose programs round otherwise, at the steps where the first keeps more."""
-    first, second = xr.align(runs[one]["train_loss"].astype(np.float64), runs[other]["train_loss"].astype(np.float64))
-    rows = []
-    for arm, step in itertools.product(np.intersect1d(first["arm"], second["arm"]), runs[one]["step"].values[1:]):
-        here_S, there_S = (losses.sel(arm=arm, eval_step=step).values for losses in (first, second))
-        greatest = number(np.abs(there_S - here_S).max())
-        rows.append((arm, f"{step:,}", interval(there_S - here_S), greatest, number(rank_correlation(here_S, there_S)[0])))
-    header = ("arm", "step", "mean difference ± 95 %", "greatest", "rank correlation")
-    return Table(f"Training loss of the same {first.sizes['seed']:,} seeds, {other} − {one}, nat", header, rows)
-
-
 def seeds_left_table(runs: Runs, names: Sequence[str]) -> Table:
     """What is left of the distance that each seed began with, beside what decay alone leaves."""
     rows = []
@@ -254,21 +240,3 @@ def pytorch_table(results: xr.Dataset, theirs: pd.DataFrame) -> Table:
     )
     header = ("arm", "quantity", "step", *sides, "largest gap", "p")
     return Table("Seeds of this project beside seeds of a PyTorch loop", header, rows, note)
-
-
-def directions_table(runs: Runs, names: Sequence[str]) -> Table:
-    """In how many directions trained hidden states bind the rows of each pair."""
-    rows = []
-    for name in names:
-        spreads = runs[name]["hidden_spread"].dropna("pair", how="all")
-        for arm in spreads["arm"].values:
-            for pair in spreads["pair"].values:
-                values_SxD = spreads.sel(arm=arm, pair=pair).transpose("seed", "dim").values
-                cells = ", ".join(f"{spread:.2g}" for spread in np.median(values_SxD, axis=0))
-                ranks = (values_SxD > BOUND).sum(axis=1)
-                rows.append((name, str(arm), str(pair), cells, f"{ranks.min()} to {ranks.max()} of {values_SxD.shape[1]}"))
-    header = ("experiment", "arm", "pair", "spreads, median over seeds", f"directions with more than {BOUND}")
-    title = (
-        "How far hidden states reach from their mean, where a pair can stand, along their principal directions, at the end"
-    )
-    return Table(title, header, rows, "Beside the reach of the hidden states themselves.")

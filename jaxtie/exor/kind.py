@@ -126,16 +126,10 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
 
 
 def condensed(results: xr.Dataset, run: Path, experiment: Experiment) -> xr.Dataset:
-    """Its evidence and, without a sweep, how far the hidden states of its members reach, by its last checkpoint."""
+    """What is committed of a run."""
     from jaxtie.exor.evidence import condense
-    from jaxtie.results.tables import swept
 
-    kept = condense(results)
-    if not swept(results):
-        from jaxtie.exor.hidden import trained_spreads  # needs jax
-
-        kept["hidden_spread"] = trained_spreads(run, experiment)
-    return kept
+    return condense(results)
 
 
 def exact_divergences(experiment: Experiment) -> xr.Dataset:

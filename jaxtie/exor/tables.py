@@ -7,10 +7,9 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.exor.comparison import correlation_table, sweep_table, untying_table
-from jaxtie.exor.escape import SOLVED, escape_table, has_reached_best, lead_table
+from jaxtie.exor.escape import SOLVED, escape_table, has_reached_best
 from jaxtie.exor.forces import forces_table
 from jaxtie.exor.pairs import distance_rows, live_pairs, targets
-from jaxtie.exor.stability import stability_table, steadiness
 from jaxtie.experiment import names_of
 from jaxtie.results.statistics import somers_d
 from jaxtie.results.tables import (
@@ -33,12 +32,11 @@ def exor_tables(results: xr.Dataset) -> list[Table]:
     if swept(results):
         return [table for table in (sweep_table(results), forces_table(results), correlation_table(results)) if table.rows]
     untying = [table for table in [untying_table(results)] if table.rows]
-    plateaus = [escape_table(results), lead_table(results), stability_table(steadiness(results))]
     return [
         exor_final_table(results),
         forces_table(results),
         course_table(results),
-        *plateaus,
+        escape_table(results),
         *untying,
         equivalence_table(results),
         seed_table(results),

@@ -1,4 +1,4 @@
-"""Statistics over seeds: means, medians, correlations, orders, when a level is reached. NumPy alone; imports no jax."""
+"""Statistics over seeds: means, medians, correlations, orders, when a level is reached. Imports no jax."""
 
 import math
 
@@ -47,15 +47,15 @@ def median_interval(values: np.ndarray, error: float = 0.05) -> tuple[float, flo
 def somers_d(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
     """Somers' D of distances given divergences, in [-1, 1]; one for each seed, (S,).
 
-    Over all couples of pairs that the theory puts in an order: share in that order less share in the other. It is
-    Kendall's tau but for couples of equal divergence, of which the theory says nothing: so 1 can be reached. NaN where the
-    theory orders no couple.
+    Over all couples of pairs that the theory puts in an order: share in that order less share in the other. Couples of equal
+    divergence do not count, so 1 can be reached. NaN where the theory orders no couple.
     """
+    from scipy.stats import somersd  # heavy
+
     divergence_P = np.round(divergence_P, 9)  # rounding is not an order
-    expected_PxP = (divergence_P[:, None] > divergence_P).astype(int) - (divergence_P[:, None] < divergence_P)
-    found_SxPxP = np.sign(distance_SxP[:, :, None] - distance_SxP[:, None, :])
-    couples = np.abs(expected_PxP).sum()
-    return (expected_PxP * found_SxPxP).sum(axis=(1, 2)) / couples if couples else np.full(len(distance_SxP), np.nan)
+    if len(np.unique(divergence_P)) < 2:
+        return np.full(len(distance_SxP), np.nan)
+    return np.array([np.nan if np.isnan(own_P).any() else somersd(divergence_P, own_P).statistic for own_P in distance_SxP])
 
 
 def correlation(x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool, error: float = 0.05) -> tuple[float, float, float]:
@@ -67,23 +67,24 @@ def correlation(x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool, error: 
       It and its interval, which misses with probability `error`: percentiles of a bootstrap over seeds, whose
       members are not independent. NaN where there are fewer than two seeds.
     """
-    from scipy.stats import rankdata  # heavy
+    from scipy.stats import bootstrap, pearsonr, rankdata  # heavy
 
-    usable_S = np.isfinite(values_KxS).all(axis=0)
-    usable_K = np.isfinite(x_K)
-    y_KxS, count = values_KxS[usable_K][:, usable_S].astype(np.float64), usable_S.sum()
+    usable_K, usable_S = np.isfinite(x_K), np.isfinite(values_KxS).all(axis=0)
+    y_KxS = values_KxS[usable_K][:, usable_S].astype(np.float64)
+    count = y_KxS.shape[1]
     if count < 2:
         return math.nan, math.nan, math.nan
-    draws = max(BOOTSTRAP, math.ceil(10 / error))  # some beyond either end
-    draws_RxS = np.random.default_rng(0).integers(count, size=(draws, count))
-    sampled_RxN = y_KxS[:, np.concatenate([np.arange(count)[None], draws_RxS])].swapaxes(0, 1).reshape(1 + draws, -1)
     x_N = np.repeat(x_K[usable_K], count)
-    if ranks:
-        sampled_RxN, x_N = rankdata(sampled_RxN, axis=1), rankdata(x_N)
-    sampled_RxN = sampled_RxN - sampled_RxN.mean(axis=1, keepdims=True)
-    x_N = x_N - x_N.mean()
-    r_R = sampled_RxN @ x_N / np.sqrt(np.square(sampled_RxN).sum(axis=1) * np.square(x_N).sum())
-    return r_R[0], *np.quantile(r_R[1:], [error / 2, 1 - error / 2])
+
+    def of_seeds(seeds_RxS: np.ndarray, axis: int = -1) -> np.ndarray:
+        y_RxN = np.moveaxis(y_KxS[:, seeds_RxS], 0, -2).reshape(*seeds_RxS.shape[:-1], -1)
+        pair = (rankdata(x_N), rankdata(y_RxN, axis=-1)) if ranks else (x_N, y_RxN)
+        return pearsonr(np.broadcast_to(pair[0], y_RxN.shape), pair[1], axis=-1).statistic
+
+    draws = max(BOOTSTRAP, math.ceil(10 / error))  # some beyond either end
+    how = {"n_resamples": draws, "confidence_level": 1 - error, "method": "percentile", "batch": BOOTSTRAP}
+    found = bootstrap((np.arange(count),), of_seeds, rng=0, **how)
+    return float(of_seeds(np.arange(count))), *map(float, found.confidence_interval)
 
 
 def first_at_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> np.ndarray:
@@ -99,23 +100,3 @@ def first_at_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> np
     share = np.divide(of_curve(before) - level, drop, out=np.ones_like(drop), where=drop > 0)
     steps = step_T[before] + share * (step_T[first] - step_T[before])
     return np.where(below.any(axis=-1), np.maximum(steps, 1), np.inf)
-
-
-def rank_correlation(x_N: np.ndarray, y_N: np.ndarray, error: float = 0.05) -> tuple[float, float, float]:
-    """Spearman's rank correlation of independent pairs, and its interval, which misses with probability `error`.
-
-    The interval is Bonett and Wright's (Psychometrika 65, 2000): atanh(r) ± z·√((1 + r²/2) / (N − 3)). Of one order alone it
-    would be a point, so there it is that of the value next to it, of two neighbours that changed places. NaN where there are
-    fewer than four pairs, or one side is constant.
-    """
-    from scipy.stats import norm, rankdata  # heavy
-
-    ranks = [rankdata(values) - (len(x_N) + 1) / 2 for values in (x_N, y_N)]
-    sizes = [np.sqrt(np.sum(rank_N**2)) for rank_N in ranks]
-    if len(x_N) < 4 or not all(sizes):
-        return math.nan, math.nan, math.nan
-    r = float(np.clip(ranks[0] @ ranks[1] / (sizes[0] * sizes[1]), -1, 1))
-    half = norm.ppf(1 - error / 2) * math.sqrt((1 + r**2 / 2) / (len(x_N) - 3))
-    most = 1 - 12 / (len(x_N) * (len(x_N) ** 2 - 1))
-    middle = np.arctanh(np.clip(r, -most, most))
-    return r, float(np.tanh(middle - half)), float(np.tanh(middle + half))
