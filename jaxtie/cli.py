@@ -134,8 +134,7 @@ class ReportOptions:
     """
 
     runs: tyro.conf.Positional[tuple[Annotated[Path, option("RUN", parse_path)], ...]] = ()
-    """Folders of finished runs, each of which is condensed to experiments/data/NAME.nc first; of a benchmark, what it has
-    measured so far is copied there."""
+    """Folders of finished runs, each of which is condensed to experiments/data/NAME.nc first."""
 
 
 def refuse_other_than(useful: Collection[str], options: Any, reason: str) -> None:

@@ -123,8 +123,6 @@ def measured_pairs(
         variance_P = np.array([np.sum(part_G**2) for part_G in parts])
         null = with_shared_errors(divergence_P, variance_P, ends_2xP, rarity_of(dataset), planted)
         p_P = np.fmax(null.p_P, inference.sign_flip_test(parts, seed))
-        dataset[f"{sense}_sampling_variance"] = ("pair", variance_P)  # what sentences alone tell
-        dataset[f"{sense}_sampling_low"], dataset[f"{sense}_sampling_high"] = (("pair", end_P) for end_P in ends_2xP)
         dataset[sense] = ("pair", divergence_P)
         dataset[f"{sense}_low"], dataset[f"{sense}_high"] = (("pair", end_P) for end_P in null.ends_2xP)
         dataset[f"{sense}_p"] = ("pair", p_P)
