@@ -1,7 +1,7 @@
 """Runs -> the data that are committed -> the tables of a document: `python -m jaxtie.report [RUN ...]`. Imports no jax.
 
-Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`. Then every table of the documents that stands
-between two lines
+Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`. Then every table of the
+documents that stands between two lines
 
     <!-- table: NAME ARGUMENT ... -->
     <!-- end of table -->
