@@ -6,8 +6,8 @@ Each checkout is measured by processes of its own, so the two never meet in one.
 a table of items; each item has names, and a short text for each. Two measurements are compared
 name by name: equal, differs, gone or new. The exit status is 1 unless all are equal.
 
-Measurements of a clean checkout are kept in DIR, by commit. They depend on the processor and on
-the version of JAX, so they are not committed. After a change to what is measured, remove them.
+Measurements of a clean checkout are kept in DIR: by its commit, by Python, and by what is measured
+and how. They depend on the processor and on the version of JAX, so they are not committed.
 """
 
 import argparse
@@ -519,7 +519,9 @@ def commit_of(checkout: Path) -> str | None:
 def measure(kind: str, items: set[str], checkout: Path, options: argparse.Namespace) -> Measured:
     """What is known of a checkout, and the rest measured by another process."""
     python, commit = Path(options.python).absolute(), commit_of(checkout)
-    kept = options.work / f"{commit}-{python.parent.parent.name}-{kind}.json"
+    _, _, what, how, _ = Path(__file__).read_text().split("\n# ----- ")
+    version = hashed((what + how).encode())
+    kept = options.work / f"{commit}-{python.parent.parent.name}-{version}-{kind}.json"
     known: Measured = json.loads(kept.read_text()) if commit and kept.exists() else {}
     if missing := items - known.keys():
         began = time.monotonic()
