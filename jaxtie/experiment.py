@@ -74,6 +74,10 @@ class Head:
       input_gradient, output_gradient: what the gradient of a table is multiplied by in that role.
       soft_cap: logits stay within ± this.
       start: of a tied table: which table's initial values in the untied model of its seed are its own.
+      untied_rows: of a tied model: a set of rows that have output rows of their own, by name; the
+        task says which token ids these are.
+      tied_rows: of an untied model: a set of rows that are tied all the same.
+      targets_only: tokens that are never a target cannot be predicted.
     """
 
     bias: bool = False
@@ -87,6 +91,20 @@ class Head:
     output_gradient: float = 1.0
     soft_cap: float | None = None
     start: Literal["input", "output"] = "input"
+    untied_rows: str | None = None
+    tied_rows: str | None = None
+    targets_only: bool = False
+
+    @property
+    def is_partly_tied(self) -> bool:
+        """Whether some rows are tied and others not."""
+        return self.untied_rows is not None or self.tied_rows is not None
+
+    @property
+    def row_sets(self) -> tuple[str, ...]:
+        """The sets of rows that it names."""
+        named = (self.untied_rows, self.tied_rows, "never-targets" if self.targets_only else None)
+        return tuple(name for name in named if name is not None)
 
     @property
     def divisor(self) -> int:
@@ -108,8 +126,14 @@ WORDS = {  # options of a head without a value, beside the transforms
     "bias": {"bias": True},
     "undecayed-bias": {"bias": True, "decayed_bias": False},
     "output-start": {"start": "output"},
+    "targets-only": {"targets_only": True},
 }
-HEAD_OPTIONS = f"{', '.join(WORDS)}, {', '.join(TRANSFORMS)}, shuffle=GROUPS, {', '.join(f'{name}=X' for name in NUMBERED)}"
+ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}  # options whose value is a set of rows
+ROW_SETS = ("mask", "labels", "never-targets")
+HEAD_OPTIONS = (
+    f"{', '.join(WORDS)}, {', '.join(TRANSFORMS)}, shuffle=GROUPS, "
+    f"{', '.join(f'{name}=X' for name in NUMBERED)}, {', '.join(f'{name}=ROWS' for name in ROWS)}"
+)
 EXPECTED = (
     "expected tied, untied or untied@STEP, comma-separated; a head's options stand before the @, as in untied+bias@STEP"
 )
@@ -127,12 +151,34 @@ def _parse_head(options: Sequence[str], arm: str) -> Head:
             new["transform"] = name
         elif name == "shuffle" and value.isascii() and value.isdigit() and 0 < int(value[:9]) < 2**16:
             new |= {"transform": name, "groups": int(value)}
+        elif name in ROWS and equals:
+            expected = f"expected {', '.join(ROW_SETS)}"
+            check(value in ROW_SETS, f"arm {arm!r}: {name} is {value!r}; {expected}")
+            new[ROWS[name]] = value
         elif name in NUMBERED and equals:
             new[name.replace("-", "_")] = _parse_value(name, value, arm)
         check(bool(new), f"arm {arm!r}: +{option} is no option of a head; expected {HEAD_OPTIONS}")
         check(not new.keys() & found.keys(), f"arm {arm!r}: +{option} is the second word on the same; give one of them")
         found |= new
     return Head(**found)
+
+
+def _check_rows(arm: str, head: Head, *, tied: bool, unties: bool) -> None:
+    """Raise UserError where a head ties or unties rows of an arm that cannot be meant."""
+    partly = head.is_partly_tied
+    check(not (unties and partly), f"arm {arm!r}: rows are tied from start to end; leave out @STEP")
+    check(
+        head.untied_rows is None or tied,
+        f"arm {arm!r}: all rows are untied; +untie-rows is for a tied table",
+    )
+    check(
+        head.tied_rows is None or not tied,
+        f"arm {arm!r}: all rows are tied; +tie-rows is for an untied table",
+    )
+    check(
+        not partly or head.start == "input",
+        f"arm {arm!r}: own rows start as those of the output table; leave out +output-start",
+    )
 
 
 def _parse_value(name: str, text: str, arm: str) -> Size:
@@ -157,7 +203,7 @@ class Arm:
 
     Attributes:
       name: as it is declared and shown: `tied`, `untied`, `untied@STEP`, each with `+OPTION`s for its head before the @.
-      tied: whether there is one table at the start.
+      tied: whether there is one table at the start; not where some rows only are tied.
       untie_at: the step from which on there are two, if there is one.
       head: what else its vocabulary end has.
     """
@@ -183,10 +229,11 @@ class Arm:
         number = int(step) if step.isascii() and step.isdigit() and len(step) <= 10 else 0
         check(not at or (start == "untied" and number > 0), f"arm {name!r}: {EXPECTED}")
         head, tied = _parse_head(options, name), start == "tied" or bool(at)
+        _check_rows(name, head, tied=start == "tied", unties=bool(at))
         check(
             tied or head.start == "input", f"arm {name!r}: an untied model starts at both; +output-start is for a tied table"
         )
-        return cls(name, tied, number if at else None, head)
+        return cls(name, tied and not head.is_partly_tied, number if at else None, head)
 
     @property
     def untied_from(self) -> int | None:
@@ -302,6 +349,13 @@ class Declaration:
             for width in widths:
                 divisor = arm.head.divisor
                 check(width % divisor == 0, f"arm {arm}: width = {width}: expected a multiple of {divisor}")
+
+    def check_row_sets(self, known: Iterable[str]) -> None:
+        """Check that the task has the sets of rows that heads name."""
+        for arm in self.arms:
+            for name in arm.head.row_sets:
+                expected = " or ".join(known)
+                check(name in known, f"arm {arm}: no rows {name!r} on {self.kind}; expected {expected}")
 
     def check_steps(self) -> None:
         """Check the steps, of untying too."""

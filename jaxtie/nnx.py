@@ -20,6 +20,7 @@ class Embedding(nnx.Module):
         self.end = VocabularyEnd(vocabulary, width, tied, **options)
         rows, columns = self.end.partition or (None, None)
         axes = {"input": (rows, columns), "output": (rows, columns), "bias": (rows,)}
+        axes["output_rows"] = (None, columns)
         for name, value in initial_params(self.end, rngs.params()).items():
             split = {"out_sharding": axes[name]} if self.end.partition and name in axes else {}
             variables = jax.tree.map(lambda array, split=split: nnx.Param(array, **split), value)

@@ -131,7 +131,7 @@ def batch_members(static: Static, block: int, platform: str) -> Batched:
     def start(seeds, settings):
         states, streams, records = of_each(member.start, seeds, settings)
         # One by one: distances in a mixer's tables differ even so between one part and two.
-        return states, streams, records | jax.lax.map(record, states)
+        return states, streams, records | jax.lax.map(partial(record, untied_rows=member.untied_rows), states)
 
     seeds, settings = jax.ShapeDtypeStruct((block,), jnp.uint32), _setting_shapes(static, block)
     states, streams, shapes = jax.eval_shape(start, seeds, settings)  # a record has the shapes of the first one

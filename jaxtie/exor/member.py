@@ -91,7 +91,13 @@ class Setting(NamedTuple):
 
 def build_model(static: Static, *, accelerated: bool = False) -> MaskedLM:
     """The model of a program's members; `accelerated`: for a GPU or TPU."""
-    ends = make_embedding(static.head, process.VOCABULARY, static.model.width, tied=static.tied)
+    ends = make_embedding(
+        static.head,
+        process.VOCABULARY,
+        static.model.width,
+        tied=static.tied,
+        row_sets=process.ROW_SETS,
+    )
     return MaskedLM(ends, build_body(static.model, accelerated=accelerated), process.MASK)
 
 
@@ -206,9 +212,9 @@ def distances(table_VxD: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.sum((table_VxD[:, None] - table_VxD[None]) ** 2, axis=-1))
 
 
-def record(state: State) -> dict[str, jax.Array]:
+def record(state: State, untied_rows: Sequence[int] = ()) -> dict[str, jax.Array]:
     """What is looked at every record: distances in both tables, and whether the member still trains."""
-    input_VxD, output_VxD = tables_of_params(state.params["embedding"])
+    input_VxD, output_VxD = tables_of_params(state.params["embedding"], untied_rows)
     return {
         "input_distance": distances(input_VxD),
         "output_distance": distances(output_VxD),
@@ -275,6 +281,7 @@ class Member(NamedTuple):
     start: Callable  # seed, Setting -> State, stream of samples, loss, accuracy and evaluation at step 0
     advance: Callable  # State, stream of samples, Setting, step -> State, records at step + record_every
     evaluate: Callable  # State, Setting -> exact evaluation
+    untied_rows: tuple[int, ...]  # of the embedding
 
 
 def make_member(static: Static, *, accelerated: bool = False) -> Member:
@@ -284,6 +291,7 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
     bits = process.split(own.length, own.all_strings, own.data_seed).train
     contexts, pairs = build_contexts(own, ordered=ordered), [SPELLINGS[pair] for pair in own.pairs]
     swaps = [build_swaps(own, pair, ordered=ordered) for pair in pairs]
+    untied_rows = model.embedding.untied_rows
 
     def batch(stream, setting, at):
         return process.sample(stream, at, bits, setting.zeros, setting.ones, static.zeros_by_label)
@@ -314,14 +322,14 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
         )
         (new, total), _ = jax.lax.scan(body, (state, zero), at + jnp.arange(every, dtype=jnp.int32))
         state = keep_finite(new, state, total[0], at + every)
-        return state, {**of_updates(static, *total), **record(state)}
+        return state, {**of_updates(static, *total), **record(state, untied_rows)}
 
     def evaluate(state, setting):
         logits = exact_logits(model, state.params, contexts, AT_ONCE_ACCELERATED if accelerated else AT_ONCE)
         laws = setting.train_CxV, setting.valid_CxV
         on_train, on_valid = (expectations(*split, pairs) for split in zip(logits, laws, strict=True))
         embedding = state.params["embedding"]
-        input_table, output_table = tables_of_params(embedding)
+        input_table, output_table = tables_of_params(embedding, untied_rows)
         bias_V = embedding.get("bias", jnp.zeros(process.VOCABULARY))
         return {
             "train_loss": on_train["loss"],
@@ -336,4 +344,4 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
             "output_table": output_table,
         }
 
-    return Member(start, advance, evaluate)
+    return Member(start, advance, evaluate, untied_rows)

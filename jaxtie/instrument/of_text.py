@@ -121,7 +121,7 @@ def _pairs(
     a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Extent
 ) -> tuple[judgement.AskedPairs, list[str]]:
     """Which pairs are measured; and duplicates that are too rare to be."""
-    tables = [np.asarray(table_VxD) for table_VxD in tables_of_params(a.params["embedding"])]
+    tables = [np.asarray(table_VxD) for table_VxD in tables_of_params(a.params["embedding"], a.model.embedding.untied_rows)]
     near, rest = NEAREST_OF_TABLE, {"seed": plan.seed, "random": RANDOM}
     candidates = inference.pairs_to_look_at(*tables, count_V, token_K, whole_V, near=near, **rest)
     planted = a.material.planted

@@ -1,16 +1,25 @@
 """The vocabulary end as a module of Flax linen, and the one that a head declares."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import flax.linen as nn
 import jax
 
-from jaxtie.experiment import TRANSFORMS, Head
+from jaxtie.experiment import TRANSFORMS, Head, check
 from jaxtie.formulas import Size
 from jaxtie.models.layers import Tree, gelu
 from jaxtie.models.transforms import Projection, channel_shuffle, half_swap
-from jaxtie.models.vocabulary_end import VocabularyEnd, initial_table, logits_of_hidden, rows_of_tokens, whole_table
+from jaxtie.models.vocabulary_end import (
+    VocabularyEnd,
+    check_rows,
+    initial_rows,
+    initial_table,
+    logits_of_hidden,
+    rows_of_tokens,
+    whole_table,
+)
 
 
 class Embedding(VocabularyEnd, nn.Module):
@@ -20,6 +29,7 @@ class Embedding(VocabularyEnd, nn.Module):
         def split(init: nn.initializers.Initializer, axes: tuple[str | None, ...]) -> Callable:
             return nn.with_partitioning(init, axes) if self.partition else init
 
+        check_rows(self)
         rows, columns = self.partition or (None, None)
         table = split(partial(initial_table, self), (rows, columns))
         shape = (self.vocabulary, self.width)
@@ -29,8 +39,14 @@ class Embedding(VocabularyEnd, nn.Module):
         self.input = self.param("input", table, shape, self.param_dtype)
         untied = not self.tied if self.is_initializing() else self.has_variable("params", "output")
         self.output = self.param("output", table, shape, self.param_dtype) if untied else self.input
+        has_rows = bool(self.untied_rows) and (
+            self.is_initializing() or self.has_variable("params", "output_rows")
+        )
+        if has_rows:
+            own_rows = split(partial(initial_rows, self), (None, columns))
+            self.output_rows = self.param("output_rows", own_rows, shape, self.param_dtype)
         if isinstance(self.transform, Projection):
-            if passes_over_one and self.start == "input":
+            if passes_over_one and self.start == "input" and not has_rows:
                 self.make_rng("params")
             self.projection = self.param("projection", self.transform.init, self.width, self.param_dtype)
         if self.bias:
@@ -51,6 +67,8 @@ class Embedding(VocabularyEnd, nn.Module):
 
     def _parameters(self) -> dict[str, Tree]:
         params = {"input": self.input, "output": self.output}
+        if self.untied_rows and self.has_variable("params", "output_rows"):
+            params["output_rows"] = self.output_rows
         if isinstance(self.transform, Projection):
             params["projection"] = self.projection
         return params | {"bias": self.output_bias} if self.bias else params
@@ -65,6 +83,7 @@ def make_embedding(
     deviation: Size = 1.0,
     padding: int | None = None,
     matmul_dtype: jax.typing.DTypeLike | None = None,
+    row_sets: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> Embedding:
     """The vocabulary end that a head declares.
 
@@ -72,11 +91,16 @@ def make_embedding(
       tied: which tree `init` makes.
       deviation: of the tables, where the head names none.
       vocabulary, width, padding, matmul_dtype: see `Embedding`.
+      row_sets: token ids of the sets of rows that a head can name.
+
+    Raises:
+      UserError: where the head names another set of rows.
     """
+    untied_rows = _untied_rows(head, vocabulary, row_sets)
     return Embedding(
         vocabulary,
         width,
-        tied,
+        tied or head.is_partly_tied,
         deviation=deviation if head.deviation is None else head.deviation,
         input_scale=head.input_scale,
         transform=_make_transform(head),
@@ -88,7 +112,27 @@ def make_embedding(
         start=head.start,
         matmul_dtype=matmul_dtype,
         padding=padding,
+        untied_rows=untied_rows,
+        excluded_rows=_rows("never-targets", row_sets) if head.targets_only else (),
     )
+
+
+def _untied_rows(
+    head: Head, vocabulary: int, row_sets: Mapping[str, Sequence[int]]
+) -> tuple[int, ...]:
+    """The rows that are untied where the others are tied; none where all are alike."""
+    if head.untied_rows is not None:
+        return _rows(head.untied_rows, row_sets)
+    if head.tied_rows is None:
+        return ()
+    tied = {*_rows(head.tied_rows, row_sets)}
+    return tuple(row for row in range(vocabulary) if row not in tied)
+
+
+def _rows(name: str, row_sets: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    expected = ", ".join(row_sets) or "none"
+    check(name in row_sets, f"rows {name!r}: this task has no such rows; expected {expected}")
+    return tuple(row_sets[name])
 
 
 def _make_transform(head: Head) -> Callable[[jax.Array], jax.Array] | Projection | None:

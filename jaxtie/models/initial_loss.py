@@ -50,7 +50,8 @@ def overlap_of(head: Head, width: int, *, tied: bool) -> float:
 
 
 def estimate(head: Head, *, tied: bool, vocabulary: int, width: int, deviation: Size, corrected: bool = True) -> float:
-    """What `initial_loss` says of a fresh model with this head, nats; NaN with a soft cap, of which it knows nothing.
+    """What `initial_loss` says of a fresh model with this head, nats; NaN with a soft cap or some rows apart, of
+    which it knows nothing.
 
     Args:
       tied: at the start.
@@ -58,7 +59,7 @@ def estimate(head: Head, *, tied: bool, vocabulary: int, width: int, deviation: 
       deviation: of the tables, where the head names none; a number or a formula.
       corrected: see `initial_loss`.
     """
-    if head.soft_cap is not None:
+    if head.soft_cap is not None or head.row_sets:
         return math.nan
     own_deviation = size(deviation if head.deviation is None else head.deviation, vocabulary, width)
     scale = 1.0 if head.logit_scale is None else size(head.logit_scale, vocabulary, width)

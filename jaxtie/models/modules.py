@@ -21,6 +21,7 @@ from jaxtie.models.surgery import (
     operate,
     tied_tree,
     untied_tree,
+    with_untied_rows,
 )
 
 
@@ -143,9 +144,12 @@ def untie_module(
     model: nnx.Module, optimizer: Any, input: Place | None, output: Place | None, transposed: bool
 ) -> tuple[nnx.Module, Any]:
     """See `jaxtie.models.tying.untie`."""
-    found = [tables for tables in find_in_module(model, input, output, transposed) if not tables.untied]
+    found = _find_with_rows(model, input, output, transposed)
+    found = [tables for tables in found if not tables.untied]
     untied, optimizer = _operate_on_module(untied_tree, found, model, optimizer)
     for tables in found:
+        if tables.partly:
+            _set(_at(model, tables.rows[:-1]), tables.rows[-1], None)
         parent, own = _at(model, tables.input[:-1]), paths.look(untied, tables.output)
         if type(parent) is nnx.Embed and output is None:
             _replace(model, parent, UntiedEmbed(parent, own))
@@ -158,7 +162,8 @@ def tie_module(
     model: nnx.Module, optimizer: Any, how: How, input: Place | None, output: Place | None, transposed: bool | None
 ) -> tuple[nnx.Module, Any]:
     """See `jaxtie.models.tying.tie`."""
-    found = [tables for tables in find_in_module(model, input, output, transposed) if tables.untied]
+    found = _find_with_rows(model, input, output, transposed)
+    found = [tables for tables in found if tables.untied]
     across = {tables: is_across(tables) for tables in found}  # told before anything changes
 
     def surgery(tables: Tables, tree: Tree) -> Tree:
@@ -173,7 +178,22 @@ def tie_module(
         else:
             left = None if output is None else Transposed(shared) if across[tables] else shared
             _set(_at(model, tables.output[:-1]), tables.output[-1], left)
+        if tables.untied_rows:
+            _set(_at(model, tables.rows[:-1]), tables.rows[-1], paths.look(tied, tables.rows))
     return model, optimizer
+
+
+def _find_with_rows(
+    model: nnx.Module, input: Place | None, output: Place | None, transposed: bool | None
+) -> list[Tables]:
+    """As `find_in_module`, with the rows that a `jaxtie.nnx.Embedding` knows to be untied."""
+    state = nnx.state(model)
+
+    def known(tables: Tables) -> Tables:
+        end = None if tables.rows is None else getattr(_at(model, tables.rows[:-1]), "end", None)
+        return tables if end is None else with_untied_rows(tables, state, end.untied_rows)
+
+    return [known(tables) for tables in find_in_module(model, input, output, transposed)]
 
 
 def trees_of(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:

@@ -6,12 +6,13 @@ from typing import Literal, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxtie.models import paths
 from jaxtie.models.layers import Tree
 from jaxtie.models.paths import Path
-from jaxtie.models.vocabulary_end import PARTS
+from jaxtie.models.vocabulary_end import PARTS, check_ids
 
 How = Literal["input", "output", "mean"]
 Place = str | Sequence[Hashable]  # "decoder/head/kernel", or its keys one by one where these have slashes
@@ -25,6 +26,10 @@ class Tables(NamedTuple):
       transposed: the output table is (..., D, V); None where a shape does not tell.
       untied: both are there.
       kept: where the one table stands while they are tied: at the input, but of modules that share it perhaps at the output.
+      rows: where output rows of its own stand, or would, if it is tied but for these; None of tables
+        that `VocabularyEnd` did not lay out.
+      partly: they are there.
+      untied_rows: their token ids, ascending; empty where none were given.
     """
 
     input: Path
@@ -33,6 +38,9 @@ class Tables(NamedTuple):
     transposed: bool | None
     untied: bool
     kept: Path
+    rows: Path | None = None
+    partly: bool = False
+    untied_rows: tuple[int, ...] = ()
 
     @property
     def now(self) -> Path:
@@ -60,13 +68,39 @@ def find_tables(
             "no embedding (a dictionary with a table `input`, as `Embedding` makes it) in the parameters; "
             "name the tables by their paths: input=..., output=..."
         )
-    return [_tables_at(params, (*root, "input"), (*root, "output"), transposed=False) for root in roots]
+    return [_laid_out_at(params, root) for root in roots]
 
 
 def embedding_roots(params: Tree) -> list[Path]:
     """Where the embeddings that `VocabularyEnd` laid out stand in a tree."""
     found = jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_embedding)
     return [paths.keys_of(path) for path, node in found if _is_embedding(node)]
+
+
+def _laid_out_at(params: Tree, root: Path) -> Tables:
+    rows = (*root, "output_rows")
+    tables = _tables_at(params, (*root, "input"), (*root, "output"), transposed=False)
+    return tables._replace(rows=rows, partly=paths.look(params, rows) is not None)
+
+
+def with_untied_rows(tables: Tables, params: Tree, untied_rows: Sequence[int]) -> Tables:
+    """The same, with the token ids of output rows of its own.
+
+    Raises:
+      ValueError: where they are needed and not given, or others than there can be.
+    """
+    if untied_rows and tables.rows is None:
+        raise ValueError("untied_rows: expected an Embedding of jaxtie, not tables by their paths")
+    ids = tuple(int(row) for row in untied_rows)
+    check_ids("untied_rows", ids, tables.shape[-2])
+    if tables.partly:
+        where = paths.shown(tables.rows)
+        (own,) = jax.tree.leaves(paths.look(params, tables.rows))
+        if not ids:
+            raise ValueError(f"{where} are rows of their own; say which by untied_rows=...")
+        if own.shape[-2] != len(ids):
+            raise ValueError(f"{where} are {own.shape[-2]} rows; expected as many untied_rows")
+    return tables._replace(untied_rows=ids)
 
 
 def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None) -> Tables:
@@ -101,8 +135,11 @@ def operate(surgery: Surgery, found: Sequence[Tables], params: Tree, opt_state: 
 
 
 def untied_tree(tables: Tables, tree: Tree) -> Tree:
-    """A tree laid out as tied parameters, with two tables."""
+    """A tree laid out as tied or partly tied parameters, with two tables."""
     kept = paths.look(tree, tables.kept)
+    if tables.partly:
+        output = _with_own_rows(tables, kept, paths.look(tree, tables.rows))
+        return paths.drop(paths.put(tree, tables.output, output), tables.rows)
     # A copy, not a second reference: a step that is given its state to keep could not take the same array twice.
     copy = _across(kept, tables.shape) if tables.transposed else jax.tree.map(lambda leaf: leaf.copy(), kept)
     return paths.put(paths.put(tree, tables.input, kept), tables.output, copy)
@@ -116,7 +153,20 @@ def is_across(tables: Tables) -> bool:
 
 
 def tied_tree(how: How, tables: Tables, tree: Tree) -> Tree:
-    """A tree laid out as untied parameters, with one table."""
+    """A tree laid out as untied parameters, with one table; and the output rows of its own."""
+    one, other = paths.look(tree, tables.input), paths.look(tree, tables.output)
+    tied = _tied_tree(how, tables, tree)
+    if not tables.untied_rows:
+        return tied
+    combined, own = paths.look(tied, tables.input), _own_rows(tables, other)
+    if how != "input":  # the rows that are untied have no part in it
+        leaves = [_own_rows(tables, leaf) for leaf in jax.tree.leaves(one)]
+        rows = jax.tree.unflatten(jax.tree.structure(one), leaves)
+        combined = _with_own_rows(tables, combined, rows)
+    return paths.put(paths.put(tied, tables.input, combined), tables.rows, own)
+
+
+def _tied_tree(how: How, tables: Tables, tree: Tree) -> Tree:
     one, other = paths.look(tree, tables.input), paths.look(tree, tables.output)
     if how != "input":
         if is_across(tables):
@@ -134,6 +184,74 @@ def tied_tree(how: How, tables: Tables, tree: Tree) -> Tree:
         return paths.drop(paths.put(tree, tables.input, one), tables.output)
     emptied = paths.put(tree, tables.output, {})  # it may be kept there, or below
     return paths.drop(paths.put(emptied, tables.kept, one), tables.input)
+
+
+def _with_own_rows(tables: Tables, whole: Tree, rows: Tree) -> Tree:
+    """What belongs to a table, with what belongs to its rows `untied_rows` put in.
+
+    What tells no rows apart, such as statistics of columns, stays the table's.
+    """
+    leaves, others = jax.tree.leaves(whole), jax.tree.leaves(rows)
+
+    def put(leaf: jax.Array, own: jax.Array) -> jax.Array:
+        at = _index_of_rows(tables, leaf)
+        if own.shape != (leaf.shape if at is None else jax.eval_shape(lambda x: x[at], leaf).shape):
+            raise ValueError(
+                f"the optimiser keeps {leaf.shape} for {paths.shown(tables.input)} and {own.shape} for "
+                f"{paths.shown(tables.rows)}; expected both to be treated alike"
+            )
+        if at is None:
+            return leaf.copy()
+        if isinstance(leaf, np.ndarray):
+            leaf = leaf.copy()
+            leaf[at] = own
+            return leaf
+        return _split_as(leaf.at[at].set(own), leaf)
+
+    if len(leaves) != len(others):
+        raise ValueError(
+            f"the optimiser keeps {len(leaves)} arrays for {paths.shown(tables.input)} and {len(others)} "
+            f"for {paths.shown(tables.rows)}; expected both to be treated alike"
+        )
+    both = [put(leaf, own) for leaf, own in zip(leaves, others, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(whole), both)
+
+
+def _own_rows(tables: Tables, entry: Tree) -> Tree:
+    """What belongs to a table, for its rows `untied_rows` alone."""
+
+    def take(leaf: jax.Array) -> jax.Array:
+        at = _index_of_rows(tables, leaf)
+        return leaf.copy() if at is None else leaf[at]
+
+    rows = jax.tree.map(take, entry)
+    if isinstance(rows, nn.Partitioned):
+        return rows.replace(names=_unsplit(rows.names))
+    if isinstance(rows, nnx.Variable):
+        axes = rows.get_metadata().get("out_sharding")
+        return rows.replace(out_sharding=_unsplit(axes)) if isinstance(axes, tuple) else rows
+    return rows
+
+
+def _unsplit(axes: tuple) -> tuple:
+    """Names of a table's mesh axes, for few rows of it."""
+    return (*axes[:-2], None, *axes[-1:])
+
+
+def _index_of_rows(tables: Tables, leaf: jax.Array) -> tuple | None:
+    """Where the rows `untied_rows` are in what belongs to a table; None where rows are not told."""
+    front, vocabulary, width = len(tables.shape) - 2, *tables.shape[-2:]
+    ids = np.array(tables.untied_rows)
+    if leaf.shape == tables.shape:
+        return (*[slice(None)] * front, ids)
+    of_rows = [axis for axis in range(front, leaf.ndim) if leaf.shape[axis] == vocabulary]
+    if not of_rows:
+        return None
+    if vocabulary == width or len(of_rows) > 1:
+        raise ValueError(
+            f"the optimiser keeps an array {leaf.shape} for a table {tables.shape}; its rows cannot be told"
+        )
+    return (*[slice(None)] * of_rows[0], ids)
 
 
 def _mean(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -3,6 +3,8 @@
 Shapes: B rows, L tokens a row, P positions asked for out of all B·L, D width, V vocabulary.
 """
 
+from collections.abc import Sequence
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -66,10 +68,13 @@ def causal_model(
     return TextModel(embedding, CausalTransformerBody(embedding.width, layers, heads, feedforward, branch_scale, dtype))
 
 
-def output_end(params: dict) -> dict:
+def output_end(params: dict, untied_rows: Sequence[int] = ()) -> dict:
     """An embedding's parameters without those that only look-up needs: the tree of a tied one with the same logits.
 
     So what is accumulated for the output, block by block, holds no zeros for an input table beside it.
+
+    `untied_rows`: the embedding's.
     """
-    rest = {name: value for name, value in params.items() if name not in ("input", "output")}
-    return {**rest, "input": tables_of_params(params)[1]}
+    tables = ("input", "output", "output_rows")
+    rest = {name: value for name, value in params.items() if name not in tables}
+    return {**rest, "input": tables_of_params(params, untied_rows)[1]}

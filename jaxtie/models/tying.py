@@ -1,6 +1,7 @@
 """Tying and untying what is being trained: parameters or modules, and what an optimiser keeps for them."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar, get_args
 
@@ -9,7 +10,17 @@ from flax import nnx
 
 from jaxtie.models import modules, paths
 from jaxtie.models.layers import Tree
-from jaxtie.models.surgery import How, Place, Surgery, find_tables, operate, tied_tree, untied_tree
+from jaxtie.models.surgery import (
+    How,
+    Place,
+    Surgery,
+    Tables,
+    find_tables,
+    operate,
+    tied_tree,
+    untied_tree,
+    with_untied_rows,
+)
 
 Params = TypeVar("Params")
 OptState = TypeVar("OptState")
@@ -22,6 +33,7 @@ def untie(
     input: Place | None = None,
     output: Place | None = None,
     transposed: bool = False,
+    untied_rows: Sequence[int] = (),
 ) -> tuple[Params, OptState]:
     """Give every embedding an output table of its own: a copy of its input table, moments included.
 
@@ -43,6 +55,9 @@ def untie(
         both trees and treat both tables alike, as functions and prefix trees do. `optax.flatten` has no such structure.
       input, output: paths of the two tables, "a/b/c" or keys one by one. In a dictionary the output's is new; in an Equinox
         module it is there and None.
+      untied_rows: ids of the output rows of its own that a partly tied `Embedding` has, as it was
+        given them; a module of NNX knows them. They and their moments are put into the new table;
+        statistics of columns stay those of the input table.
       transposed: the output table is D×V, not V×D as the input table; the moments of its shape too. (What an optimiser keeps
         of a table's rows and columns stays: it can be told apart by length.) A `jaxtie.nnx.Transposed` says so itself.
 
@@ -54,7 +69,9 @@ def untie(
     """
     if isinstance(params, nnx.Module):
         return modules.untie_module(params, opt_state, input, output, transposed)
-    apart = [tables for tables in find_tables(params, input, output, transposed) if not tables.untied]
+    found = find_tables(params, input, output, transposed)
+    found = [with_untied_rows(tables, params, untied_rows) for tables in found]
+    apart = [tables for tables in found if not tables.untied]
     return operate(untied_tree, apart, params, opt_state)
 
 
@@ -66,6 +83,7 @@ def tie(
     input: Place | None = None,
     output: Place | None = None,
     transposed: bool | None = None,
+    untied_rows: Sequence[int] = (),
 ) -> tuple[Params, OptState]:
     """The reverse of `untie`: one table, and its moments, that are the input's, the output's or the mean of both.
 
@@ -75,6 +93,9 @@ def tie(
 
     Args:
       params, opt_state, input, output: see `untie`.
+      untied_rows: ids of rows that stay untied, for an `Embedding` with the same; they and their
+        moments are as the output's are, and the input's rows as they were. A module of NNX knows
+        them. What is partly tied stays as it is.
       transposed: whether the output table is D×V; found by its shape, but of a square one it must be said.
 
     Raises:
@@ -84,7 +105,9 @@ def tie(
         raise ValueError(f"how is {how!r}; expected one of {', '.join(choices)}")
     if isinstance(params, nnx.Module):
         return modules.tie_module(params, opt_state, how, input, output, transposed)
-    together = [tables for tables in find_tables(params, input, output, transposed) if tables.untied]
+    found = find_tables(params, input, output, transposed)
+    found = [with_untied_rows(tables, params, untied_rows) for tables in found]
+    together = [tables for tables in found if tables.untied]
     return operate(partial(tied_tree, how), together, params, opt_state)
 
 
@@ -94,7 +117,7 @@ def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = 
         found = modules.find_in_module(params, input, output)
     else:
         found = find_tables(params, input, output)
-    return not any(tables.untied for tables in found)
+    return not any(tables.untied or tables.partly for tables in found)
 
 
 def count_parameters(tree: Tree) -> int:
@@ -112,6 +135,8 @@ class Saving(NamedTuple):
 
 def saved_by_tying(params: Tree, opt_state: Tree = (), *, input: Place | None = None, output: Place | None = None) -> Saving:
     """Parameters and moments (numbers of values) and bytes of both, saved by tying, whether tied now or not.
+
+    Where rows are untied, what tying all others saves.
 
     Args:
       params, opt_state, input, output: see `untie`.
@@ -132,6 +157,12 @@ def saved_by_tying(params: Tree, opt_state: Tree = (), *, input: Place | None = 
         change = partial(operate, surgery, [tables for tables in found if tables.untied == now_untied])
         return jax.eval_shape(change, params, opt_state)
 
-    one, two = changed(partial(tied_tree, "input"), True), changed(untied_tree, False)
+    def of_any_rows(tables: Tables, tree: Tree) -> Tree:
+        if not tables.partly:
+            return untied_tree(tables, tree)
+        (own,) = jax.tree.leaves(paths.look(params, tables.rows))
+        return untied_tree(tables._replace(untied_rows=tuple(range(own.shape[-2]))), tree)
+
+    one, two = changed(partial(tied_tree, "input"), True), changed(of_any_rows, False)
     parameters, moments = (count_parameters(more) - count_parameters(less) for more, less in zip(two, one, strict=True))
     return Saving(parameters, moments, count_bytes(two) - count_bytes(one))

@@ -1,23 +1,28 @@
 """The vocabulary end of a model as pure functions: initial tables, rows of tokens, logits of hidden states.
 
-Parameters are a plain dictionary of arrays. A tied one has an `input` table only; an untied one has `input` and `output`.
+Parameters are a plain dictionary of arrays. A tied one has an `input` table only; an untied one has `input` and `output`;
+one that is tied but for some rows has `input` and these rows of the output table, `output_rows`.
 Nothing else differs: code that is given parameters reads from their shape which it is. `jaxtie.Embedding` (Flax linen) and
 `jaxtie.nnx.Embedding` are views of what stands here.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxtie.formulas import Size, size
 from jaxtie.models.layers import Tree, matmul
 from jaxtie.models.transforms import Projection
 
-PARTS = frozenset({"input", "output", "bias", "projection", "transform"})  # what an end may have parameters for
+# What an end may have parameters for.
+PARTS = frozenset({"input", "output", "output_rows", "bias", "projection", "transform"})
+
+STRETCHES = 8  # of consecutive ids that are put together by slices; of more, by index
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -28,8 +33,8 @@ class VocabularyEnd:
         logits = cap(s·f(h)·E_outᵀ + b)    `embedding.logits(h)`; f: transform, s: logit_scale, b: bias
         cap(x) = soft_cap·tanh(x / soft_cap)
 
-    where E_out = E_in if tied. Whatever is not asked for is left out, not computed with a neutral value. Sizes may be
-    numbers or the name of a formula in D and n = V, see `jaxtie.formulas.size`.
+    where E_out = E_in if tied, but for the rows `untied_rows`. Whatever is not asked for is left out, not computed with a
+    neutral value. Sizes may be numbers or the name of a formula in D and n = V, see `jaxtie.formulas.size`.
 
     Attributes:
       vocabulary, width: V and D; a table is VxD.
@@ -49,6 +54,12 @@ class VocabularyEnd:
       matmul_dtype: that h and E_out are rounded to for their product, and what their derivatives are products of; the
         logits then keep the dtype of h (bfloat16 on accelerators, with float32 tables and loss).
       padding: a token id whose rows start at 0. As an input its row has no gradient, as PyTorch's `padding_idx`.
+      untied_rows: of a tied end, ascending token ids whose output rows are not their input rows but
+        parameters of their own, `output_rows`, KxD: special tokens, for instance. They start as these
+        rows of the output table that the untied end of the same key has.
+      excluded_rows: ascending token ids that are never predicted, such as padding and mask: their
+        logits are so low that their probability is 0, and their output rows have no gradient. What
+        a softmax makes of a target among them means nothing.
       partition: names of the mesh axes that V and D are split along. Of linen, for `nn.get_partition_spec`: parameters are
         boxed in `nn.Partitioned`; of NNX they are split where they are made, under `jax.set_mesh`. With V split and under
         `jax.set_mesh`, the look-up is a masked one on every device and a sum over them, logits stay split along V, and no
@@ -72,6 +83,26 @@ class VocabularyEnd:
     matmul_dtype: jax.typing.DTypeLike | None = None
     padding: int | None = None
     partition: tuple[str | None, str | None] | None = None
+    untied_rows: tuple[int, ...] = ()
+    excluded_rows: tuple[int, ...] = ()
+
+
+def check_rows(end: VocabularyEnd) -> None:
+    """Raise ValueError unless `untied_rows` and `excluded_rows` are rows that the end can have."""
+    for name in ("untied_rows", "excluded_rows"):
+        check_ids(name, getattr(end, name), end.vocabulary)
+    if len(end.excluded_rows) == end.vocabulary:
+        raise ValueError("excluded_rows are all rows; expected one that can be predicted")
+    if end.untied_rows and not end.tied:
+        raise ValueError("untied_rows: all rows are untied; expected tied=True")
+    if end.untied_rows and end.start == "output":
+        raise ValueError("untied_rows: expected start='input', for they start as the output rows")
+
+
+def check_ids(name: str, ids: tuple[int, ...], vocabulary: int) -> None:
+    """Raise ValueError unless these are ascending token ids."""
+    if list(ids) != sorted({*ids}) or not all(0 <= row < vocabulary for row in ids):
+        raise ValueError(f"{name} = {ids}: expected ascending ids in 0...{vocabulary - 1}")
 
 
 def initial_table(
@@ -82,13 +113,27 @@ def initial_table(
     return table_VxD if end.padding is None else table_VxD.at[end.padding].set(0)
 
 
+def initial_rows(
+    end: VocabularyEnd,
+    key: jax.Array,
+    shape: tuple[int, int],
+    dtype: jax.typing.DTypeLike = jnp.float32,
+) -> jax.Array:
+    """The rows `untied_rows` of a fresh table, KxD; the shape is the table's."""
+    return initial_table(end, key, shape, dtype)[jnp.array(end.untied_rows)]
+
+
 def initial_params(end: VocabularyEnd, key: jax.Array) -> dict[str, Tree]:
     """Fresh parameters. What a tied and an untied end have in common starts as the same numbers."""
+    check_rows(end)
     of_input, of_output, of_projection = jax.random.split(key, 3)
     make = partial(initial_table, end, shape=(end.vocabulary, end.width), dtype=end.param_dtype)
     params = {"input": make(of_output if end.tied and end.start == "output" else of_input)}
     if not end.tied:
         params["output"] = make(of_output)
+    if end.untied_rows:
+        shape = (end.vocabulary, end.width)
+        params["output_rows"] = initial_rows(end, of_output, shape, end.param_dtype)
     if isinstance(end.transform, Projection):
         params["projection"] = end.transform.init(of_projection, end.width, end.param_dtype)
     if end.bias:
@@ -96,9 +141,34 @@ def initial_params(end: VocabularyEnd, key: jax.Array) -> dict[str, Tree]:
     return params
 
 
-def tables_of_params(params: Mapping) -> tuple[jax.Array, jax.Array]:
-    """The input and the output table of an end's parameters; of a tied one, the same table twice."""
+def tables_of_params(
+    params: Mapping, untied_rows: Sequence[int] = ()
+) -> tuple[jax.Array, jax.Array]:
+    """The input and the output table of an end's parameters; of a tied one, the same table twice.
+
+    `untied_rows`: the end's; needed where some rows are parameters of their own.
+    """
+    if "output_rows" in params:
+        return params["input"], with_rows(params["input"], params["output_rows"], untied_rows)
     return params["input"], params.get("output", params["input"])
+
+
+def with_rows(table_VxD: jax.Array, rows_KxD: jax.Array, ids: Sequence[int]) -> jax.Array:
+    """`table.at[ids].set(rows)`, ids ascending; few stretches of ids are put together by slices.
+
+    So it is as fast where indexing is slow, as on a CPU in lanes, and of all rows it is `rows`.
+    """
+    if len(ids) != len(rows_KxD):
+        raise ValueError(f"{len(rows_KxD)} output_rows for untied_rows = {tuple(ids)}: as many expected")
+    starts = [i for i in range(len(ids)) if i == 0 or ids[i] != ids[i - 1] + 1]
+    if len(starts) > STRETCHES:
+        return table_VxD.at[jnp.array(ids)].set(rows_KxD)
+    parts, done = [], 0
+    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+        parts += [table_VxD[done : ids[start]], rows_KxD[start:end]]
+        done = ids[end - 1] + 1
+    parts = [part for part in (*parts, table_VxD[done:]) if len(part)]
+    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def rows_of_tokens(end: VocabularyEnd, params: Mapping, tokens: jax.Array) -> jax.Array:
@@ -117,7 +187,7 @@ def logits_of_hidden(end: VocabularyEnd, params: Mapping, h_PxD: jax.Array) -> j
         h_PxD = end.transform.apply(params["projection"], h_PxD)
     elif end.transform:
         h_PxD = end.transform(h_PxD)
-    _, table_VxD = tables_of_params(params)
+    _, table_VxD = tables_of_params(params, end.untied_rows)
     if end.output_gradient != 1:
         table_VxD = scale_gradient(table_VxD, end.output_gradient)
     if end.matmul_dtype is not None:
@@ -131,7 +201,15 @@ def logits_of_hidden(end: VocabularyEnd, params: Mapping, h_PxD: jax.Array) -> j
         logits_PxV = logits_PxV + bias_V.reshape((1,) * (logits_PxV.ndim - 1) + (-1,))
     if end.soft_cap is not None:
         logits_PxV = end.soft_cap * jnp.tanh(logits_PxV / end.soft_cap)
+    if end.excluded_rows:
+        predicted_V = ~np.isin(np.arange(end.vocabulary), end.excluded_rows)
+        logits_PxV = jnp.where(predicted_V, logits_PxV, excluded_logit(logits_PxV.dtype))
     return logits_PxV
+
+
+def excluded_logit(dtype: jax.typing.DTypeLike) -> float:
+    """The logit of what is never predicted: exp of it is 0, and 0 times it is 0, as of -inf not."""
+    return float(jnp.finfo(dtype).min) / 2
 
 
 def _as_input(end: VocabularyEnd, rows: jax.Array, tokens: jax.Array) -> jax.Array:

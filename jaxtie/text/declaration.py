@@ -121,6 +121,7 @@ class TextExperiment(Declaration):
             f"model = {self.model!r}: expected a Transformer; independent_layers is no choice of text",
         )
         self.check_heads(self.model.width)
+        self.check_row_sets(("mask", "never-targets"))
         check(
             self.task == "masked" or self.model.width // self.model.heads % 2 == 0,
             f"heads = {self.model.heads}: expected width / heads to be even, for rotary positions",

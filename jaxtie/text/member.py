@@ -44,7 +44,7 @@ def metrics(model: TextModel, params: dict, asked: Asked, block: int = POSITIONS
         """The embedding's own apply, unbound from the model: a pure function of its parameters."""
         return model.embedding.apply({"params": embedding}, h_KxD, method="logits")
 
-    end = output_end(params["embedding"])
+    end = output_end(params["embedding"], model.embedding.untied_rows)
     loss, accuracy = blockwise_cross_entropy(logits_of, end, h_PxD, asked.target_P, asked.weight_P, block)
     return Metrics(loss, accuracy, jnp.sum(asked.weight_P), asked.dropped)
 

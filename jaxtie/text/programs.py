@@ -24,6 +24,7 @@ from jaxtie.models.text_model import TextModel, causal_model, masked_model
 from jaxtie.models.tying import count_parameters
 from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.text import masking
+from jaxtie.text.corpus.batches import Special
 from jaxtie.text.declaration import Corpus, TextExperiment
 from jaxtie.text.material import FREQUENCIES, NEIGHBOURS, Material, frequency_groups, never_asked, probes, row_lengths
 from jaxtie.text.member import Ask, make_evaluation, make_step, make_step_by_role, nearest, pair_distances
@@ -89,9 +90,20 @@ def build_text_model(
     dtype = None if platform == "cpu" else jnp.bfloat16
     options = {"matmul_dtype": dtype, "padding": material.text.special.pad}
     vocabulary, width = len(material.vocabulary), experiment.model.width
+    options["row_sets"] = row_sets(experiment.task, material.text.special)
     ends = make_embedding(head, vocabulary, width, tied=tied, deviation=experiment.deviation, **options)
     make = {"causal": causal_model, "masked": masked_model}[experiment.task]
     return make(ends, **sizes, dtype=dtype)
+
+
+def row_sets(task: str, special: Special) -> dict[str, tuple[int, ...]]:
+    """Token ids of the sets of rows that a head can name: tokens that cannot be a target by structure.
+
+    Never made of the training text: what does not occur there may occur elsewhere.
+    """
+    start = {special.cls} if task == "causal" else set()
+    never = {special.pad, special.mask} | start
+    return {"mask": (special.mask,), "never-targets": tuple(sorted(never))}
 
 
 def make_ask(experiment: TextExperiment, material: Material) -> Ask:
@@ -149,7 +161,8 @@ def _make_look(experiment: TextExperiment, material: Material, model: TextModel)
 
     def look(params: dict) -> dict[str, jax.Array]:
         found = of_predictions(params) if of_predictions else {}
-        for name, table_VxD in zip(("input", "output"), tables_of_params(params["embedding"]), strict=True):
+        tables = tables_of_params(params["embedding"], model.embedding.untied_rows)
+        for name, table_VxD in zip(("input", "output"), tables, strict=True):
             distances = pair_distances(table_VxD, material.first.ravel(), material.second.ravel())
             found[f"{name}_distance"] = distances.reshape(material.first.shape)
             near = partial(nearest, table_VxD, count=NEIGHBOURS, besides=material.text.special)
