@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import math
 import os
 import re
@@ -19,14 +20,15 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name alone, no --no-na
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`64`: seeds 0...63; `42-46`: a range; `17-17`: one seed; `1,5,9`: a list."""
+    """`64`: seeds 0...63; `42-46`: a range; `17-17`: one seed; `1,5,9` or `0-63,128-511`: a list."""
     expected = ValueError(f"{text!r}: expected a number of seeds (64), a range (42-46) or a list (1,5,9)")
     try:
-        if "," in text:
-            seeds = tuple(_natural(part) for part in text.split(","))
-        elif "-" in text:
-            first, last = map(_natural, text.split("-"))
-            seeds = _seeds_between(first, last + 1)
+        if "," in text or "-" in text:
+            parts = [[*map(_natural, part.split("-"))] for part in text.split(",")]
+            if any(len(part) > 2 for part in parts):
+                raise ValueError
+            found = [_seeds_between(part[0], part[-1] + 1) for part in parts]
+            seeds = tuple(itertools.chain.from_iterable(found)) if all(found) else ()
         else:
             seeds = _seeds_between(0, _natural(text))
     except ValueError:

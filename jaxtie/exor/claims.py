@@ -13,11 +13,13 @@ claims that an experiment makes are right together with 95 % (Bonferroni).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 import xarray as xr
 
+from jaxtie.exor.escape import is_stuck
 from jaxtie.experiment import UserError
 from jaxtie.results.roles import early_share
 from jaxtie.results.tables import last_step
@@ -26,6 +28,7 @@ from jaxtie.results.verdicts import Comparison, Judgement, compare, compare_medi
 Role = Literal["input", "output"]  # of a table
 Quantity = Literal[
     "loss",
+    "stuck share",
     "decay ratio",
     "reference ratio",
     "swap divergence",
@@ -43,7 +46,7 @@ REFERENCE = ("X", "A")  # symbols that nothing makes equivalent
 PAPER, AUTHOR = "the paper", "its author"  # who says so; of the author: outside the paper
 FORCE = 1.25  # a distance so many times what decay alone leaves of it is held apart; its inverse: drawn together
 NEARNESS = "nearness by "  # beginning of a quantity; a measure of `jaxtie.results.similarity` follows
-MEANS = (NEARNESS, "loss", "output share")  # beginnings of quantities that are judged by their mean
+MEANS = (NEARNESS, "loss", "stuck share", "output share")  # beginnings of quantities that are judged by their mean
 RATIOS = ("decay ratio", "reference ratio", "fluctuation")  # judged by their logarithms; bounds are factors
 
 
@@ -53,7 +56,8 @@ class Claim:
 
     Attributes:
       statement: a sentence that is true if the claim holds.
-      quantity: what is measured. At the last step `loss`, exact on the training split, nats; `decay ratio`, the distance of a
+      quantity: what is measured. At the last step `loss`, exact on the training split, nats; `stuck share`, of the
+        seeds that know nothing of the parity, see `jaxtie.exor.escape.is_stuck`; `decay ratio`, the distance of a
         pair in a table divided by what weight decay alone leaves of its start (1: nothing but decay, below: drawn together,
         above: held apart); `reference ratio`, the distance of a pair divided by that of X and A; `swap divergence`, total
         variation; `nearness by` a measure, by how much the tied table is more similar to the untied output table of its seed
@@ -61,7 +65,8 @@ class Claim:
         `output share`, of Adam's steps on the tied table over the first fifteenth of the training, or by how much it is
         larger there than over all the rest; over the whole training `input push` and `output push`, what that role adds to
         the logarithm of a pair's distance, see `jaxtie.training.roles`.
-      arms: weight of each arm in the sum; of a single arm its name.
+      arms: weight of each arm in the sum; of a single arm its name. An arm of another experiment is
+        named "EXPERIMENT: ARM"; then seeds that all have count, and the verdict says how many.
       low, high: bounds, in the quantity's unit; of ratios, factors.
       pair, table: of distances.
       setting: where a sweep is looked at.
@@ -84,6 +89,12 @@ class Claim:
     def weights(self) -> Mapping[str, float]:
         """Weight of each arm."""
         return {self.arms: 1.0} if isinstance(self.arms, str) else self.arms
+
+    @property
+    def others(self) -> set[str]:
+        """Names of the other experiments that it takes."""
+        named = {arm.partition(": ")[0] for arm in self.weights if ": " in arm}
+        return named | ({self.against} - {None})
 
     @property
     def is_ratio(self) -> bool:
@@ -146,6 +157,8 @@ def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> 
     """A quantity of what is kept of a run: (arm, swept settings, seed); of ratios the logarithm."""
     if quantity == "loss":
         return at_end(results["train_loss"], results)
+    if quantity == "stuck share":
+        return is_stuck(results)
     if quantity == "fluctuation":
         return np.log(results["fluctuation"].sel(pair=pair, table=table, drop=True))
     if quantity == "swap divergence":
@@ -177,36 +190,44 @@ def at_end(values: xr.DataArray, results: xr.Dataset) -> xr.DataArray:
     return values.sel({steps: last_step(results)}, drop=True)
 
 
-def claimed(results: xr.Dataset, claim: Claim) -> xr.DataArray:
-    """What a claim is about, of each seed.
+def claimed(
+    results: xr.Dataset, claim: Claim, others: Mapping[str, xr.Dataset] = MappingProxyType({})
+) -> xr.DataArray:
+    """What a claim is about, of each seed that all its experiments have.
 
     Raises:
       UserError: where the results lack an arm of it.
     """
-    values = measured(results, claim.quantity, claim.pair, claim.table).sel(claim.setting)
-    missing = [arm for arm in claim.weights if arm not in results["arm"].values]
-    if missing:
-        raise UserError(
-            f"{results.attrs.get('experiment')}: no arm {', '.join(missing)}, of which is claimed: {claim.statement}"
-        )
-    return sum(weight * values.sel(arm=arm, drop=True) for arm, weight in claim.weights.items())
+
+    def of_arm(name: str) -> xr.DataArray:
+        experiment, _, arm = name.rpartition(": ")
+        own = others[experiment] if experiment else results
+        if arm not in own["arm"].values:
+            whose = own.attrs.get("experiment")
+            raise UserError(f"{whose}: no arm {arm}, of which is claimed: {claim.statement}")
+        values = measured(own, claim.quantity, claim.pair, claim.table)
+        return values.sel(claim.setting).sel(arm=arm, drop=True)
+
+    return sum(weight * of_arm(arm) for arm, weight in claim.weights.items())
 
 
 def judge_claim(
     claim: Claim, results: xr.Dataset, others: Mapping[str, xr.Dataset], count: int
 ) -> tuple[Comparison, Judgement]:
     """What becomes of a claim, one of `count` that are made together; `others`: results by name of experiment."""
-    values = claimed(results, claim)
+    values = claimed(results, claim, others)
     if claim.against is not None:
         values = values - claimed(others[claim.against], claim)  # xarray: of the seeds that both have
     make = compare if claim.is_judged_by_mean else compare_median
     compared = make(claim.expression, values.values, count)._replace(is_factor=claim.is_ratio)
+    if any(": " in arm for arm in claim.weights):
+        compared = compared._replace(seeds=values.sizes["seed"])
     return compared, judge([compared], *claim.bounds)
 
 
 def judge_claims(
     claims: Sequence[Claim], results: xr.Dataset, others: Mapping[str, xr.Dataset]
 ) -> list[tuple[Claim, Comparison, Judgement]]:
-    """What becomes of all claims of an experiment; claims against another experiment wait until it is there."""
-    ready = [claim for claim in claims if claim.against is None or claim.against in others]
+    """What becomes of all claims of an experiment; those that take another experiment wait until it is there."""
+    ready = [claim for claim in claims if claim.others <= others.keys()]
     return [(claim, *judge_claim(claim, results, others, len(claims))) for claim in ready]

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtie.experiment import Arm, Declaration, Optimiser, UserError, check, check_positive_integers, check_seed
 from jaxtie.models.sizes import Body, Transformer
@@ -87,6 +87,7 @@ class Experiment(Declaration):
         combination of them is trained with every seed, in one program. p_X and p_A are the probabilities of X for a zero and
         of A for a one.
       roles: record which role of a tied table writes it, see `jaxtie.training.roles`; it costs time.
+      mask_logit: record the mask's own logit and probability at the masked position.
     """
 
     kind: ClassVar[str] = "exor"
@@ -103,6 +104,7 @@ class Experiment(Declaration):
     data: str = "per-seed"
     sweep: Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...] = ()
     roles: bool = False
+    mask_logit: bool = False
 
     def __post_init__(self):
         check(
@@ -143,6 +145,11 @@ class Experiment(Declaration):
         check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
         sizes = math.prod(len(values) for _, values in self.sweep)
         check(sizes * len(self.seeds) * len(self.arms) < 2**24, f"sweep: {sizes:,} settings times seeds are too many")
+
+    @staticmethod
+    def brought_up_to_date(recorded: Mapping[str, Any]) -> dict[str, Any]:
+        """What earlier versions did without saying so is said."""
+        return {"mask_logit": False, **recorded}
 
     @property
     def settings(self) -> list["Experiment"]:

@@ -3,8 +3,14 @@
 Who knows how often each symbol is drawn, and nothing else, cannot tell the masked bit: the context does, and without it the
 bit is 0 or 1, as good as equally often. So on the first plateau the loss is ln 2 above the best reachable (that is
 H(target) - H(target | context) = H(bit), to 0.0001 nat in the published split). Below it there are others.
-Where the label spells the zeros (`zeros_by_label`), that level is a later plateau: there the loss has come down once before,
-when the label was first used.
+
+Each process's level, by `jaxtie.exor.theory`: a predictor that knows nothing of the parity sees the label
+and not the bits, and pays `loss_of_label_alone`, H(target | label). That is ln 2 above the best in every
+process of the protocol, to 0.0002 nat, and the next plateaus are more than 0.05 below it, so a seed is stuck
+on it while its loss is above best + ln 2 - 0.05. Where the label does not tell how zeros are spelled, it is
+the first plateau, `loss_without_context`, H(target). Where it does (`zeros_by_label`, the control), H(target)
+is 0.185 higher, another plateau: all published seeds have left that one by step 20,000, so nothing can be
+claimed of it at the end, and stuck means the second one there as well.
 """
 
 import math
@@ -34,6 +40,12 @@ def escape_levels(results: xr.Dataset) -> dict[str, float]:
     plateau = best + math.log(2)
     levels = {LEFT: plateau - SOLVED, HALFWAY: (plateau + best) / 2, AT_BEST: best + SOLVED}
     return {event: round(level, LOSS_DECIMALS) for event, level in levels.items()}
+
+
+def is_stuck(results: xr.Dataset) -> xr.DataArray:
+    """1 for a seed that at the last step knows nothing of the parity, else 0, (arm, seed); NaN where it diverged."""
+    end = results["train_loss"].sel(eval_step=last_step(results), drop=True)
+    return (end > _rounds_to_at_most(escape_levels(results)[LEFT])).where(end.notnull()).astype(float)
 
 
 def has_reached_best(results: xr.Dataset) -> xr.DataArray:

@@ -5,6 +5,7 @@ no more take either.
 """
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy.stats import ks_2samp, mannwhitneyu
 from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
 from jaxtie.exor.escape import LOSS_DECIMALS, SOLVED, has_reached_best
 from jaxtie.exor.forces import factor
+from jaxtie.exor.pairs import label_geometry
 from jaxtie.exor.stability import fluctuations
 from jaxtie.results.roles import at_stretches, has_roles, tied_arms
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
@@ -30,7 +32,7 @@ from jaxtie.results.tables import (
     swept,
     tables_of,
 )
-from jaxtie.results.verdicts import claims_table
+from jaxtie.results.verdicts import Comparison, Judgement, claims_table
 
 BODIES_PAIRS = ("X-Y", "A-B")
 KEPT_SYMBOLS = ["X", "Y", "A", "B"]
@@ -63,6 +65,10 @@ def condense(results: xr.Dataset) -> xr.Dataset:
     parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, results["train_loss"])]
     if not swept(results):
         parts.append(fluctuations(results).to_dataset())
+    if {"E", "D"} <= {*results["symbol"].values} and not swept(results):
+        parts.append(label_geometry(results, here))
+    if "mask_logit" in results:
+        parts.append(results[["mask_logit", "mask_probability"]].sel(eval_step=slice(0, last)))
     if has_roles(results):
         parts += [at_stretches(results, here), *_similarities(results, here)]
     return xr.merge([kept, *parts], join="outer").assign_attrs(results.attrs, width=results.sizes["dim"])
@@ -84,8 +90,17 @@ def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]
 
 
 def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
-    """Every claim of these experiments, those of others first. KeyError where there are no data of one."""
-    found = [(name, *judged) for name, own in claims.items() for judged in judge_claims(own, runs[name], runs)]
+    """Every claim of these experiments, those of others first. KeyError where there are no data of one.
+
+    Claims that take other experiments, too, say where these have no data yet.
+    """
+    found = []
+    for name, own in claims.items():
+        found += [(name, *judged) for judged in judge_claims(own, runs[name], runs)]
+        for claim in own:
+            if not claim.others <= runs.keys():
+                nothing = Comparison(claim.expression, *[math.nan] * 3)
+                found.append((name, claim, nothing, Judgement("no data yet", nothing)))
     return claims_table("Claims, and what became of them", found)
 
 

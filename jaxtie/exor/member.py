@@ -53,6 +53,7 @@ class Static(NamedTuple):
     b1: float
     b2: float
     roles: bool
+    mask_logit: bool
 
     @classmethod
     def of(cls, experiment: Experiment, *, tied: bool, head: Head = Head()) -> "Static":  # noqa: B008, it is frozen
@@ -61,7 +62,7 @@ class Static(NamedTuple):
         return cls(
             experiment.model, tied, head, own.length, own.all_strings, own.data_seed, own.zeros_by_label,
             experiment.data, experiment.record_every, experiment.eval_every, adam.half_period, adam.b1, adam.b2,
-            experiment.roles,
+            experiment.roles, experiment.mask_logit,
         )  # fmt: skip
 
     @property
@@ -261,6 +262,16 @@ def expectations(logits_CxV: jax.Array, joint_CxV: jax.Array, pairs: Sequence[tu
     }
 
 
+def expected_mask(logits_CxV: jax.Array, joint_CxV: jax.Array) -> dict[str, jax.Array]:
+    """Expected logit and probability of the mask itself over a split and every draw."""
+    weight_C = jnp.sum(joint_CxV, axis=1)
+    p_CxV = jax.nn.softmax(logits_CxV)
+    return {
+        "mask_logit": jnp.sum(weight_C * logits_CxV[:, process.MASK]),
+        "mask_probability": jnp.sum(weight_C * p_CxV[:, process.MASK]),
+    }
+
+
 def swap_divergence(logits_CxV: jax.Array, joint_CxV: jax.Array, swaps: Swaps) -> jax.Array:
     """By how much a model's prediction moves when one spelling of a bit in its context takes the other's place; scalar.
 
@@ -331,7 +342,9 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
         embedding = state.params["embedding"]
         input_table, output_table = tables_of_params(embedding, untied_rows)
         bias_V = embedding.get("bias", jnp.zeros(process.VOCABULARY))
+        of_mask = expected_mask(logits[0], laws[0]) if static.mask_logit else {}
         return {
+            **of_mask,
             "train_loss": on_train["loss"],
             "train_accuracy": on_train["accuracy"],
             "valid_loss": on_valid["loss"],

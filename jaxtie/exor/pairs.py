@@ -1,5 +1,7 @@
 """What results of EXor are about: pairs of exchangeable symbols, what can be a target, distances. Imports no jax."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import xarray as xr
 
@@ -19,6 +21,21 @@ def equally_likely(results: xr.Dataset, pair: str) -> bool:
 def targets(results: xr.Dataset) -> list[str]:
     """The symbols that can be a target, so have a place in both tables."""
     return [str(symbol) for symbol in results["symbol"].values[np.isfinite(np.diag(results["conditional_divergence"]))]]
+
+
+def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
+    """Distance and cosine of the rows of E and D at some evaluations, (table, arm, seed, eval_step)."""
+    tables = [results[f"{table}_table"].astype(np.float64) for table in ("input", "output")]
+    both = xr.concat(tables, xr.DataArray(["input", "output"], dims="table", name="table"))
+    known = np.intersect1d(steps, results["table_step"])
+    both = both.sel(table_step=known).rename(table_step="eval_step")
+    even, odd = (both.sel(symbol=label, drop=True) for label in ("E", "D"))
+
+    def norm(rows: xr.DataArray) -> xr.DataArray:
+        return np.sqrt((rows**2).sum("dim", skipna=False))
+
+    cosine = (even * odd).sum("dim", skipna=False) / (norm(even) * norm(odd))
+    return xr.Dataset({"label_distance": norm(even - odd), "label_cosine": cosine})
 
 
 def distance_rows(results: xr.Dataset) -> dict[str, xr.DataArray]:

@@ -28,6 +28,12 @@ VARIABLES = {
     "input_table": Variable(("table_step", "symbol", "dim"), "1", "input embedding"),
     "output_table": Variable(("table_step", "symbol", "dim"), "1", "output embedding (tied: the input embedding)"),
 }
+MASK_VARIABLES = {  # where they are asked for
+    "mask_logit": Variable(("eval_step",), "1", "expected logit of the mask where it stands, training"),
+    "mask_probability": Variable(
+        ("eval_step",), "1", "expected probability that the mask itself is predicted, training"
+    ),
+}
 # What no member owns: computed from the process and the configuration.
 CONSTANTS = (
     "best_accuracy",
@@ -52,9 +58,10 @@ def exor_schema(experiment: Experiment) -> Schema:
         "pair": list(experiment.process.pairs),
         "dim": np.arange(experiment.model.width),
     }
+    variables = VARIABLES | (MASK_VARIABLES if experiment.mask_logit else {})
     if not experiment.roles:
-        return Schema(VARIABLES, steps_of(experiment) | labels)
-    return Schema(VARIABLES | ROLE_VARIABLES | PUSH_VARIABLES, steps_of(experiment) | labels | {"group": symbols})
+        return Schema(variables, steps_of(experiment) | labels)
+    return Schema(variables | ROLE_VARIABLES | PUSH_VARIABLES, steps_of(experiment) | labels | {"group": symbols})
 
 
 def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:

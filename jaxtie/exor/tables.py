@@ -104,6 +104,9 @@ def course_table(results: xr.Dataset) -> Table:
 def equivalence_table(results: xr.Dataset) -> Table:
     """How far each pair is from being equivalent, beside its distance in every table at the end; then their agreement.
 
+    E and D, which are never a target, are there where their rows were recorded: p(E | context) =
+    p(D | context) = 0 always, so their conditional divergence is 0. They have no part in the agreement.
+
     For the rank of the log ratio, two symbols that never share a context are further apart than any two that do.
     """
     measures = {
@@ -128,6 +131,8 @@ def equivalence_table(results: xr.Dataset) -> Table:
         )
         for i, (first, second) in enumerate(pairs)
     ]
+    if {"E", "D"} <= {*results["symbol"].values}:
+        rows.append(_labels_row(results))
     divergences["log ratio, nat"] = np.nan_to_num(divergences["log ratio, nat"], nan=np.inf)  # never in one context
     for name, divergence in divergences.items():
         agreement = [interval(somers_d(divergence, distance)) for distance in distances.values()]
@@ -135,6 +140,16 @@ def equivalence_table(results: xr.Dataset) -> Table:
     note = "Distances: median over seeds [95 %, by ranks]. Agreement: mean ± 95 % (Student's t)."
     title = f"Equivalences of the process, and distances at step {last_step(results):,}"
     return Table(title, ("pair", *measures, *distances), rows, note)
+
+
+def _labels_row(results: xr.Dataset) -> tuple[str, ...]:
+    end = results.sel(step=last_step(results), symbol="E", symbol2="D")
+    distances = [
+        median(end[f"{table}_distance"].sel(arm=arm.name).values)
+        for arm in arms_of(results)
+        for table in tables_of(arm).values()
+    ]
+    return ("E-D", number(float(end["semantic_divergence"])), number(0.0), number(np.nan), *distances)
 
 
 def seed_table(results: xr.Dataset) -> Table:

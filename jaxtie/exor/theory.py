@@ -29,6 +29,24 @@ def best_loss(joint_CxV: np.ndarray) -> float:
     return float(-np.sum(joint * np.log(conditional)))
 
 
+def loss_without_context(joint_CxV: np.ndarray) -> float:
+    """H(target), nats: the best loss of who knows how often each symbol is drawn and nothing else."""
+    return best_loss(joint_CxV.sum(axis=0, keepdims=True))
+
+
+def loss_of_label_alone(
+    tokens_CxL: np.ndarray, joint_CxV: np.ndarray, labels: tuple[int, int]
+) -> float:
+    """H(target | label), nats: the best loss of who sees the label and no bit, so knows no parity.
+
+    Args:
+      labels: token ids, one of which stands in every context.
+    """
+    has_first_C = (tokens_CxL == labels[0]).any(axis=1)
+    sides = [joint_CxV[has_first_C].sum(axis=0), joint_CxV[~has_first_C].sum(axis=0)]
+    return best_loss(np.stack(sides))
+
+
 class LogOdds(NamedTuple):
     """Of two symbols over the contexts where they can stand, nats: expectation and standard deviation."""
 

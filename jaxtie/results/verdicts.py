@@ -30,10 +30,12 @@ class Comparison(NamedTuple):
     middle: float
     high: float
     is_factor: bool = False
+    seeds: int | None = None  # where it has to be said how many there are
 
     def __str__(self) -> str:
         low, middle, high = map(self._shown, (self.low, self.middle, self.high))
-        return f"{self.label} {middle} [{low}, {high}]"
+        seeds = "" if self.seeds is None else f", {self.seeds:,} seeds"
+        return f"{self.label} {middle} [{low}, {high}]{seeds}"
 
     def _shown(self, value: float) -> str:
         if math.isnan(value):
@@ -65,7 +67,7 @@ def compare_median(label: str, values: np.ndarray, count: int = 1) -> Comparison
 class Judgement(NamedTuple):
     """What becomes of a claim, and the comparison that did it, or that came nearest to undo it."""
 
-    verdict: Literal["holds", "fails", "undecided"]
+    verdict: Literal["holds", "fails", "undecided", "no data yet"]
     decisive: Comparison
 
 
