@@ -326,7 +326,7 @@ def main_figures(arguments: Sequence[str] | None = None) -> int:
 
 def main_report(arguments: Sequence[str] | None = None) -> int:
     """The command line of `python -m jaxtie.report`; returns the exit status."""
-    from jaxtie.document import DOCUMENTS, keep_run, rewrite
+    from jaxtie.document import DOCUMENTS, draw_figures, keep_run, rewrite
 
     documents = [Path(name) for name in DOCUMENTS]
     try:
@@ -340,8 +340,9 @@ def main_report(arguments: Sequence[str] | None = None) -> int:
             end="\n" * bool(options.runs),
         )
         rewrite(documents, EXPERIMENTS)
+        figures = draw_figures(EXPERIMENTS)
     except (UserError, OSError) as error:
         print(f"jaxtie.report: {one_line(error)}", file=sys.stderr)
         return 2
-    print(*documents, sep="\n")
+    print(*documents, *figures, sep="\n")
     return 0

@@ -20,7 +20,7 @@ import pandas as pd
 import xarray as xr
 
 from jaxtie import kinds, runs
-from jaxtie.exor import evidence, forces
+from jaxtie.exor import evidence, forces, never_targets
 from jaxtie.exor.comparison import correlation_table, sweep_table
 from jaxtie.exor.escape import escape_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
@@ -50,6 +50,7 @@ OF_SEVERAL_RUNS: Mapping[str, Callable[[evidence.Runs, Sequence[str]], Table]] =
     "widths": evidence.widths_table,
     "bodies": evidence.bodies_table,
     "left": evidence.seeds_left_table,
+    "stuck": never_targets.stuck_table,
 }
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -116,6 +117,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         "published": lambda name: evidence.published_table(known[name], pd.read_csv(experiments / "data" / "published.csv")),
         "pytorch": lambda name: evidence.pytorch_table(known[name], pd.read_csv(experiments / "data" / "pytorch.csv")),
         "since": lambda name, *steps: forces.since_table(known[name], steps),
+        "gaps": lambda: never_targets.gaps_table(known),
     }
     of_one = {what: lambda name, make=make: make(known[name]) for what, make in OF_ONE_RUN.items()}
     of_several = {what: lambda *names, make=make: make(known, names) for what, make in OF_SEVERAL_RUNS.items()}
@@ -150,6 +152,11 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
         return f"{found[1]}{table.markdown()}{found[3]}"
 
     return MARKED.sub(write, text)
+
+
+def draw_figures(experiments: Path) -> list[Path]:
+    """Draw the figures over several runs from the data beside the experiment files; returns the files."""
+    return never_targets.draw_never_targets(read_data(experiments / "data"), experiments)
 
 
 def rewrite(documents: Sequence[Path], experiments: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rows of an embedding that are untied, or never predicted: forms, both ends, surgery, gradients."""
+"""Rows of an embedding that are untied, or never predicted: both ends, surgery, gradients."""
 
 from functools import partial
 
@@ -118,13 +118,14 @@ def test_excluded_rows_have_no_probability_and_no_gradient(tied, dtype):
     assert np.all(jax.nn.softmax(logits)[:, list(IDS)] == 0) and np.all(0 * logits == 0)
     gradient = jax.grad(loss_of)(params)
     role = "input" if tied else "output"
-    assert np.all(gradient[role][jnp.array(IDS)] == 0) and np.all(gradient["bias"][jnp.array(IDS)] == 0)
+    for name in (role, "bias"):
+        assert np.all(gradient[name][jnp.array(IDS)] == 0)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
     assert np.all(np.any(gradient[role][jnp.array([0, 2, 3, 6])] != 0, axis=-1))
 
 
 def test_excluded_rows_in_cross_entropy_blocks():
-    """Of `blockwise_cross_entropy` through the embedding, and of `cross_entropy` with `allowed_V`."""
+    """Of the embedding, and of `cross_entropy` with `allowed_V`."""
     allowed_V, target_P = ~np.isin(np.arange(V), IDS), np.array([0, 2, 3, 6, 0])
     module = Embedding(V, D, True, excluded_rows=IDS)
     params = module.init(KEY, 0)["params"]
@@ -147,7 +148,7 @@ OPTIMISERS = {
     "factored": optax.adafactor(1e-2, min_dim_size_to_factor=1),
     "masked": optax.masked(
         optax.adam(1e-2),
-        lambda params: jax.tree_util.tree_map_with_path(lambda path, _: "body" in str(path), params),
+        lambda params: {"embedding": False, "body": True},
     ),
 }
 
@@ -167,7 +168,7 @@ def trained(params, optimiser, steps=2):
 
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_untie_and_tie_with_own_rows(name):
-    """Logits stay; own rows and moments move over and come back; the optimiser goes on from both."""
+    """Own rows and moments move over and come back; the optimiser goes on from both."""
     optimiser, rows = OPTIMISERS[name], FIVE if name == "factored" else IDS
     ids = jnp.array(rows)
     params, state = trained(tree_of(tied=True, untied_rows=rows), optimiser)
@@ -193,7 +194,8 @@ def test_untie_and_tie_with_own_rows(name):
         assert jax.tree.map(jnp.shape, state_back) == jax.tree.map(jnp.shape, state)
         if name != "factored":  # its statistics of columns are of all rows
             jax.tree.map(np.testing.assert_array_equal, state_back, state)
-    for same in (tie(params, state, untied_rows=rows), jax.jit(partial(tie, untied_rows=rows))(params, state)):
+    again = partial(tie, untied_rows=rows)
+    for same in (again(params, state), jax.jit(again)(params, state)):
         jax.tree.map(np.testing.assert_array_equal, same, (params, state))
 
 
@@ -219,7 +221,7 @@ def test_members_that_are_stacked_and_arrays_of_the_host():
 def test_surgery_that_lacks_the_ids():
     params = tree_of(tied=True, untied_rows=IDS)
     for surgery in (untie, tie):
-        with pytest.raises(ValueError, match="embedding/output_rows are rows of their own; say which"):
+        with pytest.raises(ValueError, match="output_rows are rows of their own; say which"):
             surgery(params)
         with pytest.raises(ValueError, match="are 3 rows; expected as many untied_rows"):
             surgery(params, untied_rows=(1, 2))
@@ -227,7 +229,7 @@ def test_surgery_that_lacks_the_ids():
             paths = {"input": "embedding/input", "output": "head"}
             surgery(params, untied_rows=IDS, **paths)
     factored = OPTIMISERS["factored"].init(params)
-    with pytest.raises(ValueError, match=r"keeps \(4,\) .* \(3,\) .*; expected both to be treated alike"):
+    with pytest.raises(ValueError, match=r"keeps \(4,\) .* \(3,\) .*; expected both"):
         untie(params, factored, untied_rows=IDS)
     with pytest.raises(ValueError, match="its rows cannot be told"):
         square = optax.adafactor(1e-2, min_dim_size_to_factor=1)
@@ -249,6 +251,10 @@ class Model(flax_nnx.Module):
         return self.embedding.logits(self.embedding(tokens))
 
 
+def arrays_of(model):
+    return jax.tree.map(jnp.copy, flax_nnx.to_pure_dict(flax_nnx.state(model)))
+
+
 def test_a_module_of_nnx_knows_its_rows():
     model = Model()
     optimizer = flax_nnx.Optimizer(model, optax.adamw(1e-2), wrt=flax_nnx.Param)
@@ -259,13 +265,13 @@ def test_a_module_of_nnx_knows_its_rows():
         optimizer.update(model, gradient)
 
     step()
-    before, whole = model(tokens), jax.tree.map(jnp.copy, flax_nnx.to_pure_dict(flax_nnx.state(model)))
+    before, whole = model(tokens), arrays_of(model)
     assert not is_tied(model)
     jaxtie.untie(model, optimizer)
     np.testing.assert_array_equal(model(tokens), before)
-    assert flax_nnx.to_pure_dict(flax_nnx.state(model))["embedding"].keys() == {"input", "output"}
+    assert arrays_of(model)["embedding"].keys() == {"input", "output"}
     jaxtie.tie(model, optimizer)
-    jax.tree.map(np.testing.assert_array_equal, flax_nnx.to_pure_dict(flax_nnx.state(model)), whole)
+    jax.tree.map(np.testing.assert_array_equal, arrays_of(model), whole)
     step()
     jaxtie.untie(model, optimizer)
     step()
@@ -279,7 +285,8 @@ def trained_block(name):
     """The records after some hundred steps of EXor, and the tables."""
     experiment = Experiment(record_every=EVERY, steps=4 * EVERY, eval_every=4 * EVERY)
     arm = Arm.parse(name)
-    program = compile_block(Static.of(experiment, tied=arm.tied, head=arm.head), 32, jax.devices()[:1])
+    static = Static.of(experiment, tied=arm.tied, head=arm.head)
+    program = compile_block(static, 32, jax.devices()[:1])
     settings = jax.tree.map(lambda x: np.repeat(x, 32, axis=0), stack_settings(experiment))
     states, streams, _ = program.start(np.arange(32, dtype=np.uint32), settings)
     (advance,) = program.advance.values()
@@ -287,7 +294,10 @@ def trained_block(name):
     return jax.tree.map(np.asarray, advance(states, streams, settings, *steps))
 
 
-@pytest.mark.parametrize(("partly", "whole"), [("tied+untie-rows=labels", "untied"), ("untied+tie-rows=labels", "tied")])
+@pytest.mark.parametrize(
+    ("partly", "whole"),
+    [("tied+untie-rows=labels", "untied"), ("untied+tie-rows=labels", "tied")],
+)
 def test_both_ends_are_the_untied_and_the_tied_training_to_the_bit(
     monkeypatch, compiled_as_users_do, partly, whole
 ):
@@ -298,15 +308,19 @@ def test_both_ends_are_the_untied_and_the_tied_training_to_the_bit(
     embedding = found.params["embedding"]
     np.testing.assert_array_equal(embedding["input"], expected.params["embedding"]["input"])
     if whole == "untied":
-        np.testing.assert_array_equal(embedding["output_rows"], expected.params["embedding"]["output"])
+        output = expected.params["embedding"]["output"]
+        np.testing.assert_array_equal(embedding["output_rows"], output)
     _compile_block.cache_clear()  # it does not know that a name meant other rows
 
 
-@pytest.mark.parametrize("name", ["tied+untie-rows=mask", "untied+tie-rows=labels", "tied+targets-only"])
+@pytest.mark.parametrize(
+    "name", ["tied+untie-rows=mask", "untied+tie-rows=labels", "tied+targets-only"]
+)
 def test_training_in_lanes(name):
-    """Own rows move away from the input's, the tied ones are the same in both tables; nothing is NaN."""
+    """Own rows differ from the input's, tied ones are the same in both tables; nothing is NaN."""
     _, records = trained_block(name)
-    assert all(np.all(np.isfinite(records[each][3])) for each in ("loss", "train_loss", "swap_divergence"))
+    for each in ("loss", "train_loss", "swap_divergence"):
+        assert np.all(np.isfinite(records[each][3]))
     apart = np.any(records["input_table"][3] != records["output_table"][3], axis=(0, -1))
     expected = {"tied+untie-rows=mask": [6], "untied+tie-rows=labels": [0, 1, 2, 3, 6]}
     assert np.flatnonzero(apart).tolist() == expected.get(name, [])

@@ -44,8 +44,18 @@ def escape_levels(results: xr.Dataset) -> dict[str, float]:
 
 def is_stuck(results: xr.Dataset) -> xr.DataArray:
     """1 for a seed that at the last step knows nothing of the parity, else 0, (arm, seed); NaN where it diverged."""
-    end = results["train_loss"].sel(eval_step=last_step(results), drop=True)
-    return (end > _rounds_to_at_most(escape_levels(results)[LEFT])).where(end.notnull()).astype(float)
+    return _above_plateau(results, results["train_loss"].sel(eval_step=last_step(results), drop=True))
+
+
+def stuck_shares(results: xr.Dataset) -> xr.DataArray:
+    """The share of the seeds that know nothing of the parity, (arm, eval_step)."""
+    seen = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
+    return _above_plateau(results, seen).mean("seed")
+
+
+def _above_plateau(results: xr.Dataset, loss: xr.DataArray) -> xr.DataArray:
+    level = _rounds_to_at_most(escape_levels(results)[LEFT])
+    return (loss > level).where(loss.notnull()).astype(float)
 
 
 def has_reached_best(results: xr.Dataset) -> xr.DataArray:

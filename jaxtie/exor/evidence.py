@@ -96,7 +96,9 @@ def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
     """
     found = []
     for name, own in claims.items():
-        found += [(name, *judged) for judged in judge_claims(own, runs[name], runs)]
+        needed = any(": " not in arm for claim in own for arm in claim.weights)
+        results = runs[name] if needed else runs.get(name)
+        found += [(name, *judged) for judged in judge_claims(own, results, runs)]
         for claim in own:
             if not claim.others <= runs.keys():
                 nothing = Comparison(claim.expression, *[math.nan] * 3)

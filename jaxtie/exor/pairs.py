@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from jaxtie.results.tables import arms_of
+
 
 def live_pairs(results: xr.Dataset) -> list[str]:
     """The pairs of which both symbols occur, in any setting."""
@@ -24,7 +26,10 @@ def targets(results: xr.Dataset) -> list[str]:
 
 
 def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
-    """Distance and cosine of the rows of E and D at some evaluations, (table, arm, seed, eval_step)."""
+    """Distance and cosine of the rows of E and D at some evaluations, (table, arm, seed, eval_step).
+
+    Of an arm with one table throughout, "input" is that, and there is nothing at "output".
+    """
     tables = [results[f"{table}_table"].astype(np.float64) for table in ("input", "output")]
     both = xr.concat(tables, xr.DataArray(["input", "output"], dims="table", name="table"))
     known = np.intersect1d(steps, results["table_step"])
@@ -35,7 +40,9 @@ def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
         return np.sqrt((rows**2).sum("dim", skipna=False))
 
     cosine = (even * odd).sum("dim", skipna=False) / (norm(even) * norm(odd))
-    return xr.Dataset({"label_distance": norm(even - odd), "label_cosine": cosine})
+    tied = [arm.name for arm in arms_of(results) if arm.untied_from is None]
+    own = ~(results["arm"].isin(tied) & (both["table"] == "output"))
+    return xr.Dataset({"label_distance": norm(even - odd), "label_cosine": cosine}).where(own)
 
 
 def distance_rows(results: xr.Dataset) -> dict[str, xr.DataArray]:

@@ -1,0 +1,26 @@
+"""`never_targets.py` where the hypothesis holds for A and B, the only pair that is drawn.
+
+    python -m jaxtie.run experiments/never_targets_ydh.py
+
+What is claimed, and by which margin, stands in `never_targets.py`.
+Time: 40 minutes on two cores.
+"""
+
+from jaxtie import Experiment, Process
+
+SEEDS = (*range(64), *range(128, 1024))  # 64 to 127 were looked at before anything was claimed
+
+experiment = Experiment(
+    name="never-targets-ydh",
+    claim="Targets only, tying costs nothing where the hypothesis holds for A and B.",
+    process=Process(zeros=(1.0, 0.0), ones=(0.5, 0.5)),
+    arms=(
+        "tied+targets-only",
+        "untied+targets-only",
+        "tied+targets-only+bias",
+        "untied+targets-only+bias",
+    ),
+    seeds=SEEDS,
+    record_every=5_000,
+    eval_every=5_000,
+)
