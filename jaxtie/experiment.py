@@ -74,9 +74,8 @@ class Head:
       input_gradient, output_gradient: what the gradient of a table is multiplied by in that role.
       soft_cap: logits stay within ± this.
       start: of a tied table: which table's initial values in the untied model of its seed are its own.
-      untied_rows: of a tied model: a set of rows that have output rows of their own, by name; the
-        task says which token ids these are.
-      tied_rows: of an untied model: a set of rows that are tied all the same.
+      untied_rows: of a tied model: the name of a set of rows that are untied; the task knows their ids.
+      tied_rows: of an untied model: the name of a set of rows that are tied.
       targets_only: tokens that are never a target cannot be predicted.
     """
 
@@ -97,14 +96,14 @@ class Head:
 
     @property
     def is_partly_tied(self) -> bool:
-        """Whether some rows are tied and others not."""
+        """Whether some rows alone are tied."""
         return self.untied_rows is not None or self.tied_rows is not None
 
     @property
     def row_sets(self) -> tuple[str, ...]:
         """The sets of rows that it names."""
         named = (self.untied_rows, self.tied_rows, "never-targets" if self.targets_only else None)
-        return tuple(name for name in named if name is not None)
+        return tuple(name for name in named if name)
 
     @property
     def divisor(self) -> int:
@@ -128,11 +127,11 @@ WORDS = {  # options of a head without a value, beside the transforms
     "output-start": {"start": "output"},
     "targets-only": {"targets_only": True},
 }
-ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}  # options whose value is a set of rows
-ROW_SETS = ("mask", "labels", "never-targets")
+ROW_OPTIONS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}  # options whose value is a set of rows
+SETS_OF_ROWS = ("mask", "labels", "never-targets")
 HEAD_OPTIONS = (
     f"{', '.join(WORDS)}, {', '.join(TRANSFORMS)}, shuffle=GROUPS, "
-    f"{', '.join(f'{name}=X' for name in NUMBERED)}, {', '.join(f'{name}=ROWS' for name in ROWS)}"
+    f"{', '.join(f'{name}=X' for name in NUMBERED)}, {', '.join(f'{name}=ROWS' for name in ROW_OPTIONS)}"
 )
 EXPECTED = (
     "expected tied, untied or untied@STEP, comma-separated; a head's options stand before the @, as in untied+bias@STEP"
@@ -151,10 +150,9 @@ def _parse_head(options: Sequence[str], arm: str) -> Head:
             new["transform"] = name
         elif name == "shuffle" and value.isascii() and value.isdigit() and 0 < int(value[:9]) < 2**16:
             new |= {"transform": name, "groups": int(value)}
-        elif name in ROWS and equals:
-            expected = f"expected {', '.join(ROW_SETS)}"
-            check(value in ROW_SETS, f"arm {arm!r}: {name} is {value!r}; {expected}")
-            new[ROWS[name]] = value
+        elif name in ROW_OPTIONS and equals:
+            check(value in SETS_OF_ROWS, f"arm {arm!r}: {name} is {value!r}; expected {', '.join(SETS_OF_ROWS)}")
+            new[ROW_OPTIONS[name]] = value
         elif name in NUMBERED and equals:
             new[name.replace("-", "_")] = _parse_value(name, value, arm)
         check(bool(new), f"arm {arm!r}: +{option} is no option of a head; expected {HEAD_OPTIONS}")
@@ -165,20 +163,14 @@ def _parse_head(options: Sequence[str], arm: str) -> Head:
 
 def _check_rows(arm: str, head: Head, *, tied: bool, unties: bool) -> None:
     """Raise UserError where a head ties or unties rows of an arm that cannot be meant."""
-    partly = head.is_partly_tied
-    check(not (unties and partly), f"arm {arm!r}: rows are tied from start to end; leave out @STEP")
-    check(
-        head.untied_rows is None or tied,
-        f"arm {arm!r}: all rows are untied; +untie-rows is for a tied table",
-    )
-    check(
-        head.tied_rows is None or not tied,
-        f"arm {arm!r}: all rows are tied; +tie-rows is for an untied table",
-    )
-    check(
-        not partly or head.start == "input",
-        f"arm {arm!r}: own rows start as those of the output table; leave out +output-start",
-    )
+    faults = {
+        "rows are tied from start to end; leave out @STEP": unties,
+        "all rows are untied; +untie-rows is for a tied table": head.untied_rows and not tied,
+        "all rows are tied; +tie-rows is for an untied table": head.tied_rows and tied,
+        "own rows start as the output table's; leave out +output-start": head.start != "input",
+    }
+    for fault, is_there in faults.items():
+        check(not (head.is_partly_tied and is_there), f"arm {arm!r}: {fault}")
 
 
 def _parse_value(name: str, text: str, arm: str) -> Size:
@@ -354,8 +346,7 @@ class Declaration:
         """Check that the task has the sets of rows that heads name."""
         for arm in self.arms:
             for name in arm.head.row_sets:
-                expected = " or ".join(known)
-                check(name in known, f"arm {arm}: no rows {name!r} on {self.kind}; expected {expected}")
+                check(name in known, f"arm {arm}: no rows {name!r} on {self.kind}; expected {' or '.join(known)}")
 
     def check_steps(self) -> None:
         """Check the steps, of untying too."""

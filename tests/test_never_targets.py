@@ -109,7 +109,7 @@ def test_claims_over_several_experiments_pair_by_seed():
     expected = [0.0] * 2 + [0.25] * 18 + [0.0] * 20
     assert compared.middle == pytest.approx(np.mean(expected)) and judgement.verdict == "holds"
     assert judge_claims([most], own, {"o": own}) == []
-    with pytest.raises(UserError, match="p: no arm tied[+]bias, of which is claimed"):
+    with pytest.raises(UserError, match=r"p: no arm tied\+bias, of which is claimed"):
         claimed(own, dataclasses.replace(most, arms={"p: tied+bias": 1}), runs)
 
 
@@ -142,7 +142,7 @@ def test_files_declare_what_the_claims_take():
     for name in ("half", "ndh", "ydh", "control"):
         assert processes[name] == PROCESSES[name]
     assert experiments["never-targets-half-rows"].process == PROCESSES["half"]
-    for place in never_targets.PLACES.values():
+    for place in never_targets.PROCESS_RUNS.values():
         assert {*place} - {None} <= {*experiments, *published}
 
 
@@ -196,10 +196,12 @@ def test_figures_with_and_without_data(tmp_path):
         if axes.get_legend()
         for text in axes.get_legend().get_texts()
     ]
-    assert (
-        texts.count("tied, targets only") == 1
-        and texts.count("tied, targets only: no data yet") == 4
-    )
+    assert texts == [
+        f"{start}, {form}" for form in never_targets.FORMS for start in ("tied", "untied")
+    ]
+    missing = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert missing.count("targets only: no data yet") == 4
+    assert missing.count("published: no data yet") == 3
 
 
 def test_lists_of_ranges_of_seeds():

@@ -301,8 +301,7 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
     own, ordered = static.process, model.body.ordered
     bits = process.split(own.length, own.all_strings, own.data_seed).train
     contexts, pairs = build_contexts(own, ordered=ordered), [SPELLINGS[pair] for pair in own.pairs]
-    swaps = [build_swaps(own, pair, ordered=ordered) for pair in pairs]
-    untied_rows = model.embedding.untied_rows
+    swaps, rows = [build_swaps(own, pair, ordered=ordered) for pair in pairs], model.embedding.untied_rows
 
     def batch(stream, setting, at):
         return process.sample(stream, at, bits, setting.zeros, setting.ones, static.zeros_by_label)
@@ -333,18 +332,16 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
         )
         (new, total), _ = jax.lax.scan(body, (state, zero), at + jnp.arange(every, dtype=jnp.int32))
         state = keep_finite(new, state, total[0], at + every)
-        return state, {**of_updates(static, *total), **record(state, untied_rows)}
+        return state, {**of_updates(static, *total), **record(state, rows)}
 
     def evaluate(state, setting):
         logits = exact_logits(model, state.params, contexts, AT_ONCE_ACCELERATED if accelerated else AT_ONCE)
         laws = setting.train_CxV, setting.valid_CxV
         on_train, on_valid = (expectations(*split, pairs) for split in zip(logits, laws, strict=True))
         embedding = state.params["embedding"]
-        input_table, output_table = tables_of_params(embedding, untied_rows)
+        tables = tables_of_params(embedding, rows)
         bias_V = embedding.get("bias", jnp.zeros(process.VOCABULARY))
-        of_mask = expected_mask(logits[0], laws[0]) if static.mask_logit else {}
         return {
-            **of_mask,
             "train_loss": on_train["loss"],
             "train_accuracy": on_train["accuracy"],
             "valid_loss": on_valid["loss"],
@@ -353,8 +350,8 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
             "log_odds_deviation": on_train["log_odds_deviation"],
             "swap_divergence": jnp.stack([swap_divergence(logits[0], laws[0], each) for each in swaps]),
             "bias_odds": jnp.stack([bias_V[second] - bias_V[first] for first, second in pairs]),
-            "input_table": input_table,
-            "output_table": output_table,
+            **dict(zip(("input_table", "output_table"), tables, strict=True)),
+            **(expected_mask(logits[0], laws[0]) if static.mask_logit else {}),
         }
 
-    return Member(start, advance, evaluate, untied_rows)
+    return Member(start, advance, evaluate, rows)

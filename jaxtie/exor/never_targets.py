@@ -5,7 +5,7 @@ Tables and figures over several condensed runs; where one has no data yet, they 
 jax.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -14,22 +14,23 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from jaxtie.exor.claims import at_end
 from jaxtie.exor.escape import is_stuck, stuck_shares
+from jaxtie.exor.evidence import Runs
 from jaxtie.experiment import Arm
-from jaxtie.results.plots import COLOURS, draw_for_document, finish, subplots
+from jaxtie.results.plots import COLOURS, draw_for_document, subplots
 from jaxtie.results.survival import share_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, median
 
-Runs = Mapping[str, xr.Dataset]
-NOTHING = "no data yet"
-SEEN = range(
+NO_DATA = "no data yet"
+SEEDS_SEEN = range(
     64, 128
 )  # seeds that were looked at before anything was claimed: left out everywhere here
 
 
-class Place(NamedTuple):
+class ProcessRuns(NamedTuple):
     """Where the arms of a process are: names of experiments."""
 
     published: str
@@ -37,27 +38,28 @@ class Place(NamedTuple):
     rows: str | None = None
 
 
-PLACES = {
-    "main": Place("output-bias", "never-targets", "never-targets-rows"),
-    "main with p(X) = 0.5": Place(
+PROCESS_RUNS = {
+    "main": ProcessRuns("output-bias", "never-targets", "never-targets-rows"),
+    "main with p(X) = 0.5": ProcessRuns(
         "never-targets-half", "never-targets-half", "never-targets-half-rows"
     ),
-    "ndh": Place("output-bias-ndh", "never-targets-ndh"),
-    "ydh": Place("output-bias-ydh", "never-targets-ydh"),
-    "control": Place("output-bias-control", "never-targets-control"),
+    "ndh": ProcessRuns("output-bias-ndh", "never-targets-ndh"),
+    "ydh": ProcessRuns("output-bias-ydh", "never-targets-ydh"),
+    "control": ProcessRuns("output-bias-control", "never-targets-control"),
 }
 FORMS = {"published": "", "targets only": "+targets-only"}
-ROWS = [
+ROW_ARMS = [
     f"{start}={rows}"
     for start in ("tied+untie-rows", "untied+tie-rows")
     for rows in ("mask", "labels", "never-targets")
 ]
+LINES = dict(zip(FORMS.values(), ("-", "--"), strict=True))
 COLOUR = dict(zip(("tied", "untied"), COLOURS, strict=False))
 
 
 def unseen(results: xr.Dataset) -> xr.Dataset:
     """Without the seeds that gave the idea."""
-    return results.sel(seed=~results["seed"].isin([*SEEN]))
+    return results.sel(seed=~results["seed"].isin([*SEEDS_SEEN]))
 
 
 def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
@@ -65,15 +67,15 @@ def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
     rows = []
     for name in names:
         if name not in runs:
-            rows.append((name, NOTHING, *[""] * 6))
+            rows.append((name, NO_DATA, *[""] * 6))
             continue
         results = unseen(runs[name])
         step, stuck = last_step(results), is_stuck(results)
         losses = at_end(results["train_loss"], results)
         for arm in arms_of(results):
             own = {"arm": arm.name}
-            cosines = [_cosine(results, arm, table, step) for table in ("input", "output")]
-            share = _share(stuck.sel(own).values)
+            cosines = [_label_cosine(results, arm, table, step) for table in ("input", "output")]
+            share = _stuck_share(stuck.sel(own).values)
             rows.append(
                 (name, arm.name, f"{step:,}", *share, interval(losses.sel(own).values), *cosines)
             )
@@ -87,7 +89,7 @@ def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
     return Table("Seeds that know nothing of the parity", (*header, *cosines), rows, note)
 
 
-def _share(stuck_S: np.ndarray) -> tuple[str, str]:
+def _stuck_share(stuck_S: np.ndarray) -> tuple[str, str]:
     known_S = stuck_S[np.isfinite(stuck_S)] == 1
     if not len(known_S):
         return "0", "–"
@@ -95,7 +97,7 @@ def _share(stuck_S: np.ndarray) -> tuple[str, str]:
     return f"{len(known_S):,}", f"{known_S.mean():.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _cosine(results: xr.Dataset, arm: Arm, table: str, step: int) -> str:
+def _label_cosine(results: xr.Dataset, arm: Arm, table: str, step: int) -> str:
     if "label_cosine" not in results or (table == "output" and arm.untied_from is None):
         return "–"
     return median(results["label_cosine"].sel(arm=arm.name, table=table, eval_step=step).values)
@@ -104,7 +106,7 @@ def _cosine(results: xr.Dataset, arm: Arm, table: str, step: int) -> str:
 def gaps_table(runs: Runs) -> Table:
     """What tying costs in every process, published and with targets only, and off the plateau."""
     rows = []
-    for process, place in PLACES.items():
+    for process, place in PROCESS_RUNS.items():
         for form, head in FORMS.items():
             name = place.targets_only if head else place.published
             for own in (head, f"{head}+bias"):
@@ -113,7 +115,7 @@ def gaps_table(runs: Runs) -> Table:
                 if name in runs and {*arms} <= {*runs[name]["arm"].values}:
                     rows.append((process, label, *_gap_cells(unseen(runs[name]), arms)))
                 elif own == head:
-                    rows.append((process, label, NOTHING, *[""] * 5))
+                    rows.append((process, label, NO_DATA, *[""] * 5))
     header = ("process", "form", "step", "seeds", "stuck, tied", "stuck, untied", "gap, nat")
     note = (
         "Gap: tied − untied, each seed with itself, mean ± 95 % (Student's t), without seeds 64 to "
@@ -138,43 +140,50 @@ def _gap_cells(results: xr.Dataset, arms: Sequence[str]) -> tuple[str, ...]:
 def draw_stuck_over_steps(runs: Runs) -> Figure:
     """The share of seeds stuck over steps, published and targets only, a panel a process."""
     figure, grid = subplots(2, 3, (12.6, 6.8), sharey=True)
-    for axes, (process, place) in zip(grid.flat, PLACES.items(), strict=False):
-        for (form, head), style in zip(FORMS.items(), ("-", "--"), strict=True):
+    for axes, (process, place) in zip(grid.flat, PROCESS_RUNS.items(), strict=False):
+        for i, (form, head) in enumerate(FORMS.items()):
             name = place.targets_only if head else place.published
-            for start, colour in COLOUR.items():
-                label = f"{start}, {form}"
-                if name not in runs:
-                    axes.plot([], [], color=colour, linestyle=style, label=f"{label}: {NOTHING}")
-                    continue
-                shares = stuck_shares(unseen(runs[name]).sel(arm=[f"{start}{head}"])).isel(arm=0)
-                axes.plot(shares["eval_step"], shares, color=colour, linestyle=style, label=label)
-        axes.set_ylim(-0.02, 1.02)
-        steps = np.array([0, 150_000])
-        finish(axes, process, "share of seeds stuck", steps, loc="upper right", fontsize=8)
-    grid.flat[-1].set_axis_off()
-    figure.suptitle(
-        "Seeds that know nothing of the parity, without seeds 64 to 127", parse_math=False
-    )
+            if name in runs:
+                _draw_shares(axes, unseen(runs[name]), head)
+            else:
+                axes.text(3_000, 0.1 * i, f"{form}: {NO_DATA}", color="grey", size=8)
+        axes.set(title=process, xlabel="step", ylabel="share of seeds stuck", ylim=(-0.02, 1.02))
+        axes.set_xlim(0, 150_000)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    legend = grid.flat[-1]
+    legend.set_axis_off()
+    for form, head in FORMS.items():
+        for start, colour in COLOUR.items():
+            legend.plot([], [], color=colour, linestyle=LINES[head], label=f"{start}, {form}")
+    legend.legend(loc="center")
+    title = "Seeds that know nothing of the parity, without seeds 64 to 127"
+    figure.suptitle(title, parse_math=False)
     return figure
+
+
+def _draw_shares(axes: Axes, results: xr.Dataset, head: str) -> None:
+    for start, colour in COLOUR.items():
+        shares = stuck_shares(results.sel(arm=[f"{start}{head}"])).isel(arm=0)
+        axes.plot(shares["eval_step"], shares, color=colour, linestyle=LINES[head])
 
 
 def draw_final_shares(runs: Runs) -> Figure:
     """The share of seeds stuck at the end, of all arms of the processes with rows."""
-    wanted = {process: place for process, place in PLACES.items() if place.rows}
+    wanted = {process: place for process, place in PROCESS_RUNS.items() if place.rows}
     figure, (row,) = subplots(1, len(wanted), (11.0, 4.4), sharey=True)
     for axes, (process, place) in zip(row, wanted.items(), strict=True):
         places = {
             **dict.fromkeys(("tied", "untied"), place.published),
             **dict.fromkeys(("tied+targets-only", "untied+targets-only"), place.targets_only),
-            **dict.fromkeys(ROWS, place.rows),
+            **dict.fromkeys(ROW_ARMS, place.rows),
         }
         order = sorted(places, key=lambda arm: arm.partition("+")[0] != "tied")
         for i, arm in enumerate(order):
-            _draw_share(axes, i, arm, runs.get(places[arm]))
+            _draw_final(axes, i, arm, runs.get(places[arm]))
         axes.set(
             title=f"{process}, at the end",
             xlabel="share of seeds stuck, with its exact 95 % interval",
-            xlim=(-0.02, None),
+            xlim=(-0.02, 1.02),
             yticks=range(len(order)),
             yticklabels=order,
         )
@@ -182,9 +191,9 @@ def draw_final_shares(runs: Runs) -> Figure:
     return figure
 
 
-def _draw_share(axes: Axes, place: int, arm: str, results: xr.Dataset | None) -> None:
+def _draw_final(axes: Axes, place: int, arm: str, results: xr.Dataset | None) -> None:
     if results is None:
-        axes.text(0, place, NOTHING, color="grey", va="center", size=8)
+        axes.text(0, place, NO_DATA, color="grey", va="center", size=8)
         return
     stuck_S = is_stuck(unseen(results)).sel(arm=arm).values
     known_S = stuck_S[np.isfinite(stuck_S)] == 1
@@ -206,6 +215,6 @@ FIGURES = {"never_targets.png": draw_stuck_over_steps, "never_targets_arms.png":
 
 def draw_never_targets(runs: Runs, folder: Path) -> list[Path]:
     """Draw both figures from the data; none before any run with targets only is there."""
-    if not any(place.targets_only in runs for place in PLACES.values()):
+    if not any(place.targets_only in runs for place in PROCESS_RUNS.values()):
         return []
     return [draw_for_document(partial(draw, runs), folder / name) for name, draw in FIGURES.items()]
