@@ -18,6 +18,7 @@ from jaxtie.exor.process import ROW_SETS
 from jaxtie.exor.tables import equivalence_table
 from jaxtie.experiment import UserError
 from jaxtie.options import parse_seeds
+from jaxtie.results.kept import joined_seeds, write_kept
 from jaxtie.runs import load_claims, load_experiment
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -253,3 +254,17 @@ def test_partly_tied_arms_have_two_tables_and_their_parameters(trained):
     assert apart["symbol"].values[apart].tolist() == ["mask"]
     tied = trained.sel(arm="tied", table_step=20)
     np.testing.assert_array_equal(tied["input_table"], tied["output_table"])
+
+
+def test_parts_of_a_run_are_joined_by_seed(trained, tmp_path):
+    """As `python -m jaxtie.report RUN` does with runs of `--seeds 0-1` and `--seeds 2-2`."""
+    parts = [condense(trained.sel(seed=seeds)) for seeds in ([0, 1], [2])]
+    for part, name in zip(parts, "ab", strict=True):
+        write_kept(part, tmp_path / f"{name}.nc")
+    kept = [xr.load_dataset(tmp_path / f"{name}.nc", engine="h5netcdf") for name in "ab"]
+    together = joined_seeds(*kept)
+    assert together["seed"].values.tolist() == [0, 1, 2]
+    whole = condense(trained)
+    for name in ("label_cosine", "mask_logit", "train_loss"):
+        values = together[name].transpose(*whole[name].dims)
+        np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-3)

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import xarray as xr
 from flax import nnx as flax_nnx
+from text_fixtures import finished_run
 
 import jaxtie
 from jaxtie import Experiment, is_tied, nnx, tie, untie
@@ -373,3 +375,20 @@ def test_text_has_no_labels():
     special = Special(pad=0, unk=1, cls=2, sep=3, mask=4)
     assert row_sets("masked", special) == {"mask": (4,), "never-targets": (0, 4)}
     assert row_sets("causal", special)["never-targets"] == (0, 2, 4)
+
+
+@pytest.mark.parametrize("task", ["masked", "causal"])
+def test_text_trains_with_rows_apart(place, tmp_path, task):
+    """Every arm on text comes to its end, has its parameters, and starts as it should."""
+    arms = "tied,tied+targets-only,untied+targets-only,tied+untie-rows=mask,untied+tie-rows=mask"
+    name = {"masked": "text_mlm", "causal": "text_clm"}[task]
+    run = finished_run(place, tmp_path / "run", "--arms", arms, name=name)
+    results = xr.open_dataset(run / "results.nc", engine="h5netcdf")
+    assert np.all(np.isfinite(results["valid_loss"].isel(eval_step=-1)))
+    count = results["parameters"]
+    width = (count.sel(arm="tied+untie-rows=mask") - count.sel(arm="tied")).item()
+    assert width > 0 and count.sel(arm="tied") == count.sel(arm="tied+targets-only")
+    both = count.sel(arm="untied+targets-only") - count.sel(arm="untied+tie-rows=mask")
+    assert both.item() == width
+    first = results["valid_loss"].isel(eval_step=0).mean("seed")
+    assert first.sel(arm="tied+targets-only") < first.sel(arm="tied")

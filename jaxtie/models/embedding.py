@@ -113,7 +113,7 @@ def make_embedding(
         matmul_dtype=matmul_dtype,
         padding=padding,
         untied_rows=untied_rows,
-        excluded_rows=_rows("never-targets", row_sets) if head.targets_only else (),
+        excluded_rows=_rows_named("never-targets", row_sets) if head.targets_only else (),
     )
 
 
@@ -122,14 +122,14 @@ def _untied_rows(
 ) -> tuple[int, ...]:
     """The rows that are untied where the others are tied; none where all are alike."""
     if head.untied_rows is not None:
-        return _rows(head.untied_rows, row_sets)
+        return _rows_named(head.untied_rows, row_sets)
     if head.tied_rows is None:
         return ()
-    tied = {*_rows(head.tied_rows, row_sets)}
+    tied = {*_rows_named(head.tied_rows, row_sets)}
     return tuple(row for row in range(vocabulary) if row not in tied)
 
 
-def _rows(name: str, row_sets: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+def _rows_named(name: str, row_sets: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
     expected = ", ".join(row_sets) or "none"
     check(name in row_sets, f"rows {name!r}: this task has no such rows; expected {expected}")
     return tuple(row_sets[name])
