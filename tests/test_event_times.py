@@ -13,6 +13,7 @@ from jaxtie.results.survival import (
     logrank_p,
     median_time,
     race,
+    share_interval,
     sign_test,
     times_to_level,
 )
@@ -146,3 +147,10 @@ def test_its_p_is_the_share_of_all_outcomes_as_one_sided_as_the_one_seen(count):
         assert found.low <= found.share <= found.high
     nobody = sign_test(np.zeros(count, bool), np.zeros(count, bool))
     assert nobody[:2] == (0, 0) and np.isnan(nobody[2:]).all()
+
+
+def test_shares_have_exact_intervals():
+    assert share_interval(np.zeros(10, bool)) == pytest.approx((0, 1 - 0.025**0.1))
+    assert share_interval(np.ones(10, bool)) == pytest.approx((0.025**0.1, 1))
+    low, high = share_interval(np.arange(10) < 3)
+    np.testing.assert_allclose([stats.binom.sf(2, 10, low), stats.binom.cdf(3, 10, high)], 0.025, rtol=1e-6)

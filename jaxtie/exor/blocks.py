@@ -5,8 +5,9 @@ steps. Hence blocks of constant size, the last one padded: a seed gives the same
 device as on several of the kind, in chunks of any length.
 
 - On a CPU a model has one size. What is mapped over members without lanes goes in parts of one size, too.
-- On a GPU or TPU a step is a sequence of kernels, each of which takes as long for a few members as for hundreds, so blocks are
-  large. Equal sizes give equal bits; the small block and the large one may round differently. `config.json` has the size.
+- On a GPU or TPU a step is a sequence of kernels, each of which takes as long for a few members as for
+  hundreds, so blocks are large. Equal sizes give equal bits; the small block and the large one may round
+  differently. `config.json` has the size.
 """
 
 import functools

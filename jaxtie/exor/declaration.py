@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jaxtie.experiment import Arm, Declaration, Optimiser, UserError, check, check_positive_integers, check_seed
 from jaxtie.models.sizes import Body, Transformer
@@ -145,11 +145,6 @@ class Experiment(Declaration):
         check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
         sizes = math.prod(len(values) for _, values in self.sweep)
         check(sizes * len(self.seeds) * len(self.arms) < 2**24, f"sweep: {sizes:,} settings times seeds are too many")
-
-    @staticmethod
-    def brought_up_to_date(recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """What earlier versions did without saying so is said."""
-        return {"mask_logit": False, **recorded}
 
     @property
     def settings(self) -> list["Experiment"]:

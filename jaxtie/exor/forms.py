@@ -16,8 +16,8 @@ WIDE = 32  # a member this wide fills a CPU's vector units and cache alone: twic
 def in_lanes(platform: str, model: Body) -> bool:
     """Return whether a platform trains a model in lanes rather than by `jax.vmap`.
 
-    On a GPU lanes need a fifth fewer kernels, and no matrix product whose algorithm autotuning could choose; an LSTM or a wide
-    model would take minutes to compile.
+    On a GPU lanes need a fifth fewer kernels, and no matrix product whose algorithm autotuning could choose;
+    an LSTM or a wide model would take minutes to compile.
     """
     if platform == "gpu":
         return model.width < WIDE and not isinstance(model, LSTM)

@@ -119,6 +119,13 @@ def draw_all(pictures: Mapping[str, Picture], folder: Path) -> list[Path]:
         return [save(picture.draw(), folder, name) for name, picture in pictures.items()]
 
 
+def draw_for_document(draw: Callable[[], Figure], path: Path) -> Path:
+    """Write a figure as one PNG, the same bytes each time; return its path."""
+    with matplotlib.rc_context(STYLE):
+        draw().savefig(path, metadata={"Software": None})
+    return path
+
+
 def save(figure: Figure, folder: Path, name: str) -> Path:
     """Write a figure, as PDF and PNG; returns the PNG's path."""
     folder.mkdir(parents=True, exist_ok=True)

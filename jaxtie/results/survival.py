@@ -129,3 +129,11 @@ def race(times: Times, other: Times) -> SignTest:
         return ~one.censored_S & later_S
 
     return sign_test(is_before(times, other), is_before(other, times))
+
+
+def share_interval(came_S: np.ndarray) -> tuple[float, float]:
+    """The exact 95 % interval (Clopper and Pearson) of the share of seeds that have come; bool (S,), S > 0."""
+    from scipy.stats import binomtest
+
+    low, high = binomtest(int(came_S.sum()), len(came_S)).proportion_ci(CONFIDENCE, method="exact")
+    return float(low), float(high)
