@@ -1,13 +1,15 @@
 """EXor's training as a careful PyTorch loop: the baseline that `throughput.py` runs beside jaxtie.
 
-Samples are drawn as tensors, the models are PyTorch's own modules (those of `tests/torch_reference.py`, which tests hold
-against jaxtie's), the optimiser is `torch.optim.AdamW` in its fused form, nothing is copied to Python within the timed loop.
+Samples are drawn as tensors, the models are PyTorch's own modules (those of
+`tests/torch_reference.py`, which tests hold against jaxtie's), the optimiser is `torch.optim.AdamW`
+in its fused form, nothing is copied to Python within the timed loop.
 One thread: run one process a core. It prints seed-steps per second.
 
     python benchmarks/pytorch_loop.py --seconds 4 --arm untied                  # one seed
-    python benchmarks/pytorch_loop.py --seeds 32                                # so many at once, by torch.func.vmap
-    python benchmarks/pytorch_loop.py --seeds 32 --compile                      # ... in a function by torch.compile
-    python benchmarks/pytorch_loop.py --model experiments/lstm_small.py
+    python benchmarks/pytorch_loop.py --seeds 32                                # so many at once,
+    by torch.func.vmap python benchmarks/pytorch_loop.py --seeds 32 --compile                      #
+    ... in a function by torch.compile python benchmarks/pytorch_loop.py --model
+    experiments/lstm_small.py
 """
 
 import argparse
@@ -33,12 +35,16 @@ from torch_reference import Reference
 
 WARM_UP = 20  # steps, or 3 of what is compiled
 
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # tokens, places of the mask, what stood there
+Batch = tuple[
+    torch.Tensor, torch.Tensor, torch.Tensor
+]  # tokens, places of the mask, what stood there
 Step = Callable[[Batch], torch.Tensor]  # trains, and gives the loss before that
 
 
 def training_strings(experiment: Experiment) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bits of the training strings and their parity labels, as the published code shuffles and cuts them."""
+    """Bits of the training strings and their parity labels, as the published code shuffles and cuts
+    them.
+    """
     length = experiment.process.length
     numbers = list(range(2**length - (not experiment.process.all_strings)))
     random.Random(experiment.process.data_seed).shuffle(numbers)
@@ -50,7 +56,9 @@ def training_strings(experiment: Experiment) -> tuple[torch.Tensor, torch.Tensor
 def batches(experiment: Experiment, seeds: int) -> Iterator[Batch]:
     """Samples of so many seeds, drawn anew each time; the first axis is the seeds'."""
     bits, label = (x.expand(seeds, *x.shape) for x in training_strings(experiment))
-    second = torch.tensor([experiment.process.zeros[1], experiment.process.ones[1]])[bits]  # of Y for a zero, B for a one
+    second = torch.tensor([experiment.process.zeros[1], experiment.process.ones[1]])[
+        bits
+    ]  # of Y for a zero, B for a one
     while True:
         tokens = torch.cat([2 * bits + torch.bernoulli(second).long(), label], 2)
         at = torch.randint(bits.shape[2], (*bits.shape[:2], 1))
@@ -58,10 +66,17 @@ def batches(experiment: Experiment, seeds: int) -> Iterator[Batch]:
         yield tokens.scatter(2, at, 6), at, target
 
 
-def optimiser_of(experiment: Experiment, parameters: list[torch.Tensor]) -> tuple[torch.optim.AdamW, CosineAnnealingLR]:
+def optimiser_of(
+    experiment: Experiment, parameters: list[torch.Tensor]
+) -> tuple[torch.optim.AdamW, CosineAnnealingLR]:
     """AdamW and its schedule, each of which steps once a batch."""
     own = experiment.optimiser
-    options = {"betas": (own.b1, own.b2), "eps": own.eps, "weight_decay": own.weight_decay, "fused": True}
+    options = {
+        "betas": (own.b1, own.b2),
+        "eps": own.eps,
+        "weight_decay": own.weight_decay,
+        "fused": True,
+    }
     adamw = torch.optim.AdamW(parameters, own.learning_rate, **options)
     return adamw, CosineAnnealingLR(adamw, own.half_period, own.eta_min)
 
@@ -84,7 +99,8 @@ def loop_of(experiment: Experiment, model: Reference) -> Step:
 
 
 class SeedsAtOnce:
-    """Many seeds at once: gradients by `torch.func.vmap` over their stacked parameters, one AdamW for all of them.
+    """Many seeds at once: gradients by `torch.func.vmap` over their stacked parameters, one AdamW
+    for all of them.
 
     Called with a batch it trains a step, and gives each seed's loss before that.
 
@@ -108,7 +124,9 @@ class SeedsAtOnce:
         self._differentiated = torch.compile(differentiated) if compiled else differentiated
 
     def __call__(self, batch: Batch) -> torch.Tensor:
-        with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no rule for `vmap`: a loop over the seeds
+        with sdpa_kernel(
+            SDPBackend.MATH
+        ):  # attention's other kernels have no rule for `vmap`: a loop over the seeds
             gradients, losses = self._differentiated(self.parameters, *batch)
         for name, parameter in self.parameters.items():
             parameter.grad = gradients[name]
@@ -118,7 +136,9 @@ class SeedsAtOnce:
 
 
 def make_models(experiment: Experiment, arm: str, seeds: int, seed: int = 0) -> list[Reference]:
-    """Fresh ones. One has PyTorch's LSTM; of many, each has an equal one that `vmap` knows how to map."""
+    """Fresh ones. One has PyTorch's LSTM; of many, each has an equal one that `vmap` knows how to
+    map.
+    """
     torch.manual_seed(seed)
     models = [Reference(experiment.model, tied=arm == "tied") for _ in range(seeds)]
     if seeds > 1 and isinstance(experiment.model, LSTM):
@@ -128,7 +148,8 @@ def make_models(experiment: Experiment, arm: str, seeds: int, seed: int = 0) -> 
 
 
 class MappableLSTM(nn.Module):
-    """`torch.nn.LSTM`, bidirectional and batch-first, of plain operations: PyTorch's own kernel has no rule for `vmap`.
+    """`torch.nn.LSTM`, bidirectional and batch-first, of plain operations: PyTorch's own kernel has
+    no rule for `vmap`.
 
     What comes in meets its weights at all positions in one product, as in the kernel.
     """
@@ -139,13 +160,18 @@ class MappableLSTM(nn.Module):
 
     def forward(self, x_BxLxI: torch.Tensor) -> tuple[torch.Tensor, None]:
         for layer in range(self.layers):
-            outputs = [self._direction(x_BxLxI, f"_l{layer}{suffix}", suffix != "") for suffix in ("", "_reverse")]
+            outputs = [
+                self._direction(x_BxLxI, f"_l{layer}{suffix}", suffix != "")
+                for suffix in ("", "_reverse")
+            ]
             x_BxLxI = torch.cat(outputs, -1)
         return x_BxLxI, None
 
     def _direction(self, x_BxLxI: torch.Tensor, place: str, reverse: bool) -> torch.Tensor:
         weight, recurrent = self.own[f"weight_ih{place}"], self.own[f"weight_hh{place}"]
-        gates = nn.functional.linear(x_BxLxI, weight, self.own[f"bias_ih{place}"] + self.own[f"bias_hh{place}"])
+        gates = nn.functional.linear(
+            x_BxLxI, weight, self.own[f"bias_ih{place}"] + self.own[f"bias_hh{place}"]
+        )
         h = c = torch.zeros_like(gates[:, 0, : recurrent.shape[1]])
         outputs = []
         for at in reversed(range(gates.shape[1])) if reverse else range(gates.shape[1]):
@@ -172,14 +198,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of timed steps, about")
     parser.add_argument("--arm", choices=("tied", "untied"), default="untied")
     parser.add_argument("--seed", type=int, default=0, help="of PyTorch's random numbers")
-    parser.add_argument("--seeds", type=int, default=1, help="at once; more than one by torch.func.vmap")
-    parser.add_argument("--compile", action="store_true", help="several seeds' gradients by torch.compile")
-    parser.add_argument("--model", type=Path, help="a file of experiments/ (default: the main experiment)")
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="at once; more than one by torch.func.vmap"
+    )
+    parser.add_argument(
+        "--compile", action="store_true", help="several seeds' gradients by torch.compile"
+    )
+    parser.add_argument(
+        "--model", type=Path, help="a file of experiments/ (default: the main experiment)"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     experiment = load_experiment(options.model) if options.model else Experiment()
     models = make_models(experiment, options.arm, options.seeds, options.seed)
-    step = SeedsAtOnce(experiment, models, options.compile) if options.seeds > 1 else loop_of(experiment, models[0])
+    step = (
+        SeedsAtOnce(experiment, models, options.compile)
+        if options.seeds > 1
+        else loop_of(experiment, models[0])
+    )
     warm_up = 3 if options.compile or options.model else WARM_UP
     print(rate(step, batches(experiment, options.seeds), options.seeds, options.seconds, warm_up))
 

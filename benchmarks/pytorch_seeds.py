@@ -1,11 +1,15 @@
-"""The main experiment in PyTorch, many seeds and to the end: what jaxtie's distributions over seeds are compared with.
+"""The main experiment in PyTorch, many seeds and to the end: what jaxtie's distributions over seeds
+are compared with.
 
-Its loop is that of `pytorch_loop.py`, seeds at once by `torch.func.vmap`, a process an arm, a thread each. At four steps it
-measures distances and the exact training loss, the latter by every string, place of the mask and spelling. Killed, it goes
-on when it is started again: beside the file that it writes lies a checkpoint of each arm until that is there.
+Its loop is that of `pytorch_loop.py`, seeds at once by `torch.func.vmap`, a process an arm, a
+thread each. At four steps it measures distances and the exact training loss, the latter by every
+string, place of the mask and spelling. Killed, it goes
+on when it is started again: beside the file that it writes lies a checkpoint of each arm until that
+is there.
 
-    python benchmarks/pytorch_seeds.py experiments/data/pytorch.csv              # 64 seeds of both arms
-    python benchmarks/pytorch_seeds.py experiments/data/pytorch.csv --compile    # ... by torch.compile: half the time
+    python benchmarks/pytorch_seeds.py experiments/data/pytorch.csv              # 64 seeds of both
+    arms python benchmarks/pytorch_seeds.py experiments/data/pytorch.csv --compile    # ... by
+    torch.compile: half the time
 """
 
 import argparse
@@ -26,7 +30,12 @@ from torch.func import functional_call
 
 from jaxtie import Experiment
 
-MEASURED_AT = (1 / 15, 1 / 3, 2 / 3, 1)  # shares of the training: of the published 150,000 steps, where its code was measured
+MEASURED_AT = (
+    1 / 15,
+    1 / 3,
+    2 / 3,
+    1,
+)  # shares of the training: of the published 150,000 steps, where its code was measured
 SAVED_EVERY = 2_000  # steps
 PAIRS = {"X-Y": (0, 1), "A-B": (2, 3)}
 ARMS = ("tied", "untied")
@@ -34,7 +43,9 @@ COLUMNS = ("arm", "seed", "step", "quantity", "value")
 
 
 class Law(NamedTuple):
-    """Every context of the training split with the laws of context and target, (C, L), (C, 1) and (C, V)."""
+    """Every context of the training split with the laws of context and target, (C, L), (C, 1) and
+    (C, V).
+    """
 
     tokens: torch.Tensor
     at: torch.Tensor
@@ -44,10 +55,14 @@ class Law(NamedTuple):
 def training_law(experiment: Experiment) -> Law:
     """By every string, place of the mask and spelling of the other symbols."""
     bits_Bxn, label_Bx1 = training_strings(experiment)
-    spelled = torch.tensor([experiment.process.zeros, experiment.process.ones])  # [bit, first or second]
+    spelled = torch.tensor(
+        [experiment.process.zeros, experiment.process.ones]
+    )  # [bit, first or second]
     size, length = bits_Bxn.shape
     tokens, at, joint = [], [], []
-    for place, spelling in itertools.product(range(length), itertools.product((0, 1), repeat=length - 1)):
+    for place, spelling in itertools.product(
+        range(length), itertools.product((0, 1), repeat=length - 1)
+    ):
         second = torch.tensor([*spelling[:place], 0, *spelling[place:]])
         probability_Bxn = spelled[bits_Bxn, second]
         probability_Bxn[:, place] = 1 / (size * length)
@@ -56,26 +71,36 @@ def training_law(experiment: Experiment) -> Law:
         target_BxV = torch.zeros(size, 7)
         for spelling_of_target in (0, 1):
             bit = bits_Bxn[:, place]
-            target_BxV[torch.arange(size), 2 * bit + spelling_of_target] = spelled[bit, spelling_of_target]
+            target_BxV[torch.arange(size), 2 * bit + spelling_of_target] = spelled[
+                bit, spelling_of_target
+            ]
         tokens.append(torch.cat([symbols_Bxn, label_Bx1], 1))
         at.append(torch.full((size, 1), place))
         joint.append(probability_Bxn.prod(1, keepdim=True) * target_BxV)
     return Law(torch.cat(tokens), torch.cat(at), torch.cat(joint))
 
 
-def measure(skeleton: torch.nn.Module, parameters: Mapping[str, torch.Tensor], law: Law) -> Iterator[tuple[int, str, float]]:
+def measure(
+    skeleton: torch.nn.Module, parameters: Mapping[str, torch.Tensor], law: Law
+) -> Iterator[tuple[int, str, float]]:
     """Of each seed: its number, what is measured, and the value."""
     for seed in range(len(parameters["input"])):
         own = {name: value[seed] for name, value in parameters.items()}
         for table, (pair, (first, second)) in itertools.product(("input", "output"), PAIRS.items()):
             if table in own:
-                yield seed, f"{table} {pair}", float((own[table][first] - own[table][second]).norm())
+                yield (
+                    seed,
+                    f"{table} {pair}",
+                    float((own[table][first] - own[table][second]).norm()),
+                )
         with torch.no_grad():
             logits_CxV = functional_call(skeleton, own, (law.tokens, law.at))[:, 0]
             yield seed, "loss", float(-(law.joint * logits_CxV.log_softmax(1)).sum())
 
 
-def train(arm: str, seeds: int, steps: int, checkpoint: Path, compiled: bool = False) -> list[tuple[Any, ...]]:
+def train(
+    arm: str, seeds: int, steps: int, checkpoint: Path, compiled: bool = False
+) -> list[tuple[Any, ...]]:
     """Rows of `COLUMNS`; goes on from the checkpoint where there is one."""
     torch.set_num_threads(1)
     experiment = Experiment()
@@ -126,12 +151,18 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the file to write, CSV")
     parser.add_argument("--seeds", type=int, default=64, help="of each arm")
     parser.add_argument("--steps", type=int, default=Experiment().steps)
-    parser.add_argument("--compile", action="store_true", help="by torch.compile, which needs a C++ compiler")
+    parser.add_argument(
+        "--compile", action="store_true", help="by torch.compile, which needs a C++ compiler"
+    )
     options = parser.parse_args()
     checkpoints = [options.out.with_suffix(f".{arm}.pt") for arm in ARMS]
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        train_arm = partial(train, seeds=options.seeds, steps=options.steps, compiled=options.compile)
-        under_way = [pool.submit(train_arm, arm, checkpoint=path) for arm, path in zip(ARMS, checkpoints)]
+        train_arm = partial(
+            train, seeds=options.seeds, steps=options.steps, compiled=options.compile
+        )
+        under_way = [
+            pool.submit(train_arm, arm, checkpoint=path) for arm, path in zip(ARMS, checkpoints)
+        ]
         rows = [row for arm in under_way for row in arm.result()]
     with options.out.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])

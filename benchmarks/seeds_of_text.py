@@ -1,14 +1,18 @@
-"""Seeds of a small causal model of text: one after the other on all cores, side by side, or several in one program.
+"""Seeds of a small causal model of text: one after the other on all cores, side by side, or several
+in one program.
 
     python benchmarks/seeds_of_text.py [--steps 40] [--rounds 4] [--batch 16] [--length 64]
     python benchmarks/seeds_of_text.py --text PATH --against CHECKOUT [CHECKOUT ...] [--seeds 2]
 
-Each way trains as many seeds for as many steps on the same made-up tokens. Ways take turns, and each round's wall and
-processor seconds are told, so that other work on the machine falls on all alike. What is timed are the steps of
+Each way trains as many seeds for as many steps on the same made-up tokens. Ways take turns, and
+each round's wall and processor seconds are told, so that other work on the machine falls on all
+alike. What is timed are the steps of
 `duplicates_causal`, compiled as its runs compile them; making batches and evaluations is left out.
 
-With `--against` whole commands take turns, of the jaxtie beside this script and of others: short runs of the model of
-`text_clm`, some seeds of four arms, compiling and two evaluations of each included. What is told are members per hour.
+With `--against` whole commands take turns, of the jaxtie beside this script and of others: short
+runs of the model of
+`text_clm`, some seeds of four arms, compiling and two evaluations of each included. What is told
+are members per hour.
 """
 
 import argparse
@@ -36,7 +40,9 @@ SEEDS, VOCABULARY, WIDTH = 4, 2_148, 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--batch", type=int, default=16)
@@ -54,11 +60,26 @@ def main() -> None:
 
 
 def compare_commands(options: argparse.Namespace) -> None:
-    """Members per hour of versions of jaxtie, and ratios of the first to each other one, round by round."""
+    """Members per hour of versions of jaxtie, and ratios of the first to each other one, round by
+    round.
+    """
     arms = "tied", "tied+bias", "untied", f"untied@{options.steps // 2}"
     members = options.seeds * len(arms)
-    command = [str(CHECKOUT / "experiments" / "text_clm.py"), "--text", str(options.text.resolve()), "--arms", ",".join(arms)]
-    command += ["--seeds", str(options.seeds), "--steps", str(options.steps), "--record-every", str(options.steps // 2)]
+    command = [
+        str(CHECKOUT / "experiments" / "text_clm.py"),
+        "--text",
+        str(options.text.resolve()),
+        "--arms",
+        ",".join(arms),
+    ]
+    command += [
+        "--seeds",
+        str(options.seeds),
+        "--steps",
+        str(options.steps),
+        "--record-every",
+        str(options.steps // 2),
+    ]
     command += ["--eval-every", str(options.steps)]
 
     def members_per_hour(checkout: Path) -> float:
@@ -67,36 +88,57 @@ def compare_commands(options: argparse.Namespace) -> None:
         return members / (time.perf_counter() - began) * 3600
 
     sides = [CHECKOUT, *(checkout.resolve() for checkout in options.against)]
-    found = take_turns({str(side): partial(members_per_hour, side) for side in sides}, options.rounds)
+    found = take_turns(
+        {str(side): partial(members_per_hour, side) for side in sides}, options.rounds
+    )
     for side, rates in found.items():
         ratio = Spread.of_ratios(found[str(CHECKOUT)], rates)
-        print(f"{side}: {Spread.of(rates):,.0f} members of {options.steps} steps an hour; this one / it {ratio:.2f}")
+        print(
+            f"{side}: {Spread.of(rates):,.0f} members of {options.steps} steps an hour; this one /"
+            f" it {ratio:.2f}"
+        )
 
 
 def compare_ways(options: argparse.Namespace) -> None:
     """Seconds of each way, and whether it comes to the bits of the first."""
     start_jax()
-    ways = {"one after the other": one_after_the_other, "side by side": all_side_by_side, "in one program": together}
+    ways = {
+        "one after the other": one_after_the_other,
+        "side by side": all_side_by_side,
+        "in one program": together,
+    }
     run = {name: make(options) for name, make in ways.items()}
     for warm in run.values():
         warm(1)
     first = {name: way(1) for name, way in run.items()}
     for name, bits in first.items():
-        same = all(np.array_equal(x, y) for x, y in zip(bits, first["one after the other"], strict=True))
-        print(f"{name:22} loss of the first seed {bits[0]:.7f}; {'the same bits' if same else 'other bits'}")
-    print(f"{SEEDS} seeds, {options.steps} steps of {options.batch} x {options.length} tokens; seconds, wall / processor")
+        same = all(
+            np.array_equal(x, y) for x, y in zip(bits, first["one after the other"], strict=True)
+        )
+        print(
+            f"{name:22} loss of the first seed {bits[0]:.7f};"
+            f" {'the same bits' if same else 'other bits'}"
+        )
+    print(
+        f"{SEEDS} seeds, {options.steps} steps of {options.batch} x {options.length} tokens;"
+        " seconds, wall / processor"
+    )
     for number in range(options.rounds):
         told = []
         for name, way in run.items():
             wall, processor = time.perf_counter(), time.process_time()
             way(options.steps)
-            told.append(f"{name} {time.perf_counter() - wall:6.2f} / {time.process_time() - processor:6.2f}")
+            told.append(
+                f"{name} {time.perf_counter() - wall:6.2f} / {time.process_time() - processor:6.2f}"
+            )
         print(f"round {number + 1}: " + "; ".join(told), flush=True)
 
 
 def pieces(options: argparse.Namespace):
     """Start and step of one member, and what it is trained on."""
-    ends = make_embedding(Head(), VOCABULARY, WIDTH, tied=True, deviation=0.02, padding=0, matmul_dtype=None)
+    ends = make_embedding(
+        Head(), VOCABULARY, WIDTH, tied=True, deviation=0.02, padding=0, matmul_dtype=None
+    )
     model = causal_model(ends, layers=1, heads=4, feedforward=256)
     adamw = adamw_of(Optimiser(learning_rate=2e-3, weight_decay=0.01))
 
@@ -110,7 +152,11 @@ def pieces(options: argparse.Namespace):
         return state, found.loss
 
     rng = np.random.default_rng(0)
-    tokens = rng.zipf(1.3, (SEEDS, 8, options.batch, options.length + 1)).clip(1, VOCABULARY - 1).astype(np.int32)
+    tokens = (
+        rng.zipf(1.3, (SEEDS, 8, options.batch, options.length + 1))
+        .clip(1, VOCABULARY - 1)
+        .astype(np.int32)
+    )
     return lambda key: initial_state(model, adamw, key, 16), advance, tokens
 
 

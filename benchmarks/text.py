@@ -1,14 +1,18 @@
-"""Real tokens per second and peak memory of the models of text at published size, against PyTorch where it is installed.
+"""Real tokens per second and peak memory of the models of text at published size, against PyTorch
+where it is installed.
 
-    python benchmarks/text.py                                          # sentences' lengths drawn from a lognormal, any tokens
-    python benchmarks/text.py --text books/ --vocabulary 30522         # sentences of a text, split into pieces of words
-    python benchmarks/text.py --only jaxtie-masked                     # one side, in this process
+    python benchmarks/text.py                                          # sentences' lengths drawn
+    from a lognormal, any tokens python benchmarks/text.py --text books/ --vocabulary 30522
+    # sentences of a text, split into pieces of words python benchmarks/text.py --only jaxtie-masked
+                        # one side, in this process
 
-Each side trains in a process of its own with every core; they take turns, a few seconds each. Rows are sentences, batches
-have 128. jaxtie's batches have rows of one length bucket (16, 32, 64, 128), in the share that the lengths give, and so as
-many steps per sentence; PyTorch's are padded to their longest row. As published, PyTorch computes all logits of the masked
-model; `-few` is given logits and loss where it was masked only, as jaxtie has them. Padding counts for nobody. Tables have a
-row for each of so many entries, whether the text knows that many or not, and for each duplicate of a frequent word.
+Each side trains in a process of its own with every core; they take turns, a few seconds each. Rows
+are sentences, batches have 128. jaxtie's batches have rows of one length bucket (16, 32, 64, 128),
+in the share that the lengths give, and so as many steps per sentence; PyTorch's are padded to their
+longest row. As published, PyTorch computes all logits of the masked model; `-few` is given logits
+and loss where it was masked only, as jaxtie has them. Padding counts for nobody. Tables have a row
+for each of so many entries, whether the text knows that many or not, and for each duplicate of a
+frequent word.
 """
 
 import argparse
@@ -42,7 +46,9 @@ SIDES = ("jaxtie-masked", "pytorch-masked", "pytorch-masked-few", "jaxtie-causal
 
 
 class Vocabulary(NamedTuple):
-    """Entries of the tables, and which of them are the frequent words that have a duplicate behind all of them."""
+    """Entries of the tables, and which of them are the frequent words that have a duplicate behind
+    all of them.
+    """
 
     entries: int = 8192
     words: tuple[int, ...] = tuple(range(10, 10 + DUPLICATES))
@@ -64,17 +70,24 @@ SMALLER = Vocabulary()
 def drawn_sentences(own: Vocabulary, rng: np.random.Generator) -> list[np.ndarray]:
     """Of any tokens, words with a duplicate among them as often as in English.
 
-    Lengths are lognormal, with a median of 17 tokens and a deviation of 0.75 of its logarithm: mean 22.5, one in 13 above 50.
+    Lengths are lognormal, with a median of 17 tokens and a deviation of 0.75 of its logarithm: mean
+    22.5, one in 13 above 50.
     """
     found = []
-    for length in np.clip(np.round(rng.lognormal(np.log(17), 0.75, SENTENCES)), 2, BUCKETS[-1] - 2).astype(int):
+    for length in np.clip(
+        np.round(rng.lognormal(np.log(17), 0.75, SENTENCES)), 2, BUCKETS[-1] - 2
+    ).astype(int):
         tokens = rng.integers(max(own.words) + 1, own.entries, length)
         found.append(np.where(rng.random(length) < 0.4, rng.choice(own.words, length), tokens))
     return found
 
 
-def sentences_of(texts: list[str], entries: int, rng: np.random.Generator) -> tuple[Vocabulary, list[np.ndarray]]:
-    """Sentences of some texts, by a vocabulary that was trained on them; of those that are too long the beginning."""
+def sentences_of(
+    texts: list[str], entries: int, rng: np.random.Generator
+) -> tuple[Vocabulary, list[np.ndarray]]:
+    """Sentences of some texts, by a vocabulary that was trained on them; of those that are too long
+    the beginning.
+    """
     from jaxtie.text.corpus.tokens import prepare_text
     from jaxtie.text.corpus.words import frequent_words
     from jaxtie.text.declaration import Corpus
@@ -83,22 +96,32 @@ def sentences_of(texts: list[str], entries: int, rng: np.random.Generator) -> tu
     assert text.special == (PAD, UNK, CLS, SEP, MASK)
     chosen = rng.integers(text.train.count, size=SENTENCES)
     words, _ = frequent_words(text, DUPLICATES)
-    return Vocabulary(entries, tuple(map(int, words))), [text.train.row(r)[: BUCKETS[-1] - 2] for r in chosen]
+    return Vocabulary(entries, tuple(map(int, words))), [
+        text.train.row(r)[: BUCKETS[-1] - 2] for r in chosen
+    ]
 
 
-def batches(sentences: list[np.ndarray], bucketed: bool, rng: np.random.Generator) -> list[np.ndarray]:
-    """Rows in batches of 128, those of a bucket together or each batch as long as its longest row."""
+def batches(
+    sentences: list[np.ndarray], bucketed: bool, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Rows in batches of 128, those of a bucket together or each batch as long as its longest
+    row.
+    """
     rows = [np.array([CLS, *sentence, SEP], np.int32) for sentence in sentences]
     of_row = np.searchsorted(BUCKETS, [len(row) for row in rows])
     groups = (
-        [[row for row, of in zip(rows, of_row) if of == bucket] for bucket in range(len(BUCKETS))] if bucketed else [rows]
+        [[row for row, of in zip(rows, of_row) if of == bucket] for bucket in range(len(BUCKETS))]
+        if bucketed
+        else [rows]
     )
     made = []
     for group in groups:
         for cut in (group[i : i + ROWS] for i in range(0, len(group) - ROWS + 1, ROWS)):
             longest = max(map(len, cut))
             width = next(bucket for bucket in BUCKETS if bucket >= longest) if bucketed else longest
-            made.append(np.stack([np.pad(row, (0, width - len(row)), constant_values=PAD) for row in cut]))
+            made.append(
+                np.stack([np.pad(row, (0, width - len(row)), constant_values=PAD) for row in cut])
+            )
     rng.shuffle(made)
     return made
 
@@ -125,12 +148,21 @@ def make_jaxtie(
         if causal:
             return masking.next_tokens(tokens, padding=PAD)
         room = masking.capacity(tokens.size)
-        return masking.mask(mask_key, tokens, mask=MASK, never=(PAD, CLS, SEP), base_vocabulary=own.entries, room=room)
+        return masking.mask(
+            mask_key,
+            tokens,
+            mask=MASK,
+            never=(PAD, CLS, SEP),
+            base_vocabulary=own.entries,
+            room=room,
+        )
 
     return make(ends, layers=LAYERS, heads=HEADS, feedforward=FEEDFORWARD, dtype=dtype), ask
 
 
-def time_jaxtie(causal: bool, own: Vocabulary, made: list[np.ndarray], seconds: float) -> tuple[float, float]:
+def time_jaxtie(
+    causal: bool, own: Vocabulary, made: list[np.ndarray], seconds: float
+) -> tuple[float, float]:
     """Real tokens and seconds of training on batches in turn, compiled beforehand."""
     from jaxtie.experiment import Optimiser
     from jaxtie.text.member import make_step
@@ -140,8 +172,12 @@ def time_jaxtie(causal: bool, own: Vocabulary, made: list[np.ndarray], seconds: 
 
     jax = start_jax()
     model, ask = make_jaxtie(causal, own)
-    adamw = adamw_of(Optimiser(learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01))
-    start = jax.jit(partial(initial_state, model, adamw, length=16))  # compiled: so clones get their own copies
+    adamw = adamw_of(
+        Optimiser(learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01)
+    )
+    start = jax.jit(
+        partial(initial_state, model, adamw, length=16)
+    )  # compiled: so clones get their own copies
     state = start(jax.random.key(0))
     step = jax.jit(make_step(model, adamw, ask), donate_argnums=0)
     keys = iter(jax.random.split(jax.random.key(1), 100_000))
@@ -156,8 +192,12 @@ def time_jaxtie(causal: bool, own: Vocabulary, made: list[np.ndarray], seconds: 
     return clock(one, made, seconds)
 
 
-def make_pytorch(causal: bool, rows: int) -> tuple["torch.nn.Embedding", "torch.nn.Parameter", "torch.nn.TransformerEncoder"]:
-    """The same model in PyTorch's own modules, untied; the causal one without rotary positions: a little less work."""
+def make_pytorch(
+    causal: bool, rows: int
+) -> tuple["torch.nn.Embedding", "torch.nn.Parameter", "torch.nn.TransformerEncoder"]:
+    """The same model in PyTorch's own modules, untied; the causal one without rotary positions: a
+    little less work.
+    """
     import torch
     from torch import nn
 
@@ -165,13 +205,25 @@ def make_pytorch(causal: bool, rows: int) -> tuple["torch.nn.Embedding", "torch.
     embedding = nn.Embedding(rows, WIDTH, padding_idx=PAD)
     output = nn.Parameter(0.3 * torch.randn(rows, WIDTH))
     layer = nn.TransformerEncoderLayer(
-        WIDTH, HEADS, FEEDFORWARD, dropout=0.0, activation="gelu", batch_first=True, norm_first=causal
+        WIDTH,
+        HEADS,
+        FEEDFORWARD,
+        dropout=0.0,
+        activation="gelu",
+        batch_first=True,
+        norm_first=causal,
     )
     norm = nn.LayerNorm(WIDTH) if causal else None
-    return embedding, output, nn.TransformerEncoder(layer, LAYERS, norm=norm, enable_nested_tensor=False)
+    return (
+        embedding,
+        output,
+        nn.TransformerEncoder(layer, LAYERS, norm=norm, enable_nested_tensor=False),
+    )
 
 
-def time_pytorch(causal: bool, few: bool, own: Vocabulary, made: list[np.ndarray], seconds: float) -> tuple[float, float]:
+def time_pytorch(
+    causal: bool, few: bool, own: Vocabulary, made: list[np.ndarray], seconds: float
+) -> tuple[float, float]:
     """The same training in PyTorch, with its fused AdamW."""
     import torch
     from torch import nn
@@ -190,7 +242,9 @@ def time_pytorch(causal: bool, few: bool, own: Vocabulary, made: list[np.ndarray
     def causal_loss(tokens: torch.Tensor) -> torch.Tensor:
         of_next = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
         h = encoder(embedding(tokens), mask=of_next, is_causal=True)[:, :-1]
-        return cross_entropy(linear(h, output).flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD)
+        return cross_entropy(
+            linear(h, output).flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD
+        )
 
     def masked_loss(tokens: torch.Tensor) -> torch.Tensor:
         padding = tokens == PAD
@@ -217,7 +271,9 @@ def time_pytorch(causal: bool, few: bool, own: Vocabulary, made: list[np.ndarray
     return clock(one, made, seconds)
 
 
-def clock(one: Callable[[np.ndarray], None], made: list[np.ndarray], seconds: float) -> tuple[float, float]:
+def clock(
+    one: Callable[[np.ndarray], None], made: list[np.ndarray], seconds: float
+) -> tuple[float, float]:
     """Real tokens and time of steps on batches in turn."""
     began, tokens, i = time.perf_counter(), 0, 0
     while time.perf_counter() - began < seconds:
@@ -226,11 +282,17 @@ def clock(one: Callable[[np.ndarray], None], made: list[np.ndarray], seconds: fl
     return tokens, time.perf_counter() - began
 
 
-def time_side(side: str, texts: list[str], entries: int, seconds: float, seed: int) -> dict[str, float]:
-    """One side in this process: real tokens per second, MiB, the share of a batch's places that are real tokens."""
+def time_side(
+    side: str, texts: list[str], entries: int, seconds: float, seed: int
+) -> dict[str, float]:
+    """One side in this process: real tokens per second, MiB, the share of a batch's places that are
+    real tokens.
+    """
     rng = np.random.default_rng(seed)
     ours, causal, own = side.startswith("jaxtie"), "causal" in side, Vocabulary(entries)
-    own, sentences = sentences_of(texts, entries, rng) if texts else (own, drawn_sentences(own, rng))
+    own, sentences = (
+        sentences_of(texts, entries, rng) if texts else (own, drawn_sentences(own, rng))
+    )
     made = batches(sentences, ours, rng)
     if ours:
         timed = time_jaxtie(causal, own, made, seconds)
@@ -241,10 +303,25 @@ def time_side(side: str, texts: list[str], entries: int, seconds: float, seed: i
     return {"rate": timed[0] / timed[1], "mib": peak, "filled": float(np.mean(real))}
 
 
-def time_in_process(side: str, options: argparse.Namespace, seeds: Iterator[int]) -> dict[str, float]:
+def time_in_process(
+    side: str, options: argparse.Namespace, seeds: Iterator[int]
+) -> dict[str, float]:
     """The same in a process of its own, each time with the next seed."""
-    command = [sys.executable, __file__, "--only", side, "--seconds", str(options.seconds), "--seed", str(next(seeds))]
-    command += ["--vocabulary", str(options.vocabulary), *["--text", *options.text] * bool(options.text)]
+    command = [
+        sys.executable,
+        __file__,
+        "--only",
+        side,
+        "--seconds",
+        str(options.seconds),
+        "--seed",
+        str(next(seeds)),
+    ]
+    command += [
+        "--vocabulary",
+        str(options.vocabulary),
+        *["--text", *options.text] * bool(options.text),
+    ]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
@@ -253,31 +330,57 @@ def show(found: dict[str, list[dict[str, float]]]) -> None:
     for side, runs in found.items():
         rates, mib, filled = ([each[name] for each in runs] for name in ("rate", "mib", "filled"))
         line = f"{side:20s} {Spread.of(rates):,.0f} tokens/s"
-        line += f"  {statistics.median(mib):7,.0f} MiB, {statistics.median(filled):.0%} of a batch real"
+        line += (
+            f"  {statistics.median(mib):7,.0f} MiB, {statistics.median(filled):.0%} of a batch real"
+        )
         base = "jaxtie-" + side.split("-")[1]
         if side != base and base in found:
-            line += f"; jaxtie x {Spread.of_ratios([each['rate'] for each in found[base]], rates):.2f}"
+            line += (
+                f"; jaxtie x {Spread.of_ratios([each['rate'] for each in found[base]], rates):.2f}"
+            )
         print(line)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--text", nargs="+", default=[], help="files or folders that sentences are taken from")
-    parser.add_argument("--vocabulary", type=int, default=SMALLER.entries, help="entries (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=5, help="of each side (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each repeat (default: %(default)s)")
+    parser.add_argument(
+        "--text", nargs="+", default=[], help="files or folders that sentences are taken from"
+    )
+    parser.add_argument(
+        "--vocabulary", type=int, default=SMALLER.entries, help="entries (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="of each side (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=8.0, help="of each repeat (default: %(default)s)"
+    )
     parser.add_argument("--sides", default=",".join(SIDES), help="default: %(default)s")
     parser.add_argument("--only", choices=SIDES, help="one side, in this process")
-    parser.add_argument("--seed", type=int, default=0, help="of sentences; each repeat has the next one")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of sentences; each repeat has the next one"
+    )
     options = parser.parse_args()
     if options.only:
-        print(json.dumps(time_side(options.only, options.text, options.vocabulary, options.seconds, options.seed)))
+        print(
+            json.dumps(
+                time_side(
+                    options.only, options.text, options.vocabulary, options.seconds, options.seed
+                )
+            )
+        )
         return
     chosen = [side for side in options.sides.split(",") if side.startswith("jaxtie") or has_torch()]
-    sides = {side: partial(time_in_process, side, options, itertools.count(options.seed)) for side in chosen}
+    sides = {
+        side: partial(time_in_process, side, options, itertools.count(options.seed))
+        for side in chosen
+    }
     found = take_turns(sides, options.repeats)
     packages = f"torch {version('torch')}" if has_torch() else "no torch"
-    print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, jax {version('jax')}, {packages}; medians [range]")
+    print(
+        f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, jax {version('jax')}, {packages};"
+        " medians [range]"
+    )
     show(found)
 
 

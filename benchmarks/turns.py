@@ -1,4 +1,6 @@
-"""What the benchmarks share: sides that take turns, the spread of what they gave, runs of the command line."""
+"""What the benchmarks share: sides that take turns, the spread of what they gave, runs of the
+command line.
+"""
 
 import json
 import os
@@ -39,8 +41,12 @@ class Spread(NamedTuple):
         return f"{self.median:{form}} [{self.min:{form}}, {self.max:{form}}]"
 
 
-def take_turns(sides: Mapping[str, Callable[[], Measured]], rounds: int) -> dict[str, list[Measured]]:
-    """Measure every side once a round; every second round goes backwards, so that no side is always the first."""
+def take_turns(
+    sides: Mapping[str, Callable[[], Measured]], rounds: int
+) -> dict[str, list[Measured]]:
+    """Measure every side once a round; every second round goes backwards, so that no side is always
+    the first.
+    """
     found: dict[str, list[Measured]] = {name: [] for name in sides}
     for i in range(rounds):
         for name in list(sides)[:: -1 if i % 2 else 1]:
@@ -58,20 +64,27 @@ def has_torch() -> bool:
         return False
 
 
-def run_command(*processes: Sequence[str], checkout: Path = CHECKOUT, **environment: str) -> dict[str, Any]:
+def run_command(
+    *processes: Sequence[str], checkout: Path = CHECKOUT, **environment: str
+) -> dict[str, Any]:
     """What `config.json` says after `python -m jaxtie.run`, as the jaxtie of a checkout does it.
 
     Args:
-      processes: the options of each process, all but where the run is left; one process, or so many together.
+      processes: the options of each process, all but where the run is left; one process, or so many
+        together.
       environment: variables that the processes have beside this one's.
     """
-    # PYTHONSAFEPATH: else the current folder, which may hold another jaxtie, comes before PYTHONPATH.
+    # PYTHONSAFEPATH: else the current folder, which may hold another jaxtie, comes before
+    # PYTHONPATH.
     path = os.pathsep.join([str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"} | environment
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = [sys.executable, "-m", "jaxtie.run", "--quiet", "--out", str(out)]
-        started = [subprocess.Popen([*command, *own], env=environment, stdout=subprocess.DEVNULL) for own in processes]
+        started = [
+            subprocess.Popen([*command, *own], env=environment, stdout=subprocess.DEVNULL)
+            for own in processes
+        ]
         if any([process.wait() for process in started]):
             raise SystemExit(f"{checkout}: a run failed")
         return json.loads((out / "config.json").read_text())

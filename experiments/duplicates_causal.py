@@ -1,11 +1,15 @@
-"""A small causal model of text in which words have duplicates for which the distributional hypothesis holds, or fails.
+"""A small causal model of text in which words have duplicates for which the distributional
+hypothesis holds, or fails.
 
-Of the 100 most frequent words every second one has a duplicate that is as likely as the word (probability 0.5, as published),
-the others one that is nine times less likely (0.1). Both are equivalent as inputs; as outputs the latter differ by ln 9 in
-every context, which an output bias can carry. Beside them stand pairs of other tokens that are as frequent.
+Of the 100 most frequent words every second one has a duplicate that is as likely as the word
+(probability 0.5, as published), the others one that is nine times less likely (0.1). Both are
+equivalent as inputs; as outputs the latter differ by ln 9 in every context, which an output bias
+can carry. Beside them stand pairs of other tokens that are as frequent.
 
-Claims: below, by the rule in `jaxtie/text/claims.py`. They, the margins, the size and the seeds were written before the run,
-when one trial had been seen: another seed (100), 1,000 steps of the same model, tied and untied, without a bias.
+Claims: below, by the rule in `jaxtie/text/claims.py`. They, the margins, the size and the seeds
+were written before the run,
+when one trial had been seen: another seed (100), 1,000 steps of the same model, tied and untied,
+without a bias.
 
     python -m jaxtie.run experiments/duplicates_causal.py --text PATH
 
@@ -20,7 +24,10 @@ EVEN, RARE = 0.5, 0.1
 
 experiment = TextExperiment(
     name="duplicates-causal",
-    claim="Duplicates as likely as their words stay nearer than tokens as frequent; rarer ones less where they write logits.",
+    claim=(
+        "Duplicates as likely as their words stay nearer than tokens as frequent; rarer ones less"
+        " where they write logits."
+    ),
     task="causal",
     corpus=Corpus(vocab_size=2_048),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),

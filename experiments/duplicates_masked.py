@@ -1,14 +1,19 @@
-"""A small masked model of text in which words have duplicates for which the distributional hypothesis holds, or fails.
+"""A small masked model of text in which words have duplicates for which the distributional
+hypothesis holds, or fails.
 
-Of the 100 most frequent words every second one has a duplicate that is as likely as the word (probability 0.5, as published),
-the others one that is nine times less likely (0.1). Both are equivalent as inputs; as outputs the latter differ by ln 9 in
-every context, which an output bias can carry. Beside them stand pairs of other tokens that are as frequent.
+Of the 100 most frequent words every second one has a duplicate that is as likely as the word
+(probability 0.5, as published), the others one that is nine times less likely (0.1). Both are
+equivalent as inputs; as outputs the latter differ by ln 9 in every context, which an output bias
+can carry. Beside them stand pairs of other tokens that are as frequent.
 
-BERT's masks; an encoder of one layer without positions. Claims: as of `duplicates_causal.py`, by the rule in
-`jaxtie/text/claims.py`. It is the third try at a size that decides something, declared before it was run, when two shorter
-ones had been seen: 1,000 steps from tables of the published deviation (0.3) moved no distance, and 1,000 steps from tables of
-0.02 left ten of the thirteen claims undecided (one step asks a masked model for 15 % of its tokens). Claims and margins have
-stayed as they were; steps and learning rate are larger.
+BERT's masks; an encoder of one layer without positions. Claims: as of `duplicates_causal.py`, by
+the rule in
+`jaxtie/text/claims.py`. It is the third try at a size that decides something, declared before it
+was run, when two shorter
+ones had been seen: 1,000 steps from tables of the published deviation (0.3) moved no distance, and
+1,000 steps from tables of
+0.02 left ten of the thirteen claims undecided (one step asks a masked model for 15 % of its
+tokens). Claims and margins have stayed as they were; steps and learning rate are larger.
 
     python -m jaxtie.run experiments/duplicates_masked.py --text PATH
 
@@ -23,7 +28,10 @@ EVEN, RARE = 0.5, 0.1
 
 experiment = TextExperiment(
     name="duplicates-masked",
-    claim="Duplicates as likely as their words stay nearer than tokens as frequent; rarer ones less where they write logits.",
+    claim=(
+        "Duplicates as likely as their words stay nearer than tokens as frequent; rarer ones less"
+        " where they write logits."
+    ),
     corpus=Corpus(vocab_size=2_048),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
     deviation=0.02,

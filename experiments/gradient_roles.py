@@ -1,16 +1,19 @@
-"""The main experiment, tied, with every update split by role: which role writes the one table, and whose table is it then?
+"""The main experiment, tied, with every update split by role: which role writes the one table, and
+whose table is it then?
 
-Claims: the tied table ends nearer to the untied output table (Press and Wolf 2017), for the output role writes most of it
-early in training, and less so if the input role's gradient is scaled up (Lopardo et al. 2026). And with both gradients on,
-the output role pushes X and Y apart, and the input role pushes them together.
+Claims: the tied table ends nearer to the untied output table (Press and Wolf 2017), for the output
+role writes most of it early in training, and less so if the input role's gradient is scaled up
+(Lopardo et al. 2026). And with both gradients on, the output role pushes X and Y apart, and the
+input role pushes them together.
 
     python -m jaxtie.run experiments/gradient_roles.py
 
-A tied table starts at the values of the untied input table, which favours that one; with `output-start` at those of the
-output table. What is claimed of similarities is claimed of the mean of both starts. What is claimed, and by which margin,
-stands below and was written before the run, when shares, pushes and similarities over 10,000 steps of seeds 0 to 63 had been
-seen; the run's are others. The rule stands in `jaxtie/exor/claims.py`. It is as long as there was time for, and ends where
-the learning rate is least; more `--steps` extend it.
+A tied table starts at the values of the untied input table, which favours that one; with
+`output-start` at those of the output table. What is claimed of similarities is claimed of the mean
+of both starts. What is claimed, and by which margin, stands below and was written before the run,
+when shares, pushes and similarities over 10,000 steps of seeds 0 to 63 had been seen; the run's are
+others. The rule stands in `jaxtie/exor/claims.py`. It is as long as there was time for, and ends
+where the learning rate is least; more `--steps` extend it.
 Results: README.md.
 Time: 40 s an arm for 64 seeds on one core of an AMD EPYC.
 """
@@ -28,7 +31,10 @@ OTHER = tuple(
 
 experiment = Experiment(
     name="gradient-roles",
-    claim="Gradients of the output role write most of the tied table, and it ends nearer to the untied output table.",
+    claim=(
+        "Gradients of the output role write most of the tied table, and it ends nearer to the"
+        " untied output table."
+    ),
     arms=("tied", "tied+output-start", UP, f"{UP}+output-start", "untied", *OTHER),
     steps=50_000,
     seeds=range(64, 128),
@@ -43,17 +49,45 @@ PRESS_AND_WOLF, LOPARDO = "Press and Wolf (2017)", "Lopardo et al. (2026)"
 
 claims = (
     *(
-        Claim("The tied table ends nearer to the untied output table.", f"nearness by {measure}", EITHER_START, low=0,
-              source=PRESS_AND_WOLF)
+        Claim(
+            "The tied table ends nearer to the untied output table.",
+            f"nearness by {measure}",
+            EITHER_START,
+            low=0,
+            source=PRESS_AND_WOLF,
+        )
         for measure in MEASURES
     ),
-    Claim("Early, the output role writes more than half.", "output share, early", EITHER_START, low=0.5, source=LOPARDO),
+    Claim(
+        "Early, the output role writes more than half.",
+        "output share, early",
+        EITHER_START,
+        low=0.5,
+        source=LOPARDO,
+    ),
     *(
-        Claim("Five times the input role's gradient brings it nearer to the input table.", f"nearness by {measure}",
-              BY_SCALING, high=0, source=LOPARDO)
+        Claim(
+            "Five times the input role's gradient brings it nearer to the input table.",
+            f"nearness by {measure}",
+            BY_SCALING,
+            high=0,
+            source=LOPARDO,
+        )
         for measure in MEASURES
     ),
-    Claim("Later, the output role's share is lower.", "output share, early less later", EITHER_START, low=0),
-    Claim("Tied, the output role pushes X and Y apart.", "output push", EITHER_START, low=log(FORCE)),
-    Claim("Tied, the input role pushes X and Y together.", "input push", EITHER_START, high=-log(FORCE)),
-)  # fmt: skip
+    Claim(
+        "Later, the output role's share is lower.",
+        "output share, early less later",
+        EITHER_START,
+        low=0,
+    ),
+    Claim(
+        "Tied, the output role pushes X and Y apart.", "output push", EITHER_START, low=log(FORCE)
+    ),
+    Claim(
+        "Tied, the input role pushes X and Y together.",
+        "input push",
+        EITHER_START,
+        high=-log(FORCE),
+    ),
+)

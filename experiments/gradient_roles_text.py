@@ -1,12 +1,15 @@
-"""A small causal model of text, tied, with every update split by role: which role writes the one table, and whose is it then?
+"""A small causal model of text, tied, with every update split by role: which role writes the one
+table, and whose is it then?
 
-Claims: as on EXor (`gradient_roles.py`): the tied table ends nearer to the untied output table (Press and Wolf 2017), for the
-output role writes most of it early in training, and less so if the input role's gradient is scaled up (Lopardo et al. 2026).
+Claims: as on EXor (`gradient_roles.py`): the tied table ends nearer to the untied output table
+(Press and Wolf 2017), for the output role writes most of it early in training, and less so if the
+input role's gradient is scaled up (Lopardo et al. 2026).
 
     python -m jaxtie.run experiments/gradient_roles_text.py --text PATH
 
-A size for one core: thirty members. Tokens are grouped by how frequent they are. What is claimed, and by which margin, stands
-below and was written before the run, when shares over 200 steps of one other seed had been seen. The rule stands in
+A size for one core: thirty members. Tokens are grouped by how frequent they are. What is claimed,
+and by which margin, stands below and was written before the run, when shares over 200 steps of one
+other seed had been seen. The rule stands in
 `jaxtie/exor/claims.py`.
 Results, on seventeen books of Project Gutenberg: README.md.
 Time: 15 min on one core of an AMD EPYC.
@@ -20,13 +23,23 @@ UP = "tied+input-gradient=5"
 
 experiment = TextExperiment(
     name="gradient-roles-text",
-    claim="Gradients of the output role write most of the tied table, and it ends nearer to the untied output table.",
+    claim=(
+        "Gradients of the output role write most of the tied table, and it ends nearer to the"
+        " untied output table."
+    ),
     task="causal",
     corpus=Corpus(vocab_size=2_048),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
     deviation=0.02,
     optimiser=Optimiser(learning_rate=1e-3, weight_decay=0.01, half_period=1_000),
-    arms=("tied", "tied+output-start", *SCALED, f"{UP}+output-start", "tied+output-gradient=0", "untied"),
+    arms=(
+        "tied",
+        "tied+output-start",
+        *SCALED,
+        f"{UP}+output-start",
+        "tied+output-gradient=0",
+        "untied",
+    ),
     steps=1_000,
     seeds=(0, 1, 2),
     record_every=50,
@@ -45,15 +58,36 @@ PRESS_AND_WOLF, LOPARDO = "Press and Wolf (2017)", "Lopardo et al. (2026)"
 
 claims = (
     *(
-        Claim("The tied table ends nearer to the untied output table.", f"nearness by {measure}", EITHER_START, low=0,
-              source=PRESS_AND_WOLF)
+        Claim(
+            "The tied table ends nearer to the untied output table.",
+            f"nearness by {measure}",
+            EITHER_START,
+            low=0,
+            source=PRESS_AND_WOLF,
+        )
         for measure in MEASURES
     ),
-    Claim("Early, the output role writes more than half.", "output share, early", EITHER_START, low=0.5, source=LOPARDO),
+    Claim(
+        "Early, the output role writes more than half.",
+        "output share, early",
+        EITHER_START,
+        low=0.5,
+        source=LOPARDO,
+    ),
     *(
-        Claim("Five times the input role's gradient brings it nearer to the input table.", f"nearness by {measure}",
-              BY_SCALING, high=0, source=LOPARDO)
+        Claim(
+            "Five times the input role's gradient brings it nearer to the input table.",
+            f"nearness by {measure}",
+            BY_SCALING,
+            high=0,
+            source=LOPARDO,
+        )
         for measure in MEASURES
     ),
-    Claim("Later, the output role's share is lower.", "output share, early less later", EITHER_START, low=0),
-)  # fmt: skip
+    Claim(
+        "Later, the output role's share is lower.",
+        "output share, early less later",
+        EITHER_START,
+        low=0,
+    ),
+)

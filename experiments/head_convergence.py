@@ -1,28 +1,36 @@
-"""How the remedies for the high initial loss of a tied model train: from the same start, on the same batches of real text.
+"""How the remedies for the high initial loss of a tied model train: from the same start, on the
+same batches of real text.
 
-Claim (kexue.fm/archives/9698): each remedy brings the initial loss to about log n; σ = (log n)/D converges slowest, the
-others alike; all end about the same.
+Claim (kexue.fm/archives/9698): each remedy brings the initial loss to about log n; σ = (log n)/D
+converges slowest, the others alike; all end about the same.
 
     python -m jaxtie.run experiments/head_convergence.py --text PATH
 
-One causal pre-norm layer, D 256, n 2000, tables N(0, 1/D) unless the arm says otherwise, so that tied starts near √D = 16,
-far above log n; 3,000 updates on 4 rows of 32 tokens, 8 seeds; AdamW, learning rate 1e-3 to 1e-5 by half a cosine, one for
-all heads. Of a few books that is less than an epoch: the learning rate has come to its end then, the model has not. Whether
-a claim holds is for the intervals over seeds to say, by the rule in `summary.md`.
+One causal pre-norm layer, D 256, n 2000, tables N(0, 1/D) unless the arm says otherwise, so that
+tied starts near √D = 16, far above log n; 3,000 updates on 4 rows of 32 tokens, 8 seeds; AdamW,
+learning rate 1e-3 to 1e-5 by half a cosine, one for all heads. Of a few books that is less than an
+epoch: the learning rate has come to its end then, the model has not. Whether a claim holds is for
+the intervals over seeds to say, by the rule in `summary.md`.
 Results: README.md.
-Time: 75 min on two cores of an AMD EPYC that other work used too; 6 min an arm when it had a core of its own.
+Time: 75 min on two cores of an AMD EPYC that other work used too; 6 min an arm when it had a core
+of its own.
 """
 
 from jaxtie import Corpus, Optimiser, TextExperiment, Transformer
 
 experiment = TextExperiment(
     name="head-convergence",
-    claim="Remedies for a tied model's high initial loss, trained alike: which is slowest, and do all end about the same?",
+    claim=(
+        "Remedies for a tied model's high initial loss, trained alike: which is slowest, and do all"
+        " end about the same?"
+    ),
     task="causal",
     corpus=Corpus(vocab_size=2000),
     model=Transformer(layers=1, heads=4, width=256, feedforward=256),
     deviation="1/sqrt(D)",
-    optimiser=Optimiser(learning_rate=1e-3, eta_min=1e-5, half_period=3000, weight_decay=0.1, b2=0.99, eps=1e-8),
+    optimiser=Optimiser(
+        learning_rate=1e-3, eta_min=1e-5, half_period=3000, weight_decay=0.1, b2=0.99, eps=1e-8
+    ),
     arms=(
         "tied",
         "tied+deviation=log-n-by-D",

@@ -1,14 +1,16 @@
-"""What one table costs on texts whose equivalences are known: duplicates, skewed duplicates, allomorphs, antonyms.
+"""What one table costs on texts whose equivalences are known: duplicates, skewed duplicates,
+allomorphs, antonyms.
 
-Claim: the price of one table that two untied models predict, G, ranks data sets as their measured costs do, and a rule on it
-regrets less than any other rule does.
+Claim: the price of one table that two untied models predict, G, ranks data sets as their measured
+costs do, and a rule on it regrets less than any other rule does.
 
-What was measured, on 24 data sets, is in experiments/data/hypothesis-known-losses.csv and hypothesis-known-prices.csv. A
-version of the project before this file last changed trained and judged it: commit 23a757e has the code, the plans of the
-sources and the predictions that were written down before the run. G is no longer computed.
+What was measured, on 24 data sets, is in experiments/data/hypothesis-known-losses.csv and
+hypothesis-known-prices.csv. A version of the project before this file last changed trained and
+judged it: commit 23a757e has the code, the plans of the sources and the predictions that were
+written down before the run. G is no longer computed.
 
-Below are the models that were trained on each data set, of the narrower of two widths (12 and 24). They train on any text; of
-a sampled one, write it first:
+Below are the models that were trained on each data set, of the narrower of two widths (12 and 24).
+They train on any text; of a sampled one, write it first:
 
     from pathlib import Path
     from jaxtie.hypothesis.sources import Plan, planted
@@ -17,7 +19,8 @@ a sampled one, write it first:
     plan = Plan(pairs=(0, 0, 0, 64), plain=95, homograph=False, aligned=True, seed=4)  # 64 antonyms
     write_known_text(Path("known"), planted(plan), sentences=24_000, length=64)
 
-    python -m jaxtie.run experiments/hypothesis_known.py --text known/known.txt --vocab known/vocab.txt
+    python -m jaxtie.run experiments/hypothesis_known.py --text known/known.txt --vocab
+    known/vocab.txt
 
 Results: jaxtie/hypothesis/README.md.
 Time: a few minutes of one core.

@@ -1,11 +1,12 @@
-"""The main experiment with a bidirectional LSTM of four layers, width 32 and 32 hidden units a direction.
+"""The main experiment with a bidirectional LSTM of four layers, width 32 and 32 hidden units a
+direction.
 
 Claim: what the small LSTM shows is no effect of its size.
 
     python -m jaxtie.run experiments/lstm_medium.py
 
-Order matters to this model, so an exact evaluation sees many more contexts than the transformer's, and is made less often.
-The validation split says something about generalisation.
+Order matters to this model, so an exact evaluation sees many more contexts than the transformer's,
+and is made less often. The validation split says something about generalisation.
 Results: README.md.
 Time: 2 h 50 min on 2 cores of an Intel Xeon, with checkpoints and beside other work.
 """

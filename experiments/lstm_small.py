@@ -1,11 +1,12 @@
-"""The main experiment with a bidirectional LSTM of two layers, width 4 and 8 hidden units a direction.
+"""The main experiment with a bidirectional LSTM of two layers, width 4 and 8 hidden units a
+direction.
 
 Claim: what the transformer shows of X, Y, A and B is no effect of its architecture.
 
     python -m jaxtie.run experiments/lstm_small.py --seeds 64
 
-Order matters to this model, so an exact evaluation sees many more contexts than the transformer's, and is made less often.
-The validation split says something about generalisation.
+Order matters to this model, so an exact evaluation sees many more contexts than the transformer's,
+and is made less often. The validation split says something about generalisation.
 Results: README.md.
 Time: 2 h 15 min on two cores of an Intel Xeon that had some other work.
 """

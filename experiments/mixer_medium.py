@@ -5,8 +5,8 @@ Found: X and Y are held apart where it holds them apart, but no pair is drawn to
 
     python -m jaxtie.run experiments/mixer_medium.py
 
-Order matters to this model, so an exact evaluation sees many more contexts than the transformer's, and is made less often.
-The validation split says something about generalisation.
+Order matters to this model, so an exact evaluation sees many more contexts than the transformer's,
+and is made less often. The validation split says something about generalisation.
 Results: README.md.
 Time: about 70 min on two cores of an Intel Xeon.
 """

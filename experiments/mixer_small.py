@@ -4,8 +4,8 @@ Claim: what the transformer shows of X, Y, A and B is no effect of its architect
 
     python -m jaxtie.run experiments/mixer_small.py --seeds 64
 
-Order matters to this model, so an exact evaluation sees many more contexts than the transformer's, and is made less often.
-The validation split says something about generalisation.
+Order matters to this model, so an exact evaluation sees many more contexts than the transformer's,
+and is made less often. The validation split says something about generalisation.
 Results: README.md.
 Time: 7.5 min on two cores of an Intel Xeon while the machine had other work.
 """

@@ -2,7 +2,8 @@
 
     python -m jaxtie.run experiments/output_bias_ndh.py --seeds 1024
 
-What is claimed, and by which margin, stands below and was written when 64 seeds had been seen; the rule stands in
+What is claimed, and by which margin, stands below and was written when 64 seeds had been seen; the
+rule stands in
 `jaxtie/exor/claims.py`.
 Results, of 1,024 seeds: README.md.
 Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
@@ -13,7 +14,10 @@ from jaxtie.exor.claims import PAPER, Claim, drawn_together, held_apart
 
 experiment = Experiment(
     name="output-bias-ndh",
-    claim="Where the hypothesis fails for the only pair, tying costs, and an output bias takes half of it off.",
+    claim=(
+        "Where the hypothesis fails for the only pair, tying costs, and an output bias takes half"
+        " of it off."
+    ),
     process=Process(zeros=(1.0, 0.0), ones=(0.1, 0.9)),
     arms=("tied", "untied", "tied+bias", "untied+bias"),
     record_every=1_000,
@@ -25,8 +29,20 @@ MARGIN = 0.05  # as in `output_bias.py`
 claims = (
     Claim("Tying costs.", "loss", COST, low=0, source=PAPER),
     Claim("With a bias, tying costs nothing.", "loss", COST_WITH_BIAS, -MARGIN, MARGIN),
-    Claim("A bias takes away some of what tying costs.", "loss", {**COST, "tied+bias": -1, "untied+bias": 1}, low=0),
-    Claim("Tying costs more than where the hypothesis holds.", "loss", COST, low=0, against="output-bias-ydh", source=PAPER),
+    Claim(
+        "A bias takes away some of what tying costs.",
+        "loss",
+        {**COST, "tied+bias": -1, "untied+bias": 1},
+        low=0,
+    ),
+    Claim(
+        "Tying costs more than where the hypothesis holds.",
+        "loss",
+        COST,
+        low=0,
+        against="output-bias-ydh",
+        source=PAPER,
+    ),
     drawn_together("untied", "A-B", source=PAPER),
     held_apart("untied", "A-B", "output", PAPER),
     held_apart("tied", "A-B", source=PAPER),

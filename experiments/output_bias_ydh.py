@@ -2,7 +2,8 @@
 
     python -m jaxtie.run experiments/output_bias_ydh.py --seeds 1024
 
-What is claimed, and by which margin, stands below and was written when 64 seeds had been seen; the rule stands in
+What is claimed, and by which margin, stands below and was written when 64 seeds had been seen; the
+rule stands in
 `jaxtie/exor/claims.py`.
 Results, of 1,024 seeds: README.md.
 Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
@@ -13,7 +14,10 @@ from jaxtie.exor.claims import PAPER, Claim, drawn_together
 
 experiment = Experiment(
     name="output-bias-ydh",
-    claim="Where the hypothesis holds for the only pair, tying costs less than in the main process, if not nothing.",
+    claim=(
+        "Where the hypothesis holds for the only pair, tying costs less than in the main process,"
+        " if not nothing."
+    ),
     process=Process(zeros=(1.0, 0.0), ones=(0.5, 0.5)),
     arms=("tied", "untied", "tied+bias", "untied+bias"),
     record_every=1_000,

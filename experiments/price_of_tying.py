@@ -1,12 +1,15 @@
-"""What one table costs on text, against the width of the model: without an output bias, with one, untied halfway.
+"""What one table costs on text, against the width of the model: without an output bias, with one,
+untied halfway.
 
 Claim: the price of one table falls with the width; an output bias takes part of it off.
 
-What was measured is in experiments/data/price-of-tying-grid-losses.csv and price-of-tying-grid-rates.csv, and the figure
-price_of_tying.png shows it. A version of the project before this file last changed trained and judged it: commit 23a757e has
-the code, the claims that were written down before the run, and the history of what was changed during it. Eight points were
-measured, vocabularies of 2,048 and 8,192 entries by widths 32, 64, 128 and 256; each arm had its own learning rate at each
-point, of three or four, and wider tied models with as many parameters as the untied one were trained, too.
+What was measured is in experiments/data/price-of-tying-grid-losses.csv and
+price-of-tying-grid-rates.csv, and the figure price_of_tying.png shows it. A version of the project
+before this file last changed trained and judged it: commit 23a757e has the code, the claims that
+were written down before the run, and the history of what was changed during it. Eight points were
+measured, vocabularies of 2,048 and 8,192 entries by widths 32, 64, 128 and 256; each arm had its
+own learning rate at each point, of three or four, and wider tied models with as many parameters as
+the untied one were trained, too.
 
 Below is the narrowest model alone, all arms at one learning rate:
 
@@ -22,7 +25,10 @@ STEPS = 1_200
 
 experiment = TextExperiment(
     name="price-of-tying",
-    claim="Does the price of one table on text fall with the width, and does an output bias take part of it off?",
+    claim=(
+        "Does the price of one table on text fall with the width, and does an output bias take part"
+        " of it off?"
+    ),
     task="causal",
     model=Transformer(layers=1, heads=2, width=32, feedforward=128),
     deviation=0.02,

@@ -1,12 +1,14 @@
-"""The main experiment, tied, with the gradient of one role of the table taken out: which role holds X and Y apart?
+"""The main experiment, tied, with the gradient of one role of the table taken out: which role holds
+X and Y apart?
 
-Claim: the output role. The table is one, and so are its values in both roles; what differs is which of its two gradients
-trains it. Without the output role's, only the input role moves the table.
+Claim: the output role. The table is one, and so are its values in both roles; what differs is which
+of its two gradients trains it. Without the output role's, only the input role moves the table.
 Found: it does; with the input role's gradient alone, X and Y fall as decay makes them.
 
     python -m jaxtie.run experiments/roles.py --seeds 256
 
-What is claimed, and by which margin, stands below and was written before the run; the rule stands in
+What is claimed, and by which margin, stands below and was written before the run; the rule stands
+in
 `jaxtie/exor/claims.py`.
 Results: README.md. The seeds were looked at when they were 64.
 Time: 5 min an arm on two cores of an Intel Xeon while the machine had other work.
@@ -25,11 +27,34 @@ experiment = Experiment(
 INPUT_OFF, OUTPUT_OFF = "tied+input-gradient=0", "tied+output-gradient=0"
 
 claims = (
-    Claim("Without the input role's gradient, X and Y are held apart.", "decay ratio", INPUT_OFF, low=1.25),
-    Claim("Without the output role's gradient, X and Y are held apart.", "decay ratio", OUTPUT_OFF, low=1.25),
     Claim(
-        "The output role holds X and Y further apart than the input role.", "decay ratio", {INPUT_OFF: 1, OUTPUT_OFF: -1}, 1,
+        "Without the input role's gradient, X and Y are held apart.",
+        "decay ratio",
+        INPUT_OFF,
+        low=1.25,
     ),
-    Claim("With the input role's gradient, too, X and Y are nearer.", "decay ratio", {"tied": 1, INPUT_OFF: -1}, high=1),
-    Claim("Without the input role's gradient, a tied model does worse.", "loss", {INPUT_OFF: 1, "tied": -1}, low=0),
-)  # fmt: skip
+    Claim(
+        "Without the output role's gradient, X and Y are held apart.",
+        "decay ratio",
+        OUTPUT_OFF,
+        low=1.25,
+    ),
+    Claim(
+        "The output role holds X and Y further apart than the input role.",
+        "decay ratio",
+        {INPUT_OFF: 1, OUTPUT_OFF: -1},
+        1,
+    ),
+    Claim(
+        "With the input role's gradient, too, X and Y are nearer.",
+        "decay ratio",
+        {"tied": 1, INPUT_OFF: -1},
+        high=1,
+    ),
+    Claim(
+        "Without the input role's gradient, a tied model does worse.",
+        "loss",
+        {INPUT_OFF: 1, "tied": -1},
+        low=0,
+    ),
+)

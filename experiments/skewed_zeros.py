@@ -1,12 +1,15 @@
-"""The price of tying as the hypothesis fails by degrees: p(X) from 0.5, where it holds for X and Y, to 0.01.
+"""The price of tying as the hypothesis fails by degrees: p(X) from 0.5, where it holds for X and Y,
+to 0.01.
 
 Claim: what X and Y do in the tables goes with their log-odds, ln(p(Y)/p(X)). Untied, the longer the
-odds, the further apart they are in the output embedding, and in the input embedding they shrink whatever these are; tied,
-they are held apart by about half as much. What tying costs does not go with them: it is no more where the odds are longer.
+odds, the further apart they are in the output embedding, and in the input embedding they shrink
+whatever these are; tied, they are held apart by about half as much. What tying costs does not go
+with them: it is no more where the odds are longer.
 
     python -m jaxtie.run experiments/skewed_zeros.py
 
-All values and seeds are members of one compiled program an arm; the best reachable loss is each one's own.
+All values and seeds are members of one compiled program an arm; the best reachable loss is each
+one's own.
 Results: README.md.
 Time: 15 min on one core of an AMD EPYC while the machine had other work.
 """
@@ -17,7 +20,10 @@ SHARES = [99 ** (k / 11) for k in range(12)]  # p(Y)/p(X), its logarithms evenly
 
 experiment = Experiment(
     name="skewed-zeros",
-    claim="The longer the odds, the further apart X and Y are in the output, or tied, embedding; tying costs no more.",
+    claim=(
+        "The longer the odds, the further apart X and Y are in the output, or tied, embedding;"
+        " tying costs no more."
+    ),
     sweep=(("p_X", tuple(round(1 / (1 + share), 4) for share in SHARES)),),
     seeds=tuple(range(16)),
     record_every=1_000,

@@ -1,11 +1,15 @@
-"""A small causal language model of any text: perplexity tied, untied and untied midway, at equal tokens.
+"""A small causal language model of any text: perplexity tied, untied and untied midway, at equal
+tokens.
 
-Claim: tied, fewer parameters give the same or a lower perplexity; untying midway changes next to nothing.
-Found: at this size, where the tables are most of the model, two tables are a little better; both fail.
+Claim: tied, fewer parameters give the same or a lower perplexity; untying midway changes next to
+nothing.
+Found: at this size, where the tables are most of the model, two tables are a little better; both
+fail.
 
     python -m jaxtie.run experiments/text_clm.py --text PATH
 
-A size for two cores: nine members. The learning rate falls over the whole run. Tables start at a deviation of 0.02: with the
+A size for two cores: nine members. The learning rate falls over the whole run. Tables start at a
+deviation of 0.02: with the
 0.3 of the masked model a fresh tied one would start at a loss of about 0.3 times the width, 19.
 Results, on seventeen books of Project Gutenberg: README.md.
 Time: 42 min on two cores of an AMD EPYC.

@@ -1,4 +1,5 @@
-"""The masked language model of `text_mlm` at ten times the published learning rate, so that 10,000 steps move its tables.
+"""The masked language model of `text_mlm` at ten times the published learning rate, so that 10,000
+steps move its tables.
 
 Claim: as in `text_mlm`.
 

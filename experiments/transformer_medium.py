@@ -1,7 +1,8 @@
 """The main experiment with a transformer of two layers and width 32.
 
 Claim: what the small transformer shows of X, Y, A and B is no effect of its size.
-Found: at a fifth of the decay, distances are mostly decay's, and nothing holds X and Y up against it.
+Found: at a fifth of the decay, distances are mostly decay's, and nothing holds X and Y up against
+it.
 
     python -m jaxtie.run experiments/transformer_medium.py
 

@@ -1,6 +1,8 @@
-"""EXor where the distributional hypothesis fails: only A and B are exchangeable, and not equally likely (0.1 : 0.9).
+"""EXor where the distributional hypothesis fails: only A and B are exchangeable, and not equally
+likely (0.1 : 0.9).
 
-Claim: untied, A and B meet in the input embedding and stay apart in the output embedding; tied, they are held apart.
+Claim: untied, A and B meet in the input embedding and stay apart in the output embedding; tied,
+they are held apart.
 
     python -m jaxtie.run experiments/transformer_ndh.py --seeds 64
 
@@ -12,6 +14,9 @@ from jaxtie import Experiment, Process
 
 experiment = Experiment(
     name="transformer-ndh",
-    claim="Where the hypothesis fails, A and B meet as inputs and stay apart as outputs; tied, they are held apart.",
+    claim=(
+        "Where the hypothesis fails, A and B meet as inputs and stay apart as outputs; tied, they"
+        " are held apart."
+    ),
     process=Process(zeros=(1.0, 0.0), ones=(0.1, 0.9)),
 )

@@ -1,13 +1,15 @@
 """The paper's main experiment: a transformer of one layer, one head and width 4 on EXor.
 
-Claim: X and Y (a zero, spelled 0.1 : 0.9) are semantically equivalent, but not equally likely; A and B (a one, 0.5 : 0.5)
-are both. Untied, X and Y meet in the input embedding and stay apart in the output embedding, A and B meet in both. Tied, A
-and B meet sooner than in the untied input embedding, and X and Y are held apart.
+Claim: X and Y (a zero, spelled 0.1 : 0.9) are semantically equivalent, but not equally likely; A
+and B (a one, 0.5 : 0.5) are both. Untied, X and Y meet in the input embedding and stay apart in the
+output embedding, A and B meet in both. Tied, A and B meet sooner than in the untied input
+embedding, and X and Y are held apart.
 
     python -m jaxtie.run experiments/transformer_small.py --seeds 64
 
 It is what runs without a file. Results: README.md, and the table in the repository's README.
-Time: about two minutes from the command to the figures on two cores; speed: the repository's README.
+Time: about two minutes from the command to the figures on two cores; speed: the repository's
+README.
 """
 
 from jaxtie import Experiment
@@ -15,11 +17,15 @@ from jaxtie.exor.claims import PAPER, Claim
 
 experiment = Experiment(name="transformer-small")
 
-# What else the paper says of this experiment is claimed in `output_bias.py`, which has its arms and more seeds. This one was
-# written when the seeds that judge it had been seen.
+# What else the paper says of this experiment is claimed in `output_bias.py`, which has its arms and
+# more seeds. This one was written when the seeds that judge it had been seen.
 claims = (
     Claim(
-        "Tied, the distance of X and Y fluctuates more than in the untied output table.", "fluctuation",
-        {"tied": 1, "untied": -1}, low=1, table="output", source=PAPER,
+        "Tied, the distance of X and Y fluctuates more than in the untied output table.",
+        "fluctuation",
+        {"tied": 1, "untied": -1},
+        low=1,
+        table="output",
+        source=PAPER,
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,8 @@
-"""EXor where the distributional hypothesis holds: only A and B are exchangeable, and equally likely.
+"""EXor where the distributional hypothesis holds: only A and B are exchangeable, and equally
+likely.
 
-Claim: A and B come close in both embeddings, tied or not; tied, sooner than in the untied input embedding. (Whether tying
+Claim: A and B come close in both embeddings, tied or not; tied, sooner than in the untied input
+embedding. (Whether tying
 costs anything then: `output_bias_ydh.py`.)
 
     python -m jaxtie.run experiments/transformer_ydh.py --seeds 64

@@ -1,23 +1,25 @@
-"""How the remedies for the high initial loss of a tied model train, each at its own learning rate, with and without a bias.
+"""How the remedies for the high initial loss of a tied model train, each at its own learning rate,
+with and without a bias.
 
-Claim (kexue.fm/archives/9698): each remedy brings the initial loss to about log n; σ = (log n)/D converges slowest, the
-others alike; all end about the same.
+Claim (kexue.fm/archives/9698): each remedy brings the initial loss to about log n; σ = (log n)/D
+converges slowest, the others alike; all end about the same.
 
-What was measured is in experiments/data/tuned-heads.nc and tuned-heads-tuned-rates.csv, and the figure tuned_heads.png shows
-it. A version of the project before this file last changed trained and judged it: commit 23a757e has the code and the claims
-that were written down before the run. Every arm had its own learning rate, of 0.00015, 0.0005, 0.0015 and 0.0045.
+What was measured is in experiments/data/tuned-heads.nc and tuned-heads-tuned-rates.csv, and the
+figure tuned_heads.png shows it. A version of the project before this file last changed trained and
+judged it: commit 23a757e has the code and the claims that were written down before the run. Every
+arm had its own learning rate, of 0.00015, 0.0005, 0.0015 and 0.0045.
 
-Below are the same arms, all at one learning rate, 0.001; so a difference between two of them may be one of learning rates.
-The model is that of `head_convergence.py`, about one epoch of seventeen books (9,600 steps of 128 tokens), 8 seeds, seven
-heads without and with an output bias, and the head of BERT (projection with bias, GELU and norm), likewise. The rate falls by
-half a cosine to a hundredth.
+Below are the same arms, all at one learning rate, 0.001; so a difference between two of them may be
+one of learning rates. The model is that of `head_convergence.py`, about one epoch of seventeen
+books (9,600 steps of 128 tokens), 8 seeds, seven heads without and with an output bias, and the
+head of BERT (projection with bias, GELU and norm), likewise. The rate falls by half a cosine to a
+hundredth.
 
     python -m jaxtie.run experiments/tuned_heads.py --text PATH
 
 Results: README.md.
 Time: about three hours of two cores.
 """
-
 
 from jaxtie import Corpus, Optimiser, TextExperiment, Transformer
 
@@ -35,12 +37,17 @@ HEADS = (
 
 experiment = TextExperiment(
     name="tuned-heads",
-    claim="Remedies for a tied model's high initial loss, each at its own learning rate: which is slowest, do all end alike?",
+    claim=(
+        "Remedies for a tied model's high initial loss, each at its own learning rate: which is"
+        " slowest, do all end alike?"
+    ),
     task="causal",
     corpus=Corpus(vocab_size=2000),
     model=Transformer(layers=1, heads=4, width=256, feedforward=256),
     deviation="1/sqrt(D)",
-    optimiser=Optimiser(learning_rate=1e-3, eta_min=1e-5, half_period=STEPS, weight_decay=0.1, b2=0.99, eps=1e-8),
+    optimiser=Optimiser(
+        learning_rate=1e-3, eta_min=1e-5, half_period=STEPS, weight_decay=0.1, b2=0.99, eps=1e-8
+    ),
     arms=(*HEADS, *(f"{head}+bias" for head in HEADS)),
     steps=STEPS,
     seeds=tuple(range(8)),

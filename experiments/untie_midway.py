@@ -1,14 +1,15 @@
-"""The main experiment, tied up to some step and untied from there on, as the paper's author proposed.
+"""The main experiment, tied up to some step and untied from there on, as the paper's author
+proposed.
 
-Claim: once untied, X and Y shrink in the input embedding, over tens of thousands of steps, and stay apart in the output
-embedding. Not all seeds come back to the loss of their untied twin.
+Claim: once untied, X and Y shrink in the input embedding, over tens of thousands of steps, and stay
+apart in the output embedding. Not all seeds come back to the loss of their untied twin.
 
     python -m jaxtie.run experiments/untie_midway.py --seeds 128
 
 At the step of untying nothing changes: the output embedding and its optimiser moments are copies.
 
-What is claimed, and by which margin, stands below. It was written when the first 64 seeds had been seen, and they are among
-those that judge it. The rule stands in `jaxtie/exor/claims.py`.
+What is claimed, and by which margin, stands below. It was written when the first 64 seeds had been
+seen, and they are among those that judge it. The rule stands in `jaxtie/exor/claims.py`.
 Results, of 128 seeds: README.md.
 Time: 19 min for 128 seeds on two cores of an AMD EPYC while the machine had other work.
 """
@@ -18,7 +19,10 @@ from jaxtie.exor.claims import AUTHOR, Claim, drawn_together, held_apart
 
 experiment = Experiment(
     name="untie-midway",
-    claim="Untied midway, X and Y shrink as inputs and stay apart as outputs; the earlier, the more loss is made good.",
+    claim=(
+        "Untied midway, X and Y shrink as inputs and stay apart as outputs; the earlier, the more"
+        " loss is made good."
+    ),
     arms=("tied", "untied", "untied@25000", "untied@75000"),
 )
 
@@ -35,8 +39,32 @@ claims = (
         high=1,
         source=AUTHOR,
     ),
-    Claim("Untied at 75,000, the loss ends lower than tied.", "loss", {LATE: 1, "tied": -1}, high=0, source=AUTHOR),
-    Claim("Untied at 25,000, the loss ends lower than tied.", "loss", {EARLY: 1, "tied": -1}, high=0, source=AUTHOR),
-    Claim("Untied at 75,000, nothing is lost beside never tied.", "loss", {LATE: 1, "untied": -1}, -MARGIN, MARGIN),
-    Claim("Untied at 25,000, nothing is lost beside never tied.", "loss", {EARLY: 1, "untied": -1}, -MARGIN, MARGIN),
+    Claim(
+        "Untied at 75,000, the loss ends lower than tied.",
+        "loss",
+        {LATE: 1, "tied": -1},
+        high=0,
+        source=AUTHOR,
+    ),
+    Claim(
+        "Untied at 25,000, the loss ends lower than tied.",
+        "loss",
+        {EARLY: 1, "tied": -1},
+        high=0,
+        source=AUTHOR,
+    ),
+    Claim(
+        "Untied at 75,000, nothing is lost beside never tied.",
+        "loss",
+        {LATE: 1, "untied": -1},
+        -MARGIN,
+        MARGIN,
+    ),
+    Claim(
+        "Untied at 25,000, nothing is lost beside never tied.",
+        "loss",
+        {EARLY: 1, "untied": -1},
+        -MARGIN,
+        MARGIN,
+    ),
 )

@@ -1,12 +1,15 @@
 """The main experiment at width 8: a tied table as wide as two untied ones can do what they do.
 
-Claim: the price of tying falls with the width. One table that is as wide as two side by side emulates them: the body reads
-one half of it and writes the other. The main experiment has width 4; the other files are `width_*.py`.
-Found: from width 3 on tying costs, with a bias too; at width 2 next to nothing. That it falls from 3 on is not seen.
+Claim: the price of tying falls with the width. One table that is as wide as two side by side
+emulates them: the body reads one half of it and writes the other. The main experiment has width 4;
+the other files are `width_*.py`.
+Found: from width 3 on tying costs, with a bias too; at width 2 next to nothing. That it falls from
+3 on is not seen.
 
     python -m jaxtie.run experiments/width_8.py --seeds 256
 
-What is claimed, and by which margin, stands below and was written before the run; the rule stands in
+What is claimed, and by which margin, stands below and was written before the run; the rule stands
+in
 `jaxtie/exor/claims.py`.
 Results: README.md. The seeds were looked at when they were 64.
 Time: 5 min an arm on two cores of an Intel Xeon while the machine had other work.
@@ -26,5 +29,11 @@ experiment = Experiment(
 claims = (
     Claim("Tying costs.", "loss", {"tied": 1, "untied": -1}, low=0),
     Claim("Tying with a bias costs.", "loss", {"tied+bias": 1, "untied": -1}, low=0),
-    Claim("Tying costs less than at width 4.", "loss", {"tied": 1, "untied": -1}, high=0, against="output-bias"),
+    Claim(
+        "Tying costs less than at width 4.",
+        "loss",
+        {"tied": 1, "untied": -1},
+        high=0,
+        against="output-bias",
+    ),
 )

@@ -21,7 +21,8 @@ try:
 except PackageNotFoundError:  # a checkout that was never installed
     __version__ = "0+unknown"
 
-_LATER = {  # imported when they are asked for: what is declared in a room, and what needs xarray or jax
+# imported when they are asked for: what is declared in a room, and what needs xarray or jax
+_LATER = {
     **dict.fromkeys(("is_tied", "saved_by_tying", "tie", "untie"), "jaxtie.models.tying"),
     "Embedding": "jaxtie.models.embedding",
     "cross_entropy": "jaxtie.models.cross_entropy",

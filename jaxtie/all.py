@@ -1,4 +1,6 @@
-"""`--all`: runs every experiment of a folder, one after the other, and writes the page of all after each."""
+"""`--all`: runs every experiment of a folder, one after the other, and writes the page of all after
+each.
+"""
 
 import contextlib
 import sys
@@ -8,7 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from jaxtie.experiment import Declaration, Missing, UserError
-from jaxtie.page import FAILED, SKIPPED, Section, check_page, sections_left, status_table, write_page
+from jaxtie.page import (
+    FAILED,
+    SKIPPED,
+    Section,
+    check_page,
+    sections_left,
+    status_table,
+    write_page,
+)
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.terminal import show
 from jaxtie.runs import Outcome, Session
@@ -30,10 +40,19 @@ class _Status:
             section.status, section.error = SKIPPED, self.one_line(error)
             print(f"jaxtie: skipped, {error}", file=sys.stderr)
         except (UserError, OSError) as error:
-            section.status, section.error, self.number = FAILED, self.one_line(error), self.number or 2
+            section.status, section.error, self.number = (
+                FAILED,
+                self.one_line(error),
+                self.number or 2,
+            )
             print(f"jaxtie: {section.error}", file=sys.stderr)
-        except Exception as error:  # a bug, or a device's memory is full: the experiments to come shall not pay for it
-            section.status, section.error, self.number = FAILED, f"{type(error).__name__}: {error}", 1
+        # a bug, or a device's memory is full: the experiments to come shall not pay for it
+        except Exception as error:
+            section.status, section.error, self.number = (
+                FAILED,
+                f"{type(error).__name__}: {error}",
+                1,
+            )
             traceback.print_exc()
 
 
@@ -57,7 +76,8 @@ def run_all(
       one_line: what an error says.
 
     Returns:
-      The exit status: 130 where it was interrupted, else 1 where there was a bug, 2 where an experiment failed.
+      The exit status: 130 where it was interrupted, else 1 where there was a bug, 2 where an
+        experiment failed.
     """
     check_page(out / "index.html")
     began, status = time.monotonic(), _Status(one_line)
@@ -70,7 +90,10 @@ def run_all(
 
     save()  # now rather than after an hour, should it not be possible
     for i, (section, experiment) in enumerate(todo, 1):
-        session.say(f"{i} of {len(todo)}: {section.name}, {duration(time.monotonic() - began)} since the start")
+        session.say(
+            f"{i} of {len(todo)}: {section.name}, {duration(time.monotonic() - began)} since the"
+            " start"
+        )
         with status.noted(section):
             folder = RunFolder(out / experiment.name)
             try:
@@ -90,9 +113,14 @@ def run_all(
 
 
 def _declare(
-    paths: Sequence[Path], sections: Sequence[Section], declared: Callable[[Path], Declaration], status: _Status
+    paths: Sequence[Path],
+    sections: Sequence[Section],
+    declared: Callable[[Path], Declaration],
+    status: _Status,
 ) -> list[tuple[Section, Declaration]]:
-    """The experiments that can be run; what is wrong in a file is told before hours have gone by."""
+    """The experiments that can be run; what is wrong in a file is told before hours have gone
+    by.
+    """
     todo: list[tuple[Section, Declaration]] = []
     owners: dict[str, Path] = {}
     for path, section in zip(paths, sections, strict=True):
@@ -100,6 +128,9 @@ def _declare(
             experiment = declared(path)
             section.name, section.claim = experiment.name, experiment.claim
             if owners.setdefault(experiment.name, path) is not path:
-                raise UserError(f"{path}: is named {experiment.name!r} as {owners[experiment.name]} is; rename one of them")
+                raise UserError(
+                    f"{path}: is named {experiment.name!r} as {owners[experiment.name]} is; rename"
+                    " one of them"
+                )
             todo.append((section, experiment))
     return todo

@@ -50,35 +50,55 @@ class CommonOptions:
     """What experiments of most kinds can be changed in, and how they are run."""
 
     experiment: Annotated[
-        tyro.conf.Positional[Path | None], option("EXPERIMENT.py", Path, "the main experiment of the paper")
+        tyro.conf.Positional[Path | None],
+        option("EXPERIMENT.py", Path, "the main experiment of the paper"),
     ] = None
     """File that defines `experiment`."""
-    seeds: Annotated[tuple[int, ...] | None, option("N|A-B|A,B,C", parse_seeds, _in_main(len(MAIN.seeds)))] = None
+    seeds: Annotated[
+        tuple[int, ...] | None, option("N|A-B|A,B,C", parse_seeds, _in_main(len(MAIN.seeds)))
+    ] = None
     """Model seeds: how many (from 0), a range, or a list."""
     steps: Annotated[int | None, option("STEPS", parse_positive, _in_main(MAIN.steps))] = None
     """Updates of each member, one batch each."""
     scale: Annotated[float | None, option("F", parse_factor, "1")] = None
-    """Multiply all steps by it, of untying too, to the nearest record; the schedule of the learning rate stays."""
-    arms: Annotated[tuple[Arm, ...] | None, option("ARM,ARM", parse_arms, _in_main(",".join(names_of(MAIN.arms))))] = None
-    """What is compared, on the same seeds and data: tied, untied, untied@STEP (tied up to there), each with options of its
+    """Multiply all steps by it, of untying too, to the nearest record; the schedule of the learning
+    rate stays.
+    """
+    arms: Annotated[
+        tuple[Arm, ...] | None,
+        option("ARM,ARM", parse_arms, _in_main(",".join(names_of(MAIN.arms)))),
+    ] = None
+    """What is compared, on the same seeds and data: tied, untied, untied@STEP (tied up to there),
+    each with options of its
     head: tied+bias, untied+bias@STEP, tied+half-swap, tied+input-gradient=0, ..."""
-    record_every: Annotated[int | None, option("STEPS", parse_positive, _in_main(MAIN.record_every))] = None
+    record_every: Annotated[
+        int | None, option("STEPS", parse_positive, _in_main(MAIN.record_every))
+    ] = None
     """Steps between two records of loss, accuracy and distances."""
-    eval_every: Annotated[int | None, option("STEPS", parse_positive, _in_main(MAIN.eval_every))] = None
+    eval_every: Annotated[
+        int | None, option("STEPS", parse_positive, _in_main(MAIN.eval_every))
+    ] = None
     """Steps between two evaluations; a multiple of --record-every."""
-    data_seed: Annotated[int | None, option("SEED", parse_from_0, _in_main(MAIN.process.data_seed))] = None
+    data_seed: Annotated[
+        int | None, option("SEED", parse_from_0, _in_main(MAIN.process.data_seed))
+    ] = None
     """Seed of the split and of the streams of samples."""
     all: Flag = False
-    """Run every experiment of ./experiments, one after the other, and show them on one page, DIR/index.html. What is
-    finished is not run again. Text experiments take no more --seeds than they declare, and are left out unless --text or
+    """Run every experiment of ./experiments, one after the other, and show them on one page,
+    DIR/index.html. What is finished is not run again. Text experiments take no more --seeds than
+    they declare, and are left out unless --text or
     --tfds names a text."""
     out: Annotated[Path | None, option("DIR", Path, "runs/NAME or, with --all, runs")] = None
-    """Folder for configuration, results, figures and summary; with --all for the page and a folder NAME of each."""
+    """Folder for configuration, results, figures and summary; with --all for the page and a folder
+    NAME of each.
+    """
     checkpoint_every: Annotated[float, option("SECONDS", parse_seconds)] = 60.0
-    """Seconds of training between two checkpoints; a run that was killed goes on from the last one."""
+    """Seconds of training between two checkpoints; a run that was killed goes on from the last
+    one.
+    """
     distributed: Flag = False
-    """Be one of several processes, each started by the same command; only the first writes. SLURM, Kubernetes and TPU
-    pods are found by JAX; elsewhere give the next three."""
+    """Be one of several processes, each started by the same command; only the first writes. SLURM,
+    Kubernetes and TPU pods are found by JAX; elsewhere give the next three."""
     coordinator: Annotated[str | None, option("HOST:PORT", parse_address, "found by JAX")] = None
     """Where the first process is, and a free port there."""
     process_count: Annotated[int | None, option("N", parse_positive, "found by JAX")] = None
@@ -97,20 +117,30 @@ class CommonOptions:
     """Print the version."""
 
 
-CHANGES = frozenset("seeds steps scale arms record_every eval_every data_seed".split())  # what a kind may accept or not
-HOW = frozenset(field.name for field in dataclasses.fields(CommonOptions)) - CHANGES  # for every kind
+CHANGES = frozenset(
+    "seeds steps scale arms record_every eval_every data_seed".split()
+)  # what a kind may accept or not
+HOW = (
+    frozenset(field.name for field in dataclasses.fields(CommonOptions)) - CHANGES
+)  # for every kind
 
 
 @functools.cache
 def run_options() -> type:
     """The options of `python -m jaxtie.run`: common ones, and those of each kind."""
     text = (
-        "Train an experiment's arms, many seeds at once, and show what came out.\n\n"
-        "The experiment file is Python and is executed. Without one, the paper's main experiment runs. The summary goes to "
-        "standard output, progress and errors to standard error. Exit status: 0 done, 2 a user's error, 130 interrupted."
+        "Train an experiment's arms, many seeds at once, and show what came out.\n\nThe experiment"
+        " file is Python and is executed. Without one, the paper's main experiment runs. The"
+        " summary goes to standard output, progress and errors to standard error. Exit status: 0"
+        " done, 2 a user's error, 130 interrupted."
     )
-    bases = (*reversed([kind.options() for kind in kinds.every()]), CommonOptions)  # the help shows those of the last first
-    return dataclasses.make_dataclass("RunOptions", [], bases=bases, namespace={"__doc__": text}, frozen=True)
+    bases = (
+        *reversed([kind.options() for kind in kinds.every()]),
+        CommonOptions,
+    )  # the help shows those of the last first
+    return dataclasses.make_dataclass(
+        "RunOptions", [], bases=bases, namespace={"__doc__": text}, frozen=True
+    )
 
 
 @dataclass(frozen=True)
@@ -127,8 +157,8 @@ class FiguresOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write the tables of README.md, experiments/README.md and jaxtie/hypothesis/README.md again, from the data in
-    experiments/data and the claims in ./experiments.
+    """Write the tables of README.md, experiments/README.md and jaxtie/hypothesis/README.md again,
+    from the data in experiments/data and the claims in ./experiments.
 
     Start it where the repository is.
     """
@@ -141,7 +171,11 @@ def refuse_other_than(useful: Collection[str], options: Any, reason: str) -> Non
     """UserError with the option and the reason, where an option was given that is not `useful`."""
     for field in dataclasses.fields(options):
         if field.name not in useful and getattr(options, field.name) != field.default:
-            name = "EXPERIMENT.py" if field.name in ("experiment", "source") else f"--{field.name.replace('_', '-')}"
+            name = (
+                "EXPERIMENT.py"
+                if field.name in ("experiment", "source")
+                else f"--{field.name.replace('_', '-')}"
+            )
             raise UserError(f"{name}: {reason}")
 
 
@@ -162,14 +196,30 @@ def parse_run(arguments: Sequence[str]) -> CommonOptions:
         raise UserError(f"{given[0]}: expected {', '.join(place)} together, or none of them")
     if given and options.process_index >= options.process_count:
         raise UserError(
-            f"--process-index {options.process_index}: expected less than --process-count {options.process_count}"
+            f"--process-index {options.process_index}: expected less than --process-count"
+            f" {options.process_count}"
         )
     if options.steps and options.scale:
         raise UserError("--scale: expected without --steps, which says how many steps there are")
     if options.all:
-        useful = {"all", "seeds", "scale", "out", "checkpoint_every", "overwrite", "dry_run", "quiet", "list", "version"}
+        useful = {
+            "all",
+            "seeds",
+            "scale",
+            "out",
+            "checkpoint_every",
+            "overwrite",
+            "dry_run",
+            "quiet",
+            "list",
+            "version",
+        }
         useful |= {"text", "tfds", "tfds_field", "vocab", "vocab_size"}
-        refuse_other_than(useful, options, "no option of --all, which runs what the files of ./experiments declare")
+        refuse_other_than(
+            useful,
+            options,
+            "no option of --all, which runs what the files of ./experiments declare",
+        )
     return options
 
 
@@ -181,11 +231,15 @@ def changed(experiment: Declaration, options: CommonOptions) -> Declaration:
     """
     kind = kinds.of(experiment)
     if not options.all:
-        refuse_other_than(kind.accepted | HOW, options, f"no option of {experiment.name}, which {kind.refusal}")
+        refuse_other_than(
+            kind.accepted | HOW, options, f"no option of {experiment.name}, which {kind.refusal}"
+        )
     common = ("seeds", "steps", "arms", "record_every", "eval_every")
     fields = {name: getattr(options, name) for name in common if name in kind.accepted}
     fields = {name: value for name, value in fields.items() if value is not None}
-    if options.all and not kind.many_seeds and "seeds" in fields:  # many are meant for what is trained nearly for free
+    if (
+        options.all and not kind.many_seeds and "seeds" in fields
+    ):  # many are meant for what is trained nearly for free
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]
     experiment = dataclasses.replace(experiment, **fields, **kind.changes(experiment, options))
     return experiment.scaled(options.scale) if options.scale else experiment
@@ -203,7 +257,9 @@ def list_experiments(folder: Path) -> Iterator[str]:
 
 def command_line(module: str, arguments: Sequence[str]) -> str:
     """What was typed, as a file can hold it: bytes that are no UTF-8 are written out."""
-    return shlex.join(["python", "-m", module, *arguments]).encode(errors="backslashreplace").decode()
+    return (
+        shlex.join(["python", "-m", module, *arguments]).encode(errors="backslashreplace").decode()
+    )
 
 
 def one_line(error: UserError | OSError) -> str:
@@ -238,14 +294,18 @@ def _run(options: CommonOptions, command: str) -> int:
         return 0
     if options.all:
         return _run_every_one(options, session)
-    experiment = changed(load_experiment(options.experiment) if options.experiment else MAIN, options)
+    experiment = changed(
+        load_experiment(options.experiment) if options.experiment else MAIN, options
+    )
     folder = RunFolder(options.out or RUNS / experiment.name)
     if options.distributed:
         return _run_with_others(experiment, folder, options, session)
     return _present(folder, _run_one(experiment, folder, options, session))
 
 
-def _run_one(experiment: Declaration, folder: RunFolder, options: CommonOptions, session: Session) -> Outcome:
+def _run_one(
+    experiment: Declaration, folder: RunFolder, options: CommonOptions, session: Session
+) -> Outcome:
     if not options.dry_run:
         outcome = runs.carry_out(experiment, folder, session)
         if outcome is Outcome.INTERRUPTED:
@@ -268,7 +328,9 @@ def _present(folder: RunFolder, outcome: Outcome) -> int:
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
 
 
-def _run_with_others(experiment: Declaration, folder: RunFolder, options: CommonOptions, session: Session) -> int:
+def _run_with_others(
+    experiment: Declaration, folder: RunFolder, options: CommonOptions, session: Session
+) -> int:
     """Be one of several processes."""
     from jaxtie.training.devices import start_jax
 
@@ -297,14 +359,18 @@ def _run_every_one(options: CommonOptions, session: Session) -> int:
     page = None if options.dry_run else (options.out or RUNS) / "index.html"
     paths = sorted(EXPERIMENTS.glob("*.py"))
     if not paths:
-        raise UserError(f"--all: no experiment file, NAME.py, in ./{EXPERIMENTS}; start it where that folder is")
+        raise UserError(
+            f"--all: no experiment file, NAME.py, in ./{EXPERIMENTS}; start it where that folder is"
+        )
     return run_all(paths, declared, carry_out, options.out or RUNS, page, session, one_line)
 
 
 def main_figures(arguments: Sequence[str] | None = None) -> int:
     """The command line of `python -m jaxtie.figures`; returns the exit status."""
     try:
-        options = parse_command(FiguresOptions, "jaxtie.figures", sys.argv[1:] if arguments is None else arguments)
+        options = parse_command(
+            FiguresOptions, "jaxtie.figures", sys.argv[1:] if arguments is None else arguments
+        )
         folder = RunFolder(options.folder)
         results = runs.load(options.folder)
         kind = kinds.of_results(results)
@@ -318,7 +384,10 @@ def main_figures(arguments: Sequence[str] | None = None) -> int:
         print(f"jaxtie.figures: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"jaxtie.figures: {options.folder}: cannot be written ({error.strerror})", file=sys.stderr)
+        print(
+            f"jaxtie.figures: {options.folder}: cannot be written ({error.strerror})",
+            file=sys.stderr,
+        )
         return 2
     print(*written, sep="\n")
     return 0
@@ -330,7 +399,9 @@ def main_report(arguments: Sequence[str] | None = None) -> int:
 
     documents = [Path(name) for name in DOCUMENTS]
     try:
-        options = parse_command(ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments)
+        options = parse_command(
+            ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments
+        )
         for document in documents:
             if not document.is_file():
                 raise UserError(f"{document}: not found; start it where the repository is")

@@ -1,13 +1,14 @@
-"""Runs -> the data that are committed -> the tables of a document: `python -m jaxtie.report [RUN ...]`. Imports no jax.
+"""Runs -> the data that are committed -> the tables of a document: `python -m jaxtie.report [RUN
+...]`. Imports no jax.
 
-Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`. Then every table of the
-documents that stands between two lines
+Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`. Then every table
+of the documents that stands between two lines
 
     <!-- table: NAME ARGUMENT ... -->
     <!-- end of table -->
 
-is written again, from these data and from the claims in the experiment files. So each number of such a table can be checked,
-and a test fails where one was changed by hand.
+is written again, from these data and from the claims in the experiment files. So each number of
+such a table can be checked, and a test fails where one was changed by hand.
 """
 
 import importlib
@@ -32,7 +33,11 @@ from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
 
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/hypothesis/README.md")
-GIVEN = {"seeds", "corpus.paths", "corpus.tfds"}  # what a command may say beside an experiment file that a run is kept for
+GIVEN = {
+    "seeds",
+    "corpus.paths",
+    "corpus.tfds",
+}  # what a command may say beside an experiment file that a run is kept for
 OF_ONE_RUN: Mapping[str, Callable[[xr.Dataset], Table]] = {
     "end": exor_final_table,
     "sweep": sweep_table,
@@ -57,17 +62,21 @@ MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", r
 
 def read_data(folder: Path) -> dict[str, xr.Dataset]:
     """Condensed runs by the names of their experiments."""
-    return {path.stem: xr.load_dataset(path, engine="h5netcdf") for path in sorted(folder.glob("*.nc"))}
+    return {
+        path.stem: xr.load_dataset(path, engine="h5netcdf") for path in sorted(folder.glob("*.nc"))
+    }
 
 
 def keep_run(run: Path, experiments: Path) -> Path:
     """Condense a run to the data beside the experiment files; returns the file.
 
-    A run of further seeds, none of which is kept yet, joins those that are; any other takes their place.
+    A run of further seeds, none of which is kept yet, joins those that are; any other takes their
+    place.
 
     Raises:
-      UserError: where no experiment file declares just this run, whatever its seeds and its text, it is not finished, its
-        kind keeps nothing, or further seeds were run otherwise than those that are kept.
+      UserError: where no experiment file declares just this run, whatever its seeds and its text,
+        it is not finished, its kind keeps nothing, or further seeds were run otherwise than those
+        that are kept.
     """
     results = runs.load(run)
     name = results.attrs["experiment"]
@@ -95,7 +104,9 @@ def _with_earlier_seeds(condensed: xr.Dataset, path: Path) -> xr.Dataset:
     try:
         return joined_seeds(kept, condensed)
     except ValueError as error:
-        raise UserError(f"{path}: these seeds cannot join its own: {error}; remove it to keep these alone") from None
+        raise UserError(
+            f"{path}: these seeds cannot join its own: {error}; remove it to keep these alone"
+        ) from None
 
 
 def _declared(experiments: Path) -> dict[str, Path]:
@@ -113,16 +124,26 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     declared = _declared(experiments)
     claims = {name: runs.load_claims(path) for name, path in declared.items()}
     of_exor = {
-        "verdicts": lambda *names: evidence.verdicts_table(known, {name: claims[name] for name in names}),
-        "published": lambda name: evidence.published_table(known[name], pd.read_csv(experiments / "data" / "published.csv")),
-        "pytorch": lambda name: evidence.pytorch_table(known[name], pd.read_csv(experiments / "data" / "pytorch.csv")),
+        "verdicts": lambda *names: evidence.verdicts_table(
+            known, {name: claims[name] for name in names}
+        ),
+        "published": lambda name: evidence.published_table(
+            known[name], pd.read_csv(experiments / "data" / "published.csv")
+        ),
+        "pytorch": lambda name: evidence.pytorch_table(
+            known[name], pd.read_csv(experiments / "data" / "pytorch.csv")
+        ),
         "since": lambda name, *steps: forces.since_table(known[name], steps),
         "gaps": lambda: never_targets.gaps_table(known),
     }
     of_one = {what: lambda name, make=make: make(known[name]) for what, make in OF_ONE_RUN.items()}
-    of_several = {what: lambda *names, make=make: make(known, names) for what, make in OF_SEVERAL_RUNS.items()}
+    of_several = {
+        what: lambda *names, make=make: make(known, names) for what, make in OF_SEVERAL_RUNS.items()
+    }
     of_text = {
-        "text-verdicts": lambda *names: _of_text("claims").text_claims_table(known, {name: claims[name] for name in names}),
+        "text-verdicts": lambda *names: _of_text("claims").text_claims_table(
+            known, {name: claims[name] for name in names}
+        ),
         "text-end": lambda name: _of_text("tables").validation_table(known[name]),
         "text-pairs": lambda name: _of_text("groups").word_pairs_table(known[name]),
     }
@@ -148,19 +169,24 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
         try:
             table = tables[name](*arguments)
         except KeyError as error:
-            raise UserError(f"table {found[2]}: no data of {error}; give the folder of its run") from None
+            raise UserError(
+                f"table {found[2]}: no data of {error}; give the folder of its run"
+            ) from None
         return f"{found[1]}{table.markdown()}{found[3]}"
 
     return MARKED.sub(write, text)
 
 
 def draw_figures(experiments: Path) -> list[Path]:
-    """Draw the figures over several runs from the data beside the experiment files; returns the files."""
+    """Draw the figures over several runs from the data beside the experiment files; returns the
+    files.
+    """
     return never_targets.draw_never_targets(read_data(experiments / "data"), experiments)
 
 
 def rewrite(documents: Sequence[Path], experiments: Path) -> None:
-    """Write the tables of documents again, from the data and the claims beside the experiment files.
+    """Write the tables of documents again, from the data and the claims beside the experiment
+    files.
 
     Raises:
       UserError: see `rewritten`; then no document has changed.

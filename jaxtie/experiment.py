@@ -1,6 +1,8 @@
-"""What all declarations share: arms and their heads, the optimiser, numbers of members, checks. Imports no jax.
+"""What all declarations share: arms and their heads, the optimiser, numbers of members, checks.
+Imports no jax.
 
-A value that cannot be meant raises `UserError`, whose message is one line: the value, what was expected.
+A value that cannot be meant raises `UserError`, whose message is one line: the value, what was
+expected.
 """
 
 import dataclasses
@@ -16,7 +18,9 @@ Number = TypeVar("Number")  # an integer, or an array of them
 
 
 class UserError(ValueError):
-    """What a user can get wrong: one line that names the value, what was expected and what to do."""
+    """What a user can get wrong: one line that names the value, what was expected and what to
+    do.
+    """
 
 
 class Missing(UserError):
@@ -39,42 +43,58 @@ def check_positive_integers(owner: object, *names: str) -> None:
         )
 
 
-def check_range(owner: object, name: str, low: float, high: float = math.inf, *, include_low: bool = True) -> None:
+def check_range(
+    owner: object, name: str, low: float, high: float = math.inf, *, include_low: bool = True
+) -> None:
     """Raise UserError unless an attribute is a number from `low` to below `high`."""
     value = getattr(owner, name)
     inside = isinstance(value, int | float) and math.isfinite(value) and low <= value < high
     expected = f"at least {low}" if include_low else f"above {low}"
     expected += "" if high == math.inf else f" and below {high}"
-    check(inside and (include_low or value > low), f"{name} = {value!r}: expected a number {expected}")
+    check(
+        inside and (include_low or value > low), f"{name} = {value!r}: expected a number {expected}"
+    )
 
 
 def check_seed(seed: int, named: str | None = None) -> None:
-    """Raise UserError unless it is the number of a stream of random numbers; `named`: how it is called."""
+    """Raise UserError unless it is the number of a stream of random numbers; `named`: how it is
+    called.
+    """
     shown = f"seed {seed!r}" if named is None else f"{named} = {seed!r}"
-    check(isinstance(seed, int) and 0 <= seed < SEEDS, f"{shown}: expected an integer in 0...{SEEDS - 1}")
+    check(
+        isinstance(seed, int) and 0 <= seed < SEEDS,
+        f"{shown}: expected an integer in 0...{SEEDS - 1}",
+    )
 
 
 def check_size(named: str, value: Size) -> None:
     """Raise UserError unless it is a number above 0 or a formula, see `jaxtie.formulas`."""
     number = isinstance(value, int | float) and math.isfinite(value) and value > 0
-    check(number or value in FORMULAS, f"{named} = {value!r}: expected a number above 0 or one of {', '.join(FORMULAS)}")
+    check(
+        number or value in FORMULAS,
+        f"{named} = {value!r}: expected a number above 0 or one of {', '.join(FORMULAS)}",
+    )
 
 
 @dataclass(frozen=True)
 class Head:
-    """How a model's vocabulary end differs from the plain one: what `jaxtie.models.embedding.Embedding` takes.
+    """How a model's vocabulary end differs from the plain one: what
+    `jaxtie.models.embedding.Embedding` takes.
 
     Attributes:
       bias: learn an output bias.
       decayed_bias: whether weight decay is applied to it.
-      transform: what the hidden state goes through before it meets the output table, a name of `TRANSFORMS`.
+      transform: what the hidden state goes through before it meets the output table, a name of
+        `TRANSFORMS`.
       groups: of the channel shuffle.
       deviation: of the tables at the start; None: the experiment's.
       input_scale, logit_scale: what the rows of the input table, and the logits, are multiplied by.
       input_gradient, output_gradient: what the gradient of a table is multiplied by in that role.
       soft_cap: logits stay within ± this.
-      start: of a tied table: which table's initial values in the untied model of its seed are its own.
-      untied_rows: of a tied model: the name of a set of rows that are untied; the task knows their ids.
+      start: of a tied table: which table's initial values in the untied model of its seed are its
+        own.
+      untied_rows: of a tied model: the name of a set of rows that are untied; the task knows their
+        ids.
       tied_rows: of an untied model: the name of a set of rows that are tied.
       targets_only: tokens that are never a target cannot be predicted.
     """
@@ -112,7 +132,9 @@ class Head:
 
 
 TRANSFORMS = ("half-swap", "shuffle", "projection", "bert-head")
-SPELLED = dict(zip(("root-D", "1-by-root-D", "log-n-by-D"), FORMULAS, strict=True))  # an arm's name can be a file's
+SPELLED = dict(
+    zip(("root-D", "1-by-root-D", "log-n-by-D"), FORMULAS, strict=True)
+)  # an arm's name can be a file's
 NUMBERED = {  # options of a head with a value: the least, and whether a formula can stand there
     "deviation": (0.0, True),
     "input-scale": (0.0, True),
@@ -127,14 +149,19 @@ WORDS = {  # options of a head without a value, beside the transforms
     "output-start": {"start": "output"},
     "targets-only": {"targets_only": True},
 }
-ROW_OPTIONS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}  # options whose value is a set of rows
+ROW_OPTIONS = {
+    "untie-rows": "untied_rows",
+    "tie-rows": "tied_rows",
+}  # options whose value is a set of rows
 SETS_OF_ROWS = ("mask", "labels", "never-targets")
 HEAD_OPTIONS = (
-    f"{', '.join(WORDS)}, {', '.join(TRANSFORMS)}, shuffle=GROUPS, "
-    f"{', '.join(f'{name}=X' for name in NUMBERED)}, {', '.join(f'{name}=ROWS' for name in ROW_OPTIONS)}"
+    f"{', '.join(WORDS)}, {', '.join(TRANSFORMS)}, shuffle=GROUPS,"
+    f" {', '.join(f'{name}=X' for name in NUMBERED)},"
+    f" {', '.join(f'{name}=ROWS' for name in ROW_OPTIONS)}"
 )
 EXPECTED = (
-    "expected tied, untied or untied@STEP, comma-separated; a head's options stand before the @, as in untied+bias@STEP"
+    "expected tied, untied or untied@STEP, comma-separated; a head's options stand before the @, as"
+    " in untied+bias@STEP"
 )
 
 
@@ -148,15 +175,23 @@ def _parse_head(options: Sequence[str], arm: str) -> Head:
             new |= WORDS[option]
         elif option in TRANSFORMS:
             new["transform"] = name
-        elif name == "shuffle" and value.isascii() and value.isdigit() and 0 < int(value[:9]) < 2**16:
+        elif (
+            name == "shuffle" and value.isascii() and value.isdigit() and 0 < int(value[:9]) < 2**16
+        ):
             new |= {"transform": name, "groups": int(value)}
         elif name in ROW_OPTIONS and equals:
-            check(value in SETS_OF_ROWS, f"arm {arm!r}: {name} is {value!r}; expected {', '.join(SETS_OF_ROWS)}")
+            check(
+                value in SETS_OF_ROWS,
+                f"arm {arm!r}: {name} is {value!r}; expected {', '.join(SETS_OF_ROWS)}",
+            )
             new[ROW_OPTIONS[name]] = value
         elif name in NUMBERED and equals:
             new[name.replace("-", "_")] = _parse_value(name, value, arm)
         check(bool(new), f"arm {arm!r}: +{option} is no option of a head; expected {HEAD_OPTIONS}")
-        check(not new.keys() & found.keys(), f"arm {arm!r}: +{option} is the second word on the same; give one of them")
+        check(
+            not new.keys() & found.keys(),
+            f"arm {arm!r}: +{option} is the second word on the same; give one of them",
+        )
         found |= new
     return Head(**found)
 
@@ -194,7 +229,8 @@ class Arm:
     """One of the things that an experiment compares, all else equal.
 
     Attributes:
-      name: as it is declared and shown: `tied`, `untied`, `untied@STEP`, each with `+OPTION`s for its head before the @.
+      name: as it is declared and shown: `tied`, `untied`, `untied@STEP`, each with `+OPTION`s for
+        its head before the @.
       tied: whether there is one table at the start; not where some rows only are tied.
       untie_at: the step from which on there are two, if there is one.
       head: what else its vocabulary end has.
@@ -223,7 +259,8 @@ class Arm:
         head, tied = _parse_head(options, name), start == "tied" or bool(at)
         _check_rows(name, head, tied=start == "tied", unties=bool(at))
         check(
-            tied or head.start == "input", f"arm {name!r}: an untied model starts at both; +output-start is for a tied table"
+            tied or head.start == "input",
+            f"arm {name!r}: an untied model starts at both; +output-start is for a tied table",
         )
         return cls(name, tied and not head.is_partly_tied, number if at else None, head)
 
@@ -254,7 +291,9 @@ def names_of(arms: Iterable[Arm]) -> list[str]:
 
 
 def number_of(setting: Number, seed: Number) -> Number:
-    """The number of a member: of a setting's place in the sweep and of a seed, integers or arrays of them."""
+    """The number of a member: of a setting's place in the sweep and of a seed, integers or arrays
+    of them.
+    """
     return setting * SEEDS + seed
 
 
@@ -287,7 +326,10 @@ class Optimiser:
         check_range(self, "learning_rate", 0, include_low=False)
         check_range(self, "eta_min", 0)
         check_positive_integers(self, "half_period")
-        check(self.half_period < 2**30, f"half_period = {self.half_period}: expected fewer than 1073741824")
+        check(
+            self.half_period < 2**30,
+            f"half_period = {self.half_period}: expected fewer than 1073741824",
+        )
         check_range(self, "weight_decay", 0)
         check_range(self, "b1", 0, 1)
         check_range(self, "b2", 0, 1)
@@ -303,7 +345,8 @@ class Declaration:
       claim: one sentence: what the experiment shows.
       arms: what is compared, on the same seeds and the same data; declared by name.
       seeds: of the members.
-      steps, record_every, eval_every: updates; how many from a record, and from an evaluation, to the next.
+      steps, record_every, eval_every: updates; how many from a record, and from an evaluation, to
+        the next.
       sweep: name of a setting -> its values; a member is a seed at one setting.
     """
 
@@ -318,15 +361,23 @@ class Declaration:
     sweep: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     def check_names_and_members(self) -> None:
-        """Check `name`, `arms` and `seeds`; arms that are given by name become `Arm`s, seeds a tuple."""
+        """Check `name`, `arms` and `seeds`; arms that are given by name become `Arm`s, seeds a
+        tuple.
+        """
         check(
             bool(self.name) and not set(self.name) & set("/\\\0"),
             f"name = {self.name!r}: expected a name that can be a folder's",
         )
-        check(bool(self.arms) and not isinstance(self.arms, str), "arms: expected at least one of tied, untied, untied@STEP")
+        check(
+            bool(self.arms) and not isinstance(self.arms, str),
+            "arms: expected at least one of tied, untied, untied@STEP",
+        )
         object.__setattr__(self, "arms", tuple(map(Arm.parse, self.arms)))
         same = {(arm.tied, arm.untie_at, arm.head) for arm in self.arms}
-        check(len(same) == len(self.arms), f"arms = {','.join(names_of(self.arms))}: each may be named once")
+        check(
+            len(same) == len(self.arms),
+            f"arms = {','.join(names_of(self.arms))}: each may be named once",
+        )
         numbers = isinstance(self.seeds, Iterable) and not isinstance(self.seeds, str)
         check(numbers, f"seeds = {self.seeds!r}: expected them all, such as (1, 5, 9) or range(4)")
         object.__setattr__(self, "seeds", tuple(self.seeds))  # a range is a good way to say it
@@ -340,13 +391,19 @@ class Declaration:
         for arm in self.arms:
             for width in widths:
                 divisor = arm.head.divisor
-                check(width % divisor == 0, f"arm {arm}: width = {width}: expected a multiple of {divisor}")
+                check(
+                    width % divisor == 0,
+                    f"arm {arm}: width = {width}: expected a multiple of {divisor}",
+                )
 
     def check_row_sets(self, known: Iterable[str]) -> None:
         """Check that the task has the sets of rows that heads name."""
         for arm in self.arms:
             for name in arm.head.row_sets:
-                check(name in known, f"arm {arm}: no rows {name!r} on {self.kind}; expected {' or '.join(known)}")
+                check(
+                    name in known,
+                    f"arm {arm}: no rows {name!r} on {self.kind}; expected {' or '.join(known)}",
+                )
 
     def check_steps(self) -> None:
         """Check the steps, of untying too."""
@@ -355,7 +412,8 @@ class Declaration:
             at = arm.untie_at
             check(
                 at is None or (at < self.steps and at % self.record_every == 0),
-                f"arm {arm}: expected a multiple of record_every = {self.record_every} below steps = {self.steps}",
+                f"arm {arm}: expected a multiple of record_every = {self.record_every} below steps"
+                f" = {self.steps}",
             )
         check(
             self.steps % self.record_every == 0,
@@ -363,10 +421,14 @@ class Declaration:
         )
         check(
             self.eval_every % self.record_every == 0,
-            f"eval_every = {self.eval_every}: expected a multiple of record_every = {self.record_every}",
+            f"eval_every = {self.eval_every}: expected a multiple of record_every ="
+            f" {self.record_every}",
         )
         for name in ("steps", "eval_every"):
-            check(getattr(self, name) < 2**31, f"{name} = {getattr(self, name)}: expected fewer than 2147483648")
+            check(
+                getattr(self, name) < 2**31,
+                f"{name} = {getattr(self, name)}: expected fewer than 2147483648",
+            )
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -385,10 +447,11 @@ class Declaration:
         return (*range(0, self.steps, self.eval_every), self.steps)
 
     def scaled(self, factor: float) -> Self:
-        """The same over `factor` times as many steps, of untying too, to the nearest record and at least one.
+        """The same over `factor` times as many steps, of untying too, to the nearest record and at
+        least one.
 
-        The schedule of the learning rate stays what it is: a shorter run is the beginning of the longer one, up to where
-        its arms untie.
+        The schedule of the learning rate stays what it is: a shorter run is the beginning of the
+        longer one, up to where its arms untie.
 
         Raises:
           UserError: where so few steps are left that two arms become one, or one unties at the end.
@@ -397,11 +460,15 @@ class Declaration:
         def scale(steps: int) -> int:
             return self.record_every * max(1, round(min(steps * factor / self.record_every, 2**31)))
 
-        arms = tuple(arm if arm.untie_at is None else arm.at(scale(arm.untie_at)) for arm in self.arms)
+        arms = tuple(
+            arm if arm.untie_at is None else arm.at(scale(arm.untie_at)) for arm in self.arms
+        )
         try:
             return dataclasses.replace(self, steps=scale(self.steps), arms=arms)
         except UserError as error:
-            raise UserError(f"{self.name} at scale {factor:g}: {error}; choose another --scale") from None
+            raise UserError(
+                f"{self.name} at scale {factor:g}: {error}; choose another --scale"
+            ) from None
 
     def as_dict(self) -> dict[str, Any]:
         """Nested plain values, as `config.json` holds them."""

@@ -1,4 +1,6 @@
-"""Sizes that follow from the vocabulary and the width, such as the deviation of fresh tables. Imports no jax."""
+"""Sizes that follow from the vocabulary and the width, such as the deviation of fresh tables.
+Imports no jax.
+"""
 
 import math
 from typing import Literal
@@ -15,7 +17,9 @@ def size(value: Size, vocabulary: int, width: int) -> float:
     """
     if not isinstance(value, str):
         return value
-    values = dict(zip(FORMULAS, (width**0.5, width**-0.5, math.log(vocabulary) / width), strict=True))
+    values = dict(
+        zip(FORMULAS, (width**0.5, width**-0.5, math.log(vocabulary) / width), strict=True)
+    )
     if value not in values:
         raise ValueError(f"a size is {value!r}; expected a number or one of {', '.join(FORMULAS)}")
     return values[value]

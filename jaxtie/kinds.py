@@ -1,7 +1,10 @@
-"""The kinds of experiments: what each of them answers, and the one place where the kind of anything is asked.
+"""The kinds of experiments: what each of them answers, and the one place where the kind of anything
+is asked.
 
-A kind is a room of the house, a package whose module `kind` has what `Kind` lists. Rooms are imported by name when they are
-asked for, and do not know each other: without `text`, and its line here, all else works. Imports no jax.
+A kind is a room of the house, a package whose module `kind` has what `Kind` lists. Rooms are
+imported by name when they are
+asked for, and do not know each other: without `text`, and its line here, all else works. Imports no
+jax.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ class Kind(Protocol):
       name: also `Declaration.kind`, and `attrs["kind"]` of results.
       accepted: options of the command line that change its experiments.
       refusal: why it has no others: "experiment NAME, which ...".
-      many_seeds: whether the seeds that `--all` asks for are meant for it too, though it declares fewer.
+      many_seeds: whether the seeds that `--all` asks for are meant for it too, though it declares
+        fewer.
       required: variables without which results are another version's.
     """
 
@@ -48,24 +52,39 @@ class Kind(Protocol):
     required: frozenset[str]
 
     def options(self) -> type[Any]:
-        """A dataclass: the options of the command line that are its own. Each has a default, which changes nothing."""
+        """A dataclass: the options of the command line that are its own. Each has a default, which
+        changes nothing.
+        """
 
     def changes(self, experiment: Declaration, options: Any) -> dict[str, Any]:
-        """Fields of the experiment that its own options ask for; UserError where they cannot be meant."""
+        """Fields of the experiment that its own options ask for; UserError where they cannot be
+        meant.
+        """
 
     def schema(self, experiment: Declaration) -> Schema:
         """What its results hold of members."""
 
     def check_unchanged(self, experiment: Declaration, folder: RunFolder, earlier: dict) -> None:
-        """UserError where the finished run in a folder was made from something that has changed since."""
+        """UserError where the finished run in a folder was made from something that has changed
+        since.
+        """
 
     def prepare(
-        self, experiment: Declaration, folder: RunFolder, earlier: dict | None, processes: Processes, say: Say
+        self,
+        experiment: Declaration,
+        folder: RunFolder,
+        earlier: dict | None,
+        processes: Processes,
+        say: Say,
     ) -> Any:
-        """What training needs beside the declaration; `earlier`: configuration of the folder's run. Writes nothing there."""
+        """What training needs beside the declaration; `earlier`: configuration of the folder's run.
+        Writes nothing there.
+        """
 
     def keep(self, experiment: Declaration, material: Any, folder: RunFolder) -> dict[str, Any]:
-        """Write into a new run's folder what could not be made again; returns what `config.json` says of the material."""
+        """Write into a new run's folder what could not be made again; returns what `config.json`
+        says of the material.
+        """
 
     def engine(self, experiment: Declaration, material: Any, processes: Processes) -> Engine:
         """What trains its members."""
@@ -89,10 +108,13 @@ class Kind(Protocol):
         """Write an animation into a folder; UserError where there is none."""
 
     def condensed(self, results: xr.Dataset, run: Path, experiment: Declaration) -> xr.Dataset:
-        """What is committed of a run, of its results and of its last checkpoint; UserError where nothing is."""
+        """What is committed of a run, of its results and of its last checkpoint; UserError where
+        nothing is.
+        """
 
     def exact_divergences(self, experiment: Declaration) -> xr.Dataset:
-        """How far what it draws from is from equivalent, pair by pair; UserError where no law is at hand.
+        """How far what it draws from is from equivalent, pair by pair; UserError where no law is at
+        hand.
 
         By `pair`: `semantic`, `conditional`, `bias`, `overlap`, see `jaxtie/hypothesis/README.md`.
         """
@@ -115,7 +137,9 @@ def named(name: str) -> Kind:
       UserError: if this version has none.
     """
     if name not in ROOMS:
-        raise UserError(f"kind {name!r}: expected one of {', '.join(ROOMS)}; did another version write this?")
+        raise UserError(
+            f"kind {name!r}: expected one of {', '.join(ROOMS)}; did another version write this?"
+        )
     return importlib.import_module(ROOMS[name])
 
 

@@ -1,4 +1,6 @@
-"""How a command that may train ends its process: by status, at any moment, whatever is under way."""
+"""How a command that may train ends its process: by status, at any moment, whatever is under
+way.
+"""
 
 import os
 import signal
@@ -12,8 +14,9 @@ INTERRUPTED = 130  # exit status
 def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
     """Run a command and end the process with its status.
 
-    A SIGTERM ends it at once with 130, from the first import on; while something is trained, the loop has a handler of its
-    own, which saves. An exception would not do: raised in a finaliser or a callback it is lost, and the process goes on.
+    A SIGTERM ends it at once with 130, from the first import on; while something is trained, the
+    loop has a handler of its own, which saves. An exception would not do: raised in a finaliser or
+    a callback it is lost, and the process goes on.
 
     Args:
       find_main: imports what the command takes and returns it.
@@ -26,7 +29,9 @@ def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
         status = INTERRUPTED
     finally:
         background = sys.modules.get("jaxtie.training.background")
-        if background and background.is_something_abandoned():  # a process that tidies up would crash it
+        if (
+            background and background.is_something_abandoned()
+        ):  # a process that tidies up would crash it
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

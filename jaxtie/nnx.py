@@ -1,4 +1,6 @@
-"""Tying in Flax NNX: `from jaxtie import nnx`. What the front door has for linen and trees, for modules."""
+"""Tying in Flax NNX: `from jaxtie import nnx`. What the front door has for linen and trees, for
+modules.
+"""
 
 from typing import Any
 
@@ -8,7 +10,14 @@ from flax import nnx
 from jaxtie.models.layers import Tree
 from jaxtie.models.modules import Transposed, UntiedEmbed
 from jaxtie.models.tying import is_tied, saved_by_tying, tie, untie
-from jaxtie.models.vocabulary_end import PARTS, VocabularyEnd, initial_params, logits_of_hidden, rows_of_tokens, whole_table
+from jaxtie.models.vocabulary_end import (
+    PARTS,
+    VocabularyEnd,
+    initial_params,
+    logits_of_hidden,
+    rows_of_tokens,
+    whole_table,
+)
 
 __all__ = ["Embedding", "Transposed", "UntiedEmbed", "is_tied", "saved_by_tying", "tie", "untie"]
 
@@ -16,7 +25,9 @@ __all__ = ["Embedding", "Transposed", "UntiedEmbed", "is_tied", "saved_by_tying"
 class Embedding(nnx.Module):
     __doc__ = VocabularyEnd.__doc__
 
-    def __init__(self, vocabulary: int, width: int, tied: bool = False, *, rngs: nnx.Rngs, **options: Any):
+    def __init__(
+        self, vocabulary: int, width: int, tied: bool = False, *, rngs: nnx.Rngs, **options: Any
+    ):
         self.end = VocabularyEnd(vocabulary, width, tied, **options)
         rows, columns = self.end.partition or (None, None)
         axes = {"input": (rows, columns), "output": (rows, columns), "bias": (rows,)}
@@ -41,4 +52,8 @@ class Embedding(nnx.Module):
     def _parameters(self) -> dict[str, Tree]:
         """The plain dictionary of arrays."""
         variables = {name: value for name, value in vars(self).items() if name in PARTS}
-        return jax.tree.map(lambda each: each.get_value(), variables, is_leaf=lambda each: isinstance(each, nnx.Variable))
+        return jax.tree.map(
+            lambda each: each.get_value(),
+            variables,
+            is_leaf=lambda each: isinstance(each, nnx.Variable),
+        )

@@ -20,8 +20,12 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name alone, no --no-na
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`64`: seeds 0...63; `42-46`: a range; `17-17`: one seed; `1,5,9` or `0-63,128-511`: a list."""
-    expected = ValueError(f"{text!r}: expected a number of seeds (64), a range (42-46) or a list (1,5,9)")
+    """`64`: seeds 0...63; `42-46`: a range; `17-17`: one seed; `1,5,9` or `0-63,128-511`: a
+    list.
+    """
+    expected = ValueError(
+        f"{text!r}: expected a number of seeds (64), a range (42-46) or a list (1,5,9)"
+    )
     try:
         if "," in text or "-" in text:
             parts = [[*map(_natural, part.split("-"))] for part in text.split(",")]
@@ -101,7 +105,9 @@ def parse_address(text: str) -> str:
 
 
 def option(metavar: str, parse: Callable[[str], Any], default: str = AS_DECLARED) -> Any:
-    """How tyro reads one option: `default` is what the help shows for an option that was not given."""
+    """How tyro reads one option: `default` is what the help shows for an option that was not
+    given.
+    """
 
     def shown(value: Any) -> list[str]:
         return default.split() if value is None else [str(value)]
@@ -137,8 +143,14 @@ def parse_command(options: type, prog: str, arguments: Sequence[str]) -> Any:
       SystemExit: after `--help`.
     """
     message = io.StringIO()
-    try:  # standard output is no terminal meanwhile, and wide: else there are colours, other boxes and ends of lines
-        with _columns(10_000), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(message):
+    # standard output is no terminal meanwhile, and wide: else there are colours, other boxes and
+    # ends of lines
+    try:
+        with (
+            _columns(10_000),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(message),
+        ):
             return tyro.cli(options, prog=f"python -m {prog}", args=list(arguments))
     except SystemExit as stop:
         if not stop.code:

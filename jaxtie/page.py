@@ -1,7 +1,8 @@
-"""Run folders -> one page of HTML that needs nothing but itself: every figure, every table, of all experiments.
+"""Run folders -> one page of HTML that needs nothing but itself: every figure, every table, of all
+experiments.
 
-What experiments are called and claim comes from users' files: the template escapes every value, and the page's own policy
-lets a browser run no script and fetch nothing. Imports no jax.
+What experiments are called and claim comes from users' files: the template escapes every value, and
+the page's own policy lets a browser run no script and fetch nothing. Imports no jax.
 """
 
 import base64
@@ -80,21 +81,39 @@ class Section:
         if diverged := int((results["diverged_at"] >= 0).sum()):
             self.status += f", {diverged} of {results['diverged_at'].size} members diverged"
         paths = {path.stem: path for path in sorted(folder.figures.glob("*.png"))}
-        captions = {name: (picture.caption, picture.main) for name, picture in pictures.items() if name in paths}
-        captions |= {name: (name.replace("_", " "), False) for name in paths if name not in captions}  # of another version
-        self.images = [Image(name, text, paths[name].read_bytes(), main) for name, (text, main) in captions.items()]
+        captions = {
+            name: (picture.caption, picture.main)
+            for name, picture in pictures.items()
+            if name in paths
+        }
+        captions |= {
+            name: (name.replace("_", " "), False) for name in paths if name not in captions
+        }  # of another version
+        self.images = [
+            Image(name, text, paths[name].read_bytes(), main)
+            for name, (text, main) in captions.items()
+        ]
 
 
 def sections_left(out: Path) -> list[Section]:
-    """A section for each folder in which a command that is no experiment has left one; what cannot be read says so."""
+    """A section for each folder in which a command that is no experiment has left one; what cannot
+    be read says so.
+    """
     found = []
     for path in sorted(out.glob(f"*/{SECTION}")):
         section = Section(str(path.parent), path.parent.name, status="done")
         try:
             left = read_section(path.parent)
-            section.claim, section.tables, section.facts = " ".join(left.sentences), left.tables, {"command": left.command}
+            section.claim, section.tables, section.facts = (
+                " ".join(left.sentences),
+                left.tables,
+                {"command": left.command},
+            )
             pngs = {name: path.parent / "figures" / f"{name}.png" for name in left.captions}
-            section.images = [Image(name, left.captions[name], png.read_bytes(), True) for name, png in pngs.items()]
+            section.images = [
+                Image(name, left.captions[name], png.read_bytes(), True)
+                for name, png in pngs.items()
+            ]
         except (UserError, OSError) as error:
             section.status, section.error = FAILED, str(error)
         found.append(section)
@@ -106,7 +125,9 @@ def _facts(config: dict) -> dict[str, str]:
     experiment, arms = config.get("experiment", {}), config.get("arms", {})
 
     def rates(name: str) -> str:
-        return ", ".join(f"{arm} {times[name]:,.0f}" for arm, times in arms.items() if name in times)
+        return ", ".join(
+            f"{arm} {times[name]:,.0f}" for arm, times in arms.items() if name in times
+        )
 
     text = config.get("text", {}).get("report")
     facts = {
@@ -114,11 +135,15 @@ def _facts(config: dict) -> dict[str, str]:
         "seeds": f"{len(experiment.get('seeds', ())):,}",
         "steps": f"{experiment['steps']:,}" if "steps" in experiment else "",
         "device": f"{config['workers']} × {config['device']}" if "device" in config else "",
-        "text": f"{sum(text['tokens'].values()):,} tokens, vocabulary {text['vocabulary']:,}" if text else "",
+        "text": f"{sum(text['tokens'].values()):,} tokens, vocabulary {text['vocabulary']:,}"
+        if text
+        else "",
         "tokens a second": rates("tokens_per_second"),
         "parameters": rates("parameters"),
         "seed-steps a second": rates("seed_steps_per_second"),
-        "versions": ", ".join(f"{name} {number}" for name, number in config.get("versions", {}).items()),
+        "versions": ", ".join(
+            f"{name} {number}" for name, number in config.get("versions", {}).items()
+        ),
     }
     return {label: text for label, text in facts.items() if text}
 
@@ -127,7 +152,9 @@ def status_table(sections: list[Section]) -> Table:
     """Experiment, status and minutes, for the terminal."""
     done = sum(bool(section.tables) for section in sections)
     rows = [(section.name, section.status, section.time) for section in sections]
-    return Table(f"{done} of {len(sections)} experiments are done", ("experiment", "status", "minutes"), rows)
+    return Table(
+        f"{done} of {len(sections)} experiments are done", ("experiment", "status", "minutes"), rows
+    )
 
 
 def check_page(path: Path) -> None:
@@ -138,23 +165,37 @@ def check_page(path: Path) -> None:
     """
     folder = path.parent
     if RunFolder(folder).config():
-        raise UserError(f"--out {folder}: holds a run; with --all give the folder that holds the runs' folders")
+        raise UserError(
+            f"--out {folder}: holds a run; with --all give the folder that holds the runs' folders"
+        )
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             if MARK not in file.read(2000):
-                raise UserError(f"{path}: is no page of jaxtie, so is not overwritten; choose another --out")
+                raise UserError(
+                    f"{path}: is no page of jaxtie, so is not overwritten; choose another --out"
+                )
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); choose another --out") from error
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); choose another --out"
+        ) from error
 
 
 def write_page(path: Path, command: str, sections: list[Section]) -> None:
     """Write the page; a reader finds the old one or the new one."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(files("jaxtie").joinpath("page.html").read_text(encoding="utf-8"))
-    text = template.render(version=jaxtie.__version__, command=command, sections=sections, written=datetime.now(UTC))
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(
+        files("jaxtie").joinpath("page.html").read_text(encoding="utf-8")
+    )
+    text = template.render(
+        version=jaxtie.__version__, command=command, sections=sections, written=datetime.now(UTC)
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}")
-    temporary.write_bytes(text.encode(errors="xmlcharrefreplace"))  # file names may be of no encoding
+    temporary.write_bytes(
+        text.encode(errors="xmlcharrefreplace")
+    )  # file names may be of no encoding
     os.replace(temporary, path)

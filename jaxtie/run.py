@@ -1,4 +1,6 @@
-"""`python -m jaxtie.run`: see `jaxtie.cli`. Nobody imports this: `jaxtie.run` is a function, of `jaxtie.runs`."""
+"""`python -m jaxtie.run`: see `jaxtie.cli`. Nobody imports this: `jaxtie.run` is a function, of
+`jaxtie.runs`.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,5 @@
-"""The life of a run, the same for every kind: it is new, goes on, is extended, or was done before. Python's way in.
+"""The life of a run, the same for every kind: it is new, goes on, is extended, or was done before.
+Python's way in.
 
     import jaxtie
     results = jaxtie.run(jaxtie.Experiment(steps=2000, seeds=range(4)))
@@ -79,8 +80,9 @@ def run(
 
     Args:
       experiment: `Experiment` or `TextExperiment`; `dataclasses.replace` makes variants.
-      out: folder that the run is left in: results, figures, summary, checkpoints. A run that is there and was stopped goes
-        on, one that is finished is read again or extended. None: nothing is left behind.
+      out: folder that the run is left in: results, figures, summary, checkpoints. A run that is
+        there and was stopped goes on, one that is finished is read again or extended. None: nothing
+        is left behind.
       quiet: no progress on standard error.
       overwrite: remove what a run left in `out` and start anew.
       checkpoint_every: seconds of training between two checkpoints.
@@ -90,17 +92,28 @@ def run(
 
     Raises:
       UserError: in one line, what cannot be meant, or a folder that holds something else.
-      KeyboardInterrupt: after an interrupt; what was recorded is in `out`, and the same call goes on.
+      KeyboardInterrupt: after an interrupt; what was recorded is in `out`, and the same call goes
+        on.
     """
     if not kinds.is_experiment(experiment):
         raise UserError(f"{experiment!r}: expected an experiment, such as jaxtie.Experiment()")
-    session = Session(f"jaxtie.run({experiment.name})", quiet, overwrite, checkpoint_every, out is not None)
+    session = Session(
+        f"jaxtie.run({experiment.name})", quiet, overwrite, checkpoint_every, out is not None
+    )
     with contextlib.ExitStack() as stack:
-        nowhere = None if out is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxtie-"))
+        nowhere = (
+            None
+            if out is not None
+            else stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxtie-"))
+        )
         path = Path(out) if nowhere is None else Path(nowhere) / "run"
         if carry_out(experiment, RunFolder(path), session) is Outcome.INTERRUPTED:
             call = "the same call without overwrite=True" if overwrite else "the same call"
-            kept = f"{call} goes on from {out}" if nowhere is None else "without out=FOLDER nothing is kept"
+            kept = (
+                f"{call} goes on from {out}"
+                if nowhere is None
+                else "without out=FOLDER nothing is kept"
+            )
             raise KeyboardInterrupt(f"{experiment.name}: interrupted; {kept}")
         return load(path)
 
@@ -115,7 +128,8 @@ def load(path: str | Path) -> xr.Dataset:
     results = folder.load()
     if missing := sorted(kinds.of_results(results).required - {*results}):
         raise UserError(
-            f"{folder.results}: lacks {', '.join(missing)}, so another version wrote it; run again with --overwrite"
+            f"{folder.results}: lacks {', '.join(missing)}, so another version wrote it; run again"
+            " with --overwrite"
         )
     return results
 
@@ -133,7 +147,8 @@ def load_experiment(path: Path) -> Declaration:
 
 
 def load_claims(path: Path) -> tuple[Any, ...]:
-    """Execute an experiment file and take its `claims`, `jaxtie.exor.claims.Claim` or, of pairs of words,
+    """Execute an experiment file and take its `claims`, `jaxtie.exor.claims.Claim` or, of pairs of
+    words,
     `jaxtie.text.claims.TextClaim`; none where it makes none.
 
     Raises:
@@ -153,21 +168,33 @@ def _execute(path: Path) -> dict[str, Any]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == spec.origin
+        ]
         where = f"{path}:{lines[-1]}" if lines else f"{path}"
         text = " ".join(str(error).split())
-        raise UserError(f"{where}: {text if isinstance(error, UserError) else f'{type(error).__name__}: {text}'}") from None
+        raise UserError(
+            f"{where}:"
+            f" {text if isinstance(error, UserError) else f'{type(error).__name__}: {text}'}"
+        ) from None
     return vars(module)
 
 
 def versions() -> dict[str, str]:
     """Versions of all that the numbers may depend on."""
     names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "xarray")
-    return {"python": platform.python_version(), "jaxtie": jaxtie.__version__} | {name: version(name) for name in names}
+    return {"python": platform.python_version(), "jaxtie": jaxtie.__version__} | {
+        name: version(name) for name in names
+    }
 
 
-def found_in(experiment: Declaration, folder: RunFolder, overwrite: bool) -> tuple[dict | None, bool]:
-    """The configuration of the run that a folder holds, if any, and whether there is something to train.
+def found_in(
+    experiment: Declaration, folder: RunFolder, overwrite: bool
+) -> tuple[dict | None, bool]:
+    """The configuration of the run that a folder holds, if any, and whether there is something to
+    train.
 
     Raises:
       UserError: where that run is another one.
@@ -185,7 +212,9 @@ def found_in(experiment: Declaration, folder: RunFolder, overwrite: bool) -> tup
 
 
 def _extends(experiment: Declaration, earlier: dict, differences: Sequence[str]) -> bool:
-    """Whether an experiment asks for no less than a finished one, and differs in steps and seeds alone."""
+    """Whether an experiment asks for no less than a finished one, and differs in steps and seeds
+    alone.
+    """
     return (
         set(differences) <= {"steps", "seeds"}
         and experiment.steps >= earlier.get("steps", experiment.steps)
@@ -194,7 +223,9 @@ def _extends(experiment: Declaration, earlier: dict, differences: Sequence[str])
 
 
 def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> Outcome:
-    """Do what the folder's state asks for: as the first of several processes, or as the only one."""
+    """Do what the folder's state asks for: as the first of several processes, or as the only
+    one.
+    """
     seen = None if session.overwrite else folder.config()
     earlier, trains = found_in(experiment, folder, session.overwrite)
     if session.processes:
@@ -202,11 +233,17 @@ def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> O
     if not trains:
         kinds.of(experiment).check_unchanged(experiment, folder, earlier)
         return Outcome.BEFORE
-    return Outcome.DONE if _Run(experiment, folder, session, earlier).lead(seen) else Outcome.INTERRUPTED
+    return (
+        Outcome.DONE
+        if _Run(experiment, folder, session, earlier).lead(seen)
+        else Outcome.INTERRUPTED
+    )
 
 
 def follow(experiment: Declaration, folder: RunFolder, session: Session) -> bool:
-    """Do as a process that is not the first what the first one asks for, which sees the folder; False if interrupted."""
+    """Do as a process that is not the first what the first one asks for, which sees the folder;
+    False if interrupted.
+    """
     first = session.processes.broadcast({})
     if not first["trains"]:
         return True
@@ -221,13 +258,20 @@ def goes_on(session: Session) -> str:
 class _Run:
     """One sitting: what is prepared for it, and the configuration that is brought up to date."""
 
-    def __init__(self, experiment: Declaration, folder: RunFolder, session: Session, earlier: dict | None):
+    def __init__(
+        self, experiment: Declaration, folder: RunFolder, session: Session, earlier: dict | None
+    ):
         from jaxtie.training.devices import start_jax
 
         start_jax()
         from jaxtie.training.processes import Processes
 
-        self.experiment, self.folder, self.session, self.earlier = experiment, folder, session, earlier
+        self.experiment, self.folder, self.session, self.earlier = (
+            experiment,
+            folder,
+            session,
+            earlier,
+        )
         self.kind, self.processes = kinds.of(experiment), session.processes or Processes()
         before = earlier or {}
         self.config: dict[str, Any] = {
@@ -243,23 +287,32 @@ class _Run:
         self.began = time.monotonic() - self.config["wall_seconds"]
 
     def lead(self, seen: dict | None) -> bool:
-        """Train into the folder and leave there what a run leaves; returns whether it came to the end.
+        """Train into the folder and leave there what a run leaves; returns whether it came to the
+        end.
 
         Args:
           seen: the configuration by which it was decided that there is something to train.
 
         Raises:
-          UserError: where another run has come to its end there meanwhile, whose records are no longer there to go on from.
+          UserError: where another run has come to its end there meanwhile, whose records are no
+            longer there to go on from.
         """
         folder, experiment, schema = self.folder, self.experiment, self.kind.schema(self.experiment)
         with folder.locked():
             same = self.session.overwrite or folder.config() == seen
-            check(same, f"--out {folder.path}: another run has written there meanwhile; run the same command again")
+            check(
+                same,
+                f"--out {folder.path}: another run has written there meanwhile; run the same"
+                " command again",
+            )
             folder.check_space(2 * schema.size_in_bytes(experiment))
             if not self.earlier:
                 folder.create(self.config)
             elif self.earlier.get("finished"):
-                folder.unpack(schema)  # before the folder says that it is not finished: killed here, it is extended again
+                folder.unpack(
+                    schema
+                    # before the folder says that it is not finished: killed here, it is extended again
+                )
             self.config |= self.kind.keep(experiment, self.material, folder)
             folder.write_config(self.config)
             finished = self.train()
@@ -286,11 +339,17 @@ class _Run:
         self.config |= engine.facts
         how = {"checkpoint_every": self.session.checkpoint_every, "quiet": self.session.quiet}
         with stop_signals() as stopped, checkpoints.opened(self.folder.checkpoints) as kept:
-            loop = Loop(engine, self.experiment, self.folder, kept, self.processes, self.config, **how)
+            loop = Loop(
+                engine, self.experiment, self.folder, kept, self.processes, self.config, **how
+            )
             return loop.train(stopped, report)
 
     def _attributes(self) -> dict[str, str | int]:
-        common = {"kind": self.experiment.kind, "experiment": self.experiment.name, "claim": self.experiment.claim}
+        common = {
+            "kind": self.experiment.kind,
+            "experiment": self.experiment.name,
+            "claim": self.experiment.claim,
+        }
         common |= {"command": self.config["command"]}
         common |= {f"version_{name}": number for name, number in self.config["versions"].items()}
         return common | self.kind.attributes(self.experiment, self.material)

@@ -26,7 +26,9 @@ VOCABULARY, WIDTH = 512, 16
 
 def table(seed: int = 0, vocabulary: int = VOCABULARY, width: int = WIDTH) -> np.ndarray:
     """A table of bfloat16."""
-    return np.random.default_rng(seed).standard_normal((vocabulary, width)).astype(ml_dtypes.bfloat16)
+    return (
+        np.random.default_rng(seed).standard_normal((vocabulary, width)).astype(ml_dtypes.bfloat16)
+    )
 
 
 def header_of(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -48,7 +50,9 @@ def safetensors(path: Path, tensors: Mapping[str, np.ndarray], header: bytes | N
     return path
 
 
-def folder(path: Path, tensors: Mapping[str, np.ndarray], config: Mapping[str, Any] | None = None) -> Path:
+def folder(
+    path: Path, tensors: Mapping[str, np.ndarray], config: Mapping[str, Any] | None = None
+) -> Path:
     """Write a folder as Hugging Face has it."""
     safetensors(path / "model.safetensors", tensors)
     if config is not None:
@@ -56,8 +60,15 @@ def folder(path: Path, tensors: Mapping[str, np.ndarray], config: Mapping[str, A
     return path
 
 
-def sharded(path: Path, shards: list[Mapping[str, np.ndarray]], listed: Mapping[str, str] = {}, **config: Any) -> Path:
-    """Write a folder of shards with an index; `listed`: names in the index beside those that are there."""
+def sharded(
+    path: Path,
+    shards: list[Mapping[str, np.ndarray]],
+    listed: Mapping[str, str] = {},
+    **config: Any,
+) -> Path:
+    """Write a folder of shards with an index; `listed`: names in the index beside those that are
+    there.
+    """
     count, names = len(shards), {}
     for i, tensors in enumerate(shards, 1):
         file = f"model-{i:05}-of-{count:05}.safetensors"
@@ -68,7 +79,12 @@ def sharded(path: Path, shards: list[Mapping[str, np.ndarray]], listed: Mapping[
     return path
 
 
-def gguf(path: Path, tensors: Mapping[str, np.ndarray], architecture: str = "llama", cut: int | None = None) -> Path:
+def gguf(
+    path: Path,
+    tensors: Mapping[str, np.ndarray],
+    architecture: str = "llama",
+    cut: int | None = None,
+) -> Path:
     """Write a GGUF file of version 3."""
 
     def text(value: str) -> bytes:
@@ -80,9 +96,13 @@ def gguf(path: Path, tensors: Mapping[str, np.ndarray], architecture: str = "lla
     head, data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs), b""
     for name, array in tensors.items():
         data += b"\0" * (-len(data) % 32)
-        kind = {"float32": 0, "float16": 1, "bfloat16": 30, "uint8": 2}[array.dtype.name]  # 2: blocks of four bits
+        kind = {"float32": 0, "float16": 1, "bfloat16": 30, "uint8": 2}[
+            array.dtype.name
+        ]  # 2: blocks of four bits
         shape = struct.pack(f"<{array.ndim}Q", *array.shape[::-1])
-        head += text(name) + struct.pack("<I", array.ndim) + shape + struct.pack("<IQ", kind, len(data))
+        head += (
+            text(name) + struct.pack("<I", array.ndim) + shape + struct.pack("<IQ", kind, len(data))
+        )
         data += array.tobytes()
     content = head + b"\0" * (-len(head) % 32) + data
     path.write_bytes(content[:cut])
@@ -96,7 +116,12 @@ def audited(path: Path, **request: Any) -> Audit:
 
 def codes(found: Audit, level: str = "wrong") -> set[str]:
     """Codes of what is wrong with it."""
-    return {finding.code for verdict in found.verdicts for finding in verdict.findings if finding.level == level}
+    return {
+        finding.code
+        for verdict in found.verdicts
+        for finding in verdict.findings
+        if finding.level == level
+    }
 
 
 def run(*arguments: str | Path) -> int:

@@ -1,4 +1,6 @@
-"""What tests of the bodies share: a model, its initial values, random parameters, a batch, comparison."""
+"""What tests of the bodies share: a model, its initial values, random parameters, a batch,
+comparison.
+"""
 
 from functools import partial
 
@@ -39,7 +41,9 @@ def initial(sizes: Body, *, tied: bool, seeds: int) -> dict:
 def random_params(sizes: Body) -> dict:
     """Untied parameters, every leaf N(0, 1)."""
     model = build_model(sizes, tied=False)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+    shapes = jax.eval_shape(
+        model.init, jax.random.key(0), jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32)
+    )["params"]
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape)), shapes)
 

@@ -9,14 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def start(folder: Path, *options: str, prefix: Sequence[str] = (), **environment: str) -> subprocess.Popen:
+def start(
+    folder: Path, *options: str, prefix: Sequence[str] = (), **environment: str
+) -> subprocess.Popen:
     """`python -m jaxtie.run` into a folder; its standard error can be read.
 
-    It has as many CPU devices as the tests' own process, else it would find none of the programs that are compiled already.
+    It has as many CPU devices as the tests' own process, else it would find none of the programs
+    that are compiled already.
     """
     command = [*prefix, sys.executable, "-m", "jaxtie.run", *options, "--out", str(folder)]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **pipes, env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"} | environment)
+    return subprocess.Popen(
+        command, **pipes, env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"} | environment
+    )
 
 
 def start_two(folder: Path, *options: str, **environment: str) -> list[subprocess.Popen]:
@@ -25,7 +30,9 @@ def start_two(folder: Path, *options: str, **environment: str) -> list[subproces
         s.bind(("", 0))
         port = s.getsockname()[1]
     together = ["--distributed", "--coordinator", f"127.0.0.1:{port}", "--process-count", "2"]
-    return [start(folder, *options, *together, "--process-index", str(i), **environment) for i in (0, 1)]
+    return [
+        start(folder, *options, *together, "--process-index", str(i), **environment) for i in (0, 1)
+    ]
 
 
 def until(process: subprocess.Popen, text: str) -> None:
@@ -46,7 +53,9 @@ def until_recorded(process: subprocess.Popen, folder: Path, records: int) -> Non
 
 
 def recorded(folder: Path) -> int:
-    """How many records a run's folder holds, summed over arms: of the members that have come farthest."""
+    """How many records a run's folder holds, summed over arms: of the members that have come
+    farthest.
+    """
     ends: dict[str, int] = {}
     for path in (folder / "records").glob("[!.]*.npz"):
         arm, first, count, *_ = path.name.rsplit(".", 4)
@@ -55,6 +64,8 @@ def recorded(folder: Path) -> int:
 
 
 def ended(process: subprocess.Popen) -> tuple[int, str]:
-    """Exit status and what is left of standard error, when it has come to its end; a busy machine is slow."""
+    """Exit status and what is left of standard error, when it has come to its end; a busy machine
+    is slow.
+    """
     error = process.communicate(timeout=300)[1]
     return process.returncode, error

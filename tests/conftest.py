@@ -1,4 +1,6 @@
-"""What every test runs under: a core for each worker, strict broadcasting, two CPU devices, compiled programs shared."""
+"""What every test runs under: a core for each worker, strict broadcasting, two CPU devices,
+compiled programs shared.
+"""
 
 import os
 import tempfile
@@ -9,7 +11,9 @@ if WORKER is None:  # workers, and the commands that the tests run, share the fi
         cache = tempfile.TemporaryDirectory(prefix="jaxtie-programs-")
         os.environ["JAX_COMPILATION_CACHE_DIR"] = cache.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-elif hasattr(os, "sched_setaffinity"):  # threads of several workers on every core would wait for each other
+elif hasattr(
+    os, "sched_setaffinity"
+):  # threads of several workers on every core would wait for each other
     own = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {own[int(WORKER.removeprefix("gw")) % len(own)]})
 
@@ -34,6 +38,8 @@ def x64():
 
 @pytest.fixture
 def compiled_as_users_do():
-    """As commands of their own are; as what compares blocks of several sizes to the bit must be; and for what trains long."""
+    """As commands of their own are; as what compares blocks of several sizes to the bit must be;
+    and for what trains long.
+    """
     with quickly.as_users():
         yield

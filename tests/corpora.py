@@ -11,12 +11,17 @@ from jaxtie.text.corpus.tokens import Text, prepare_text
 from jaxtie.text.corpus.vocabulary import SPECIAL_TOKENS
 from jaxtie.text.declaration import Corpus
 
-WORDS = "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my house".split()
+WORDS = (
+    "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my"
+    " house".split()
+)
 SIZE = 120  # of vocabularies that are trained
 
 
 def write_corpus(folder: Path, files: int = 3, paragraphs: int = 40) -> Path:
-    """Make a folder of files whose paragraphs are three sentences of random words, always the same ones."""
+    """Make a folder of files whose paragraphs are three sentences of random words, always the same
+    ones.
+    """
     rng = np.random.default_rng(7)
 
     def sentence() -> str:
@@ -45,7 +50,9 @@ def words(text: Text, rows: Rows) -> list[str]:
 
 
 def error_of(corpus: Corpus, cache: Path) -> str:
-    """The one line that preparing ends with; nothing that is whole or half is left of the step that failed."""
+    """The one line that preparing ends with; nothing that is whole or half is left of the step that
+    failed.
+    """
     with pytest.raises(UserError) as caught:
         prepare_text(corpus, cache)
     assert "\n" not in str(caught.value)

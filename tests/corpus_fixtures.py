@@ -1,4 +1,6 @@
-"""The made-up text, made and prepared once a session: a test file that wants it says `pytest_plugins = "corpus_fixtures"`."""
+"""The made-up text, made and prepared once a session: a test file that wants it says
+`pytest_plugins = "corpus_fixtures"`.
+"""
 
 import shutil
 from pathlib import Path

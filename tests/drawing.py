@@ -1,4 +1,6 @@
-"""Figures where a test wants them drawn, but not looked at closely: small, and without PDFs, which take most of the time."""
+"""Figures where a test wants them drawn, but not looked at closely: small, and without PDFs, which
+take most of the time.
+"""
 
 from pathlib import Path
 

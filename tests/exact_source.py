@@ -1,6 +1,7 @@
 """Exact predictions and divergences of a source of known equivalences, by enumeration.
 
-Shapes: N states, V tokens, C contexts (what of the past tells the law of the next token), B sentences, L tokens.
+Shapes: N states, V tokens, C contexts (what of the past tells the law of the next token), B
+sentences, L tokens.
 """
 
 from typing import NamedTuple
@@ -68,22 +69,30 @@ def left_contexts(source: KnownSource, places: int) -> LeftContexts:
     belief_NxN = np.eye(states)[clear]
     weights, beliefs = [seen_N[clear]], [belief_NxN]
     for token in np.unique(source.token_N[several_N]):
-        before_N = source.share_N * (places - 2) / places  # so often something stands there, and a token after it
+        before_N = (
+            source.share_N * (places - 2) / places
+        )  # so often something stands there, and a token after it
         before_N[0] = 1 / places
-        weights.append(before_N[clear] * source.transition_NxN[clear][:, source.token_N == token].sum(axis=1))
+        weights.append(
+            before_N[clear] * source.transition_NxN[clear][:, source.token_N == token].sum(axis=1)
+        )
         beliefs.append(_read(source, belief_NxN, token))
     belief_CxN = np.concatenate(beliefs)
     return LeftContexts(np.concatenate(weights), belief_CxN, belief_CxN @ _next_tokens(source))
 
 
-def exact(source: KnownSource, pair_Px2: np.ndarray, places: int) -> tuple[estimators.Conditional, estimators.Semantic]:
-    """What the estimators find with models without error and endless data, by enumeration; one value for each pair.
+def exact(
+    source: KnownSource, pair_Px2: np.ndarray, places: int
+) -> tuple[estimators.Conditional, estimators.Semantic]:
+    """What the estimators find with models without error and endless data, by enumeration; one
+    value for each pair.
 
     Where the source excludes one of a pair, its bias and its C² are NaN, as estimates are.
 
     Args:
       pair_Px2: tokens, none of them the beginning.
-      places: occurrences are looked at in the first so many places of a sentence, each with the next tokens after it.
+      places: occurrences are looked at in the first so many places of a sentence, each with the
+        next tokens after it.
     """
     contexts, to_tokens_NxV = left_contexts(source, places), _next_tokens(source)
     conditional, semantic = [], []
@@ -91,8 +100,12 @@ def exact(source: KnownSource, pair_Px2: np.ndarray, places: int) -> tuple[estim
         law_2xC = contexts.weight_C * contexts.next_CxV[:, pair].T
         law_2xC = law_2xC / law_2xC.sum(axis=1, keepdims=True) / 2  # as many occurrences of each
         conditional.append(_exactly_conditional(contexts.next_CxV[:, pair], law_2xC.sum(axis=0)))
-        semantic.append(_exactly_semantic(source, to_tokens_NxV, contexts.belief_CxN, pair, law_2xC))
-    return estimators.Conditional(*np.array(conditional).T), estimators.Semantic(*np.array(semantic).T)
+        semantic.append(
+            _exactly_semantic(source, to_tokens_NxV, contexts.belief_CxN, pair, law_2xC)
+        )
+    return estimators.Conditional(*np.array(conditional).T), estimators.Semantic(
+        *np.array(semantic).T
+    )
 
 
 def _exactly_conditional(next_Cx2: np.ndarray, weight_C: np.ndarray) -> estimators.Conditional:
@@ -106,20 +119,30 @@ def _exactly_conditional(next_Cx2: np.ndarray, weight_C: np.ndarray) -> estimato
 
 
 def _exactly_semantic(
-    source: KnownSource, to_tokens_NxV: np.ndarray, belief_CxN: np.ndarray, pair: np.ndarray, law_2xC: np.ndarray
+    source: KnownSource,
+    to_tokens_NxV: np.ndarray,
+    belief_CxN: np.ndarray,
+    pair: np.ndarray,
+    law_2xC: np.ndarray,
 ) -> estimators.Semantic:
-    """At distance 1; and at distance 2, if the pair is followed by a homograph. From there on nothing is left of the past.
+    """At distance 1; and at distance 2, if the pair is followed by a homograph. From there on
+    nothing is left of the past.
 
-    After a token that has one meaning, it does not matter which context was on its left: one stands for all.
+    After a token that has one meaning, it does not matter which context was on its left: one stands
+    for all.
     """
     tokens, times = np.unique(source.token_N, return_counts=True)
     homographs = tokens[times > 1]
-    beliefs = [_read(source, belief_CxN[: None if token in homographs else 1], token) for token in pair]
+    beliefs = [
+        _read(source, belief_CxN[: None if token in homographs else 1], token) for token in pair
+    ]
     follows = [belief_xN @ to_tokens_NxV for belief_xN in beliefs]
     weight_C, at_1_C = law_2xC.sum(axis=0), _hellinger(*follows) * np.ones(len(belief_CxN))
     first, square, later = weight_C @ at_1_C, weight_C @ at_1_C**2, 0.0
     for token in homographs:
-        at_2_C = _hellinger(*(_read(source, belief_xN, token) @ to_tokens_NxV for belief_xN in beliefs))
+        at_2_C = _hellinger(
+            *(_read(source, belief_xN, token) @ to_tokens_NxV for belief_xN in beliefs)
+        )
         follows_C = sum(law_C * law_xV[:, token] for law_C, law_xV in zip(law_2xC, follows))
         later += np.sum(follows_C * at_2_C)
         square += np.sum(follows_C * (2 * at_1_C * at_2_C + at_2_C**2))

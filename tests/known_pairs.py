@@ -7,7 +7,9 @@ from jaxtie.hypothesis import sources
 
 
 def occurrences(tokens_BxL: np.ndarray, pair: tuple[int, int], each: int, rng: np.random.Generator):
-    """As many random occurrences of each of the pair: their sentences and places, (N,) each; one of a token in a sentence."""
+    """As many random occurrences of each of the pair: their sentences and places, (N,) each; one of
+    a token in a sentence.
+    """
     found = []
     for token in pair:
         sentences, places = np.nonzero(tokens_BxL == token)
@@ -19,8 +21,12 @@ def occurrences(tokens_BxL: np.ndarray, pair: tuple[int, int], each: int, rng: n
     return tuple(np.concatenate(part) for part in zip(*found))
 
 
-def laws_around(source: sources.KnownSource, tokens_BxL: np.ndarray, pair, sentence_N, place_N, distances: int):
-    """p(next token) on the left of each occurrence, NxV; and after the first or the second stands there, NxKxV each."""
+def laws_around(
+    source: sources.KnownSource, tokens_BxL: np.ndarray, pair, sentence_N, place_N, distances: int
+):
+    """p(next token) on the left of each occurrence, NxV; and after the first or the second stands
+    there, NxKxV each.
+    """
     rows, text_NxL = np.arange(len(sentence_N)), tokens_BxL[sentence_N]
     laws = [predictions(source, text_NxL)[rows, place_N - 1]]
     for token in pair:

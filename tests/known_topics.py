@@ -1,4 +1,6 @@
-"""A text whose words are drawn by the topic of the sentence, in no order, as a model without positions sees it; its law."""
+"""A text whose words are drawn by the topic of the sentence, in no order, as a model without
+positions sees it; its law.
+"""
 
 from pathlib import Path
 
@@ -18,7 +20,9 @@ def law_of_topics(seed: int = 0) -> np.ndarray:
     return law_ZxW / law_ZxW.sum(axis=1, keepdims=True)
 
 
-def write_topics(folder: Path, law_ZxW: np.ndarray, number: int, seed: int = 1) -> tuple[Path, Path]:
+def write_topics(
+    folder: Path, law_ZxW: np.ndarray, number: int, seed: int = 1
+) -> tuple[Path, Path]:
     """So many sentences, a paragraph each, and their vocabulary: two files."""
     rng, names = np.random.default_rng(seed), [known.word_of(word) for word in range(WORDS)]
     topics = rng.integers(0, len(law_ZxW), number)
@@ -37,7 +41,9 @@ class Logits(nn.Module):
 
 
 class LawOfTopics(nn.Module):
-    """A masked model without error: the topic by Bayes, then the word. `law_ZxV`: 0 of special tokens."""
+    """A masked model without error: the topic by Bayes, then the word. `law_ZxV`: 0 of special
+    tokens.
+    """
 
     embedding: nn.Module
     law_ZxV: np.ndarray

@@ -1,4 +1,6 @@
-"""Results of EXor that are made up: random numbers, with every variable that tables and figures read."""
+"""Results of EXor that are made up: random numbers, with every variable that tables and figures
+read.
+"""
 
 import numpy as np
 import xarray as xr
@@ -12,10 +14,18 @@ def exor_results(*arms: str, seeds: int = 4, **swept: list[float]) -> xr.Dataset
     """A run of these arms. E is never a target; the hypothesis holds for A and B."""
     rng = np.random.default_rng(0)
     labels = {
-        "arm": list(arms), **swept, "seed": np.arange(seeds),
-        "step": STEPS, "eval_step": EVAL_STEPS, "table_step": EVAL_STEPS,
-        "symbol": SYMBOLS, "symbol2": SYMBOLS, "pair": PAIRS, "split": ["train", "valid"], "dim": np.arange(4),
-    }  # fmt: skip
+        "arm": list(arms),
+        **swept,
+        "seed": np.arange(seeds),
+        "step": STEPS,
+        "eval_step": EVAL_STEPS,
+        "table_step": EVAL_STEPS,
+        "symbol": SYMBOLS,
+        "symbol2": SYMBOLS,
+        "pair": PAIRS,
+        "split": ["train", "valid"],
+        "dim": np.arange(4),
+    }
     member = ("arm", *swept, "seed")
 
     def drawn(*dimensions: str) -> tuple[tuple[str, ...], np.ndarray]:
@@ -28,7 +38,9 @@ def exor_results(*arms: str, seeds: int = 4, **swept: list[float]) -> xr.Dataset
     divergence[4] = divergence[:, 4] = np.nan
     variables = {name: drawn(*member, "step") for name in ("loss", "accuracy")}
     for split in ("train", "valid"):
-        variables |= {f"{split}_{name}": drawn(*member, "eval_step") for name in ("loss", "accuracy")}
+        variables |= {
+            f"{split}_{name}": drawn(*member, "eval_step") for name in ("loss", "accuracy")
+        }
     for table in ("input", "output"):
         variables[f"{table}_distance"] = drawn(*member, "step", "symbol", "symbol2")
         variables[f"{table}_table"] = drawn(*member, "table_step", "symbol", "dim")
@@ -36,7 +48,9 @@ def exor_results(*arms: str, seeds: int = 4, **swept: list[float]) -> xr.Dataset
         name: drawn(*member, "eval_step", "pair")
         for name in ("log_odds", "log_odds_deviation", "swap_divergence", "bias_odds")
     }
-    variables |= {f"best_{name}": known("split", [best, best + 0.01]) for name, best in BEST.items()}
+    variables |= {
+        f"best_{name}": known("split", [best, best + 0.01]) for name, best in BEST.items()
+    }
     variables["theory_log_odds"] = known("pair", [np.log(9), 0.0])
     variables["theory_log_odds_deviation"] = known("pair", [0.0, 0.0])
     for name in ("semantic_divergence", "conditional_divergence", "conditional_log_ratio"):

@@ -1,6 +1,8 @@
-"""One small model written six ways, and the same by hand in NumPy: logits = tanh(E_in[x]·W + b)·E_outᵀ.
+"""One small model written six ways, and the same by hand in NumPy: logits = tanh(E_in[x]·W +
+b)·E_outᵀ.
 
-Each way has the same initial values, and says how it is started, trained, tied and untied, and where its tables are.
+Each way has the same initial values, and says how it is started, trained, tied and untied, and
+where its tables are.
 """
 
 from typing import Any
@@ -18,9 +20,15 @@ from jaxtie import is_tied, tie, untie
 V, D, SAMPLES = 6, 4, 40
 CLIP, RATE, DECAY, EPS = 0.4, 1e-2, 0.1, 1e-8
 RNG = np.random.default_rng(0)
-START = {"input": RNG.standard_normal((V, D)), "W": RNG.standard_normal((D, D)) / 2, "b": RNG.standard_normal(D)}
+START = {
+    "input": RNG.standard_normal((V, D)),
+    "W": RNG.standard_normal((D, D)) / 2,
+    "b": RNG.standard_normal(D),
+}
 X, Y = RNG.integers(V, size=(2, SAMPLES), dtype=np.int32)
-OPTIMISER = optax.chain(optax.clip_by_global_norm(CLIP), optax.adamw(RATE, eps=EPS, weight_decay=DECAY))
+OPTIMISER = optax.chain(
+    optax.clip_by_global_norm(CLIP), optax.adamw(RATE, eps=EPS, weight_decay=DECAY)
+)
 PATHS = {"input": "token_embedder/embedding", "output": "decoder/logits_dense/kernel"}
 
 
@@ -29,11 +37,15 @@ def cross_entropy_of(logits: jax.Array) -> jax.Array:
 
 
 class ByHand:
-    """Forward, backward, clipping and AdamW in NumPy; `untie` and `tie` as the definition has them."""
+    """Forward, backward, clipping and AdamW in NumPy; `untie` and `tie` as the definition has
+    them.
+    """
 
     def __init__(self):
         self.params = {name: value.copy() for name, value in START.items()}
-        self.moments = {name: [np.zeros_like(value), np.zeros_like(value)] for name, value in START.items()}
+        self.moments = {
+            name: [np.zeros_like(value), np.zeros_like(value)] for name, value in START.items()
+        }
         self.steps = 0
 
     def loss_and_gradient(self) -> tuple[float, dict[str, np.ndarray]]:
@@ -62,8 +74,13 @@ class ByHand:
         for name, slope in gradient.items():
             slope = slope * min(1, CLIP / norm)
             first, second = self.moments[name]
-            self.moments[name] = first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
-            moved = first / (1 - 0.9**self.steps) / (np.sqrt(second / (1 - 0.999**self.steps)) + EPS)
+            self.moments[name] = first, second = (
+                0.9 * first + 0.1 * slope,
+                0.999 * second + 0.001 * slope**2,
+            )
+            moved = (
+                first / (1 - 0.9**self.steps) / (np.sqrt(second / (1 - 0.999**self.steps)) + EPS)
+            )
             self.params[name] = self.params[name] - RATE * (moved + DECAY * self.params[name])
         return loss
 
@@ -96,7 +113,9 @@ class OfTrees:
         return jax.grad(lambda params: cross_entropy_of(self.logits(params)))(self.params)
 
     def _update(self, params, opt_state):
-        loss, gradient = jax.value_and_grad(lambda params: cross_entropy_of(self.logits(params)))(params)
+        loss, gradient = jax.value_and_grad(lambda params: cross_entropy_of(self.logits(params)))(
+            params
+        )
         updates, opt_state = OPTIMISER.update(gradient, opt_state, params)
         return loss, optax.apply_updates(params, updates), opt_state
 
@@ -108,10 +127,15 @@ class OfTrees:
         self.params, self.opt_state = untie(self.params, self.opt_state, **self.paths)
 
     def tie(self) -> None:
-        self.params, self.opt_state = tie(self.params, self.opt_state, **{**self.paths, "how": "mean"})
+        self.params, self.opt_state = tie(
+            self.params, self.opt_state, **{**self.paths, "how": "mean"}
+        )
 
     def is_tied(self) -> bool:
-        return is_tied(self.params, **{name: self.paths[name] for name in self.paths.keys() & {"input", "output"}})
+        return is_tied(
+            self.params,
+            **{name: self.paths[name] for name in self.paths.keys() & {"input", "output"}},
+        )
 
     def moments(self) -> list[Any]:
         return [optax.tree.get(self.opt_state, name) for name in ("mu", "nu")]
@@ -128,7 +152,10 @@ class Linen(OfTrees):
 
     def start(self):
         arrays = jax.tree.map(jnp.asarray, START)
-        return {"embedding": {"input": arrays["input"]}, "body": {"kernel": arrays["W"], "bias": arrays["b"]}}
+        return {
+            "embedding": {"input": arrays["input"]},
+            "body": {"kernel": arrays["W"], "bias": arrays["b"]},
+        }
 
     def logits(self, params):
         return self.Model().apply({"params": params}, X)
@@ -144,7 +171,10 @@ class MaxText(OfTrees):
 
     def start(self):
         arrays = jax.tree.map(jnp.asarray, START)
-        return {"token_embedder": {"embedding": arrays["input"]}, "decoder": {"mlp": {"W": arrays["W"], "b": arrays["b"]}}}
+        return {
+            "token_embedder": {"embedding": arrays["input"]},
+            "decoder": {"mlp": {"W": arrays["W"], "b": arrays["b"]}},
+        }
 
     def logits(self, params):
         table, body = params["token_embedder"]["embedding"], params["decoder"]["mlp"]
@@ -253,7 +283,9 @@ class NNX(OfModules):
 
 
 class NNXShared(OfModules):
-    """Flax NNX, tied as Flax recommends: one `nnx.Embed`, asked for rows and, by `attend`, for logits."""
+    """Flax NNX, tied as Flax recommends: one `nnx.Embed`, asked for rows and, by `attend`, for
+    logits.
+    """
 
     def start(self):
         return WithEmbed(nnx.Rngs(0))
@@ -301,7 +333,9 @@ def make_equinox():
         def start(self):
             arrays = jax.tree.map(jnp.asarray, START)
             body = eqx.nn.Linear(D, D, key=jax.random.key(0))
-            body = eqx.tree_at(lambda body: (body.weight, body.bias), body, (arrays["W"].T, arrays["b"]))
+            body = eqx.tree_at(
+                lambda body: (body.weight, body.bias), body, (arrays["W"].T, arrays["b"])
+            )
             return Model(eqx.nn.Embedding(weight=arrays["input"]), body, None)
 
         def trained(self):
@@ -311,11 +345,17 @@ def make_equinox():
             return jax.vmap(params)(jnp.asarray(X))
 
         def gradient(self):
-            return eqx.filter_grad(lambda params: cross_entropy_of(self.logits(params)))(self.params)
+            return eqx.filter_grad(lambda params: cross_entropy_of(self.logits(params)))(
+                self.params
+            )
 
         def _update(self, params, opt_state):
-            loss, gradient = eqx.filter_value_and_grad(lambda params: cross_entropy_of(self.logits(params)))(params)
-            updates, opt_state = OPTIMISER.update(gradient, opt_state, eqx.filter(params, eqx.is_array))
+            loss, gradient = eqx.filter_value_and_grad(
+                lambda params: cross_entropy_of(self.logits(params))
+            )(params)
+            updates, opt_state = OPTIMISER.update(
+                gradient, opt_state, eqx.filter(params, eqx.is_array)
+            )
             return loss, eqx.apply_updates(params, updates), opt_state
 
         def tables(self, params):

@@ -1,7 +1,9 @@
-"""How tests compile, unless compiling is what they are about: quickly, at a third of the time that users' programs take.
+"""How tests compile, unless compiling is what they are about: quickly, at a third of the time that
+users' programs take.
 
-What runs is the same formulas and the same loop, several times slower. Bits may be others than users', so what is compared
-to the bit is compiled alike. What compares programs of several sizes, or trains for long, compiles as users do.
+What runs is the same formulas and the same loop, several times slower. Bits may be others than
+users', so what is compared to the bit is compiled alike. What compares programs of several sizes,
+or trains for long, compiles as users do.
 """
 
 import contextlib
@@ -15,7 +17,9 @@ AS_USERS = {name: dict(getattr(devices, name)) for name in ("FAST", "REPEATABLE"
 
 
 def quick_options() -> devices.CompilerOptions:
-    """No optimisation and, where XLA knows the option, the generator of loops that it had before MLIR's."""
+    """No optimisation and, where XLA knows the option, the generator of loops that it had before
+    MLIR's.
+    """
     options = devices.ONCE["cpu"] | {"xla_cpu_use_fusion_emitters": False}
     try:
         jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()

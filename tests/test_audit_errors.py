@@ -1,4 +1,6 @@
-"""What an audit cannot read: one line that says what, and status 2; nothing is executed, and memory stays small."""
+"""What an audit cannot read: one line that says what, and status 2; nothing is executed, and memory
+stays small.
+"""
 
 import io
 import json
@@ -12,7 +14,18 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from audited import VOCABULARY, WIDTH, audited, folder, gguf, header_of, run, safetensors, sharded, table
+from audited import (
+    VOCABULARY,
+    WIDTH,
+    audited,
+    folder,
+    gguf,
+    header_of,
+    run,
+    safetensors,
+    sharded,
+    table,
+)
 
 from jaxtie.audit.command import lines_of
 from jaxtie.audit.headers import HEADER_LIMIT, read_gguf, read_safetensors
@@ -130,7 +143,9 @@ def cut_npz(path: Path) -> Path:
 def short_member(path: Path) -> Path:
     """An array whose header claims more than the archive's member has."""
     content = io.BytesIO()
-    np.lib.format.write_array_header_1_0(content, {"descr": "<f4", "fortran_order": False, "shape": (10**9, 64)})
+    np.lib.format.write_array_header_1_0(
+        content, {"descr": "<f4", "fortran_order": False, "shape": (10**9, 64)}
+    )
     with zipfile.ZipFile(path / "tables.npz", "w") as archive:
         archive.writestr("embed_tokens.npy", content.getvalue())
     return path / "tables.npz"
@@ -154,20 +169,30 @@ def damaged_in_the_middle(path: Path, save) -> Path:
 
 def packed_npz(path: Path) -> Path:
     table = {"embed_tokens.weight": A.astype(np.float32), "lm_head.weight": B.astype(np.float32)}
-    return damaged_in_the_middle(path / "tables.npz", lambda file: np.savez_compressed(file, **table))
+    return damaged_in_the_middle(
+        path / "tables.npz", lambda file: np.savez_compressed(file, **table)
+    )
 
 
 def packed_keras(path: Path) -> Path:
     def save(file: Path) -> None:
         with h5py.File(file, "w") as made:
-            made.create_dataset("token_embedding/vars/0", data=A.astype(np.float32), compression="gzip", chunks=A.shape)
+            made.create_dataset(
+                "token_embedding/vars/0",
+                data=A.astype(np.float32),
+                compression="gzip",
+                chunks=A.shape,
+            )
 
     return damaged_in_the_middle(path / "model.weights.h5", save)
 
 
 def npz_of_odd_header(path: Path) -> Path:
     with zipfile.ZipFile(path / "tables.npz", "w") as archive:
-        archive.writestr("embed_tokens.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", 20) + b"{'descr': (((\n" + b" " * 6)
+        archive.writestr(
+            "embed_tokens.npy",
+            b"\x93NUMPY\x01\x00" + struct.pack("<H", 20) + b"{'descr': (((\n" + b" " * 6,
+        )
     return path / "tables.npz"
 
 
@@ -176,16 +201,23 @@ def orbax_without_its_data(path: Path) -> Path:
     import orbax.checkpoint as ocp
 
     folder = (path / "tree").absolute()
-    tables = {"embed_tokens": A.astype(np.float32).repeat(8, 0), "lm_head": B.astype(np.float32).repeat(8, 0)}
+    tables = {
+        "embed_tokens": A.astype(np.float32).repeat(8, 0),
+        "lm_head": B.astype(np.float32).repeat(8, 0),
+    }
     with ocp.PyTreeCheckpointer() as checkpointer:
         checkpointer.save(folder, tables)
-    largest = max((each for each in folder.rglob("*") if each.is_file()), key=lambda each: each.stat().st_size)
+    largest = max(
+        (each for each in folder.rglob("*") if each.is_file()), key=lambda each: each.stat().st_size
+    )
     largest.write_bytes(largest.read_bytes()[:200])
     return folder
 
 
 def two_inputs(path: Path) -> Path:
-    return safetensors(path / "model.safetensors", {"text.embed_tokens.weight": A, "other.embed_tokens.weight": B})
+    return safetensors(
+        path / "model.safetensors", {"text.embed_tokens.weight": A, "other.embed_tokens.weight": B}
+    )
 
 
 def nameless(path: Path) -> Path:
@@ -207,25 +239,52 @@ UNREADABLE = {
     "pickle of another name": (pickled("model.weights"), "is a pickle"),
     "folder of pickles": (folder_of_pickles, "is a pickle"),
     "truncated": (cut, "truncated"),
-    "truncated within the header": (written("model.safetensors", struct.pack("<Q", 5000) + b"{"), "truncated"),
+    "truncated within the header": (
+        written("model.safetensors", struct.pack("<Q", 5000) + b"{"),
+        "truncated",
+    ),
     "truncated within the length": (written("model.safetensors", b"12345"), "truncated"),
     "empty file": (written("model.safetensors", b""), "truncated"),
     "header above 100 MB": (written("model.safetensors", LONG), "above 100 MB"),
-    "header that is no JSON": (written("model.safetensors", struct.pack("<Q", 2) + b"{,"), "header cannot be read"),
-    "header that is a list": (written("model.safetensors", struct.pack("<Q", 2) + b"[]"), "no table of names"),
-    "header too deep": (written("model.safetensors", struct.pack("<Q", 99_999) + b"[" * 99_999), "header cannot be read"),
+    "header that is no JSON": (
+        written("model.safetensors", struct.pack("<Q", 2) + b"{,"),
+        "header cannot be read",
+    ),
+    "header that is a list": (
+        written("model.safetensors", struct.pack("<Q", 2) + b"[]"),
+        "no table of names",
+    ),
+    "header too deep": (
+        written("model.safetensors", struct.pack("<Q", 99_999) + b"[" * 99_999),
+        "header cannot be read",
+    ),
     "name twice": (
         written("model.safetensors", struct.pack("<Q", 15) + b'{"a":{},"a":{}}'),
         "stands twice",
     ),
-    "offsets that overlap": (lambda path: with_header(path, offsets(H, SIZE - 2, 2 * SIZE - 2)), "overlap"),
-    "offsets past the end": (lambda path: with_header(path, offsets(H, SIZE + 2, 2 * SIZE + 2)), "past the end"),
-    "offsets with a hole": (lambda path: with_header(path, lambda header: header.pop(E)), "belong to none"),
+    "offsets that overlap": (
+        lambda path: with_header(path, offsets(H, SIZE - 2, 2 * SIZE - 2)),
+        "overlap",
+    ),
+    "offsets past the end": (
+        lambda path: with_header(path, offsets(H, SIZE + 2, 2 * SIZE + 2)),
+        "past the end",
+    ),
+    "offsets with a hole": (
+        lambda path: with_header(path, lambda header: header.pop(E)),
+        "belong to none",
+    ),
     "offsets backwards": (lambda path: with_header(path, offsets(H, 2 * SIZE, SIZE)), "backwards"),
     "offsets below 0": (lambda path: with_header(path, offsets(E, -SIZE, 0)), "data_offsets"),
-    "shape that is too large": (lambda path: with_header(path, shape(H, VOCABULARY, 2 * WIDTH)), "do not hold"),
+    "shape that is too large": (
+        lambda path: with_header(path, shape(H, VOCABULARY, 2 * WIDTH)),
+        "do not hold",
+    ),
     "shape below 0": (lambda path: with_header(path, shape(H, -VOCABULARY, -WIDTH)), "shape"),
-    "unknown type": (lambda path: with_header(path, lambda header: header[H].update(dtype="F7")), "unknown"),
+    "unknown type": (
+        lambda path: with_header(path, lambda header: header[H].update(dtype="F7")),
+        "unknown",
+    ),
     "missing shard": (without_a_shard, "a shard is missing"),
     "missing shard, no index": (without_index_and_shard, "a shard is missing"),
     "index that names files elsewhere": (index_elsewhere, "expected files beside it"),
@@ -238,7 +297,10 @@ UNREADABLE = {
     "config that is a list": (with_config("[]"), "is no JSON table"),
     "config too deep": (with_config('{"a":' * 9999), "is no JSON"),
     "empty folder": (lambda path: path, "empty folder"),
-    "folder of other things": (lambda path: written("notes.txt", b"")(path).parent, "holds no checkpoint"),
+    "folder of other things": (
+        lambda path: written("notes.txt", b"")(path).parent,
+        "holds no checkpoint",
+    ),
     "nothing there": (lambda path: path / "nowhere", "no such file or folder"),
     "unknown format": (written("model.onnx", b"ONNX"), "of no format that is read"),
     "npz of objects": (objects, "Python objects (a pickle)"),
@@ -251,8 +313,14 @@ UNREADABLE = {
     "HDF5 that is none": (written("model.weights.h5", b"HDF5"), "cannot be read as HDF5"),
     "HDF5 that points elsewhere": (keras_elsewhere, "not followed"),
     "GGUF that is none": (written("model.gguf", b"GGML" + bytes(20)), "does not begin with GGUF"),
-    "GGUF that is truncated": (lambda path: gguf(path / "model.gguf", {"token_embd.weight": A}, cut=-100), "truncated"),
-    "GGUF of many tensors": (written("m.gguf", b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0)), "truncated"),
+    "GGUF that is truncated": (
+        lambda path: gguf(path / "model.gguf", {"token_embd.weight": A}, cut=-100),
+        "truncated",
+    ),
+    "GGUF of many tensors": (
+        written("m.gguf", b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0)),
+        "truncated",
+    ),
     "Orbax that is damaged": (damaged_orbax, "Orbax"),
     "two tables that may be meant": (two_inputs, "give one as --input"),
     "no table by its name": (nameless, "give --input"),
@@ -283,7 +351,13 @@ def test_options_that_cannot_be_meant(capsys):
     refused(capsys, "nearest: 'lm_head.weight'", path, "--output", "lm_head.wieght")
     refused(capsys, "nearest: 'model.embed_tokens.weight'", path, "--input", "embed_tokens")
     other = folder(Path("other"), {E: A[:100], H: B[:100]})
-    refused(capsys, "--against other: its table has shape (100, 16), this one (512, 16)", path, "--against", other)
+    refused(
+        capsys,
+        "--against other: its table has shape (100, 16), this one (512, 16)",
+        path,
+        "--against",
+        other,
+    )
     refused(capsys, "nowhere: no such file or folder", path, "--against", "nowhere")
     refused(capsys, "no such folder", path, "--adapter", "nowhere")
     refused(capsys, "holds no adapter_model.safetensors", path, "--adapter", "other")
@@ -301,7 +375,9 @@ def test_names_that_would_break_the_line(capsys):
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """What `write_bytes` does, without making the file anew, which takes milliseconds on some disks."""
+    """What `write_bytes` does, without making the file anew, which takes milliseconds on some
+    disks.
+    """
     with path.open("r+b") as file:
         file.write(content)
         file.truncate()
@@ -318,7 +394,17 @@ def mutated(rng: random.Random, text: bytes) -> bytes:
             del content[at : at + rng.randrange(1, 20)]
         elif kind == 2:
             content[at:at] = rng.choice(
-                (b"9" * rng.randrange(1, 40), b"[", b"{", b'"', b"-", b"e9", b"null", b"\\ud800", b",")
+                (
+                    b"9" * rng.randrange(1, 40),
+                    b"[",
+                    b"{",
+                    b'"',
+                    b"-",
+                    b"e9",
+                    b"null",
+                    b"\\ud800",
+                    b",",
+                )
             )
         elif kind == 3:
             content[at : at + 1] = str(rng.choice((0, 1, 2**31, 2**63, 2**64, 10**30))).encode()
@@ -332,7 +418,9 @@ def mutated(rng: random.Random, text: bytes) -> bytes:
 
 
 def test_mutated_safetensors_headers(tmp_path):
-    """Never another error than ours, never more memory than the file, and what is accepted lies within it."""
+    """Never another error than ours, never more memory than the file, and what is accepted lies
+    within it.
+    """
     path, rng = tmp_path / "model.safetensors", random.Random(0)
     header = json.dumps({"__metadata__": {"format": "pt"}} | header_of(BOTH)).encode()
     data = bytes(2 * SIZE)
@@ -340,7 +428,11 @@ def test_mutated_safetensors_headers(tmp_path):
     accepted = refused = 0
     for i in range(10_000):
         text = mutated(rng, header)
-        length = len(text) if i % 10 else rng.choice((0, 1, len(text) - 1, len(text) + 1, 2**20, 2**63, rng.getrandbits(64)))
+        length = (
+            len(text)
+            if i % 10
+            else rng.choice((0, 1, len(text) - 1, len(text) + 1, 2**20, 2**63, rng.getrandbits(64)))
+        )
         overwrite(path, struct.pack("<Q", length) + text + data)
         if i % 20 == 0:
             tracemalloc.start()
@@ -376,17 +468,28 @@ def test_audits_of_mutated_headers_and_configurations(tmp_path):
     path, config = tmp_path / "model.safetensors", tmp_path / "config.json"
     header = json.dumps(header_of(BOTH)).encode()
     data = np.random.default_rng(0).integers(0, 256, 2 * SIZE, dtype=np.uint8).tobytes()
-    said = {"tie_word_embeddings": True, "vocab_size": VOCABULARY, "text_config": {"tie_word_embeddings": False}}
+    said = {
+        "tie_word_embeddings": True,
+        "vocab_size": VOCABULARY,
+        "text_config": {"tie_word_embeddings": False},
+    }
     config.write_text(json.dumps(said))
     path.touch()
     judged = 0
     for _ in range(1500):
         text = mutated(rng, header) if rng.random() < 0.7 else header
         overwrite(path, struct.pack("<Q", len(text)) + text + data)
-        overwrite(config, mutated(rng, json.dumps(said).encode()) if rng.random() < 0.5 else json.dumps(said).encode())
+        overwrite(
+            config,
+            mutated(rng, json.dumps(said).encode())
+            if rng.random() < 0.5
+            else json.dumps(said).encode(),
+        )
         try:
             found = audited(tmp_path)
-            assert json.dumps(found.as_dict(), allow_nan=False) and all("\n" not in line for line in lines_of(found))
+            assert json.dumps(found.as_dict(), allow_nan=False) and all(
+                "\n" not in line for line in lines_of(found)
+            )
             judged += 1
         except UserError as error:
             assert error.args

@@ -17,19 +17,36 @@ PLAIN_A, PLAIN_B = (rows.astype(np.float32) for rows in (A, B))
 TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
 V = {"vocab_size": VOCABULARY}
 VECTOR = np.zeros(VOCABULARY, np.float32)
-# A family of names -> its tensors, its configuration, and how it is stored: once, equal or different.
+# A family of names -> its tensors, its configuration, and how it is stored: once, equal or
+# different.
 SOUND = {
-    "Llama, untied": ({"model.embed_tokens.weight": A, "lm_head.weight": B}, V | UNTIED, "different"),
+    "Llama, untied": (
+        {"model.embed_tokens.weight": A, "lm_head.weight": B},
+        V | UNTIED,
+        "different",
+    ),
     "Llama, tied": ({"model.embed_tokens.weight": A, "model.norm.weight": A[0]}, V | TIED, "once"),
     "Llama, no flag, its class unties": (
         {"model.embed_tokens.weight": A, "lm_head.weight": B},
         V | {"model_type": "llama"},
         "different",
     ),
-    "Qwen 1.5, tied, stored twice": ({"model.embed_tokens.weight": A, "lm_head.weight": A}, V | TIED, "equal"),
-    "GPT-2, no flag": ({"wte.weight": A, "wpe.weight": B[:64]}, {"model_type": "gpt2", "vocab_size": VOCABULARY}, "once"),
+    "Qwen 1.5, tied, stored twice": (
+        {"model.embed_tokens.weight": A, "lm_head.weight": A},
+        V | TIED,
+        "equal",
+    ),
+    "GPT-2, no flag": (
+        {"wte.weight": A, "wpe.weight": B[:64]},
+        {"model_type": "gpt2", "vocab_size": VOCABULARY},
+        "once",
+    ),
     "GPT-NeoX": ({"gpt_neox.embed_in.weight": A, "embed_out.weight": B}, UNTIED | V, "different"),
-    "Falcon": ({"transformer.word_embeddings.weight": A, "lm_head.weight": A}, {"model_type": "falcon"} | V, "equal"),
+    "Falcon": (
+        {"transformer.word_embeddings.weight": A, "lm_head.weight": A},
+        {"model_type": "falcon"} | V,
+        "equal",
+    ),
     "Mamba": ({"backbone.embeddings.weight": A}, {"model_type": "mamba"} | V, "once"),
     "Meta's Llama": (
         {"tok_embeddings.weight": A, "output.weight": B, "layers.0.attention.wo.weight": B[:WIDTH]},
@@ -42,49 +59,81 @@ SOUND = {
         "different",
     ),
     "BERT": (
-        {"bert.embeddings.word_embeddings.weight": A, "bert.embeddings.position_embeddings.weight": B[:64],
-         "cls.predictions.bias": VECTOR, "cls.predictions.decoder.weight": A,
-         "cls.predictions.transform.dense.weight": B[:16]},
+        {
+            "bert.embeddings.word_embeddings.weight": A,
+            "bert.embeddings.position_embeddings.weight": B[:64],
+            "cls.predictions.bias": VECTOR,
+            "cls.predictions.decoder.weight": A,
+            "cls.predictions.transform.dense.weight": B[:16],
+        },
         {"model_type": "bert"} | V,
         "equal",
     ),
     "RoBERTa": (
-        {"roberta.embeddings.word_embeddings.weight": A, "lm_head.decoder.weight": A, "lm_head.dense.weight": B[:WIDTH],
-         "lm_head.bias": VECTOR},
+        {
+            "roberta.embeddings.word_embeddings.weight": A,
+            "lm_head.decoder.weight": A,
+            "lm_head.dense.weight": B[:WIDTH],
+            "lm_head.bias": VECTOR,
+        },
         {"model_type": "roberta"} | V,
         "equal",
     ),
     "DistilBERT": (
-        {"distilbert.embeddings.word_embeddings.weight": A, "vocab_projector.weight": A, "vocab_projector.bias": VECTOR},
+        {
+            "distilbert.embeddings.word_embeddings.weight": A,
+            "vocab_projector.weight": A,
+            "vocab_projector.bias": VECTOR,
+        },
         {"model_type": "distilbert"} | V | TIED,
         "equal",
     ),
     "ModernBERT": (
-        {"model.embeddings.tok_embeddings.weight": A, "decoder.weight": A, "decoder.bias": VECTOR,
-         "head.dense.weight": B[:WIDTH]},
+        {
+            "model.embeddings.tok_embeddings.weight": A,
+            "decoder.weight": A,
+            "decoder.bias": VECTOR,
+            "head.dense.weight": B[:WIDTH],
+        },
         {"model_type": "modernbert"} | V,
         "equal",
     ),
     "T5 1.1, untied": (
-        {"shared.weight": A, "encoder.embed_tokens.weight": A, "decoder.embed_tokens.weight": A, "lm_head.weight": B},
+        {
+            "shared.weight": A,
+            "encoder.embed_tokens.weight": A,
+            "decoder.embed_tokens.weight": A,
+            "lm_head.weight": B,
+        },
         {"model_type": "t5"} | V | UNTIED,
         "different",
     ),
     "BART": (
-        {"model.shared.weight": A, "model.encoder.embed_positions.weight": B, "final_logits_bias": VECTOR[None],
-         "model.decoder.embed_positions.weight": B},
+        {
+            "model.shared.weight": A,
+            "model.encoder.embed_positions.weight": B,
+            "final_logits_bias": VECTOR[None],
+            "model.decoder.embed_positions.weight": B,
+        },
         {"model_type": "bart"} | V,
         "once",
     ),
     "Whisper": (
-        {"model.decoder.embed_tokens.weight": A, "proj_out.weight": A, "model.encoder.embed_positions.weight": B,
-         "model.encoder.conv1.weight": B[:8]},
+        {
+            "model.decoder.embed_tokens.weight": A,
+            "proj_out.weight": A,
+            "model.encoder.embed_positions.weight": B,
+            "model.encoder.conv1.weight": B[:8],
+        },
         {"model_type": "whisper"} | V,
         "equal",
     ),
     "OLMo 1": (
-        {"model.transformer.wte.weight": A, "model.transformer.ff_out.weight": B,
-         "model.transformer.blocks.0.ff_out.weight": B[:8]},
+        {
+            "model.transformer.wte.weight": A,
+            "model.transformer.ff_out.weight": B,
+            "model.transformer.blocks.0.ff_out.weight": B[:8],
+        },
         {"weight_tying": False, "vocab_size": VOCABULARY},
         "different",
     ),
@@ -94,13 +143,21 @@ SOUND = {
         "different",
     ),
     "a vision model": (
-        {"model.language_model.embed_tokens.weight": A, "model.visual.patch_embed.proj.weight": B[:8]},
+        {
+            "model.language_model.embed_tokens.weight": A,
+            "model.visual.patch_embed.proj.weight": B[:8],
+        },
         TIED | {"text_config": V | TIED, "vision_config": {"hidden_size": 8}},
         "once",
     ),
     "LLaVA": (
         {"language_model.model.embed_tokens.weight": A, "language_model.lm_head.weight": B},
-        UNTIED | {"text_config": V, "vision_config": TIED, "audio_encoder": V | TIED},  # defaults, written out
+        UNTIED
+        | {
+            "text_config": V,
+            "vision_config": TIED,
+            "audio_encoder": V | TIED,
+        },  # defaults, written out
         "different",
     ),
     "a classifier": (
@@ -114,13 +171,20 @@ SOUND = {
         "once",
     ),
     "Flax BERT": (
-        {"params.bert.embeddings.word_embeddings.embedding": A, "params.cls.predictions.decoder.kernel": A.T},
+        {
+            "params.bert.embeddings.word_embeddings.embedding": A,
+            "params.cls.predictions.decoder.kernel": A.T,
+        },
         TIED | V,
         "equal",
     ),
     "a Flax model of one's own": (
-        {"params.Embed_0.embedding": A, "params.Dense_0.kernel": B[:WIDTH], "params.Dense_1.kernel": B.T,
-         "params.position_embedding.embedding": B[:64]},
+        {
+            "params.Embed_0.embedding": A,
+            "params.Dense_0.kernel": B[:WIDTH],
+            "params.Dense_1.kernel": B.T,
+            "params.position_embedding.embedding": B[:64],
+        },
         {"tie_embeddings": False},
         "different",
     ),
@@ -129,13 +193,17 @@ SOUND = {
         V | TIED,
         "equal",
     ),
-    "head in another type": ({"model.embed_tokens.weight": PLAIN_B, "lm_head.weight": B}, V | TIED, "equal"),
+    "head in another type": (
+        {"model.embed_tokens.weight": PLAIN_B, "lm_head.weight": B},
+        V | TIED,
+        "equal",
+    ),
     "added tokens all alike": (
         {"model.embed_tokens.weight": np.concatenate([A, A[:1].repeat(64, 0)])},
         TIED | {"vocab_size": VOCABULARY + 64},
         "once",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("tensors", "config", "stored"), SOUND.values(), ids=SOUND.keys())
@@ -145,13 +213,20 @@ def test_no_false_alarm(tmp_path, tensors, config, stored):
     assert found.verdicts[0].main.code == stored
 
 
-@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "GPT2DoubleHeadsModel", "MarianMTModel", "EncoderDecoderModel"])
+@pytest.mark.parametrize(
+    "name", ["GPT2LMHeadModel", "GPT2DoubleHeadsModel", "MarianMTModel", "EncoderDecoderModel"]
+)
 def test_a_name_that_ends_as_of_a_model_without_a_head_may_have_one(tmp_path, name):
     """Untied, its head is missing; BertModel has none."""
     tensors = {"model.embed_tokens.weight": A}
     missing = audited(folder(tmp_path / "missing", tensors, V | UNTIED | {"architectures": [name]}))
     assert missing.status == 1 and missing.verdicts[0].main.code == "untied-but-once"
-    assert audited(folder(tmp_path / "none", tensors, V | UNTIED | {"architectures": ["BertModel"]})).status == 0
+    assert (
+        audited(
+            folder(tmp_path / "none", tensors, V | UNTIED | {"architectures": ["BertModel"]})
+        ).status
+        == 0
+    )
 
 
 def test_shards_with_an_index(tmp_path):
@@ -163,10 +238,15 @@ def test_shards_with_an_index(tmp_path):
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_npz_mapped_or_compressed(tmp_path, save):
-    save(tmp_path / "tables.npz", **{"params/wte/embedding": PLAIN_A, "params/lm_head/kernel": PLAIN_B.T})
+    save(
+        tmp_path / "tables.npz",
+        **{"params/wte/embedding": PLAIN_A, "params/lm_head/kernel": PLAIN_B.T},
+    )
     found = audited(tmp_path / "tables.npz")
     assert found.verdicts[0].main.code == "different" and found.verdicts[0].ends.output.across
-    np.testing.assert_array_equal(found.verdicts[0].ends.output.take(np.array([3, 7, 8])), PLAIN_B[[3, 7, 8]])
+    np.testing.assert_array_equal(
+        found.verdicts[0].ends.output.take(np.array([3, 7, 8])), PLAIN_B[[3, 7, 8]]
+    )
 
 
 def test_bfloat16_in_npz(tmp_path):
@@ -174,7 +254,9 @@ def test_bfloat16_in_npz(tmp_path):
     assert audited(tmp_path / "tables.npz").verdicts[0].main.code == "equal"
 
 
-@pytest.mark.parametrize(("second", "stored"), [(None, "once"), (PLAIN_B.T, "different"), (PLAIN_A.T, "equal")])
+@pytest.mark.parametrize(
+    ("second", "stored"), [(None, "once"), (PLAIN_B.T, "different"), (PLAIN_A.T, "equal")]
+)
 def test_keras_weights(tmp_path, second, stored):
     with h5py.File(tmp_path / "model.weights.h5", "w") as file:
         place = file.create_group("layers/token_embedding/vars")
@@ -183,7 +265,9 @@ def test_keras_weights(tmp_path, second, stored):
             place["1"] = second
     found = audited(tmp_path / "model.weights.h5")
     assert found.status == 0 and found.verdicts[0].main.code == stored
-    np.testing.assert_array_equal(found.verdicts[0].ends.input.take(np.array([1, 2, 500])), PLAIN_A[[1, 2, 500]])
+    np.testing.assert_array_equal(
+        found.verdicts[0].ends.input.take(np.array([1, 2, 500])), PLAIN_A[[1, 2, 500]]
+    )
 
 
 @pytest.mark.parametrize("driver", ["zarr", "zarr3"])
@@ -197,7 +281,9 @@ def test_orbax_trees(tmp_path, driver):
     (tmp_path / "config.json").write_text(json.dumps({"logits_via_embedding": False}))
     found = audited(tmp_path)
     assert found.checkpoint.form == "Orbax" and found.status == 0
-    assert found.verdicts[0].main.code == "different" and len(found.checkpoint.configuration.said) == 1
+    assert (
+        found.verdicts[0].main.code == "different" and len(found.checkpoint.configuration.said) == 1
+    )
 
 
 def test_gguf_tables(tmp_path):
@@ -242,7 +328,9 @@ def members(path: Path, arms: dict[str, dict[str, np.ndarray]]) -> Path:
                 "path": f"{arm}.states..params['embedding']['{name}']/",
             }
             spec = {"driver": "zarr", "kvstore": kvstore}
-            ts.open(spec, dtype="float32", shape=array.shape, create=True).result().write(array).result()
+            ts.open(spec, dtype="float32", shape=array.shape, create=True).result().write(
+                array
+            ).result()
     return path
 
 
@@ -259,7 +347,9 @@ def test_arms_are_what_their_names_declare(tmp_path):
     found = audited(members(tmp_path, arms))
     assert found.status == 0
     stored = {verdict.name: verdict.main.code for verdict in found.verdicts}
-    assert stored == dict(zip(arms, ("once", "different", "different", "once", "equal"), strict=True))
+    assert stored == dict(
+        zip(arms, ("once", "different", "different", "once", "equal"), strict=True)
+    )
     assert found.verdicts[0].ends.input.vocabulary == 2 * VOCABULARY
     wrong = audited(members(tmp_path / "wrong", {"tied": arms["untied"], "untied": arms["tied"]}))
     assert codes(wrong) == {"tied-but-different", "untied-but-once"}
@@ -267,8 +357,13 @@ def test_arms_are_what_their_names_declare(tmp_path):
 
 @pytest.mark.slow
 def test_runs_of_jaxtie(tmp_path, monkeypatch, capsys):
-    """Tied, untied and untied midway: as the checkpoint has them, and the tables are those of the results."""
-    line = "--seeds 3 --steps 200 --record-every 20 --eval-every 100 --arms tied,untied,untied@100 --quiet --out"
+    """Tied, untied and untied midway: as the checkpoint has them, and the tables are those of the
+    results.
+    """
+    line = (
+        "--seeds 3 --steps 200 --record-every 20 --eval-every 100 --arms tied,untied,untied@100"
+        " --quiet --out"
+    )
     monkeypatch.setattr(runs, "draw", lambda *_: [])
     path = tmp_path / "run"
     assert cli.main([*line.split(), str(path)]) == 0
@@ -282,7 +377,12 @@ def test_runs_of_jaxtie(tmp_path, monkeypatch, capsys):
     for verdict in found.verdicts:
         for role in ("input", "output"):
             end = getattr(verdict.ends, role) or verdict.ends.input
-            expected = tables[f"{role}_table"].sel(arm=verdict.name).isel(table_step=-1).values.reshape(-1, end.width)
+            expected = (
+                tables[f"{role}_table"]
+                .sel(arm=verdict.name)
+                .isel(table_step=-1)
+                .values.reshape(-1, end.width)
+            )
             np.testing.assert_array_equal(end.take(np.arange(len(expected))), expected)
 
 
@@ -296,8 +396,12 @@ def test_bits_types_and_ways_round(tmp_path):
         "after a slice: the output has the first 500 rows only": A[:500],
     }
     for i, (words, other) in enumerate(ways.items()):
-        found = audited(folder(tmp_path / str(i), {"embed_tokens.weight": A, "lm_head.weight": other}, TIED))
+        found = audited(
+            folder(tmp_path / str(i), {"embed_tokens.weight": A, "lm_head.weight": other}, TIED)
+        )
         assert found.status == 0 and f"equal {words}" in found.verdicts[0].main.text
     half = (A.astype(np.float32) / 3).astype(ml_dtypes.bfloat16)
-    found = audited(folder(tmp_path / "scaled", {"embed_tokens.weight": A, "lm_head.weight": half}, UNTIED))
+    found = audited(
+        folder(tmp_path / "scaled", {"embed_tokens.weight": A, "lm_head.weight": half}, UNTIED)
+    )
     assert found.status == 0 and found.verdicts[0].main.code == "scaled"

@@ -46,12 +46,16 @@ def by_hand(seen: list[tuple[int, int]], usable: list[int]):
 
 def test_bigrams_are_those_counted_by_hand_and_sum_to_one():
     rng, vocabulary = np.random.default_rng(0), 7
-    seen = Follows(*rng.choice(vocabulary - 1, (2, 40), p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.05]))  # 6 is never seen
+    seen = Follows(
+        *rng.choice(vocabulary - 1, (2, 40), p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.05])
+    )  # 6 is never seen
     model = Bigrams(seen, vocabulary)
     _, law = by_hand(list(zip(*(each.tolist() for each in seen))), list(range(vocabulary)))
     left, token = (each.ravel() for each in np.mgrid[:vocabulary, :vocabulary])
     found = model.probability(Follows(left, token)).reshape(vocabulary, vocabulary)
-    np.testing.assert_allclose(found, [[law(s, t) for t in range(vocabulary)] for s in range(vocabulary)], rtol=1e-12)
+    np.testing.assert_allclose(
+        found, [[law(s, t) for t in range(vocabulary)] for s in range(vocabulary)], rtol=1e-12
+    )
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
     assert 0 < model.discount < 1 and (found > 0).all()
 
@@ -71,11 +75,19 @@ def test_baselines_are_losses_on_what_is_asked(text, task):
     """Row by row; a word and its duplicate are one, and the draw between them costs its entropy."""
     probabilities = (0.5, 0.1)
     experiment = TextExperiment(
-        task=task, batch=4, length=16, buckets=(16,), words=4, duplicates=probabilities, eval_batches=5
+        task=task,
+        batch=4,
+        length=16,
+        buckets=(16,),
+        words=4,
+        duplicates=probabilities,
+        eval_batches=5,
     )
     material, special = make_material(experiment, text), text.special
     start = special.sep if task == "causal" else special.cls
-    never = (special.pad,) if task == "causal" else (special.pad, special.cls, special.sep, special.unk)
+    never = (
+        (special.pad,) if task == "causal" else (special.pad, special.cls, special.sep, special.unk)
+    )
     usable = [token for token in range(len(text.vocabulary)) if token not in never]
     seen = []
     for r in range(text.train.count):
@@ -90,7 +102,9 @@ def test_baselines_are_losses_on_what_is_asked(text, task):
                 if token in usable:
                     p = p_of.get(token)
                     drawing = 0 if p is None else -(p * math.log(p) + (1 - p) * math.log(1 - p))
-                    losses.append((-math.log(plain(token)) + drawing, -math.log(law(left, token)) + drawing))
+                    losses.append(
+                        (-math.log(plain(token)) + drawing, -math.log(law(left, token)) + drawing)
+                    )
     found = baselines.baselines(experiment, material)
     np.testing.assert_allclose(found, np.mean(losses, axis=0), rtol=1e-10)
     assert found.bigram < found.unigram

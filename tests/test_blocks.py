@@ -1,4 +1,6 @@
-"""Seeds are independent: neither company, nor devices, nor chunks change a bit. What differs in settings shares a program."""
+"""Seeds are independent: neither company, nor devices, nor chunks change a bit. What differs in
+settings shares a program.
+"""
 
 import dataclasses
 import runpy
@@ -38,18 +40,36 @@ def compiled_as_users_do():
 
 
 def program(
-    experiment: Experiment, arm: str, like: Experiment = SHORT, devices: Sequence[jax.Device] = ONE_DEVICE
+    experiment: Experiment,
+    arm: str,
+    like: Experiment = SHORT,
+    devices: Sequence[jax.Device] = ONE_DEVICE,
 ) -> Program:
     """Of the plain arm of an experiment, for blocks of the size that `like` gets."""
-    return compile_block(Static.of(experiment, tied=arm == "tied"), block_of(like, devices), devices)
+    return compile_block(
+        Static.of(experiment, tied=arm == "tied"), block_of(like, devices), devices
+    )
 
 
 def records(
-    experiment: Experiment, arm: str, *, like: Experiment = SHORT, workers: Sequence[jax.Device] = (), chunk_seconds=1.0
+    experiment: Experiment,
+    arm: str,
+    *,
+    like: Experiment = SHORT,
+    workers: Sequence[jax.Device] = (),
+    chunk_seconds=1.0,
 ) -> dict[str, np.ndarray]:
-    """All records of an arm, arrays (records, members, ...), in blocks of the size that `like` gets."""
+    """All records of an arm, arrays (records, members, ...), in blocks of the size that `like`
+    gets.
+    """
     workers = workers or ONE_DEVICE
-    run = BlockRun(program(experiment, arm, like, workers), workers, experiment, experiment.steps, chunk_seconds)
+    run = BlockRun(
+        program(experiment, arm, like, workers),
+        workers,
+        experiment,
+        experiment.steps,
+        chunk_seconds,
+    )
     return joined(run.pieces(experiment.members, None))
 
 
@@ -59,7 +79,8 @@ def joined(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
     for piece in pieces:
         blocks.setdefault(int(piece.numbers[0]), []).append(piece.records)
     whole = [
-        {name: np.concatenate([each[name] for each in block]) for name in block[0]} for _, block in sorted(blocks.items())
+        {name: np.concatenate([each[name] for each in block]) for name in block[0]}
+        for _, block in sorted(blocks.items())
     ]
     return {name: np.concatenate([each[name] for each in whole], axis=1) for name in whole[0]}
 
@@ -80,7 +101,10 @@ def test_few_members_give_the_bits_of_many_in_a_mixer_too():
     many = dataclasses.replace(SHORT, steps=100, model=Mixer())
     few = dataclasses.replace(many, seeds=(0, 17, 39))
     own = records(few, "untied", like=few)
-    assert_same_bits(own, {name: value[:, few.seeds] for name, value in records(many, "untied", like=many).items()})
+    assert_same_bits(
+        own,
+        {name: value[:, few.seeds] for name, value in records(many, "untied", like=many).items()},
+    )
 
 
 @pytest.fixture(scope="module", params=[pytest.param("tied", marks=pytest.mark.slow), "untied"])
@@ -91,7 +115,9 @@ def arm_and_records(request):
 def test_a_seed_alone_gives_the_bits_it_gives_among_many(arm_and_records):
     arm, many = arm_and_records
     alone = dataclasses.replace(SHORT, seeds=(17,))
-    assert_same_bits(records(alone, arm, like=alone), {name: value[:, 17:18] for name, value in many.items()})
+    assert_same_bits(
+        records(alone, arm, like=alone), {name: value[:, 17:18] for name, value in many.items()}
+    )
 
 
 def test_two_threads_give_the_bits_of_one(arm_and_records):
@@ -102,7 +128,9 @@ def test_two_threads_give_the_bits_of_one(arm_and_records):
 @pytest.mark.slow  # the program is compiled for the second one too
 def test_two_devices_give_the_bits_of_one():
     if len(jax.devices()) < 2:
-        pytest.skip("needs two devices; the tests ask for two CPU devices before the backend starts")
+        pytest.skip(
+            "needs two devices; the tests ask for two CPU devices before the backend starts"
+        )
     assert_same_bits(records(SHORT, "untied", workers=jax.devices()[:2]), records(SHORT, "untied"))
 
 
@@ -133,7 +161,9 @@ def test_a_block_is_the_plain_loop():
             batch = process.sample(stream(own.data_seed, seed), at, bits, own.zeros, own.ones)
             state, (loss, _) = advance(state, batch)
             losses.append(float(loss))
-        np.testing.assert_allclose(found["loss"][1:, seed], np.mean(np.reshape(losses, (2, 20)), axis=1), rtol=1e-5)
+        np.testing.assert_allclose(
+            found["loss"][1:, seed], np.mean(np.reshape(losses, (2, 20)), axis=1), rtol=1e-5
+        )
         np.testing.assert_allclose(found["loss"][0, seed], losses[0], rtol=1e-6)
         table = np.asarray(state.params["embedding"]["input"])
         np.testing.assert_allclose(found["input_table"][-1, seed], table, rtol=1e-4, atol=1e-5)
@@ -142,9 +172,13 @@ def test_a_block_is_the_plain_loop():
 
 
 def test_members_that_diverge_leave_the_others_the_bits_of_a_run_without_them():
-    """At this learning rate products overflow in some members; when, and in which, depends on how JAX rounds."""
+    """At this learning rate products overflow in some members; when, and in which, depends on how
+    JAX rounds.
+    """
     wild = dataclasses.replace(
-        SHORT, optimiser=Optimiser(learning_rate=1e7, eta_min=0, weight_decay=0), seeds=tuple(range(32))
+        SHORT,
+        optimiser=Optimiser(learning_rate=1e7, eta_min=0, weight_decay=0),
+        seeds=tuple(range(32)),
     )
     everyone = records(wild, "untied", like=wild)
     diverged_at = everyone["diverged_at"][-1]
@@ -168,17 +202,23 @@ def exact(members: Members, arm: str) -> dict[str, np.ndarray]:
 def test_untied_midway_is_tied_until_then_and_changes_nothing_at_that_step():
     worker, (first, second) = jax.devices()[:1], phases_of(Arm.parse("untied@100"), SHORT.steps)
     assert (first.tied, first.until, second.tied, second.until) == (True, 100, False, 200)
-    tied = list(BlockRun(program(SHORT, "tied"), worker, SHORT, first.until).pieces(SHORT.members, None))
+    tied = list(
+        BlockRun(program(SHORT, "tied"), worker, SHORT, first.until).pieces(SHORT.members, None)
+    )
     standing = merge(*[piece.members for piece in tied])
     assert standing.numbers.tolist() == [*SHORT.members] and set(standing.steps.tolist()) == {100}
     opened = untie_members(SHORT, second, standing)
     for name, leaf in opened.states.items():
-        np.testing.assert_array_equal(leaf, standing.states[name.replace("['output']", "['input']")], err_msg=name)
+        np.testing.assert_array_equal(
+            leaf, standing.states[name.replace("['output']", "['input']")], err_msg=name
+        )
     assert sum("['output']" in name for name in opened.states) == 3  # the table and its two moments
     before, after = exact(standing, "tied"), exact(opened, "untied")
     for name in ("train_loss", "valid_loss", "log_odds"):
         np.testing.assert_allclose(after[name], before[name], rtol=0, atol=1e-6, err_msg=name)
-    untied = BlockRun(program(SHORT, "untied"), worker, SHORT, second.until).pieces(SHORT.members, opened)
+    untied = BlockRun(program(SHORT, "untied"), worker, SHORT, second.until).pieces(
+        SHORT.members, opened
+    )
     loss = joined([*tied, *untied])["loss"]
     always_tied = records(SHORT, "tied")["loss"]
     np.testing.assert_array_equal(loss[:6], always_tied[:6])
@@ -191,7 +231,12 @@ def test_speed_is_measured_before_the_step_of_untying():
     assert seconds_per_record(program(SHORT, "untied"), jax.devices()[:1], later) > 0
 
 
-SWEPT = (("weight_decay", (0.0, 0.1)), ("p_X", (0.1, 0.5)), ("learning_rate", (1e-4, 5e-4)), ("p_A", (0.2, 0.5)))
+SWEPT = (
+    ("weight_decay", (0.0, 0.1)),
+    ("p_X", (0.1, 0.5)),
+    ("learning_rate", (1e-4, 5e-4)),
+    ("p_A", (0.2, 0.5)),
+)
 
 
 @pytest.mark.parametrize("arm", [pytest.param("tied", marks=pytest.mark.slow), "untied"])
@@ -200,14 +245,22 @@ def test_a_swept_member_gives_the_bits_of_its_setting_alone(arm):
     together = records(swept, arm)  # 48 members in two blocks, by a program that knows no sweep
     for at in (0, 6, 15):
         alone = swept.settings[at]
-        assert alone.optimiser.weight_decay == SWEPT[0][1][at // 8] and alone.process.ones[0] == SWEPT[3][1][at % 2]
-        assert_same_bits(records(alone, arm, like=alone), {k: v[:, 3 * at : 3 * at + 3] for k, v in together.items()})
+        assert (
+            alone.optimiser.weight_decay == SWEPT[0][1][at // 8]
+            and alone.process.ones[0] == SWEPT[3][1][at % 2]
+        )
+        assert_same_bits(
+            records(alone, arm, like=alone),
+            {k: v[:, 3 * at : 3 * at + 3] for k, v in together.items()},
+        )
 
 
 def test_exact_evaluations_are_of_the_members_own_process():
     swept = dataclasses.replace(SHORT, seeds=(3,), sweep=(("p_X", (0.0, 0.3, 1.0)),))
     found = records(swept, "untied")
-    assert np.isfinite(found["train_loss"][-1]).all() and len(np.unique(found["train_loss"][-1])) == 3
+    assert (
+        np.isfinite(found["train_loss"][-1]).all() and len(np.unique(found["train_loss"][-1])) == 3
+    )
     member = make_member(Static.of(SHORT, tied=False))
     one = once(member.start)(np.uint32(3), setting(swept.settings[1]))[2]["train_loss"]
     np.testing.assert_allclose(found["train_loss"][0, 1], one, rtol=1e-6)
@@ -258,14 +311,23 @@ def test_what_differs_in_settings_alone_is_one_program():
 
 @pytest.mark.slow
 def test_what_is_one_program_is_compiled_once(monkeypatch):
-    """Whoever asks for it; the phases of an arm that unties are the programs of arms that do not."""
+    """Whoever asks for it; the phases of an arm that unties are the programs of arms that do
+    not.
+    """
     compiled = {tied: program(SHORT, "tied" if tied else "untied") for tied in (True, False)}
-    often = {"record_every": SHORT.record_every, "eval_every": SHORT.eval_every}  # as these programs have it
-    monkeypatch.setattr("jaxtie.exor.engine.assign_workers", lambda *_: [*compiled[True].advance])  # and their devices
+    often = {
+        "record_every": SHORT.record_every,
+        "eval_every": SHORT.eval_every,
+    }  # as these programs have it
+    monkeypatch.setattr(
+        "jaxtie.exor.engine.assign_workers", lambda *_: [*compiled[True].advance]
+    )  # and their devices
     for name, experiment in SHARING.items():
         assert static_of(experiment) == static_of(SHARING["main"]), name
         engine = ExorEngine(dataclasses.replace(experiment, **often), Processes())
         for arm in engine.experiment.arms:
             for phase in phases_of(arm, engine.experiment.steps):
                 assert engine.compile(phase) is compiled[phase.tied], (name, phase.name)
-    assert len({static_of(experiment) for experiment in (SHARING["main"], *OTHERS.values())}) == 1 + len(OTHERS)
+    assert len(
+        {static_of(experiment) for experiment in (SHARING["main"], *OTHERS.values())}
+    ) == 1 + len(OTHERS)

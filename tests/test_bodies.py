@@ -1,4 +1,6 @@
-"""What holds for every body: initial values as PyTorch draws them, shared by tied and untied; short ways that are exact."""
+"""What holds for every body: initial values as PyTorch draws them, shared by tied and untied; short
+ways that are exact.
+"""
 
 import dataclasses
 from functools import cache
@@ -16,7 +18,8 @@ from jaxtie.models import lstm
 from jaxtie.models.layers import count_entries
 from jaxtie.models.sizes import LSTM, Body, Mixer, Transformer
 
-CONFIGS = {  # and of how many seeds each leaf has 10,000 values; fan-ins all different where they are free
+# and of how many seeds each leaf has 10,000 values; fan-ins all different where they are free
+CONFIGS = {
     "transformer-small": (Transformer(), 2_500),
     "transformer-medium": (Transformer(layers=2, width=32, feedforward=32), 320),
     "lstm": (LSTM(layers=2, width=4, hidden=6), 2_500),
@@ -42,7 +45,9 @@ def law(sizes: Body, path: str):
             if name in ("in_proj_bias", "out_proj_bias"):
                 return 0.0
             xavier = 6 / (sizes.width + 3 * sizes.width)  # of the whole 3DxD matrix
-            square = {"in_proj": xavier, "linear2": 1 / sizes.feedforward}.get(name.rpartition("_")[0], 1 / sizes.width)
+            square = {"in_proj": xavier, "linear2": 1 / sizes.feedforward}.get(
+                name.rpartition("_")[0], 1 / sizes.width
+            )
         case LSTM():
             square = 1 / (2 * sizes.hidden if "linear" in name else sizes.hidden)
         case Mixer():
@@ -57,7 +62,9 @@ def assert_law(values, law, path):
         return np.testing.assert_array_equal(values, law, path)
     assert stats.kstest(values, law.cdf).pvalue > 1e-3, path
     low, high = law.support()
-    assert np.isinf(high) or (low <= values.min() < 0.95 * low and 0.95 * high < values.max() <= high), path
+    assert np.isinf(high) or (
+        low <= values.min() < 0.95 * low and 0.95 * high < values.max() <= high
+    ), path
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -70,14 +77,19 @@ def test_initial_values_have_their_law(name):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_law_is_torchs(name):
     """Its own modules, fresh ones until each leaf has some hundred values."""
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'")
+    torch = pytest.importorskip(
+        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+    )
     import torch_reference as reference
 
     sizes, _ = CONFIGS[name]
     clones = isinstance(sizes, Transformer)  # of the first layer
     one = dataclasses.replace(sizes, layers=1) if clones else sizes
     torch.manual_seed(0)
-    made = [reference.parameters(reference.Reference(one, tied=False)) for _ in range(100 if sizes.width == 4 else 20)]
+    made = [
+        reference.parameters(reference.Reference(one, tied=False))
+        for _ in range(100 if sizes.width == 4 else 20)
+    ]
     theirs = flatten_dict(jax.tree.map(lambda *leaves: np.stack(leaves), *made), sep="/")
     ours = drawn(name)
     assert {path for path in ours if not (clones and "layer_1" in path)} == theirs.keys()
@@ -86,9 +98,15 @@ def test_the_law_is_torchs(name):
         assert_law(leaf.ravel(), law(sizes, path), path)
 
 
-@pytest.mark.parametrize(("name", "leaves"), [("transformer-small", 8), ("lstm", 20), ("mixer", 18)])
+@pytest.mark.parametrize(
+    ("name", "leaves"), [("transformer-small", 8), ("lstm", 20), ("mixer", 18)]
+)
 def test_initial_values_of_different_parameters_are_independent(name, leaves):
-    random = [leaf.reshape(len(leaf), -1)[:, :4].ravel() for leaf in drawn(name).values() if np.ptp(leaf) > 0]
+    random = [
+        leaf.reshape(len(leaf), -1)[:, :4].ravel()
+        for leaf in drawn(name).values()
+        if np.ptp(leaf) > 0
+    ]
     assert len(random) == leaves
     correlation = np.corrcoef(random) - np.eye(leaves)
     assert np.abs(correlation).max() < 5 / len(random[0]) ** 0.5
@@ -108,7 +126,9 @@ def differentiated(logits):
     batch = sample()
 
     def weighted(params):
-        logits_BxPxV = jax.vmap(lambda tokens, at: logits(params, tokens, at))(batch.tokens_BxL, batch.at_BxP)
+        logits_BxPxV = jax.vmap(lambda tokens, at: logits(params, tokens, at))(
+            batch.tokens_BxL, batch.at_BxP
+        )
         weights = np.random.default_rng(1).standard_normal(logits_BxPxV.shape)
         return jnp.sum(weights.astype(logits_BxPxV.dtype) * logits_BxPxV), logits_BxPxV
 
@@ -121,15 +141,21 @@ def differentiated(logits):
     ids=lambda config: f"{type(config).__name__}-{config.layers}",
 )
 def test_asked_for_one_position_a_body_does_what_it_does_for_all(config, x64):
-    """Against every position asked for, and a vocabulary that is longer than the sequence: each token on its own."""
+    """Against every position asked for, and a vocabulary that is longer than the sequence: each
+    token on its own.
+    """
     model, params = build_model(config, tied=False), random_params(config)
 
     def plain(params, tokens_L, at_P):
         table_VxD = jnp.pad(params["embedding"]["input"], ((0, 2), (0, 0)), constant_values=3.0)
-        h_LxD = model.body.apply({"params": params["body"]}, table_VxD, tokens_L, jnp.arange(8), tokens_L)
+        h_LxD = model.body.apply(
+            {"params": params["body"]}, table_VxD, tokens_L, jnp.arange(8), tokens_L
+        )
         return h_LxD[at_P] @ params["embedding"]["output"].T
 
-    short = differentiated(lambda params, tokens, at: model.apply({"params": params}, tokens, at))(params)
+    short = differentiated(lambda params, tokens, at: model.apply({"params": params}, tokens, at))(
+        params
+    )
     assert short[1].dtype == jnp.float64
     assert_close(short, differentiated(plain)(params), 1e-12)
 
@@ -155,9 +181,13 @@ def test_order_of_tokens_matters(config):
     assert np.abs(logits(tokens) - logits(tokens[[1, 0, 2, 3, 3, 2, 6, 7]])).max() > 1e-3
 
 
-@pytest.mark.parametrize("vocabulary, length", [(7, 8), (7, 15), (7, 16), (7, 17), (3, 40), (32, 1), (40, 60)])
+@pytest.mark.parametrize(
+    "vocabulary, length", [(7, 8), (7, 15), (7, 16), (7, 17), (3, 40), (32, 1), (40, 60)]
+)
 def test_entries_are_counted_whether_their_numbers_fit_into_one_integer_or_not(vocabulary, length):
     rng = np.random.default_rng(length)
     for tokens in (rng.integers(vocabulary, size=length), np.full(length, vocabulary - 1)):
-        found = once(lambda tokens: count_entries(tokens, vocabulary, jnp.float32))(tokens.astype(np.int32))
+        found = once(lambda tokens: count_entries(tokens, vocabulary, jnp.float32))(
+            tokens.astype(np.int32)
+        )
         np.testing.assert_array_equal(found, np.bincount(tokens, minlength=vocabulary))

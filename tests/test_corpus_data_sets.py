@@ -1,4 +1,6 @@
-"""TFDS data sets as texts, the user's own files among them: what is read, in which parts, what errors say."""
+"""TFDS data sets as texts, the user's own files among them: what is read, in which parts, what
+errors say.
+"""
 
 import dataclasses
 import functools
@@ -45,13 +47,24 @@ class TinyText(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, start, end):
         for i in range(start, end):
-            yield i, {"body": f"The cat saw {WORDS[i % len(WORDS)]}. A {WORDS[i // 7]} ran.\r\n\r\nÜber {i}.", "label": i}
+            yield (
+                i,
+                {
+                    "body": (
+                        f"The cat saw {WORDS[i % len(WORDS)]}. A {WORDS[i // 7]} ran.\r\n\r\nÜber"
+                        f" {i}."
+                    ),
+                    "label": i,
+                },
+            )
 
 
 @pytest.fixture
 def tfds_folder(tmp_path, monkeypatch) -> Path:
     for name in ("data_source", "builder"):
-        monkeypatch.setattr(tfds, name, functools.partial(getattr(tfds, name), data_dir=tmp_path / "tfds"))
+        monkeypatch.setattr(
+            tfds, name, functools.partial(getattr(tfds, name), data_dir=tmp_path / "tfds")
+        )
     return tmp_path / "tfds"
 
 
@@ -59,35 +72,65 @@ def tfds_folder(tmp_path, monkeypatch) -> Path:
 def test_a_tfds_data_set(tmp_path, vocabulary, cache, capsys):
     corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
     report = prepare_text(corpus, cache).report
-    assert (report.files, report.documents, report.paragraphs, report.split_by) == (0, 60, 120, "document")
-    assert report.rows["train"] == 42 * 3 and report.rows["valid"] == 6 * 3 and report.rows["test"] == 12 * 3
+    assert (report.files, report.documents, report.paragraphs, report.split_by) == (
+        0,
+        60,
+        120,
+        "document",
+    )
+    assert (
+        report.rows["train"] == 42 * 3
+        and report.rows["valid"] == 6 * 3
+        and report.rows["test"] == 12 * 3
+    )
     assert prepare_text(corpus, cache).report == report
     assert capsys.readouterr() == ("", "")
-    assert error_of(Corpus(tfds="tiny_text", field="text"), tmp_path / "x").endswith("expected --tfds-field body")
+    assert error_of(Corpus(tfds="tiny_text", field="text"), tmp_path / "x").endswith(
+        "expected --tfds-field body"
+    )
 
 
-def test_a_tfds_data_set_in_a_format_that_needs_tensorflow(tfds_folder, vocabulary, tmp_path, cache, monkeypatch):
-    """Made so by what TFDS writes about it: reading ends where TFDS sees the format, and no TensorFlow."""
+def test_a_tfds_data_set_in_a_format_that_needs_tensorflow(
+    tfds_folder, vocabulary, tmp_path, cache, monkeypatch
+):
+    """Made so by what TFDS writes about it: reading ends where TFDS sees the format, and no
+    TensorFlow.
+    """
     corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
     prepare_text(corpus, tmp_path / "before")
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # importing it raises, whether it is installed or not
+    monkeypatch.setitem(
+        sys.modules, "tensorflow", None
+    )  # importing it raises, whether it is installed or not
     (about,) = tfds_folder.rglob("dataset_info.json")
     about.write_text(about.read_text().replace("array_record", "tfrecord"))
     for path in [*tfds_folder.rglob("*.array_record-*")]:
         path.rename(str(path).replace("array_record", "tfrecord"))
-    for name in ("tiny_text:1.0.0", "tiny_text"):  # TFDS finds out in another way where no version is named
+    for name in (
+        "tiny_text:1.0.0",
+        "tiny_text",
+    ):  # TFDS finds out in another way where no version is named
         error = error_of(dataclasses.replace(corpus, tfds=name), cache)
-        assert error.startswith(f"--tfds {name}: was prepared as tfrecord, which needs TensorFlow to be read; install")
+        assert error.startswith(
+            f"--tfds {name}: was prepared as tfrecord, which needs TensorFlow to be read; install"
+        )
 
 
-def test_both_formats_of_a_tfds_data_set_are_the_same_text(tfds_folder, vocabulary, tmp_path, cache, capsys):
-    """Written by TFDS itself in either; so documents come in the same order, and go into the same splits."""
-    pytest.importorskip("tensorflow", reason="TensorFlow is not installed: nothing can write or read TFRecord")
+def test_both_formats_of_a_tfds_data_set_are_the_same_text(
+    tfds_folder, vocabulary, tmp_path, cache, capsys
+):
+    """Written by TFDS itself in either; so documents come in the same order, and go into the same
+    splits.
+    """
+    pytest.importorskip(
+        "tensorflow", reason="TensorFlow is not installed: nothing can write or read TFRecord"
+    )
     corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
     one = prepare_text(corpus, cache)
     shutil.rmtree(tfds_folder)
     tfds.builder("tiny_text", file_format="tfrecord").download_and_prepare()
-    assert len(list(tfds_folder.rglob("*.tfrecord-*"))) == 2 and not list(tfds_folder.rglob("*array_record*"))
+    assert len(list(tfds_folder.rglob("*.tfrecord-*"))) == 2 and not list(
+        tfds_folder.rglob("*array_record*")
+    )
     other = prepare_text(corpus, tmp_path / "other")
     assert other.report == one.report and one.report.documents == 60
     for rows in zip(one[2:5], other[2:5], strict=True):
@@ -98,13 +141,24 @@ def test_both_formats_of_a_tfds_data_set_are_the_same_text(tfds_folder, vocabula
 
 
 @pytest.mark.slow
-def test_training_on_a_tfds_data_set_from_end_to_end(tfds_folder, vocabulary, tmp_path, monkeypatch, capsys):
+def test_training_on_a_tfds_data_set_from_end_to_end(
+    tfds_folder, vocabulary, tmp_path, monkeypatch, capsys
+):
     """One command: prepared, trained, told; the same again reads it from the cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(plots, "save", save_small)
     experiment = tmp_path / "tiny.py"
     experiment.write_text(TINY)
-    options = [str(experiment), "--tfds", "tiny_text:1.0.0", "--tfds-field", "body", "--vocab", vocabulary, "--quiet"]
+    options = [
+        str(experiment),
+        "--tfds",
+        "tiny_text:1.0.0",
+        "--tfds-field",
+        "body",
+        "--vocab",
+        vocabulary,
+        "--quiet",
+    ]
     assert main([*options, "--out", str(tmp_path / "run")]) == 0
     shutil.rmtree(tmp_path / "cache")  # then TFDS's own copy is read
     assert main([*options, "--out", str(tmp_path / "again")]) == 0
@@ -112,7 +166,20 @@ def test_training_on_a_tfds_data_set_from_end_to_end(tfds_folder, vocabulary, tm
     assert "60 documents" in one.attrs["text"] and one.attrs["text_key"] == again.attrs["text_key"]
     np.testing.assert_array_equal(one["valid_loss"], again["valid_loss"])
     assert float(one["valid_loss"][..., -1].mean()) < float(one["valid_loss"][..., 0].mean())
-    assert main([*options[:-3], "--vocab", vocabulary, "--tfds-field", "label", "--out", str(tmp_path / "x")]) == 2
+    assert (
+        main(
+            [
+                *options[:-3],
+                "--vocab",
+                vocabulary,
+                "--tfds-field",
+                "label",
+                "--out",
+                str(tmp_path / "x"),
+            ]
+        )
+        == 2
+    )
     assert "has no text in a field 'label'; expected --tfds-field body" in capsys.readouterr().err
 
 
@@ -139,7 +206,9 @@ def test_no_network(cache, monkeypatch, capsys):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(prepared, "PATIENCE", 0.0)
     told = []
-    with pytest.raises(UserError, match=r"--tfds lm1b: cannot be downloaded .*statmt.*network") as caught:
+    with pytest.raises(
+        UserError, match=r"--tfds lm1b: cannot be downloaded .*statmt.*network"
+    ) as caught:
         prepare_text(Corpus(tfds="lm1b"), cache, told.append)
     assert "\n" not in str(caught.value)
     assert told == ["no answer from the network yet, trying again"] * len(told) and told
@@ -158,4 +227,7 @@ def test_large_files_are_written_in_parts(tmp_path, vocabulary, cache, monkeypat
     parts = prepare_text(corpus, tmp_path / "parts")
     assert len(list((tmp_path / "parts").glob("sources/*/given_text/*/*.array_record-*"))) > 5
     assert parts.report == whole.report and parts.key == whole.key
-    assert all(np.array_equal(one.tokens_N, other.tokens_N) for one, other in zip(parts[2:5], whole[2:5], strict=True))
+    assert all(
+        np.array_equal(one.tokens_N, other.tokens_N)
+        for one, other in zip(parts[2:5], whole[2:5], strict=True)
+    )

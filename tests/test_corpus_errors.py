@@ -22,7 +22,10 @@ def test_what_is_not_there(tmp_path, cache):
 
 
 def test_no_text_at_all(cache):
-    with pytest.raises(Missing, match="needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"):
+    with pytest.raises(
+        Missing,
+        match="needs a text; give files or folders by --text PATH, or a data set by --tfds NAME",
+    ):
         prepare_text(Corpus(), cache)
 
 
@@ -43,12 +46,16 @@ def test_a_file_that_does_not_stay(own_corpus, cache, monkeypatch, how):
 
     monkeypatch.setattr(reading, "read_paragraphs", read_paragraphs)
     error = error_of(corpus, cache)
-    assert "2.txt: " in error and ("No such file" if how == "vanishes" else "changed while") in error
+    assert (
+        "2.txt: " in error and ("No such file" if how == "vanishes" else "changed while") in error
+    )
 
 
 def test_too_little_text(tmp_path, cache):
     (tmp_path / "a.txt").write_text("One.\n\nTwo.\n\nTwo.")
-    assert "2 different paragraphs are too little for three splits" in error_of(Corpus((str(tmp_path / "a.txt"),)), cache)
+    assert "2 different paragraphs are too little for three splits" in error_of(
+        Corpus((str(tmp_path / "a.txt"),)), cache
+    )
     (tmp_path / "b.txt").write_text("")
     assert "b.txt: no text at all" in error_of(Corpus((str(tmp_path / "b.txt"),)), cache)
 
@@ -71,15 +78,23 @@ def test_a_vocabulary_that_is_none(corpus, cache, tmp_path, name, content, messa
 
 def test_a_vocabulary_without_mask(corpus, cache, tmp_path):
     vocab = write_vocabulary(tmp_path / "vocab.txt", without="[MASK]")
-    assert "has no [MASK]; expected a vocabulary like BERT's" in error_of(Corpus(corpus.paths, vocab=str(vocab)), cache)
-    tokenizer = json.loads(wrap_as_bert(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]")).to_str())
+    assert "has no [MASK]; expected a vocabulary like BERT's" in error_of(
+        Corpus(corpus.paths, vocab=str(vocab)), cache
+    )
+    tokenizer = json.loads(
+        wrap_as_bert(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]")).to_str()
+    )
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert "has no [PAD], [CLS]" in error_of(Corpus(corpus.paths, vocab=str(tmp_path / "tokenizer.json")), cache)
+    assert "has no [PAD], [CLS]" in error_of(
+        Corpus(corpus.paths, vocab=str(tmp_path / "tokenizer.json")), cache
+    )
 
 
 def test_a_vocabulary_whose_unknown_token_is_missing(corpus, cache, tmp_path):
     entries = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
-    wrap_as_bert(models.WordPiece(entries, unk_token="<unk>")).save(str(tmp_path / "tokenizer.json"))
+    wrap_as_bert(models.WordPiece(entries, unk_token="<unk>")).save(
+        str(tmp_path / "tokenizer.json")
+    )
     message = error_of(Corpus(corpus.paths, vocab=str(tmp_path / "tokenizer.json")), cache)
     assert "cannot tokenise an unknown word" in message
 

@@ -1,4 +1,6 @@
-"""What is prepared is kept: once, as a whole or not at all, through kills, full disks and two processes at once."""
+"""What is prepared is kept: once, as a whole or not at all, through kills, full disks and two
+processes at once.
+"""
 
 import hashlib
 import os
@@ -21,16 +23,28 @@ pytest_plugins = "corpus_fixtures"
 
 def test_a_second_start_prepares_nothing(corpus, filled, monkeypatch):
     cache, first = filled
-    for module, name in ((sources, "_write_source"), (tokens, "_write_vocabulary"), (tokens, "_write_tokens")):
+    for module, name in (
+        (sources, "_write_source"),
+        (tokens, "_write_vocabulary"),
+        (tokens, "_write_tokens"),
+    ):
         monkeypatch.delattr(module, name)
     again = prepare_text(corpus, cache)
-    assert first.key == again.key and first.report == again.report and first.vocabulary == again.vocabulary
+    assert (
+        first.key == again.key
+        and first.report == again.report
+        and first.vocabulary == again.vocabulary
+    )
     assert np.array_equal(first.train.tokens_N, again.train.tokens_N)
 
 
 def test_the_tokens_of_a_text_never_change(tmp_path, vocabulary, cache):
-    """Pinned by hashes, so that a run can be repeated; folders of the cache are named by what the tokens depend on."""
-    (tmp_path / "a.txt").write_text("\n\n".join(f"The cat saw {word}. A dog ran." for word in WORDS))
+    """Pinned by hashes, so that a run can be repeated; folders of the cache are named by what the
+    tokens depend on.
+    """
+    (tmp_path / "a.txt").write_text(
+        "\n\n".join(f"The cat saw {word}. A dog ran." for word in WORDS)
+    )
     text = prepare_text(Corpus((str(tmp_path / "a.txt"),), vocab=vocabulary), cache)
     assert text.source == "424cecd1e59fe4591f75c3b3ef19ec21"
     assert [path.name for path in cache.glob("sources/*/")] == [text.source]
@@ -52,7 +66,10 @@ def test_other_content_or_settings_are_prepared_anew(own_corpus, own_cache):
 
 
 def test_a_truncated_cache_is_prepared_anew(corpus, filled, own_cache):
-    for path in (*own_cache.glob("tokens/*/train.tokens"), *own_cache.glob("sources/**/*.array_record-*")):
+    for path in (
+        *own_cache.glob("tokens/*/train.tokens"),
+        *own_cache.glob("sources/**/*.array_record-*"),
+    ):
         os.truncate(path, path.stat().st_size // 2)
     assert np.array_equal(prepare_text(corpus, own_cache).train.tokens_N, filled[1].train.tokens_N)
 
@@ -75,7 +92,9 @@ except UserError as error: sys.exit(f"jaxtie: {{error}}")
 """
 
 
-def start(corpus: Corpus, cache: Path, stage: str = "none", prefix: tuple[str, ...] = ()) -> subprocess.Popen:
+def start(
+    corpus: Corpus, cache: Path, stage: str = "none", prefix: tuple[str, ...] = ()
+) -> subprocess.Popen:
     command = [*prefix, sys.executable, "-c", PREPARE, stage, str(cache), *corpus.paths]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -85,10 +104,14 @@ def test_killed_at_any_step_it_is_prepared_as_if_it_had_not_been(corpus, cache, 
         process = start(corpus, cache, stage)
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
-        assert list(cache.glob(f"{stage}/.*")) and not list(cache.glob(f"{stage}/[!.]*/{prepared.MANIFEST}"))
+        assert list(cache.glob(f"{stage}/.*")) and not list(
+            cache.glob(f"{stage}/[!.]*/{prepared.MANIFEST}")
+        )
     found = prepare_text(corpus, cache)
     assert not list(cache.glob("*/.*"))
-    whole = prepare_text(Corpus(corpus.paths, vocab=str(*cache.glob("vocabularies/*/vocab.txt"))), tmp_path / "other")
+    whole = prepare_text(
+        Corpus(corpus.paths, vocab=str(*cache.glob("vocabularies/*/vocab.txt"))), tmp_path / "other"
+    )
     assert found.key == whole.key and np.array_equal(found.train.tokens_N, whole.train.tokens_N)
 
 
@@ -101,7 +124,9 @@ def test_two_processes_may_prepare_at_once(corpus, cache):
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_disk_that_fills_ends_in_one_line(tmp_path, cache, there):
-    """A limit on the size of files, one KiB, stands for it; `there`: all but the tokens was prepared before."""
+    """A limit on the size of files, one KiB, stands for it; `there`: all but the tokens was
+    prepared before.
+    """
     corpus = Corpus((str(write_corpus(tmp_path / "corpus", paragraphs=400)),), vocab_size=SIZE)
     if there:
         prepare_text(corpus, cache)
@@ -118,4 +143,6 @@ def test_a_disk_that_fills_ends_in_one_line(tmp_path, cache, there):
 
 def test_a_cache_that_cannot_be_written(corpus, tmp_path):
     (tmp_path / "file").touch()
-    assert "could not be prepared (Not a directory)" in error_of(corpus, tmp_path / "file" / "cache")
+    assert "could not be prepared (Not a directory)" in error_of(
+        corpus, tmp_path / "file" / "cache"
+    )

@@ -1,4 +1,6 @@
-"""Files as paragraphs, paragraphs as sentences: what comes through, and what is refused before it is read."""
+"""Files as paragraphs, paragraphs as sentences: what comes through, and what is refused before it
+is read.
+"""
 
 import hashlib
 import tracemalloc
@@ -21,12 +23,16 @@ def read(path: Path) -> tuple[list[str], reading.Reading]:
 
 def test_lines_end_as_on_any_system(tmp_path):
     for i, end in enumerate(("\n", "\r\n", "\r")):
-        (tmp_path / f"{i}").write_bytes(f"\ufeffOne{end}two.{end}{end}{end} {end}Three.{end}".encode())
+        (tmp_path / f"{i}").write_bytes(
+            f"\ufeffOne{end}two.{end}{end}{end} {end}Three.{end}".encode()
+        )
         assert read(tmp_path / f"{i}")[0] == ["One\ntwo.", "Three."]
 
 
 def test_latin1_is_the_fallback_of_a_line_and_counted(tmp_path):
-    (tmp_path / "a.txt").write_bytes("café\n".encode() + "naïve\n".encode("latin-1") + "Çà\n".encode())
+    (tmp_path / "a.txt").write_bytes(
+        "café\n".encode() + "naïve\n".encode("latin-1") + "Çà\n".encode()
+    )
     paragraphs, found = read(tmp_path / "a.txt")
     assert paragraphs == ["café\nnaïve\nÇà"]
     assert found.latin1_lines == 1
@@ -43,7 +49,10 @@ def test_a_giant_line_is_cut_at_spaces_and_never_in_memory_as_a_whole(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert path.stat().st_size > 4 * 2**20 and peak < 2**20
-    assert count == 2**19 and digest.digest() == hashlib.sha256(line.replace(" ", "").encode()).digest()
+    assert (
+        count == 2**19
+        and digest.digest() == hashlib.sha256(line.replace(" ", "").encode()).digest()
+    )
     assert found.cuts > 60 and found.latin1_lines == 0
 
 
@@ -67,8 +76,15 @@ def test_folders_are_searched_and_each_file_comes_once(tmp_path):
     for name in ("b/deep/x.txt", "b/a.txt", "c.txt", "b/no.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = reading.find_files([str(tmp_path / "c.txt"), str(tmp_path), str(tmp_path / "b" / "no.md")])
-    assert [str(path.relative_to(tmp_path)) for path in found] == ["c.txt", "b/a.txt", "b/deep/x.txt", "b/no.md"]
+    found = reading.find_files(
+        [str(tmp_path / "c.txt"), str(tmp_path), str(tmp_path / "b" / "no.md")]
+    )
+    assert [str(path.relative_to(tmp_path)) for path in found] == [
+        "c.txt",
+        "b/a.txt",
+        "b/deep/x.txt",
+        "b/no.md",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +92,18 @@ def test_folders_are_searched_and_each_file_comes_once(tmp_path):
     [
         ("One two. Three!  Four?", ["One two.", "Three!", "Four?"]),
         ("Mr. Bennet and J. Smith came. He left.", ["Mr. Bennet and J. Smith came.", "He left."]),
-        ("'Oh dear!' said she. \"So? Yes.\" 3 of it", ["'Oh dear!' said she.", '"So?', 'Yes."', "3 of it"]),
-        ("(Fine.) [It] went _on_. “Well!” «Non.»", ["(Fine.)", "[It] went _on_.", "“Well!”", "«Non.»"]),
-        ("It was I. Then 3.5 e.g. this... and so on", ["It was I.", "Then 3.5 e.g. this... and so on"]),
+        (
+            "'Oh dear!' said she. \"So? Yes.\" 3 of it",
+            ["'Oh dear!' said she.", '"So?', 'Yes."', "3 of it"],
+        ),
+        (
+            "(Fine.) [It] went _on_. “Well!” «Non.»",
+            ["(Fine.)", "[It] went _on_.", "“Well!”", "«Non.»"],
+        ),
+        (
+            "It was I. Then 3.5 e.g. this... and so on",
+            ["It was I.", "Then 3.5 e.g. this... and so on"],
+        ),
         ("École. Été", ["École.", "Été"]),
     ],
 )

@@ -1,4 +1,6 @@
-"""From a declared head to the vocabulary end that it asks for, and to the loss that a fresh model starts at."""
+"""From a declared head to the vocabulary end that it asks for, and to the loss that a fresh model
+starts at.
+"""
 
 import dataclasses
 import math
@@ -74,27 +76,43 @@ def test_a_plain_head_is_the_plain_embedding(tied):
 
 
 def test_an_unknown_transform():
-    with pytest.raises(ValueError, match=r"'turn'; expected one of half-swap, shuffle, projection, bert-head"):
+    with pytest.raises(
+        ValueError, match=r"'turn'; expected one of half-swap, shuffle, projection, bert-head"
+    ):
         make_embedding(Head(transform="turn"), V, D, tied=True)
 
 
 def test_models_share_what_they_have_in_common():
     """Bit for bit, whatever the head, tied or not: the body, either table, the projection."""
-    options = ("", "+bias", "+projection", "+bert-head", "+bias+bert-head", "+half-swap+soft-cap=7+output-gradient=0")
+    options = (
+        "",
+        "+bias",
+        "+projection",
+        "+bert-head",
+        "+bias+bert-head",
+        "+half-swap+soft-cap=7+output-gradient=0",
+    )
     arms = [Arm.parse(start + each) for start in ("tied", "untied") for each in options]
 
     def draw(key):
         return [
-            MaskedLM(make_embedding(arm.head, V, D, tied=arm.tied), build_body(Transformer(1, 2, D, 5)), 3).init(
-                key, jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32)
-            )["params"]
+            MaskedLM(
+                make_embedding(arm.head, V, D, tied=arm.tied),
+                build_body(Transformer(1, 2, D, 5)),
+                3,
+            ).init(key, jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
             for arm in arms
         ]
 
     first: dict[str, jax.Array] = {}
     for arm, params in zip(arms, once(draw)(jax.random.key(3)), strict=True):
         projected = arm.head.transform in ("projection", "bert-head")
-        leaves = {"input", *["output"] * (not arm.tied), *["bias"] * arm.head.bias, *["projection"] * projected}
+        leaves = {
+            "input",
+            *["output"] * (not arm.tied),
+            *["bias"] * arm.head.bias,
+            *["projection"] * projected,
+        }
         assert params.keys() == {"embedding", "body"} and params["embedding"].keys() == leaves, arm
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
             same = first.setdefault(jax.tree_util.keystr(path), leaf)
@@ -105,7 +123,9 @@ def test_models_share_what_they_have_in_common():
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_berts_head_is_pytorchs(tied, x64):
     """Linear, exact GELU, layer norm, then the output table and its bias: logits and gradients."""
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'")
+    torch = pytest.importorskip(
+        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+    )
     from torch import nn
 
     embedding = make_embedding(head_of("bert-head+bias"), V, D, tied=tied)
@@ -142,13 +162,20 @@ def test_a_berts_head_is_pytorchs(tied, x64):
     ours = gradient["projection"] | {table: gradient[table], "output_bias": gradient["bias"]}
     for name, (parameter, _) in parts.items():
         found = ours[name].T if name == "weight" else ours[name]
-        np.testing.assert_allclose(found, parameter.grad.numpy(), rtol=1e-9, atol=1e-11, err_msg=name)
+        np.testing.assert_allclose(
+            found, parameter.grad.numpy(), rtol=1e-9, atol=1e-11, err_msg=name
+        )
 
 
-@pytest.mark.parametrize(("option", "role"), [("input-gradient=0", "output"), ("output-gradient=0", "input")])
+@pytest.mark.parametrize(
+    ("option", "role"), [("input-gradient=0", "output"), ("output-gradient=0", "input")]
+)
 def test_a_table_that_learns_in_one_role_only(option, role, x64):
     """Tied, its gradient is that of the other role; untied, the table without one has none."""
-    tokens, embeddings = np.array([3, 0, 29, 3]), [make_embedding(head_of(each), V, D, tied=True) for each in ("", option)]
+    tokens, embeddings = (
+        np.array([3, 0, 29, 3]),
+        [make_embedding(head_of(each), V, D, tied=True) for each in ("", option)],
+    )
     tied = {"input": jnp.asarray(np.random.default_rng(0).standard_normal((V, D)))}
 
     def loss(embedding, params):
@@ -162,10 +189,15 @@ def test_a_table_that_learns_in_one_role_only(option, role, x64):
     np.testing.assert_allclose(tied_one["input"], by_role[role], rtol=1e-12)
     np.testing.assert_allclose(untied_one[role], by_role[role], rtol=1e-12)
     (other,) = {"input", "output"} - {role}
-    assert not np.any(untied_one[other]) and np.all(np.any(by_role[role], axis=1) == np.any(untied_one[role], axis=1))
+    assert not np.any(untied_one[other]) and np.all(
+        np.any(by_role[role], axis=1) == np.any(untied_one[role], axis=1)
+    )
 
 
-@pytest.mark.parametrize("options", ["", "bias", "half-swap", "shuffle", "shuffle=1", "shuffle=4", "shuffle=8", "shuffle=64"])
+@pytest.mark.parametrize(
+    "options",
+    ["", "bias", "half-swap", "shuffle", "shuffle=1", "shuffle=4", "shuffle=8", "shuffle=64"],
+)
 def test_overlap_is_the_share_of_coordinates_that_stay(options):
     head, width = head_of(options), 64
     transform = make_embedding(head, V, width, tied=True).transform or (lambda h: h)
@@ -176,7 +208,8 @@ def test_overlap_is_the_share_of_coordinates_that_stay(options):
         assert stays == 2 / width
 
 
-ARMS = {  # overlap, logit scale, deviation of the tables, for n = 2,000 and D = 64 and tables N(0, 1/D)
+# overlap, logit scale, deviation of the tables, for n = 2,000 and D = 64 and tables N(0, 1/D)
+ARMS = {
     "tied": (1, 1, 1 / 8),
     "untied": (0, 1, 1 / 8),
     "tied+logit-scale=1-by-root-D": (1, 1 / 8, 1 / 8),
@@ -195,12 +228,16 @@ ARMS = {  # overlap, logit scale, deviation of the tables, for n = 2,000 and D =
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, float]:
-    """The mean loss of fresh models whose body hands on the normalised embedding; the target is another word."""
+    """The mean loss of fresh models whose body hands on the normalised embedding; the target is
+    another word.
+    """
     vocabulary, width, tokens = 2000, 64, 512
     token, target = np.random.default_rng(0).integers(vocabulary, size=(2, tokens))
 
     def loss(arm, key):
-        embedding = make_embedding(arm.head, vocabulary, width, tied=arm.tied, deviation="1/sqrt(D)")
+        embedding = make_embedding(
+            arm.head, vocabulary, width, tied=arm.tied, deviation="1/sqrt(D)"
+        )
         params = embedding.init(key, 0)
         rows = embedding.apply(params, token)
         h = rows * jnp.sqrt(width / jnp.sum(rows**2, axis=1, keepdims=True))
@@ -217,11 +254,20 @@ def test_estimate(name, measured):
     (overlap, scale, deviation), arm = ARMS[name], Arm.parse(name)
     for corrected in (True, False):
         options = {"overlap": overlap, "logit_scale": scale, "corrected": corrected}
-        found = estimate(arm.head, tied=arm.tied, vocabulary=2000, width=64, deviation="1/sqrt(D)", corrected=corrected)
+        found = estimate(
+            arm.head,
+            tied=arm.tied,
+            vocabulary=2000,
+            width=64,
+            deviation="1/sqrt(D)",
+            corrected=corrected,
+        )
         assert found == initial_loss(2000, 64, deviation, **options)
     found = estimate(arm.head, tied=arm.tied, vocabulary=2000, width=64, deviation=1 / 8)
     assert found == pytest.approx(measured[name], rel=0.03)
 
 
 def test_no_estimate_is_known_with_a_soft_cap():
-    assert math.isnan(estimate(head_of("soft-cap=30"), tied=True, vocabulary=2000, width=64, deviation=1.0))
+    assert math.isnan(
+        estimate(head_of("soft-cap=30"), tied=True, vocabulary=2000, width=64, deviation=1.0)
+    )

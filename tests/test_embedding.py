@@ -46,10 +46,17 @@ OPTIMISERS = {
     "lion": optax.lion(1e-3),
     "sgd": optax.sgd(0.1),
     "momentum": optax.sgd(0.1, momentum=0.9, nesterov=True),
-    "clipped": optax.chain(optax.clip_by_global_norm(0.1), optax.adam(optax.cosine_decay_schedule(1e-2, 100))),
-    "partition": optax.multi_transform({"adam": optax.adam(1e-2), "momentum": optax.sgd(0.1, momentum=0.9)}, by_part),
+    "clipped": optax.chain(
+        optax.clip_by_global_norm(0.1), optax.adam(optax.cosine_decay_schedule(1e-2, 100))
+    ),
+    "partition": optax.multi_transform(
+        {"adam": optax.adam(1e-2), "momentum": optax.sgd(0.1, momentum=0.9)}, by_part
+    ),
     "masked": optax.chain(
-        optax.masked(optax.trace(0.9), lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)), optax.scale(-0.1)
+        optax.masked(
+            optax.trace(0.9), lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+        ),
+        optax.scale(-0.1),
     ),
     "sm3": optax.sm3(0.1),  # a leaf's statistics are a list
 }
@@ -66,7 +73,9 @@ compiled_look = jax.jit(look)
 
 @cache
 def three_members():
-    return once(jax.vmap(lambda key: MODEL.init(key, 0)["params"]))(jax.random.split(jax.random.key(5), 3))
+    return once(jax.vmap(lambda key: MODEL.init(key, 0)["params"]))(
+        jax.random.split(jax.random.key(5), 3)
+    )
 
 
 def alone(stacked, number=0):
@@ -83,7 +92,9 @@ def start(optimiser):
 def advance(optimiser, state, steps):
     def step(_, state):
         params, opt_state = state
-        updates, opt_state = optimiser.update(jax.grad(lambda p: look(p)[1])(params), opt_state, params)
+        updates, opt_state = optimiser.update(
+            jax.grad(lambda p: look(p)[1])(params), opt_state, params
+        )
         return optax.apply_updates(params, updates), opt_state
 
     return jax.lax.fori_loop(0, steps, step, state)
@@ -102,10 +113,21 @@ def shapes(tree):
 
 
 def apart(tree):
-    """Leaves that belong to an output table, leaves that belong to an input table, all the others: lists by path."""
-    leaves = [([str(key) for key in path], leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-    outputs, inputs = ([leaf for path, leaf in leaves if f"['{name}']" in path] for name in ("output", "input"))
-    return outputs, inputs, [leaf for path, leaf in leaves if not {"['input']", "['output']"} & set(path)]
+    """Leaves that belong to an output table, leaves that belong to an input table, all the others:
+    lists by path.
+    """
+    leaves = [
+        ([str(key) for key in path], leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    outputs, inputs = (
+        [leaf for path, leaf in leaves if f"['{name}']" in path] for name in ("output", "input")
+    )
+    return (
+        outputs,
+        inputs,
+        [leaf for path, leaf in leaves if not {"['input']", "['output']"} & set(path)],
+    )
 
 
 STEPS_S = np.array([0, 1, 30])  # a member each
@@ -123,7 +145,9 @@ def test_untying_at_any_step_changes_nothing_and_training_goes_on(name):
         assert_equal(other, untied)
     assert_equal(once(jax.vmap(tie))(*untied), tied)
     later = stacked_advance(untied, jnp.full(3, 30))[0]
-    assert not np.any(np.all(later["embedding"]["input"] == later["embedding"]["output"], axis=(1, 2)))
+    assert not np.any(
+        np.all(later["embedding"]["input"] == later["embedding"]["output"], axis=(1, 2))
+    )
     for k in range(len(STEPS_S)):
         assert_equal(untie(*alone(tied, k)), alone(untied, k))
         assert_untied_and_nothing_else(optimiser, alone(tied, k), alone(untied, k))
@@ -147,7 +171,10 @@ def assert_untied_and_nothing_else(optimiser, tied, untied):
 @pytest.mark.slow
 def test_untying_a_transformer():
     """The project's own model, amid training on EXor."""
-    optimiser, model = OPTIMISERS["adamw"], build_model(Transformer(layers=1, heads=1, width=4, feedforward=4), tied=True)
+    optimiser, model = (
+        OPTIMISERS["adamw"],
+        build_model(Transformer(layers=1, heads=1, width=4, feedforward=4), tied=True),
+    )
     bits = process.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).train
 
     def batch(step):
@@ -155,11 +182,15 @@ def test_untying_a_transformer():
 
     @once
     def advance(state, first, last):
-        return jax.lax.fori_loop(first, last, lambda at, s: member.step(model, optimiser, s, batch(at))[0], state)
+        return jax.lax.fori_loop(
+            first, last, lambda at, s: member.step(model, optimiser, s, batch(at))[0], state
+        )
 
     @once
     def look(params):
-        logits = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(*batch(30)[:2])
+        logits = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(
+            *batch(30)[:2]
+        )
         return logits, member.loss_and_accuracy(model, params, batch(30))
 
     begin = once(lambda key: initial_state(model, optimiser, key, PROCESS.length + 1))
@@ -175,7 +206,8 @@ ALIASES = """
     optimistic_gradient_descent radam rmsprop rprop sign_sgd signum yogi
 """.split()
 CONTRIB = (
-    "acprop ademamix simplified_ademamix adopt cocob dadapt_adamw dog galore madgrad momo_adam muon prodigy sophia".split()
+    "acprop ademamix simplified_ademamix adopt cocob dadapt_adamw dog galore madgrad momo_adam muon"
+    " prodigy sophia".split()
 )
 WRAPPED = {
     "accumulated": optax.MultiSteps(optax.adam(1e-2), every_k_schedule=4).gradient_transformation(),
@@ -188,12 +220,23 @@ WRAPPED = {
     "sharpness-aware": contrib.sam(optax.sgd(1e-2, momentum=0.9), optax.sgd(1e-2)),
 }
 
-WITH_VALUES = ("lbfgs", "galore", "muon", "prodigy", "accumulated", "masked-part", "masked-other-part", "mechanised")
+WITH_VALUES = (
+    "lbfgs",
+    "galore",
+    "muon",
+    "prodigy",
+    "accumulated",
+    "masked-part",
+    "masked-other-part",
+    "mechanised",
+)
 
 
 @pytest.mark.parametrize("name", [*ALIASES, *CONTRIB, *WRAPPED])
 def test_state_fits_the_untied_parameters(name):
-    """What Optax would make for the untied parameters: structure, shapes, types; of special states the values too."""
+    """What Optax would make for the untied parameters: structure, shapes, types; of special states
+    the values too.
+    """
     if name in WRAPPED:
         optimiser = WRAPPED[name]
     else:
@@ -214,7 +257,11 @@ def test_tying_picks_or_averages(how):
     untied = advance(OPTIMISERS["adamw"], untie(*start(OPTIMISERS["adamw"])), 5)
     for now, before in zip(tie(*untied, how), untied):
         (outputs, inputs, rest), (none, table, rest_now) = apart(before), apart(now)
-        expected = {"input": inputs, "output": outputs, "mean": [(a + b) / 2 for a, b in zip(inputs, outputs)]}[how]
+        expected = {
+            "input": inputs,
+            "output": outputs,
+            "mean": [(a + b) / 2 for a, b in zip(inputs, outputs)],
+        }[how]
         assert none == [] and not np.array_equal(inputs[0], outputs[0])
         for a, b in zip(table, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=0)
@@ -222,7 +269,9 @@ def test_tying_picks_or_averages(how):
 
 
 def test_any_tree():
-    """At any depth, several at once, in other containers, on the host; what is untied already stays."""
+    """At any depth, several at once, in other containers, on the host; what is untied already
+    stays.
+    """
     table = np.arange(6.0, dtype=np.float32).reshape(3, 2)
     params = {
         "a": freeze({"input": table, "transform": {"kernel": table}}),
@@ -236,16 +285,21 @@ def test_any_tree():
     assert_equal(state, (jax.tree.map(np.zeros_like, expected), np.int32(3)))
     assert not is_tied(params) and not is_tied(untied) and is_tied(params["a"])
     assert_equal(
-        tie(untied, how="input"), ({"a": params["a"], "b": [{"x": {"input": table + 1}}, None], "c": params["c"]}, ())
+        tie(untied, how="input"),
+        ({"a": params["a"], "b": [{"x": {"input": table + 1}}, None], "c": params["c"]}, ()),
     )
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_untied_state_can_be_donated(compiled):
-    """No array stands in it twice, so every one of them is given away, and what comes out is right."""
+    """No array stands in it twice, so every one of them is given away, and what comes out is
+    right.
+    """
     untied = (once(untie) if compiled else untie)(*start(OPTIMISERS["adamw"]))
     expected = jax.tree.map(lambda leaf: np.asarray(leaf) + 1, untied)
-    found = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)(untied)
+    found = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)(
+        untied
+    )
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(untied))
     assert_equal(found, expected)
 
@@ -266,7 +320,11 @@ def test_what_tying_saves():
     untied, size = untie(params)[0], 7 * 4
     assert count_parameters(params) == size + 4 * 4 + 4
     assert count_parameters(untied) - count_parameters(params) == size
-    for optimiser, moments in ((optax.adam(1.0), 2 * size), (optax.lion(1.0), size), (optax.sgd(1.0), 0)):
+    for optimiser, moments in (
+        (optax.adam(1.0), 2 * size),
+        (optax.lion(1.0), size),
+        (optax.sgd(1.0), 0),
+    ):
         for now in (params, untied):
             saving = saved_by_tying(now, jax.eval_shape(optimiser.init, now))
             assert saving == (size, moments, 4 * (size + moments))

@@ -1,4 +1,6 @@
-"""EXor's members: arms with heads train as their formulas say, on the batches of the plain arm; what diverges is frozen."""
+"""EXor's members: arms with heads train as their formulas say, on the batches of the plain arm;
+what diverges is frozen.
+"""
 
 import dataclasses
 from functools import partial
@@ -15,7 +17,15 @@ from jaxtie.exor import blocks, process
 from jaxtie.exor.blocks import batch_members
 from jaxtie.exor.declaration import Experiment
 from jaxtie.exor.engine import ExorEngine
-from jaxtie.exor.member import Setting, Static, build_model, loss_and_accuracy, make_member, stack_settings, step
+from jaxtie.exor.member import (
+    Setting,
+    Static,
+    build_model,
+    loss_and_accuracy,
+    make_member,
+    stack_settings,
+    step,
+)
 from jaxtie.experiment import Arm, Head, Optimiser
 from jaxtie.training import devices as machine
 from jaxtie.training.engine import phases_of
@@ -26,7 +36,14 @@ from jaxtie.training.processes import Processes
 from jaxtie.training.streams import stream
 
 HEADS = ("tied+bias", "untied+bias@20", "tied+half-swap+input-gradient=0")
-SHORT = Experiment(arms=HEADS, steps=40, record_every=10, eval_every=20, seeds=(5,), optimiser=Optimiser(learning_rate=1e-2))
+SHORT = Experiment(
+    arms=HEADS,
+    steps=40,
+    record_every=10,
+    eval_every=20,
+    seeds=(5,),
+    optimiser=Optimiser(learning_rate=1e-2),
+)
 BITS = process.split(7, False, 14).train
 BIAS = ".params['embedding']['bias']"
 
@@ -60,14 +77,19 @@ def train(engine: ExorEngine, arm: Arm) -> Trained:
         program = engine.compile(phase)
         pieces += engine.run(program, SHORT.members, opened, phase.until, Control([]))
         ends.append(pieces[-1].members)
-    records = {name: np.concatenate([piece.records[name] for piece in pieces]) for name in pieces[0].records}
+    records = {
+        name: np.concatenate([piece.records[name] for piece in pieces])
+        for name in pieces[0].records
+    }
     return Trained(pieces[0].members, ends, opened, records)
 
 
 @pytest.fixture(scope="module")
 def engine() -> ExorEngine:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "WIDE", 1)  # a block of one, by `vmap`: sooner compiled than lanes, tested by themselves
+        patch.setattr(
+            blocks, "WIDE", 1
+        )  # a block of one, by `vmap`: sooner compiled than lanes, tested by themselves
         yield ExorEngine(SHORT, Processes())
 
 
@@ -83,14 +105,20 @@ def plain(engine) -> Members:
     numbers = np.resize(np.array(SHORT.seeds, np.uint32), engine.block)
     settings = jax.tree.map(lambda x: np.repeat(x, engine.block, axis=0), stack_settings(SHORT))
     start = batched.start.lower(numbers, settings).compile(machine.ONCE["cpu"])
-    states, streams, _ = jax.tree.map(lambda x: np.array(x[: len(SHORT.seeds)]), start(numbers, settings))
-    return Members(np.array(SHORT.seeds), np.zeros(len(SHORT.seeds), np.int64), streams, flatten(states))
+    states, streams, _ = jax.tree.map(
+        lambda x: np.array(x[: len(SHORT.seeds)]), start(numbers, settings)
+    )
+    return Members(
+        np.array(SHORT.seeds), np.zeros(len(SHORT.seeds), np.int64), streams, flatten(states)
+    )
 
 
 def state_of(members: Members, name: str = "tied") -> State:
     """Where the only member stands, of a tied arm."""
     model = build_model(Static.of(SHORT, tied=True, head=Arm.parse(name).head))
-    like = jax.eval_shape(lambda key: initial_state(model, adamw_of(SHORT.optimiser), key, 8), jax.random.key(0))
+    like = jax.eval_shape(
+        lambda key: initial_state(model, adamw_of(SHORT.optimiser), key, 8), jax.random.key(0)
+    )
     stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
     return jax.tree.map(lambda x: x[0], unflatten(stacked, members.states))
 
@@ -101,7 +129,10 @@ def test_a_head_shares_with_the_plain_arm_its_initial_values_and_its_batches(tra
             np.testing.assert_array_equal(arm.first.states[path], leaf, err_msg=f"{name}: {path}")
         own = arm.first.states.keys() - plain.states.keys()
         assert len(own) == (3 if "bias" in name else 0)  # a bias and its two moments
-        assert all(path.endswith("['embedding']['bias']") and not arm.first.states[path].any() for path in own)
+        assert all(
+            path.endswith("['embedding']['bias']") and not arm.first.states[path].any()
+            for path in own
+        )
         np.testing.assert_array_equal(arm.first.streams, plain.streams)
         np.testing.assert_array_equal(arm.ends[-1].streams, plain.streams)
 
@@ -117,7 +148,9 @@ Params = dict[str, dict]
 
 
 def expected_loss(head: Head, params: Params, batch: process.Batch) -> jax.Array:
-    """Of a tied arm, by the plain model: what its head does is done to the tables, or to the logits."""
+    """Of a tied arm, by the plain model: what its head does is done to the tables, or to the
+    logits.
+    """
     model, table = build_model(Static.of(SHORT, tied=True)), params["embedding"]["input"]
     ends = {"input": table, "output": table}
     if head.input_gradient == 0:
@@ -135,15 +168,21 @@ def expected_loss(head: Head, params: Params, batch: process.Batch) -> jax.Array
 
 @pytest.mark.parametrize("name", [name for name in HEADS if "@" not in name])
 def test_an_arm_is_the_plain_loop_with_its_head(trained, name):
-    """Step by step on the batches of the seed's stream, with the gradient that JAX takes of the formula."""
+    """Step by step on the batches of the seed's stream, with the gradient that JAX takes of the
+    formula.
+    """
     rule, (seed,) = adamw_of(SHORT.optimiser), SHORT.seeds
     state = state_of(trained[name].first, name)
 
     @once
     def advance(state: State, batch: process.Batch):
-        loss, gradient = jax.value_and_grad(partial(expected_loss, Arm.parse(name).head))(state.params, batch)
+        loss, gradient = jax.value_and_grad(partial(expected_loss, Arm.parse(name).head))(
+            state.params, batch
+        )
         updates, opt_state = rule.update(gradient, state.opt_state, state.params)
-        return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state), loss
+        return state._replace(
+            params=optax.apply_updates(state.params, updates), opt_state=opt_state
+        ), loss
 
     losses = []
     for at in range(SHORT.steps):
@@ -152,8 +191,12 @@ def test_an_arm_is_the_plain_loop_with_its_head(trained, name):
         losses.append(float(loss))
     records = trained[name].records
     np.testing.assert_allclose(records["loss"][0, 0], losses[0], rtol=1e-6)
-    np.testing.assert_allclose(records["loss"][1:, 0], np.mean(np.reshape(losses, (4, 10)), axis=1), rtol=1e-5)
-    np.testing.assert_allclose(records["input_table"][-1, 0], state.params["embedding"]["input"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        records["loss"][1:, 0], np.mean(np.reshape(losses, (4, 10)), axis=1), rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        records["input_table"][-1, 0], state.params["embedding"]["input"], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_without_the_inputs_gradient_a_tied_table_has_that_of_the_output_alone(plain):
@@ -185,7 +228,9 @@ def test_untied_with_a_bias_midway_nothing_changes_at_that_step(engine, trained)
     standing, opened = midway.ends[0], midway.opened
     assert set(standing.steps.tolist()) == {20} and standing.states[BIAS].any()
     for path, leaf in opened.states.items():
-        np.testing.assert_array_equal(leaf, standing.states[path.replace("['output']", "['input']")], err_msg=path)
+        np.testing.assert_array_equal(
+            leaf, standing.states[path.replace("['output']", "['input']")], err_msg=path
+        )
     assert sum("['output']" in path for path in opened.states) == 3  # the table and its two moments
     exact = []
     for phase, members in ((first, standing), (second, opened)):
@@ -195,14 +240,20 @@ def test_untied_with_a_bias_midway_nothing_changes_at_that_step(engine, trained)
     for name in ("train_loss", "valid_loss", "log_odds"):
         np.testing.assert_allclose(exact[1][name], exact[0][name], rtol=0, atol=1e-6, err_msg=name)
     for name in tied.records:
-        np.testing.assert_array_equal(midway.records[name][:3], tied.records[name][:3], err_msg=name)
-    np.testing.assert_allclose(midway.records["loss"][3], tied.records["loss"][3], rtol=1e-2)  # nothing starts anew
+        np.testing.assert_array_equal(
+            midway.records[name][:3], tied.records[name][:3], err_msg=name
+        )
+    np.testing.assert_allclose(
+        midway.records["loss"][3], tied.records["loss"][3], rtol=1e-2
+    )  # nothing starts anew
     assert (midway.records["loss"][3:] != tied.records["loss"][3:]).all()
     assert (midway.records["input_distance"][-1] != midway.records["output_distance"][-1]).any()
 
 
 def test_one_stream_for_all_seeds_or_one_for_each():
-    """What a model sees first shows in the accuracy of the first batch, where the initial values are the same."""
+    """What a model sees first shows in the accuracy of the first batch, where the initial values
+    are the same.
+    """
 
     def accuracy(static: Static, seed: jax.Array) -> jax.Array:
         return make_member(static).start(seed, setting(SHORT))[2]["accuracy"]
@@ -229,14 +280,18 @@ def test_a_member_that_diverges_is_frozen_and_disturbs_nobody():
     @once
     @partial(jax.vmap, in_axes=(0, None))
     def advance(state, at):
-        new, (loss, _) = step(model, sgd, state, process.sample(stream(14, 0), at, BITS, (0.1, 0.9), (0.5, 0.5)))
+        new, (loss, _) = step(
+            model, sgd, state, process.sample(stream(14, 0), at, BITS, (0.1, 0.9), (0.5, 0.5))
+        )
         return keep_finite(new, state, loss, at)
 
     healthy, after = states, broken
     for at in range(5):
         healthy, after = advance(healthy, at), advance(after, at)
     assert after.diverged_at.tolist() == [-1, 0, -1]
-    for got, before, other in zip(*map(jax.tree.leaves, (after.params, broken.params, healthy.params)), strict=True):
+    for got, before, other in zip(
+        *map(jax.tree.leaves, (after.params, broken.params, healthy.params)), strict=True
+    ):
         np.testing.assert_array_equal(got[1], before[1])
         np.testing.assert_array_equal(got[np.array([0, 2])], other[np.array([0, 2])])
 

@@ -1,4 +1,6 @@
-"""When seeds leave plateaus, and how steady they are then: planted curves with known answers; the first plateau's loss."""
+"""When seeds leave plateaus, and how steady they are then: planted curves with known answers; the
+first plateau's loss.
+"""
 
 import math
 
@@ -18,11 +20,15 @@ PLATEAU, BETWEEN, SOLVED = BEST["loss"] + math.log(2), BEST["loss"] + 0.5, BEST[
 
 @pytest.fixture
 def planted() -> xr.Dataset:
-    """Evaluated at 0, 10, ..., 100, six seeds. Step at which a seed leaves the plateau, and at which it reaches the best."""
+    """Evaluated at 0, 10, ..., 100, six seeds. Step at which a seed leaves the plateau, and at
+    which it reaches the best.
+    """
     results = exor_results("tied", "untied", seeds=6).drop_dims(["eval_step", "table_step"])
     steps, never = np.arange(0, 101, 10), 1000
     left = np.array([[20, 20, 30, 40, never, never], [40, 50, 30, 60, 70, 80]])[..., None]
-    best = np.array([[40, never, never, never, never, never], [50, 60, 70, 80, 90, never]])[..., None]
+    best = np.array([[40, never, never, never, never, never], [50, 60, 70, 80, 90, never]])[
+        ..., None
+    ]
     loss = np.where(steps >= best, SOLVED, np.where(steps >= left, BETWEEN, PLATEAU))
     loss[0, 5, 3] = SOLVED  # a dip
     loss[0, 4, 6:] = np.nan
@@ -32,9 +38,13 @@ def planted() -> xr.Dataset:
     return results.assign_coords(eval_step=steps)
 
 
-@pytest.mark.parametrize(("length", "all_strings", "within"), [(7, False, 0.0005), (7, True, 0.0005), (8, False, 0.0005)])
+@pytest.mark.parametrize(
+    ("length", "all_strings", "within"), [(7, False, 0.0005), (7, True, 0.0005), (8, False, 0.0005)]
+)
 def test_the_first_plateau_is_ln_2_above_the_best(length, all_strings, within):
-    """Exactly: who knows only how often each symbol is drawn pays H(target), the best model H(target | context)."""
+    """Exactly: who knows only how often each symbol is drawn pays H(target), the best model
+    H(target | context).
+    """
     bits = process.split(length, all_strings, 14).train
     joint_CxV = process.enumerate_contexts(bits, (0.1, 0.9), (0.5, 0.5), ordered=False).joint_CxV
     without_context = theory.best_loss(joint_CxV.sum(axis=0, keepdims=True))
@@ -51,14 +61,23 @@ def test_planted_times_are_found(planted):
 
 
 def test_a_run_and_what_is_kept_of_it_say_the_same(planted, tmp_path):
-    """Of losses that lie 0.1 and 0.4 of the last kept decimal above the level, 0.4 below it, and too far above."""
+    """Of losses that lie 0.1 and 0.4 of the last kept decimal above the level, 0.4 below it, and
+    too far above.
+    """
     results = planted.isel(seed=slice(4))
-    close = escape.escape_levels(results)[escape.AT_BEST] + 1e-3 * np.array([[0.1], [0.4], [-0.4], [0.6]])
+    close = escape.escape_levels(results)[escape.AT_BEST] + 1e-3 * np.array(
+        [[0.1], [0.4], [-0.4], [0.6]]
+    )
     results["train_loss"].loc[{"arm": "untied", "eval_step": [90, 100]}] = close
     write_kept(results, tmp_path / "kept.nc")
     kept = xr.load_dataset(tmp_path / "kept.nc", engine="h5netcdf")
     for each in (results, kept):
-        assert escape.has_reached_best(each).sel(arm="untied").values.tolist() == [True, True, True, False]
+        assert escape.has_reached_best(each).sel(arm="untied").values.tolist() == [
+            True,
+            True,
+            True,
+            False,
+        ]
     for event in (escape.LEFT, escape.HALFWAY, escape.AT_BEST):
         one, other = (escape.escape_times(each, event)["untied"] for each in (results, kept))
         np.testing.assert_array_equal(one.step_S, other.step_S)
@@ -68,20 +87,36 @@ def test_each_event_has_its_counts_its_median_and_its_race(planted):
     table = escape.escape_table(planted)
     rows = {(row[0].partition(" (")[0], row[1]): row[2:] for row in table.rows}
     assert len(rows) == 6 and {len(row) for row in table.rows} == {len(table.header)}
-    assert rows[escape.LEFT, "tied"][:3] == ("4", "2", "1") and rows[escape.LEFT, "tied"][3].startswith("30 [20, ")
-    # Seeds 0, 1 and 3 leave later untied, 2 at once, 4 and 5 only untied. Two of five or fewer: p = 1.
-    assert rows[escape.LEFT, "untied"][4] == "2 : 3 (1)" and rows[escape.LEFT, "untied"][6] == "1.000"
+    assert rows[escape.LEFT, "tied"][:3] == ("4", "2", "1") and rows[escape.LEFT, "tied"][
+        3
+    ].startswith("30 [20, ")
+    # Seeds 0, 1 and 3 leave later untied, 2 at once, 4 and 5 only untied. Two of five or fewer: p =
+    # 1.
+    assert (
+        rows[escape.LEFT, "untied"][4] == "2 : 3 (1)" and rows[escape.LEFT, "untied"][6] == "1.000"
+    )
     assert rows[escape.AT_BEST, "tied"][:4] == ("1", "5", "1", "> 100 [40, > 100]")
-    assert rows[escape.AT_BEST, "untied"][4] == "4 : 1 (1)" and rows[escape.AT_BEST, "untied"][6] == "0.375"
+    assert (
+        rows[escape.AT_BEST, "untied"][4] == "4 : 1 (1)"
+        and rows[escape.AT_BEST, "untied"][6] == "0.375"
+    )
     # Nobody is halfway who is not at the best.
     assert rows[escape.HALFWAY, "untied"] == rows[escape.AT_BEST, "untied"]
 
 
 def test_fluctuation_is_of_relative_changes_late_in_training(planted):
     distance = planted["input_distance"]
-    distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y"}] = 2.0 ** np.arange(11)  # steady growth is none
-    np.testing.assert_allclose(fluctuations(planted).sel(arm="tied", pair="X-Y", table="input"), 0, atol=1e-12)
-    distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y", "step": [80, 90, 100]}] = [1.0, 1.1, 1.32]  # 10 %, 20 %
+    distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y"}] = 2.0 ** np.arange(
+        11
+    )  # steady growth is none
+    np.testing.assert_allclose(
+        fluctuations(planted).sel(arm="tied", pair="X-Y", table="input"), 0, atol=1e-12
+    )
+    distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y", "step": [80, 90, 100]}] = [
+        1.0,
+        1.1,
+        1.32,
+    ]  # 10 %, 20 %
     found = fluctuations(planted).sel(arm="tied", pair="X-Y", table="input")
     np.testing.assert_allclose(found, 0.1 / math.sqrt(2), rtol=1e-9)
 
@@ -90,7 +125,9 @@ def test_results_that_have_nothing_yet_have_tables_and_a_picture():
     results = exor_results("tied", "untied", "tied+bias")
     for last in (100, 0):
         for name in ("train_loss", "valid_loss", "loss"):
-            results[name] = results[name].where(results[name].coords[results[name].dims[-1]] <= last)
+            results[name] = results[name].where(
+                results[name].coords[results[name].dims[-1]] <= last
+            )
         table = escape.escape_table(results)
         assert {len(row) for row in table.rows} == {len(table.header)}
         exor_pictures(results)["escape"].draw()
@@ -98,12 +135,20 @@ def test_results_that_have_nothing_yet_have_tables_and_a_picture():
 
 def test_the_picture_has_a_curve_an_arm_for_each_of_two_events(planted):
     left, best = exor_pictures(planted)["escape"].draw().axes
-    assert [text.get_text() for text in left.get_legend().get_texts()] == ["tied: 4 of 6", "untied: 6 of 6"]
-    assert [text.get_text() for text in best.get_legend().get_texts()] == ["tied: 1 of 6", "untied: 5 of 6"]
+    assert [text.get_text() for text in left.get_legend().get_texts()] == [
+        "tied: 4 of 6",
+        "untied: 6 of 6",
+    ]
+    assert [text.get_text() for text in best.get_legend().get_texts()] == [
+        "tied: 1 of 6",
+        "untied: 5 of 6",
+    ]
     tied = left.lines[0]
     np.testing.assert_array_equal(tied.get_xdata(), [0, 20, 30, 40, 100, 100])
     np.testing.assert_allclose(tied.get_ydata(), np.array([0, 2, 3, 4, 4, 4]) / 6)
-    assert {line.get_linestyle() for line in left.lines} == {"-"} and {line.get_linestyle() for line in best.lines} == {"--"}
+    assert {line.get_linestyle() for line in left.lines} == {"-"} and {
+        line.get_linestyle() for line in best.lines
+    } == {"--"}
 
 
 def test_a_process_without_synonyms_has_no_distances():
@@ -113,7 +158,9 @@ def test_a_process_without_synonyms_has_no_distances():
 
 def test_how_steady_a_seed_was_can_be_told_of_what_is_kept(planted):
     """Which has not the records that it takes."""
-    planted["input_distance"].loc[{"symbol": "X", "symbol2": "Y"}] = np.where(np.arange(11) % 2, 1.1, 1.0)
+    planted["input_distance"].loc[{"symbol": "X", "symbol2": "Y"}] = np.where(
+        np.arange(11) % 2, 1.1, 1.0
+    )
     kept = planted.assign(fluctuation=fluctuations(planted)).sel(step=[0, 50, 100])
     moved = claimed(kept, Claim("It moves.", "fluctuation", "tied"))
     np.testing.assert_allclose(np.exp(moved), np.std([1.1 - 1, 1 / 1.1 - 1], ddof=1), rtol=1e-9)

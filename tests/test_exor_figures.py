@@ -1,4 +1,6 @@
-"""What the figures of EXor show, on results that are made up; how they are written is tested with `jaxtie.results.plots`."""
+"""What the figures of EXor show, on results that are made up; how they are written is tested with
+`jaxtie.results.plots`.
+"""
 
 import numpy as np
 import pytest
@@ -11,18 +13,38 @@ from jaxtie.results.plots import COLOURS, FAILS, HOLDS
 
 ARMS = ("tied", "untied", "tied+bias", "untied+bias@50")
 TABLES = (
-    "tied", "untied input", "untied output", "tied+bias", "untied+bias@50 input", "untied+bias@50 output",
-)  # fmt: skip
+    "tied",
+    "untied input",
+    "untied output",
+    "tied+bias",
+    "untied+bias@50 input",
+    "untied+bias@50 output",
+)
 
 
 def test_a_run_has_a_picture_for_each_table_of_each_arm_and_says_what_it_shows():
     pictures = exor_pictures(exor_results(*ARMS))
     own = {f"distances_{label.replace(' ', '_')}" for label in TABLES}
-    assert pictures.keys() == {"overview", "escape", "portrait", "accuracy", "loss_every_seed", "loss_distribution", *own}
-    assert {name for name, picture in pictures.items() if picture.main} == {"overview", "escape", "portrait"}
+    assert pictures.keys() == {
+        "overview",
+        "escape",
+        "portrait",
+        "accuracy",
+        "loss_every_seed",
+        "loss_distribution",
+        *own,
+    }
+    assert {name for name, picture in pictures.items() if picture.main} == {
+        "overview",
+        "escape",
+        "portrait",
+    }
     assert all(len(picture.caption) > 50 for picture in pictures.values())
     assert "tied, untied, tied+bias, untied+bias@50" in pictures["accuracy"].caption
-    assert "in the untied+bias@50 output embedding" in pictures["distances_untied+bias@50_output"].caption
+    assert (
+        "in the untied+bias@50 output embedding"
+        in pictures["distances_untied+bias@50_output"].caption
+    )
 
 
 def test_figures_are_drawn_only_when_they_are_asked_for():
@@ -40,7 +62,9 @@ def test_accuracy_is_the_mean_over_seeds_beside_the_best_of_the_same_split():
     assert [to_hex(line.get_color()) for line in axes.lines[:-1]] == [*COLOURS[: len(ARMS)]]
     for arm, line in zip(ARMS, axes.lines, strict=False):
         np.testing.assert_array_equal(line.get_xdata(), EVAL_STEPS)
-        np.testing.assert_allclose(line.get_ydata(), results["valid_accuracy"].sel(arm=arm).mean("seed"))
+        np.testing.assert_allclose(
+            line.get_ydata(), results["valid_accuracy"].sel(arm=arm).mean("seed")
+        )
     np.testing.assert_allclose(axes.lines[-1].get_ydata(), BEST["accuracy"] + 0.01)
 
 
@@ -53,11 +77,17 @@ def test_distances_are_those_of_the_arms_own_table(label):
     expected = (("X", "Y", "X–Y (DH fails)", FAILS), ("A", "B", "A–B (DH holds)", HOLDS))
     *lines, decay = axes.lines
     start = results[f"{table or 'input'}_distance"].sel(arm=arm, step=0)
-    start = np.mean([start.sel(symbol=first, symbol2=second).mean() for first, second, *_ in expected])
-    np.testing.assert_allclose(decay.get_ydata(), start * 0.99 ** np.arange(len(STEPS)))  # what decay alone would do
+    start = np.mean(
+        [start.sel(symbol=first, symbol2=second).mean() for first, second, *_ in expected]
+    )
+    np.testing.assert_allclose(
+        decay.get_ydata(), start * 0.99 ** np.arange(len(STEPS))
+    )  # what decay alone would do
     for line, (first, second, name, colour) in zip(lines, expected, strict=True):
         assert (line.get_label(), line.get_color()) == (name, colour)
-        distance = results[f"{table or 'input'}_distance"].sel(arm=arm, symbol=first, symbol2=second)
+        distance = results[f"{table or 'input'}_distance"].sel(
+            arm=arm, symbol=first, symbol2=second
+        )
         np.testing.assert_array_equal(line.get_xdata(), STEPS)
         np.testing.assert_allclose(line.get_ydata(), distance.mean("seed"))
 
@@ -84,7 +114,11 @@ def test_every_seed_has_a_line():
     drawn = [line.get_ydata() for line in axes.lines]
     np.testing.assert_array_equal(drawn[:-1], results["train_loss"].values.reshape(10, -1))
     np.testing.assert_allclose(drawn[-1], BEST["loss"])
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["tied", "untied", "best reachable, 0.75"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "tied",
+        "untied",
+        "best reachable, 0.75",
+    ]
 
 
 def test_the_distribution_is_of_losses_above_the_best_at_the_last_step_that_all_have_reached():
@@ -105,9 +139,13 @@ def test_the_overview_has_every_panel_under_one_title():
     figure = pictures["overview"].draw()
     titles = [axes.get_title() for axes in figure.axes if axes.axison]
     assert titles == [
-        "validation accuracy", "tied embedding", "untied+bias input embedding", "untied+bias output embedding",
-        "every seed's training loss", "distribution over 4 seeds, step 100",
-    ]  # fmt: skip
+        "validation accuracy",
+        "tied embedding",
+        "untied+bias input embedding",
+        "untied+bias output embedding",
+        "every seed's training loss",
+        "distribution over 4 seeds, step 100",
+    ]
     assert figure.get_suptitle() == "made-up: 4 seeds, mean and 95 % confidence band"
 
 
@@ -116,15 +154,21 @@ def test_a_sweep_is_drawn_over_each_setting_a_row_for_each_value_of_the_others()
     results = exor_results("tied", "untied+bias", p_X=p_X, weight_decay=weight_decay)
     pictures = exor_pictures(results)
     assert list(pictures) == [
-        f"{what}_by_{name}" for name in ("p_X", "weight_decay") for what in ("excess_loss", "distances")
+        f"{what}_by_{name}"
+        for name in ("p_X", "weight_decay")
+        for what in ("excess_loss", "distances")
     ]
-    assert all(picture.main and "tied, untied+bias, by" in picture.caption for picture in pictures.values())
+    assert all(
+        picture.main and "tied, untied+bias, by" in picture.caption for picture in pictures.values()
+    )
 
     losses = pictures["excess_loss_by_p_X"].draw()
     assert [axes.get_title() for axes in losses.axes] == [
         f"loss above the best reachable, weight_decay {x:g}" for x in weight_decay
     ]
-    excess = results["train_loss"].sel(arm="untied+bias", weight_decay=0.1, eval_step=100) - BEST["loss"]
+    excess = (
+        results["train_loss"].sel(arm="untied+bias", weight_decay=0.1, eval_step=100) - BEST["loss"]
+    )
     line = losses.axes[1].containers[1].lines[0]
     np.testing.assert_allclose(line.get_xdata(), np.log([1, 4, 9]), atol=1e-12)
     np.testing.assert_allclose(line.get_ydata(), excess.mean("seed").sel(p_X=[0.5, 0.2, 0.1]))
@@ -135,8 +179,14 @@ def test_a_sweep_is_drawn_over_each_setting_a_row_for_each_value_of_the_others()
     assert [axes.get_title() for axes in distances.axes] == [
         f"{label} embedding, p_X {x:g}" for x in p_X for label in columns
     ]
-    expected = results["output_distance"].sel(arm="untied+bias", p_X=0.2, step=100, symbol="A", symbol2="B").mean("seed")
-    pairs = {container.get_label(): container.lines[0] for container in distances.axes[8].containers}
+    expected = (
+        results["output_distance"]
+        .sel(arm="untied+bias", p_X=0.2, step=100, symbol="A", symbol2="B")
+        .mean("seed")
+    )
+    pairs = {
+        container.get_label(): container.lines[0] for container in distances.axes[8].containers
+    }
     np.testing.assert_allclose(pairs["A–B"].get_ydata(), expected)
     assert pairs["X–Y"].get_color() == FAILS
 
@@ -145,15 +195,22 @@ def test_frames_have_a_row_for_each_observation():
     results = exor_results("tied", "untied+bias", p_X=[0.1, 0.5])
     frames = exor_frames(results)
     assert {name: len(frame) for name, frame in frames.items()} == {
-        "steps": 2 * 2 * 4 * 11, "evaluations": 2 * 2 * 4 * 3, "tables": 2 * 2 * 4 * 3 * 5 * 4,
-    }  # fmt: skip
+        "steps": 2 * 2 * 4 * 11,
+        "evaluations": 2 * 2 * 4 * 3,
+        "tables": 2 * 2 * 4 * 3 * 5 * 4,
+    }
     member = {"arm": "untied+bias", "p_X": 0.5, "seed": 2}
     levels = ("arm", "p_X", "seed", "step", "eval_step", "table_step", "symbol", "dim")
 
     def value(name: str, column: str, **at: object) -> float:
         frame, at = frames[name], member | at
         return (
-            frame[column].xs(tuple(at[level] for level in levels if level in at), level=[x for x in levels if x in at]).item()
+            frame[column]
+            .xs(
+                tuple(at[level] for level in levels if level in at),
+                level=[x for x in levels if x in at],
+            )
+            .item()
         )
 
     distance = results["output_distance"].sel(member | {"step": 30, "symbol": "Y", "symbol2": "B"})

@@ -1,4 +1,6 @@
-"""Every experiment file: it declares what the protocol says, and a cheap variant of it trains from end to end."""
+"""Every experiment file: it declares what the protocol says, and a cheap variant of it trains from
+end to end.
+"""
 
 import dataclasses
 import functools
@@ -45,13 +47,19 @@ VARIANTS = {
     "output_bias_ndh": ({"process": Process(zeros=ONLY, ones=LIKELY)}, COSTS),
     "output_bias_ydh": ({"process": Process(zeros=ONLY, ones=FAIR)}, COSTS),
     "output_bias_control": ({"process": Process(zeros_by_label=True)}, COSTS),
-    "weight_decay": ({"sweep": {"weight_decay": (0.0, 0.001, 0.01, 0.1, 0.3)}, "eval_every": 5_000}, "tied untied tied+bias"),
+    "weight_decay": (
+        {"sweep": {"weight_decay": (0.0, 0.001, 0.01, 0.1, 0.3)}, "eval_every": 5_000},
+        "tied untied tied+bias",
+    ),
     "roles": ({}, "tied tied+input-gradient=0 tied+output-gradient=0 untied"),
     "gradient_roles": (
         {"steps": 50_000, "seeds": range(64, 128), "roles": True},
         f"tied tied+output-start {SCALED} untied {STOPPED} {OTHERS}",
     ),
-    **{f"width_{width}": ({"model": Transformer(width=width)}, "tied untied tied+bias") for width in (2, 3, 6, 8)},
+    **{
+        f"width_{width}": ({"model": Transformer(width=width)}, "tied untied tied+bias")
+        for width in (2, 3, 6, 8)
+    },
 }
 
 
@@ -61,9 +69,14 @@ def test_what_is_claimed_of_variants_can_be_measured(name):
     experiment, claims = load_experiment(FILES[name]), load_claims(FILES[name])
     changes, arms = VARIANTS[name]
     same = {"name": name.replace("_", "-"), "claim": experiment.claim, "record_every": 1_000}
-    assert experiment == dataclasses.replace(Experiment(), arms=tuple(arms.split()), **same, **changes)
+    assert experiment == dataclasses.replace(
+        Experiment(), arms=tuple(arms.split()), **same, **changes
+    )
     assert claims and {arm for claim in claims for arm in claim.weights} <= set(arms.split())
-    assert {claim.against for claim in claims} <= {None, *(other.replace("_", "-") for other in VARIANTS)}
+    assert {claim.against for claim in claims} <= {
+        None,
+        *(other.replace("_", "-") for other in VARIANTS),
+    }
     for claim in claims:
         assert claim.low < claim.high and (claim.low, claim.high) != (-np.inf, np.inf)
         assert all(value in dict(experiment.sweep)[name] for name, value in claim.setting.items())
@@ -87,7 +100,11 @@ def test_experiments_are_those_of_the_protocol():
         expected = Experiment(
             name=name.replace("_", "-"),
             claim=experiment.claim,
-            seeds={"transformer_medium": range(8), "mixer_medium": range(8), "lstm_medium": range(5)}.get(name, range(64)),
+            seeds={
+                "transformer_medium": range(8),
+                "mixer_medium": range(8),
+                "lstm_medium": range(5),
+            }.get(name, range(64)),
             process=Process(zeros=zeros, ones=ones),
             model=model,
             optimiser=Optimiser(learning_rate=learning_rate),
@@ -102,26 +119,50 @@ def test_untying_midway_is_the_main_experiment_with_two_more_arms():
     midway = load_experiment(FILES["untie_midway"])
     assert names_of(midway.arms) == ["tied", "untied", "untied@25000", "untied@75000"]
     assert (
-        dataclasses.replace(midway, name="transformer-small", claim=Experiment().claim, arms=("tied", "untied"))
+        dataclasses.replace(
+            midway, name="transformer-small", claim=Experiment().claim, arms=("tied", "untied")
+        )
         == Experiment()
     )
 
 
 def test_text_is_as_published():
     masked, causal = (load_experiment(FILES[name]) for name in ("text_mlm", "text_clm"))
-    optimiser = Optimiser(learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01, eps=1e-12)
+    optimiser = Optimiser(
+        learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01, eps=1e-12
+    )
     assert (masked.model, masked.optimiser) == (Transformer(3, 4, 128, 512), optimiser)
-    assert (masked.batch, masked.length, masked.words, masked.deviation, masked.seeds) == (128, 128, 100, 0.3, (42,))
-    assert masked.steps >= 10_000 and names_of(masked.arms) == ["tied", "untied"] and masked.duplicates
-    faster = dataclasses.replace(masked, name="text-mlm-faster", optimiser=dataclasses.replace(optimiser, learning_rate=1e-3))
+    assert (masked.batch, masked.length, masked.words, masked.deviation, masked.seeds) == (
+        128,
+        128,
+        100,
+        0.3,
+        (42,),
+    )
+    assert (
+        masked.steps >= 10_000 and names_of(masked.arms) == ["tied", "untied"] and masked.duplicates
+    )
+    faster = dataclasses.replace(
+        masked, name="text-mlm-faster", optimiser=dataclasses.replace(optimiser, learning_rate=1e-3)
+    )
     assert load_experiment(FILES["text_mlm_faster"]) == faster
     assert causal.task == "causal" and not causal.duplicates
-    assert names_of(causal.arms) == ["tied", "untied", f"untied@{causal.steps // 2}"] and len(causal.seeds) >= 3
+    assert (
+        names_of(causal.arms) == ["tied", "untied", f"untied@{causal.steps // 2}"]
+        and len(causal.seeds) >= 3
+    )
 
 
 def test_roles_on_text_have_the_arms_of_roles_on_exor():
-    exor, text = (load_experiment(FILES[name]) for name in ("gradient_roles", "gradient_roles_text"))
-    assert set(text.arms) == set(exor.arms) and text.roles and text.task == "causal" and len(text.seeds) == 3
+    exor, text = (
+        load_experiment(FILES[name]) for name in ("gradient_roles", "gradient_roles_text")
+    )
+    assert (
+        set(text.arms) == set(exor.arms)
+        and text.roles
+        and text.task == "causal"
+        and len(text.seeds) == 3
+    )
     claims = load_claims(FILES["gradient_roles_text"])
     assert claims and {arm for claim in claims for arm in claim.weights} <= set(names_of(text.arms))
 
@@ -129,27 +170,47 @@ def test_roles_on_text_have_the_arms_of_roles_on_exor():
 @pytest.mark.parametrize("name", ["causal", "masked"])
 def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
     """And what is claimed of them can be measured: its arms and probabilities are there."""
-    experiment, claims = (load(FILES[f"duplicates_{name}"]) for load in (load_experiment, load_claims))
+    experiment, claims = (
+        load(FILES[f"duplicates_{name}"]) for load in (load_experiment, load_claims)
+    )
     assert (experiment.task, experiment.duplicates, len(experiment.seeds)) == (name, (0.5, 0.1), 3)
-    assert names_of(experiment.arms) == ["tied", "tied+bias", "untied", f"untied@{experiment.steps // 2}"]
+    assert names_of(experiment.arms) == [
+        "tied",
+        "tied+bias",
+        "untied",
+        f"untied@{experiment.steps // 2}",
+    ]
     cells = {cell for claim in claims for cell in claim.of}
     assert {cell.arm for cell in cells} == set(names_of(experiment.arms))
-    assert {cell.probability for cell in cells if cell.probability == cell.probability} == {0.5, 0.1}
-    assert all(claim.low < claim.high for claim in claims) and len({claim.expression for claim in claims}) == len(claims)
+    assert {cell.probability for cell in cells if cell.probability == cell.probability} == {
+        0.5,
+        0.1,
+    }
+    assert all(claim.low < claim.high for claim in claims) and len(
+        {claim.expression for claim in claims}
+    ) == len(claims)
 
 
 def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():
     skewed = load_experiment(FILES["skewed_zeros"])
     ((name, values),) = skewed.sweep
     assert name == "p_X" and values[0] == 0.5 and values[-1] == 0.01 and len(values) == 12
-    np.testing.assert_allclose(np.diff([np.log((1 - p) / p) for p in values]), np.log(99) / 11, rtol=1e-2)
-    main_one = dataclasses.replace(Experiment(), name="skewed-zeros", claim=skewed.claim, seeds=skewed.seeds)
-    assert skewed == dataclasses.replace(main_one, sweep=skewed.sweep, record_every=1_000, eval_every=5_000)
+    np.testing.assert_allclose(
+        np.diff([np.log((1 - p) / p) for p in values]), np.log(99) / 11, rtol=1e-2
+    )
+    main_one = dataclasses.replace(
+        Experiment(), name="skewed-zeros", claim=skewed.claim, seeds=skewed.seeds
+    )
+    assert skewed == dataclasses.replace(
+        main_one, sweep=skewed.sweep, record_every=1_000, eval_every=5_000
+    )
 
 
 @functools.cache
 def training_of(static: Static) -> Callable:
-    """A seed's training on its setting: ten steps, evaluations before and after; one program for all that are alike."""
+    """A seed's training on its setting: ten steps, evaluations before and after; one program for
+    all that are alike.
+    """
     member = make_member(static)
 
     def train(seed, setting):
@@ -161,12 +222,15 @@ def training_of(static: Static) -> Callable:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("medium")) for name in PROTOCOL]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("medium")) for name in PROTOCOL],
 )
 def test_a_cheap_variant_trains(name):
     """One seed, ten steps, strings of six bits, at most two layers no wider than 4."""
     full = load_experiment(FILES[name])
-    narrow = {field: min(size, 2 if field == "layers" else 4) for field, size in vars(full.model).items()}
+    narrow = {
+        field: min(size, 2 if field == "layers" else 4) for field, size in vars(full.model).items()
+    }
     cheap = dataclasses.replace(
         full,
         model=dataclasses.replace(full.model, **narrow),
@@ -180,8 +244,14 @@ def test_a_cheap_variant_trains(name):
     dead = [0 in probabilities for probabilities in cheap.process.pairs.values()]
     for records in (before, after):
         np.testing.assert_array_equal(np.isnan(records.pop("swap_divergence")), dead)
-    assert all(np.isfinite(value).all() for records in (before, after) for value in jax.tree.leaves(records))
-    assert after["diverged_at"] == -1 and not np.array_equal(before["input_table"], after["input_table"])
+    assert all(
+        np.isfinite(value).all()
+        for records in (before, after)
+        for value in jax.tree.leaves(records)
+    )
+    assert after["diverged_at"] == -1 and not np.array_equal(
+        before["input_table"], after["input_table"]
+    )
     best = theory.best_loss(build_contexts(cheap.process, ordered=False)[0].joint_CxV)
     assert best < after["train_loss"] != before["train_loss"]
 
@@ -190,9 +260,16 @@ def test_a_cheap_variant_trains(name):
 def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "WIDE", 1)
     monkeypatch.setattr(plots, "save", save_small)
-    options = "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --arms tied --quiet --out".split()
+    options = (
+        "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --arms tied --quiet --out".split()
+    )
     assert main([str(FILES["transformer_ndh"]), *options, str(tmp_path / "run")]) == 0
-    assert {path.name for path in (tmp_path / "run").iterdir()} >= {"config.json", "results.nc", "figures", "summary.md"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
+        "config.json",
+        "results.nc",
+        "figures",
+        "summary.md",
+    }
     assert len(list((tmp_path / "run" / "figures").iterdir())) == 7
     assert json.loads((tmp_path / "run" / "config.json").read_text())["block"] == 1
 

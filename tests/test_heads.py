@@ -1,4 +1,6 @@
-"""Heads on text, on made-up results: who plays which part, steps to a loss, verdicts, tables, figure."""
+"""Heads on text, on made-up results: who plays which part, steps to a loss, verdicts, tables,
+figure.
+"""
 
 import math
 import runpy
@@ -14,7 +16,15 @@ from jaxtie.results.statistics import first_at_level
 from jaxtie.results.verdicts import compare
 from jaxtie.text import heads
 from jaxtie.text.figures import draw_heads, text_pictures
-from jaxtie.text.heads import SHARES, Remedies, compare_pace, compares_heads, head_loss_table, judge_heads, pace_table
+from jaxtie.text.heads import (
+    SHARES,
+    Remedies,
+    compare_pace,
+    compares_heads,
+    head_loss_table,
+    judge_heads,
+    pace_table,
+)
 from jaxtie.text.tables import text_tables, text_verdict_table
 
 FILE = Path(__file__).parents[1] / "experiments" / "head_convergence.py"
@@ -26,7 +36,9 @@ N = 2000
 
 
 def made_up(speed: dict, start: dict, end: dict, spread=0.002, seeds=8, arms=ARMS) -> xr.Dataset:
-    """Exponential curves: per head `start` above log n, `end`, and `speed` (1 where not given), with spread over seeds."""
+    """Exponential curves: per head `start` above log n, `end`, and `speed` (1 where not given),
+    with spread over seeds.
+    """
     rng, steps = np.random.default_rng(0), np.arange(0, 3001, 25)
     loss = np.empty((len(arms), seeds, len(steps)))
     for a, arm in enumerate(arms):
@@ -35,8 +47,14 @@ def made_up(speed: dict, start: dict, end: dict, spread=0.002, seeds=8, arms=ARM
         loss[a] = curve + spread * rng.standard_normal((seeds, 1))
     every, looked = ("arm", "seed", "step"), ("arm", "seed", "eval_step")
     measured = {name: (looked, loss) for name in ("valid_loss", "valid_accuracy", "perplexity")}
-    apart = {f"{table}_distance": ((*looked, "kind", "pair"), np.ones((*loss.shape, 1, 3))) for table in ("input", "output")}
-    near = {f"{table}_neighbour": ((*looked, "probe", "rank"), np.ones((*loss.shape, 1, 2))) for table in ("input", "output")}
+    apart = {
+        f"{table}_distance": ((*looked, "kind", "pair"), np.ones((*loss.shape, 1, 3)))
+        for table in ("input", "output")
+    }
+    near = {
+        f"{table}_neighbour": ((*looked, "probe", "rank"), np.ones((*loss.shape, 1, 2)))
+        for table in ("input", "output")
+    }
     constants = {
         "diverged_at": (("arm", "seed"), np.full((len(arms), seeds), -1)),
         "parameters": ("arm", [60 if arm.startswith("tied") else 100 for arm in arms]),
@@ -46,7 +64,13 @@ def made_up(speed: dict, start: dict, end: dict, spread=0.002, seeds=8, arms=ARM
     }
     return xr.Dataset(
         {"loss": (every, loss + 0.1), **measured, **apart, **near, **constants},
-        {"arm": list(arms), "seed": np.arange(seeds), "step": steps, "eval_step": steps, "kind": ["random"]},
+        {
+            "arm": list(arms),
+            "seed": np.arange(seeds),
+            "step": steps,
+            "eval_step": steps,
+            "kind": ["random"],
+        },
         {"kind": "text", "task": "causal", "experiment": "made-up", "claim": "", "command": ""},
     )
 
@@ -61,29 +85,56 @@ def verdicts(results: xr.Dataset) -> list[str]:
 
 
 def test_heads_are_compared_where_it_can_be_seen():
-    """A tied model's own logit, √D, is far above log n; there are seeds enough for intervals; every part is played."""
+    """A tied model's own logit, √D, is far above log n; there are seeds enough for intervals; every
+    part is played.
+    """
     assert len(STUDY.seeds) >= 8 and STUDY.task == "causal" and not STUDY.duplicates
     assert STUDY.model.width**0.5 > 2 * np.log(STUDY.corpus.vocab_size)
     assert STUDY.steps == STUDY.optimiser.half_period and STUDY.eval_batches * STUDY.batch == 64
-    assert f"python -m jaxtie.run experiments/{FILE.name} --text " in FILE.read_text(encoding="utf-8")
+    assert f"python -m jaxtie.run experiments/{FILE.name} --text " in FILE.read_text(
+        encoding="utf-8"
+    )
     small, alike = Remedies.of(made_up({}, {}, {}, seeds=1))
     assert (str(small), names_of(alike)) == (SMALL, list(ALIKE))
 
 
 def test_the_part_of_an_arm_follows_from_its_head():
     arms = (
-        "untied", "tied", "untied+bias", "untied+half-swap", "untied@25", "untied+projection@25", "tied+bert-head",
-        "tied+shuffle", "tied+shuffle=4", "tied+half-swap+bias", "tied+half-swap+input-gradient=1",
-        "tied+deviation=log-n-by-D+bias", "untied+deviation=log-n-by-D", "tied+deviation=0.03",
-    )  # fmt: skip
+        "untied",
+        "tied",
+        "untied+bias",
+        "untied+half-swap",
+        "untied@25",
+        "untied+projection@25",
+        "tied+bert-head",
+        "tied+shuffle",
+        "tied+shuffle=4",
+        "tied+half-swap+bias",
+        "tied+half-swap+input-gradient=1",
+        "tied+deviation=log-n-by-D+bias",
+        "untied+deviation=log-n-by-D",
+        "tied+deviation=0.03",
+    )
     small, alike = Remedies.of(made_up({}, {}, {}, seeds=1, arms=arms))
     assert small is None
-    assert names_of(alike) == ["untied", "tied+shuffle", "tied+shuffle=4", "tied+half-swap+input-gradient=1"]
+    assert names_of(alike) == [
+        "untied",
+        "tied+shuffle",
+        "tied+shuffle=4",
+        "tied+half-swap+input-gradient=1",
+    ]
 
 
 def test_first_at_level():
     steps = np.array([0, 10, 20, 30])
-    losses = [[8, 6, 4, 2], [8, 4, 6, 3], [8, 8, 8, 8], [2, 2, 2, 2], [8, 6, np.nan, np.nan], [9, 5, 5, 1]]
+    losses = [
+        [8, 6, 4, 2],
+        [8, 4, 6, 3],
+        [8, 8, 8, 8],
+        [2, 2, 2, 2],
+        [8, 6, np.nan, np.nan],
+        [9, 5, 5, 1],
+    ]
     found = first_at_level(steps, np.array(losses, np.float32), 5.0)
     np.testing.assert_allclose(found, [15, 7.5, np.inf, 1, np.inf, 10])
 
@@ -97,7 +148,10 @@ def test_what_was_not_reached_bounds_the_pace():
 
 def test_verdicts_follow_the_data():
     assert verdicts(made_up({SMALL: 0.7}, HIGH, {TIED: 5.5})) == ["holds"] * 4
-    assert verdicts(made_up({SMALL: 1.5, ALIKE[1]: 0.7}, HIGH | {ALIKE[2]: 2.0}, {SMALL: 5.1})) == ["fails"] * 4
+    assert (
+        verdicts(made_up({SMALL: 1.5, ALIKE[1]: 0.7}, HIGH | {ALIKE[2]: 2.0}, {SMALL: 5.1}))
+        == ["fails"] * 4
+    )
     assert verdicts(made_up({SMALL: 0.7}, HIGH, {}, seeds=1)) == ["undecided"] * 4
     noisy = verdicts(made_up({SMALL: 0.97}, HIGH, {}, spread=0.2))
     assert noisy == ["holds", "undecided", "undecided", "undecided"]
@@ -105,7 +159,10 @@ def test_verdicts_follow_the_data():
     assert verdicts(crossing)[1] == "fails at 50%, 75%; holds at 90%, 95%"
     row = ARMS.index(SMALL)
     assert "; × 1." in pace_table(crossing).rows[row][-2]
-    assert pace_table(crossing).rows[row][-1] == pace_table(made_up({}, HIGH, {SMALL: 5.5})).rows[row][-1]
+    assert (
+        pace_table(crossing).rows[row][-1]
+        == pace_table(made_up({}, HIGH, {SMALL: 5.5})).rows[row][-1]
+    )
     assert pace_table(made_up({}, HIGH, {SMALL: 5.5})).rows[row][-1] == "8 of 8 not reached"
 
 
@@ -122,19 +179,27 @@ def test_claims_about_arms_that_are_not_there_are_left_out():
         assert list(judge_heads(results)) == claims
         shown = [row[0] for row in text_verdict_table(results).rows]
         assert shown[len(shown) - len(claims) :] == claims
-        assert len(shown) - len(claims) == (TIED in arms)  # whether untied is better, is for plain arms
+        assert len(shown) - len(claims) == (
+            TIED in arms
+        )  # whether untied is better, is for plain arms
 
 
 def test_intervals_are_right_together_over_pairs_and_shares():
     """A claim that is looked at at four shares of the way looks at each of its pairs four times."""
     results = made_up({SMALL: 0.7}, HIGH, {}, spread=0.05)
     found, (steps, curves) = judge_heads(results), heads.valid_curves(results)
-    for claim, pairs in (("σ (log n)/D takes more steps than any other remedy", 4), ("the other remedies take", 6)):
+    for claim, pairs in (
+        ("σ (log n)/D takes more steps than any other remedy", 4),
+        ("the other remedies take", 6),
+    ):
         (at,) = (at for each, at in found.items() if each.startswith(claim))
         assert list(at) == [f"{share:.0%}" for share in SHARES]
         for share, level in heads.levels(results).items():
             decisive = at[share].decisive
-            a, b = (first_at_level(steps, curves[Arm.parse(name)], level) for name in decisive.label.split(" / "))
+            a, b = (
+                first_at_level(steps, curves[Arm.parse(name)], level)
+                for name in decisive.label.split(" / ")
+            )
             expected = compare("", np.log(a / b), pairs * len(SHARES))
             np.testing.assert_allclose(decisive[1:4], expected[1:4])
             assert decisive.low < compare("", np.log(a / b), pairs).low
@@ -163,18 +228,35 @@ def test_where_no_heads_are_compared_nothing_is_said_of_them(arms, task, begun):
 
 def test_tables_tell_of_heads_between_verdicts_and_neighbours():
     results = made_up({SMALL: 0.7}, HIGH, {TIED: 5.5})
-    results["estimated_initial_loss"][ARMS.index(SCALED)] = np.nan  # there is no estimate for every head
+    results["estimated_initial_loss"][ARMS.index(SCALED)] = (
+        np.nan
+    )  # there is no estimate for every head
     tables = text_tables(results)
-    starts = ["made-up: step 3,000", "Distances", "Verdicts", "Loss, nat (log n = 7.601)", "Steps to a", "Nearest"]
-    assert [table.title.startswith(start) for table, start in zip(tables, starts, strict=True)] == [True] * 6
+    starts = [
+        "made-up: step 3,000",
+        "Distances",
+        "Verdicts",
+        "Loss, nat (log n = 7.601)",
+        "Steps to a",
+        "Nearest",
+    ]
+    assert [table.title.startswith(start) for table, start in zip(tables, starts, strict=True)] == [
+        True
+    ] * 6
     assert [table.long for table in tables] == [False] * 5 + [True]
     *_, loss, pace, _ = tables
     assert [row[0] for row in loss.rows] == [row[0] for row in pace.rows] == ARMS
     rows = {row[0]: row[1:] for row in loss.rows}
     assert rows[TIED][0].startswith("15.60") and rows[TIED][1] == "8.000" and rows[SCALED][1] == "–"
-    assert rows[TIED][3].startswith("0.50") and rows[TIED][5].startswith("0.50") and rows[UNTIED][3] == rows[UNTIED][5] == ""
+    assert (
+        rows[TIED][3].startswith("0.50")
+        and rows[TIED][5].startswith("0.50")
+        and rows[UNTIED][3] == rows[UNTIED][5] == ""
+    )
     assert rows[UNTIED][2].startswith("5.10") and rows[UNTIED][4].startswith("5.00")
-    np.testing.assert_allclose([float(column.split()[1]) for column in pace.header[1:]], [6.3, 5.65, 5.26, 5.13], atol=0.01)
+    np.testing.assert_allclose(
+        [float(column.split()[1]) for column in pace.header[1:]], [6.3, 5.65, 5.26, 5.13], atol=0.01
+    )
     assert pace.header[1].startswith("50%: ")
 
 
@@ -183,7 +265,12 @@ def test_members_that_diverged_and_steps_to_come_leave_the_rest():
     results["valid_loss"][ARMS.index(HALF_SWAP), 0, 60:] = np.nan
     results["diverged_at"][ARMS.index(HALF_SWAP), 0] = 1500
     assert head_loss_table(results).title.endswith("1 members diverged and are left out")
-    assert verdicts(results) == ["holds", "holds", "holds", "undecided"]  # it had come to the levels
+    assert verdicts(results) == [
+        "holds",
+        "holds",
+        "holds",
+        "undecided",
+    ]  # it had come to the levels
     results["valid_loss"][:, :, 100:] = np.nan
     assert head_loss_table(results).title.split("; ")[1] == "the end is step 2,475"
     assert heads.valid_curves(results)[0][-1] == 2475

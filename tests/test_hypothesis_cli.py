@@ -1,4 +1,6 @@
-"""`python -m jaxtie.hypothesis` on a text of known truth, by tiny models; what it refuses, by a word of its line."""
+"""`python -m jaxtie.hypothesis` on a text of known truth, by tiny models; what it refuses, by a
+word of its line.
+"""
 
 import dataclasses
 import itertools
@@ -37,20 +39,30 @@ FEW = ["--tokens", "8", "--contexts", "12", "--quiet"]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a text of a source, and what the command leaves of it in `out`; texts are prepared below it."""
+    """A folder with a text of a source, and what the command leaves of it in `out`; texts are
+    prepared below it.
+    """
     place = tmp_path_factory.mktemp("hypothesis")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
         patch.setattr(plots, "save", save_small)
         patch.setitem(two_models.SIZES, "small", TINY)
-        # Two devices meet in every step: on a busy machine hundreds of tiny ones may wait for each other for ever.
-        patch.setattr(engine, "make_mesh", lambda batch, devices: programs.make_mesh(batch, devices[:1]))
+        # Two devices meet in every step: on a busy machine hundreds of tiny ones may wait for each
+        # other for ever.
+        patch.setattr(
+            engine, "make_mesh", lambda batch, devices: programs.make_mesh(batch, devices[:1])
+        )
         known.write_known_text(place / "text", sources.planted(PLAN), 7000, 16)
         yield place
 
 
 def text_of(place, *options: str) -> list[str]:
-    text = ["--text", str(place / "text" / "known.txt"), "--vocab", str(place / "text" / "vocab.txt")]
+    text = [
+        "--text",
+        str(place / "text" / "known.txt"),
+        "--vocab",
+        str(place / "text" / "vocab.txt"),
+    ]
     return [*text, "--steps", "200", "--planted", "2", *FEW, *options]
 
 
@@ -74,7 +86,9 @@ def test_a_text_is_asked_and_what_is_left_is_whole(asked, capsys):
     results = xr.load_dataset(asked / "results.nc", engine="h5netcdf")
     assert (asked / "figures" / "plane.png").stat().st_size > 0
     (section,) = sections_left(asked.parent)
-    assert "distributional hypothesis" in section.claim and [image.name for image in section.images] == ["plane"]
+    assert "distributional hypothesis" in section.claim and [
+        image.name for image in section.images
+    ] == ["plane"]
     summary = (asked / "summary.md").read_text()
     assert "distributional hypothesis" in summary
     assert np.isfinite(results["semantic"]).all() and (results["contexts"] <= 24).all()
@@ -94,7 +108,9 @@ def test_the_same_command_trains_nothing_and_says_the_same(place, asked, capsys)
 
 @pytest.mark.slow
 def test_interrupted_it_goes_on_by_the_same_command(place, asked, capsys):
-    """While the first model is trained: nothing of an answer is written, and in the end the answer is the same."""
+    """While the first model is trained: nothing of an answer is written, and in the end the answer
+    is the same.
+    """
     out = place / "stopped"
     command, steps = text_of(place, "--out", str(out)), itertools.count(1)
 
@@ -109,15 +125,26 @@ def test_interrupted_it_goes_on_by_the_same_command(place, asked, capsys):
     assert RunFolder(out / "A").config()["finished"] is False
     assert {path.name for path in out.iterdir()} == {"A"}
     assert main_hypothesis(command) == 0
-    once, stopped = (xr.load_dataset(path / "results.nc", engine="h5netcdf").drop_attrs() for path in (asked, out))
+    once, stopped = (
+        xr.load_dataset(path / "results.nc", engine="h5netcdf").drop_attrs()
+        for path in (asked, out)
+    )
     xr.testing.assert_identical(stopped, once)
 
 
 @pytest.mark.slow
 def test_two_runs_say_what_the_text_said(asked, tmp_path, capsys):
-    assert main_hypothesis([str(asked / "A"), "--second", str(asked / "B"), "--out", str(tmp_path / "runs"), *FEW]) == 0
+    assert (
+        main_hypothesis(
+            [str(asked / "A"), "--second", str(asked / "B"), "--out", str(tmp_path / "runs"), *FEW]
+        )
+        == 0
+    )
     assert "hypothesis" in capsys.readouterr().out
-    one, other = (xr.load_dataset(path / "results.nc", engine="h5netcdf") for path in (asked, tmp_path / "runs"))
+    one, other = (
+        xr.load_dataset(path / "results.nc", engine="h5netcdf")
+        for path in (asked, tmp_path / "runs")
+    )
     np.testing.assert_allclose(one["semantic"], other["semantic"], rtol=1e-5, atol=1e-8)
 
 
@@ -132,19 +159,39 @@ def test_planted_pairs_of_the_text_are_marked(asked):
 
 @pytest.mark.slow
 def test_trained_models_find_the_known_divergences_of_a_sampled_text(place, tmp_path):
-    """Duplicates, allomorphs and antonyms show as what they are; all pairs are ordered as by the exact values."""
+    """Duplicates, allomorphs and antonyms show as what they are; all pairs are ordered as by the
+    exact values.
+    """
     source = sources.planted(PLAN)
     written = known.write_known_text(tmp_path, source, 20_000, 16)  # enough of the rarest token
-    text = ["--text", str(written.text), "--vocab", str(written.vocabulary), "--planted", "0", "--steps", "800", "--quiet"]
+    text = [
+        "--text",
+        str(written.text),
+        "--vocab",
+        str(written.vocabulary),
+        "--planted",
+        "0",
+        "--steps",
+        "800",
+        "--quiet",
+    ]
     assert main_hypothesis([*text, "--tokens", "26", "--out", str(tmp_path / "out")]) == 0
     results = xr.load_dataset(tmp_path / "out" / "results.nc", engine="h5netcdf")
     numbers = {known.word_of(token): token for token in range(source.token_N.max() + 1)}
-    pair_Px2 = np.array([[numbers[word] for word in results[side].values] for side in ("first", "second")]).T
+    pair_Px2 = np.array(
+        [[numbers[word] for word in results[side].values] for side in ("first", "second")]
+    ).T
     conditional, semantic = exact(source, pair_Px2, places=17)
-    exact_values = {"semantic": semantic.divergence, "conditional": conditional.divergence, "bias": conditional.bias}
+    exact_values = {
+        "semantic": semantic.divergence,
+        "conditional": conditional.divergence,
+        "bias": conditional.bias,
+    }
     for name, exact_P in exact_values.items():
         assert spearmanr(exact_P, results[name]).statistic > 0.85
-    class_of = {frozenset(pair): kind for kind, pairs in source.pairs.items() for pair in pairs.tolist()}
+    class_of = {
+        frozenset(pair): kind for kind, pairs in source.pairs.items() for pair in pairs.tolist()
+    }
     class_P = np.array([class_of.get(frozenset(pair), "") for pair in pair_Px2.tolist()])
     far = {
         "duplicate": (False, False),
@@ -157,7 +204,9 @@ def test_trained_models_find_the_known_divergences_of_a_sampled_text(place, tmp_
         assert own.sizes["pair"] == len(source.pairs[kind])
         for sense, is_far in zip(judgement.SENSES, expected, strict=True):
             relative = own[f"{sense}_relative"]
-            assert ((relative > judgement.FAR) if is_far else (np.abs(relative) < judgement.NEAR)).all()
+            assert (
+                (relative > judgement.FAR) if is_far else (np.abs(relative) < judgement.NEAR)
+            ).all()
 
 
 @pytest.mark.slow
@@ -167,26 +216,41 @@ def test_masked_models_are_asked(asked, tmp_path, capsys, monkeypatch):
     text, vocabulary = map(str, write_topics(tmp_path, law_ZxW, 20_000))
     small = {"deviation": 0.3, "learning_rate": 1e-2, "batch": 64, "length": 8, "buckets": (8,)}
     monkeypatch.setitem(two_models.TASKS_OF_TWO, "masked", small)
-    monkeypatch.setattr(asking, "check_knows_more_than_frequencies", lambda *_: None)  # four words tell little of a fifth
+    monkeypatch.setattr(
+        asking, "check_knows_more_than_frequencies", lambda *_: None
+    )  # four words tell little of a fifth
     text = ["--text", text, "--vocab", vocabulary, "--steps", "600"]
     few, out = ["--tokens", "20", "--contexts", "24", "--quiet"], tmp_path / "out"
-    assert main_hypothesis([*text, "--masked", "--planted", "4", *few, "--out", str(out), "--json"]) == 0
+    assert (
+        main_hypothesis([*text, "--masked", "--planted", "4", *few, "--out", str(out), "--json"])
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert any("by constants alone" in line for line in found["answer"])
     results = xr.load_dataset(out / "results.nc", engine="h5netcdf")
     planted_P = results["planted"].values > 0
     trained = load_trained(out / "A", lambda line: None)
-    for sense, exact_P in zip(("semantic", "conditional"), exact_of_topics(trained, law_ZxW, results)):
+    for sense, exact_P in zip(
+        ("semantic", "conditional"), exact_of_topics(trained, law_ZxW, results)
+    ):
         measured_P = results[sense].values
         assert np.abs(exact_P[planted_P]).max() < 1e-6 < np.median(exact_P[~planted_P])
         assert np.abs(measured_P[planted_P]).max() < np.median(measured_P[~planted_P]) / 2
         assert spearmanr(exact_P[~planted_P], measured_P[~planted_P]).statistic > 0.6
-    assert "of one kind" in error_of(capsys, out / "A", "--second", asked / "B", *few, "--out", tmp_path / "answer")
+    assert "of one kind" in error_of(
+        capsys, out / "A", "--second", asked / "B", *few, "--out", tmp_path / "answer"
+    )
 
 
 def exact_of_topics(trained, law_ZxW: np.ndarray, results: xr.Dataset) -> np.ndarray:
-    """S² and C² of measured pairs, (2, P), with the law in the place of both models, at contexts of its own choice."""
-    words, planted, special = trained.material.vocabulary, trained.material.planted, trained.material.text.special
+    """S² and C² of measured pairs, (2, P), with the law in the place of both models, at contexts of
+    its own choice.
+    """
+    words, planted, special = (
+        trained.material.vocabulary,
+        trained.material.planted,
+        trained.material.text.special,
+    )
     law_ZxV, rng = np.zeros((len(law_ZxW), len(words))), np.random.default_rng(0)
     law_ZxV[:, [words.index(known.word_of(word)) for word in range(law_ZxW.shape[1])]] = law_ZxW
     law_ZxV[:, planted.duplicates_K] = law_ZxV[:, planted.words_K] * planted.probability_K
@@ -195,15 +259,21 @@ def exact_of_topics(trained, law_ZxW: np.ndarray, results: xr.Dataset) -> np.nda
     stream = stream_of(trained.material.text.valid, special.sep)
     places = masked_swaps.places_in_rows(stream, len(words))
     windows = {
-        token: masked_swaps.masked_windows(stream, rng.permutation(places[token])[:24], special, rng)
+        token: masked_swaps.masked_windows(
+            stream, rng.permutation(places[token])[:24], special, rng
+        )
         for token in np.unique(pairs).tolist()
     }
     others = {token: [*{sum(pair) - token for pair in pairs if token in pair}] for token in windows}
     swap = masked_swaps.make_masked_swap((model, model), special.mask)
-    found = {(one, other): each for one, other, each in swaps.swap_all(swap, ({}, {}), windows, others)}
+    found = {
+        (one, other): each for one, other, each in swaps.swap_all(swap, ({}, {}), windows, others)
+    }
     sums = [of_text.sums_of_pair(found, windows, *pair, is_masked=True) for pair in pairs]
     semantic = [estimators.semantic(each.semantic).divergence for each in sums]
-    return np.array([semantic, [estimators.conditional(each.conditional).divergence for each in sums]])
+    return np.array(
+        [semantic, [estimators.conditional(each.conditional).divergence for each in sums]]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +287,11 @@ def others(place, asked):
 
 
 def corpus(place) -> Corpus:
-    return Corpus(paths=(str(place / "text" / "known.txt"),), vocab=str(place / "text" / "vocab.txt"), vocab_size=4096)
+    return Corpus(
+        paths=(str(place / "text" / "known.txt"),),
+        vocab=str(place / "text" / "vocab.txt"),
+        vocab_size=4096,
+    )
 
 
 @pytest.mark.slow
@@ -233,7 +307,9 @@ def corpus(place) -> Corpus:
         ("text", "out/B", [], "no run"),
     ],
 )
-def test_runs_that_cannot_be_asked_are_refused(others, tmp_path, capsys, first, second, options, word):
+def test_runs_that_cannot_be_asked_are_refused(
+    others, tmp_path, capsys, first, second, options, word
+):
     """One line that names it, and nothing is written."""
     runs = [others / first, *(["--second", others / second] if second else [])]
     assert word in error_of(capsys, *runs, *FEW, "--out", tmp_path / "out", *options)
@@ -242,7 +318,10 @@ def test_runs_that_cannot_be_asked_are_refused(others, tmp_path, capsys, first, 
 
 @pytest.mark.slow
 def test_tied_runs_are_asked_too(place, asked, tmp_path, capsys):
-    a, b = (dataclasses.replace(each, arms=("tied",)) for each in two_models.two_models(corpus(place), steps=200, planted=2))
+    a, b = (
+        dataclasses.replace(each, arms=("tied",))
+        for each in two_models.two_models(corpus(place), steps=200, planted=2)
+    )
     for name, each in (("A", a), ("B", b)):
         carry_out(each, RunFolder(place / "both_tied" / name), Session("", quiet=True, draws=False))
     runs = [str(place / "both_tied" / "A"), "--second", str(place / "both_tied" / "B")]
@@ -262,7 +341,10 @@ def test_tied_runs_are_asked_too(place, asked, tmp_path, capsys):
         (["--tokens", "0", "--text", "x"], "positive"),
         (["--size", "huge", "--text", "x"], "--size"),
         (["--text", "x", "--tfds-field", "y"], "--tfds-field: expected with --tfds only"),
-        (["exact.py", "--vocab-size", "9"], "--vocab-size: no option of exact.py, whose answer is exact"),
+        (
+            ["exact.py", "--vocab-size", "9"],
+            "--vocab-size: no option of exact.py, whose answer is exact",
+        ),
         (["exact.py", "--second", "x"], "--second: no option of exact.py"),
         (["x", "--second", "y", "--planted", "3"], "--planted: no option of two runs"),
     ],
@@ -276,20 +358,36 @@ def test_options_that_cannot_be_meant_are_named(arguments, word, tmp_path, capsy
 
 
 def test_more_tokens_than_there_are_are_refused_before_anything_is_trained(place, tmp_path, capsys):
-    assert "--tokens 5000" in error_of(capsys, *text_of(place, "--tokens", "5000", "--out", str(tmp_path / "out")))
+    assert "--tokens 5000" in error_of(
+        capsys, *text_of(place, "--tokens", "5000", "--out", str(tmp_path / "out"))
+    )
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
 def test_a_model_that_knows_frequencies_only_is_refused(place, tmp_path, capsys):
-    """After 100 steps of a text that has nothing but frequencies there is nothing else to be known."""
+    """After 100 steps of a text that has nothing but frequencies there is nothing else to be
+    known.
+    """
     rng = np.random.default_rng(3)
     words = np.array([known.word_of(token) for token in range(1, 20)])
     text = "\n\n".join(" ".join(rng.choice(words, 16)) for _ in range(2000))
     (tmp_path / "noise.txt").write_text(text)
-    options = ["--text", tmp_path / "noise.txt", "--vocab", place / "text" / "vocab.txt", "--steps", "100", "--planted", "0"]
+    options = [
+        "--text",
+        tmp_path / "noise.txt",
+        "--vocab",
+        place / "text" / "vocab.txt",
+        "--steps",
+        "100",
+        "--planted",
+        "0",
+    ]
     assert "frequency only" in error_of(capsys, *options, *FEW, "--out", tmp_path / "out")
-    assert not (tmp_path / "out" / "results.nc").exists() and not (tmp_path / "out" / "summary.md").exists()
+    assert (
+        not (tmp_path / "out" / "results.nc").exists()
+        and not (tmp_path / "out" / "summary.md").exists()
+    )
 
 
 @pytest.mark.slow
@@ -297,7 +395,9 @@ def test_a_text_that_has_changed_since_is_refused(place, asked, tmp_path, capsys
     moved = tmp_path / "moved"
     shutil.copytree(place / "text", moved)
     a, b = two_models.two_models(
-        Corpus(paths=(str(moved / "known.txt"),), vocab=str(moved / "vocab.txt")), steps=100, planted=2
+        Corpus(paths=(str(moved / "known.txt"),), vocab=str(moved / "vocab.txt")),
+        steps=100,
+        planted=2,
     )
     for name, each in (("A", a), ("B", b)):
         carry_out(each, RunFolder(tmp_path / "out" / name), Session("", quiet=True, draws=False))

@@ -1,4 +1,6 @@
-"""Estimators of divergences from two models, against their definitions, against exact laws of EXor, and under noise."""
+"""Estimators of divergences from two models, against their definitions, against exact laws of EXor,
+and under noise.
+"""
 
 import itertools
 import math
@@ -14,9 +16,13 @@ LN9 = math.log(9)
 
 
 def random_contexts(seed: int, sentences: int = 6, vocabulary: int = 5, distances: int = 3):
-    """ln q of the pair at contexts of some sentences, predictions after either, and the sentences' numbers, mixed."""
+    """ln q of the pair at contexts of some sentences, predictions after either, and the sentences'
+    numbers, mixed.
+    """
     rng = np.random.default_rng(seed)
-    sentence_N = rng.permutation(np.repeat(10 * np.arange(sentences), rng.integers(1, 4, sentences)))
+    sentence_N = rng.permutation(
+        np.repeat(10 * np.arange(sentences), rng.integers(1, 4, sentences))
+    )
     logs = rng.normal(size=(2, 2, len(sentence_N))) - 3
     roots = np.sqrt(rng.dirichlet(np.ones(vocabulary), (2, 2, len(sentence_N), distances)))
     roots[:, :, :2, -1] = np.nan  # near the end of a sentence
@@ -25,7 +31,9 @@ def random_contexts(seed: int, sentences: int = 6, vocabulary: int = 5, distance
 
 def estimate_both(logs, roots, sentence_N):
     conditional = estimators.conditional(estimators.conditional_sums(*logs, sentence_N))
-    return conditional, estimators.semantic(estimators.semantic_sums(estimators.semantic_products(*roots), sentence_N))
+    return conditional, estimators.semantic(
+        estimators.semantic_sums(estimators.semantic_products(*roots), sentence_N)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -34,14 +42,23 @@ def test_conditional_estimates_are_their_definitions(seed):
     (first, second), roots, sentence_N = random_contexts(seed)
     found, _ = estimate_both((first, second), roots, sentence_N)
     a, b = second - first
-    couples = [(i, j) for i, j in itertools.permutations(range(len(a)), 2) if sentence_N[i] != sentence_N[j]]
+    couples = [
+        (i, j)
+        for i, j in itertools.permutations(range(len(a)), 2)
+        if sentence_N[i] != sentence_N[j]
+    ]
     assert len(couples) < len(a) * (len(a) - 1)  # some sentences have several contexts
     assert found.bias == pytest.approx((a.mean() + b.mean()) / 2)
     assert found.bias_gap == pytest.approx(a.mean() - b.mean())
-    assert found.divergence == pytest.approx(np.mean([(a[i] - a[j]) * (b[i] - b[j]) / 2 for i, j in couples]))
+    assert found.divergence == pytest.approx(
+        np.mean([(a[i] - a[j]) * (b[i] - b[j]) / 2 for i, j in couples])
+    )
     own = np.mean([((a[i] - a[j]) ** 2 + (b[i] - b[j]) ** 2) / 4 for i, j in couples])
     assert found.disagreement == pytest.approx(own - found.divergence)
-    shares = [q_second / (q_first + q_second) for q_first, q_second in zip(np.exp(first).ravel(), np.exp(second).ravel())]
+    shares = [
+        q_second / (q_first + q_second)
+        for q_first, q_second in zip(np.exp(first).ravel(), np.exp(second).ravel())
+    ]
     assert found.overlap == pytest.approx(np.mean([4 * e * (1 - e) for e in shares]))
 
 
@@ -65,7 +82,10 @@ def test_semantic_estimates_are_their_definitions(seed):
         for i in range(contexts):
             if np.isnan(a_first[i, k, 0]):
                 continue
-            steps = [(a_second[i, k, v] - a_first[i, k, v], b_second[i, k, v] - b_first[i, k, v]) for v in range(vocabulary)]
+            steps = [
+                (a_second[i, k, v] - a_first[i, k, v], b_second[i, k, v] - b_first[i, k, v])
+                for v in range(vocabulary)
+            ]
             products.append(sum(x * y for x, y in steps) / 2)
             squares.append(sum(x * x + y * y for x, y in steps) / 4)
             own[:, i] += [sum(x * x for x, _ in steps) / 2, sum(y * y for _, y in steps) / 2]
@@ -75,7 +95,9 @@ def test_semantic_estimates_are_their_definitions(seed):
     assert found.later == pytest.approx(sum(by_distance[1:]))
     assert found.divergence == pytest.approx(sum(by_distance))
     assert found.disagreement == pytest.approx(sum(own_by_distance) - sum(by_distance))
-    couples = [(i, j) for i in range(contexts) for j in range(contexts) if sentence_N[i] != sentence_N[j]]
+    couples = [
+        (i, j) for i in range(contexts) for j in range(contexts) if sentence_N[i] != sentence_N[j]
+    ]
     varied = np.mean([(own[0, i] - own[0, j]) * (own[1, i] - own[1, j]) / 2 for i, j in couples])
     assert found.variance == pytest.approx(varied)
 
@@ -90,8 +112,13 @@ def test_a_weight_is_a_number_of_copies():
     weight_RxG = np.array([[1, 1, 1, 1, 1, 1], [2, 0, 1, 0, 3, 0]])
     copies = [(number, copy) for number, times in enumerate(weight_RxG[1]) for copy in range(times)]
     index = np.concatenate([np.flatnonzero(sentence_N == 10 * number) for number, _ in copies])
-    named = np.concatenate([np.full(np.sum(sentence_N == 10 * n), i) for i, (n, _) in enumerate(copies)])
-    expected = [estimate_both(logs, roots, sentence_N), estimate_both(logs[..., index], roots[:, :, index], named)]
+    named = np.concatenate(
+        [np.full(np.sum(sentence_N == 10 * n), i) for i, (n, _) in enumerate(copies)]
+    )
+    expected = [
+        estimate_both(logs, roots, sentence_N),
+        estimate_both(logs[..., index], roots[:, :, index], named),
+    ]
     for row, (of_conditional, of_semantic) in enumerate(expected):
         for found, wanted in (
             (estimators.conditional(conditional, weight_RxG), of_conditional),
@@ -101,28 +128,40 @@ def test_a_weight_is_a_number_of_copies():
 
 
 def test_parts_turn_their_sign_with_the_factor_of_a_sentence():
-    """B's predictions of the first and the second exchanged in some sentences; or its centred log ratios turned round."""
+    """B's predictions of the first and the second exchanged in some sentences; or its centred log
+    ratios turned round.
+    """
     logs, roots, sentence_N = random_contexts(5)
     turned_G = np.array([1, -1, -1, 1, -1, 1])
     turned_N = turned_G[sentence_N // 10] < 0
     conditional, semantic = estimate_both(logs, roots, sentence_N)
-    parts_G = estimators.semantic_parts(estimators.semantic_sums(estimators.semantic_products(*roots), sentence_N))
+    parts_G = estimators.semantic_parts(
+        estimators.semantic_sums(estimators.semantic_products(*roots), sentence_N)
+    )
     assert parts_G.sum() == pytest.approx(semantic.divergence)
     exchanged = roots.copy()
     exchanged[:, 1, turned_N] = roots[::-1, 1][:, turned_N]
-    assert turned_G @ parts_G == pytest.approx(estimate_both(logs, exchanged, sentence_N)[1].divergence)
+    assert turned_G @ parts_G == pytest.approx(
+        estimate_both(logs, exchanged, sentence_N)[1].divergence
+    )
 
     parts_G = estimators.conditional_parts(estimators.conditional_sums(*logs, sentence_N))
     assert parts_G.sum() == pytest.approx(conditional.divergence)
     a, b = logs[1] - logs[0]
     a, b = a - a.mean(), np.where(turned_N, -1, 1) * (b - b.mean())
-    couples = [(i, j) for i, j in itertools.permutations(range(len(a)), 2) if sentence_N[i] != sentence_N[j]]
+    couples = [
+        (i, j)
+        for i, j in itertools.permutations(range(len(a)), 2)
+        if sentence_N[i] != sentence_N[j]
+    ]
     expected = np.mean([(a[i] - a[j]) * (b[i] - b[j]) / 2 for i, j in couples])
     assert turned_G @ parts_G == pytest.approx(expected)
 
 
 def test_products_are_unbiased_where_squares_are_not():
-    """Noise of A and B that is independent: the products keep the planted values, the squares of one model grow with it."""
+    """Noise of A and B that is independent: the products keep the planted values, the squares of
+    one model grow with it.
+    """
     rng, sigma, contexts, rounds = np.random.default_rng(6), 0.5, 40, 400
     odds_N = np.where(np.arange(contexts) % 2, 1.0, -1.0)  # C² is the variance: 40/39
     law_first, law_second = rng.dirichlet(np.ones(8), 2)
@@ -131,12 +170,18 @@ def test_products_are_unbiased_where_squares_are_not():
     for row in range(rounds):
         log_second = odds_N + sigma * rng.normal(size=(2, contexts))
         log_first = sigma * rng.normal(size=(2, contexts))
-        roots = np.sqrt([law_first, law_second])[:, None, None, None] + 0.1 * rng.normal(size=(2, 2, contexts, 1, 8))
+        roots = np.sqrt([law_first, law_second])[:, None, None, None] + 0.1 * rng.normal(
+            size=(2, 2, contexts, 1, 8)
+        )
         conditional, semantic = estimate_both((log_first, log_second), roots, np.arange(contexts))
         products[row] = conditional.divergence, semantic.divergence
-        one_model = estimate_both((log_first[[0, 0]], log_second[[0, 0]]), roots[:, [0, 0]], np.arange(contexts))
+        one_model = estimate_both(
+            (log_first[[0, 0]], log_second[[0, 0]]), roots[:, [0, 0]], np.arange(contexts)
+        )
         squares[row] = one_model[0].divergence, one_model[1].divergence
-        assert one_model[0].disagreement == pytest.approx(0) and one_model[1].disagreement == pytest.approx(0)
+        assert one_model[0].disagreement == pytest.approx(0) and one_model[
+            1
+        ].disagreement == pytest.approx(0)
     truth = np.array([40 / 39, distance])
     error = products.std(axis=0) / math.sqrt(rounds)
     assert np.all(np.abs(products.mean(axis=0) - truth) < 3 * error)
@@ -146,7 +191,9 @@ def test_products_are_unbiased_where_squares_are_not():
 
 @pytest.mark.parametrize("apart", [0, 1])
 def test_noise_in_log_probabilities(apart):
-    """Of g, which is no linear function of them: right for equivalent tokens, 2 % too small for others; squares never are."""
+    """Of g, which is no linear function of them: right for equivalent tokens, 2 % too small for
+    others; squares never are.
+    """
     rng, sigma, rounds = np.random.default_rng(8), 0.3, 200
     laws = rng.dirichlet(np.ones(64), 2)
     laws = np.broadcast_to(laws[[0, apart], None, None, None], (2, 2, 20, 1, 64))
@@ -155,7 +202,9 @@ def test_noise_in_log_probabilities(apart):
     for row in range(rounds):
         roots = np.sqrt(noisy(laws, sigma, rng))
         for column, models in enumerate(([0, 1], [0, 0])):
-            sums = estimators.semantic_sums(estimators.semantic_products(*roots[:, models]), np.arange(20))
+            sums = estimators.semantic_sums(
+                estimators.semantic_products(*roots[:, models]), np.arange(20)
+            )
             found[row, column] = estimators.semantic(sums).divergence
     error = 3 * found.std(axis=0) / math.sqrt(rounds)
     assert np.all(error < 0.003)
@@ -176,7 +225,9 @@ def test_divergences_of_equivalent_tokens_have_either_sign():
 
 
 def exor_pair(first: int, second: int, models: int = 2):
-    """Of the exact law of EXor: contexts where either is the target; and contexts with either, and what they become."""
+    """Of the exact law of EXor: contexts where either is the target; and contexts with either, and
+    what they become.
+    """
     law = process.enumerate_process(7, (0.1, 0.9), (0.5, 0.5))
     law_CxV = law.joint_CxV / law.joint_CxV.sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore"):
@@ -192,13 +243,17 @@ def exor_pair(first: int, second: int, models: int = 2):
                 there[tokens.index(token)] = other
                 rows = number[tuple(tokens)], number[tuple(sorted(there))]
                 laws.append(np.sqrt(law_CxV[list(rows if token == first else rows[::-1])]))
-    roots = np.repeat(np.stack(laws, axis=1)[:, None, :, None], models, axis=1)  # one masked position
+    roots = np.repeat(
+        np.stack(laws, axis=1)[:, None, :, None], models, axis=1
+    )  # one masked position
     conditional = estimators.conditional(estimators.conditional_sums(*logs, np.arange(asked.sum())))
     sums = estimators.semantic_sums(estimators.semantic_products(*roots), np.arange(len(laws)))
     return conditional, estimators.semantic(sums)
 
 
-@pytest.mark.parametrize(("pair", "bias", "overlap"), [((0, 1), LN9, 0.36), ((2, 3), 0, 1)], ids=["X-Y", "A-B"])
+@pytest.mark.parametrize(
+    ("pair", "bias", "overlap"), [((0, 1), LN9, 0.36), ((2, 3), 0, 1)], ids=["X-Y", "A-B"]
+)
 def test_exchangeable_symbols_of_exor(pair, bias, overlap):
     conditional, semantic = exor_pair(*pair)
     assert conditional == pytest.approx((bias, 0, 0, 0, overlap), abs=1e-12)
@@ -206,7 +261,9 @@ def test_exchangeable_symbols_of_exor(pair, bias, overlap):
 
 
 def test_a_zero_and_a_one_of_exor_have_no_overlap():
-    """Where the one can stand the other cannot, so no log ratio tells how far they are apart; and they predict other bits."""
+    """Where the one can stand the other cannot, so no log ratio tells how far they are apart; and
+    they predict other bits.
+    """
     conditional, semantic = exor_pair(process.X, process.A)
     assert conditional.overlap == 0 < estimators.EXTRAPOLATED
     assert math.isnan(conditional.bias) and math.isnan(conditional.divergence)
@@ -215,10 +272,16 @@ def test_a_zero_and_a_one_of_exor_have_no_overlap():
 
 
 def test_what_cannot_be_told_is_nan():
-    """All contexts in one sentence: nothing varies between sentences. A distance that no context has."""
+    """All contexts in one sentence: nothing varies between sentences. A distance that no context
+    has.
+    """
     (first, second), roots, sentence_N = random_contexts(8)
     conditional, semantic = estimate_both((first, second), roots, np.zeros_like(sentence_N))
-    assert math.isnan(conditional.divergence) and math.isnan(semantic.variance) and math.isfinite(conditional.bias)
+    assert (
+        math.isnan(conditional.divergence)
+        and math.isnan(semantic.variance)
+        and math.isfinite(conditional.bias)
+    )
     roots[:, :, :, 1] = np.nan
     _, semantic = estimate_both((first, second), roots, sentence_N)
     assert math.isnan(semantic.divergence) and math.isfinite(semantic.first)

@@ -1,4 +1,6 @@
-"""`python -m jaxtie.hypothesis EXPERIMENT.py`: exact figures of EXor, against the estimators and in what is printed."""
+"""`python -m jaxtie.hypothesis EXPERIMENT.py`: exact figures of EXor, against the estimators and in
+what is printed.
+"""
 
 import json
 import math
@@ -23,11 +25,18 @@ def exact_of(**process):
 
 @pytest.mark.parametrize("pair", [(0, 1), (2, 3), (0, 2), (1, 3)])
 def test_they_are_what_the_estimators_find_with_models_that_know_the_law(pair):
-    """Contexts that are alike are weighed there once each: for X and Y, whose ratio is constant, that does not matter."""
+    """Contexts that are alike are weighed there once each: for X and Y, whose ratio is constant,
+    that does not matter.
+    """
     conditional, semantic = exor_pair(*pair)
     own = exact_of().sel(pair="-".join("XYAB"[i] for i in pair))
     found = [float(own[name]) for name in ("semantic", "conditional", "bias", "overlap")]
-    expected = list(map(float, (semantic.divergence, conditional.divergence, conditional.bias, conditional.overlap)))
+    expected = list(
+        map(
+            float,
+            (semantic.divergence, conditional.divergence, conditional.bias, conditional.overlap),
+        )
+    )
     assert found == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
@@ -35,14 +44,22 @@ def test_what_the_command_must_show(capsys):
     """X-Y: S 0, C 0, m ln 9; A-B all 0; X-A no overlap."""
     assert main_hypothesis([str(EXPERIMENTS / "transformer_small.py"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    rows = {pair: [found[name][i] for name in ("semantic", "conditional", "bias")] for i, pair in enumerate(found["pair"])}
+    rows = {
+        pair: [found[name][i] for name in ("semantic", "conditional", "bias")]
+        for i, pair in enumerate(found["pair"])
+    }
     overlap = dict(zip(found["pair"], found["overlap"]))
-    assert rows["X-Y"] == pytest.approx([0, 0, LN9], abs=1e-12) and overlap["X-Y"] == pytest.approx(0.36)
+    assert rows["X-Y"] == pytest.approx([0, 0, LN9], abs=1e-12) and overlap["X-Y"] == pytest.approx(
+        0.36
+    )
     assert rows["A-B"] == pytest.approx([0, 0, 0], abs=1e-12) and overlap["A-B"] == pytest.approx(1)
     assert rows["X-A"] == [pytest.approx(1), None, None] and overlap["X-A"] == 0
     assert main_hypothesis([str(EXPERIMENTS / "transformer_small.py")]) == 0
     shown = capsys.readouterr().out
-    assert "hypothesis fails: X-Y are semantically equivalent" in shown and "output bias carries" in shown
+    assert (
+        "hypothesis fails: X-Y are semantically equivalent" in shown
+        and "output bias carries" in shown
+    )
     assert "2.197" in shown and "no overlap" in shown
 
 
@@ -52,7 +69,9 @@ def test_where_the_hypothesis_holds_it_is_said():
 
 
 def test_where_no_bias_helps_it_is_said():
-    """Log odds of either sign: their variance is (ln 9)², and m is 0 but for the unequal number of strings of a parity."""
+    """Log odds of either sign: their variance is (ln 9)², and m is 0 but for the unequal number of
+    strings of a parity.
+    """
     control = exact_of(zeros_by_label=True)
     own = control.sel(pair="X-Y")
     assert float(own["semantic"]) == pytest.approx(0, abs=1e-12)

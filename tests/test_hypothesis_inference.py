@@ -16,14 +16,18 @@ ROUNDS, CONTEXTS, DISTANCES = 100, 64, 8
 
 @pytest.fixture(scope="module")
 def equivalents():
-    """Of duplicates, fair and skewed, two of each, seen by models with independent errors: sums of both divergences."""
+    """Of duplicates, fair and skewed, two of each, seen by models with independent errors: sums of
+    both divergences.
+    """
     source = sources.planted(sources.Plan(pairs=(2, 2, 1, 1), near=1, plain=8))
     tokens_BxL = sources.sample_sentences(source, 3000, 20, seed=0)
     rng, sums = np.random.default_rng(0), []
     for kind in ("duplicate", "skewed duplicate"):
         for pair in source.pairs[kind].tolist():
             sentence_N, place_N = occurrences(tokens_BxL[:, :13], pair, CONTEXTS // 2, rng)
-            left, first, second = laws_around(source, tokens_BxL, pair, sentence_N, place_N, DISTANCES)
+            left, first, second = laws_around(
+                source, tokens_BxL, pair, sentence_N, place_N, DISTANCES
+            )
             for _ in range(ROUNDS):
                 logs = np.log([noisy(left, 0.3, rng)[:, pair] for _ in "AB"])
                 roots = np.sqrt([[noisy(law, 0.3, rng) for _ in "AB"] for law in (first, second)])
@@ -34,21 +38,33 @@ def equivalents():
 
 
 def test_intervals_of_duplicates_cover_nothing_in_90_to_98_percent(equivalents):
-    """95 % intervals, of equivalent tokens: S² and C² are 0, and the bias is what it is planted as."""
+    """95 % intervals, of equivalent tokens: S² and C² are 0, and the bias is what it is planted
+    as.
+    """
     covered = []
     for row, (kind, conditional, semantic) in enumerate(equivalents):
-        low, high = inference.resampled_interval(estimators.conditional, conditional, row, resamples=500)
-        low_s, high_s = inference.resampled_interval(estimators.semantic, semantic, row, resamples=500)
+        low, high = inference.resampled_interval(
+            estimators.conditional, conditional, row, resamples=500
+        )
+        low_s, high_s = inference.resampled_interval(
+            estimators.semantic, semantic, row, resamples=500
+        )
         bias = LN9 if kind == "skewed duplicate" else 0
         covered.append(
-            [low.divergence < 0 < high.divergence, low_s.divergence < 0 < high_s.divergence, low.bias < bias < high.bias]
+            [
+                low.divergence < 0 < high.divergence,
+                low_s.divergence < 0 < high_s.divergence,
+                low.bias < bias < high.bias,
+            ]
         )
     shares = np.mean(covered, axis=0)
     assert np.all((shares > 0.9) & (shares < 0.98)), shares
 
 
 def test_false_positives_are_5_percent(equivalents):
-    """Of equivalent tokens by themselves; and none at all where the share of false discoveries is held at 5 %."""
+    """Of equivalent tokens by themselves; and none at all where the share of false discoveries is
+    held at 5 %.
+    """
     for parts in (
         [estimators.conditional_parts(conditional) for _, conditional, _ in equivalents],
         [estimators.semantic_parts(semantic) for _, _, semantic in equivalents],
@@ -60,7 +76,9 @@ def test_false_positives_are_5_percent(equivalents):
 
 
 def test_the_null_is_that_of_all_signs():
-    """Of a few sentences, by every sign that they may have; of different numbers of them at once; and of none with value."""
+    """Of a few sentences, by every sign that they may have; of different numbers of them at once;
+    and of none with value.
+    """
     rng = np.random.default_rng(1)
     parts = [rng.normal(0.4, 1, size) for size in (6, 9, 4)]
     parts[2][:] = 0  # nothing to tell: every sign is as high
@@ -70,17 +88,23 @@ def test_the_null_is_that_of_all_signs():
         assert p == pytest.approx(np.mean(np.array(sums) >= part_G.sum() - 1e-9), abs=0.01)
     assert found[2] == 1 and np.isnan(found[3])
     assert inference.sign_flip_test([np.ones(40)], flips=999)[0] == 0.001
-    assert inference.sign_flip_test([-np.ones(40)], flips=999)[0] == 1  # one-sided: a divergence is not below 0
+    assert (
+        inference.sign_flip_test([-np.ones(40)], flips=999)[0] == 1
+    )  # one-sided: a divergence is not below 0
 
 
 def test_sentences_are_drawn_and_not_contexts():
-    """Each context four times in its sentence says no more than once; four times in other sentences, it would."""
+    """Each context four times in its sentence says no more than once; four times in other
+    sentences, it would.
+    """
     rng = np.random.default_rng(2)
     logs = rng.normal(size=(2, 2, 40))
     once = estimators.conditional_sums(*logs, np.arange(40))
     again = estimators.conditional_sums(*np.repeat(logs, 4, axis=-1), np.repeat(np.arange(40), 4))
     other = estimators.conditional_sums(*np.repeat(logs, 4, axis=-1), np.arange(160))
-    p_P = inference.sign_flip_test([estimators.conditional_parts(sums) for sums in (once, again)], flips=2000)
+    p_P = inference.sign_flip_test(
+        [estimators.conditional_parts(sums) for sums in (once, again)], flips=2000
+    )
     assert p_P[0] == pytest.approx(p_P[1], abs=0.01)
     widths = []
     for sums in (once, again, other):
@@ -90,21 +114,30 @@ def test_sentences_are_drawn_and_not_contexts():
     np.testing.assert_allclose(widths[2], np.array(widths[0]) / 2, rtol=0.1)
 
 
-def low_rank_errors(rng: np.random.Generator, width: int, contexts: int) -> estimators.ConditionalSums:
-    """Of an equivalent pair, whose output rows are off by random vectors: in all contexts by the same ones."""
+def low_rank_errors(
+    rng: np.random.Generator, width: int, contexts: int
+) -> estimators.ConditionalSums:
+    """Of an equivalent pair, whose output rows are off by random vectors: in all contexts by the
+    same ones.
+    """
     hidden_NxD = rng.normal(size=(contexts, width)) / np.sqrt(width)
     log_second = [hidden_NxD @ rng.normal(size=width) for _ in "AB"]
-    return estimators.conditional_sums(np.zeros((2, contexts)), np.array(log_second), np.arange(contexts))
+    return estimators.conditional_sums(
+        np.zeros((2, contexts)), np.array(log_second), np.arange(contexts)
+    )
 
 
 def test_errors_that_sentences_share_are_seen_by_known_duplicates_alone():
-    """Of rows 8 wide: by sentences five times as many false positives as asked for, and more; what is added is what lacks."""
+    """Of rows 8 wide: by sentences five times as many false positives as asked for, and more; what
+    is added is what lacks.
+    """
     rng = np.random.default_rng(3)
     sums = [low_rank_errors(rng, width=8, contexts=64) for _ in range(400)]
     parts = [estimators.conditional_parts(of_pair) for of_pair in sums]
     assert np.mean(inference.sign_flip_test(parts, flips=1000) <= 0.05) > 0.2
     ends = [
-        inference.resampled_interval(estimators.conditional, each, row, resamples=200) for row, each in enumerate(sums[:200])
+        inference.resampled_interval(estimators.conditional, each, row, resamples=200)
+        for row, each in enumerate(sums[:200])
     ]
     assert np.mean([low.divergence < 0 < high.divergence for low, high in ends]) < 0.6
     divergence_P = np.array([part_G.sum() for part_G in parts])
@@ -112,13 +145,21 @@ def test_errors_that_sentences_share_are_seen_by_known_duplicates_alone():
     deviation = inference.shared_deviation(divergence_P[:200], variance_P[:200])
     beside_P = np.abs(divergence_P[200:]) / np.sqrt(deviation**2 + variance_P[200:])
     assert 0.02 < np.mean(beside_P > 1.96) < 0.09
-    independent = [estimators.conditional_parts(low_rank_errors(rng, width=4096, contexts=64)) for _ in range(100)]
-    told = [np.array(each) for each in zip(*((part_G.sum(), np.sum(part_G**2)) for part_G in independent))]
+    independent = [
+        estimators.conditional_parts(low_rank_errors(rng, width=4096, contexts=64))
+        for _ in range(100)
+    ]
+    told = [
+        np.array(each)
+        for each in zip(*((part_G.sum(), np.sum(part_G**2)) for part_G in independent))
+    ]
     assert inference.shared_deviation(*told) < 0.6 * np.sqrt(np.mean(told[1]))
 
 
 def test_discoveries_are_those_of_benjamini_and_hochberg():
-    """The largest k whose k-th least p-value is at most 5 % · k / m, by a loop; those without value are not counted."""
+    """The largest k whose k-th least p-value is at most 5 % · k / m, by a loop; those without value
+    are not counted.
+    """
     rng = np.random.default_rng(4)
     for _ in range(20):
         p_P = np.append(rng.random(20) ** 3, np.nan)
@@ -135,8 +176,12 @@ def test_unrelated_is_the_median_of_random_pairs_that_are_as_frequent():
         inference.pair_frequency(count_V, np.array([[0, 1], [0, 2]])), [np.log(100), np.log(10)]
     )  # as the geometric mean of the counts
     frequency_Q, divergence_Q = np.arange(10.0), np.array([9, 7, 8, 1, np.nan, 2, -1, -3, -2, -5.0])
-    level_P = inference.unrelated_level(np.array([0.2, 4.4, 9]), frequency_Q, divergence_Q, number=3)
-    np.testing.assert_array_equal(level_P, [8, 1, np.nan])  # medians of 9 7 8, of 1 2 -1, and of -3 -2 -5: no level
+    level_P = inference.unrelated_level(
+        np.array([0.2, 4.4, 9]), frequency_Q, divergence_Q, number=3
+    )
+    np.testing.assert_array_equal(
+        level_P, [8, 1, np.nan]
+    )  # medians of 9 7 8, of 1 2 -1, and of -3 -2 -5: no level
     assert inference.unrelated_level(np.array([5.0]), frequency_Q, divergence_Q)[0] == 1  # all nine
     assert np.isnan(inference.unrelated_level(np.zeros(1), np.zeros(2), np.full(2, np.nan))).all()
 
@@ -144,7 +189,11 @@ def test_unrelated_is_the_median_of_random_pairs_that_are_as_frequent():
 def test_what_is_near_does_not_depend_on_a_linear_map():
     """That a body could absorb; it does change what is near by plain distances."""
     rng = np.random.default_rng(5)
-    table_VxD, usable_V, token_K = rng.normal(size=(60, 6)), np.arange(60) % 5 > 0, np.array([3, 10, 59])
+    table_VxD, usable_V, token_K = (
+        rng.normal(size=(60, 6)),
+        np.arange(60) % 5 > 0,
+        np.array([3, 10, 59]),
+    )
     stretch = ortho_group.rvs(6, random_state=0) * np.array([30, 10, 3, 1, 0.3, 0.1])
     moved_VxD = table_VxD @ stretch + 7
     nearest = inference.nearest_tokens(table_VxD, token_K, usable_V)
@@ -158,10 +207,14 @@ def test_what_is_near_does_not_depend_on_a_linear_map():
         others = [other for other in np.flatnonzero(usable_V) if other != token]
         steps = moved_VxD[others] - moved_VxD[token]
         apart = [step @ inverse_DxD @ step for step in steps]
-        assert nearest_N.tolist() == [others[rank] for rank in np.argsort(apart)[:5]]  # Mahalanobis's distance
+        assert nearest_N.tolist() == [
+            others[rank] for rank in np.argsort(apart)[:5]
+        ]  # Mahalanobis's distance
         plain.append([others[rank] for rank in np.argsort(np.linalg.norm(steps, axis=1))[:5]])
     assert np.any(plain != nearest)
-    flat_VxD = np.column_stack([table_VxD, table_VxD[:, :1], np.ones(60)])  # directions in which nothing differs
+    flat_VxD = np.column_stack(
+        [table_VxD, table_VxD[:, :1], np.ones(60)]
+    )  # directions in which nothing differs
     np.testing.assert_array_equal(inference.nearest_tokens(flat_VxD, token_K, usable_V), nearest)
 
 
@@ -169,11 +222,17 @@ def test_random_partners_are_as_frequent():
     rng = np.random.default_rng(6)
     count_V = np.arange(1, 201) * 10
     usable_V, besides = np.arange(200) % 2 == 0, np.array([98, 102])
-    drawn = {int(token) for _ in range(300) for token in inference.random_partners(count_V, 100, usable_V, besides, 2, rng)}
+    drawn = {
+        int(token)
+        for _ in range(300)
+        for token in inference.random_partners(count_V, 100, usable_V, besides, 2, rng)
+    }
     assert len(drawn) == inference.LIKE_FREQUENCY
     assert drawn <= set(range(0, 200, 2)) - {98, 100, 102}
     ratios = np.log([count_V[token] / 1010 for token in drawn])
-    others = np.log([count_V[token] / 1010 for token in set(range(0, 200, 2)) - {98, 100, 102} - drawn])
+    others = np.log(
+        [count_V[token] / 1010 for token in set(range(0, 200, 2)) - {98, 100, 102} - drawn]
+    )
     assert np.abs(ratios).max() <= np.abs(others).min()
 
 
@@ -190,7 +249,8 @@ def test_pairs_to_look_at():
     for token in token_K:
         of_token = pairs.pair_Px2[:, 0] == token
         reasons = {
-            reason: pairs.pair_Px2[of_token & (pairs.reason_P == reason), 1].tolist() for reason in ("input", "output")
+            reason: pairs.pair_Px2[of_token & (pairs.reason_P == reason), 1].tolist()
+            for reason in ("input", "output")
         }
         assert [len(partners) for partners in reasons.values()] == [5, 5]
         drawn = pairs.pair_Px2[of_token & (pairs.reason_P == "random"), 1]

@@ -1,4 +1,6 @@
-"""From what two models say of pairs to a verdict: with models that know a source's law but for noise of their own."""
+"""From what two models say of pairs to a verdict: with models that know a source's law but for
+noise of their own.
+"""
 
 import numpy as np
 import pytest
@@ -12,12 +14,16 @@ PLAN = sources.Plan(pairs=(5, 4, 4, 4), near=2, plain=24, follow=0.9)
 
 
 def measured_source(plan: sources.Plan, noise: float = 0.15):
-    """Pairs of a source as if a model A and a model B had been asked, each off by noise of its own."""
+    """Pairs of a source as if a model A and a model B had been asked, each off by noise of its
+    own.
+    """
     source, rng = sources.planted(plan), np.random.default_rng(4)
     tokens_BxL = sources.sample_sentences(source, 5000, PLACES + DISTANCES, 1)
     count_V = np.bincount(tokens_BxL.ravel(), minlength=source.token_N.max() + 1)
     count_V[sources.BEGINNING] = 0
-    near = {kind: found for kind, found in source.pairs.items() if kind not in ("duplicate", "plain")}
+    near = {
+        kind: found for kind, found in source.pairs.items() if kind not in ("duplicate", "plain")
+    }
     near_Px2 = np.concatenate(list(near.values()))
     random_Px2 = rng.choice(source.pairs["plain"].ravel(), (24, 2))
     random_Px2 = random_Px2[random_Px2[:, 0] != random_Px2[:, 1]]
@@ -25,7 +31,9 @@ def measured_source(plan: sources.Plan, noise: float = 0.15):
     reason_P = np.array(["input"] * len(near_Px2) + ["random"] * len(random_Px2))
     candidates = inference.CandidatePairs(pair_Px2, reason_P)
     duplicates = source.pairs["duplicate"]
-    asked = judgement.all_asked(candidates, duplicates, np.full(len(duplicates), 0.5), source.pairs["plain"][:4].ravel())
+    asked = judgement.all_asked(
+        candidates, duplicates, np.full(len(duplicates), 0.5), source.pairs["plain"][:4].ravel()
+    )
     sums = []
     for pair in asked.pair_Px2:
         sentence_N, place_N = occurrences(tokens_BxL[:, : PLACES + 1], pair, EACH, rng)
@@ -46,15 +54,22 @@ def known():
 
 def of_kind(source, pairs, kind):
     wanted = {tuple(sorted(pair)) for pair in source.pairs[kind].tolist()}
-    return pairs.isel(pair=[i for i, pair in enumerate(pairs["token"].values.tolist()) if tuple(pair) in wanted])
+    return pairs.isel(
+        pair=[i for i, pair in enumerate(pairs["token"].values.tolist()) if tuple(pair) in wanted]
+    )
 
 
 def test_planted_duplicates_are_near_and_random_pairs_far(known):
     source, pairs = known
-    duplicates, random = of_kind(source, pairs, "duplicate"), pairs.isel(pair=np.flatnonzero(pairs["random"].values))
+    duplicates, random = (
+        of_kind(source, pairs, "duplicate"),
+        pairs.isel(pair=np.flatnonzero(pairs["random"].values)),
+    )
     for sense in judgement.SENSES:
         assert (
-            np.abs(duplicates[f"{sense}_relative"]).max() < judgement.NEAR < float(random[f"{sense}_relative"].quantile(0.1))
+            np.abs(duplicates[f"{sense}_relative"]).max()
+            < judgement.NEAR
+            < float(random[f"{sense}_relative"].quantile(0.1))
         )
         assert judgement.auc(duplicates[sense].values, random[sense].values) == 1
         assert 0.7 < float(random[f"{sense}_relative"].median()) < 1.4
@@ -69,7 +84,9 @@ def test_offenders_are_the_pairs_that_were_planted_so(known):
     for kind, planted in zip(found.values(), ("allomorph", "antonym")):
         wanted = {tuple(pair) for pair in of_kind(source, pairs, planted)["token"].values.tolist()}
         assert wanted <= {tuple(pair) for pair in pairs["token"].values[kind].tolist()}
-    assert not set(found["same consequences, other places"]) & set(found["same places, other consequences"])
+    assert not set(found["same consequences, other places"]) & set(
+        found["same places, other consequences"]
+    )
 
 
 def test_the_verdict_is_that_the_hypothesis_fails_and_holds_where_it_does(known):
@@ -78,7 +95,10 @@ def test_the_verdict_is_that_the_hypothesis_fails_and_holds_where_it_does(known)
     assert found.word == "fails" and found.conditional_of_semantic.high < judgement.HELD
     _, pairs = measured_source(PLAN._replace(pairs=(5, 12, 0, 0), near=0, homograph=False))
     found = judgement.verdict(pairs)
-    assert found.word == "holds" and found.conditional_of_semantic.share == found.semantic_of_conditional.share == 1
+    assert (
+        found.word == "holds"
+        and found.conditional_of_semantic.share == found.semantic_of_conditional.share == 1
+    )
 
 
 def test_without_a_near_pair_nothing_is_decided(known):
@@ -91,15 +111,24 @@ def test_without_a_near_pair_nothing_is_decided(known):
 
 
 def test_models_that_do_not_tell_what_was_planted_decide_nothing(known):
-    """Where neighbours are equivalent, too, planted words are none the less told from unrelated ones."""
+    """Where neighbours are equivalent, too, planted words are none the less told from unrelated
+    ones.
+    """
     _, pairs = known
     assert judgement.told_of_planted(pairs) == 1
     _, holds = measured_source(PLAN._replace(pairs=(5, 12, 0, 0), near=0, homograph=False))
     assert judgement.told_of_planted(holds) == 1
-    blind = pairs.assign(semantic_relative=pairs["semantic_relative"].roll(pair=pairs.sizes["pair"] // 2))
-    assert judgement.told_of_planted(blind) < judgement.TELLING and judgement.verdict(blind).word == "undecided"
+    blind = pairs.assign(
+        semantic_relative=pairs["semantic_relative"].roll(pair=pairs.sizes["pair"] // 2)
+    )
+    assert (
+        judgement.told_of_planted(blind) < judgement.TELLING
+        and judgement.verdict(blind).word == "undecided"
+    )
     nothing = pairs.assign(planted=pairs["planted"] * 0)
-    assert np.isnan(judgement.told_of_planted(nothing)) and judgement.verdict(nothing).word == "fails"
+    assert (
+        np.isnan(judgement.told_of_planted(nothing)) and judgement.verdict(nothing).word == "fails"
+    )
 
 
 def test_a_share_is_weighted_by_mass_and_resampled_by_tokens():
@@ -111,12 +140,18 @@ def test_a_share_is_weighted_by_mass_and_resampled_by_tokens():
 
 
 def test_auc_counts_ties_half():
-    assert judgement.auc(np.array([0.0, 1.0]), np.array([1.0, 2.0, np.nan])) == pytest.approx((1 + 1 + 0.5 + 1) / 4)
+    assert judgement.auc(np.array([0.0, 1.0]), np.array([1.0, 2.0, np.nan])) == pytest.approx(
+        (1 + 1 + 0.5 + 1) / 4
+    )
 
 
 def test_each_pair_is_measured_once_whichever_way_it_was_asked_for():
-    candidates = inference.CandidatePairs(np.array([[3, 1], [1, 3], [1, 2]]), np.array(["input", "output", "random"]))
-    asked = judgement.all_asked(candidates, np.array([[5, 6]]), np.array([0.1]), np.array([1, 2, 3]))
+    candidates = inference.CandidatePairs(
+        np.array([[3, 1], [1, 3], [1, 2]]), np.array(["input", "output", "random"])
+    )
+    asked = judgement.all_asked(
+        candidates, np.array([[5, 6]]), np.array([0.1]), np.array([1, 2, 3])
+    )
     assert asked.pair_Px2.tolist() == [[1, 2], [1, 3], [2, 3], [5, 6]]
     assert asked.near_P.tolist() == [False, True, False, False]
     assert asked.random_P.tolist() == [True, False, False, False]
@@ -134,27 +169,37 @@ def test_mantel_is_a_rank_correlation_over_all_pairs_of_some_tokens(known):
 
 
 def test_errors_that_all_sentences_share_widen_intervals_and_raise_p_values():
-    """All contexts alike, so sentences tell of no error: what is known of planted pairs does, and covers new ones."""
+    """All contexts alike, so sentences tell of no error: what is known of planted pairs does, and
+    covers new ones.
+    """
     rng = np.random.default_rng(6)
     divergence_P = np.append(rng.normal(0, 0.01, 400), 0.2)
     planted_P, level_P, nothing_P = np.arange(401) < 200, np.ones(401), np.zeros(401)
-    found = judgement.with_shared_errors(divergence_P, nothing_P, np.stack([divergence_P] * 2), level_P, planted_P)
+    found = judgement.with_shared_errors(
+        divergence_P, nothing_P, np.stack([divergence_P] * 2), level_P, planted_P
+    )
     assert found.deviation == pytest.approx(0.01, rel=0.15)
     new = ~planted_P[:400]
     (low_P, high_P), p_P = found.ends_2xP[:, :400], found.p_P[:400]
     assert 0.9 <= np.mean((low_P <= 0)[new] & (high_P >= 0)[new]) <= 0.98
     assert 0.02 <= np.mean(p_P[new] < 0.05) <= 0.09 and found.p_P[400] < 1e-6
-    unplanted = judgement.with_shared_errors(divergence_P, nothing_P, found.ends_2xP, level_P, np.zeros(401, bool))
+    unplanted = judgement.with_shared_errors(
+        divergence_P, nothing_P, found.ends_2xP, level_P, np.zeros(401, bool)
+    )
     assert unplanted.deviation == 0 and np.isnan(unplanted.p_P).all()
 
 
 def test_shared_errors_go_with_how_rare_tokens_are():
-    """Pairs of rows that were learned from few and from many occurrences: each class is covered as promised."""
+    """Pairs of rows that were learned from few and from many occurrences: each class is covered as
+    promised.
+    """
     rng = np.random.default_rng(7)
     count_Px2 = rng.choice([30, 2000], (4000, 2))
     pairs = xr.Dataset({"count": (("pair", "side"), count_Px2)})
     rarity_P = judgement.rarity_of(pairs)
-    error_2xPx2xD = rng.normal(size=(2, 4000, 2, 6)) / np.sqrt(count_Px2)[..., None]  # of A's rows and of B's
+    error_2xPx2xD = (
+        rng.normal(size=(2, 4000, 2, 6)) / np.sqrt(count_Px2)[..., None]
+    )  # of A's rows and of B's
     between_2xPxD = error_2xPx2xD[:, :, 0] - error_2xPx2xD[:, :, 1]
     divergence_P = np.sum(between_2xPxD[0] * between_2xPxD[1], axis=-1)
     found = judgement.with_shared_errors(
@@ -167,7 +212,9 @@ def test_shared_errors_go_with_how_rare_tokens_are():
 
 
 def test_shared_deviation_leaves_out_what_sentences_tell():
-    assert inference.shared_deviation(np.array([3.0, -3.0, np.nan]), np.array([5.0, 5.0, 5.0])) == pytest.approx(2.0)
+    assert inference.shared_deviation(
+        np.array([3.0, -3.0, np.nan]), np.array([5.0, 5.0, 5.0])
+    ) == pytest.approx(2.0)
     assert (
         inference.shared_deviation(np.array([1.0]), np.array([2.0]))
         == 0

@@ -1,4 +1,6 @@
-"""The source whose truth is known: what is planted, and exact values against brute force over all sentences, and samples."""
+"""The source whose truth is known: what is planted, and exact values against brute force over all
+sentences, and samples.
+"""
 
 import itertools
 import math
@@ -26,7 +28,13 @@ def whole():
 def values(source: sources.KnownSource, kind: str, places: int = PLACES) -> np.ndarray:
     """Of all pairs of a class: bias, C², overlap, S², variance of S; Px5."""
     conditional, semantic = exact(source, source.pairs[kind], places)
-    of_both = (conditional.bias, conditional.divergence, conditional.overlap, semantic.divergence, semantic.variance)
+    of_both = (
+        conditional.bias,
+        conditional.divergence,
+        conditional.overlap,
+        semantic.divergence,
+        semantic.variance,
+    )
     return np.stack(of_both, axis=1)
 
 
@@ -36,35 +44,52 @@ def test_what_is_planted(whole):
     tokens = np.concatenate([whole.pairs[kind].ravel() for kind in whole.pairs])
     times = np.bincount(tokens, minlength=256)
     homograph = whole.pairs["homograph"][0, 0]
-    assert times[sources.BEGINNING] == 0 and times[homograph] == 2 and np.all(np.delete(times, [0, homograph]) == 1)
+    assert (
+        times[sources.BEGINNING] == 0
+        and times[homograph] == 2
+        and np.all(np.delete(times, [0, homograph]) == 1)
+    )
     assert np.bincount(whole.token_N)[homograph] == 2
     np.testing.assert_allclose(whole.transition_NxN.sum(axis=1), 1)
     assert np.all(whole.transition_NxN[:, 0] == 0)
-    np.testing.assert_allclose(whole.share_N @ whole.transition_NxN, whole.share_N, atol=1e-12)  # the law of every place
+    np.testing.assert_allclose(
+        whole.share_N @ whole.transition_NxN, whole.share_N, atol=1e-12
+    )  # the law of every place
     again, other = sources.planted(sources.Plan()), sources.planted(sources.Plan(seed=1))
     np.testing.assert_array_equal(again.transition_NxN, whole.transition_NxN)
     assert np.abs(other.transition_NxN - whole.transition_NxN).max() > 0.1
 
 
-@pytest.mark.parametrize(("kind", "bias", "overlap"), [("duplicate", 0, 1), ("skewed duplicate", LN9, 0.36)])
+@pytest.mark.parametrize(
+    ("kind", "bias", "overlap"), [("duplicate", 0, 1), ("skewed duplicate", LN9, 0.36)]
+)
 def test_duplicates_have_no_divergence_but_a_bias(whole, kind, bias, overlap):
-    np.testing.assert_allclose(values(whole, kind), np.tile([bias, 0, overlap, 0, 0], (16, 1)), atol=1e-12)
+    np.testing.assert_allclose(
+        values(whole, kind), np.tile([bias, 0, overlap, 0, 0], (16, 1)), atol=1e-12
+    )
 
 
 def test_allomorphs_are_told_by_the_left_token_alone(whole):
     found = values(whole, "allomorph")
     np.testing.assert_allclose(found[:, 3:], 0, atol=1e-12)
     odds = math.log(0.98 / 0.02)  # either way after every token: follow is 0.96
-    endless = values(sources.planted(sources.Plan(homograph=False)), "allomorph", places=10**6)  # no first place to speak of
+    endless = values(
+        sources.planted(sources.Plan(homograph=False)), "allomorph", places=10**6
+    )  # no first place to speak of
     np.testing.assert_allclose(endless[:, 1] + endless[:, 0] ** 2, odds**2, rtol=1e-4)
     np.testing.assert_allclose(found[:, 1], odds**2, rtol=0.1)
     np.testing.assert_allclose(found[:, 2], 4 * 0.98 * 0.02, atol=0.04)
     plain = values(whole, "plain")
     assert np.median(found[:, 1]) > np.median(plain[:, 1])
-    weaker = [values(sources.planted(SMALL._replace(follow=follow)), "allomorph")[0, 1] for follow in (0, 0.3, 0.6, 0.9)]
+    weaker = [
+        values(sources.planted(SMALL._replace(follow=follow)), "allomorph")[0, 1]
+        for follow in (0, 0.3, 0.6, 0.9)
+    ]
     assert weaker[0] == pytest.approx(0, abs=1e-12) and np.all(np.diff(weaker) > 0.1)
     always = sources.planted(SMALL._replace(follow=1.0))
-    assert math.isnan(values(always, "allomorph")[0, 1])  # but for the first place, one of the two is excluded
+    assert math.isnan(
+        values(always, "allomorph")[0, 1]
+    )  # but for the first place, one of the two is excluded
     assert values(always, "allomorph")[0, 2] < estimators.EXTRAPOLATED
 
 
@@ -73,13 +98,18 @@ def test_antonyms_are_told_by_what_follows_alone(whole):
     np.testing.assert_allclose(found[:, :3], np.tile([0, 0, 1], (16, 1)), atol=1e-12)
     plain = values(whole, "plain")
     assert 0.8 < np.median(found[:, 3]) / np.median(plain[:, 3]) < 1.2  # as far as unrelated tokens
-    weaker = [values(sources.planted(SMALL._replace(permuted=share)), "antonym")[0, 3] for share in (0, 0.1, 0.3, 1)]
+    weaker = [
+        values(sources.planted(SMALL._replace(permuted=share)), "antonym")[0, 3]
+        for share in (0, 0.1, 0.3, 1)
+    ]
     assert weaker[0] == pytest.approx(0, abs=1e-12) and np.all(np.diff(weaker) > 5e-4)
 
 
 def test_near_neighbours_are_near_and_not_equivalent(whole):
     found, plain = values(whole, "near neighbours"), np.median(values(whole, "plain"), axis=0)
-    assert np.all(found[:, [1, 3]] > 0.02 * plain[[1, 3]]) and np.all(np.median(found, axis=0)[[1, 3]] < 0.2 * plain[[1, 3]])
+    assert np.all(found[:, [1, 3]] > 0.02 * plain[[1, 3]]) and np.all(
+        np.median(found, axis=0)[[1, 3]] < 0.2 * plain[[1, 3]]
+    )
     same = values(sources.planted(sources.Plan(apart=0.0, permuted=0.0)), "near neighbours")
     np.testing.assert_allclose(same, np.tile([0, 0, 1, 0, 0], (16, 1)), atol=1e-12)
 
@@ -96,7 +126,9 @@ def law_of_sentences(source: sources.KnownSource, length: int) -> np.ndarray:
     states, vocabulary = len(source.token_N), source.token_N.max() + 1
     law = np.zeros((vocabulary,) * length)
     for path in itertools.product(range(1, states), repeat=length):
-        p = math.prod(source.transition_NxN[before, after] for before, after in itertools.pairwise((0, *path)))
+        p = math.prod(
+            source.transition_NxN[before, after] for before, after in itertools.pairwise((0, *path))
+        )
         law[tuple(source.token_N[list(path)])] += p
     return law
 
@@ -114,7 +146,9 @@ def next_law(law: np.ndarray, *before: int) -> np.ndarray:
 
 
 def occurrences_by_hand(law: np.ndarray, pair: list[int]) -> dict[tuple, float]:
-    """(what is on the left, next token) -> how often, as many occurrences of each, at the first and the second place."""
+    """(what is on the left, next token) -> how often, as many occurrences of each, at the first and
+    the second place.
+    """
     shares, vocabulary = defaultdict(float), range(1, len(law))
     for token in pair:
         lefts = {(): law[token].sum(), **{(left,): law[left, token].sum() for left in vocabulary}}
@@ -131,7 +165,9 @@ def hellinger_by_hand(first_V: np.ndarray, second_V: np.ndarray) -> float:
 
 @pytest.mark.parametrize("kind", ["allomorph", "antonym", "near neighbours", "homograph", "plain"])
 def test_exact_values_are_those_of_brute_force(small, kind):
-    """The definitions, over all sentences of four tokens: the pair at the first or the second place, and two tokens after."""
+    """The definitions, over all sentences of four tokens: the pair at the first or the second
+    place, and two tokens after.
+    """
     source, law = small
     found_conditional, found_semantic = exact(source, source.pairs[kind], places=2)
     for row, pair in enumerate(source.pairs[kind].tolist()):
@@ -141,7 +177,10 @@ def test_exact_values_are_those_of_brute_force(small, kind):
             ratio.append(math.log(q_second / q_first))
             overlap.append(4 * q_first * q_second / (q_first + q_second) ** 2)
             at_1.append(hellinger_by_hand(*(next_law(law, *left, token) for token in pair)))
-            both.append(at_1[-1] + hellinger_by_hand(*(next_law(law, *left, token, after) for token in pair)))
+            both.append(
+                at_1[-1]
+                + hellinger_by_hand(*(next_law(law, *left, token, after) for token in pair))
+            )
         weights = list(shares.values())
         assert sum(weights) == pytest.approx(1)
 
@@ -166,11 +205,15 @@ def test_predictions_are_those_of_brute_force(small):
     laws = predictions(source, sentences)
     for tokens, law_LxV in zip(sentences.tolist(), laws):
         for place in range(4):
-            np.testing.assert_allclose(law_LxV[place], next_law(law, *tokens[1 : place + 1]), atol=1e-12)
+            np.testing.assert_allclose(
+                law_LxV[place], next_law(law, *tokens[1 : place + 1]), atol=1e-12
+            )
 
 
 def test_samples_follow_the_law(small):
-    """Of the first three tokens; a χ² of as many cells as are expected ten times is near their number."""
+    """Of the first three tokens; a χ² of as many cells as are expected ten times is near their
+    number.
+    """
     source, law = small
     sentences = sources.sample_sentences(source, 40_000, 4, seed=1)
     assert np.all(sentences[:, 0] == sources.BEGINNING)
@@ -193,19 +236,27 @@ def test_estimates_from_sentences_come_to_the_exact_values(small, kind):
     pair = tuple(source.pairs[kind][0].tolist())
     tokens_BxL = sources.sample_sentences(source, 8000, 14, seed=2)
     sentence_N, place_N = occurrences(tokens_BxL[:, :8], pair, 300, np.random.default_rng(0))
-    left_NxV, first_NxKxV, second_NxKxV = laws_around(source, tokens_BxL, pair, sentence_N, place_N, distances=4)
+    left_NxV, first_NxKxV, second_NxKxV = laws_around(
+        source, tokens_BxL, pair, sentence_N, place_N, distances=4
+    )
     logs = np.repeat(np.log(left_NxV[:, pair]).T[:, None], 2, axis=1)
     roots = np.sqrt(np.repeat(np.stack([first_NxKxV, second_NxKxV])[:, None], 2, axis=1))
     conditional = estimators.conditional(estimators.conditional_sums(*logs, sentence_N))
-    semantic = estimators.semantic(estimators.semantic_sums(estimators.semantic_products(*roots), sentence_N))
+    semantic = estimators.semantic(
+        estimators.semantic_sums(estimators.semantic_products(*roots), sentence_N)
+    )
     exact_conditional, exact_semantic = exact(source, np.array([pair]), places=7)
     np.testing.assert_allclose(conditional, np.ravel(exact_conditional), rtol=0.1, atol=0.05)
     np.testing.assert_allclose(semantic, np.ravel(exact_semantic), rtol=0.1, atol=0.005)
-    assert np.abs(roots[1, 0, :, 2:] - roots[0, 0, :, 2:]).max() < 1e-12  # so nothing is missing beyond distance 2
+    assert (
+        np.abs(roots[1, 0, :, 2:] - roots[0, 0, :, 2:]).max() < 1e-12
+    )  # so nothing is missing beyond distance 2
 
 
 def word_laws(source: sources.KnownSource) -> tuple[np.ndarray, np.ndarray]:
-    """Of the plain tokens: what follows each, and what each follows beside how often that occurs; square roots."""
+    """Of the plain tokens: what follows each, and what each follows beside how often that occurs;
+    square roots.
+    """
     plain = np.flatnonzero(np.isin(source.token_N, source.pairs["plain"].ravel()))
     joint = source.share_N[:, None] * source.transition_NxN
     after, before = joint[plain], joint[:, plain].T
@@ -215,14 +266,22 @@ def word_laws(source: sources.KnownSource) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(("aligned", "low", "high"), [(True, 0.7, 1), (False, -0.2, 0.2)])
 def test_words_obey_the_hypothesis_where_they_are_aligned(aligned, low, high):
     """Those that are followed alike follow alike; else the one has nothing to do with the other."""
-    laws = word_laws(sources.planted(sources.Plan(pairs=(0, 0, 0, 0), near=0, plain=120, homograph=False, aligned=aligned)))
+    laws = word_laws(
+        sources.planted(
+            sources.Plan(pairs=(0, 0, 0, 0), near=0, plain=120, homograph=False, aligned=aligned)
+        )
+    )
     distances = [stats.rankdata(pdist(law)) for law in laws]
     assert low < np.corrcoef(distances)[0, 1] < high
 
 
 def test_allomorphs_have_as_many_sides_as_are_planned():
-    """Which spelling the left tokens choose: patterns that are equal or opposite, for pairs in turn."""
-    source = sources.planted(sources.Plan(pairs=(0, 0, 16, 0), near=2, plain=40, homograph=False, sides=4))
+    """Which spelling the left tokens choose: patterns that are equal or opposite, for pairs in
+    turn.
+    """
+    source = sources.planted(
+        sources.Plan(pairs=(0, 0, 16, 0), near=2, plain=40, homograph=False, sides=4)
+    )
     first, second = source.pairs["allomorph"].T
     signs_NxP = np.sign(source.transition_NxN[1:, first] - source.transition_NxN[1:, second])
     assert np.all(signs_NxP != 0)

@@ -1,4 +1,6 @@
-"""Estimates of the initial loss, by hand and against models; the script that measures it, against whole tables."""
+"""Estimates of the initial loss, by hand and against models; the script that measures it, against
+whole tables.
+"""
 
 import math
 import sys
@@ -33,38 +35,58 @@ def script():
 def test_estimates():
     """Check values of the protocol: D 512, n 30,000."""
     estimate = partial(initial_loss, 30_000, 512)
-    for deviation, simple, corrected in ((512**-0.5, 22.6, 22.6), (math.log(30_000) / 512, 11.00, 11.06)):
+    for deviation, simple, corrected in (
+        (512**-0.5, 22.6, 22.6),
+        (math.log(30_000) / 512, 11.00, 11.06),
+    ):
         assert estimate(deviation, corrected=False) == pytest.approx(simple, abs=0.06)
         assert estimate(deviation) == pytest.approx(corrected, abs=0.06)
     assert estimate(1, overlap=0, corrected=False) == pytest.approx(math.log(30_000), rel=1e-12)
     assert estimate(1, overlap=0) == pytest.approx(math.sqrt(2 * 512 * math.log(30_000)), rel=1e-12)
-    assert estimate(0.05, overlap=0) == pytest.approx(math.log(30_000) + 512 * 0.05**2 / 2, rel=1e-12)
+    assert estimate(0.05, overlap=0) == pytest.approx(
+        math.log(30_000) + 512 * 0.05**2 / 2, rel=1e-12
+    )
     assert estimate(2, logit_scale=0.03) == pytest.approx(estimate(0.06), rel=1e-12)
-    assert estimate(0.05, overlap=0.5) == pytest.approx(math.log(math.exp(12.8) + 29_999 * math.exp(0.64)), rel=1e-12)
+    assert estimate(0.05, overlap=0.5) == pytest.approx(
+        math.log(math.exp(12.8) + 29_999 * math.exp(0.64)), rel=1e-12
+    )
     assert estimate(100) == pytest.approx(51_200, rel=1e-12)  # and no overflow
 
 
 def test_blocks_are_the_whole_vocabulary(script):
-    """What `measure` adds up in blocks is what an `Embedding` of each arm gives with whole tables."""
+    """What `measure` adds up in blocks is what an `Embedding` of each arm gives with whole
+    tables.
+    """
     vocabulary, width, tokens, deviations = 2500, 32, 64, (0.02, 32**-0.5, 1.0)
-    arms = tuple(map(Arm.parse, (*script.ARMS, "tied+shuffle=8+logit-scale=0.5", "untied+bert-head")))
+    arms = tuple(
+        map(Arm.parse, (*script.ARMS, "tied+shuffle=8+logit-scale=0.5", "untied+bert-head"))
+    )
     key, drawn = jax.random.key(3), script.draw_projections(arms, 4, width)
     assert drawn.keys() == {"projection", "bert-head"}
     np.testing.assert_allclose(
-        drawn["projection"]["weight"], Projection().init(jax.random.key(4), width)["weight"], atol=1e-6
+        drawn["projection"]["weight"],
+        Projection().init(jax.random.key(4), width)["weight"],
+        atol=1e-6,
     )
     sizes = {"vocabulary": vocabulary, "width": width, "tokens": tokens}
     measured_SxA = script.measure(key, jnp.array(deviations), drawn, arms=arms, **sizes)
 
     keys = jax.random.split(key, 4)
     token = np.asarray(jax.random.randint(keys[0], (tokens,), 0, vocabulary))
-    target = (token + np.asarray(jax.random.randint(keys[1], (tokens,), 1, vocabulary))) % vocabulary
+    target = (
+        token + np.asarray(jax.random.randint(keys[1], (tokens,), 1, vocabulary))
+    ) % vocabulary
     assert np.all(token != target)
     table, other = (script.word_rows(key, jnp.arange(vocabulary), width) for key in keys[2:])
-    assert np.mean(table) == pytest.approx(0, abs=0.02) and np.var(table) == pytest.approx(1, abs=0.02)
+    assert np.mean(table) == pytest.approx(0, abs=0.02) and np.var(table) == pytest.approx(
+        1, abs=0.02
+    )
     for s, deviation in enumerate(deviations):
         for a, arm in enumerate(arms):
-            tree = {"input": deviation * (table if arm.tied else other), "output": deviation * table}
+            tree = {
+                "input": deviation * (table if arm.tied else other),
+                "output": deviation * table,
+            }
             if arm.head.transform in drawn:
                 tree["projection"] = drawn[arm.head.transform]
             embedding = make_embedding(arm.head, vocabulary, width, tied=arm.tied)
@@ -73,7 +95,6 @@ def test_blocks_are_the_whole_vocabulary(script):
             logits = np.asarray(embedding.apply({"params": tree}, h, method="logits"), np.float64)
             loss = np.mean(logsumexp(logits, axis=-1) - logits[np.arange(tokens), target])
             np.testing.assert_allclose(measured_SxA[s, a], loss, rtol=1e-5, err_msg=arm.name)
-
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +109,18 @@ def test_the_corrected_estimate_holds_where_logits_spread_little(script, small):
     little = table[table["spread"] < 1 + 1e-5]
     assert len(little) == 60
     assert np.max(np.abs(little["corrected"] / little["measured"] - 1)) < 0.03
-    assert np.max(np.abs(little["simple"] / little["measured"] - 1)) > 0.05  # the simple one does not
-    tied = table.loc[:, :, :, ["tied", "tied+logit-scale=1-by-root-D"]]  # its own logit rules, whatever the spread
+    assert (
+        np.max(np.abs(little["simple"] / little["measured"] - 1)) > 0.05
+    )  # the simple one does not
+    tied = table.loc[
+        :, :, :, ["tied", "tied+logit-scale=1-by-root-D"]
+    ]  # its own logit rules, whatever the spread
     assert len(tied) == 32 and np.max(np.abs(tied["corrected"] / tied["measured"] - 1)) < 0.05
 
 
-def test_the_script_prints_the_tables_of_the_document_from_the_data(script, capsys, monkeypatch, tmp_path):
+def test_the_script_prints_the_tables_of_the_document_from_the_data(
+    script, capsys, monkeypatch, tmp_path
+):
     monkeypatch.setattr(script, "FIGURE", tmp_path / "figure.png")
     monkeypatch.setattr(sys, "argv", ["initial_loss.py", "--tables"])
     script.main()

@@ -24,7 +24,9 @@ def random(*shapes):
 
 def assert_as_vmap(f, *arguments, rtol=1e-12):
     expected = once(jax.vmap(f, in_axes=-1, out_axes=-1))(*arguments)
-    for got, want in zip(*map(jax.tree.leaves, (once(lanes(f))(*arguments), expected)), strict=True):
+    for got, want in zip(
+        *map(jax.tree.leaves, (once(lanes(f))(*arguments), expected)), strict=True
+    ):
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
 
@@ -33,24 +35,49 @@ FUNCTIONS = {
     "short contraction": (lambda a, b: a @ b, (3, 4), (4, 5)),
     "long contraction": (lambda a, b: a @ b, (3, 114), (114, 5)),
     "contraction of the left's first axis": (lambda a, b: a.T @ b, (114, 3), (114, 5)),
-    "contraction over several axes": (lambda a, b: jnp.einsum("bpd,bpf->df", a, b), (10, 3, 4), (10, 3, 5)),
+    "contraction over several axes": (
+        lambda a, b: jnp.einsum("bpd,bpf->df", a, b),
+        (10, 3, 4),
+        (10, 3, 5),
+    ),
     "axes in another order": (lambda a, b: jnp.einsum("bpd,pbf->df", a, b), (10, 3, 4), (3, 10, 5)),
     "batched contraction": (lambda a, b: jnp.einsum("phe,rhe->phr", a, b), (2, 3, 4), (6, 3, 4)),
     "outer product": (lambda a, b: jnp.einsum("i,j->ij", a, b), (3,), (4,)),
     "long sums": (lambda a: (a.sum(0), a.sum(1), a.sum()), (30, 50)),
     "extremes": (lambda a: (a.max(1), a.min(0), jnp.argmax(a, 1)), (20, 4)),
-    "pad and concatenate": (lambda a: jnp.pad(jnp.concatenate([a, 2 * a[:1]]), ((1, 2), (0, 1))), (3, 4)),
-    "without a rule": (lambda a: (jnp.sort(a, 0), jnp.cumprod(a, 1), a[jnp.argmax(a[:, 0])]), (6, 4)),
-    "a carry that starts unmapped": (lambda a: jax.lax.scan(lambda c, x: (c + x, c * x), jnp.zeros(4), a), (3, 4)),
+    "pad and concatenate": (
+        lambda a: jnp.pad(jnp.concatenate([a, 2 * a[:1]]), ((1, 2), (0, 1))),
+        (3, 4),
+    ),
+    "without a rule": (
+        lambda a: (jnp.sort(a, 0), jnp.cumprod(a, 1), a[jnp.argmax(a[:, 0])]),
+        (6, 4),
+    ),
+    "a carry that starts unmapped": (
+        lambda a: jax.lax.scan(lambda c, x: (c + x, c * x), jnp.zeros(4), a),
+        (3, 4),
+    ),
     "no use of the argument": (lambda a: jnp.arange(3.0), (2,)),
     "conditional": (lambda a: jax.lax.cond(a[0] > 0, jnp.sin, jnp.cos, a), (4,)),
-    "backwards": (lambda a, b: jax.lax.scan(lambda c, x: (c * x[0] + x[1], c), a[0], (a, b), reverse=True), (5, 3), (5, 3)),
+    "backwards": (
+        lambda a, b: jax.lax.scan(lambda c, x: (c * x[0] + x[1], c), a[0], (a, b), reverse=True),
+        (5, 3),
+        (5, 3),
+    ),
     "gradient through a scan": (
-        jax.grad(lambda a, w: jnp.sum(jax.lax.scan(lambda h, x: (jnp.tanh(w @ h + x), h), a[0], a)[1] ** 2), argnums=(0, 1)),
+        jax.grad(
+            lambda a, w: jnp.sum(
+                jax.lax.scan(lambda h, x: (jnp.tanh(w @ h + x), h), a[0], a)[1] ** 2
+            ),
+            argnums=(0, 1),
+        ),
         (5, 3),
         (3, 3),
     ),
-    "gradient": (jax.grad(lambda a: jnp.sum(jax.nn.softmax(a @ a.T) * jax.nn.gelu(a @ a.T))), (4, 4)),
+    "gradient": (
+        jax.grad(lambda a: jnp.sum(jax.nn.softmax(a @ a.T) * jax.nn.gelu(a @ a.T))),
+        (4, 4),
+    ),
 }
 
 
@@ -87,7 +114,9 @@ def test_samples_loss_and_gradients_are_those_of_vmap(config, tied, x64):
 
     def member(params, own_stream):
         batch = process.sample(own_stream, 7, bits, PROCESS.zeros, PROCESS.ones)
-        return batch, jax.value_and_grad(lambda p: loss_and_accuracy(model, p, batch), has_aux=True)(params)
+        return batch, jax.value_and_grad(
+            lambda p: loss_and_accuracy(model, p, batch), has_aux=True
+        )(params)
 
     assert_as_vmap(member, params, streams)
 
@@ -109,9 +138,13 @@ def test_heads_are_those_of_vmap(arm, x64):
 
     def loss(params):
         logits = embedding.apply({"params": params}, jnp.tanh(params["input"][:5]), method="logits")
-        return jnp.sum(jnp.sin(logits + embedding.apply({"params": params}, method="table")[:5, :1]))
+        return jnp.sum(
+            jnp.sin(logits + embedding.apply({"params": params}, method="table")[:5, :1])
+        )
 
-    assert_as_vmap(jax.value_and_grad(loss), tree.unflatten(random(*(leaf.shape for leaf in leaves))))
+    assert_as_vmap(
+        jax.value_and_grad(loss), tree.unflatten(random(*(leaf.shape for leaf in leaves)))
+    )
 
 
 def test_axes_of_different_sizes_are_refused():

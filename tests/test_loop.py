@@ -1,4 +1,6 @@
-"""The one loop, over an engine that only counts: each record is kept once and in its order, wherever a run stops."""
+"""The one loop, over an engine that only counts: each record is kept once and in its order,
+wherever a run stops.
+"""
 
 import copy
 import dataclasses
@@ -42,11 +44,16 @@ class Toy(Declaration):
 
 
 TOY = Toy()
-VARIABLES = {"loss": Variable(("step",), "1", "a member's value"), "made": Variable(("step",), "1", "updates made")}
+VARIABLES = {
+    "loss": Variable(("step",), "1", "a member's value"),
+    "made": Variable(("step",), "1", "updates made"),
+}
 
 
 def advance(value: int, step: int) -> int:
-    """What an update makes of a member's value: only all updates, each once and in order, come to the same end."""
+    """What an update makes of a member's value: only all updates, each once and in order, come to
+    the same end.
+    """
     return (3 * value + step) % 10_007
 
 
@@ -75,8 +82,22 @@ class Counting:
     facts: ClassVar[dict[str, Any]] = {}
     best_losses = (0.5,)
 
-    def __init__(self, experiment: Toy, ending: str = "never", left: int = 0, *, stride: int = 1, spares: bool = False):
-        self.experiment, self.ending, self.left, self.stride, self.spares = experiment, ending, left, stride, spares
+    def __init__(
+        self,
+        experiment: Toy,
+        ending: str = "never",
+        left: int = 0,
+        *,
+        stride: int = 1,
+        spares: bool = False,
+    ):
+        self.experiment, self.ending, self.left, self.stride, self.spares = (
+            experiment,
+            ending,
+            left,
+            stride,
+            spares,
+        )
         self.compiled: list[str] = []
         self.untied: list[str] = []
 
@@ -89,18 +110,34 @@ class Counting:
 
     def untie(self, phase: Phase, members: Members) -> Members:
         self.untied.append(phase.name)
-        assert set(members.steps.tolist()) == {phase.arm.untie_at} and set(members.states) == {"value"}
+        assert set(members.steps.tolist()) == {phase.arm.untie_at} and set(members.states) == {
+            "value"
+        }
         return members._replace(states=members.states | {"second": members.states["value"]})
 
     def run(
-        self, program: str, numbers: Sequence[int], standing: Members | None, until: int, control: Control
+        self,
+        program: str,
+        numbers: Sequence[int],
+        standing: Members | None,
+        until: int,
+        control: Control,
     ) -> Iterator[Piece]:
-        states = {number: (-1, {"value": number}) for number in numbers}  # -1: nothing is recorded yet
+        states = {
+            number: (-1, {"value": number}) for number in numbers
+        }  # -1: nothing is recorded yet
         for place, number in enumerate([] if standing is None else standing.numbers.tolist()):
-            states[number] = int(standing.steps[place]), {name: leaf[place] for name, leaf in standing.states.items()}
+            states[number] = (
+                int(standing.steps[place]),
+                {name: leaf[place] for name, leaf in standing.states.items()},
+            )
         steps = sorted({states[number][0] for number in numbers})
         alike = [[number for number in numbers if states[number][0] == step] for step in steps]
-        going = [self._of_two(each[i : i + 2], states, until, control) for each in alike for i in range(0, len(each), 2)]
+        going = [
+            self._of_two(each[i : i + 2], states, until, control)
+            for each in alike
+            for i in range(0, len(each), 2)
+        ]
         while going:
             for two in list(going):
                 if piece := next(two, None):
@@ -110,7 +147,9 @@ class Counting:
                 else:
                     going.remove(two)
 
-    def _of_two(self, numbers: list[int], states: dict[int, Any], until: int, control: Control) -> Iterator[Piece]:
+    def _of_two(
+        self, numbers: list[int], states: dict[int, Any], until: int, control: Control
+    ) -> Iterator[Piece]:
         step, own = states[numbers[0]][0], [states[number][1] for number in numbers]
         leaves = {name: np.array([each[name] for each in own]) for name in own[0]}
         before, rows = step, {}
@@ -122,7 +161,15 @@ class Counting:
                 rows[step] = leaves["value"]
             if step % self.stride == 0 or step == until:
                 updates = len(numbers) * (step - max(before, 0))
-                yield self._piece(np.array(numbers), step, rows, updates, dict(leaves), control, ends=step == until)
+                yield self._piece(
+                    np.array(numbers),
+                    step,
+                    rows,
+                    updates,
+                    dict(leaves),
+                    control,
+                    ends=step == until,
+                )
                 before, rows = step, {}
 
     def _piece(
@@ -144,9 +191,17 @@ class Counting:
         size, records = len(numbers), None
         if rows:
             made = np.repeat(np.array([*rows])[:, None], size, axis=1)
-            records = {"loss": np.stack([*rows.values()]), "made": made, "diverged_at": 0 * made - 1}
+            records = {
+                "loss": np.stack([*rows.values()]),
+                "made": made,
+                "diverged_at": 0 * made - 1,
+            }
         has_members = not self.spares or ends or control.stopped or control.wanted()
-        members = Members(numbers, np.full(size, step), np.zeros((size, 2), np.uint32), leaves) if has_members else None
+        members = (
+            Members(numbers, np.full(size, step), np.zeros((size, 2), np.uint32), leaves)
+            if has_members
+            else None
+        )
         first_record = min(rows, default=0) // self.experiment.record_every
         return Piece(numbers, first_record, records, members, updates, tokens=5 * updates)
 
@@ -184,7 +239,11 @@ class Run:
 
     def sit(self, engine: Counting, checkpoint_every: float = 1e9, **options: Any) -> bool:
         """One sitting; whether it came to the end."""
-        how = {"checkpoint_every": checkpoint_every, "quiet": True, "processes": Processes()} | options
+        how = {
+            "checkpoint_every": checkpoint_every,
+            "quiet": True,
+            "processes": Processes(),
+        } | options
         loop = Loop(engine, engine.experiment, self.folder, self.kept, config=self.config, **how)
         try:
             return loop.train([], pytest.fail)
@@ -197,9 +256,14 @@ class Run:
         schema, found = Schema(VARIABLES, steps_of(experiment)), []
         for path in (self.folder.path / "records").glob("*.npz"):
             with np.load(path) as file:
-                found += [(path.name.rpartition(".n")[0].rsplit(".", 3)[0], number, step) for step, number in _places(file)]
+                found += [
+                    (path.name.rpartition(".n")[0].rsplit(".", 3)[0], number, step)
+                    for step, number in _places(file)
+                ]
         names, steps = names_of(experiment.arms), experiment.record_steps
-        assert sorted(found) == sorted((arm, seed, step) for arm in names for seed in experiment.seeds for step in steps)
+        assert sorted(found) == sorted(
+            (arm, seed, step) for arm in names for seed in experiment.seeds for step in steps
+        )
         self.folder.assemble(experiment, schema, {}, {})
         results = self.folder.load()
         assert (results["made"] == results["step"]).all()
@@ -207,9 +271,14 @@ class Run:
         for arm in experiment.arms:
             np.testing.assert_array_equal(results["loss"].sel(arm=arm.name), expected)
             stands = self.standing[arm.name]
-            assert stands.numbers.tolist() == sorted(experiment.seeds) and set(stands.steps) == {experiment.steps}
+            assert stands.numbers.tolist() == sorted(experiment.seeds) and set(stands.steps) == {
+                experiment.steps
+            }
             ends = {number: value_at(number, experiment.steps) for number in experiment.seeds}
-            assert dict(zip(stands.numbers.tolist(), stands.states["value"].tolist(), strict=True)) == ends
+            assert (
+                dict(zip(stands.numbers.tolist(), stands.states["value"].tolist(), strict=True))
+                == ends
+            )
             assert ("second" in stands.states) == (arm.untie_at is not None)
         assert set(self.standing) == set(names)
 
@@ -217,14 +286,20 @@ class Run:
 def _places(file: Any) -> list[tuple[int, int]]:
     """Step and member of each record in a file of them."""
     made = file["made"].astype(int)
-    return [(int(step), int(number)) for row in made for step, number in zip(row, file["member"], strict=True)]
+    return [
+        (int(step), int(number))
+        for row in made
+        for step, number in zip(row, file["member"], strict=True)
+    ]
 
 
 def test_in_one_go(tmp_path, capsys):
     run, engine = Run.begin(tmp_path / "run"), Counting(TOY)
     assert run.sit(engine, quiet=False)
     run.assert_whole(TOY)
-    assert engine.compiled == ["untied@4, tied", "untied@4", "tied"] and engine.untied == ["untied@4"]
+    assert engine.compiled == ["untied@4, tied", "untied@4", "tied"] and engine.untied == [
+        "untied@4"
+    ]
     assert run.kept.count == 1  # at the end
     for arm in ("untied@4", "tied"):
         times = run.config["arms"][arm]
@@ -250,7 +325,9 @@ def test_stopped_after_any_piece_it_goes_on(tmp_path, left, spares):
         assert [run.config["arms"][arm]["seed_steps"] for arm in ("untied@4", "tied")] == [24, 24]
 
 
-SHARED = Toy(arms=("tied", "untied", "untied@4", "untied@6", "tied+bias"))  # the last shares nothing
+SHARED = Toy(
+    arms=("tied", "untied", "untied@4", "untied@6", "tied+bias")
+)  # the last shares nothing
 
 
 def updates_of(run: Run) -> list[int]:
@@ -262,7 +339,10 @@ def test_what_arms_share_with_the_tied_one_is_trained_once(tmp_path):
     run, engine = Run.begin(tmp_path / "run"), Counting(SHARED)
     assert run.sit(engine)
     run.assert_whole(SHARED)
-    assert updates_of(run) == [8 * 3, 8 * 3, 4 * 3, 2 * 3, 8 * 3] and engine.untied == ["untied@4", "untied@6"]
+    assert updates_of(run) == [8 * 3, 8 * 3, 4 * 3, 2 * 3, 8 * 3] and engine.untied == [
+        "untied@4",
+        "untied@6",
+    ]
     assert not {"untied@4, tied", "untied@6, tied"} & {*engine.compiled}
 
 
@@ -292,7 +372,9 @@ def test_more_seeds_of_a_finished_run_train_their_own(tmp_path):
 @pytest.mark.parametrize("spares", [False, True])
 @pytest.mark.parametrize("left", range(1, PIECES, 3))
 @pytest.mark.parametrize("checkpoint_every", [-1, 1e9])
-def test_killed_after_any_piece_it_goes_on_from_the_last_checkpoint(tmp_path, left, spares, checkpoint_every):
+def test_killed_after_any_piece_it_goes_on_from_the_last_checkpoint(
+    tmp_path, left, spares, checkpoint_every
+):
     run = Run.begin(tmp_path / "run")
     with pytest.raises(Killed):
         run.sit(Counting(TOY, "killed", left, spares=spares), checkpoint_every)
@@ -302,19 +384,28 @@ def test_killed_after_any_piece_it_goes_on_from_the_last_checkpoint(tmp_path, le
 
 
 def test_a_checkpoint_has_all_that_are_under_way(tmp_path, monkeypatch):
-    """Where members stand is asked of all of them once it is due, so none of those that train side by side falls back."""
+    """Where members stand is asked of all of them once it is due, so none of those that train side
+    by side falls back.
+    """
     due, saved = [], []
     monkeypatch.setattr(Loop, "_checkpoint_is_due", lambda loop: bool(due))
     run, engine = Run.begin(tmp_path / "run"), Counting(TOY, spares=True)
     hand_out, save = engine._piece, run.kept.save
 
     def piece(*arguments: Any, **options: Any) -> Piece:
-        due.extend(["due"] * (engine.left == -4))  # while both blocks of the first phase are on their way
+        due.extend(
+            ["due"] * (engine.left == -4)
+        )  # while both blocks of the first phase are on their way
         return hand_out(*arguments, **options)
 
     def keep(arms: dict[str, Members], config: dict) -> None:
         due.clear()
-        saved.append({name: (members.numbers.tolist(), members.steps.tolist()) for name, members in arms.items()})
+        saved.append(
+            {
+                name: (members.numbers.tolist(), members.steps.tolist())
+                for name, members in arms.items()
+            }
+        )
         save(arms, config)
 
     monkeypatch.setattr(engine, "_piece", piece)
@@ -342,7 +433,9 @@ def test_more_seeds_and_more_steps_go_on_with_what_is_there(tmp_path):
     engine = Counting(more)
     assert run.sit(engine)
     run.assert_whole(more)
-    assert engine.compiled == ["untied@4, tied", "untied@4", "tied"] and run.untied == ["untied@4"] * 2
+    assert (
+        engine.compiled == ["untied@4, tied", "untied@4", "tied"] and run.untied == ["untied@4"] * 2
+    )
     longer = dataclasses.replace(more, steps=12)
     engine = Counting(longer)
     assert run.sit(engine)
@@ -376,7 +469,11 @@ class Second(Processes):
         self.standing = standing
 
     def gather(self, tree: dict) -> list[dict]:
-        said = {"stopped": False} if "stopped" in tree else {arm: each._asdict() for arm, each in self.standing.items()}
+        said = (
+            {"stopped": False}
+            if "stopped" in tree
+            else {arm: each._asdict() for arm, each in self.standing.items()}
+        )
         return [said, tree]
 
 
@@ -394,15 +491,25 @@ def test_phases_and_programs():
     tied, midway, bias = (Arm.parse(name) for name in ("tied", "untied@4", "untied+bias@4"))
     assert phases_of(tied, 8) == [Phase(tied, "tied", True, 8)]
     first, second = phases_of(midway, 8)
-    assert first == Phase(midway, "untied@4, tied", True, 4) and second == Phase(midway, "untied@4", False, 8, first.name)
-    found = programs_of(Toy(arms=("untied@4", "tied", "untied", "untied+bias@4", "untied+bias@6", "tied+half-swap")))
+    assert first == Phase(midway, "untied@4, tied", True, 4) and second == Phase(
+        midway, "untied@4", False, 8, first.name
+    )
+    found = programs_of(
+        Toy(arms=("untied@4", "tied", "untied", "untied+bias@4", "untied+bias@6", "tied+half-swap"))
+    )
     assert [(each.tied, each.arm.head) for each in found] == [
-        (True, tied.head), (False, tied.head), (True, bias.head), (False, bias.head), (True, Arm.parse("tied+half-swap").head)
-    ]  # fmt: skip
+        (True, tied.head),
+        (False, tied.head),
+        (True, bias.head),
+        (False, bias.head),
+        (True, Arm.parse("tied+half-swap").head),
+    ]
     nothing = np.zeros((2, 2), np.uint32)
     standing = {first.name: Members(np.array([3, 5]), np.array([2, 4]), nothing, {})}
     standing["untied@4"] = Members(np.array([8, 9]), np.array([6, 8]), nothing, {})
-    assert steps_reached(standing, midway, 8) == {3: 2, 5: 4, 8: 6, 9: 8} and not steps_reached(standing, tied, 8)
+    assert steps_reached(standing, midway, 8) == {3: 2, 5: 4, 8: 6, 9: 8} and not steps_reached(
+        standing, tied, 8
+    )
 
 
 def test_a_signal_asks_and_a_second_one_ends():

@@ -1,4 +1,6 @@
-"""Swaps and masks by their frequencies; what has no room; the next token. Fixed seeds: a p-value fails here or never."""
+"""Swaps and masks by their frequencies; what has no room; the next token. Fixed seeds: a p-value
+fails here or never.
+"""
 
 from functools import partial
 
@@ -49,24 +51,38 @@ def check(name: str, counts, expected) -> None:
 
 
 def check_alike(name: str, times, draws: int, rate: float) -> None:
-    """Each was drawn with one rate and on its own: neither more nor less spread than so many coins."""
+    """Each was drawn with one rate and on its own: neither more nor less spread than so many
+    coins.
+    """
     p = chi2.sf(np.sum((times - draws * rate) ** 2) / (draws * rate * (1 - rate)), times.size)
     print(f"{name} alike: p = {p:.3f}")
     assert 0.01 < p < 0.99, name
 
 
 def test_swaps_are_fair_and_of_these_words_only():
-    swapped = jax.device_get(jax.vmap(partial(masking.swap, words_K=WORDS, duplicates_K=DUPLICATES), (0, None))(KEYS, TOKENS))
+    swapped = jax.device_get(
+        jax.vmap(partial(masking.swap, words_K=WORDS, duplicates_K=DUPLICATES), (0, None))(
+            KEYS, TOKENS
+        )
+    )
     others = ~np.isin(TOKENS, WORDS)
-    assert np.array_equal(swapped[:, others], np.broadcast_to(TOKENS[others], (len(KEYS), others.sum())))
+    assert np.array_equal(
+        swapped[:, others], np.broadcast_to(TOKENS[others], (len(KEYS), others.sum()))
+    )
     for word, duplicate in zip(WORDS, DUPLICATES):
         there = swapped[:, np.equal(TOKENS, word)]
         assert set(np.unique(there)) == {word, duplicate}
-        check(f"word {word} swapped", [np.sum(there == word), np.sum(there == duplicate)], [there.size / 2] * 2)
+        check(
+            f"word {word} swapped",
+            [np.sum(there == word), np.sum(there == duplicate)],
+            [there.size / 2] * 2,
+        )
     check_alike("every occurrence", (swapped != TOKENS)[:, ~others].sum(axis=0), len(KEYS), 0.5)
     certain = masking.swap(KEYS[0], TOKENS, WORDS, DUPLICATES, probability=1.0)
     assert not np.isin(certain, WORDS).any()
-    assert np.array_equal(masking.swap(KEYS[0], certain, WORDS, DUPLICATES), certain)  # duplicates have none of their own
+    assert np.array_equal(
+        masking.swap(KEYS[0], certain, WORDS, DUPLICATES), certain
+    )  # duplicates have none of their own
 
 
 def test_fifteen_of_a_hundred_are_chosen(drawn):
@@ -91,10 +107,16 @@ def test_of_these_eighty_ten_ten(drawn):
     target = drawn.target_P[asked]
     assert np.array_equal(target, TOKENS.ravel()[drawn.at_P[asked]])
     n = len(target)
-    kept = seen == target  # and so is one random token in BASE; the mask, too, may be drawn at random
+    kept = (
+        seen == target
+    )  # and so is one random token in BASE; the mask, too, may be drawn at random
     other = ~kept & (seen != MASK)
     counts = [np.sum(seen == MASK), kept.sum(), other.sum()]
-    check("mask, same, another", counts, np.array([0.8 + 0.1 / BASE, 0.1 + 0.1 / BASE, 0.1 - 0.2 / BASE]) * n)
+    check(
+        "mask, same, another",
+        counts,
+        np.array([0.8 + 0.1 / BASE, 0.1 + 0.1 / BASE, 0.1 - 0.2 / BASE]) * n,
+    )
     assert seen.max() < BASE
     cells = np.bincount(seen[other] * 10 // BASE, minlength=10)
     assert chisquare(cells).pvalue > 0.01
@@ -115,9 +137,13 @@ def test_without_room_all_places_suffer_alike():
     times = np.bincount(few.at_P.ravel(), minlength=TOKENS.size)[REAL.ravel()]
     assert all(len(set(at)) == room for at in few.at_P)  # none twice
     check_alike("every place, no room", times, len(few.at_P), room / REAL.sum())
-    quarter = np.cumsum(REAL.ravel()) * 4 // (REAL.sum() + 1)  # what is dropped is a run, so a batch counts as one draw
+    quarter = (
+        np.cumsum(REAL.ravel()) * 4 // (REAL.sum() + 1)
+    )  # what is dropped is a run, so a batch counts as one draw
     for i in range(4):
-        p = ttest_1samp((quarter[few.at_P] == i).mean(axis=1), np.mean(quarter[REAL.ravel()] == i)).pvalue
+        p = ttest_1samp(
+            (quarter[few.at_P] == i).mean(axis=1), np.mean(quarter[REAL.ravel()] == i)
+        ).pvalue
         print(f"quarter {i} of the batch, no room: p = {p:.3f}")
         assert p > 0.01
     changed = (few.tokens_BxL != TOKENS).reshape(len(few.at_P), -1).sum(axis=1)

@@ -133,11 +133,16 @@ def test_files_declare_what_the_claims_take():
         assert claim.quantity in ("loss", "stuck share") and claim.low < claim.high
     sizes = {name: len(own.seeds) for name, own in experiments.items()}
     assert sizes == {
-        "never-targets": 960, "never-targets-ndh": 960, "never-targets-ydh": 960,
+        "never-targets": 960,
+        "never-targets-ndh": 960,
+        "never-targets-ydh": 960,
         "never-targets-control": 960,
-        "never-targets-half": 1984, "never-targets-rows": 448, "never-targets-half-rows": 448,
-        "never-targets-eps": 448, "never-targets-start": 192,
-    }  # fmt: skip
+        "never-targets-half": 1984,
+        "never-targets-rows": 448,
+        "never-targets-half-rows": 448,
+        "never-targets-eps": 448,
+        "never-targets-start": 192,
+    }
     assert not any({*range(64, 128)} & {*own.seeds} for own in experiments.values())
     processes = {name.rpartition("-")[2]: own.process for name, own in experiments.items()}
     for name in ("half", "ndh", "ydh", "control"):

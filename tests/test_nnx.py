@@ -1,4 +1,6 @@
-"""Flax NNX: the same vocabulary end as in linen; modules and their optimisers tied and untied in place."""
+"""Flax NNX: the same vocabulary end as in linen; modules and their optimisers tied and untied in
+place.
+"""
 
 from functools import partial
 
@@ -9,17 +11,36 @@ import optax
 import pytest
 from bodies import once
 from flax import nnx
-from one_model import NNX, NNXLinear, NNXShared, WithEmbed, WithEmbedding, cross_entropy_of, module_step
+from one_model import (
+    NNX,
+    NNXLinear,
+    NNXShared,
+    WithEmbed,
+    WithEmbedding,
+    cross_entropy_of,
+    module_step,
+)
 
 import jaxtie
 from jaxtie import is_tied, saved_by_tying, tie, untie
 from jaxtie.models.transforms import Projection, half_swap
-from jaxtie.models.vocabulary_end import VocabularyEnd, initial_params, logits_of_hidden, rows_of_tokens
+from jaxtie.models.vocabulary_end import (
+    VocabularyEnd,
+    initial_params,
+    logits_of_hidden,
+    rows_of_tokens,
+)
 
 V, D = 6, 4
 TOKENS = np.array([3, 0, 5, 3])
 HEADS = {
-    "scales": {"input_scale": "sqrt(D)", "logit_scale": "1/sqrt(D)", "bias": True, "soft_cap": 3.0, "transform": half_swap},
+    "scales": {
+        "input_scale": "sqrt(D)",
+        "logit_scale": "1/sqrt(D)",
+        "bias": True,
+        "soft_cap": 3.0,
+        "transform": half_swap,
+    },
     "projection": {
         "tied": True,
         "transform": Projection(bias=True, activation=jax.nn.gelu, norm=True),
@@ -32,14 +53,18 @@ HEADS = {
 
 @pytest.mark.parametrize("head", ["scales", pytest.param("projection", marks=pytest.mark.slow)])
 def test_three_views_of_one_vocabulary_end(head, x64):
-    """Pure functions, linen and NNX, with the same parameters: trees, rows, logits and gradients are the same."""
+    """Pure functions, linen and NNX, with the same parameters: trees, rows, logits and gradients
+    are the same.
+    """
     options = {**HEADS[head], "param_dtype": "float64"}
     rng = np.random.default_rng(0)
     end, linen = VocabularyEnd(V, D, **options), jaxtie.Embedding(V, D, **options)
     graph, state = nnx.split(jaxtie.nnx.Embedding(V, D, **options, rngs=nnx.Rngs(0)))
     fresh = jax.eval_shape(partial(initial_params, end), jax.random.key(0))
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), fresh)
-    assert jax.tree.structure(jax.eval_shape(linen.init, jax.random.key(0), 0)["params"]) == jax.tree.structure(params)
+    assert jax.tree.structure(
+        jax.eval_shape(linen.init, jax.random.key(0), 0)["params"]
+    ) == jax.tree.structure(params)
     assert jax.tree.structure(nnx.to_pure_dict(state)) == jax.tree.structure(params)
 
     def bind_module(params):
@@ -68,7 +93,11 @@ def test_three_views_of_one_vocabulary_end(head, x64):
     expected = look(bind_functions, params)
     assert all(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(expected))
     for bind in (bind_linen, bind_module):
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14), look(bind, params), expected)
+        jax.tree.map(
+            partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14),
+            look(bind, params),
+            expected,
+        )
 
 
 def test_initial_values_are_those_that_are_asked_for():
@@ -99,8 +128,12 @@ OPTIMISERS = {
     "adamw": optax.adamw(1e-2, weight_decay=0.1),
     "clipped": optax.chain(optax.clip_by_global_norm(0.1), optax.adam(1e-2)),
     "lion": optax.lion(1e-3),
-    "multi_transform": optax.multi_transform({"tables": optax.adam(1e-2), "rest": optax.sgd(0.1, momentum=0.9)}, by_part),
-    "frozen": optax.multi_transform({"tables": optax.set_to_zero(), "rest": optax.adam(1e-2)}, by_part),
+    "multi_transform": optax.multi_transform(
+        {"tables": optax.adam(1e-2), "rest": optax.sgd(0.1, momentum=0.9)}, by_part
+    ),
+    "frozen": optax.multi_transform(
+        {"tables": optax.set_to_zero(), "rest": optax.adam(1e-2)}, by_part
+    ),
 }
 
 
@@ -117,7 +150,9 @@ def assert_equal(one, other):
 @pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("way", [NNX, NNXShared, NNXLinear])
 def test_any_optimiser_goes_along(way, name):
-    """At once, under `nnx.jit`, split and merged: the same, what Optax makes for the untied model; and training goes on."""
+    """At once, under `nnx.jit`, split and merged: the same, what Optax makes for the untied model;
+    and training goes on.
+    """
     made = way()
     model, optimizer = made.model, nnx.Optimizer(made.model, OPTIMISERS[name], wrt=nnx.Param)
     for _ in range(2):
@@ -126,7 +161,9 @@ def test_any_optimiser_goes_along(way, name):
     merged = nnx.merge(*nnx.split((model, optimizer)))
     untie(*merged, **made.paths)
     merged = nnx.merge(*nnx.split(merged))
-    nnx.jit(lambda model, optimizer: untie(model, optimizer, **made.paths) and None)(model, optimizer)
+    nnx.jit(lambda model, optimizer: untie(model, optimizer, **made.paths) and None)(
+        model, optimizer
+    )
     assert_equal(arrays(nnx.state(model)), arrays(nnx.state(merged[0])))
     assert_equal(arrays(optimizer.opt_state), arrays(merged[1].opt_state))
     assert abs(float(made.loss()) - before) < 1e-6 and not made.is_tied()
@@ -145,7 +182,9 @@ def test_any_optimiser_goes_along(way, name):
 
 
 class Twice(nnx.Module):
-    """One `nnx.Embed` by two names, or one `nnx.Param` in two modules; the output's name comes first."""
+    """One `nnx.Embed` by two names, or one `nnx.Param` in two modules; the output's name comes
+    first.
+    """
 
     def __init__(self, share_module: bool):
         self.tokens, self.places = (nnx.Embed(V, D, rngs=nnx.Rngs(i)) for i in (0, 1))
@@ -161,25 +200,37 @@ class Twice(nnx.Module):
 
 @pytest.mark.parametrize(
     ("share_module", "paths"),
-    [(True, {"input": "blocks/0/embedding"}), (False, {"input": "tokens/embedding", "output": "blocks/0/embedding"})],
+    [
+        (True, {"input": "blocks/0/embedding"}),
+        (False, {"input": "tokens/embedding", "output": "blocks/0/embedding"}),
+    ],
 )
 def test_what_is_shared_by_reference(share_module, paths):
     model = Twice(share_module)
     optimizer = nnx.Optimizer(model, OPTIMISERS["adamw"], wrt=nnx.Param)
     for _ in range(3):
         module_step(model, optimizer)
-    before, tied = cross_entropy_of(model(TOKENS_OF_BATCH)), arrays((nnx.state(model), optimizer.opt_state))
+    before, tied = (
+        cross_entropy_of(model(TOKENS_OF_BATCH)),
+        arrays((nnx.state(model), optimizer.opt_state)),
+    )
     assert is_tied(model, **paths)
     assert saved_by_tying(model, optimizer, **paths) == (V * D, 2 * V * D, 12 * V * D)
     untie(model, optimizer, **paths)
-    assert not is_tied(model, **paths) and abs(cross_entropy_of(model(TOKENS_OF_BATCH)) - before) < 1e-6
+    assert (
+        not is_tied(model, **paths)
+        and abs(cross_entropy_of(model(TOKENS_OF_BATCH)) - before) < 1e-6
+    )
     assert saved_by_tying(model, optimizer, **paths) == (V * D, 2 * V * D, 12 * V * D)
     copy = nnx.clone((model, optimizer))
     tie(*copy, **paths)
     assert_equal(arrays((nnx.state(copy[0]), copy[1].opt_state)), tied)
     for _ in range(3):
         module_step(model, optimizer)
-    tables = [model.tokens.embedding[...], model.tokens.output[...] if share_module else model.blocks[0].embedding[...]]
+    tables = [
+        model.tokens.embedding[...],
+        model.tokens.output[...] if share_module else model.blocks[0].embedding[...],
+    ]
     assert not np.array_equal(*tables)
     tie(model, optimizer, **paths)
     assert is_tied(model, **paths) and model.blocks[0].embedding is model.tokens.embedding
@@ -212,7 +263,9 @@ def test_a_state_of_optax_is_returned():
 
 def test_what_cannot_be_meant_is_refused():
     model = Twice(share_module=True)
-    with pytest.raises(ValueError, match=r"name one by input=.*'blocks/0/embedding', 'places/embedding'"):
+    with pytest.raises(
+        ValueError, match=r"name one by input=.*'blocks/0/embedding', 'places/embedding'"
+    ):
         untie(model)
     with pytest.raises(ValueError, match="are of one module; leave the output's path out"):
         untie(model, input="tokens/embedding", output="blocks/0/embedding")
@@ -220,9 +273,16 @@ def test_what_cannot_be_meant_is_refused():
         untie(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
     with pytest.raises(ValueError, match="the model is an Embed itself"):
         untie(nnx.Embed(V, D, rngs=nnx.Rngs(0)))
-    wide = nnx.Dict(embed=nnx.Embed(V, D, rngs=nnx.Rngs(0)), head=nnx.Linear(D, V, rngs=nnx.Rngs(1)))
-    wide.square, wide.other, wide.as_wide = (nnx.Linear(D, size, rngs=nnx.Rngs(2)) for size in (D, V + 1, D))
-    with pytest.raises(ValueError, match=r"other/kernel is \(4, 7\), but embed/embedding is \(6, 4\); .* or \(4, 6\)"):
+    wide = nnx.Dict(
+        embed=nnx.Embed(V, D, rngs=nnx.Rngs(0)), head=nnx.Linear(D, V, rngs=nnx.Rngs(1))
+    )
+    wide.square, wide.other, wide.as_wide = (
+        nnx.Linear(D, size, rngs=nnx.Rngs(2)) for size in (D, V + 1, D)
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"other/kernel is \(4, 7\), but embed/embedding is \(6, 4\); .* or \(4, 6\)",
+    ):
         tie(wide, input="embed/embedding", output="other/kernel")
     with pytest.raises(ValueError, match=r"say transposed=True if it is D×V, or False"):
         tie(wide, how="input", input="square/kernel", output="as_wide/kernel")
@@ -233,7 +293,9 @@ def test_what_cannot_be_meant_is_refused():
 
 
 class WithHead(nnx.Module):
-    """An `nnx.Embed`, and a head whose table is D×V; what comes first in a state is a matter of names."""
+    """An `nnx.Embed`, and a head whose table is D×V; what comes first in a state is a matter of
+    names.
+    """
 
     def __init__(self, table_name: str, head: nnx.Module):
         self.table_name, self.head = table_name, head
@@ -262,10 +324,16 @@ HEADS_ACROSS = {
 
 @pytest.mark.parametrize(
     ("first", "head"),
-    [("embed", "linear"), ("tokens", "product"), pytest.param("tokens", "einsum", marks=pytest.mark.slow)],
+    [
+        ("embed", "linear"),
+        ("tokens", "product"),
+        pytest.param("tokens", "einsum", marks=pytest.mark.slow),
+    ],
 )
 def test_a_head_that_is_across_is_tied_where_it_is(first, head):
-    """Its kernel becomes the table seen the other way round; what the optimiser keeps of both is averaged likewise."""
+    """Its kernel becomes the table seen the other way round; what the optimiser keeps of both is
+    averaged likewise.
+    """
     model = WithHead(first, HEADS_ACROSS[head]())
     optimizer = nnx.Optimizer(model, OPTIMISERS["adamw"], wrt=nnx.Param)
     paths = {"input": f"{first}/embedding", "output": "head/kernel"}
@@ -277,9 +345,16 @@ def test_a_head_that_is_across_is_tied_where_it_is(first, head):
 
     adam = optimizer.opt_state[0]
     before = [both_of(tree) for tree in (nnx.state(model), adam.mu, adam.nu)]
-    assert not is_tied(model, **paths) and saved_by_tying(model, optimizer, **paths) == (V * D, 2 * V * D, 12 * V * D)
+    assert not is_tied(model, **paths) and saved_by_tying(model, optimizer, **paths) == (
+        V * D,
+        2 * V * D,
+        12 * V * D,
+    )
     nnx.jit(lambda *own: tie(*own, **paths) and None)(model, optimizer)
-    assert is_tied(model, **paths) and model.head.kernel.table is getattr(model, first).embedding is table
+    assert (
+        is_tied(model, **paths)
+        and model.head.kernel.table is getattr(model, first).embedding is table
+    )
     assert saved_by_tying(model, optimizer, **paths) == (V * D, 2 * V * D, 12 * V * D)
     trees = nnx.state(model, nnx.Param), optimizer.opt_state[0].mu, optimizer.opt_state[0].nu
     assert len({jax.tree.structure(nnx.as_pure(tree)) for tree in trees}) == 1
@@ -288,10 +363,15 @@ def test_a_head_that_is_across_is_tied_where_it_is(first, head):
         np.testing.assert_allclose(found, (one + other.T) / 2, rtol=1e-6)
     np.testing.assert_array_equal(model.head.kernel[...], table[...].T)
     assert model.head.kernel.shape == kernel.shape and float(module_step(model, optimizer)) > 0
-    tied, at_tied = arrays((nnx.state(model), optimizer.opt_state)), cross_entropy_of(model(TOKENS_OF_BATCH))
+    tied, at_tied = (
+        arrays((nnx.state(model), optimizer.opt_state)),
+        cross_entropy_of(model(TOKENS_OF_BATCH)),
+    )
     for change, now in ((untie, False), (tie, True)):  # equal tables: neither moves the loss
         change(model, optimizer, **paths)
-        assert is_tied(model, **paths) == now and type(model.head.kernel) is (jaxtie.nnx.Transposed if now else nnx.Param)
+        assert is_tied(model, **paths) == now and type(model.head.kernel) is (
+            jaxtie.nnx.Transposed if now else nnx.Param
+        )
         assert abs(cross_entropy_of(model(TOKENS_OF_BATCH)) - at_tied) < 1e-6
     assert_equal(arrays((nnx.state(model), optimizer.opt_state)), tied)
 
@@ -301,16 +381,23 @@ def test_a_table_that_is_seen_across_is_named():
     model.head.kernel = jaxtie.nnx.Transposed(model.embed.embedding)
     paths = {"input": "embed/embedding", "output": "head/kernel"}
     assert is_tied(model, **paths)
-    with pytest.raises(ValueError, match=r"head/kernel is embed/embedding, transposed; name both by input=..., output=..."):
+    with pytest.raises(
+        ValueError,
+        match=r"head/kernel is embed/embedding, transposed; name both by input=..., output=...",
+    ):
         untie(model)
     model.more = nnx.Embed(V, D, rngs=nnx.Rngs(1))
-    with pytest.raises(ValueError, match="head/kernel is another table than more/embedding, transposed"):
+    with pytest.raises(
+        ValueError, match="head/kernel is another table than more/embedding, transposed"
+    ):
         untie(model, **paths | {"input": "more/embedding"})
 
 
 def test_a_state_by_paths():
     """Of a model whose head is a linear map, D×V."""
-    wide = nnx.Dict(embed=nnx.Embed(V, D, rngs=nnx.Rngs(0)), head=nnx.Linear(D, V, rngs=nnx.Rngs(1)))
+    wide = nnx.Dict(
+        embed=nnx.Embed(V, D, rngs=nnx.Rngs(0)), head=nnx.Linear(D, V, rngs=nnx.Rngs(1))
+    )
     paths = {"input": "embed/embedding", "output": "head/kernel"}
     state = nnx.state(wide)
     opt_state = once(OPTIMISERS["adamw"].init)(state)

@@ -1,4 +1,6 @@
-"""From Python as from the command line: a session as a user types it, what it leaves, how it is interrupted."""
+"""From Python as from the command line: a session as a user types it, what it leaves, how it is
+interrupted.
+"""
 
 import doctest
 import os
@@ -32,7 +34,9 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_session(place):
-    test = doctest.DocTestParser().get_doctest(SESSION.read_text(), {}, SESSION.name, str(SESSION), 0)
+    test = doctest.DocTestParser().get_doctest(
+        SESSION.read_text(), {}, SESSION.name, str(SESSION), 0
+    )
     assert len(test.examples) > 20
     report = []
     doctest.DocTestRunner().run(test, out=report.append)
@@ -60,7 +64,9 @@ def test_an_interrupted_call_goes_on(place, monkeypatch, capsys):
 def test_what_cannot_be_meant_is_refused():
     with pytest.raises(jaxtie.UserError, match="expected an experiment"):
         jaxtie.run("transformer-small")
-    with pytest.raises(jaxtie.UserError, match=r"seeds = 4: expected them all, such as .* range\(4\)"):
+    with pytest.raises(
+        jaxtie.UserError, match=r"seeds = 4: expected them all, such as .* range\(4\)"
+    ):
         jaxtie.Experiment(seeds=4)
     with pytest.raises(jaxtie.UserError, match=r"sweep = .*: expected names and values"):
         jaxtie.Experiment(sweep={"p_X": 0.1})

@@ -1,4 +1,6 @@
-"""The schedule is PyTorch's and repeats exactly; AdamW decays everything; declared, traced and recorded they are one."""
+"""The schedule is PyTorch's and repeats exactly; AdamW decays everything; declared, traced and
+recorded they are one.
+"""
 
 import dataclasses
 
@@ -16,7 +18,9 @@ RATES = {"learning_rate": 5e-4, "eta_min": 1e-5, "half_period": 10_000}
 
 
 def test_schedule_is_torchs(x64):
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'")
+    torch = pytest.importorskip(
+        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+    )
     optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=1_000, eta_min=1e-5)
     optimiser.step()  # once, or the schedule warns
@@ -24,13 +28,17 @@ def test_schedule_is_torchs(x64):
     for _ in range(5_001):
         expected.append(optimiser.param_groups[0]["lr"])
         cosine.step()
-    rates = jax.jit(periodic_cosine(**RATES | {"half_period": 1_000}))(jnp.arange(5_001, dtype=jnp.int32))
+    rates = jax.jit(periodic_cosine(**RATES | {"half_period": 1_000}))(
+        jnp.arange(5_001, dtype=jnp.int32)
+    )
     assert rates.dtype == jnp.float64
     np.testing.assert_allclose(rates, expected, rtol=0, atol=1e-12)
 
 
 def test_schedule_goes_down_and_back_up():
-    rates = np.array([periodic_cosine(**RATES)(step) for step in (0, 5_000, 10_000, 15_000, 20_000, 30_000)])
+    rates = np.array(
+        [periodic_cosine(**RATES)(step) for step in (0, 5_000, 10_000, 15_000, 20_000, 30_000)]
+    )
     np.testing.assert_allclose(rates, [5e-4, 2.55e-4, 1e-5, 2.55e-4, 5e-4, 1e-5], rtol=1e-6)
 
 
@@ -42,32 +50,49 @@ def test_float32_schedule_repeats_bit_by_bit(periods):
     assert first.dtype == jnp.float32
     np.testing.assert_array_equal(first, later)
     exact = 1e-5 + 4.9e-4 * (1 + np.cos(np.pi * np.arange(20_000) / 10_000)) / 2
-    np.testing.assert_allclose(later, exact, rtol=0, atol=2e-10)  # cos(πt) unreduced: 3e-9 at step 500,000
+    np.testing.assert_allclose(
+        later, exact, rtol=0, atol=2e-10
+    )  # cos(πt) unreduced: 3e-9 at step 500,000
 
 
 def test_adamw_decays_every_leaf_by_the_current_rate(x64):
-    """With gradient 0 Adam's own part is 0, so what is left is the decay: on tables, norms and biases alike."""
+    """With gradient 0 Adam's own part is 0, so what is left is the decay: on tables, norms and
+    biases alike.
+    """
     params = random_params(Transformer())
-    optimiser = adamw(lambda step: jnp.where(step == 0, 0.5, 0.25), weight_decay=0.1, b1=0.9, b2=0.999, eps=1e-12)
+    optimiser = adamw(
+        lambda step: jnp.where(step == 0, 0.5, 0.25), weight_decay=0.1, b1=0.9, b2=0.999, eps=1e-12
+    )
     state, now, zero = optimiser.init(params), params, jax.tree.map(jnp.zeros_like, params)
     update = once(optimiser.update)
     for kept in (1 - 0.05, (1 - 0.05) * (1 - 0.025)):
         updates, state = update(zero, state, now)
         now = jax.tree.map(jnp.add, now, updates)
-        jax.tree.map(lambda new, old, kept=kept: np.testing.assert_allclose(new, kept * old, rtol=1e-15), now, params)
+        jax.tree.map(
+            lambda new, old, kept=kept: np.testing.assert_allclose(new, kept * old, rtol=1e-15),
+            now,
+            params,
+        )
 
 
 def test_an_undecayed_bias_alone_is_left_out_of_the_decay():
     """Of the vocabulary end; the biases of the body decay as ever."""
     head = Arm.parse("tied+undecayed-bias").head
-    params = {"embedding": {"input": jnp.ones((3, 2)), "bias": jnp.ones(3)}, "body": {"bias": jnp.ones(2)}}
+    params = {
+        "embedding": {"input": jnp.ones((3, 2)), "bias": jnp.ones(3)},
+        "body": {"bias": jnp.ones(2)},
+    }
     optimiser = adamw_of(dataclasses.replace(DECLARED, weight_decay=0.5, learning_rate=0.5), head)
-    updates, _ = optimiser.update(jax.tree.map(jnp.zeros_like, params), optimiser.init(params), params)
+    updates, _ = optimiser.update(
+        jax.tree.map(jnp.zeros_like, params), optimiser.init(params), params
+    )
     moved = jax.tree.map(lambda leaf: float(jnp.abs(leaf).max()), updates)
     assert moved == {"embedding": {"input": 0.25, "bias": 0.0}, "body": {"bias": 0.25}}
 
 
-DECLARED = Optimiser(learning_rate=3e-3, eta_min=2e-4, half_period=7, weight_decay=0.3, b1=0.8, b2=0.95, eps=1e-3)
+DECLARED = Optimiser(
+    learning_rate=3e-3, eta_min=2e-4, half_period=7, weight_decay=0.3, b1=0.8, b2=0.95, eps=1e-3
+)
 
 
 def trained(optimiser, params, steps: int = 12):
@@ -94,9 +119,14 @@ def test_every_declared_value_counts(x64):
 
 
 def test_a_members_own_values_are_those_declared():
-    """As arguments of a compiled program, and stacked: to rounding, for a constant may be folded into others."""
+    """As arguments of a compiled program, and stacked: to rounding, for a constant may be folded
+    into others.
+    """
     fixed = {"half_period": 7, "b1": 0.8, "b2": 0.95}
-    declared = [DECLARED, dataclasses.replace(DECLARED, learning_rate=1e-2, eta_min=0.0, weight_decay=0.0, eps=1e-8)]
+    declared = [
+        DECLARED,
+        dataclasses.replace(DECLARED, learning_rate=1e-2, eta_min=0.0, weight_decay=0.0, eps=1e-8),
+    ]
     names = dataclasses.asdict(DECLARED).keys() - fixed.keys()
     own = {name: np.float32([getattr(each, name) for each in declared]) for name in names}
     found = once(jax.vmap(lambda own: trained(make_adamw(**fixed, **own), jnp.float32(0.7))))(own)
@@ -108,4 +138,6 @@ def test_the_table_of_the_schedule_is_the_schedule():
     table = schedule_table(Optimiser(), range(0, 30_001, 5_000))
     assert table.dtype == np.float32
     np.testing.assert_array_equal(table, periodic_cosine(**RATES)(jnp.arange(0, 30_001, 5_000)))
-    np.testing.assert_allclose(table, [5e-4, 2.55e-4, 1e-5, 2.55e-4, 5e-4, 2.55e-4, 1e-5], rtol=1e-6)
+    np.testing.assert_allclose(
+        table, [5e-4, 2.55e-4, 1e-5, 2.55e-4, 5e-4, 2.55e-4, 1e-5], rtol=1e-6
+    )

@@ -106,10 +106,18 @@ class Page(HTMLParser):
 def test_one_command_runs_all_that_can_be_run(at, capsys):
     before = {path: path.stat().st_mtime_ns for name in FOLDERS for path in (at / name).rglob("*")}
     assert cli.main(ALL) == 2  # and again, what is finished is not run again
-    assert before == {path: path.stat().st_mtime_ns for name in FOLDERS for path in (at / name).rglob("*")}
+    assert before == {
+        path: path.stat().st_mtime_ns for name in FOLDERS for path in (at / name).rglob("*")
+    }
     out, error = capsys.readouterr()
-    statuses = {cells[1].strip(): cells[2].strip() for line in out.splitlines() if len(cells := line.split("│")) > 3}
-    failed = dict.fromkeys(("b_broken", "plain"), "failed")  # of two files with one name, the second
+    statuses = {
+        cells[1].strip(): cells[2].strip()
+        for line in out.splitlines()
+        if len(cells := line.split("│")) > 3
+    }
+    failed = dict.fromkeys(
+        ("b_broken", "plain"), "failed"
+    )  # of two files with one name, the second
     assert statuses == dict.fromkeys(FOLDERS, "finished before") | failed
     assert "3 of 5 experiments are done" in out and "runs/index.html" in out
     assert error.count("\n") == 2 and "ZeroDivisionError" in error
@@ -119,21 +127,37 @@ def test_one_command_runs_all_that_can_be_run(at, capsys):
 
 
 def test_what_other_commands_left_is_on_the_page(tmp_path):
-    """The instrument's answer, with its figure, as it was left; what is damaged says so and harms nothing."""
+    """The instrument's answer, with its figure, as it was left; what is damaged says so and harms
+    nothing.
+    """
     for name in ("answer", "damaged", "empty"):
         (tmp_path / name / "figures").mkdir(parents=True)
     png = base64.b64decode("iVBORw0KGgo=")
     (tmp_path / "answer" / "figures" / "plane.png").write_bytes(png)
     table = Table("Prices", ("bias", "G"), [("none", CLAIM)], "A note.")
-    leave_for_page(tmp_path / "answer", "python -m x", ["It fails.", "Advice: tie."], [table], plane="S beside C")
+    leave_for_page(
+        tmp_path / "answer",
+        "python -m x",
+        ["It fails.", "Advice: tie."],
+        [table],
+        plane="S beside C",
+    )
     (tmp_path / "damaged" / "section.json").write_text("{")
     answer, damaged = sections_left(tmp_path)
-    assert (answer.name, answer.claim, answer.tables) == ("answer", "It fails. Advice: tie.", [table])
+    assert (answer.name, answer.claim, answer.tables) == (
+        "answer",
+        "It fails. Advice: tie.",
+        [table],
+    )
     assert damaged.status == "failed" and "remove it" in damaged.error
     write_page(tmp_path / "index.html", "", [answer, damaged])
     page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
     assert [base64.b64decode(image["src"].removeprefix(PNG)) for image in page.all("img")] == [png]
-    assert page.text.count(CLAIM) == 1 and "Advice: tie." in page.text and "damaged/section.json: cannot be read" in page.text
+    assert (
+        page.text.count(CLAIM) == 1
+        and "Advice: tie." in page.text
+        and "damaged/section.json: cannot be read" in page.text
+    )
 
 
 def test_an_interrupted_run_gives_what_one_go_gives(at):
@@ -155,7 +179,9 @@ def test_the_page_needs_nothing_else_and_shows_names_as_they_are(at):
     page = Page.of(at.parent)
     assert not {"script", "link", "iframe", "object", "base"} & {tag for tag, _ in page.tags}
     for tag, attributes in page.tags:
-        assert not [name for name in attributes if name.startswith("on") or name in ("srcset", "style")]
+        assert not [
+            name for name in attributes if name.startswith("on") or name in ("srcset", "style")
+        ]
         assert attributes.get("src", PNG).startswith(PNG)
         assert attributes.get("href", "#").startswith("#"), tag
     source = (at / "index.html").read_text(encoding="utf-8")
@@ -174,10 +200,17 @@ def test_every_figure_and_table_is_on_the_page(at):
         results = runs.load(at / name)
         pictures = kinds.of_results(results).pictures(results)
         assert pictures.keys() == {path.stem for path in (at / name / "figures").glob("*.png")}
-    for text in ("rank agreement with semantic divergence", "distance X-Y, input", "Per seed at step 60"):
+    for text in (
+        "rank agreement with semantic divergence",
+        "distance X-Y, input",
+        "Per seed at step 60",
+    ):
         assert text in page.text
     assert len(page.all("table")) == len(page.all("caption")) + 1 == 3 * 6 + 1
-    assert page.text.count("python -m jaxtie.run --all") == 4 and page.text.count("orbax-checkpoint") == 3
+    assert (
+        page.text.count("python -m jaxtie.run --all") == 4
+        and page.text.count("orbax-checkpoint") == 3
+    )
 
 
 def test_the_page_can_be_found_ones_way_about_in(at):
@@ -185,7 +218,9 @@ def test_the_page_can_be_found_ones_way_about_in(at):
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {link["href"].removeprefix("#") for link in page.all("a")} | {
-        attributes["aria-labelledby"] for _, attributes in page.tags if "aria-labelledby" in attributes
+        attributes["aria-labelledby"]
+        for _, attributes in page.tags
+        if "aria-labelledby" in attributes
     } == set(ids)
     levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3", "h4")]
     assert levels[0] == 1 and levels.count(1) == 1
@@ -250,8 +285,6 @@ def test_a_dry_run_of_all_writes_nothing(without_training, tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
-
-
 def test_no_other_page_is_overwritten(without_training, tmp_path, capsys):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text("<h1>My site</h1>")
@@ -263,7 +296,11 @@ def test_no_other_page_is_overwritten(without_training, tmp_path, capsys):
     for name in ("site", "run", "file", "file/below", "folder"):
         assert cli.main([*ALL, "--out", str(tmp_path / name)]) == 2
         out, error = capsys.readouterr()
-        assert out == "" and error.splitlines()[-1].startswith("jaxtie: ") and str(tmp_path / name) in error
+        assert (
+            out == ""
+            and error.splitlines()[-1].startswith("jaxtie: ")
+            and str(tmp_path / name) in error
+        )
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
 
 

@@ -1,4 +1,6 @@
-"""The same weights and batches give what PyTorch gives: logits, loss, gradients, 500 updates, exact evaluation."""
+"""The same weights and batches give what PyTorch gives: logits, loss, gradients, 500 updates, exact
+evaluation.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,9 @@ from jaxtie.training.member import State
 from jaxtie.training.optimiser import adamw_of
 from jaxtie.training.streams import stream
 
-torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'")
+torch = pytest.importorskip(
+    "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+)
 import torch_reference as reference  # noqa: E402
 
 SMALL = Transformer(layers=1, heads=1, width=4, feedforward=4)
@@ -50,12 +54,18 @@ def one_thread():
 def batches():
     """What 500 steps train on."""
     bits = process.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).train
-    draw = jax.jit(jax.vmap(lambda step: process.sample(stream(14, 6), step, bits, PROCESS.zeros, PROCESS.ones)))
+    draw = jax.jit(
+        jax.vmap(
+            lambda step: process.sample(stream(14, 6), step, bits, PROCESS.zeros, PROCESS.ones)
+        )
+    )
     return jax.device_get(draw(jnp.arange(500)))
 
 
 def both(case: str, dtype: str, *, noise: float = 0.2, seed: int = 5):
-    """The model in JAX, parameters, and the model in torch with the same: every leaf at random, no two layers alike."""
+    """The model in JAX, parameters, and the model in torch with the same: every leaf at random, no
+    two layers alike.
+    """
     config, tied = CASES[case]
     torch.manual_seed(5)
     twin = reference.Reference(config, tied=tied)
@@ -69,7 +79,9 @@ def both(case: str, dtype: str, *, noise: float = 0.2, seed: int = 5):
 
 
 def logits(model, params: dict, batch: process.Batch) -> jax.Array:
-    return jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(batch.tokens_BxL, batch.at_BxP)
+    return jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(
+        batch.tokens_BxL, batch.at_BxP
+    )
 
 
 def deviation(ours: dict, theirs: dict) -> float:
@@ -80,8 +92,9 @@ def deviation(ours: dict, theirs: dict) -> float:
     for path, leaf in theirs.items():
         mine = np.asarray(ours[path])
         assert mine.dtype == leaf.dtype and mine.shape == leaf.shape, path
-        # What has gradient 0: what it does is rounding, and changes nothing. Of attention the key bias; of a mixer the bias
-        # of the label's place, which is never asked for and which all norms take away from it.
+        # What has gradient 0: what it does is rounding, and changes nothing. Of attention the key
+        # bias; of a mixer the bias of the label's place, which is never asked for and which all
+        # norms take away from it.
         if path[-1] == "in_proj_bias":
             mine, leaf = (np.delete(bias.reshape(3, -1), 1, axis=0) for bias in (mine, leaf))
         if path[-1] == "tokenwise2_bias":
@@ -118,7 +131,10 @@ def test_logits_loss_and_gradients(case, dtype, batches):
     expected.backward()
     tolerance = {"float64": 1e-9, "float32": 1e-4}[dtype]
     np.testing.assert_allclose(loss, expected.item(), rtol=tolerance)
-    assert deviation({"logits": logits_BxPxV}, {"logits": twin(tokens, at).detach().numpy()}) < tolerance
+    assert (
+        deviation({"logits": logits_BxPxV}, {"logits": twin(tokens, at).detach().numpy()})
+        < tolerance
+    )
     assert deviation(gradient, reference.gradients(twin)) < tolerance
 
 
@@ -133,13 +149,17 @@ def test_500_updates(case, dtype, batches):
     @(jax.jit if "medium" in case else once)
     def train_all(params, batches):
         state = State(params, adamw.init(params), jnp.int32(-1))
-        state, (loss_T, _) = jax.lax.scan(lambda s, batch: member.step(model, adamw, s, batch), state, batches)
+        state, (loss_T, _) = jax.lax.scan(
+            lambda s, batch: member.step(model, adamw, s, batch), state, batches
+        )
         return state.params, loss_T, logits(model, state.params, last)
 
     with jax.enable_x64(dtype == "float64"):
         trained, loss_T, logits_BxPxV = jax.device_get(train_all(params, batches))
 
-    optimiser = torch.optim.AdamW(twin.parameters(), lr=5e-4, betas=(0.9, 0.999), eps=1e-12, weight_decay=0.1)
+    optimiser = torch.optim.AdamW(
+        twin.parameters(), lr=5e-4, betas=(0.9, 0.999), eps=1e-12, weight_decay=0.1
+    )
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=10_000, eta_min=1e-5)
     expected_T = []
     for batch in zip(*reference.tensors(batches)):
@@ -156,15 +176,23 @@ def test_500_updates(case, dtype, batches):
     tolerance = {"float64": 1e-9, "float32": 1e-4}[dtype]
     np.testing.assert_allclose(loss_T, expected_T, rtol=tolerance)
     tokens, at, _ = reference.tensors(last)
-    assert deviation({"logits": logits_BxPxV}, {"logits": twin(tokens, at).detach().numpy()}) < tolerance
+    assert (
+        deviation({"logits": logits_BxPxV}, {"logits": twin(tokens, at).detach().numpy()})
+        < tolerance
+    )
 
 
-@pytest.mark.parametrize("case", ["small-tied", "small-untied", "lstm-small-untied", "mixer-small-untied"])
+@pytest.mark.parametrize(
+    "case", ["small-tied", "small-untied", "lstm-small-untied", "mixer-small-untied"]
+)
 def test_exact_evaluation(case, x64):
     """Torch sees every ordered context, jaxtie's transformer each multiset once."""
     model, params, twin = both(case, "float64", noise=1.0, seed=8)
     valid = process.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).valid
-    ordered, merged = (process.enumerate_contexts(valid, PROCESS.zeros, PROCESS.ones, ordered=o) for o in (True, False))
+    ordered, merged = (
+        process.enumerate_contexts(valid, PROCESS.zeros, PROCESS.ones, ordered=o)
+        for o in (True, False)
+    )
     seen = ordered if model.body.ordered else merged
 
     def evaluate(params: dict) -> dict:
@@ -177,11 +205,15 @@ def test_exact_evaluation(case, x64):
     joint_CxV = torch.tensor(ordered.joint_CxV)
     with torch.no_grad():
         logits_CxV = twin(tokens, at)[:, 0]
-    loss = torch.nn.functional.cross_entropy(logits_CxV, joint_CxV, reduction="sum")  # targets: joint probabilities
+    loss = torch.nn.functional.cross_entropy(
+        logits_CxV, joint_CxV, reduction="sum"
+    )  # targets: joint probabilities
     right_C = joint_CxV.gather(1, logits_CxV.argmax(1, keepdim=True))
     np.testing.assert_allclose(ours["loss"], loss, rtol=1e-9)
     np.testing.assert_allclose(ours["accuracy"], right_C.sum(), rtol=1e-9)
-    assert 0.01 < ours["accuracy"] < 0.5  # neither always wrong, as fresh models can be, nor perfect
+    assert (
+        0.01 < ours["accuracy"] < 0.5
+    )  # neither always wrong, as fresh models can be, nor perfect
     for pair, (first, second) in enumerate([(0, 1), (2, 3)]):
         weight_C = (joint_CxV[:, first] + joint_CxV[:, second]).numpy()
         odds_C = (logits_CxV[:, second] - logits_CxV[:, first]).numpy()

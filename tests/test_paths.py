@@ -1,4 +1,6 @@
-"""Tables found by their paths in any tree: transposed or not, stacked, boxed, split, masked; and what does not fit."""
+"""Tables found by their paths in any tree: transposed or not, stacked, boxed, split, masked; and
+what does not fit.
+"""
 
 from collections import OrderedDict
 from functools import partial
@@ -25,7 +27,10 @@ def random(*shape):
 
 
 def tied_tree(*stack):
-    return {"token_embedder": {"embedding": random(*stack, V, D)}, "decoder": {"norm": random(*stack, D)}}
+    return {
+        "token_embedder": {"embedding": random(*stack, V, D)},
+        "decoder": {"norm": random(*stack, D)},
+    }
 
 
 def untied_tree(*stack, across=True):
@@ -50,23 +55,33 @@ OPTIMISERS = {
     "adamw": optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2)),
     "lion": optax.lion(1e-3),
     "adafactor": optax.adafactor(1e-2, min_dim_size_to_factor=4, momentum=0.9),
-    "one_label": optax.multi_transform(LABELS, lambda tree: jax.tree.map(lambda leaf: "a" if leaf.ndim > 1 else "b", tree)),
-    "masked": optax.masked(optax.adam(1e-2), lambda tree: jax.tree.map(lambda leaf: leaf.ndim < 2, tree)),
+    "one_label": optax.multi_transform(
+        LABELS, lambda tree: jax.tree.map(lambda leaf: "a" if leaf.ndim > 1 else "b", tree)
+    ),
+    "masked": optax.masked(
+        optax.adam(1e-2), lambda tree: jax.tree.map(lambda leaf: leaf.ndim < 2, tree)
+    ),
 }
 
 
 @pytest.mark.parametrize("across", [True, False])
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_there_and_back(name, across):
-    """The output is the input, transposed where it is D×V, and so is all that the optimiser keeps of its shape."""
+    """The output is the input, transposed where it is D×V, and so is all that the optimiser keeps
+    of its shape.
+    """
     optimiser, params = OPTIMISERS[name], tied_tree()
     state = filled(optimiser.init, params)
     untied = untie(params, state, **PATHS, transposed=across)
     kernel = untied[0]["decoder"]["logits_dense"]["kernel"]
-    np.testing.assert_array_equal(kernel.T if across else kernel, params["token_embedder"]["embedding"])
+    np.testing.assert_array_equal(
+        kernel.T if across else kernel, params["token_embedder"]["embedding"]
+    )
     fresh = jax.eval_shape(optimiser.init, untied[0])
     assert jax.tree.structure(untied[1]) == jax.tree.structure(fresh)
-    found, expected = ([leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (untied[1], fresh))
+    found, expected = (
+        [leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (untied[1], fresh)
+    )
     assert found == expected
     if name == "adamw":
         for moment in ("mu", "nu"):
@@ -89,7 +104,10 @@ def test_how_two_become_one():
         one, state_of_one = tie(params, state, how, **PATHS)
         then = [one, optax.tree.get(state_of_one, "mu"), optax.tree.get(state_of_one, "nu")]
         for before, after in zip(trees, then, strict=True):
-            a, b = before["token_embedder"]["embedding"], before["decoder"]["logits_dense"]["kernel"].T
+            a, b = (
+                before["token_embedder"]["embedding"],
+                before["decoder"]["logits_dense"]["kernel"].T,
+            )
             expected = {"input": a, "output": b, "mean": (a + b) / 2}[how]
             np.testing.assert_array_equal(after["token_embedder"]["embedding"], expected)
             assert after["decoder"].keys() == {"norm"}
@@ -106,7 +124,9 @@ def test_stacked_members():
     assert back[0]["decoder"]["logits_dense"]["kernel"].shape == (3, D, V)
     assert_equal(back, untie(*one, **PATHS, transposed=True))
     for k in range(3):
-        (alone, state_alone), of_one = jax.tree.map(lambda leaf, k=k: leaf[k], ((params, state), one))
+        (alone, state_alone), of_one = jax.tree.map(
+            lambda leaf, k=k: leaf[k], ((params, state), one)
+        )
         assert_equal(tie(alone, state_alone, **PATHS), of_one)
 
 
@@ -118,15 +138,26 @@ class Pair(NamedTuple):
 def test_other_containers_and_keys():
     """Frozen and ordered dictionaries, tuples; keys with slashes, as Haiku has them, one by one."""
     tied = freeze(
-        {"model/~/embed": {"embeddings": random(V, D)}, "layers": (OrderedDict(w=random(2)), Pair(random(1), None))}
+        {
+            "model/~/embed": {"embeddings": random(V, D)},
+            "layers": (OrderedDict(w=random(2)), Pair(random(1), None)),
+        }
     )
-    untied, _ = untie(tied, input=("model/~/embed", "embeddings"), output=("model/~/head", "w"), transposed=True)
+    untied, _ = untie(
+        tied, input=("model/~/embed", "embeddings"), output=("model/~/head", "w"), transposed=True
+    )
     assert set(untied) == {"model/~/embed", "model/~/head", "layers"} and type(untied) is type(tied)
-    np.testing.assert_array_equal(untied["model/~/head"]["w"], tied["model/~/embed"]["embeddings"].T)
-    assert_equal(tie(untied, input=("model/~/embed", "embeddings"), output=("model/~/head", "w"))[0], tied)
+    np.testing.assert_array_equal(
+        untied["model/~/head"]["w"], tied["model/~/embed"]["embeddings"].T
+    )
+    assert_equal(
+        tie(untied, input=("model/~/embed", "embeddings"), output=("model/~/head", "w"))[0], tied
+    )
     within, _ = untie(tied, input=("model/~/embed", "embeddings"), output="layers/1/second")
     assert within["layers"][1].second.shape == (V, D)
-    assert_equal(tie(within, input=("model/~/embed", "embeddings"), output="layers/1/second")[0], tied)
+    assert_equal(
+        tie(within, input=("model/~/embed", "embeddings"), output="layers/1/second")[0], tied
+    )
 
 
 def test_names_of_axes_are_transposed_too():
@@ -150,13 +181,38 @@ def both(shape, other=None):
 @pytest.mark.parametrize(
     ("operation", "tree", "options", "told"),
     [
-        (tie, both((V, D), (V, 5)), {}, r"rest/out is \(6, 5\), but in is \(6, 4\); expected \(6, 4\) or \(4, 6\)"),
-        (tie, both((V, D), (D, V)), {"transposed": False}, r"rest/out is \(4, 6\), but in is \(6, 4\); expected \(6, 4\)$"),
-        (tie, both((2, V, D), (V, D)), {}, r"rest/out is \(6, 4\), but in is \(2, 6, 4\); expected .* or \(2, 4, 6\)"),
-        (tie, both((D, D), (D, D)), {}, "rest/out is as wide as long; say transposed=True if it is D×V, or False"),
+        (
+            tie,
+            both((V, D), (V, 5)),
+            {},
+            r"rest/out is \(6, 5\), but in is \(6, 4\); expected \(6, 4\) or \(4, 6\)",
+        ),
+        (
+            tie,
+            both((V, D), (D, V)),
+            {"transposed": False},
+            r"rest/out is \(4, 6\), but in is \(6, 4\); expected \(6, 4\)$",
+        ),
+        (
+            tie,
+            both((2, V, D), (V, D)),
+            {},
+            r"rest/out is \(6, 4\), but in is \(2, 6, 4\); expected .* or \(2, 4, 6\)",
+        ),
+        (
+            tie,
+            both((D, D), (D, D)),
+            {},
+            "rest/out is as wide as long; say transposed=True if it is D×V, or False",
+        ),
         (tie, both((V,), (V,)), {}, r"in is an array \(6,\); expected a table"),
         (tie, both((V, D)), {"input": "inn"}, "no 'inn' in the parameters; there is in, rest"),
-        (untie, both((V, D)), {"input": "rest/in"}, "no 'rest/in' in the parameters; there is nothing"),
+        (
+            untie,
+            both((V, D)),
+            {"input": "rest/in"},
+            "no 'rest/in' in the parameters; there is nothing",
+        ),
         (untie, both((V, D)), {"output": None}, "of input and output one path is given"),
         (
             untie,
@@ -164,8 +220,18 @@ def both(shape, other=None):
             {"input": "first", "output": "third"},
             "Pair has nothing at 'third'; .* first, second",
         ),
-        (untie, Pair(np.ones((V, D)), None), {"input": "first", "output": "second/w"}, "Pair has nothing at 'second'"),
-        (untie, {"in": np.ones((V, D))}, {"input": None, "output": None}, "name the tables by their paths"),
+        (
+            untie,
+            Pair(np.ones((V, D)), None),
+            {"input": "first", "output": "second/w"},
+            "Pair has nothing at 'second'",
+        ),
+        (
+            untie,
+            {"in": np.ones((V, D))},
+            {"input": None, "output": None},
+            "name the tables by their paths",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(operation, tree, options, told):
@@ -176,11 +242,22 @@ def test_what_does_not_fit_is_told_in_one_line(operation, tree, options, told):
 
 def test_what_an_optimiser_keeps_must_go_along():
     params = tied_tree()
-    with pytest.raises(ValueError, match=r"an array \(4, 4\) for a table \(6, 4\); it cannot be transposed"):
-        untie(params, {**tied_tree(), "token_embedder": {"embedding": random(D, D)}}, **PATHS, transposed=True)
+    with pytest.raises(
+        ValueError, match=r"an array \(4, 4\) for a table \(6, 4\); it cannot be transposed"
+    ):
+        untie(
+            params,
+            {**tied_tree(), "token_embedder": {"embedding": random(D, D)}},
+            **PATHS,
+            transposed=True,
+        )
     square = {"token_embedder": {"embedding": random(D, D)}, "decoder": {"norm": random(D)}}
-    with pytest.raises(ValueError, match=r"an array \(4,\) for a table \(4, 4\); it cannot be transposed"):
+    with pytest.raises(
+        ValueError, match=r"an array \(4,\) for a table \(4, 4\); it cannot be transposed"
+    ):
         untie(square, filled(OPTIMISERS["adafactor"].init, square), **PATHS, transposed=True)
     apart = optax.multi_transform(LABELS, {"token_embedder": "a", "decoder": "b"})
-    with pytest.raises(ValueError, match=r"the optimiser masks .* but not the other table; expected both alike"):
+    with pytest.raises(
+        ValueError, match=r"the optimiser masks .* but not the other table; expected both alike"
+    ):
         untie(params, apart.init(jax.tree.map(jnp.asarray, params)), **PATHS)

@@ -47,11 +47,15 @@ def test_a_text_of_one_block_has_no_halves(text):
 def test_words_are_planted_at_their_rates_and_nothing_else_changes(text):
     planted = planting.planted_words(text, 3)
     assert planted.probability_K.tolist() == [planting.EVENLY, planting.RARELY, planting.EVENLY]
-    assert all(name == f"{text.vocabulary[word]}*" for name, word in zip(planted.names, planted.words_K))
+    assert all(
+        name == f"{text.vocabulary[word]}*" for name, word in zip(planted.names, planted.words_K)
+    )
     found = planting.plant(text, planted, 5)
     before, after = np.asarray(text.train.tokens_N), found.train.tokens_N
     assert found.vocabulary == text.vocabulary
-    for word, duplicate, chance in zip(planted.words_K, planted.duplicates_K, planted.probability_K):
+    for word, duplicate, chance in zip(
+        planted.words_K, planted.duplicates_K, planted.probability_K
+    ):
         spelled = after[before == word]
         assert set(spelled.tolist()) == {word, duplicate}
         deviation = np.sqrt(chance * (1 - chance) / len(spelled))
@@ -63,23 +67,36 @@ def test_words_are_planted_at_their_rates_and_nothing_else_changes(text):
 def test_both_halves_have_the_same_draws_and_splits_their_own(text):
     planted = planting.planted_words(text, 3)
     again = planting.plant(text, planted, 5)
-    np.testing.assert_array_equal(again.train.tokens_N, planting.plant(text, planted, 5).train.tokens_N)
+    np.testing.assert_array_equal(
+        again.train.tokens_N, planting.plant(text, planted, 5).train.tokens_N
+    )
     other = planting.plant(text, planted, 6)
     assert (again.train.tokens_N != other.train.tokens_N).any()
     assert (again.valid.tokens_N != text.valid.tokens_N).any()
 
 
 def test_material_names_duplicates_by_a_star(text):
-    experiment = TextExperiment(task="causal", half="second", planted=2, duplicates=False, words=3, batch=4, length=16)
+    experiment = TextExperiment(
+        task="causal", half="second", planted=2, duplicates=False, words=3, batch=4, length=16
+    )
     material = make_material(experiment, text)
-    assert len(material.vocabulary) == len(text.vocabulary) + 2 and material.vocabulary[-1].endswith("*")
-    assert material.planted.duplicates_K.tolist() == [len(text.vocabulary), len(text.vocabulary) + 1]
+    assert len(material.vocabulary) == len(text.vocabulary) + 2 and material.vocabulary[
+        -1
+    ].endswith("*")
+    assert material.planted.duplicates_K.tolist() == [
+        len(text.vocabulary),
+        len(text.vocabulary) + 1,
+    ]
     assert material.text.train.count < text.train.count
 
 
 @pytest.mark.parametrize(
     ("changes", "word"),
-    [({"half": "third"}, "half"), ({"planted": -1}, "planted"), ({"planted": 2, "duplicates": True}, "planted")],
+    [
+        ({"half": "third"}, "half"),
+        ({"planted": -1}, "planted"),
+        ({"planted": 2, "duplicates": True}, "planted"),
+    ],
 )
 def test_what_cannot_be_meant_is_named(changes, word):
     with pytest.raises(UserError, match=word):

@@ -1,4 +1,6 @@
-"""The portrait: tables turned into one plane. What the curves show is tested where it is computed."""
+"""The portrait: tables turned into one plane. What the curves show is tested where it is
+computed.
+"""
 
 import numpy as np
 import pytest
@@ -33,8 +35,12 @@ def test_seeds_that_differ_by_a_turn_and_a_shift_are_one(flat_TxVxD):
     np.testing.assert_allclose(places, np.broadcast_to(places[:1], places.shape), atol=1e-12)
     np.testing.assert_allclose(distances(places[0]), distances(flat_TxVxD), atol=1e-12)
     centred = flat_TxVxD - flat_TxVxD.mean(axis=1, keepdims=True)
-    moved = np.linalg.norm(np.diff(centred, axis=0), axis=-1)  # each seed is turned once, not at every time anew
-    np.testing.assert_allclose(np.linalg.norm(np.diff(places[0], axis=0), axis=-1), moved, atol=1e-12)
+    moved = np.linalg.norm(
+        np.diff(centred, axis=0), axis=-1
+    )  # each seed is turned once, not at every time anew
+    np.testing.assert_allclose(
+        np.linalg.norm(np.diff(places[0], axis=0), axis=-1), moved, atol=1e-12
+    )
     assert places[0, -1, 0, 0] <= 0 <= places[0, -1, 0, 1]
 
 
@@ -50,9 +56,13 @@ def test_distances_are_seen_no_longer_than_they_are(width):
 
 @pytest.fixture
 def results() -> xr.Dataset:
-    """Arms "tied" and "untied"; in the latter the output table leaves the input table after the start, a seed is lost."""
+    """Arms "tied" and "untied"; in the latter the output table leaves the input table after the
+    start, a seed is lost.
+    """
     rng = np.random.default_rng(0)
-    tables = np.tile(rng.normal(size=(SEEDS, 3, 4, 4)), (2, 2, 1, 1, 1, 1))  # [input or output, arm, ...]
+    tables = np.tile(
+        rng.normal(size=(SEEDS, 3, 4, 4)), (2, 2, 1, 1, 1, 1)
+    )  # [input or output, arm, ...]
     tables[1, 1, :, 1:] += rng.normal(size=(SEEDS, 2, 4, 4))
     tables[:, 1, 3, 1:] = np.nan
     loss = np.ones((2, SEEDS, 3))
@@ -67,7 +77,13 @@ def results() -> xr.Dataset:
             "conditional_divergence": (("symbol", "symbol2"), np.zeros((4, 4))),
             "theory_log_odds": ("pair", [1.0, 0.0]),
         },
-        {"arm": ["tied", "untied"], "symbol": SYMBOLS, "pair": ["X-Y", "A-B"], "table_step": [*STEPS], "eval_step": [*STEPS]},
+        {
+            "arm": ["tied", "untied"],
+            "symbol": SYMBOLS,
+            "pair": ["X-Y", "A-B"],
+            "table_step": [*STEPS],
+            "eval_step": [*STEPS],
+        },
         {"experiment": "made-up"},
     )
 
@@ -75,11 +91,17 @@ def results() -> xr.Dataset:
 def test_portrait_has_a_row_for_each_table_and_leaves_out_lost_seeds(results):
     figure = portrait.draw_portrait(results)
     grid = np.array(figure.axes).reshape(3, 3)  # of the four times two are the middle one
-    assert [row[0].get_ylabel() for row in grid] == ["tied embedding", "untied input embedding", "untied output embedding"]
+    assert [row[0].get_ylabel() for row in grid] == [
+        "tied embedding",
+        "untied input embedding",
+        "untied output embedding",
+    ]
     assert [axes.get_title() for axes in grid[0]] == ["step 0", "step 500", "step 1,000"]
     points = [[len(axes.collections[-1].get_offsets()) for axes in row] for row in grid]
     assert points == [[SEEDS] * 3, [SEEDS - 1] * 3, [SEEDS - 1] * 3]
-    first, second = (results["input_table"].sel(arm="tied", table_step=500, symbol=symbol) for symbol in "XY")
+    first, second = (
+        results["input_table"].sel(arm="tied", table_step=500, symbol=symbol) for symbol in "XY"
+    )
     median = float(np.sqrt(np.square(first - second).sum("dim")).median())
     assert f"X–Y {median:.2f}" in {text.get_text() for text in grid[0, 1].texts}
     assert not any("nan" in text.get_text() for axes in figure.axes for text in axes.texts)

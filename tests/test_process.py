@@ -1,4 +1,6 @@
-"""The split is the published one, samples are distributed as they should be, and the exact laws are exact."""
+"""The split is the published one, samples are distributed as they should be, and the exact laws are
+exact.
+"""
 
 import itertools
 import random
@@ -31,7 +33,9 @@ def test_split_is_the_published_one():
 
 
 def test_all_strings_adds_the_string_of_ones():
-    default, complete = (set(itertools.chain(*map(spell, process.split(7, every, 14)))) for every in (False, True))
+    default, complete = (
+        set(itertools.chain(*map(spell, process.split(7, every, 14)))) for every in (False, True)
+    )
     assert len(default) == 127 and len(complete) == 128 and complete - default == {"1111111"}
 
 
@@ -49,7 +53,9 @@ def with_target(batch: process.Batch) -> np.ndarray:
 @pytest.fixture(scope="module")
 def draws():
     """Samples of 10,000 steps [T, B, ...], and the same unmasked."""
-    draw = jax.jit(jax.vmap(lambda step: process.sample(stream(14, 42), step, SPLIT.train, ZEROS, ONES)))
+    draw = jax.jit(
+        jax.vmap(lambda step: process.sample(stream(14, 42), step, SPLIT.train, ZEROS, ONES))
+    )
     batch = jax.device_get(draw(jnp.arange(STEPS)))
     return batch, with_target(batch)
 
@@ -128,7 +134,11 @@ def test_seeds_have_streams_of_their_own():
 
 
 def test_contexts_are_counted():
-    for bits, ordered, count in [(SPLIT.train, False, 161), (SPLIT.valid, False, 135), (SPLIT.valid, True, 5_376)]:
+    for bits, ordered, count in [
+        (SPLIT.train, False, 161),
+        (SPLIT.valid, False, 135),
+        (SPLIT.valid, True, 5_376),
+    ]:
         tokens, at, joint = process.enumerate_contexts(bits, ZEROS, ONES, ordered=ordered)
         assert tokens.shape == (count, 8) and at.shape == (count, 1) and joint.shape == (count, 7)
         assert joint.sum() == pytest.approx(1, abs=1e-12)
@@ -146,10 +156,14 @@ def test_contexts_are_those_of_brute_force(ordered, zeros, ones):
             label = "ED"[string.count("1") % 2]
             context = (*symbols[:at], "M", *symbols[at + 1 :], label)
             context = context if ordered else tuple(sorted(context, key="XYABEDM".index))
-            law[context, symbols[at]] += np.prod([probability[symbol] for symbol in symbols]) / (len(bits) * 4)
+            law[context, symbols[at]] += np.prod([probability[symbol] for symbol in symbols]) / (
+                len(bits) * 4
+            )
     tokens, _, joint = process.enumerate_contexts(bits, zeros, ones, ordered=ordered)
     ours = {
-        (tuple("XYABEDM"[token] for token in tokens[context]), "XYABEDM"[target]): joint[context, target]
+        (tuple("XYABEDM"[token] for token in tokens[context]), "XYABEDM"[target]): joint[
+            context, target
+        ]
         for context, target in np.argwhere(joint)
     }
     assert len({context for context, _ in ours}) == joint.any(axis=1).sum()
@@ -157,7 +171,9 @@ def test_contexts_are_those_of_brute_force(ordered, zeros, ones):
 
 
 def test_contexts_are_as_frequent_as_enumerated(draws):
-    """Each string comes once a step, so counts vary a little less than multinomial ones: on the safe side."""
+    """Each string comes once a step, so counts vary a little less than multinomial ones: on the
+    safe side.
+    """
     (tokens, _, target), _ = draws
     contexts = process.enumerate_contexts(SPLIT.train, ZEROS, ONES, ordered=False)
 
@@ -176,25 +192,37 @@ def test_contexts_are_as_frequent_as_enumerated(draws):
 
 
 def test_stream_is_the_one_that_published_figures_were_made_with():
-    """If this moves on purpose, every run's bits move with it: run the experiments and their tables in the README again."""
+    """If this moves on purpose, every run's bits move with it: run the experiments and their tables
+    in the README again.
+    """
     batch = process.sample(stream(14, 42), 1000, SPLIT.train[:3], ZEROS, ONES)
-    assert batch.tokens_BxL.tolist() == [[6, 2, 1, 2, 1, 3, 1, 4], [2, 3, 3, 1, 1, 6, 3, 4], [1, 3, 1, 1, 2, 6, 3, 4]]
+    assert batch.tokens_BxL.tolist() == [
+        [6, 2, 1, 2, 1, 3, 1, 4],
+        [2, 3, 3, 1, 1, 6, 3, 4],
+        [1, 3, 1, 1, 2, 6, 3, 4],
+    ]
     assert batch.target_BxP.tolist() == [[2], [1], [3]]
 
 
 def test_samples_spelled_by_the_label_are_distributed_as_their_law_says():
     zeros, ones = (0.2, 0.8), (0.3, 0.7)
-    draw = jax.jit(jax.vmap(lambda step: process.sample(stream(14, 42), step, SPLIT.train, zeros, ones, True)))
+    draw = jax.jit(
+        jax.vmap(lambda step: process.sample(stream(14, 42), step, SPLIT.train, zeros, ones, True))
+    )
     batch = jax.device_get(draw(jnp.arange(STEPS)))
     law = process.enumerate_contexts(SPLIT.train, zeros, ones, ordered=False, zeros_by_label=True)
     assert law.joint_CxV.sum() == pytest.approx(1)
     number = {tuple(tokens): at for at, tokens in enumerate(law.tokens_CxL.tolist())}
     counts = np.zeros(law.joint_CxV.shape)
-    drawn = np.concatenate([np.sort(batch.tokens_BxL, axis=-1), batch.target_BxP], axis=-1).reshape(-1, 9)
+    drawn = np.concatenate([np.sort(batch.tokens_BxL, axis=-1), batch.target_BxP], axis=-1).reshape(
+        -1, 9
+    )
     for row, count in zip(*np.unique(drawn, axis=0, return_counts=True)):
         counts[number[tuple(row[:8].tolist())], row[8]] = count
     possible = law.joint_CxV > 0
     assert not counts[~possible].any()
     assert chi_square(counts[possible], law.joint_CxV[possible] * counts.sum()) > 1e-4
     other = process.enumerate_contexts(SPLIT.train, zeros, ones, ordered=False)
-    assert chi_square(counts[possible], other.joint_CxV[possible] * counts.sum()) < 1e-6  # the label matters
+    assert (
+        chi_square(counts[possible], other.joint_CxV[possible] * counts.sum()) < 1e-6
+    )  # the label matters

@@ -1,4 +1,6 @@
-"""Two processes on one machine, two CPU devices each: the numbers of one process, and what follows the end of one."""
+"""Two processes on one machine, two CPU devices each: the numbers of one process, and what follows
+the end of one.
+"""
 
 import signal
 import socket
@@ -31,8 +33,12 @@ MEET_OFTEN = "from jaxtie.training import processes; processes.MEET_SECONDS = 0.
 PREFIX = after(COMPILED_QUICKLY, WITHOUT_FIGURES, MEET_OFTEN)
 
 
-def kill_one(folder: Path, options: list[str], victim: int, records: int, **environment: str) -> None:
-    """Start both, kill one of them when so many records are there and much is left; the other one ends with a line."""
+def kill_one(
+    folder: Path, options: list[str], victim: int, records: int, **environment: str
+) -> None:
+    """Start both, kill one of them when so many records are there and much is left; the other one
+    ends with a line.
+    """
     both = start_two(folder, *options, prefix=PREFIX, **environment)
     until_recorded(both[0], folder, records)
     began = time.monotonic()
@@ -40,7 +46,9 @@ def kill_one(folder: Path, options: list[str], victim: int, records: int, **envi
     status, error = ended(both[1 - victim])
     assert time.monotonic() - began < 30
     assert status in ((2,) if victim else (2, -9))
-    assert [line for line in error.splitlines() if line.startswith("jaxtie: ")] == [f"jaxtie: {GONE}"]
+    assert [line for line in error.splitlines() if line.startswith("jaxtie: ")] == [
+        f"jaxtie: {GONE}"
+    ]
     assert "Traceback" not in error and "stack trace" not in error
     ended(both[victim])
     assert RunFolder(folder).config()["finished"] is False
@@ -55,16 +63,34 @@ def reached(folder: Path) -> int:
 @pytest.mark.parametrize(
     ("source", "seeds", "steps", "victims", "devices_each"),
     [
-        pytest.param(WIDE, 7, 100, (1,), "1", id="the second, of a device each", marks=pytest.mark.slow),
-        pytest.param(MAIN, 70, 300, (1, 0), "2", id="either, of two devices each", marks=pytest.mark.slow),
+        pytest.param(
+            WIDE, 7, 100, (1,), "1", id="the second, of a device each", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            MAIN, 70, 300, (1, 0), "2", id="either, of two devices each", marks=pytest.mark.slow
+        ),
     ],
 )
-def test_two_processes_give_the_bits_of_one_also_after_losing_one(tmp_path, source, seeds, steps, victims, devices_each):
+def test_two_processes_give_the_bits_of_one_also_after_losing_one(
+    tmp_path, source, seeds, steps, victims, devices_each
+):
     (tmp_path / "experiment.py").write_text(source)
-    options = [str(tmp_path / "experiment.py"), "--seeds", str(seeds), "--steps", str(steps), *OPTIONS]
-    assert ended(start(tmp_path / "one", *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES=devices_each))[0] == 0
+    options = [
+        str(tmp_path / "experiment.py"),
+        "--seeds",
+        str(seeds),
+        "--steps",
+        str(steps),
+        *OPTIONS,
+    ]
+    assert (
+        ended(start(tmp_path / "one", *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES=devices_each))[0]
+        == 0
+    )
     folder, before = tmp_path / "two", 0
-    for records, victim in zip((20, 100), victims):  # checkpoints are behind by a chunk, of 64 records at most
+    for records, victim in zip(
+        (20, 100), victims
+    ):  # checkpoints are behind by a chunk, of 64 records at most
         kill_one(folder, options, victim, records, JAX_NUM_CPU_DEVICES=devices_each)
         assert before < reached(folder) < seeds * steps
         before = reached(folder)
@@ -118,7 +144,14 @@ def test_who_sees_a_loss_says_so_alone(monkeypatch, seen_by):
 
 def test_a_port_that_is_taken_is_one_line(tmp_path):
     with socket.create_server(("", 0)) as taken:
-        place = ["--coordinator", f"127.0.0.1:{taken.getsockname()[1]}", "--process-count", "2", "--process-index", "0"]
+        place = [
+            "--coordinator",
+            f"127.0.0.1:{taken.getsockname()[1]}",
+            "--process-count",
+            "2",
+            "--process-index",
+            "0",
+        ]
         status, error = ended(start(tmp_path / "run", "--distributed", *place))
     assert status == 2
     assert [line[:23] for line in error.splitlines()] == ["jaxtie: --distributed: "], error

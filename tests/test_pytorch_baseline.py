@@ -13,7 +13,9 @@ from jaxtie.models.sizes import LSTM, Mixer, Transformer
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 SEEDS, STEPS = 3, 4
-NEEDS_A_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+NEEDS_A_COMPILER = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="torch.compile needs a C++ compiler"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +33,9 @@ def benchmarks_at_hand(monkeypatch):
     ],
     ids=["transformer", "transformer-compiled", "lstm", "mixer"],
 )
-@pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch's, of kernels that have no rule for vmap
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning"
+)  # PyTorch's, of kernels that have no rule for vmap
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_seeds_at_once_have_the_losses_of_the_loop(model, arm, compiled):
     """Of the same initial values and the same samples, over steps of the same optimiser."""
@@ -39,10 +43,18 @@ def test_seeds_at_once_have_the_losses_of_the_loop(model, arm, compiled):
 
     experiment = Experiment(model=model)
     drawn = list(itertools.islice(pytorch_loop.batches(experiment, SEEDS), STEPS))
-    together = pytorch_loop.SeedsAtOnce(experiment, pytorch_loop.make_models(experiment, arm, SEEDS), compiled)
+    together = pytorch_loop.SeedsAtOnce(
+        experiment, pytorch_loop.make_models(experiment, arm, SEEDS), compiled
+    )
     found = np.array([together(batch).numpy() for batch in drawn])
-    plain = [pytorch_loop.loop_of(experiment, each) for each in pytorch_loop.make_models(experiment, arm, SEEDS)]
-    alone = [[each(tuple(x[i : i + 1] for x in batch)).item() for i, each in enumerate(plain)] for batch in drawn]
+    plain = [
+        pytorch_loop.loop_of(experiment, each)
+        for each in pytorch_loop.make_models(experiment, arm, SEEDS)
+    ]
+    alone = [
+        [each(tuple(x[i : i + 1] for x in batch)).item() for i, each in enumerate(plain)]
+        for batch in drawn
+    ]
     np.testing.assert_allclose(found, alone, rtol=2e-5)
     assert len(np.unique(np.round(found, 4))) == found.size  # other seeds, and they train
 
@@ -80,4 +92,9 @@ def test_seeds_that_are_stopped_go_on_as_they_began(tmp_path, monkeypatch):
         pytorch_seeds.train("tied", 2, 8, tmp_path / "parts.pt")
     monkeypatch.setattr(pytorch_seeds, "measure", measure)
     assert pytorch_seeds.train("tied", 2, 8, tmp_path / "parts.pt") == whole
-    assert len(whole) == 2 * 4 * 3 and {row[2] for row in whole} == {1, 3, 5, 8}  # seeds, steps, two distances and a loss
+    assert len(whole) == 2 * 4 * 3 and {row[2] for row in whole} == {
+        1,
+        3,
+        5,
+        8,
+    }  # seeds, steps, two distances and a loss

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 HOUSE = Path(__file__).parents[1]
-READMES = sorted(path for path in HOUSE.rglob("README.md") if not {".venv", "build", "runs"} & set(path.parts))
+READMES = sorted(
+    path for path in HOUSE.rglob("README.md") if not {".venv", "build", "runs"} & set(path.parts)
+)
 SESSIONS = [path for path in READMES if "```pycon" in path.read_text()]
 LONGEST = 160  # lines of the first one
 

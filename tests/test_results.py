@@ -1,4 +1,6 @@
-"""The run folder: records become labelled results, whatever the kind of the experiment; what cannot be read is named."""
+"""The run folder: records become labelled results, whatever the kind of the experiment; what cannot
+be read is named.
+"""
 
 import dataclasses
 import itertools
@@ -52,7 +54,9 @@ ATTRIBUTES = {"kind": "toy", "experiment": "toy", "claim": "none", "command": "p
 def schema_of(experiment: Declaration) -> Schema:
     """Two symbols, three dimensions; tables are kept at the end alone."""
     labels = steps_of(experiment) | {"table_step": (experiment.steps,)}
-    return Schema(VARIABLES, labels | {"symbol": ["X", "Y"], "symbol2": ["X", "Y"], "dim": np.arange(3)})
+    return Schema(
+        VARIABLES, labels | {"symbol": ["X", "Y"], "symbol2": ["X", "Y"], "dim": np.arange(3)}
+    )
 
 
 def piece(first_record: int, records: int, members: int) -> dict[str, np.ndarray]:
@@ -88,12 +92,23 @@ def test_records_find_their_place_and_what_was_not_reached_is_missing(folder):
     assert results["loss"].dims == ("arm", "seed", "step")
     assert results["step"].values.tolist() == [0, 100, 200, 300, 400]
     assert results["eval_step"].values.tolist() == [0, 300, 400]
-    np.testing.assert_array_equal(results["loss"].sel(arm="untied", seed=8), [2, 102, 202, 302, 402])
+    np.testing.assert_array_equal(
+        results["loss"].sel(arm="untied", seed=8), [2, 102, 202, 302, 402]
+    )
     np.testing.assert_array_equal(results["valid_loss"].sel(arm="untied", seed=5), [1, 301, 401])
-    np.testing.assert_array_equal(results["distance"].sel(arm="untied", seed=8, symbol="Y", symbol2="X", step=300), 302)
-    np.testing.assert_array_equal(results["table"].sel(arm="untied", seed=5, symbol="Y", dim=2), [401])
-    np.testing.assert_array_equal(results["loss"].sel(arm="tied", seed=3), [0, 100, np.nan, np.nan, np.nan])
-    assert results["table"].sel(arm="tied").isnull().all() and results["loss"].sel(arm="tied", seed=8).isnull().all()
+    np.testing.assert_array_equal(
+        results["distance"].sel(arm="untied", seed=8, symbol="Y", symbol2="X", step=300), 302
+    )
+    np.testing.assert_array_equal(
+        results["table"].sel(arm="untied", seed=5, symbol="Y", dim=2), [401]
+    )
+    np.testing.assert_array_equal(
+        results["loss"].sel(arm="tied", seed=3), [0, 100, np.nan, np.nan, np.nan]
+    )
+    assert (
+        results["table"].sel(arm="tied").isnull().all()
+        and results["loss"].sel(arm="tied", seed=8).isnull().all()
+    )
     assert (results["diverged_at"] == -1).all()
     assert results["loss"].attrs == {"units": "nat", "long_name": "training loss"}
     assert results.attrs == ATTRIBUTES
@@ -110,7 +125,9 @@ def test_members_are_found_by_their_seeds_in_whatever_order_and_company(folder):
 
 
 def test_a_member_that_diverged_later_than_an_older_stretch_knows_has_diverged(folder):
-    """Stretches are cut as blocks were, so an older one, of other company, may be filled after a newer one."""
+    """Stretches are cut as blocks were, so an older one, of other company, may be filled after a
+    newer one.
+    """
     later = piece(2, 3, 2)
     later["diverged_at"][:, 1] = 300
     folder.append("untied", 2, SEEDS[:2], later)
@@ -123,7 +140,10 @@ def test_members_are_found_by_their_settings(folder):
     numbers = np.array(grid.members)
     folder.append("untied", 0, numbers, piece(0, 5, len(numbers)))
     results = assembled(folder, grid)
-    assert results["loss"].dims == ("arm", "a", "b", "seed", "step") and swept(results) == ("a", "b")
+    assert results["loss"].dims == ("arm", "a", "b", "seed", "step") and swept(results) == (
+        "a",
+        "b",
+    )
     for i, (a, b, seed) in enumerate(itertools.product((0.5, 1.0), (1.0, 2.0, 3.0), grid.seeds)):
         assert float(results["loss"].sel(arm="untied", a=a, b=b, seed=seed, step=200)) == 200 + i
 
@@ -154,28 +174,46 @@ def test_records_are_cut_back_to_where_members_stand(folder):
 
 def test_arms_with_heads_keep_their_records(folder):
     """Names hold dots, signs of equality and numbers, as files' names do between their parts."""
-    arms = ("tied+input-gradient=0.5", "tied+input-gradient=0.25", "untied+bias+soft-cap=30.000000001@200", "untied+bias@200")
+    arms = (
+        "tied+input-gradient=0.5",
+        "tied+input-gradient=0.25",
+        "untied+bias+soft-cap=30.000000001@200",
+        "untied+bias@200",
+    )
     heads = dataclasses.replace(SMALL, arms=arms)
     for i, arm in enumerate(arms):
         records = piece(0, 5, 3)
         folder.append(arm, 0, SEEDS, records | {"loss": records["loss"] + 1000 * i})
     standing = dict.fromkeys(SMALL.seeds, 400)
-    folder.start_records({arm: standing for arm in arms} | {arms[1]: dict.fromkeys(SMALL.seeds, 100)}, SMALL.record_every)
+    folder.start_records(
+        {arm: standing for arm in arms} | {arms[1]: dict.fromkeys(SMALL.seeds, 100)},
+        SMALL.record_every,
+    )
     results = assembled(folder, heads)
     assert results["arm"].values.tolist() == list(arms)
-    np.testing.assert_array_equal(results["loss"].sel(seed=5, step=100).values, [101, 1101, 2101, 3101])
-    np.testing.assert_array_equal(results["loss"].sel(seed=5, step=400).values, [401, np.nan, 2401, 3401])
+    np.testing.assert_array_equal(
+        results["loss"].sel(seed=5, step=100).values, [101, 1101, 2101, 3101]
+    )
+    np.testing.assert_array_equal(
+        results["loss"].sel(seed=5, step=400).values, [401, np.nan, 2401, 3401]
+    )
 
 
 def test_records_of_the_version_before_are_read(folder):
     """Members by number, the arm's name first; this version writes the same."""
     untying = dataclasses.replace(SMALL, arms=("untied@200",))
     records = folder.path / "records"
-    np.savez(records / "untied@200.000000000.000000002.0000000003.npz", member=SEEDS, **piece(0, 2, 3))
-    np.savez(records / "untied@200.000000002.000000003.0000000003.npz", member=SEEDS, **piece(2, 3, 3))
+    np.savez(
+        records / "untied@200.000000000.000000002.0000000003.npz", member=SEEDS, **piece(0, 2, 3)
+    )
+    np.savez(
+        records / "untied@200.000000002.000000003.0000000003.npz", member=SEEDS, **piece(2, 3, 3)
+    )
     before = sorted(path.name for path in records.iterdir())
     folder.start_records({"untied@200": dict.fromkeys(SMALL.seeds, 400)}, SMALL.record_every)
-    np.testing.assert_array_equal(assembled(folder, untying)["loss"].sel(seed=5), [[1, 101, 201, 301, 401]])
+    np.testing.assert_array_equal(
+        assembled(folder, untying)["loss"].sel(seed=5), [[1, 101, 201, 301, 401]]
+    )
     for path in records.iterdir():
         path.unlink()
     folder.append("untied@200", 0, SEEDS, piece(0, 2, 3))
@@ -217,7 +255,9 @@ def test_configuration_is_compared_field_by_field(folder):
     older = folder.config()
     del older["experiment"]["added_later"]
     assert folder.differences(SMALL, older) == ["added_later"]
-    assert folder.differences(dataclasses.replace(SMALL, added_later=False), older) == ["added_later"]
+    assert folder.differences(dataclasses.replace(SMALL, added_later=False), older) == [
+        "added_later"
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"experiment": 1}', "\x00"])
@@ -279,7 +319,10 @@ def test_results_that_cannot_be_read_are_named(folder, content):
 
 def test_config_is_json_that_others_can_read(folder):
     config = json.loads((folder.path / "config.json").read_text())
-    assert config["experiment"]["seeds"] == [3, 5, 8] and config["experiment"]["arms"] == ["tied", "untied"]
+    assert config["experiment"]["seeds"] == [3, 5, 8] and config["experiment"]["arms"] == [
+        "tied",
+        "untied",
+    ]
 
 
 def test_an_object_touches_nothing(tmp_path):

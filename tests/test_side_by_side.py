@@ -38,7 +38,9 @@ def test_two_are_under_way_together_and_no_more():
 
 def test_more_places_than_iterators_and_some_without_items():
     counted = Counted()
-    assert sorted(side_by_side([counted.items(0, 0), counted.items(1, 2), counted.items(2, 0)], 8)) == [(1, 0), (1, 1)]
+    assert sorted(
+        side_by_side([counted.items(0, 0), counted.items(1, 2), counted.items(2, 0)], 8)
+    ) == [(1, 0), (1, 1)]
     assert list(side_by_side([], 2)) == []
 
 
@@ -48,7 +50,9 @@ def test_stopped_those_under_way_come_to_their_ends_and_no_other_begins():
     for item in side_by_side([counted.items(name, 3) for name in range(5)], 2, stopped):
         found.append(item)
         stopped.append("now")
-    assert sorted(found) == [(name, i) for name in range(2) for i in range(3)] and sorted(counted.begun) == [0, 1]
+    assert sorted(found) == [(name, i) for name in range(2) for i in range(3)] and sorted(
+        counted.begun
+    ) == [0, 1]
 
 
 def test_an_error_of_one_reaches_the_caller():

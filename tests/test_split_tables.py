@@ -1,4 +1,6 @@
-"""A model, written six ways, with its vocabulary split over two devices: no device ever holds a whole table."""
+"""A model, written six ways, with its vocabulary split over two devices: no device ever holds a
+whole table.
+"""
 
 import re
 
@@ -29,12 +31,21 @@ def sharding_of(leaf, mesh) -> NamedSharding:
 
 
 def split(tree, mesh):
-    return jax.tree.map(lambda leaf: jax.device_put(leaf, sharding_of(leaf, mesh)) if hasattr(leaf, "shape") else leaf, tree)
+    return jax.tree.map(
+        lambda leaf: (
+            jax.device_put(leaf, sharding_of(leaf, mesh)) if hasattr(leaf, "shape") else leaf
+        ),
+        tree,
+    )
 
 
 def assert_split(model, mesh, tables: int):
     """So many tables, and two moments of each."""
-    found = [leaf for leaf in jax.tree.leaves((model.params, model.moments())) if np.shape(leaf) in ((V, D), (D, V))]
+    found = [
+        leaf
+        for leaf in jax.tree.leaves((model.params, model.moments()))
+        if np.shape(leaf) in ((V, D), (D, V))
+    ]
     assert len(found) == 3 * tables
     for leaf in found:
         assert leaf.sharding.is_equivalent_to(sharding_of(leaf, mesh), 2)
@@ -55,7 +66,9 @@ def programs(model, surgery, **options) -> list[str]:
 
     def params_of(arrays):
         arrays = iter(arrays)
-        return jax.tree.unflatten(outer, [next(arrays) if hasattr(leaf, "shape") else leaf for leaf in leaves])
+        return jax.tree.unflatten(
+            outer, [next(arrays) if hasattr(leaf, "shape") else leaf for leaf in leaves]
+        )
 
     def step(arrays, opt_state):
         _, params, opt_state = model._update(params_of(arrays), opt_state)
@@ -91,7 +104,9 @@ def test_a_split_vocabulary(way, mesh, x64):
             for _ in range(2):
                 np.testing.assert_allclose(model.step(), reference.step(), rtol=1e-9)
             assert_split(model, mesh, tables)
-            surgery, options = (tie, {}) if change == "untie" else (untie, {"transposed": way == "maxtext"})
+            surgery, options = (
+                (tie, {}) if change == "untie" else (untie, {"transposed": way == "maxtext"})
+            )
             for text in programs(model, surgery, **options):
                 assert HALF in text and not WHOLE.search(text)
 
@@ -99,11 +114,15 @@ def test_a_split_vocabulary(way, mesh, x64):
 def test_the_partition_of_a_module(mesh):
     """Split where it is made, moments too; untied and tied again it stays so."""
     with jax.set_mesh(mesh):
-        embedding = jaxtie.nnx.Embedding(V, D, tied=True, bias=True, partition=("vocabulary", None), rngs=nnx.Rngs(0))
+        embedding = jaxtie.nnx.Embedding(
+            V, D, tied=True, bias=True, partition=("vocabulary", None), rngs=nnx.Rngs(0)
+        )
         optimizer = nnx.Optimizer(embedding, optax.adam(1.0), wrt=nnx.Param)
         for change, arrays in ((untie, 9), (tie, 6)):
             change(embedding, optimizer)
             leaves = jax.tree.leaves((nnx.state(embedding), optimizer.opt_state))
             found = [leaf.sharding.spec for leaf in leaves if leaf.ndim]
             assert len(found) == arrays and {spec[0] for spec in found} == {"vocabulary"}
-            assert embedding.logits(embedding(np.array([3, 0, 5]))).sharding.spec == PartitionSpec(None, "vocabulary")
+            assert embedding.logits(embedding(np.array([3, 0, 5]))).sharding.spec == PartitionSpec(
+                None, "vocabulary"
+            )

@@ -5,7 +5,13 @@ import math
 import numpy as np
 from scipy import stats
 
-from jaxtie.results.statistics import correlation, first_at_level, mean_interval, median_interval, somers_d
+from jaxtie.results.statistics import (
+    correlation,
+    first_at_level,
+    mean_interval,
+    median_interval,
+    somers_d,
+)
 
 DIVERGENCE = np.array([0.0, 1, 1, 0, 0.5, 1])
 
@@ -32,18 +38,25 @@ def test_medians_lie_between_two_of_the_values_by_the_law_of_fair_coins():
         if 2 * 0.5**count > 0.05:
             assert math.isnan(low) and math.isnan(high) and count < 6
             continue
-        # As many as `low - 1` of the values on one side of the true median are too few to believe, `low` are not.
+        # As many as `low - 1` of the values on one side of the true median are too few to believe,
+        # `low` are not.
         coins = [math.comb(count, heads) / 2**count for heads in range(count + 1)]
         assert sum(coins[: int(low)]) <= 0.025 < sum(coins[: int(low) + 1])
         assert high == count + 1 - low
     assert median_interval(np.arange(1, 65))[::2] == (24, 41)
-    assert median_interval(np.arange(1, 7), error=0.01)[1] == 3.5 and math.isnan(median_interval(np.arange(6), error=0.01)[0])
+    assert median_interval(np.arange(1, 7), error=0.01)[1] == 3.5 and math.isnan(
+        median_interval(np.arange(6), error=0.01)[0]
+    )
 
 
 def test_one_seed_that_is_far_off_moves_no_median():
     values = np.arange(1.0, 21)
     for far in (1e9, np.inf):
-        assert median_interval(np.where(values == 20, far, values)) == median_interval(values) == (6, 10.5, 15)
+        assert (
+            median_interval(np.where(values == 20, far, values))
+            == median_interval(values)
+            == (6, 10.5, 15)
+        )
     assert median_interval(np.append(values, [np.nan] * 5)) == median_interval(values)
     assert median_interval(np.where(values > 8, np.inf, values)) == (6, np.inf, np.inf)
     assert all(map(math.isnan, median_interval(np.full(9, np.nan))))
@@ -59,7 +72,9 @@ def test_medians_are_covered_whatever_the_distribution():
 def test_somers_d_is_scipys():
     distances = np.random.default_rng(0).normal(size=(20, 6)).round(1)
     ours = somers_d(DIVERGENCE, distances)
-    np.testing.assert_allclose(ours, [stats.somersd(DIVERGENCE, distance).statistic for distance in distances], atol=1e-12)
+    np.testing.assert_allclose(
+        ours, [stats.somersd(DIVERGENCE, distance).statistic for distance in distances], atol=1e-12
+    )
     assert np.ptp(ours) > 0.5
 
 
@@ -89,6 +104,13 @@ def test_correlations_are_scipys_and_their_intervals_cover_them():
 
 def test_first_at_level():
     steps = np.array([0, 10, 20, 30])
-    losses = [[8, 6, 4, 2], [8, 4, 6, 3], [8, 8, 8, 8], [2, 2, 2, 2], [8, 6, np.nan, np.nan], [9, 5, 5, 1]]
+    losses = [
+        [8, 6, 4, 2],
+        [8, 4, 6, 3],
+        [8, 8, 8, 8],
+        [2, 2, 2, 2],
+        [8, 6, np.nan, np.nan],
+        [9, 5, 5, 1],
+    ]
     found = first_at_level(steps, np.array(losses, np.float32), 5.0)
     np.testing.assert_allclose(found, [15, 7.5, np.inf, 1, np.inf, 10])

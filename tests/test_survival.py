@@ -1,4 +1,6 @@
-"""Runs that are killed, damaged, extended, or meet a full disk: nothing is lost, and the numbers are those of one go."""
+"""Runs that are killed, damaged, extended, or meet a full disk: nothing is lost, and the numbers
+are those of one go.
+"""
 
 import itertools
 import json
@@ -53,7 +55,9 @@ def finished_run(folder: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory) -> Path:
-    return finished_run(tmp_path_factory.mktemp("short") / "run", *ALWAYS, "--seeds", "3", "--steps", "200", *ARMS)
+    return finished_run(
+        tmp_path_factory.mktemp("short") / "run", *ALWAYS, "--seeds", "3", "--steps", "200", *ARMS
+    )
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +86,8 @@ def test_more_steps_give_what_one_go_gives(extended, long):
 @pytest.mark.parametrize(("seeds", "more"), [("1,9,5", "12"), ("1,37,5", "40")])
 @pytest.mark.usefixtures("compiled_as_users_do")
 def test_more_seeds_give_what_one_go_gives(tmp_path, seeds, more):
-    """Seeds are added before, between and behind those that are there, and to a block that was padded.
+    """Seeds are added before, between and behind those that are there, and to a block that was
+    padded.
 
     Those that are new are tied at first, while those that are there are untied.
     """
@@ -92,7 +97,9 @@ def test_more_seeds_give_what_one_go_gives(tmp_path, seeds, more):
     assert same(some, finished_run(tmp_path / "one", *line, more))
 
 
-@pytest.mark.parametrize("options", [("--seeds", "2"), ("--steps", "100"), ("--seeds", "1,2,3"), ("--zeros", "0.2,0.8")])
+@pytest.mark.parametrize(
+    "options", [("--seeds", "2"), ("--steps", "100"), ("--seeds", "1,2,3"), ("--zeros", "0.2,0.8")]
+)
 def test_less_or_other_than_what_is_there_is_refused(extended, capsys, options):
     before = {path: path.stat().st_mtime_ns for path in extended.rglob("*")}
     assert cli.main([*TO_400, *options, "--out", str(extended)]) == 2
@@ -142,7 +149,9 @@ def test_damage_to_any_file_of_a_checkpoint_is_found(short, tmp_path, damage):
 
 
 def goes_on_after(damage, file: Path, short: Path, long: Path, folder: Path, capsys) -> None:
-    """The run with a damaged file of its newest checkpoint says so, and goes on from the one before."""
+    """The run with a damaged file of its newest checkpoint says so, and goes on from the one
+    before.
+    """
     shutil.copytree(short, folder)
     damage(folder / file)
     assert cli.main([*TO_400, "--out", str(folder)]) == 0
@@ -163,7 +172,9 @@ def test_whatever_is_damaged_in_a_checkpoint_the_one_before_is_used(short, long,
 
 
 def test_who_only_reads_checkpoints_leaves_those_that_a_run_is_writing(short, tmp_path):
-    """One without its sums, one under Orbax's other name: a run that is killed meanwhile would remove them itself."""
+    """One without its sums, one under Orbax's other name: a run that is killed meanwhile would
+    remove them itself.
+    """
     folder = shutil.copytree(short, tmp_path / "run") / "checkpoints"
     last = int(newest(short).name)
     shutil.copytree(newest(short), folder / f"{last + 1}", ignore=shutil.ignore_patterns(SUMS))
@@ -184,8 +195,13 @@ def test_a_sound_checkpoint_that_cannot_be_read_here_is_kept(extended, capsys, m
     monkeypatch.setattr(Checkpoints, "_restore", fail)
     assert cli.main([*TO_400, "--out", str(extended)]) == 2
     error = capsys.readouterr().err
-    assert "is whole, but cannot be read here (OSError Input/output error)" in error and "Traceback" not in error
-    assert before == {path: path.stat().st_mtime_ns for path in (extended / "checkpoints").rglob("*")}
+    assert (
+        "is whole, but cannot be read here (OSError Input/output error)" in error
+        and "Traceback" not in error
+    )
+    assert before == {
+        path: path.stat().st_mtime_ns for path in (extended / "checkpoints").rglob("*")
+    }
 
 
 def test_without_any_sound_checkpoint_a_run_starts_again(extended, long, capsys):
@@ -201,10 +217,13 @@ AT_ONCE = 64  # records that may come at once
 KILLS = 12  # of a slow test; a hundred take ten minutes and more
 
 
-def killed_again_and_again(folder: Path, steps: int, arms: str, kills: int, rng: random.Random) -> int:
+def killed_again_and_again(
+    folder: Path, steps: int, arms: str, kills: int, rng: random.Random
+) -> int:
     """Carry a run to its end that is killed so often; returns how often that was possible.
 
-    Each time it has come further than ever before: to a random record, and a random moment after that.
+    Each time it has come further than ever before: to a random record, and a random moment after
+    that.
     """
     line = [*KILLED, "--steps", f"{steps}", "--arms", arms]
     records, done = (steps // 20 + 1) * len(arms.split(",")), 0
@@ -224,7 +243,10 @@ def killed_again_and_again(folder: Path, steps: int, arms: str, kills: int, rng:
 @pytest.mark.usefixtures("compiled_as_users_do")
 def test_killed_while_it_trains_a_run_ends_as_if_it_had_not_been(tmp_path):
     assert killed_again_and_again(tmp_path / "killed", 4000, "tied", 1, random.Random(14)) == 1
-    assert same(tmp_path / "killed", finished_run(tmp_path / "whole", *KILLED, "--steps", "4000", "--arms", "tied"))
+    assert same(
+        tmp_path / "killed",
+        finished_run(tmp_path / "whole", *KILLED, "--steps", "4000", "--arms", "tied"),
+    )
 
 
 @pytest.mark.slow
@@ -285,7 +307,9 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
 
 
 def test_a_folder_that_vanishes_ends_in_one_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Progress, "add", lambda *_: shutil.rmtree(tmp_path / "run", ignore_errors=True))
+    monkeypatch.setattr(
+        Progress, "add", lambda *_: shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    )
     assert cli.main([*ENDLESS, "--checkpoint-every", "1e-6", "--out", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
     assert sum(line.startswith("jaxtie: ") for line in error.splitlines()) == 1, error
@@ -302,8 +326,20 @@ def test_no_room_on_the_disk_is_said_before_the_start(tmp_path, capsys, monkeypa
 @pytest.mark.usefixtures("compiled_as_users_do")
 def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_path):
     """A limit on the size of files stands for it: the dataset's is the first to be too large."""
-    options = ["--seeds", "8", "--steps", "2000", *OFTEN, "--arms", "tied", "--checkpoint-every", "0.1"]
-    status, error = ended(start(tmp_path / "run", *options, prefix=["bash", "-c", 'ulimit -f 150; exec "$@"', "-"]))
+    options = [
+        "--seeds",
+        "8",
+        "--steps",
+        "2000",
+        *OFTEN,
+        "--arms",
+        "tied",
+        "--checkpoint-every",
+        "0.1",
+    ]
+    status, error = ended(
+        start(tmp_path / "run", *options, prefix=["bash", "-c", 'ulimit -f 150; exec "$@"', "-"])
+    )
     assert status == 2, error
     assert sum(line.startswith("jaxtie: ") for line in error.splitlines()) == 1, error
     assert "Traceback" not in error
@@ -312,7 +348,9 @@ def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_
     assert same(tmp_path / "run", finished_run(tmp_path / "one", *options))
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_a_signal_before_anything_is_trained_ends_it_too(tmp_path, seconds):
     """While modules are imported, or what is trained on is prepared, or a program compiled."""
     process = start(tmp_path / "run", *ENDLESS)
@@ -326,8 +364,13 @@ def test_a_signal_before_anything_is_trained_ends_it_too(tmp_path, seconds):
 
 def test_a_compiler_that_takes_minutes_is_not_waited_for(tmp_path):
     """Nothing was compiled before. The folder is left as one that the same command goes on with."""
-    folder, lstm = tmp_path / "run", str(Path(__file__).parents[1] / "experiments" / "lstm_small.py")
-    process = start(folder, lstm, "--seeds", "1", "--arms", "tied", JAX_ENABLE_COMPILATION_CACHE="0")
+    folder, lstm = (
+        tmp_path / "run",
+        str(Path(__file__).parents[1] / "experiments" / "lstm_small.py"),
+    )
+    process = start(
+        folder, lstm, "--seeds", "1", "--arms", "tied", JAX_ENABLE_COMPILATION_CACHE="0"
+    )
     until(process, "compiling")
     time.sleep(1)
     process.terminate()
@@ -340,5 +383,8 @@ def test_a_compiler_that_takes_minutes_is_not_waited_for(tmp_path):
 def test_where_nothing_is_compiled_nothing_is_trained(tmp_path):
     process = start(tmp_path / "run", *ENDLESS, JAX_DISABLE_JIT="1")
     status, error = ended(process)
-    assert (status, error) == (2, "jaxtie: JAX_DISABLE_JIT is set, so nothing would be compiled; unset it\n")
+    assert (status, error) == (
+        2,
+        "jaxtie: JAX_DISABLE_JIT is set, so nothing would be compiled; unset it\n",
+    )
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,6 @@
-"""What a model does when one spelling of a bit in its context is swapped for the other, by brute force over sequences."""
+"""What a model does when one spelling of a bit in its context is swapped for the other, by brute
+force over sequences.
+"""
 
 import itertools
 
@@ -18,7 +20,11 @@ BY_LABEL = Process(length=4, zeros=(0.3, 0.7), ones=(0.2, 0.8), zeros_by_label=T
 def logits_of_bags(tokens_CxL: np.ndarray) -> np.ndarray:
     """A made-up model: any function of how often each symbol stands in a context."""
     counts_CxV = (tokens_CxL[:, :, None] == np.arange(process.VOCABULARY)).sum(axis=1)
-    return np.sin(counts_CxV @ np.random.default_rng(0).normal(size=(process.VOCABULARY, process.VOCABULARY)) * 2)
+    return np.sin(
+        counts_CxV
+        @ np.random.default_rng(0).normal(size=(process.VOCABULARY, process.VOCABULARY))
+        * 2
+    )
 
 
 def probabilities(context: list[int]) -> np.ndarray:
@@ -34,13 +40,18 @@ def sequences(own: Process) -> dict[tuple[int, ...], float]:
         zeros = own.zeros[::-1] if own.zeros_by_label and sum(string) % 2 else own.zeros
         for second in itertools.product((0, 1), repeat=own.length):
             p = np.prod([(zeros, own.ones)[bit][at] for bit, at in zip(string, second)]) / len(bits)
-            tokens = (*(2 * bit + at for bit, at in zip(string, second)), process.EVEN + sum(string) % 2)
+            tokens = (
+                *(2 * bit + at for bit, at in zip(string, second)),
+                process.EVEN + sum(string) % 2,
+            )
             found[tokens] = found.get(tokens, 0) + p
     return found
 
 
 def brute_force(own: Process, first: int, second: int) -> float:
-    """Mean total variation over all masked sequences and all places of a symbol, each direction on its own."""
+    """Mean total variation over all masked sequences and all places of a symbol, each direction on
+    its own.
+    """
     directions = []
     for here, there in ((first, second), (second, first)):
         total = mass = 0.0
@@ -48,7 +59,9 @@ def brute_force(own: Process, first: int, second: int) -> float:
             for masked, place in itertools.permutations(range(own.length), 2):
                 if tokens[place] != here:
                     continue
-                context = [process.MASK if at == masked else token for at, token in enumerate(tokens)]
+                context = [
+                    process.MASK if at == masked else token for at, token in enumerate(tokens)
+                ]
                 swapped = [there if at == place else token for at, token in enumerate(context)]
                 total += p * np.abs(probabilities(context) - probabilities(swapped)).sum() / 2
                 mass += p
@@ -61,7 +74,9 @@ def brute_force(own: Process, first: int, second: int) -> float:
 def test_swap_divergence_is_the_mean_over_all_swaps(own, pair, ordered, x64):
     contexts = build_contexts(own, ordered=ordered)[0]
     swaps = build_swaps(own, SPELLINGS[pair], ordered=ordered)
-    found = swap_divergence(jnp.array(logits_of_bags(contexts.tokens_CxL)), jnp.array(contexts.joint_CxV), swaps)
+    found = swap_divergence(
+        jnp.array(logits_of_bags(contexts.tokens_CxL)), jnp.array(contexts.joint_CxV), swaps
+    )
     expected = brute_force(own, *SPELLINGS[pair])
     assert expected > 0.05
     np.testing.assert_allclose(found, expected, rtol=1e-9)
@@ -72,7 +87,10 @@ def test_a_perfect_model_does_not_move_and_a_dead_pair_has_no_divergence(x64):
     contexts = build_contexts(own, ordered=False)[0]
     perfect = jnp.log(jnp.array(contexts.joint_CxV) + 1e-30)
     for pair in SPELLINGS.values():
-        assert swap_divergence(perfect, contexts.joint_CxV, build_swaps(own, pair, ordered=False)) < 1e-12
+        assert (
+            swap_divergence(perfect, contexts.joint_CxV, build_swaps(own, pair, ordered=False))
+            < 1e-12
+        )
     dead = Process(zeros=(1.0, 0.0))
     contexts = build_contexts(dead, ordered=False)[0]
     swaps = build_swaps(dead, SPELLINGS["X-Y"], ordered=False)
@@ -87,7 +105,9 @@ def test_spelled_by_the_label_x_and_y_are_semantically_equivalent_and_their_log_
         assert found["semantic_divergence"][pair] < 1e-12
         np.testing.assert_allclose(found["conditional_divergence"][pair], differ, atol=0.1)
     train, main = (build_contexts(each, ordered=False)[0] for each in (own, Process()))
-    assert theory.best_loss(train.joint_CxV) == pytest.approx(theory.best_loss(main.joint_CxV), abs=1e-12)
+    assert theory.best_loss(train.joint_CxV) == pytest.approx(
+        theory.best_loss(main.joint_CxV), abs=1e-12
+    )
     stands_C = train.joint_CxV[:, 0] > 0
     odds = np.log(train.joint_CxV[stands_C, 1] / train.joint_CxV[stands_C, 0])
     odd_C = (train.tokens_CxL[stands_C] == process.EVEN + 1).any(axis=1)

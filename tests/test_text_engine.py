@@ -1,4 +1,6 @@
-"""The engine of text: what it hands out, arms with heads, untying, devices, programs that are shared."""
+"""The engine of text: what it hands out, arms with heads, untying, devices, programs that are
+shared.
+"""
 
 import dataclasses
 import time
@@ -32,13 +34,18 @@ from jaxtie.training.streams import stream
 
 SEED = 3
 HEADS = ("tied+bias", "untied+bias@20", "tied+half-swap+input-gradient=0")
-MORE_HEADS = "untied tied+shuffle tied+projection tied+bert-head tied+soft-cap=30 tied+logit-scale=1-by-root-D untied+bias"
+MORE_HEADS = (
+    "untied tied+shuffle tied+projection tied+bert-head tied+soft-cap=30"
+    " tied+logit-scale=1-by-root-D untied+bias"
+)
 
 
 def small(place: Any, name: str, **changes: Any) -> tuple[TextExperiment, Material]:
     """A cheap variant of an experiment, and its text."""
     corpus = Corpus((str(place / "corpus"),), vocab_size=120)
-    experiment = dataclasses.replace(load_experiment(place / f"{name}.py"), corpus=corpus, **changes)
+    experiment = dataclasses.replace(
+        load_experiment(place / f"{name}.py"), corpus=corpus, **changes
+    )
     return experiment, make_material(experiment, prepare_text(corpus))
 
 
@@ -65,7 +72,9 @@ def always() -> bool:
     return True
 
 
-def train(engine: TextEngine, name: str, until: int, standing: Members | None = None, part: int = 0) -> list[Piece]:
+def train(
+    engine: TextEngine, name: str, until: int, standing: Members | None = None, part: int = 0
+) -> list[Piece]:
     """All pieces of a phase, each with where the member stands."""
     program = engine.compile(phase(name, part))
     return list(engine.run(program, (SEED,), standing, until, Control([], always)))
@@ -78,7 +87,9 @@ def losses_of(pieces: list[Piece]) -> list[float]:
 def measure(engine: TextEngine, of: Phase, members: Members) -> float:
     """The validation loss of a member where it stands."""
     program = engine.compile(of)
-    params = jax.tree.map(lambda x: on_devices(x, program.whole), load_carry(program.shapes, members).state.params)
+    params = jax.tree.map(
+        lambda x: on_devices(x, program.whole), load_carry(program.shapes, members).state.params
+    )
     return engine.evaluate(program, params)["valid_loss"].item()
 
 
@@ -86,7 +97,10 @@ def test_the_loss_does_not_jump_where_it_is_untied(masked):
     engine = engine_of(*masked)
     tied = train(engine, "untied@20", 20)[-1].members
     untied = engine.untie(phase("untied@20", 1), tied)
-    before, after = measure(engine, phase("untied@20"), tied), measure(engine, phase("untied@20", 1), untied)
+    before, after = (
+        measure(engine, phase("untied@20"), tied),
+        measure(engine, phase("untied@20", 1), untied),
+    )
     assert abs(before - after) < 1e-6 * before
 
 
@@ -106,10 +120,19 @@ def test_members_are_handed_out_when_they_are_wanted_and_at_the_end(masked):
     program, asked = engine.compile(phase("tied")), iter([False, True, False] + [False] * 30)
     pieces = list(engine.run(program, (SEED,), None, 20, Control([])))
     assert [piece.members is not None for piece in pieces] == [False] * 20 + [True]
-    assert [piece.updates for piece in pieces] == [0] + [1] * 20 and sum(piece.tokens for piece in pieces) > 20 * 16 * 4
+    assert [piece.updates for piece in pieces] == [0] + [1] * 20 and sum(
+        piece.tokens for piece in pieces
+    ) > 20 * 16 * 4
     assert [piece.first_record for piece in pieces if piece.records] == [0, 1, 2]
     wanted = MemberRun(engine, program, SEED, None, 5).pieces(Control([], lambda: next(asked)))
-    assert [piece.members is not None for piece in wanted] == [False, True, False, False, False, True]
+    assert [piece.members is not None for piece in wanted] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_stopped_it_hands_out_where_it_stands_and_goes_on_with_the_same_bits(masked):
@@ -135,9 +158,14 @@ def test_members_side_by_side_come_to_the_bits_of_members_one_after_the_other(ma
         monkeypatch.setitem(engine.facts, "workers", cores)
         assert engine.at_a_time(program) == cores
         pieces = list(engine.run(program, seeds, None, 20, Control([])))
-        of_each = [[piece for piece in pieces if piece.numbers.tolist() == [seed]] for seed in seeds]
+        of_each = [
+            [piece for piece in pieces if piece.numbers.tolist() == [seed]] for seed in seeds
+        ]
         found[cores] = [(losses_of(each), each[-1].members.states) for each in of_each]
-        assert sum(piece.updates for piece in pieces) == 3 * 20 and [len(each) for each in of_each] == [21] * 3
+        assert (
+            sum(piece.updates for piece in pieces) == 3 * 20
+            and [len(each) for each in of_each] == [21] * 3
+        )
         alternates = {pieces[i].numbers.item() for i in range(6, 12)} == {SEED, 4}
         assert alternates == (cores == 2)
     for (losses, states), (other_losses, other_states) in zip(*found.values(), strict=True):
@@ -167,11 +195,15 @@ def test_an_estimate_of_members_side_by_side_counts_their_evaluations_once(maske
 def test_side_by_side_stopped_members_all_say_where_they_stand(masked, monkeypatch):
     engine, stopped, last = engine_of(*masked), [], {}
     monkeypatch.setitem(engine.facts, "workers", 2)
-    for number, piece in enumerate(engine.run(engine.compile(phase("tied")), (SEED, 4, 5), None, 20, Control(stopped))):
+    for number, piece in enumerate(
+        engine.run(engine.compile(phase("tied")), (SEED, 4, 5), None, 20, Control(stopped))
+    ):
         last[piece.numbers.item()] = piece
         if number == 8:
             stopped.append(2)
-    assert set(last) == {SEED, 4} and all(0 < piece.members.steps.item() < 20 for piece in last.values())
+    assert set(last) == {SEED, 4} and all(
+        0 < piece.members.steps.item() < 20 for piece in last.values()
+    )
 
 
 def test_programs_are_shared_by_what_differs_in_nothing_static(masked, monkeypatch):
@@ -181,15 +213,28 @@ def test_programs_are_shared_by_what_differs_in_nothing_static(masked, monkeypat
     monkeypatch.setattr(programs, "_compile", lambda *_: object())
 
     def program(of: str, part: int = 0, **changes: Any) -> object:
-        return engine_of(dataclasses.replace(experiment, **changes), material).compile(phase(of, part))
+        return engine_of(dataclasses.replace(experiment, **changes), material).compile(
+            phase(of, part)
+        )
 
     tied, untied = program("tied"), program("untied")
-    alike = {"name": "other", "claim": "other", "seeds": (1, 2), "steps": 60, "arms": ("tied", "untied@40")}
+    alike = {
+        "name": "other",
+        "claim": "other",
+        "seeds": (1, 2),
+        "steps": 60,
+        "arms": ("tied", "untied@40"),
+    }
     alike |= {"record_every": 5, "eval_every": 10}
     assert program("tied", **alike) is program("untied@20", **alike) is tied is not untied
     assert program("untied", **alike) is program("untied@20", 1, **alike) is untied
     slower = dataclasses.replace(experiment.optimiser, learning_rate=1e-3)
-    other = program("tied", optimiser=slower), program("tied+bias"), program("tied", data_seed=1), program("tied", words=9)
+    other = (
+        program("tied", optimiser=slower),
+        program("tied+bias"),
+        program("tied", data_seed=1),
+        program("tied", words=9),
+    )
     assert len({tied, untied, *other}) == 6
     assert program("tied") is tied
     for words in range(3, 3 + programs.KEPT):
@@ -198,7 +243,9 @@ def test_programs_are_shared_by_what_differs_in_nothing_static(masked, monkeypat
 
 
 class Trained(NamedTuple):
-    """What became of an arm: where its member stood after each step, at the end of the first phase, and untied there."""
+    """What became of an arm: where its member stood after each step, at the end of the first phase,
+    and untied there.
+    """
 
     after: list[Members]
     first_end: Members
@@ -217,7 +264,9 @@ def heads(causal) -> tuple[TextEngine, dict[str, Trained]]:
         if arm.untie_at:
             opened = engine.untie(phase(arm.name, 1), first_end)
             pieces += train(engine, arm.name, 30, opened, part=1)
-        found[arm.name] = Trained([piece.members for piece in pieces], first_end, opened, losses_of(pieces))
+        found[arm.name] = Trained(
+            [piece.members for piece in pieces], first_end, opened, losses_of(pieces)
+        )
     return engine, found
 
 
@@ -232,7 +281,9 @@ def test_every_head_of_a_seed_starts_from_the_same_values_and_has_the_same_batch
         found = arm.after[0].states
         for path, leaf in plain.items():
             np.testing.assert_array_equal(found[path], leaf, err_msg=f"{name}: {path}")
-        assert sorted({path.rpartition("[")[2] for path in found.keys() - plain.keys()}) == ["'bias']"] * ("bias" in name)
+        assert sorted({path.rpartition("[")[2] for path in found.keys() - plain.keys()}) == [
+            "'bias']"
+        ] * ("bias" in name)
 
     @once
     def start(key: jax.Array) -> dict[str, dict]:
@@ -246,9 +297,13 @@ def test_every_head_of_a_seed_starts_from_the_same_values_and_has_the_same_batch
     fresh = jax.device_get(start(jax.random.key(SEED)))
     for name, params in fresh.items():
         jax.tree.map(np.testing.assert_array_equal, params["body"], fresh["tied"]["body"])
-        np.testing.assert_array_equal(params["embedding"]["input"], fresh["tied"]["embedding"]["input"], err_msg=name)
+        np.testing.assert_array_equal(
+            params["embedding"]["input"], fresh["tied"]["embedding"]["input"], err_msg=name
+        )
         assert ("output" in params["embedding"]) == name.startswith("untied")
-    np.testing.assert_array_equal(fresh["untied"]["embedding"]["output"], fresh["untied+bias"]["embedding"]["output"])
+    np.testing.assert_array_equal(
+        fresh["untied"]["embedding"]["output"], fresh["untied+bias"]["embedding"]["output"]
+    )
 
 
 def expected_loss(head: Head, model: TextModel, params: dict, asked: masking.Asked) -> jax.Array:
@@ -277,15 +332,24 @@ def asked_of(experiment: TextExperiment, material: Material, number: int) -> mas
 def test_an_arm_is_the_plain_loop_with_its_head(causal, heads, name):
     """Step by step on the seed's batches, with the gradient that JAX takes of the formula."""
     (experiment, material), (engine, found) = causal, heads
-    rule, plain = adamw_of(experiment.optimiser), build_text_model(experiment, material, "cpu", tied=True)
+    rule, plain = (
+        adamw_of(experiment.optimiser),
+        build_text_model(experiment, material, "cpu", tied=True),
+    )
     state = load_carry(engine.compile(phase(name)).shapes, found[name].after[0]).state
 
     @once
     def advance(state: State, tokens_BxL: jax.Array):
         asked = masking.next_tokens(tokens_BxL, padding=material.text.special.pad)
-        loss, gradient = jax.value_and_grad(partial(expected_loss, Arm.parse(name).head, plain))(state.params, asked)
+        loss, gradient = jax.value_and_grad(partial(expected_loss, Arm.parse(name).head, plain))(
+            state.params, asked
+        )
         updates, opt_state = rule.update(gradient, state.opt_state, state.params)
-        return State(optax.apply_updates(state.params, updates), opt_state, state.diverged_at), loss, jnp.sum(asked.weight_P)
+        return (
+            State(optax.apply_updates(state.params, updates), opt_state, state.diverged_at),
+            loss,
+            jnp.sum(asked.weight_P),
+        )
 
     batches, losses = training_batches(experiment, material, SEED), []
     for number in range(10):
@@ -294,8 +358,12 @@ def test_an_arm_is_the_plain_loop_with_its_head(causal, heads, name):
     assert len({tuple(batches[number].tokens_BxL.ravel()) for number in range(10)}) == 10
     loss, weight = np.array(losses).T
     np.testing.assert_allclose(found[name].losses[0], loss[0], rtol=1e-6)
-    np.testing.assert_allclose(found[name].losses[1], np.sum(loss * weight) / np.sum(weight), rtol=1e-5)
-    table = load_carry(engine.compile(phase(name)).shapes, found[name].after[10]).state.params["embedding"]["input"]
+    np.testing.assert_allclose(
+        found[name].losses[1], np.sum(loss * weight) / np.sum(weight), rtol=1e-5
+    )
+    table = load_carry(engine.compile(phase(name)).shapes, found[name].after[10]).state.params[
+        "embedding"
+    ]["input"]
     np.testing.assert_allclose(table, state.params["embedding"]["input"], rtol=1e-3, atol=1e-4)
 
 
@@ -315,14 +383,19 @@ def test_without_the_inputs_gradient_a_tied_table_has_that_of_the_output_alone(c
 
     @once
     def gradients(params: dict) -> tuple[dict, ...]:
-        losses = loss, *(partial(expected_loss, each, plain, asked=asked) for each in (head, Head()))
+        losses = (
+            loss,
+            *(partial(expected_loss, each, plain, asked=asked) for each in (head, Head())),
+        )
         return tuple(jax.grad(each)(params) for each in losses)
 
     without, output_alone, both = jax.device_get(gradients(params))
     gap = np.abs(output_alone["embedding"]["input"] - both["embedding"]["input"]).max()
     assert gap > 0.01 * np.abs(both["embedding"]["input"]).max()
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), without, output_alone)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), without["body"], both["body"])
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), without["body"], both["body"]
+    )
 
 
 def test_untied_with_a_bias_midway_nothing_changes_at_that_step(heads):
@@ -331,13 +404,20 @@ def test_untied_with_a_bias_midway_nothing_changes_at_that_step(heads):
     first, second = phase("untied+bias@20"), phase("untied+bias@20", 1)
     assert engine.compile(first) is engine.compile(phase("tied+bias")) is not engine.compile(second)
     standing, opened = midway.first_end.states, midway.opened.states
-    assert midway.first_end.steps.tolist() == [20] and standing[".state.params['embedding']['bias']"].any()
+    assert (
+        midway.first_end.steps.tolist() == [20]
+        and standing[".state.params['embedding']['bias']"].any()
+    )
     for path, leaf in opened.items():
-        np.testing.assert_array_equal(leaf, standing[path.replace("['output']", "['input']")], err_msg=path)
+        np.testing.assert_array_equal(
+            leaf, standing[path.replace("['output']", "['input']")], err_msg=path
+        )
     assert sum("['output']" in path for path in opened) == 3  # the table and its two moments
     before, after = measure(engine, first, midway.first_end), measure(engine, second, midway.opened)
     assert abs(before - after) < 1e-6 * before
-    assert midway.losses[:3] == tied.losses[:3] and midway.losses[3] != tied.losses[3]  # the same batches, the same program
+    assert (
+        midway.losses[:3] == tied.losses[:3] and midway.losses[3] != tied.losses[3]
+    )  # the same batches, the same program
     np.testing.assert_allclose(midway.losses[3], tied.losses[3], rtol=0.02)  # nothing starts anew
     ends = [
         load_carry(engine.compile(second).shapes, midway.after[-1]).state.params["embedding"][table]
@@ -347,7 +427,14 @@ def test_untied_with_a_bias_midway_nothing_changes_at_that_step(heads):
 
 
 def test_experiments_that_cannot_be_meant():
-    wrong = {"task": "other"}, {"words": 2}, {"length": 3}, {"buckets": (1,)}, {"data_seed": -1}, {"deviation": 0}
+    wrong = (
+        {"task": "other"},
+        {"words": 2},
+        {"length": 3},
+        {"buckets": (1,)},
+        {"data_seed": -1},
+        {"deviation": 0},
+    )
     for each in wrong:
         with pytest.raises(UserError, match=next(iter(each))):
             TextExperiment(**each)

@@ -1,4 +1,6 @@
-"""Models of text: against PyTorch's modules, a batch with padding; blocks of the loss; memory; the step."""
+"""Models of text: against PyTorch's modules, a batch with padding; blocks of the loss; memory; the
+step.
+"""
 
 from functools import partial
 
@@ -37,7 +39,9 @@ ASKED = masking.Asked(
 
 def make(kind: str, tied: bool, dtype=None) -> TextModel:
     end = Embedding(V, D, tied, deviation=0.3, padding=PAD, matmul_dtype=dtype)
-    return {"masked": masked_model, "causal": causal_model}[kind](end, layers=2, heads=HEADS, feedforward=F, dtype=dtype)
+    return {"masked": masked_model, "causal": causal_model}[kind](
+        end, layers=2, heads=HEADS, feedforward=F, dtype=dtype
+    )
 
 
 next_tokens = once(partial(masking.next_tokens, padding=PAD))
@@ -48,14 +52,20 @@ def asked_of(kind: str) -> masking.Asked:
 
 
 def random_params(model: TextModel, dtype: str) -> dict:
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros(4, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+    shapes = jax.eval_shape(
+        model.init, jax.random.key(0), jnp.zeros(4, jnp.int32), jnp.zeros(1, jnp.int32)
+    )["params"]
     rng = np.random.default_rng(1)
     return jax.tree.map(lambda leaf: (0.4 * rng.standard_normal(leaf.shape)).astype(dtype), shapes)
 
 
 def in_torch(params: dict, kind: str):
-    """The same model of PyTorch's modules, rotary positions by complex numbers; named as jaxtie's tree."""
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'")
+    """The same model of PyTorch's modules, rotary positions by complex numbers; named as jaxtie's
+    tree.
+    """
+    torch = pytest.importorskip(
+        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+    )
     from torch import nn
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -67,10 +77,14 @@ def in_torch(params: dict, kind: str):
             self.linear1, self.linear2 = nn.Linear(D, F), nn.Linear(F, D)
 
         def forward(self, x):
-            projected = nn.functional.linear(self.norm1(x), self.self_attn.in_proj_weight, self.self_attn.in_proj_bias)
+            projected = nn.functional.linear(
+                self.norm1(x), self.self_attn.in_proj_weight, self.self_attn.in_proj_bias
+            )
             q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in projected.chunk(3, -1))
             half = D // HEADS // 2
-            angle = torch.arange(x.shape[1]).double()[:, None] / 10_000 ** (torch.arange(half).double() / half)
+            angle = torch.arange(x.shape[1]).double()[:, None] / 10_000 ** (
+                torch.arange(half).double() / half
+            )
 
             def turn(y):
                 turned = torch.complex(*y.chunk(2, -1)) * torch.polar(torch.ones_like(angle), angle)
@@ -89,11 +103,15 @@ def in_torch(params: dict, kind: str):
                 self.layers = nn.Sequential(CausalLayer(), CausalLayer())
                 self.norm = nn.LayerNorm(D)
             else:
-                layer = nn.TransformerEncoderLayer(D, HEADS, F, dropout=0.0, activation="gelu", batch_first=True)
+                layer = nn.TransformerEncoderLayer(
+                    D, HEADS, F, dropout=0.0, activation="gelu", batch_first=True
+                )
                 self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
         def forward(self, tokens):
-            """Logits at all positions, one row after the other; of no padding row, for which PyTorch has NaN."""
+            """Logits at all positions, one row after the other; of no padding row, for which
+            PyTorch has NaN.
+            """
             tokens = tokens[:3]
             if kind == "causal":
                 h = self.norm(self.layers(self.input(tokens)))
@@ -123,7 +141,9 @@ def in_torch(params: dict, kind: str):
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_parity(kind, tied, x64):
     """Logits, loss, gradients in float64."""
-    torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'")
+    torch = pytest.importorskip(
+        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+    )
     model, asked = make(kind, tied), asked_of(kind)
     params = random_params(model, "float64")
     assert np.any(params["embedding"]["input"][PAD])  # as after training
@@ -133,22 +153,34 @@ def test_parity(kind, tied, x64):
 
     @once
     def look(params):
-        loss_and_gradient = jax.value_and_grad(lambda p: member.metrics(model, p, asked, block=5).loss)(params)
-        return *loss_and_gradient, model.apply({"params": params}, TOKENS, asked.at_P[real], method="hidden")
+        loss_and_gradient = jax.value_and_grad(
+            lambda p: member.metrics(model, p, asked, block=5).loss
+        )(params)
+        return *loss_and_gradient, model.apply(
+            {"params": params}, TOKENS, asked.at_P[real], method="hidden"
+        )
 
     loss, gradient, h_PxD = jax.device_get(look(params))
     logits = h_PxD @ params["embedding"]["input" if tied else "output"].T
 
-    theirs = twin(torch.tensor(TOKENS, dtype=torch.int64))[torch.tensor(asked.at_P[real], dtype=torch.int64)]
-    expected = torch.nn.functional.cross_entropy(theirs, torch.tensor(asked.target_P[real], dtype=torch.int64))
+    theirs = twin(torch.tensor(TOKENS, dtype=torch.int64))[
+        torch.tensor(asked.at_P[real], dtype=torch.int64)
+    ]
+    expected = torch.nn.functional.cross_entropy(
+        theirs, torch.tensor(asked.target_P[real], dtype=torch.int64)
+    )
     expected.backward()
     np.testing.assert_allclose(logits, theirs.detach().numpy(), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(loss, expected.item(), rtol=1e-9)
     for path, leaf in flatten_dict(gradient).items():
         of_torch = named[path].grad.numpy()
         if path[-1] == "in_proj_bias":  # what the key bias does is rounding
-            leaf, of_torch = (np.delete(bias.reshape(3, -1), 1, axis=0) for bias in (leaf, of_torch))
-        np.testing.assert_allclose(leaf, of_torch, rtol=0, atol=1e-9 * np.abs(of_torch).max(), err_msg=str(path))
+            leaf, of_torch = (
+                np.delete(bias.reshape(3, -1), 1, axis=0) for bias in (leaf, of_torch)
+            )
+        np.testing.assert_allclose(
+            leaf, of_torch, rtol=0, atol=1e-9 * np.abs(of_torch).max(), err_msg=str(path)
+        )
         assert np.abs(of_torch).max() > 1e-4, path
     row = gradient["embedding"]["input"][PAD]
     assert np.any(row) == tied  # as an input the padding has none
@@ -194,7 +226,11 @@ def test_initial_values(kind):
     first, second = (tied["body"][f"layer_{i}"]["linear1_weight"] for i in (0, 1))
     assert np.array_equal(first, second) == (kind == "masked")
     if kind == "causal":  # fresh, it hands on the normalised embedding
-        hidden = once(lambda params: make(kind, True).apply({"params": params}, TOKENS[2:3], np.arange(12), method="hidden"))
+        hidden = once(
+            lambda params: make(kind, True).apply(
+                {"params": params}, TOKENS[2:3], np.arange(12), method="hidden"
+            )
+        )
         h = hidden(tied)
         rows = np.asarray(tied["embedding"]["input"])[TOKENS[2]]
         normalised = (rows - rows.mean(1, keepdims=True)) / rows.std(1, keepdims=True)
@@ -229,10 +265,14 @@ def test_blocks_do_not_matter(positions, block, x64):
 
     @once
     def look(params, h):
-        both = (jax.value_and_grad(each, (0, 1), has_aux=True)(params, h) for each in (of_blocks, whole))
+        both = (
+            jax.value_and_grad(each, (0, 1), has_aux=True)(params, h) for each in (of_blocks, whole)
+        )
         return *both, of_blocks(params, h)
 
-    ((loss, right), gradient), ((expected, is_right), by_autodiff), without_gradient = jax.device_get(look(params, h))
+    ((loss, right), gradient), ((expected, is_right), by_autodiff), without_gradient = (
+        jax.device_get(look(params, h))
+    )
     np.testing.assert_allclose(loss, expected, rtol=1e-13)
     np.testing.assert_allclose(without_gradient, (loss, right), rtol=1e-13)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-13), gradient, by_autodiff)
@@ -241,11 +281,17 @@ def test_blocks_do_not_matter(positions, block, x64):
 
 def test_block_size_in_float32():
     rng = np.random.default_rng(3)
-    params = {"table": rng.standard_normal((3000, 64), np.float32), "bias": np.zeros(3000, np.float32)}
+    params = {
+        "table": rng.standard_normal((3000, 64), np.float32),
+        "bias": np.zeros(3000, np.float32),
+    }
     h, target = rng.standard_normal((500, 64), np.float32), rng.integers(0, 3000, 500)
     weight = np.ones(500, np.float32)
     losses = [
-        float(once(partial(blockwise_cross_entropy, logits_of, block=b))(params, h, target, weight)[0]) for b in (16, 99, 500)
+        float(
+            once(partial(blockwise_cross_entropy, logits_of, block=b))(params, h, target, weight)[0]
+        )
+        for b in (16, 99, 500)
     ]
     assert np.ptp(losses) / losses[0] < 1e-6, losses
     nothing = once(partial(blockwise_cross_entropy, logits_of))(params, h, target, 0 * weight)
@@ -253,25 +299,44 @@ def test_block_size_in_float32():
 
 
 def test_memory():
-    """Vocabulary 30,622, batch 128 x 128: under 2 GiB above parameters and optimiser state, which are donated."""
+    """Vocabulary 30,622, batch 128 x 128: under 2 GiB above parameters and optimiser state, which
+    are donated.
+    """
     optimiser = adamw_of(Optimiser(learning_rate=1e-4, weight_decay=0.01))
-    mask = partial(masking.mask, mask=4, never=(0, 2, 3), base_vocabulary=30_522, room=masking.capacity(128 * 128))
+    mask = partial(
+        masking.mask,
+        mask=4,
+        never=(0, 2, 3),
+        base_vocabulary=30_522,
+        room=masking.capacity(128 * 128),
+    )
     shape = jax.ShapeDtypeStruct
     for model, ask in (
         (masked_model(ends := Embedding(30_622, 128, padding=0)), mask),
         (causal_model(ends), lambda _, tokens: masking.next_tokens(tokens, padding=0)),
     ):
-        state = jax.eval_shape(lambda key, model=model: initial_state(model, optimiser, key, 16), KEY)
+        state = jax.eval_shape(
+            lambda key, model=model: initial_state(model, optimiser, key, 16), KEY
+        )
         step = jax.jit(member.make_step(model, optimiser, ask), donate_argnums=0)
-        size = step.lower(state, shape((128, 128), jnp.int32), KEY).compile(UNOPTIMISED).memory_analysis()
+        size = (
+            step.lower(state, shape((128, 128), jnp.int32), KEY)
+            .compile(UNOPTIMISED)
+            .memory_analysis()
+        )
         above = size.temp_size_in_bytes + size.output_size_in_bytes - size.alias_size_in_bytes
-        print(f"{type(model.body).__name__}: {above / 2**20:,.0f} MiB above {size.argument_size_in_bytes / 2**20:,.0f} MiB")
+        print(
+            f"{type(model.body).__name__}: {above / 2**20:,.0f} MiB above"
+            f" {size.argument_size_in_bytes / 2**20:,.0f} MiB"
+        )
         assert above < 2 * 2**30
 
 
 def test_rounded_matmul():
     rng = np.random.default_rng(4)
-    x, weight, d = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, 8), (6, 8), (5, 6)))
+    x, weight, d = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((5, 8), (6, 8), (5, 6))
+    )
     out, back = jax.vjp(lambda x, w: matmul(x, w, jnp.bfloat16), x, weight)
     rounded = [np.asarray(jnp.asarray(array, jnp.bfloat16), np.float64) for array in (x, weight, d)]
     assert out.dtype == jnp.float32
@@ -303,7 +368,13 @@ def make_training(kind: str, tied: bool):
     """A step, an evaluation and a fresh state: of rows that count up, each number twice."""
     model = make(kind, tied)
     optimiser = adamw(lambda step: 3e-3, weight_decay=0.01, b1=0.9, b2=0.999, eps=1e-12)
-    masks = partial(masking.mask, mask=V - 1, never=(PAD,), base_vocabulary=V - 1, room=masking.capacity(16 * 16))
+    masks = partial(
+        masking.mask,
+        mask=V - 1,
+        never=(PAD,),
+        base_vocabulary=V - 1,
+        room=masking.capacity(16 * 16),
+    )
 
     def ask(key, tokens):
         return masks(key, tokens) if kind == "masked" else masking.next_tokens(tokens, padding=PAD)
@@ -324,19 +395,25 @@ def test_trains_alone_and_stacked(kind):
     tokens[3, 9:] = PAD
 
     def several(state, key):
-        return jax.lax.scan(lambda state, key: step(state, tokens, key), state, jax.random.split(key, 40))
+        return jax.lax.scan(
+            lambda state, key: step(state, tokens, key), state, jax.random.split(key, 40)
+        )
 
     keys = jax.random.split(KEY, 2)
     fresh = once(jax.vmap(start))(jnp.arange(2))
     _, looked_at = once(jax.vmap(several))(fresh, keys)
     alone, of_alone = once(several)(jax.tree.map(lambda leaf: leaf[1], fresh), keys[1])
     np.testing.assert_allclose(looked_at.loss[1], of_alone.loss, rtol=2e-3)
-    assert np.all(looked_at.loss[:, -1] < 0.7 * looked_at.loss[:, 0]) and np.all(looked_at.dropped == 0)
+    assert np.all(looked_at.loss[:, -1] < 0.7 * looked_at.loss[:, 0]) and np.all(
+        looked_at.dropped == 0
+    )
     assert np.all(looked_at.accuracy[:, -5:].mean(1) > looked_at.accuracy[:, :5].mean(1))
     untied = untie(alone.params, alone.opt_state)
     seen, later = once(lambda params: evaluate(params, tokens, KEY)), once(step)
     assert seen(untied[0]).loss == seen(alone.params).loss
-    embedding = later(alone._replace(params=untied[0], opt_state=untied[1]), tokens, KEY)[0].params["embedding"]
+    embedding = later(alone._replace(params=untied[0], opt_state=untied[1]), tokens, KEY)[0].params[
+        "embedding"
+    ]
     assert not np.array_equal(embedding["input"], embedding["output"])
 
 
@@ -344,14 +421,18 @@ def test_summary_counts_positions():
     batches = [member.Metrics(1.0, 0.5, 10, 0), member.Metrics(3.0, 0.0, 30, 0)]
     summary = member.summarise(batches)
     assert summary == (2.5, 0.125, pytest.approx(np.exp(2.5)))
-    stacked = member.summarise([member.Metrics(*(np.full(3, x) for x in batch)) for batch in batches])
+    stacked = member.summarise(
+        [member.Metrics(*(np.full(3, x) for x in batch)) for batch in batches]
+    )
     np.testing.assert_allclose(stacked.loss, [2.5] * 3)
 
 
 def test_distances_and_pairs():
     table = np.zeros((6, 2), np.float32)
     table[1], table[4] = (3, 0), (0, 4)
-    np.testing.assert_allclose(member.pair_distances(table, np.array([1, 0]), np.array([4, 4])), [5, 4])
+    np.testing.assert_allclose(
+        member.pair_distances(table, np.array([1, 0]), np.array([4, 4])), [5, 4]
+    )
     words = np.array([7, 3, 11, 20])
     first, second = random_pairs(1, words, 6)
     assert {frozenset(pair) for pair in zip(first.tolist(), second.tolist())} == {

@@ -1,4 +1,6 @@
-"""What models say with one token in the place of another, against the models asked one window at a time."""
+"""What models say with one token in the place of another, against the models asked one window at a
+time.
+"""
 
 import jax
 import numpy as np
@@ -20,9 +22,20 @@ def models():
     """Two models of other sizes, with large tables so that they tell tokens from each other."""
     found = []
     for seed, width in enumerate((4, 8)):
-        model = causal_model(Embedding(VOCABULARY, width, deviation=1.0), layers=1, heads=2, feedforward=8, branch_scale=1.0)
+        model = causal_model(
+            Embedding(VOCABULARY, width, deviation=1.0),
+            layers=1,
+            heads=2,
+            feedforward=8,
+            branch_scale=1.0,
+        )
         tokens = np.zeros(4, np.int32)
-        found.append((model, jax.jit(model.init)(jax.random.key(seed), tokens, np.zeros(1, np.int32))["params"]))
+        found.append(
+            (
+                model,
+                jax.jit(model.init)(jax.random.key(seed), tokens, np.zeros(1, np.int32))["params"],
+            )
+        )
     return found
 
 
@@ -61,8 +74,14 @@ def test_swaps_are_what_the_models_say_one_by_one(models, stream):
     """Log-probabilities on the left, products of the differences of square roots on the right."""
     places = places_of(stream, VOCABULARY)
     windows = {5: windows_at(stream, places[5][:3]), 7: windows_at(stream, places[7][:4])}
-    swap, params = swaps.make_swap([model for model, _ in models]), tuple(params for _, params in models)
-    found = {(token, other): each for token, other, each in swaps.swap_all(swap, params, windows, {5: [7, 9], 7: [5]})}
+    swap, params = (
+        swaps.make_swap([model for model, _ in models]),
+        tuple(params for _, params in models),
+    )
+    found = {
+        (token, other): each
+        for token, other, each in swaps.swap_all(swap, params, windows, {5: [7, 9], 7: [5]})
+    }
     assert found.keys() == {(5, 7), (5, 9), (7, 5)}
     for (token, other), each in found.items():
         own = windows[token]
@@ -88,7 +107,10 @@ def test_more_tokens_than_fit_into_a_call_are_all_asked(models, stream, monkeypa
     monkeypatch.setattr(swaps, "AT_A_TIME", 2)
     places = places_of(stream, VOCABULARY)
     windows = {5: windows_at(stream, places[5][:3])}
-    swap, params = swaps.make_swap([model for model, _ in models]), tuple(params for _, params in models)
+    swap, params = (
+        swaps.make_swap([model for model, _ in models]),
+        tuple(params for _, params in models),
+    )
     one = {other: each for _, other, each in swaps.swap_all(swap, params, windows, {5: [7, 9, 8]})}
     assert sorted(one) == [7, 8, 9]
     (alone,) = (each for _, _, each in swaps.swap_all(swap, params, windows, {5: [8]}))

@@ -1,4 +1,6 @@
-"""Clones; two forms of one function; its limits. What it has in common with other bodies: `test_bodies`."""
+"""Clones; two forms of one function; its limits. What it has in common with other bodies:
+`test_bodies`.
+"""
 
 from functools import cache
 
@@ -29,19 +31,25 @@ def test_layers_start_as_clones_unless_independent(independent):
 
 @cache
 def forms(config: Transformer) -> dict:
-    """The model in its two forms: from parameters, tokens and places to logits, and the gradient of a weighted sum.
+    """The model in its two forms: from parameters, tokens and places to logits, and the gradient of
+    a weighted sum.
 
-    Two entries that never occur make the vocabulary longer than the sequence, which is what selects the token form.
+    Two entries that never occur make the vocabulary longer than the sequence, which is what selects
+    the token form.
     """
 
     def pad(params):
-        padded = jax.tree.map(lambda table: jnp.pad(table, ((0, 2), (0, 0)), constant_values=3.0), params["embedding"])
+        padded = jax.tree.map(
+            lambda table: jnp.pad(table, ((0, 2), (0, 0)), constant_values=3.0), params["embedding"]
+        )
         return {**params, "embedding": padded}
 
     def differentiated(model, prepare):
         def weighted(params, tokens_BxL, at_BxP):
             prepared = {"params": prepare(params)}
-            logits_BxPxV = jax.vmap(lambda tokens, at: model.apply(prepared, tokens, at)[..., :7])(tokens_BxL, at_BxP)
+            logits_BxPxV = jax.vmap(lambda tokens, at: model.apply(prepared, tokens, at)[..., :7])(
+                tokens_BxL, at_BxP
+            )
             weights = np.random.default_rng(1).standard_normal(logits_BxPxV.shape)
             return jnp.sum(weights.astype(logits_BxPxV.dtype) * logits_BxPxV), logits_BxPxV
 
@@ -55,10 +63,14 @@ def forms(config: Transformer) -> dict:
     return {"bag": differentiated(bag, lambda params: params), "token": differentiated(token, pad)}
 
 
-@pytest.mark.parametrize("config", [Transformer(1, 1, 8, 8), Transformer(2, 2, 8, 8)], ids=["1x1", "2x2"])
+@pytest.mark.parametrize(
+    "config", [Transformer(1, 1, 8, 8), Transformer(2, 2, 8, 8)], ids=["1x1", "2x2"]
+)
 def test_bag_and_token_form_are_one_function(config, batch, x64):
     params = random_params(config)
-    by_bag, by_token = (form(params, batch.tokens_BxL, batch.at_BxP) for form in forms(config).values())
+    by_bag, by_token = (
+        form(params, batch.tokens_BxL, batch.at_BxP) for form in forms(config).values()
+    )
     assert by_bag[0].dtype == jnp.float64
     assert_close(by_bag, by_token, 1e-12)
 

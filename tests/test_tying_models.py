@@ -1,4 +1,6 @@
-"""Six ways to write one model, each tied, trained, untied midway, trained on and tied again, against NumPy."""
+"""Six ways to write one model, each tied, trained, untied midway, trained on and tied again,
+against NumPy.
+"""
 
 import jax
 import numpy as np
@@ -17,13 +19,18 @@ def assert_same(model, reference, tolerance=1e-9):
     """Tables and moments."""
     for tree, of_reference in zip(
         [model.params, *model.moments()],
-        [reference.params, *({name: both[i] for name, both in reference.moments.items()} for i in (0, 1))],
+        [
+            reference.params,
+            *({name: both[i] for name, both in reference.moments.items()} for i in (0, 1)),
+        ],
         strict=True,
     ):
         for found, name in zip(model.tables(tree), ("input", "output"), strict=True):
             assert (found is None) == (name not in of_reference)
             if found is not None:
-                np.testing.assert_allclose(found, of_reference[name], rtol=tolerance, atol=tolerance)
+                np.testing.assert_allclose(
+                    found, of_reference[name], rtol=tolerance, atol=tolerance
+                )
 
 
 def test_a_model_is_tied_trained_untied_trained_on_and_tied_again(model):

@@ -8,7 +8,11 @@ from jaxtie.results.verdicts import Comparison, compare, compare_median, judge, 
 
 
 def test_the_rule():
-    within, wide, beyond = Comparison("a", 0.1, 0.2, 0.3), Comparison("b", -1, 0.2, 2), Comparison("c", 1, 2, 3)
+    within, wide, beyond = (
+        Comparison("a", 0.1, 0.2, 0.3),
+        Comparison("b", -1, 0.2, 2),
+        Comparison("c", 1, 2, 3),
+    )
     alone = Comparison("d", math.nan, 0.2, math.nan)  # one seed
     assert judge([within], 0, 0.5) == ("holds", within)
     assert judge([within, wide], 0, 0.5) == ("undecided", wide)
@@ -28,21 +32,33 @@ def test_intervals_are_wider_where_several_must_be_right():
     alone, of_three = compare("a", values), compare("a", values, 3)
     half = 4.302653 * values.std(ddof=1) / math.sqrt(3)  # Student's t, 2 degrees of freedom
     np.testing.assert_allclose(alone[1:4], values.mean() + half * np.array([-1, 0, 1]), rtol=1e-6)
-    assert of_three.low < alone.low and of_three.high > alone.high and of_three.middle == alone.middle
+    assert (
+        of_three.low < alone.low and of_three.high > alone.high and of_three.middle == alone.middle
+    )
     assert math.isnan(compare("a", values[:1]).low)
-    missing = compare("a", np.array([1.0, 2.0, math.nan]))  # a seed that diverged: of the others nothing follows
+    missing = compare(
+        "a", np.array([1.0, 2.0, math.nan])
+    )  # a seed that diverged: of the others nothing follows
     assert math.isnan(missing.low) and missing.middle == 1.5
 
 
 def test_a_verdict_tells_where():
-    here, there = judge([Comparison("a", 1, 2, 3)], 0, 4), judge([Comparison("b", -1, -0.5, 1, is_factor=True)], 0, 4)
+    here, there = (
+        judge([Comparison("a", 1, 2, 3)], 0, 4),
+        judge([Comparison("b", -1, -0.5, 1, is_factor=True)], 0, 4),
+    )
     rows = verdict_table({"one": {"": here}, "two": {"x": here, "y": there}}, "seeds").rows
     assert rows[0] == ("one", "holds", "a +2.000 [+1.000, +3.000]")
-    assert rows[1][1:] == ("holds at x; undecided at y", "x: a +2.000 [+1.000, +3.000]; y: b 0.61 [0.37, 2.72]")
+    assert rows[1][1:] == (
+        "holds at x; undecided at y",
+        "x: a +2.000 [+1.000, +3.000]; y: b 0.61 [0.37, 2.72]",
+    )
 
 
 def test_a_median_lies_between_two_of_the_values_by_rank():
-    """Of ten values, the second and the ninth: fewer than two heads, or more than eight, fall with 2.1 %."""
+    """Of ten values, the second and the ninth: fewer than two heads, or more than eight, fall with
+    2.1 %.
+    """
     values = np.array([7.0, 1, 3, 2, 5, 4, 6, 9, 8, 1e9])
     assert compare_median("a", values)[1:4] == (2, 5.5, 9)
     assert compare_median("a", values, 20)[1:4] == (1, 5.5, 1e9)

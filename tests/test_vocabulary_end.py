@@ -1,4 +1,6 @@
-"""The vocabulary end of a model: every scale and transform by its formula, both roles' gradients, a split vocabulary."""
+"""The vocabulary end of a model: every scale and transform by its formula, both roles' gradients, a
+split vocabulary.
+"""
 
 import math
 from functools import partial
@@ -32,26 +34,47 @@ def gelu(x):
     return x * (1 + erf(x / math.sqrt(2))) / 2
 
 
-SCALES = {None: 1, 3.5: 3.5, "sqrt(D)": math.sqrt(D), "1/sqrt(D)": 1 / math.sqrt(D), "log(n)/D": math.log(V) / D}
+SCALES = {
+    None: 1,
+    3.5: 3.5,
+    "sqrt(D)": math.sqrt(D),
+    "1/sqrt(D)": 1 / math.sqrt(D),
+    "log(n)/D": math.log(V) / D,
+}
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_scales(scale, x64):
-    rows = Embedding(V, D, input_scale=scale).apply({"params": {"input": TABLE, "output": OTHER}}, TOKENS)
-    np.testing.assert_allclose(rows, np.stack([TABLE[token] for token in TOKENS]) * SCALES[scale], rtol=1e-14)
-    table = Embedding(V, D, input_scale=scale).apply({"params": {"input": TABLE, "output": OTHER}}, method="table")
+    rows = Embedding(V, D, input_scale=scale).apply(
+        {"params": {"input": TABLE, "output": OTHER}}, TOKENS
+    )
+    np.testing.assert_allclose(
+        rows, np.stack([TABLE[token] for token in TOKENS]) * SCALES[scale], rtol=1e-14
+    )
+    table = Embedding(V, D, input_scale=scale).apply(
+        {"params": {"input": TABLE, "output": OTHER}}, method="table"
+    )
     np.testing.assert_allclose(table, TABLE * SCALES[scale], rtol=1e-14)
     for tree, output in (({"input": TABLE}, TABLE), ({"input": TABLE, "output": OTHER}, OTHER)):
-        scaled = logits(tree, logit_scale=scale, input_scale=7)  # a scale of the input is not one of the output
-        np.testing.assert_allclose(scaled, np.einsum("pd,vd->pv", HIDDEN, output) * SCALES[scale], rtol=1e-12)
+        scaled = logits(
+            tree, logit_scale=scale, input_scale=7
+        )  # a scale of the input is not one of the output
+        np.testing.assert_allclose(
+            scaled, np.einsum("pd,vd->pv", HIDDEN, output) * SCALES[scale], rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize("deviation", [1.0, 0.02, "1/sqrt(D)", "log(n)/D"])
 def test_deviation(deviation):
-    expected = {1.0: 1, 0.02: 0.02, "1/sqrt(D)": 64**-0.5, "log(n)/D": math.log(3000) / 64}[deviation]
+    expected = {1.0: 1, 0.02: 0.02, "1/sqrt(D)": 64**-0.5, "log(n)/D": math.log(3000) / 64}[
+        deviation
+    ]
     params = Embedding(3000, 64, deviation=deviation).init(jax.random.key(0), 0)["params"]
     for table in params.values():
-        assert np.std(table) == pytest.approx(expected, rel=0.01) and abs(np.mean(table)) < 0.01 * expected
+        assert (
+            np.std(table) == pytest.approx(expected, rel=0.01)
+            and abs(np.mean(table)) < 0.01 * expected
+        )
     assert not np.array_equal(*params.values())
 
 
@@ -62,10 +85,14 @@ def test_bias_then_cap(cap, x64):
     if cap:
         expected = cap * np.tanh(expected / cap)
     options = {"bias": True, "logit_scale": "1/sqrt(D)", "soft_cap": cap}
-    np.testing.assert_allclose(logits({"input": TABLE, "bias": bias}, **options), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        logits({"input": TABLE, "bias": bias}, **options), expected, rtol=1e-12
+    )
     batched = logits({"input": TABLE, "bias": bias}, np.stack([HIDDEN, HIDDEN])[None], **options)
     np.testing.assert_allclose(batched, np.stack([expected, expected])[None], rtol=1e-12)
-    assert np.all(Embedding(V, D, bias=True).init(jax.random.key(0), 0)["params"]["bias"] == np.zeros(V))
+    assert np.all(
+        Embedding(V, D, bias=True).init(jax.random.key(0), 0)["params"]["bias"] == np.zeros(V)
+    )
 
 
 def swapped(h):
@@ -81,7 +108,10 @@ def shuffled(h, groups):
 
 TRANSFORMS = {
     "half swap": (half_swap, swapped),
-    **{f"shuffle {g}": (partial(channel_shuffle, groups=g), partial(shuffled, groups=g)) for g in (1, 2, 3, 4, 12)},
+    **{
+        f"shuffle {g}": (partial(channel_shuffle, groups=g), partial(shuffled, groups=g))
+        for g in (1, 2, 3, 4, 12)
+    },
     "own": (jnp.sin, np.sin),
 }
 
@@ -93,8 +123,12 @@ def test_transforms_without_parameters(name, x64):
     for tree, output in (({"input": TABLE}, TABLE), ({"input": TABLE, "output": OTHER}, OTHER)):
         expected = np.einsum("pd,vd->pv", transformed, output)
         np.testing.assert_allclose(logits(tree, transform=transform), expected, rtol=1e-12)
-        np.testing.assert_allclose(logits(tree, HIDDEN[0], transform=transform), expected[0], rtol=1e-12)
-    assert Embedding(V, D, tied=True, transform=transform).init(jax.random.key(0), 0)["params"].keys() == {"input"}
+        np.testing.assert_allclose(
+            logits(tree, HIDDEN[0], transform=transform), expected[0], rtol=1e-12
+        )
+    assert Embedding(V, D, tied=True, transform=transform).init(jax.random.key(0), 0)[
+        "params"
+    ].keys() == {"input"}
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4, 8, 16, 64])
@@ -120,9 +154,13 @@ def test_projection(bias, activation, norm, x64):
         h = own["weight"].T @ HIDDEN[p] + (own["bias"] if bias else 0)
         h = gelu(h) if activation else h
         if norm:
-            h = (h - np.mean(h)) / math.sqrt(np.mean((h - np.mean(h)) ** 2) + 1e-12) * own["norm_weight"] + own["norm_bias"]
+            h = (h - np.mean(h)) / math.sqrt(np.mean((h - np.mean(h)) ** 2) + 1e-12) * own[
+                "norm_weight"
+            ] + own["norm_bias"]
         expected[p] = TABLE @ h
-    np.testing.assert_allclose(logits({"input": TABLE, "projection": own}, transform=projection), expected, rtol=1e-10)
+    np.testing.assert_allclose(
+        logits({"input": TABLE, "projection": own}, transform=projection), expected, rtol=1e-10
+    )
 
 
 OPTIONS = {
@@ -169,10 +207,18 @@ def test_a_tied_tables_gradient_is_the_sum_of_both_roles(name, scales, x64):
     np.testing.assert_allclose(gradient["input"], expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(scaled(tied)[1], plain(tied)[1])
     for part in gradient.keys() - {"input"}:
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12), gradient[part], by_role[part])
+        jax.tree.map(
+            partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
+            gradient[part],
+            by_role[part],
+        )
     untied_gradient = jax.grad(lambda tree: scaled(tree)[0])(untie(tied)[0])
-    np.testing.assert_allclose(untied_gradient["input"], scales[0] * by_role["input"], rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(untied_gradient["output"], scales[1] * by_role["output"], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        untied_gradient["input"], scales[0] * by_role["input"], rtol=1e-9, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        untied_gradient["output"], scales[1] * by_role["output"], rtol=1e-9, atol=1e-12
+    )
 
 
 def test_scaled_gradient_is_the_value_itself():
@@ -183,7 +229,15 @@ def test_scaled_gradient_is_the_value_itself():
 
 def test_dtypes():
     """Of tables and logits apart: low precision is not what sums are accumulated in."""
-    small = Embedding(V, D, tied=True, bias=True, param_dtype=jnp.bfloat16, logits_dtype=jnp.float32, logit_scale=0.5)
+    small = Embedding(
+        V,
+        D,
+        tied=True,
+        bias=True,
+        param_dtype=jnp.bfloat16,
+        logits_dtype=jnp.float32,
+        logit_scale=0.5,
+    )
     params = small.init(jax.random.key(0), 0)["params"]
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
     h = small.apply({"params": params}, TOKENS)
@@ -193,15 +247,24 @@ def test_dtypes():
     exact = np.asarray(h, np.float64) @ np.asarray(params["input"], np.float64).T / 2
     np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
     rounded = Embedding(V, D).apply({"params": {"input": params["input"]}}, h, method="logits")
-    assert rounded.dtype == jnp.bfloat16 and np.max(np.abs(np.asarray(rounded, np.float64) / 2 - exact)) > 1e-3
-    gradient = jax.grad(lambda p: jnp.sum(small.apply({"params": p}, h, method="logits") ** 2))(params)
+    assert (
+        rounded.dtype == jnp.bfloat16
+        and np.max(np.abs(np.asarray(rounded, np.float64) / 2 - exact)) > 1e-3
+    )
+    gradient = jax.grad(lambda p: jnp.sum(small.apply({"params": p}, h, method="logits") ** 2))(
+        params
+    )
     assert gradient["input"].dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("options", [{}, {"bias": True, "transform": half_swap, "soft_cap": 30.0}], ids=["plain", "more"])
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": True, "transform": half_swap, "soft_cap": 30.0}], ids=["plain", "more"]
+)
 @pytest.mark.parametrize("tied", [True, False])
 def test_vocabulary_split_over_a_mesh(tied, options):
-    """Same values, gradients and surgery; tables, gradients and logits stay split; no device ever holds a whole one."""
+    """Same values, gradients and surgery; tables, gradients and logits stay split; no device ever
+    holds a whole one.
+    """
     mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
     embedding = Embedding(64, 48, tied, partition=("vocabulary", None), **options)
     whole = Embedding(64, 48, tied, **options)
@@ -225,10 +288,16 @@ def test_vocabulary_split_over_a_mesh(tied, options):
         (loss, found), gradient = split(params)
         program = split.lower(params).compile().as_text()
     on_one = jax.device_put(plain, jax.devices()[0])
-    (expected_loss, expected), expected_gradient = jax.value_and_grad(partial(apply, whole), has_aux=True)(on_one)
+    (expected_loss, expected), expected_gradient = jax.value_and_grad(
+        partial(apply, whole), has_aux=True
+    )(on_one)
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), nn.unbox(gradient), expected_gradient)
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+        nn.unbox(gradient),
+        expected_gradient,
+    )
     assert found.sharding.is_equivalent_to(at(None, "vocabulary"), 2)
     for leaf in jax.tree.leaves(gradient):
         assert leaf.sharding.is_equivalent_to(at("vocabulary"), leaf.ndim)
@@ -239,7 +308,9 @@ def test_vocabulary_split_over_a_mesh(tied, options):
 
 
 def test_unknown_size():
-    with pytest.raises(ValueError, match=r"'1/D'; expected a number or one of sqrt\(D\), 1/sqrt\(D\), log\(n\)/D"):
+    with pytest.raises(
+        ValueError, match=r"'1/D'; expected a number or one of sqrt\(D\), 1/sqrt\(D\), log\(n\)/D"
+    ):
         Embedding(V, D, deviation="1/D").init(jax.random.key(0), 0)
     assert size(0.3, 10, 10) == 0.3
 

@@ -1,4 +1,6 @@
-"""A small made-up corpus and cheap variants of the experiments on text, for tests that train them."""
+"""A small made-up corpus and cheap variants of the experiments on text, for tests that train
+them.
+"""
 
 from pathlib import Path
 
@@ -8,7 +10,10 @@ import pytest
 from jaxtie import cli
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-WORDS = "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my house".split()
+WORDS = (
+    "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my"
+    " house".split()
+)
 SIZES = "layers=1, heads=2, width=16, feedforward=16"
 TINY = """import dataclasses, runpy
 from jaxtie import Corpus, Optimiser, Transformer
@@ -26,7 +31,9 @@ def sentence(rng: np.random.Generator) -> str:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A folder with a corpus and cheap variants of the experiments; prepared text is kept below it."""
+    """A folder with a corpus and cheap variants of the experiments; prepared text is kept below
+    it.
+    """
     place = tmp_path_factory.mktemp("place")
     rng = np.random.default_rng(7)
     paragraphs = ["\n".join(sentence(rng) for _ in range(3)) for _ in range(150)]
@@ -41,7 +48,15 @@ def place(tmp_path_factory) -> Path:
 
 
 def command(place: Path, *options: str, name: str = "text_mlm") -> list[str]:
-    return [str(place / f"{name}.py"), "--text", str(place / "corpus"), "--vocab-size", "120", "--quiet", *options]
+    return [
+        str(place / f"{name}.py"),
+        "--text",
+        str(place / "corpus"),
+        "--vocab-size",
+        "120",
+        "--quiet",
+        *options,
+    ]
 
 
 def finished_run(place: Path, folder: Path, *options: str, name: str = "text_mlm") -> Path:

@@ -1,4 +1,6 @@
-"""The models in PyTorch, by its own modules where it has them, and the way between its parameters and a jaxtie tree."""
+"""The models in PyTorch, by its own modules where it has them, and the way between its parameters
+and a jaxtie tree.
+"""
 
 import copy
 from dataclasses import asdict
@@ -25,8 +27,14 @@ class MixerLayer(nn.Module):
     def __init__(self, length: int, width: int, tokenwise: int, channelwise: int):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.tokenwise1, self.tokenwise2 = nn.Linear(length, tokenwise), nn.Linear(tokenwise, length)
-        self.channelwise1, self.channelwise2 = nn.Linear(width, channelwise), nn.Linear(channelwise, width)
+        self.tokenwise1, self.tokenwise2 = (
+            nn.Linear(length, tokenwise),
+            nn.Linear(tokenwise, length),
+        )
+        self.channelwise1, self.channelwise2 = (
+            nn.Linear(width, channelwise),
+            nn.Linear(channelwise, width),
+        )
 
     def forward(self, x_BxLxD: torch.Tensor) -> torch.Tensor:
         x_BxLxD = x_BxLxD + self.tokenwise2(self.tokenwise1(self.norm1(x_BxLxD).mT).relu()).mT
@@ -52,7 +60,12 @@ def make_body(config: sizes.Body, length: int) -> nn.Module:
         case sizes.Mixer():
             return Mixer(length=length, **asdict(config))
     layer = nn.TransformerEncoderLayer(
-        config.width, config.heads, config.feedforward, dropout=0.0, activation="gelu", batch_first=True
+        config.width,
+        config.heads,
+        config.feedforward,
+        dropout=0.0,
+        activation="gelu",
+        batch_first=True,
     )
     return nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
 
@@ -71,12 +84,18 @@ class Reference(nn.Module):
         h_BxPxD = torch.take_along_dim(h_BxLxD, at_BxP[..., None], dim=1)
         return h_BxPxD @ self.output.T
 
-    def loss(self, tokens_BxL: torch.Tensor, at_BxP: torch.Tensor, target_BxP: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(self(tokens_BxL, at_BxP).flatten(0, 1), target_BxP.flatten())
+    def loss(
+        self, tokens_BxL: torch.Tensor, at_BxP: torch.Tensor, target_BxP: torch.Tensor
+    ) -> torch.Tensor:
+        return nn.functional.cross_entropy(
+            self(tokens_BxL, at_BxP).flatten(0, 1), target_BxP.flatten()
+        )
 
 
 def place(name: str) -> tuple[str, ...]:
-    """Path in a jaxtie tree: of body.layers.0.self_attn.out_proj.weight, (body, layer_0, out_proj_weight)."""
+    """Path in a jaxtie tree: of body.layers.0.self_attn.out_proj.weight, (body, layer_0,
+    out_proj_weight).
+    """
     if not name.startswith("body."):
         return "embedding", name
     name = name.removeprefix("body.").replace("self_attn.", "").removeprefix("lstm.")
@@ -87,7 +106,9 @@ def place(name: str) -> tuple[str, ...]:
 
 
 def _tree(model: Reference, read) -> dict:
-    return unflatten_dict({place(name): read(p).numpy().copy() for name, p in model.named_parameters()})
+    return unflatten_dict(
+        {place(name): read(p).numpy().copy() for name, p in model.named_parameters()}
+    )
 
 
 def parameters(model: Reference) -> dict:

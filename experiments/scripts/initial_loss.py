@@ -6,7 +6,8 @@ remedies brings it down to about log n (kexue.fm/archives/9698). Nothing is trai
 100,000, D 16 to 2048, σ 0.02, 1, 1/√D and (log n)/D; 8 seeds of 256 tokens each.
 
     python experiments/scripts/initial_loss.py             measure (8 minutes on two cores)
-    python experiments/scripts/initial_loss.py --tables    only from experiments/data/initial-loss.nc
+    python experiments/scripts/initial_loss.py --tables    only from
+    experiments/data/initial-loss.nc
 
 Either writes experiments/initial_loss.png and prints the tables of experiments/README.md.
 """
@@ -107,9 +108,7 @@ def measure(
         rows_WxD = word_rows(keys[2], word_W, width)
         logits_AxTxW = jnp.einsum("atd,wd->atw", hidden_AxTxD, rows_WxD)
         logits_AxTxW = jnp.where((word_W < vocabulary)[None, None], logits_AxTxW, -jnp.inf)
-        of_block = jax.lax.map(
-            lambda std: jax.nn.logsumexp(std * logits_AxTxW, axis=-1), std_S
-        )
+        of_block = jax.lax.map(lambda std: jax.nn.logsumexp(std * logits_AxTxW, axis=-1), std_S)
         return jnp.logaddexp(log_sum_SxAxT, of_block), None
 
     start = jnp.full((len(std_S), len(arms), tokens), -jnp.inf)
@@ -133,7 +132,9 @@ def _hidden(arm: Arm, h_TxD: jax.Array, drawn: Drawn, vocabulary: int) -> jax.Ar
     return h_TxD if scale is None else h_TxD * size(scale, vocabulary, width)
 
 
-def measure_grid(widths=WIDTHS, vocabularies=VOCABULARIES, seeds=SEEDS, tokens=TOKENS) -> xr.Dataset:
+def measure_grid(
+    widths=WIDTHS, vocabularies=VOCABULARIES, seeds=SEEDS, tokens=TOKENS
+) -> xr.Dataset:
     """Losses of every arm, width, vocabulary, init std and seed, with both estimates."""
     arms = tuple(map(Arm.parse, ARMS))
     losses = np.empty((len(arms), len(widths), len(vocabularies), len(seeds), len(INIT_STDS)))
@@ -154,17 +155,28 @@ def measure_grid(widths=WIDTHS, vocabularies=VOCABULARIES, seeds=SEEDS, tokens=T
     def over_grid(value: Callable[..., float]) -> np.ndarray:
         return np.array(
             [
-                [[value(vocabulary=n, width=d, deviation=std) for std in INIT_STDS] for n in vocabularies]
+                [
+                    [value(vocabulary=n, width=d, deviation=std) for std in INIT_STDS]
+                    for n in vocabularies
+                ]
                 for d in widths
             ]
         )
 
     variables = {
         "initial_loss": (("arm", "width", "vocabulary", "seed", "deviation"), losses),
-        "spread": (grid, over_grid(lambda vocabulary, width, deviation: width * size(deviation, vocabulary, width) ** 2)),
+        "spread": (
+            grid,
+            over_grid(
+                lambda vocabulary, width, deviation: width * size(deviation, vocabulary, width) ** 2
+            ),
+        ),
     }
     for name, corrected in ESTIMATES.items():
-        values = [over_grid(partial(estimate, arm.head, tied=arm.tied, corrected=corrected)) for arm in arms]
+        values = [
+            over_grid(partial(estimate, arm.head, tied=arm.tied, corrected=corrected))
+            for arm in arms
+        ]
         variables[name] = (("arm", *grid), np.stack(values))
     coords = {
         "arm": list(ARMS),
@@ -205,7 +217,10 @@ def losses_table(results: xr.Dataset, width: int = 512, vocabulary: int = 10_000
     for std in here["deviation"].values:
         for arm in here["arm"].values:
             own = here.sel(deviation=std, arm=arm)
-            measured, estimates = own["initial_loss"].values.ravel(), [float(own[e]) for e in ESTIMATES]
+            measured, estimates = (
+                own["initial_loss"].values.ravel(),
+                [float(own[e]) for e in ESTIMATES],
+            )
             spread = f"{float(own['spread']):.3g}"
             rows.append((str(std), spread, str(arm), interval(measured), *map(number, estimates)))
     log_n = math.log(vocabulary)
@@ -227,7 +242,9 @@ def draw(results: xr.Dataset, vocabulary: int = 10_000) -> Figure:
             axes.plot(part["width"], part["corrected"], color=colours[arm], lw=1)
             axes.plot(part["width"], part["simple"], color=colours[arm], lw=1, ls=":")
         axes.axhline(math.log(vocabulary), color="black", ls="--", lw=0.8)
-        axes.set(xlabel="width D", xscale="log", yscale="log", title=f"σ = {std}, n = {vocabulary:,}")
+        axes.set(
+            xlabel="width D", xscale="log", yscale="log", title=f"σ = {std}, n = {vocabulary:,}"
+        )
         axes.set_xticks(WIDTHS, map(str, WIDTHS), rotation=45, minor=False)
         axes.yaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_locator(NullLocator())
@@ -245,20 +262,28 @@ def draw(results: xr.Dataset, vocabulary: int = 10_000) -> Figure:
             axes.plot(part["spread"], part[name] / part["measured"], ".", color=colours[arm], ms=4)
         axes.axhspan(0.97, 1.03, color="black", alpha=0.12, lw=0)
         axes.axhline(1, color="black", lw=0.8)
-        axes.set(title=f"{name} estimate, whole grid", xlabel="spread of the logits, Dσ²", xscale="log")
+        axes.set(
+            title=f"{name} estimate, whole grid", xlabel="spread of the logits, Dσ²", xscale="log"
+        )
         axes.set_ylabel("estimate / measured")
-    figure.suptitle("Initial loss: measured (dots), corrected (lines), simple (dotted), log n (dashed)")
+    figure.suptitle(
+        "Initial loss: measured (dots), corrected (lines), simple (dotted), log n (dashed)"
+    )
     return figure
 
 
 def main() -> None:
     """Measure, or read what was measured; then draw and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--tables", action="store_true", help="measure nothing; read the data")
     if not parser.parse_args().tables:
         start_jax()
         write_kept(measure_grid(), DATA)
-    results = xr.load_dataset(DATA, engine="h5netcdf").isel(step=0, drop=True, missing_dims="ignore")
+    results = xr.load_dataset(DATA, engine="h5netcdf").isel(
+        step=0, drop=True, missing_dims="ignore"
+    )
     with matplotlib.rc_context(STYLE):
         draw(results).savefig(FIGURE, metadata={"Software": None})
     print(losses_table(results).markdown(), errors_table(results).markdown(), sep="\n")

@@ -3,7 +3,8 @@
 import os
 import sys
 
-# One is enough, and where a machine is busy two wait for each other much longer than they work. Before NumPy is imported.
+# One is enough, and where a machine is busy two wait for each other much longer than they work.
+# Before NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from jaxtie.audit.command import main_audit

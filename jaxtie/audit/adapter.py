@@ -1,4 +1,6 @@
-"""Which ends of a model an adapter trains, as PEFT saves them (huggingface.co/docs/peft, checkpoint format)."""
+"""Which ends of a model an adapter trains, as PEFT saves them (huggingface.co/docs/peft, checkpoint
+format).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +14,9 @@ from jaxtie.audit.stored import Stored, from_safetensors
 from jaxtie.experiment import check
 
 WRAPPERS = frozenset(
-    "lora_A lora_B lora_embedding_A lora_embedding_B lora_magnitude_vector weight default modules_to_save base_layer "
-    "original_module token_adapter trainable_tokens_delta trainable_tokens_original bias".split()
+    "lora_A lora_B lora_embedding_A lora_embedding_B lora_magnitude_vector weight default"
+    " modules_to_save base_layer original_module token_adapter trainable_tokens_delta"
+    " trainable_tokens_original bias".split()
 )
 
 
@@ -41,17 +44,35 @@ def read_adapter(folder: Path) -> Adapter:
     Raises:
       UserError: where there is none, it is a pickle, or it cannot be read.
     """
-    check(folder.is_dir(), f"--adapter {folder}: no such folder; give the one with adapter_model.safetensors")
+    check(
+        folder.is_dir(),
+        f"--adapter {folder}: no such folder; give the one with adapter_model.safetensors",
+    )
     weights = folder / "adapter_model.safetensors"
     if not weights.is_file():
         pickles = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
-        check(not pickles, f"{folder / ''.join(pickles[:1])}: is a pickle, which runs code when it is read, so it is not")
-    check(weights.is_file(), f"--adapter {folder}: holds no adapter_model.safetensors; expected what PEFT saves")
+        check(
+            not pickles,
+            f"{folder / ''.join(pickles[:1])}: is a pickle, which runs code when it is read, so it"
+            " is not",
+        )
+    check(
+        weights.is_file(),
+        f"--adapter {folder}: holds no adapter_model.safetensors; expected what PEFT saves",
+    )
     config = folder / "adapter_config.json"
     content = read_json(config) if config.is_file() else {}
     tensors = {tensor.name: tensor for tensor in from_safetensors(weights)}
-    first, second = (tuple(name for name in tensors if _trains(name, stems)) for stems in (INPUTS, OUTPUTS))
-    return Adapter(folder, first, second, content.get("ensure_weight_tying") is True, _tables(tensors, first, second))
+    first, second = (
+        tuple(name for name in tensors if _trains(name, stems)) for stems in (INPUTS, OUTPUTS)
+    )
+    return Adapter(
+        folder,
+        first,
+        second,
+        content.get("ensure_weight_tying") is True,
+        _tables(tensors, first, second),
+    )
 
 
 def _trains(name: str, stems: tuple) -> bool:
@@ -68,8 +89,14 @@ def _tables(
     """The whole tables, where either end has one and they are of one shape."""
 
     def whole(names: tuple[str, ...]) -> list[Stored]:
-        found = (tensors[name] for name in names if parts_of(name)[-1] == "weight" and "lora" not in name)
-        return [tensor for tensor in found if len(tensor.shape) == 2 and tensor.is_values and tensor.size]
+        found = (
+            tensors[name] for name in names if parts_of(name)[-1] == "weight" and "lora" not in name
+        )
+        return [
+            tensor
+            for tensor in found
+            if len(tensor.shape) == 2 and tensor.is_values and tensor.size
+        ]
 
     ends = whole(first), whole(second)
     if all(len(tables) == 1 for tables in ends) and ends[0][0].shape == ends[1][0].shape:

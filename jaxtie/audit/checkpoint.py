@@ -24,7 +24,14 @@ READ = (".safetensors", ".npz", ".h5", ".gguf", ".json")
 EXPECTED_FORMATS = "expected .safetensors, .npz, Keras .weights.h5, .gguf, or an Orbax folder"
 INDEX = ".safetensors.index.json"
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|gguf)$")
-ITEMS = ("params", "state", "default", "items", "model", "members")  # of an Orbax step, the first that is there
+ITEMS = (
+    "params",
+    "state",
+    "default",
+    "items",
+    "model",
+    "members",
+)  # of an Orbax step, the first that is there
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,8 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint at a path: a file, a folder of files, an Orbax folder, or the folder of a run of jaxtie.
+    """The checkpoint at a path: a file, a folder of files, an Orbax folder, or the folder of a run
+    of jaxtie.
 
     Raises:
       UserError: where there is none, it is a pickle, or it cannot be read.
@@ -84,8 +92,14 @@ def _refuse_pickle(path: Path) -> None:
     with path.open("rb") as file:
         begins = file.read(2)
     begun = begins[:1] == b"\x80" and begins[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
-    pickled = path.suffix in PICKLES or (begun and path.suffix not in READ)  # so a safetensors file may begin, too
-    check(not pickled, f"{path}: is a pickle, which runs code when it is read, so it is not; save it as safetensors")
+    pickled = path.suffix in PICKLES or (
+        begun and path.suffix not in READ
+    )  # so a safetensors file may begin, too
+    check(
+        not pickled,
+        f"{path}: is a pickle, which runs code when it is read, so it is not; save it as"
+        " safetensors",
+    )
 
 
 def _open_folder(folder: Path) -> Checkpoint:
@@ -95,7 +109,9 @@ def _open_folder(folder: Path) -> Checkpoint:
         return _open_orbax(folder, folder)
     indices = [name for name in names if name.endswith(INDEX)]
     if indices:
-        return _open_sharded(folder / min(indices, key=lambda name: (name != f"model{INDEX}", name)))
+        return _open_sharded(
+            folder / min(indices, key=lambda name: (name != f"model{INDEX}", name))
+        )
     for ending in (".safetensors", ".gguf", ".npz", ".weights.h5", ".h5"):
         found = [folder / name for name in names if name.endswith(ending)]
         if found:
@@ -110,7 +126,9 @@ def _open_folder(folder: Path) -> Checkpoint:
 
 
 def _together(paths: list[Path]) -> list[Path]:
-    """The files of one checkpoint among those of one ending: the only one, `model`, or all shards."""
+    """The files of one checkpoint among those of one ending: the only one, `model`, or all
+    shards.
+    """
     if len(paths) == 1:
         return _with_all_shards(paths)
     main = [path for path in paths if path.name == "model.safetensors"]
@@ -119,7 +137,10 @@ def _together(paths: list[Path]) -> list[Path]:
         return main
     if len({SHARD_NAME.sub("", path.name) for path in shards}) == 1 and len(shards) == len(paths):
         return _with_all_shards(paths)
-    raise UserError(f"{paths[0].parent}: holds several checkpoints; give one: {', '.join(path.name for path in paths[:12])}")
+    raise UserError(
+        f"{paths[0].parent}: holds several checkpoints; give one:"
+        f" {', '.join(path.name for path in paths[:12])}"
+    )
 
 
 def _with_all_shards(paths: list[Path]) -> list[Path]:
@@ -129,7 +150,11 @@ def _with_all_shards(paths: list[Path]) -> list[Path]:
         count = int(match[2])
         have = {int(found[1]) for path in paths if (found := SHARD_NAME.search(path.name))}
         lost = sorted(set(range(1, count + 1)) - have)[:5] if count <= 100_000 else []
-        check(not lost, f"{paths[0].parent}: a shard is missing: {', '.join(map(str, lost))} of {count}; download it")
+        check(
+            not lost,
+            f"{paths[0].parent}: a shard is missing: {', '.join(map(str, lost))} of {count};"
+            " download it",
+        )
     return paths
 
 
@@ -156,24 +181,38 @@ def _open_plain(paths: list[Path], given: Path) -> Checkpoint:
         _merge_into(tensors, found, path)
     configuration = read_configuration((given if given.is_dir() else given.parent) / "config.json")
     architecture = str(metadata.get("general.architecture", ""))
-    return Checkpoint(given, form, (Subject("", tensors),), configuration, architecture=architecture)
+    return Checkpoint(
+        given, form, (Subject("", tensors),), configuration, architecture=architecture
+    )
 
 
 def _merge_into(tensors: dict[str, Stored], found: Iterable[Stored], path: Path) -> None:
     for tensor in found:
-        check(tensor.name not in tensors, f"{path}: tensor {tensor.name!r} stands in another file too; take one away")
+        check(
+            tensor.name not in tensors,
+            f"{path}: tensor {tensor.name!r} stands in another file too; take one away",
+        )
         tensors[tensor.name] = tensor
 
 
 def _open_sharded(index: Path) -> Checkpoint:
     listed = read_json(index).get("weight_map")
-    good = isinstance(listed, dict) and bool(listed) and all(isinstance(name, str) for name in listed.values())
+    good = (
+        isinstance(listed, dict)
+        and bool(listed)
+        and all(isinstance(name, str) for name in listed.values())
+    )
     check(good, f"{index}: has no weight_map of names to files; download it again")
     tensors: dict[str, Stored] = {}
     for name in sorted(set(listed.values())):
         path = index.parent / name
-        check(Path(name).name == name, f"{index}: names the file {name!r}; expected files beside it")
-        check(path.suffix not in PICKLES, f"{path}: is a pickle, which runs code when it is read, so it is not")
+        check(
+            Path(name).name == name, f"{index}: names the file {name!r}; expected files beside it"
+        )
+        check(
+            path.suffix not in PICKLES,
+            f"{path}: is a pickle, which runs code when it is read, so it is not",
+        )
         check(path.is_file(), f"{path}: a shard is missing; {index.name} names it; download it")
         _merge_into(tensors, from_safetensors(path), path)
     return Checkpoint(
@@ -203,7 +242,12 @@ def _open_orbax(item: Path, given: Path) -> Checkpoint:
         return _open_run(item, given)
     beside = [place / "config.json" for place in (item, *item.parents[:2])]
     configuration = read_configuration(next(filter(Path.is_file, beside), beside[0]))
-    return Checkpoint(given, "Orbax", (Subject("", {tensor.name: tensor for tensor in from_orbax(item)}),), configuration)
+    return Checkpoint(
+        given,
+        "Orbax",
+        (Subject("", {tensor.name: tensor for tensor in from_orbax(item)}),),
+        configuration,
+    )
 
 
 def _open_run(item: Path, given: Path) -> Checkpoint:

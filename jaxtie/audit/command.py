@@ -23,14 +23,16 @@ UNREADABLE = 2  # exit status
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """Say how a checkpoint's input and output embedding relate, what its flags claim, and what loaders will do with it.
+    """Say how a checkpoint's input and output embedding relate, what its flags claim, and what
+    loaders will do with it.
 
-    Nothing is executed, nothing unpickled, nothing written. Exit status: 0 consistent, 1 inconsistent, 2 unreadable.
+    Nothing is executed, nothing unpickled, nothing written. Exit status: 0 consistent, 1
+    inconsistent, 2 unreadable.
     """
 
     path: Annotated[tyro.conf.Positional[Path], option("PATH", parse_path)]
-    """.safetensors (one file, an index, or a folder of shards), .npz, Keras .weights.h5, .gguf, an Orbax folder, or the
-    folder of a run of jaxtie."""
+    """.safetensors (one file, an index, or a folder of shards), .npz, Keras .weights.h5, .gguf, an
+    Orbax folder, or the folder of a run of jaxtie."""
     against: Annotated[Path | None, option("OLD", parse_path, "none")] = None
     """An older checkpoint of the same model: say which rows are unchanged since then."""
     adapter: Annotated[Path | None, option("DIR", parse_path, "none")] = None
@@ -60,7 +62,12 @@ class _Progress:
         self._write(f"{what}: {done:,} of {count:,} rows")
 
     def _write(self, line: str) -> None:
-        print(f"\r\033[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
+        print(
+            f"\r\033[K{line}" if self._live else line,
+            end="" if self._live else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def close(self) -> None:
         if self._live and not self._quiet:
@@ -73,7 +80,9 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a tensor's name may hold anything
     try:
-        options = parse_command(AuditOptions, "jaxtie.audit", sys.argv[1:] if arguments is None else arguments)
+        options = parse_command(
+            AuditOptions, "jaxtie.audit", sys.argv[1:] if arguments is None else arguments
+        )
         progress = _Progress(options.quiet)
         asked = Request(options.against, options.adapter, options.input, options.output)
         try:
@@ -121,10 +130,14 @@ def _verdict_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
         yield f"loader   {line}"
     for finding in verdict.findings:
         if finding is not main:
-            yield f"{finding.level:<8} {finding.text}{f' Fix: {finding.fix}.' if finding.fix else ''}"
+            yield (
+                f"{finding.level:<8} {finding.text}{f' Fix: {finding.fix}.' if finding.fix else ''}"
+            )
             for line in finding.loaders:
                 yield f"loader   {line}"
-    yield f"cost     tying {'saves' if verdict.ends.output else 'has saved'} {verdict.saved:,} bytes"
+    yield (
+        f"cost     tying {'saves' if verdict.ends.output else 'has saved'} {verdict.saved:,} bytes"
+    )
 
 
 def _described(role: str, table: RowTable | None) -> Iterator[str]:
@@ -133,4 +146,7 @@ def _described(role: str, table: RowTable | None) -> Iterator[str]:
         return
     way = ", stored D × V" if table.across else ""
     tensor = table.tensor
-    yield f"{role:<8} {tensor.name}  {table.vocabulary:,} × {table.width:,}{way}  {tensor.stored}  {tensor.file.name}"
+    yield (
+        f"{role:<8} {tensor.name}  {table.vocabulary:,} × {table.width:,}{way}  {tensor.stored} "
+        f" {tensor.file.name}"
+    )

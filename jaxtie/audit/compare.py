@@ -1,4 +1,6 @@
-"""Two tables compared, every row exactly, a block of rows at a time; and what each holds: zeros, repeats, NaN, infinities."""
+"""Two tables compared, every row exactly, a block of rows at a time; and what each holds: zeros,
+repeats, NaN, infinities.
+"""
 
 import hashlib
 import os
@@ -17,7 +19,9 @@ from jaxtie.audit.find import RowTable
 BLOCK_BYTES = 2**25  # bytes of a table that are looked at together
 TRIED = 256  # rows that tell which relation two tables may have
 WORKERS = 2  # blocks at once; each takes some hundred MB
-PRECISION = tuple(map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32, np.float64)))  # coarsest first
+PRECISION = tuple(
+    map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32, np.float64))
+)  # coarsest first
 EXPONENT = dict(zip(PRECISION, (0x7F80, 0x7C00, 0x7F80_0000, 0x7FF0_0000_0000_0000), strict=True))
 Relation = Literal["bits", "cast", "scale", "different"]
 Ticker = Callable[[str, int, int], None]  # what is done, rows done, rows of all
@@ -25,7 +29,9 @@ Item = TypeVar("Item")
 
 
 class RowFacts(NamedTuple):
-    """What rows hold, (V,) each: whether zero, a digest of the bits, and how many NaN and infinities are in all of them."""
+    """What rows hold, (V,) each: whether zero, a digest of the bits, and how many NaN and
+    infinities are in all of them.
+    """
 
     zero_V: np.ndarray
     digest_V: np.ndarray
@@ -38,8 +44,8 @@ class Relationship:
     """How an output table relates to an input table.
 
     Attributes:
-      relation: that all rows have but `differing`: the same bits; the same after one is cast to the other's type; the
-        same but for a factor; or none.
+      relation: that all rows have but `differing`: the same bits; the same after one is cast to the
+        other's type; the same but for a factor; or none.
       scale: output = scale·input.
       transposed: whether one lies D×V and the other V×D.
       common: rows that both have.
@@ -64,7 +70,9 @@ class Relationship:
 
 @dataclass(frozen=True)
 class Scan:
-    """Both tables, and how they compare; without an output table neither facts of one nor a comparison."""
+    """Both tables, and how they compare; without an output table neither facts of one nor a
+    comparison.
+    """
 
     input: RowFacts
     output: RowFacts | None
@@ -99,7 +107,9 @@ def scan(first: RowTable, second: RowTable | None, tick: Ticker) -> Scan:
       tick: is told how far it is.
     """
     if second is None:
-        parts = _by_blocks(first.vocabulary, first, partial(_facts_behind, first, 0), tick, "looked at")
+        parts = _by_blocks(
+            first.vocabulary, first, partial(_facts_behind, first, 0), tick, "looked at"
+        )
         return Scan(_joined_facts(parts), None, None)
     relation, scale = _likely(first, second)
     common = min(first.vocabulary, second.vocabulary)
@@ -115,7 +125,9 @@ def scan(first: RowTable, second: RowTable | None, tick: Ticker) -> Scan:
     for table, found in ((first, facts[0]), (second, facts[1])):
         if table.vocabulary > common:
             rest = table.vocabulary - common
-            found += _by_blocks(rest, table, partial(_facts_behind, table, common), tick, "looked at")
+            found += _by_blocks(
+                rest, table, partial(_facts_behind, table, common), tick, "looked at"
+            )
     equal = np.concatenate([part[2] for part in parts])
     comparison = Relationship(
         relation if equal.any() else "different",
@@ -134,7 +146,9 @@ def _facts_behind(table: RowTable, start: int, at: tuple[int, int]) -> RowFacts:
 
 
 def same_rows(new: RowTable, old: RowTable, tick: Ticker) -> np.ndarray:
-    """Whether each row of a table has the bits of another's of the same shape; values, where the types differ; (V,)."""
+    """Whether each row of a table has the bits of another's of the same shape; values, where the
+    types differ; (V,).
+    """
     relation = "bits" if new.tensor.dtype == old.tensor.dtype else "cast"
     parts = _by_blocks(
         new.vocabulary,
@@ -156,10 +170,14 @@ def _by_blocks(
     """`look` at blocks of rows, some at once; what it returns, in order."""
     size = max(1, BLOCK_BYTES // (table.width * table.tensor.dtype.itemsize))
     ends = [(start, min(start + size, count)) for start in range(0, count, size)]
-    workers = min(WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else WORKERS)
+    workers = min(
+        WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else WORKERS
+    )
     with ThreadPoolExecutor(workers) as pool:
         queue = iter(ends)  # of which only so many are begun that memory stays small
-        waiting: list[tuple[int, Future]] = [(end[1], pool.submit(look, end)) for end in islice(queue, workers)]
+        waiting: list[tuple[int, Future]] = [
+            (end[1], pool.submit(look, end)) for end in islice(queue, workers)
+        ]
         while waiting:
             stop, future = waiting.pop(0)
             result = future.result()
@@ -170,7 +188,9 @@ def _by_blocks(
 
 @np.errstate(all="ignore")
 def _likely(first: RowTable, second: RowTable) -> tuple[Relation, float]:
-    """The relation that most of some rows have, and the factor; rows at the end are often added ones, so not only those."""
+    """The relation that most of some rows have, and the factor; rows at the end are often added
+    ones, so not only those.
+    """
     common = min(first.vocabulary, second.vocabulary)
     ids = np.unique(np.linspace(0, common - 1, TRIED).astype(int))
     a, b = (np.concatenate([table.block(i, i + 1) for i in ids]) for table in (first, second))
@@ -192,7 +212,9 @@ def _coarser(a: np.ndarray, b: np.ndarray) -> np.dtype:
 
 
 @np.errstate(all="ignore")
-def _compare_rows(a: np.ndarray, b: np.ndarray, relation: Relation, scale: float) -> tuple[np.ndarray, float]:
+def _compare_rows(
+    a: np.ndarray, b: np.ndarray, relation: Relation, scale: float
+) -> tuple[np.ndarray, float]:
     """Whether each row has the relation, and the largest difference in those that have not."""
     if relation == "bits":
         equal = (bits_of(a) == bits_of(b)).all(axis=1)
@@ -210,6 +232,8 @@ def _compare_rows(a: np.ndarray, b: np.ndarray, relation: Relation, scale: float
 
 
 def repeated(facts: RowFacts) -> tuple[int, int]:
-    """How many rows stand more than once, zeros not counted, and how often the most frequent one does."""
+    """How many rows stand more than once, zeros not counted, and how often the most frequent one
+    does.
+    """
     counts = np.unique(facts.digest_V[~facts.zero_V], return_counts=True)[1]
     return int(counts[counts > 1].sum()), int(counts.max(initial=0))

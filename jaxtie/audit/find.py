@@ -1,4 +1,6 @@
-"""The input embedding, the output embedding and the output bias among a checkpoint's tensors, and how they lie."""
+"""The input embedding, the output embedding and the output bias among a checkpoint's tensors, and
+how they lie.
+"""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxtie.audit.names import INPUTS, OUTPUTS, PACKED_LEAVES, Stem, is_bias, is_weight, parts_of, stem_of
+from jaxtie.audit.names import (
+    INPUTS,
+    OUTPUTS,
+    PACKED_LEAVES,
+    Stem,
+    is_bias,
+    is_weight,
+    parts_of,
+    stem_of,
+)
 from jaxtie.audit.stored import Stored
 from jaxtie.experiment import UserError, check
 
@@ -58,7 +69,8 @@ class RowTable:
 
 @dataclass(frozen=True)
 class Module:
-    """A table by its name without the leaf: one tensor, or the several that quantisation makes of it.
+    """A table by its name without the leaf: one tensor, or the several that quantisation makes of
+    it.
 
     Attributes:
       name: of the tensor that holds the values, or the packed ones.
@@ -110,15 +122,17 @@ def find_ends(
       input_name, output_name: tensors to take, whatever their names.
 
     Raises:
-      UserError: where there is no input embedding, more than one that might be meant, a name that is not there, a table
-        that is not 2-D, or two widths.
+      UserError: where there is no input embedding, more than one that might be meant, a name that
+        is not there, a table that is not 2-D, or two widths.
     """
     known = set(vocabularies)
     first = _named(tensors, input_name, "--input", where) or _only_input(tensors, known, where)
     copies = [] if input_name else _copies(tensors, first)
     _check_flat(first, where)
     table = _oriented(first, known)
-    second = _named(tensors, output_name, "--output", where) or _only_output(tensors, table, first, where)
+    second = _named(tensors, output_name, "--output", where) or _only_output(
+        tensors, table, first, where
+    )
     output = None
     if second:
         _check_flat(second, where)
@@ -126,24 +140,41 @@ def find_ends(
         packed = first.packed or second.packed
         check(
             bool(packed) or output.width == table.width,
-            f"{where}: {first.name} has width {table.width} and {second.name} width {output.width}: widths differ, so one of "
-            "them is no embedding of this model; name the tables by --input and --output",
+            f"{where}: {first.name} has width {table.width} and {second.name} width {output.width}:"
+            " widths differ, so one of them is no embedding of this model; name the tables by"
+            " --input and --output",
         )
     bias = _bias(tensors, (output or table).vocabulary)
-    packed = {role: found.packed for role, found in (("input", first), ("output", second)) if found and found.packed}
+    packed = {
+        role: found.packed
+        for role, found in (("input", first), ("output", second))
+        if found and found.packed
+    }
     others = tuple(_oriented(copy, known) for copy in copies)
     return Ends(table, output, others, bias, packed, _has_text_encoder(tensors))
 
 
-def _named(tensors: Mapping[str, Stored], name: str | None, option: str, where: str) -> Module | None:
+def _named(
+    tensors: Mapping[str, Stored], name: str | None, option: str, where: str
+) -> Module | None:
     if name is None:
         return None
     if name not in tensors:
         near = difflib.get_close_matches(name, tensors, 5, 0.3) or list(tensors)[:5]
-        raise UserError(f"{option} {name!r}: {where} has no such tensor; nearest: {', '.join(map(repr, near))}")
+        raise UserError(
+            f"{option} {name!r}: {where} has no such tensor; nearest: {', '.join(map(repr, near))}"
+        )
     tensor = tensors[name]
-    stem, leaf = stem_of(name, INPUTS) or stem_of(name, OUTPUTS) or (None, "".join(parts_of(name)[-1:]))
-    return Module(name, tensor, stem, _packed_word(tensor, leaf), leaf == "kernel" or bool(stem and stem.across))
+    stem, leaf = (
+        stem_of(name, INPUTS) or stem_of(name, OUTPUTS) or (None, "".join(parts_of(name)[-1:]))
+    )
+    return Module(
+        name,
+        tensor,
+        stem,
+        _packed_word(tensor, leaf),
+        leaf == "kernel" or bool(stem and stem.across),
+    )
 
 
 def _packed_word(tensor: Stored, leaf: str) -> str:
@@ -161,7 +192,9 @@ def _modules(tensors: Mapping[str, Stored], stems: tuple[Stem, ...]) -> dict[str
             continue
         stem, leaf = match
         owner = ".".join(parts_of(name)[:-1]) if leaf else ".".join(parts_of(name))
-        module = Module(name, tensor, stem, _packed_word(tensor, leaf), leaf == "kernel" or stem.across)
+        module = Module(
+            name, tensor, stem, _packed_word(tensor, leaf), leaf == "kernel" or stem.across
+        )
         before = found.get(owner)
         if before is None or _holds_values(module) > _holds_values(before):
             found[owner] = module if before is None else _joined(module, before)
@@ -184,19 +217,30 @@ def _only_input(tensors: Mapping[str, Stored], known: set[int], where: str) -> M
     modules = list(_modules(tensors, INPUTS).values()) or _by_leaf(tensors, "embedding")
     if not modules:
         shown = ", ".join(repr(name) for name in _two_dimensional(tensors)[:SHOWN]) or "none"
-        raise UserError(f"{where}: no input embedding is found by its name; give --input; tensors of two dimensions: {shown}")
-    several = [module for module in modules if module.stem and module.stem.text in ("shared", *ONE_OF_SEVERAL)]
+        raise UserError(
+            f"{where}: no input embedding is found by its name; give --input; tensors of two"
+            f" dimensions: {shown}"
+        )
+    several = [
+        module
+        for module in modules
+        if module.stem and module.stem.text in ("shared", *ONE_OF_SEVERAL)
+    ]
     if len(several) == len(modules) > 1:
         return _first_of(several)
     fitting = [module for module in modules if known & set(module.tensor.shape)] or modules
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join(repr(module.name) for module in fitting[:SHOWN])
-    raise UserError(f"{where}: {len(fitting)} tables may be the input embedding; give one as --input: {names}")
+    raise UserError(
+        f"{where}: {len(fitting)} tables may be the input embedding; give one as --input: {names}"
+    )
 
 
 def _first_of(modules: Sequence[Module]) -> Module:
-    """Of an encoder's and decoder's tables the shared one, else the decoder's, which an output would be tied to."""
+    """Of an encoder's and decoder's tables the shared one, else the decoder's, which an output
+    would be tied to.
+    """
     order = ("shared", "decoder.embed_tokens", "encoder.embed_tokens")
     return min(modules, key=lambda module: order.index(module.stem.text))
 
@@ -208,7 +252,9 @@ def _copies(tensors: Mapping[str, Stored], first: Module) -> list[Module]:
     return [
         module
         for module in found
-        if module.name != first.name and module.stem.text in ONE_OF_SEVERAL and module.tensor.shape == first.tensor.shape
+        if module.name != first.name
+        and module.stem.text in ONE_OF_SEVERAL
+        and module.tensor.shape == first.tensor.shape
     ]
 
 
@@ -223,18 +269,34 @@ def _by_leaf(tensors: Mapping[str, Stored], leaf: str) -> list[Module]:
         parts = parts_of(name)
         positions = any("pos" in part.lower() for part in parts)
         if parts[-1:] == [leaf] and is_weight(parts) and not positions:
-            found.append(Module(name, tensors[name], None, _packed_word(tensors[name], leaf), leaf == "kernel"))
+            found.append(
+                Module(
+                    name, tensors[name], None, _packed_word(tensors[name], leaf), leaf == "kernel"
+                )
+            )
     return found
 
 
-def _only_output(tensors: Mapping[str, Stored], table: RowTable, first: Module, where: str) -> Module | None:
-    modules = [module for module in _modules(tensors, OUTPUTS).values() if module.name != first.name]
+def _only_output(
+    tensors: Mapping[str, Stored], table: RowTable, first: Module, where: str
+) -> Module | None:
+    modules = [
+        module for module in _modules(tensors, OUTPUTS).values() if module.name != first.name
+    ]
     sure = [module for module in modules if not module.stem.loose]
     fitting = sure or [module for module in modules if _fits(module, table)]
     if not fitting and first.stem is None:
-        fitting = [module for module in _by_leaf(tensors, "kernel") if module.tensor.shape == (table.width, table.vocabulary)]
+        fitting = [
+            module
+            for module in _by_leaf(tensors, "kernel")
+            if module.tensor.shape == (table.width, table.vocabulary)
+        ]
     if len(fitting) > 1:
-        exact = [module for module in fitting if set(module.tensor.shape) == {table.vocabulary, table.width}]
+        exact = [
+            module
+            for module in fitting
+            if set(module.tensor.shape) == {table.vocabulary, table.width}
+        ]
         fitting = exact or fitting
     check(
         len(fitting) < 2,
@@ -247,20 +309,33 @@ def _only_output(tensors: Mapping[str, Stored], table: RowTable, first: Module, 
 def _fits(module: Module, table: RowTable) -> bool:
     """Whether a table has the width of another and nearly its vocabulary, either way round."""
     shape = module.tensor.shape
-    near = max(PADDING, table.vocabulary // 20) if table.vocabulary > PADDING else table.vocabulary // 2
+    near = (
+        max(PADDING, table.vocabulary // 20)
+        if table.vocabulary > PADDING
+        else table.vocabulary // 2
+    )
     ways = (shape, shape[::-1]) if len(shape) == 2 else ()
-    return any(width == table.width and abs(rows - table.vocabulary) <= near for rows, width in ways)
+    return any(
+        width == table.width and abs(rows - table.vocabulary) <= near for rows, width in ways
+    )
 
 
 def _check_flat(module: Module, where: str) -> None:
     shape = module.tensor.shape
-    check(len(shape) == 2, f"{where}: {module.name} has shape {shape}; expected a table that is 2-D, vocabulary by width")
-    check(min(shape) > 0, f"{where}: {module.name} has shape {shape}; expected a table with rows and columns")
+    check(
+        len(shape) == 2,
+        f"{where}: {module.name} has shape {shape}; expected a table that is 2-D, vocabulary by"
+        " width",
+    )
+    check(
+        min(shape) > 0,
+        f"{where}: {module.name} has shape {shape}; expected a table with rows and columns",
+    )
 
 
 def _oriented(module: Module, known: set[int], like: RowTable | None = None) -> RowTable:
-    """Which of the two dimensions is the vocabulary: by the width of the other table, else by the configuration, else by
-    the name, else the larger one."""
+    """Which of the two dimensions is the vocabulary: by the width of the other table, else by the
+    configuration, else by the name, else the larger one."""
     rows, columns = module.tensor.shape
     if rows == columns:
         return RowTable(module.tensor, module.across)
@@ -272,14 +347,19 @@ def _oriented(module: Module, known: set[int], like: RowTable | None = None) -> 
 
 
 def _has_text_encoder(tensors: Mapping[str, Stored]) -> bool:
-    """Whether there is a decoder and an encoder of tokens: one of sounds or pictures has convolutions."""
+    """Whether there is a decoder and an encoder of tokens: one of sounds or pictures has
+    convolutions.
+    """
     names = [parts_of(name) for name in tensors]
     both = all(any(side in parts[:3] for parts in names) for side in ("encoder", "decoder"))
     return both and not any(
-        "encoder" in parts and any("conv" in part or "patch" in part for part in parts) for parts in names
+        "encoder" in parts and any("conv" in part or "patch" in part for part in parts)
+        for parts in names
     )
 
 
 def _bias(tensors: Mapping[str, Stored], vocabulary: int) -> Stored | None:
-    fitting = (tensor for tensor in tensors.values() if vocabulary in tensor.shape and tensor.is_values)
+    fitting = (
+        tensor for tensor in tensors.values() if vocabulary in tensor.shape and tensor.is_values
+    )
     return next((tensor for tensor in fitting if is_bias(tensor.name)), None)

@@ -13,10 +13,33 @@ from jaxtie.experiment import UserError, check
 CONFIG_LIMIT = 100_000_000  # bytes
 DEEPEST = 6  # level of a configuration that is looked at
 SIZE_KEYS = ("vocab_size", "padded_vocab_size", "n_vocab", "embedding_size", "vocabulary_size")
-HEADLESS = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForTextEncoding")
-WITH_HEAD = ("Head", "MTModel", "EncoderDecoder")  # what names of such an ending hold where there is a head after all
-OTHER_ENDS = ("encoder", "vision", "visual", "audio", "speech", "qformer")  # levels that no output embedding belongs to
-LANGUAGE = ("text_config", "llm_config", "language_config", "decoder", "model")  # levels of a language model within another
+HEADLESS = (
+    "Model",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForTextEncoding",
+)
+WITH_HEAD = (
+    "Head",
+    "MTModel",
+    "EncoderDecoder",
+)  # what names of such an ending hold where there is a head after all
+OTHER_ENDS = (
+    "encoder",
+    "vision",
+    "visual",
+    "audio",
+    "speech",
+    "qformer",
+)  # levels that no output embedding belongs to
+LANGUAGE = (
+    "text_config",
+    "llm_config",
+    "language_config",
+    "decoder",
+    "model",
+)  # levels of a language model within another
 
 
 @dataclass(frozen=True)
@@ -27,8 +50,8 @@ class LevelFlag:
       level: dotted path of the level; empty at the top.
       name: of the flag.
       tied: what it says; None if it is missing there.
-      counts: whether the level is about the language model: those of vision and sound are often written out with the
-        defaults of their classes, which mean nothing.
+      counts: whether the level is about the language model: those of vision and sound are often
+        written out with the defaults of their classes, which mean nothing.
     """
 
     level: str
@@ -84,7 +107,9 @@ class Configuration:
 
     @property
     def claim(self) -> bool | None:
-        """What it comes to: the top level, else the language model's, else the default of the model's class; else None."""
+        """What it comes to: the top level, else the language model's, else the default of the
+        model's class; else None.
+        """
         if self.top is not None:
             return self.top
         return self.nested if self.nested is not None else default_of(self.model_type)
@@ -115,12 +140,19 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
       UserError: where it is above 100 MB or no such JSON.
     """
-    check(path.stat().st_size <= CONFIG_LIMIT, f"{path}: is above {CONFIG_LIMIT // 10**6} MB: no configuration")
+    check(
+        path.stat().st_size <= CONFIG_LIMIT,
+        f"{path}: is above {CONFIG_LIMIT // 10**6} MB: no configuration",
+    )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: is no JSON ({reason_of(error)}); repair it or take it away") from None
-    check(isinstance(content, dict), f"{path}: is no JSON table of names; repair it or take it away")
+        raise UserError(
+            f"{path}: is no JSON ({reason_of(error)}); repair it or take it away"
+        ) from None
+    check(
+        isinstance(content, dict), f"{path}: is no JSON table of names; repair it or take it away"
+    )
     return content
 
 
@@ -136,8 +168,15 @@ def read_configuration(path: Path) -> Configuration:
     flags, sizes = [], []
     for level, table in _levels(content, "", 0):
         present = [name for name in FLAGS if isinstance(table.get(name), bool)]
-        last, found = level.rpartition(".")[2], [table[name] for name in SIZE_KEYS if _is_size(table.get(name))]
-        counts = not level or last in LANGUAGE or (bool(found) and not any(word in last for word in OTHER_ENDS))
+        last, found = (
+            level.rpartition(".")[2],
+            [table[name] for name in SIZE_KEYS if _is_size(table.get(name))],
+        )
+        counts = (
+            not level
+            or last in LANGUAGE
+            or (bool(found) and not any(word in last for word in OTHER_ENDS))
+        )
         flags += [LevelFlag(level, name, table[name] is FLAGS[name][0], counts) for name in present]
         sizes += found
         if not present and (not level or (last in LANGUAGE and found)):
@@ -153,9 +192,13 @@ def read_configuration(path: Path) -> Configuration:
 
 
 def _may_lack_head(architectures: Any) -> bool:
-    """Whether all of a configuration's architectures, as transformers names them, are without a language model's head."""
+    """Whether all of a configuration's architectures, as transformers names them, are without a
+    language model's head.
+    """
     names = architectures if isinstance(architectures, list) else []
-    return bool(names) and all(isinstance(name, str) and name.endswith(HEADLESS) and not _has_head(name) for name in names)
+    return bool(names) and all(
+        isinstance(name, str) and name.endswith(HEADLESS) and not _has_head(name) for name in names
+    )
 
 
 def _has_head(name: str) -> bool:
@@ -166,7 +209,9 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40
 
 
-def _levels(table: Mapping[str, Any], name: str, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _levels(
+    table: Mapping[str, Any], name: str, depth: int
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield name, table
     if depth < DEEPEST:
         for key, value in table.items():

@@ -1,7 +1,9 @@
-"""Headers of safetensors and GGUF files, read as if somebody had made them to do harm. NumPy and the standard library only.
+"""Headers of safetensors and GGUF files, read as if somebody had made them to do harm. NumPy and
+the standard library only.
 
-Nothing is allocated by what a file claims: every length is held against the file before a byte is read. A header that is
-not what it must be raises `UserError`, whatever is wrong with it; nothing is unpickled, nothing is executed.
+Nothing is allocated by what a file claims: every length is held against the file before a byte is
+read. A header that is not what it must be raises `UserError`, whatever is wrong with it; nothing is
+unpickled, nothing is executed.
 """
 
 import json
@@ -19,15 +21,50 @@ from jaxtie.experiment import UserError, check
 
 HEADER_LIMIT = 100_000_000  # bytes; the same as the safetensors library's
 SAFETENSORS_DTYPES = {
-    "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32, "I32": np.int32,
-    "U64": np.uint64, "I64": np.int64, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F32": np.float32, "F64": np.float64,
-    "C64": np.complex64, "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
-    "F8_E8M0": ml_dtypes.float8_e8m0fnu, "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz, "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
-}  # fmt: skip
+    "BOOL": np.bool_,
+    "U8": np.uint8,
+    "I8": np.int8,
+    "U16": np.uint16,
+    "I16": np.int16,
+    "U32": np.uint32,
+    "I32": np.int32,
+    "U64": np.uint64,
+    "I64": np.int64,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "F32": np.float32,
+    "F64": np.float64,
+    "C64": np.complex64,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+}
 PACKED_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of one value, where no NumPy type has them
-GGUF_DTYPES = {0: np.float32, 1: np.float16, 24: np.int8, 25: np.int16, 26: np.int32, 27: np.int64, 28: np.float64}
+GGUF_DTYPES = {
+    0: np.float32,
+    1: np.float16,
+    24: np.int8,
+    25: np.int16,
+    26: np.int32,
+    27: np.int64,
+    28: np.float64,
+}
 GGUF_DTYPES[30] = ml_dtypes.bfloat16  # the others are blocks of quantised values
-GGUF_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+GGUF_SCALARS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
 GGUF_STRING, GGUF_ARRAY = 8, 9
 LONGEST_VALUE = 1024  # of a GGUF's strings, what is kept
 
@@ -55,21 +92,33 @@ def read_safetensors(path: Path) -> list[Entry]:
     """What a safetensors file's header declares.
 
     Raises:
-      UserError: where the file is truncated, the header above 100 MB, no JSON, or not of the format, or where tensors
-        overlap, leave holes or run past the end.
+      UserError: where the file is truncated, the header above 100 MB, no JSON, or not of the
+        format, or where tensors overlap, leave holes or run past the end.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
-        check(size >= 8, f"{path}: truncated: {size} bytes are too few for a safetensors header; download it again")
+        check(
+            size >= 8,
+            f"{path}: truncated: {size} bytes are too few for a safetensors header; download it"
+            " again",
+        )
         (length,) = struct.unpack("<Q", file.read(8))
         limit = f"{HEADER_LIMIT // 10**6} MB"
-        check(length <= HEADER_LIMIT, f"{path}: a header of {length:,} bytes is above {limit}: no safetensors file")
         check(
-            8 + length <= size, f"{path}: truncated: the header alone takes {length:,} of {size:,} bytes; download it again"
+            length <= HEADER_LIMIT,
+            f"{path}: a header of {length:,} bytes is above {limit}: no safetensors file",
+        )
+        check(
+            8 + length <= size,
+            f"{path}: truncated: the header alone takes {length:,} of {size:,} bytes; download it"
+            " again",
         )
         header = _parse_json(path, file.read(length))
     metadata = header.pop("__metadata__", {})
-    check(isinstance(metadata, dict), f"{path}: the header's __metadata__ is no table of names: no safetensors file")
+    check(
+        isinstance(metadata, dict),
+        f"{path}: the header's __metadata__ is no table of names: no safetensors file",
+    )
     entries = [_entry(path, name, value, 8 + length, size) for name, value in header.items()]
     _check_laid_out(path, entries, 8 + length, size)
     return entries
@@ -88,7 +137,9 @@ def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode(), object_pairs_hook=unique, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: its header cannot be read ({reason_of(error)}): no safetensors file") from None
+        raise UserError(
+            f"{path}: its header cannot be read ({reason_of(error)}): no safetensors file"
+        ) from None
     check(isinstance(header, dict), f"{path}: its header is no table of names: no safetensors file")
     return header
 
@@ -112,28 +163,53 @@ def _entry(path: Path, name: str, value: Any, start: int, size: int) -> Entry:
     check(isinstance(value, dict), f"{what}: is no table of dtype, shape and data_offsets")
     stored, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
     known = isinstance(stored, str) and (stored in SAFETENSORS_DTYPES or stored in PACKED_BITS)
-    check(known, f"{what}: dtype {_shown(str(stored))} is unknown; expected one of {', '.join(SAFETENSORS_DTYPES)}")
+    check(
+        known,
+        f"{what}: dtype {_shown(str(stored))} is unknown; expected one of"
+        f" {', '.join(SAFETENSORS_DTYPES)}",
+    )
     good = isinstance(shape, list) and len(shape) <= 32 and all(map(_is_count, shape))
     check(good, f"{what}: its shape is no list of sizes")
-    check(isinstance(offsets, list) and len(offsets) == 2 and all(map(_is_count, offsets)), f"{what}: bad data_offsets")
+    check(
+        isinstance(offsets, list) and len(offsets) == 2 and all(map(_is_count, offsets)),
+        f"{what}: bad data_offsets",
+    )
     begin, end = offsets
     dtype = np.dtype(SAFETENSORS_DTYPES[stored]) if stored in SAFETENSORS_DTYPES else None
     bits = PACKED_BITS[stored] if dtype is None else 8 * dtype.itemsize
     needed = math.prod(shape) * bits
     check(begin <= end, f"{what}: data_offsets {begin:,} to {end:,} go backwards")
-    check(start + end <= size, f"{what}: runs past the end of the file: truncated; download it again")
-    check(8 * (end - begin) == needed, f"{what}: {end - begin:,} bytes do not hold {stored} of shape {shape}")
+    check(
+        start + end <= size, f"{what}: runs past the end of the file: truncated; download it again"
+    )
+    check(
+        8 * (end - begin) == needed,
+        f"{what}: {end - begin:,} bytes do not hold {stored} of shape {shape}",
+    )
     return Entry(name, tuple(shape), dtype, stored, start + begin, start + end)
 
 
 def _check_laid_out(path: Path, entries: Iterable[Entry], start: int, size: int) -> None:
-    """UserError unless the tensors follow each other without overlap or hole, to the end of the file."""
+    """UserError unless the tensors follow each other without overlap or hole, to the end of the
+    file.
+    """
     at, before = start, "the header"
     for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
-        check(entry.begin >= at, f"{path}: tensors {_shown(before)} and {_shown(entry.name)} overlap: no safetensors file")
-        check(entry.begin == at, f"{path}: bytes before tensor {_shown(entry.name)} belong to none: no safetensors file")
+        check(
+            entry.begin >= at,
+            f"{path}: tensors {_shown(before)} and {_shown(entry.name)} overlap: no safetensors"
+            " file",
+        )
+        check(
+            entry.begin == at,
+            f"{path}: bytes before tensor {_shown(entry.name)} belong to none: no safetensors file",
+        )
         at, before = entry.end, entry.name
-    check(at == size, f"{path}: {size - at:,} bytes after the last tensor belong to none: damaged, or no safetensors file")
+    check(
+        at == size,
+        f"{path}: {size - at:,} bytes after the last tensor belong to none: damaged, or no"
+        " safetensors file",
+    )
 
 
 class _Bounded:
@@ -143,8 +219,14 @@ class _Bounded:
         self.path, self.file, self.left = path, file, path.stat().st_size
 
     def take(self, count: int, keep: int | None = None) -> bytes:
-        """The next `count` bytes, of which the first `keep` are returned; UserError where there are fewer."""
-        check(count <= self.left, f"{self.path}: truncated: its GGUF header claims more than the file has; download it again")
+        """The next `count` bytes, of which the first `keep` are returned; UserError where there are
+        fewer.
+        """
+        check(
+            count <= self.left,
+            f"{self.path}: truncated: its GGUF header claims more than the file has; download it"
+            " again",
+        )
         self.left -= count
         kept = self.file.read(count if keep is None else min(count, keep))
         self.file.seek(count - len(kept), 1)
@@ -163,7 +245,11 @@ class _Bounded:
         return number
 
     def require(self, count: int) -> None:
-        check(count <= self.left, f"{self.path}: truncated: its GGUF header claims more than the file has; download it again")
+        check(
+            count <= self.left,
+            f"{self.path}: truncated: its GGUF header claims more than the file has; download it"
+            " again",
+        )
 
 
 def read_gguf(path: Path) -> tuple[list[Entry], dict[str, Any]]:
@@ -172,7 +258,8 @@ def read_gguf(path: Path) -> tuple[list[Entry], dict[str, Any]]:
     A quantised tensor has no dtype.
 
     Raises:
-      UserError: where the file is truncated, is no GGUF of version 2 or 3, or a tensor runs past its end.
+      UserError: where the file is truncated, is no GGUF of version 2 or 3, or a tensor runs past
+        its end.
     """
     with path.open("rb") as raw:
         file = _Bounded(path, raw)
@@ -217,12 +304,18 @@ def _gguf_entry(file: _Bounded) -> Entry:
     shape = tuple(file.unpack("<Q") for _ in range(rank))[::-1]
     kind, offset = file.unpack("<I"), file.unpack("<Q")
     dtype = np.dtype(GGUF_DTYPES[kind]) if kind in GGUF_DTYPES else None
-    return Entry(name, shape, dtype, f"GGML type {kind}" if dtype is None else dtype.name, offset, offset)
+    return Entry(
+        name, shape, dtype, f"GGML type {kind}" if dtype is None else dtype.name, offset, offset
+    )
 
 
 def _placed(path: Path, entry: Entry, start: int, size: int) -> Entry:
     length = 0 if entry.dtype is None else math.prod(entry.shape) * entry.dtype.itemsize
     begin = start + entry.begin
     inside = begin + length <= size
-    check(inside, f"{path}: tensor {_shown(entry.name)} runs past the end of the file: truncated; download it again")
+    check(
+        inside,
+        f"{path}: tensor {_shown(entry.name)} runs past the end of the file: truncated; download it"
+        " again",
+    )
     return Entry(entry.name, entry.shape, entry.dtype, entry.stored, begin, begin + length)

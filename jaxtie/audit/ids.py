@@ -1,4 +1,6 @@
-"""Sets of token ids in words: runs, added tokens, a part of the vocabulary that one of several devices has."""
+"""Sets of token ids in words: runs, added tokens, a part of the vocabulary that one of several
+devices has.
+"""
 
 from typing import NamedTuple
 
@@ -35,7 +37,8 @@ def runs_of(ids: np.ndarray) -> list[tuple[int, int]]:
 
 
 def part_of(ids: np.ndarray, vocabulary: int) -> Part | None:
-    """The part of the vocabulary that a set of ascending ids is, if one of several devices would have had just that.
+    """The part of the vocabulary that a set of ascending ids is, if one of several devices would
+    have had just that.
 
     PyTorch and JAX give each of n devices ceil(V / n) rows, and the last one what is left.
     """
@@ -50,14 +53,17 @@ def part_of(ids: np.ndarray, vocabulary: int) -> Part | None:
         index = first // size
         begin, end = index * size, min((index + 1) * size, vocabulary)
         share = len(ids) / (end - begin)
-        # They lie in one part; a few of its rows may be what they would be anyway. The part that they fill best counts.
+        # They lie in one part; a few of its rows may be what they would be anyway. The part that
+        # they fill best counts.
         if last < end and share >= covered and (best is None or share > covered):
             best, covered = Part(index, -(-vocabulary // size)), share
     return best
 
 
 def shown_ids(ids: np.ndarray, vocabulary: int) -> str:
-    """`only 151,643 to 151,662: perhaps added tokens`; `the last eighth, 43,981 to 50,256: a shard`."""
+    """`only 151,643 to 151,662: perhaps added tokens`; `the last eighth, 43,981 to 50,256: a
+    shard`.
+    """
     if not len(ids):
         return "none"
     runs = runs_of(ids)
@@ -68,7 +74,11 @@ def shown_ids(ids: np.ndarray, vocabulary: int) -> str:
     if len(ids) == vocabulary:
         return "all"
     if runs[0][0] >= ADDED * vocabulary:
-        return f"only {span}: perhaps added tokens" if len(ids) > 1 else f"only {runs[0][0]:,}: perhaps an added token"
+        return (
+            f"only {span}: perhaps added tokens"
+            if len(ids) > 1
+            else f"only {runs[0][0]:,}: perhaps an added token"
+        )
     texts = [f"{a:,} to {b:,}" if b > a else f"{a:,}" for a, b in runs[:SHOWN_RUNS]]
     more = f" and {len(runs) - SHOWN_RUNS:,} more runs" if len(runs) > SHOWN_RUNS else ""
     return f"ids {', '.join(texts)}{more}"

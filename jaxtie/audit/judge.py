@@ -50,7 +50,8 @@ class ModelVerdict:
       name: the arm of a run; empty elsewhere.
       ends: its tables.
       findings: the one about tying first.
-      relationship: how the output table relates to the input's; None where there are not two to compare.
+      relationship: how the output table relates to the input's; None where there are not two to
+        compare.
       saved: bytes that tying saves, or has saved.
     """
 
@@ -101,8 +102,16 @@ def _verdict_dict(verdict: ModelVerdict) -> dict[str, Any]:
     def table(found: RowTable | None) -> dict[str, Any] | None:
         if found is None:
             return None
-        place = {"name": found.tensor.name, "file": str(found.tensor.file), "type": found.tensor.stored}
-        return place | {"vocabulary": found.vocabulary, "width": found.width, "transposed": found.across}
+        place = {
+            "name": found.tensor.name,
+            "file": str(found.tensor.file),
+            "type": found.tensor.stored,
+        }
+        return place | {
+            "vocabulary": found.vocabulary,
+            "width": found.width,
+            "transposed": found.across,
+        }
 
     return {
         "name": verdict.name,
@@ -119,8 +128,13 @@ def _verdict_dict(verdict: ModelVerdict) -> dict[str, Any]:
 
 
 def _comparison_dict(found: Relationship) -> dict[str, Any]:
-    plain = {name: value for name, value in dataclasses.asdict(found).items() if name != "differing"}
-    return plain | {"differing rows": len(found.differing), "differing runs": runs_of(found.differing)}
+    plain = {
+        name: value for name, value in dataclasses.asdict(found).items() if name != "differing"
+    }
+    return plain | {
+        "differing rows": len(found.differing),
+        "differing runs": runs_of(found.differing),
+    }
 
 
 def audit(path: Path, asked: Request, tick: Ticker) -> Audit:
@@ -135,7 +149,9 @@ def audit(path: Path, asked: Request, tick: Ticker) -> Audit:
     """
     checkpoint = open_checkpoint(path)
     old = open_checkpoint(asked.against) if asked.against else None
-    verdicts = tuple(_judge(checkpoint, subject, old, asked, tick) for subject in checkpoint.subjects)
+    verdicts = tuple(
+        _judge(checkpoint, subject, old, asked, tick) for subject in checkpoint.subjects
+    )
     return Audit(checkpoint, verdicts)
 
 
@@ -150,12 +166,16 @@ def _judge(
 ) -> ModelVerdict:
     ends = _find(checkpoint, subject, asked)
     before = _same_table(old, subject, ends.input, asked) if old else None
-    adapter = read_adapter(asked.adapter) if asked.adapter else None  # what cannot be read is refused before the long part
+    adapter = (
+        read_adapter(asked.adapter) if asked.adapter else None
+    )  # what cannot be read is refused before the long part
     looked = _look(ends, tick)
     configuration = checkpoint.configuration
     claim = configuration.claim if subject.tied is None else subject.tied
     says = "the arm is declared" if subject.name else configuration.says
-    known = Known(checkpoint, subject.name, claim, says, ends, looked.comparison if looked else None)
+    known = Known(
+        checkpoint, subject.name, claim, says, ends, looked.comparison if looked else None
+    )
     unequal = [
         copy.tensor.name
         for copy in ends.copies
@@ -164,7 +184,11 @@ def _judge(
     found = [tying(known), *of_files(checkpoint), *of_flags(known), *of_copies(known, unequal)]
     if looked:
         found += of_rows("input", looked.input)
-        found += of_rows("output", looked.output) if looked.output and not looked.comparison.is_equal else []
+        found += (
+            of_rows("output", looked.output)
+            if looked.output and not looked.comparison.is_equal
+            else []
+        )
     if before:
         found.append(of_unchanged(same_rows(ends.input, before, tick)))
     if adapter:
@@ -185,17 +209,26 @@ def _look(ends: Ends, tick: Ticker) -> Scan | None:
 def _same_table(old: Checkpoint, subject: Subject, table: RowTable, asked: Request) -> RowTable:
     """The input table of an older checkpoint."""
     others = {other.name: other for other in old.subjects}
-    check(subject.name in others, f"--against {old.path}: has no arm {subject.name!r}; give a checkpoint of the same model")
+    check(
+        subject.name in others,
+        f"--against {old.path}: has no arm {subject.name!r}; give a checkpoint of the same model",
+    )
     found = _find(old, others[subject.name], asked).input
     shapes = [(one.vocabulary, one.width) for one in (table, found)]
     if shapes[0] != shapes[1]:
         raise UserError(
-            f"--against {old.path}: its table has shape {shapes[1]}, this one {shapes[0]}; give one of the same shape"
+            f"--against {old.path}: its table has shape {shapes[1]}, this one {shapes[0]}; give one"
+            " of the same shape"
         )
-    check(found.tensor.is_values and table.tensor.is_values, f"--against {old.path}: packed tables are not comparable")
+    check(
+        found.tensor.is_values and table.tensor.is_values,
+        f"--against {old.path}: packed tables are not comparable",
+    )
     return found
 
 
 def _saved(ends: Ends) -> int:
     table = ends.output or ends.input
-    return table.vocabulary * table.width * (table.tensor.dtype.itemsize if table.tensor.dtype else 0)
+    return (
+        table.vocabulary * table.width * (table.tensor.dtype.itemsize if table.tensor.dtype else 0)
+    )

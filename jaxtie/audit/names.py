@@ -1,7 +1,9 @@
-"""How checkpoints call their embeddings, output biases and the flags that say whether they are tied; each with a source.
+"""How checkpoints call their embeddings, output biases and the flags that say whether they are
+tied; each with a source.
 
-A stem is matched against the end of a tensor's name, part by part, whatever stands before it. Parts are separated by dots or
-slashes; the last one (`weight`, `embedding`, `kernel`, ...) is a leaf and belongs to no stem. A number among the parts is
+A stem is matched against the end of a tensor's name, part by part, whatever stands before it. Parts
+are separated by dots or slashes; the last one (`weight`, `embedding`, `kernel`, ...) is a leaf and
+belongs to no stem. A number among the parts is
 that of a layer: nothing in a layer is a table.
 """
 
@@ -34,7 +36,9 @@ class Stem:
 
 INPUTS = (
     Stem(
-        "embed_tokens", "Llama, Mistral, Qwen, Gemma, Phi-3, OLMo 2, Granite, vision models", f"{HF}/llama/modeling_llama.py"
+        "embed_tokens",
+        "Llama, Mistral, Qwen, Gemma, Phi-3, OLMo 2, Granite, vision models",
+        f"{HF}/llama/modeling_llama.py",
     ),
     Stem("encoder.embed_tokens", "T5, BART", f"{HF}/t5/modeling_t5.py, _tied_weights_keys"),
     Stem("decoder.embed_tokens", "T5, BART, OPT, Whisper", f"{HF}/whisper/modeling_whisper.py"),
@@ -43,17 +47,31 @@ INPUTS = (
     Stem("embd.wte", "Phi-1, Phi-2 as first published", GGUF),
     Stem("embed_in", "GPT-NeoX, Pythia", f"{HF}/gpt_neox/modeling_gpt_neox.py"),
     Stem("word_embeddings", "Falcon, BLOOM, BailingMoE, Megatron, ChatGLM", GGUF),
-    Stem("embedding.word_embeddings", "Megatron, ChatGLM", "github.com/NVIDIA/Megatron-LM/issues/516"),
-    Stem("embeddings.word_embeddings", "BERT, RoBERTa, DistilBERT", f"{HF}/bert/modeling_bert.py, _tied_weights_keys"),
+    Stem(
+        "embedding.word_embeddings", "Megatron, ChatGLM", "github.com/NVIDIA/Megatron-LM/issues/516"
+    ),
+    Stem(
+        "embeddings.word_embeddings",
+        "BERT, RoBERTa, DistilBERT",
+        f"{HF}/bert/modeling_bert.py, _tied_weights_keys",
+    ),
     Stem("tok_embeddings", "Llama as Meta has it, InternLM 2, torchtitan", GGUF),
-    Stem("embeddings.tok_embeddings", "ModernBERT", f"{HF}/modernbert/modeling_modernbert.py, _tied_weights_keys"),
+    Stem(
+        "embeddings.tok_embeddings",
+        "ModernBERT",
+        f"{HF}/modernbert/modeling_modernbert.py, _tied_weights_keys",
+    ),
     Stem("backbone.embeddings", "Mamba", f"{HF}/mamba/modeling_mamba.py"),
     Stem("backbone.embedding", "Mamba as first published", GGUF),
     Stem("rwkv.embeddings", "RWKV", GGUF),
     Stem("transformer.token_embeddings", "OpenELM", GGUF),
     Stem("in_out_embed", "Grok", GGUF),
     Stem("token_embd", "any GGUF", GGUF),
-    Stem("token_embedder", "T5X, MaxText", "github.com/AI-Hypercomputer/maxtext, checkpoint conversion, param_mapping.py"),
+    Stem(
+        "token_embedder",
+        "T5X, MaxText",
+        "github.com/AI-Hypercomputer/maxtext, checkpoint conversion, param_mapping.py",
+    ),
     Stem("token_embedding", "KerasHub", KERAS),
     Stem("embedding.input", "jaxtie", "jaxtie/models/embedding.py"),
 )
@@ -67,13 +85,24 @@ OUTPUTS = (
     Stem("cls.predictions.decoder", "BERT", f"{HF}/bert/modeling_bert.py, _tied_weights_keys"),
     Stem("vocab_projector", "DistilBERT", f"{HF}/distilbert/modeling_distilbert.py"),
     Stem("transformer.ff_out", "OLMo 1, LLaDA", GGUF),
-    Stem("proj_out", "Whisper", f"{HF}/whisper/modeling_whisper.py, _tied_weights_keys", loose=True),
+    Stem(
+        "proj_out", "Whisper", f"{HF}/whisper/modeling_whisper.py, _tied_weights_keys", loose=True
+    ),
     Stem("pred_layer.proj", "XLM", f"{HF}/xlm/modeling_xlm.py, _tied_weights_keys"),
-    Stem("decoder", "ModernBERT", f"{HF}/modernbert/modeling_modernbert.py, _tied_weights_keys", loose=True),
+    Stem(
+        "decoder",
+        "ModernBERT",
+        f"{HF}/modernbert/modeling_modernbert.py, _tied_weights_keys",
+        loose=True,
+    ),
     Stem("output", "Llama as Meta has it, InternLM 2, torchtitan, any GGUF", GGUF, loose=True),
     Stem("head", "RWKV", GGUF, loose=True),
     Stem("head.decoder", "ModernBERT, earlier", GGUF, loose=True),
-    Stem("logits_dense", "T5X, MaxText", "github.com/AI-Hypercomputer/maxtext, checkpoint conversion, param_mapping.py"),
+    Stem(
+        "logits_dense",
+        "T5X, MaxText",
+        "github.com/AI-Hypercomputer/maxtext, checkpoint conversion, param_mapping.py",
+    ),
     Stem(
         "reverse_embeddings",
         "KerasHub",
@@ -82,20 +111,49 @@ OUTPUTS = (
     ),
     Stem("embedding.output", "jaxtie", "jaxtie/models/embedding.py"),
 )
-BIAS_ENDS = ("cls.predictions.bias", "final_logits_bias", "embedding.bias")  # beside the `bias` of an output stem
+BIAS_ENDS = (
+    "cls.predictions.bias",
+    "final_logits_bias",
+    "embedding.bias",
+)  # beside the `bias` of an output stem
 LEAVES = frozenset({"weight", "embedding", "embeddings", "kernel", "table"})
 PACKED_LEAVES = {
-    "qweight": "AutoGPTQ, AutoAWQ", "weight_packed": "compressed-tensors", "weight_scale": "compressed-tensors, FP8",
-    "weight_scale_inv": "FP8 in blocks", "SCB": "bitsandbytes", "scales": "AutoGPTQ, MLX", "qzeros": "AutoGPTQ",
-}  # fmt: skip
-NOT_WEIGHTS = frozenset({"opt_state", "optimizer", "optimizer_state", "mu", "nu", "exp_avg", "exp_avg_sq", "param_states"})
-KERAS_VARIABLES = {"vars.0": "", "vars.1": "reverse_embeddings"}  # of a ReversibleEmbedding, in `.weights.h5` files
+    "qweight": "AutoGPTQ, AutoAWQ",
+    "weight_packed": "compressed-tensors",
+    "weight_scale": "compressed-tensors, FP8",
+    "weight_scale_inv": "FP8 in blocks",
+    "SCB": "bitsandbytes",
+    "scales": "AutoGPTQ, MLX",
+    "qzeros": "AutoGPTQ",
+}
+NOT_WEIGHTS = frozenset(
+    {
+        "opt_state",
+        "optimizer",
+        "optimizer_state",
+        "mu",
+        "nu",
+        "exp_avg",
+        "exp_avg_sq",
+        "param_states",
+    }
+)
+KERAS_VARIABLES = {
+    "vars.0": "",
+    "vars.1": "reverse_embeddings",
+}  # of a ReversibleEmbedding, in `.weights.h5` files
 
 # A flag -> the value that means tied, and where it is documented.
 FLAGS = {
-    "tie_word_embeddings": (True, f"{HF}, every configuration; github.com/huggingface/transformers/pull/6692"),
+    "tie_word_embeddings": (
+        True,
+        f"{HF}, every configuration; github.com/huggingface/transformers/pull/6692",
+    ),
     "share_embeddings_and_output_weights": (True, "github.com/NVIDIA/Megatron-LM/pull/7577"),
-    "untie_embeddings_and_output_weights": (False, "github.com/deepspeedai/Megatron-DeepSpeed/issues/147"),
+    "untie_embeddings_and_output_weights": (
+        False,
+        "github.com/deepspeedai/Megatron-DeepSpeed/issues/147",
+    ),
     "no_weight_tying": (False, "github.com/EleutherAI/gpt-neox, megatron/model/gpt2_model.py"),
     "weight_tying": (True, "github.com/allenai/OLMo, olmo/config.py"),
     "enable_weight_tying": (True, "github.com/pytorch/torchtitan/pull/2522"),
@@ -103,21 +161,35 @@ FLAGS = {
     "tie_embeddings": (True, "github.com/Lightning-AI/litgpt/issues/1727; mamba_ssm"),
     "tie_weights": (True, KERAS),
     "tie_embedding_weights": (True, "github.com/keras-team/keras-hub, T5Backbone"),
-    "share_decoder_input_output_embed": (True, "github.com/facebookresearch/fairseq, models/transformer"),
+    "share_decoder_input_output_embed": (
+        True,
+        "github.com/facebookresearch/fairseq, models/transformer",
+    ),
 }
-# What a configuration class of transformers says where config.json has no flag: configuration_*.py of each, 4.x.
+# What a configuration class of transformers says where config.json has no flag: configuration_*.py
+# of each, 4.x.
 DEFAULTS = {
-    True: "bart bert bloom camembert cohere cohere2 distilbert electra falcon gemma gemma2 gemma3_text gpt2 gpt_neo "
-    "gpt_bigcode mamba modernbert mpt opt pegasus roberta starcoder2 t5 whisper xlm-roberta",
-    False: "gpt_neox gptj granite llama mistral mixtral olmo olmo2 phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe stablelm",
+    True: (
+        "bart bert bloom camembert cohere cohere2 distilbert electra falcon gemma gemma2"
+        " gemma3_text gpt2 gpt_neo gpt_bigcode mamba modernbert mpt opt pegasus roberta starcoder2"
+        " t5 whisper xlm-roberta"
+    ),
+    False: (
+        "gpt_neox gptj granite llama mistral mixtral olmo olmo2 phi phi3 qwen2 qwen2_moe qwen3"
+        " qwen3_moe stablelm"
+    ),
 }
 
 
 def parts_of(name: str) -> list[str]:
-    """The parts of a tensor's name, `['x']` and `:0` taken off; of a Keras file its variables by their names."""
+    """The parts of a tensor's name, `['x']` and `:0` taken off; of a Keras file its variables by
+    their names.
+    """
     plain = re.sub(r":\d+$", "", re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", name))
     for number, word in KERAS_VARIABLES.items():
-        plain = re.sub(rf"(token_embedding)[./]{number.replace('.', '[./]')}$", rf"\1.{word}", plain)
+        plain = re.sub(
+            rf"(token_embedding)[./]{number.replace('.', '[./]')}$", rf"\1.{word}", plain
+        )
     return [part for part in re.split(r"[./]", plain) if part]
 
 
@@ -132,7 +204,9 @@ def _ends_with(parts: list[str], text: str) -> bool:
 
 
 def stem_of(name: str, stems: tuple[Stem, ...]) -> tuple[Stem, str] | None:
-    """The longest stem that a name ends with, and its leaf; None if there is none, or it is in a layer."""
+    """The longest stem that a name ends with, and its leaf; None if there is none, or it is in a
+    layer.
+    """
     parts = parts_of(name)
     if not is_weight(parts):
         return None
@@ -156,5 +230,7 @@ def is_bias(name: str) -> bool:
 
 
 def default_of(model_type: object) -> bool | None:
-    """Whether transformers ties a model of this type where config.json does not say; None where it is not known here."""
+    """Whether transformers ties a model of this type where config.json does not say; None where it
+    is not known here.
+    """
     return next((tied for tied, types in DEFAULTS.items() if model_type in types.split()), None)

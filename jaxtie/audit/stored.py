@@ -1,5 +1,6 @@
-"""Tensors where they lie: in safetensors and GGUF files, .npz, Keras .weights.h5, Orbax folders. Nothing is read before it is
-asked for, and then a block of rows at a time; files are mapped, and what was looked at is given back.
+"""Tensors where they lie: in safetensors and GGUF files, .npz, Keras .weights.h5, Orbax folders.
+Nothing is read before it is asked for, and then a block of rows at a time; files are mapped, and
+what was looked at is given back.
 """
 
 import contextlib
@@ -23,13 +24,22 @@ from jaxtie.experiment import UserError, check
 
 CACHE = 2**30  # bytes of decoded chunks that are kept
 UNPACKED_LIMIT = 4 * 2**30  # bytes of a compressed array, which cannot be mapped
-VALUES = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))  # eight bits need a scale
+VALUES = tuple(
+    map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
+)  # eight bits need a scale
 LFS = b"version https://git-lfs"
 NPY_VERSIONS = 3  # of .npy headers that there are
 NO_ARCHIVE = (  # what zipfile, its decompressors and NumPy's reader of headers raise
-    zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error, lzma.LZMAError,
-    tokenize.TokenError, SyntaxError,
-)  # fmt: skip
+    zipfile.BadZipFile,
+    ValueError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    zlib.error,
+    lzma.LZMAError,
+    tokenize.TokenError,
+    SyntaxError,
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,9 @@ class Stored:
 
     @property
     def is_values(self) -> bool:
-        """Whether its entries are numbers that can be compared; quantised and packed ones are not."""
+        """Whether its entries are numbers that can be compared; quantised and packed ones are
+        not.
+        """
         return self.dtype is not None and self.dtype in VALUES
 
     @property
@@ -78,7 +90,8 @@ class _Mapped:
         return np.ndarray(entry.shape, entry.dtype, self._map, entry.begin)
 
     def forget(self) -> None:
-        # Pages of a mapped file count as this process's memory until they are given back; the system keeps them cached.
+        # Pages of a mapped file count as this process's memory until they are given back; the
+        # system keeps them cached.
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -86,7 +99,9 @@ class _Mapped:
         def open_it() -> np.ndarray:
             return self.view(entry)
 
-        return Stored(entry.name, entry.shape, entry.dtype, entry.stored, self.path, open_it, self.forget)
+        return Stored(
+            entry.name, entry.shape, entry.dtype, entry.stored, self.path, open_it, self.forget
+        )
 
 
 def from_safetensors(path: Path) -> list[Stored]:
@@ -96,7 +111,9 @@ def from_safetensors(path: Path) -> list[Stored]:
 
 
 def from_gguf(path: Path) -> tuple[list[Stored], dict[str, Any]]:
-    """The tensors of a GGUF file, and its metadata; see `jaxtie.audit.headers.read_gguf` for errors."""
+    """The tensors of a GGUF file, and its metadata; see `jaxtie.audit.headers.read_gguf` for
+    errors.
+    """
     refuse_pointer(path)
     entries, metadata = read_gguf(path)
     return list(map(_Mapped(path).stored, entries)), metadata
@@ -106,19 +123,27 @@ def refuse_pointer(path: Path) -> None:
     """UserError where a file is only the pointer that Git leaves for a large one."""
     with path.open("rb") as file:
         pointer = file.read(len(LFS)) == LFS
-    check(not pointer, f"{path}: is a Git LFS pointer, not the file itself; fetch it with git lfs pull")
+    check(
+        not pointer,
+        f"{path}: is a Git LFS pointer, not the file itself; fetch it with git lfs pull",
+    )
 
 
 def from_npz(path: Path) -> list[Stored]:
     """The arrays of an .npz file; those that are not compressed are mapped.
 
     Raises:
-      UserError: where it is no such file, is truncated, or an array holds Python objects, which would have to be unpickled.
+      UserError: where it is no such file, is truncated, or an array holds Python objects, which
+        would have to be unpickled.
     """
     refuse_pointer(path)
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
-            return [_from_member(path, archive, raw, info) for info in archive.infolist() if info.filename.endswith(".npy")]
+            return [
+                _from_member(path, archive, raw, info)
+                for info in archive.infolist()
+                if info.filename.endswith(".npy")
+            ]
     except NO_ARCHIVE as error:
         if isinstance(error, UserError):
             raise
@@ -129,21 +154,31 @@ def _damaged_archive(path: Path, error: Exception) -> UserError:
     return UserError(f"{path}: cannot be read as .npz: truncated or damaged ({reason_of(error)})")
 
 
-def _from_member(path: Path, archive: zipfile.ZipFile, raw: BinaryIO, info: zipfile.ZipInfo) -> Stored:
+def _from_member(
+    path: Path, archive: zipfile.ZipFile, raw: BinaryIO, info: zipfile.ZipInfo
+) -> Stored:
     name = info.filename.removesuffix(".npy")
     with archive.open(info) as member:
         shape, columns_first, dtype = _npy_header(member)
         header = member.tell()
-    check(not dtype.hasobject, f"{path}: array {name!r} holds Python objects (a pickle), which are not read")
+    check(
+        not dtype.hasobject,
+        f"{path}: array {name!r} holds Python objects (a pickle), which are not read",
+    )
     needed = math.prod(shape) * dtype.itemsize
     check(info.file_size == header + needed, f"{path}: array {name!r} is truncated")
-    dtype = np.dtype(ml_dtypes.bfloat16) if dtype == np.dtype("V2") else dtype  # as NumPy writes what it has no name for
+    dtype = (
+        np.dtype(ml_dtypes.bfloat16) if dtype == np.dtype("V2") else dtype
+    )  # as NumPy writes what it has no name for
     if info.compress_type == zipfile.ZIP_STORED and not columns_first:
         raw.seek(info.header_offset + 26)
         name_length, extra = (int.from_bytes(raw.read(2), "little") for _ in range(2))
         begin = info.header_offset + 30 + name_length + extra + header
         return _Mapped(path).stored(Entry(name, shape, dtype, str(dtype), begin, begin + needed))
-    check(needed <= UNPACKED_LIMIT, f"{path}: array {name!r} takes {needed:,} bytes when unpacked; save it by numpy.savez")
+    check(
+        needed <= UNPACKED_LIMIT,
+        f"{path}: array {name!r} takes {needed:,} bytes when unpacked; save it by numpy.savez",
+    )
 
     def unpack() -> np.ndarray:
         try:
@@ -157,7 +192,11 @@ def _from_member(path: Path, archive: zipfile.ZipFile, raw: BinaryIO, info: zipf
 
 def _npy_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     version = np.lib.format.read_magic(member)
-    read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version[0] == 1
+        else np.lib.format.read_array_header_2_0
+    )
     check(version[0] <= NPY_VERSIONS, f"an array is of .npy version {version[0]}, which is unknown")
     shape, columns_first, dtype = read(member)
     return shape, columns_first and len(shape) > 1, dtype
@@ -177,12 +216,26 @@ def from_keras(path: Path) -> list[Stored]:
     def visit(name: str, node: Any) -> None:
         if isinstance(node, h5py.Dataset):
             elsewhere = node.external or node.is_virtual
-            check(not elsewhere, f"{path}: dataset {name!r} points to another file, which is not followed")
+            check(
+                not elsewhere,
+                f"{path}: dataset {name!r} points to another file, which is not followed",
+            )
             dtype = node.dtype if node.dtype.kind in "fiub" else None
-            found.append(Stored(name, node.shape or (), dtype, str(node.dtype), path, lambda: _Dataset(node, path)))
+            found.append(
+                Stored(
+                    name,
+                    node.shape or (),
+                    dtype,
+                    str(node.dtype),
+                    path,
+                    lambda: _Dataset(node, path),
+                )
+            )
 
     try:
-        h5py.File(path, "r").visititems(visit)  # it stays open as long as its datasets; links elsewhere are not visited
+        h5py.File(path, "r").visititems(
+            visit
+        )  # it stays open as long as its datasets; links elsewhere are not visited
     except (OSError, RuntimeError, KeyError) as error:
         raise _damaged_hdf5(path, error) from None
     return found
@@ -211,7 +264,9 @@ def is_orbax(folder: Path) -> bool:
 
 
 class _Stacked:
-    """Tables of several members behind each other as one, (members·V, D); tables of runs are small."""
+    """Tables of several members behind each other as one, (members·V, D); tables of runs are
+    small.
+    """
 
     def __init__(self, store: Any, folder: Path):
         with _readable(folder):
@@ -256,10 +311,15 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[Stored]:
         if last in (".zarray", "zarr.json"):
             driver = "zarr" if last == ".zarray" else "zarr3"
             with _readable(folder):
-                kvstore = {**inner, "path": f"{name}/"} if isinstance(inner, dict) else f"{base}{name}/"
+                kvstore = (
+                    {**inner, "path": f"{name}/"} if isinstance(inner, dict) else f"{base}{name}/"
+                )
                 store = ts.open({"driver": driver, "kvstore": kvstore}, context=context).result()
                 found.append(_from_store(folder, name, store, stacked))
-    check(bool(found), f"{folder}: holds no arrays that Orbax wrote; give the folder of a checkpoint's item")
+    check(
+        bool(found),
+        f"{folder}: holds no arrays that Orbax wrote; give the folder of a checkpoint's item",
+    )
     return found
 
 
@@ -267,7 +327,14 @@ def _from_store(folder: Path, name: str, store: Any, stacked: bool) -> Stored:
     dtype, shape = store.dtype.numpy_dtype, tuple(store.shape)
     pile = stacked and len(shape) == 3
     shape = (shape[0] * shape[1], shape[2]) if pile else shape
-    return Stored(name, shape, dtype, str(dtype), folder, lambda: (_Stacked if pile else _Sliced)(store, folder))
+    return Stored(
+        name,
+        shape,
+        dtype,
+        str(dtype),
+        folder,
+        lambda: (_Stacked if pile else _Sliced)(store, folder),
+    )
 
 
 @contextlib.contextmanager
@@ -275,4 +342,6 @@ def _readable(folder: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, KeyError) as error:
-        raise UserError(f"{folder}: cannot be read as an Orbax checkpoint: damaged ({reason_of(error)})") from None
+        raise UserError(
+            f"{folder}: cannot be read as an Orbax checkpoint: damaged ({reason_of(error)})"
+        ) from None

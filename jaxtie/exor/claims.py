@@ -1,13 +1,15 @@
-"""Claims about runs, as data: what is measured, and between which bounds it is said to lie. Imports no jax.
+"""Claims about runs, as data: what is measured, and between which bounds it is said to lie. Imports
+no jax.
 
 Of runs on EXor; those about roles and tables also of runs on text that record roles.
 
-The rule. A claim is about one number of each seed: a quantity of an arm, or a sum of it over arms with weights, so that each
-seed is compared with itself. A claim holds if the interval of the typical seed lies wholly within the
-claim's bounds, fails if it lies wholly outside, and is undecided else. Losses are judged by their mean (Student's t), for
-what tying costs is a mean; so are similarities of tables, which are bounded, and shares of what is written over many steps.
-Everything else is judged by its median (ranks), for one seed of many can rule a mean of distances. All intervals of the
-claims that an experiment makes are right together with 95 % (Bonferroni).
+The rule. A claim is about one number of each seed: a quantity of an arm, or a sum of it over arms
+with weights, so that each seed is compared with itself. A claim holds if the interval of the
+typical seed lies wholly within the claim's bounds, fails if it lies wholly outside, and is
+undecided else. Losses are judged by their mean (Student's t), for what tying costs is a mean; so
+are similarities of tables, which are bounded, and shares of what is written over many steps.
+Everything else is judged by its median (ranks), for one seed of many can rule a mean of distances.
+All intervals of the claims that an experiment makes are right together with 95 % (Bonferroni).
 """
 
 import math
@@ -44,10 +46,22 @@ Quantity = Literal[
 ]
 REFERENCE = ("X", "A")  # symbols that nothing makes equivalent
 PAPER, AUTHOR = "the paper", "its author"  # who says so; of the author: outside the paper
-FORCE = 1.25  # a distance so many times what decay alone leaves of it is held apart; its inverse: drawn together
-NEARNESS = "nearness by "  # beginning of a quantity; a measure of `jaxtie.results.similarity` follows
-MEANS = (NEARNESS, "loss", "stuck share", "output share")  # beginnings of quantities that are judged by their mean
-RATIOS = ("decay ratio", "reference ratio", "fluctuation")  # judged by their logarithms; bounds are factors
+# a distance so many times what decay alone leaves of it is held apart; its inverse: drawn together
+FORCE = 1.25
+NEARNESS = (  # beginning of a quantity; a measure of `jaxtie.results.similarity` follows
+    "nearness by "
+)
+MEANS = (
+    NEARNESS,
+    "loss",
+    "stuck share",
+    "output share",
+)  # beginnings of quantities that are judged by their mean
+RATIOS = (
+    "decay ratio",
+    "reference ratio",
+    "fluctuation",
+)  # judged by their logarithms; bounds are factors
 
 
 @dataclass(frozen=True)
@@ -56,15 +70,18 @@ class Claim:
 
     Attributes:
       statement: a sentence that is true if the claim holds.
-      quantity: what is measured. At the last step `loss`, exact on the training split, nats; `stuck share`, of the
-        seeds that know nothing of the parity, see `jaxtie.exor.escape.is_stuck`; `decay ratio`, the distance of a
-        pair in a table divided by what weight decay alone leaves of its start (1: nothing but decay, below: drawn together,
-        above: held apart); `reference ratio`, the distance of a pair divided by that of X and A; `swap divergence`, total
-        variation; `nearness by` a measure, by how much the tied table is more similar to the untied output table of its seed
-        than to the untied input table. Of the last quarter `fluctuation` of a distance, see `jaxtie.exor.stability`. Of roles
-        `output share`, of Adam's steps on the tied table over the first fifteenth of the training, or by how much it is
-        larger there than over all the rest; over the whole training `input push` and `output push`, what that role adds to
-        the logarithm of a pair's distance, see `jaxtie.training.roles`.
+      quantity: what is measured. At the last step `loss`, exact on the training split, nats; `stuck
+        share`, of the seeds that know nothing of the parity, see `jaxtie.exor.escape.is_stuck`;
+        `decay ratio`, the distance of a pair in a table divided by what weight decay alone leaves
+        of its start (1: nothing but decay, below: drawn together,
+        above: held apart); `reference ratio`, the distance of a pair divided by that of X and A;
+        `swap divergence`, total variation; `nearness by` a measure, by how much the tied table is
+        more similar to the untied output table of its seed than to the untied input table. Of the
+        last quarter `fluctuation` of a distance, see `jaxtie.exor.stability`. Of roles
+        `output share`, of Adam's steps on the tied table over the first fifteenth of the training,
+        or by how much it is larger there than over all the rest; over the whole training `input
+        push` and `output push`, what that role adds to the logarithm of a pair's distance, see
+        `jaxtie.training.roles`.
       arms: weight of each arm in the sum; of a single arm its name. An arm of another experiment is
         named "EXPERIMENT: ARM"; then seeds that all have count, and the verdict says how many.
       low, high: bounds, in the quantity's unit; of ratios, factors.
@@ -103,7 +120,9 @@ class Claim:
 
     @property
     def is_judged_by_mean(self) -> bool:
-        """Whether the typical seed is the mean one, not the median. Such a quantity is of no pair."""
+        """Whether the typical seed is the mean one, not the median. Such a quantity is of no
+        pair.
+        """
         return self.quantity.startswith(MEANS)
 
     @property
@@ -116,8 +135,14 @@ class Claim:
     @property
     def expression(self) -> str:
         """What is measured, as a reader would write it."""
-        shown = {arm: "" if abs(weight) == 1 else f"{abs(weight):g} " for arm, weight in self.weights.items()}
-        terms = [("+" if weight > 0 else "−") + f" {shown[arm]}{arm}" for arm, weight in self.weights.items()]
+        shown = {
+            arm: "" if abs(weight) == 1 else f"{abs(weight):g} "
+            for arm, weight in self.weights.items()
+        }
+        terms = [
+            ("+" if weight > 0 else "−") + f" {shown[arm]}{arm}"
+            for arm, weight in self.weights.items()
+        ]
         where = "" if self.is_judged_by_mean else f" {self.pair}"
         where += f", {self.table}" if self.is_ratio else ""
         at = "".join(f", {name} {value:g}" for name, value in self.setting.items())
@@ -129,7 +154,9 @@ class Claim:
 def drawn_together(arm: str, pair: str, table: Role = "input", source: str = "") -> Claim:
     """That less than 1 / FORCE of what decay alone leaves is left of the distance of a pair."""
     statement = _of_force(arm, pair, "drawn together", table)
-    return Claim(statement, "decay ratio", arm, high=1 / FORCE, pair=pair, table=table, source=source)
+    return Claim(
+        statement, "decay ratio", arm, high=1 / FORCE, pair=pair, table=table, source=source
+    )
 
 
 def held_apart(arm: str, pair: str, table: Role = "input", source: str = "") -> Claim:
@@ -140,7 +167,10 @@ def held_apart(arm: str, pair: str, table: Role = "input", source: str = "") -> 
 
 def _of_force(arm: str, pair: str, seen: str, table: str) -> str:
     tied = arm.partition("+")[0] == "tied"
-    return f"{arm.capitalize()}, {pair.replace('-', ' and ')} are {seen}{'' if tied else f' in the {table} table'}."
+    return (
+        f"{arm.capitalize()}, {pair.replace('-', ' and ')} are"
+        f" {seen}{'' if tied else f' in the {table} table'}."
+    )
 
 
 PAPERS_PICTURE = (  # of a process whose zeros are not equally likely, and whose ones are
@@ -165,7 +195,9 @@ def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> 
         return at_end(results["swap_divergence"], results).sel(pair=pair, drop=True)
     step = last_step(results)
     if quantity.startswith(NEARNESS):
-        similarity = at_end(results["similarity"], results).sel(measure=quantity.removeprefix(NEARNESS), drop=True)
+        similarity = at_end(results["similarity"], results).sel(
+            measure=quantity.removeprefix(NEARNESS), drop=True
+        )
         return similarity.sel(table="output", drop=True) - similarity.sel(table="input", drop=True)
     if quantity.startswith("output share"):
         early, later = early_share(results, step)
@@ -175,7 +207,11 @@ def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> 
         return pushed.sum("step", skipna=False)
 
     def distance(first: str, second: str, at: int) -> xr.DataArray:
-        return results[f"{table}_distance"].sel(symbol=first, symbol2=second, step=at, drop=True).astype(np.float64)
+        return (
+            results[f"{table}_distance"]
+            .sel(symbol=first, symbol2=second, step=at, drop=True)
+            .astype(np.float64)
+        )
 
     own = distance(*pair.split("-"), step)
     if quantity == "reference ratio":
@@ -214,10 +250,14 @@ def claimed(
 def judge_claim(
     claim: Claim, results: xr.Dataset, others: Mapping[str, xr.Dataset], count: int
 ) -> tuple[Comparison, Judgement]:
-    """What becomes of a claim, one of `count` that are made together; `others`: results by name of experiment."""
+    """What becomes of a claim, one of `count` that are made together; `others`: results by name of
+    experiment.
+    """
     values = claimed(results, claim, others)
     if claim.against is not None:
-        values = values - claimed(others[claim.against], claim)  # xarray: of the seeds that both have
+        values = values - claimed(
+            others[claim.against], claim
+        )  # xarray: of the seeds that both have
     make = compare if claim.is_judged_by_mean else compare_median
     compared = make(claim.expression, values.values, count)._replace(is_factor=claim.is_ratio)
     if any(": " in arm for arm in claim.weights):
@@ -228,6 +268,8 @@ def judge_claim(
 def judge_claims(
     claims: Sequence[Claim], results: xr.Dataset, others: Mapping[str, xr.Dataset]
 ) -> list[tuple[Claim, Comparison, Judgement]]:
-    """What becomes of all claims of an experiment; those that take another experiment wait until it is there."""
+    """What becomes of all claims of an experiment; those that take another experiment wait until it
+    is there.
+    """
     ready = [claim for claim in claims if claim.others <= others.keys()]
     return [(claim, *judge_claim(claim, results, others, len(claims))) for claim in ready]

@@ -1,7 +1,8 @@
-"""How far the symbols of EXor are from equivalent, in the measures of `jaxtie.hypothesis`, exact: by enumeration.
+"""How far the symbols of EXor are from equivalent, in the measures of `jaxtie.hypothesis`, exact:
+by enumeration.
 
-What two trained models are asked of a text, the law itself is asked of the process: as many occurrences of either symbol of a
-pair, and what the law says there of the other one.
+What two trained models are asked of a text, the law itself is asked of the process: as many
+occurrences of either symbol of a pair, and what the law says there of the other one.
 
 Shapes: C contexts, L tokens, V symbols.
 """
@@ -15,7 +16,13 @@ from jaxtie.exor import process, theory
 from jaxtie.exor.declaration import Process
 
 EXACT = {
-    "semantic": ("1", "S²: squared Hellinger distance between the predictions of the masked symbol, mean over occurrences"),
+    "semantic": (
+        "1",
+        (
+            "S²: squared Hellinger distance between the predictions of the masked symbol, mean over"
+            " occurrences"
+        ),
+    ),
     "conditional": ("nat²", "C²: variance over contexts of the log ratio of the two probabilities"),
     "bias": ("nat", "m: mean over contexts of the log ratio"),
     "overlap": ("1", "o: mean of 4e(1 - e), with e the share of the second symbol"),
@@ -25,9 +32,14 @@ EXACT = {
 def pair_divergences(declared: Process) -> xr.Dataset:
     """S², C², m and o of every pair of symbols that can be masked; NaN where the law does not say.
 
-    Symbols that never occur are left out. Where one of a pair excludes the other, there is no log ratio: m and C² are NaN.
+    Symbols that never occur are left out. Where one of a pair excludes the other, there is no log
+    ratio: m and C² are NaN.
     """
-    spelled = {"zeros": declared.zeros, "ones": declared.ones, "zeros_by_label": declared.zeros_by_label}
+    spelled = {
+        "zeros": declared.zeros,
+        "ones": declared.ones,
+        "zeros_by_label": declared.zeros_by_label,
+    }
     law = process.enumerate_process(declared.length, **spelled)
     occurs_V = law.joint_CxV.any(axis=0)
     pairs = list(itertools.combinations(np.flatnonzero(occurs_V), 2))
@@ -35,13 +47,16 @@ def pair_divergences(declared: Process) -> xr.Dataset:
     names = [f"{declared.symbols[first]}-{declared.symbols[second]}" for first, second in pairs]
     values = dict(zip(EXACT, np.array(found, np.float64).reshape(-1, len(EXACT)).T))
     variables = {
-        name: ("pair", values[name], {"units": units, "long_name": meaning}) for name, (units, meaning) in EXACT.items()
+        name: ("pair", values[name], {"units": units, "long_name": meaning})
+        for name, (units, meaning) in EXACT.items()
     }
     return xr.Dataset(variables, {"pair": names})
 
 
 def conditional_of(joint_CxV: np.ndarray, pair: tuple[int, int]) -> tuple[float, float, float]:
-    """C² (nats²), m (nats) and o of a pair, over the contexts where either stands: half of them the first's occurrences."""
+    """C² (nats²), m (nats) and o of a pair, over the contexts where either stands: half of them the
+    first's occurrences.
+    """
     joint_Cx2 = joint_CxV[:, list(pair)]
     stands_C = joint_Cx2.any(axis=1)
     joint_Cx2 = joint_Cx2[stands_C]
@@ -56,7 +71,9 @@ def conditional_of(joint_CxV: np.ndarray, pair: tuple[int, int]) -> tuple[float,
 
 
 def semantic_of(law: process.Contexts, pair: tuple[int, int]) -> float:
-    """S² of a pair: each of the two put for the other where it stands, both directions alike. NaN where no swap occurs."""
+    """S² of a pair: each of the two put for the other where it stands, both directions alike. NaN
+    where no swap occurs.
+    """
     weight_C = law.joint_CxV.sum(axis=1)
     root_CxV = np.sqrt(law.joint_CxV / weight_C[:, None])
     moved = []

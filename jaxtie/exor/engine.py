@@ -28,7 +28,9 @@ TRIAL_RECORDS = 2  # that an estimate of time takes
 
 @dataclasses.dataclass
 class Block:
-    """Members that are trained together, on the device `device`; what pads them up repeats the last."""
+    """Members that are trained together, on the device `device`; what pads them up repeats the
+    last.
+    """
 
     numbers: np.ndarray  # without padding
     step: int  # updates made when all calls that were asked for are done
@@ -45,7 +47,8 @@ class BlockRun:
     Args:
       workers: see `assign_workers`.
       until: the step.
-      chunk_seconds: how long a piece should take; its number of records follows from the speed seen.
+      chunk_seconds: how long a piece should take; its number of records follows from the speed
+        seen.
     """
 
     def __init__(
@@ -56,17 +59,25 @@ class BlockRun:
         until: int,
         chunk_seconds: float = 1.0,
     ):
-        self.program, self.workers, self.experiment, self.until = program, workers, experiment, until
+        self.program, self.workers, self.experiment, self.until = (
+            program,
+            workers,
+            experiment,
+            until,
+        )
         self.chunk_seconds, self.every = chunk_seconds, experiment.record_every
         self.settings, self.devices = stack_settings(experiment), itertools.cycle(workers)
         self.waiting: deque[Block] = deque()
-        self.placed: dict[jax.Device, tuple[bytes, Setting]] = {}  # settings that a device has got last
+        self.placed: dict[
+            jax.Device, tuple[bytes, Setting]
+        ] = {}  # settings that a device has got last
 
     def pieces(self, numbers: Sequence[int], standing: Members | None) -> Iterator[Piece]:
-        """Train these members, each from where it stands, else from step 0; hand out records as they come, block by block.
+        """Train these members, each from where it stands, else from step 0; hand out records as
+        they come, block by block.
 
-        Every worker has work while the caller has a piece in hand. Members stand at different steps meanwhile, by up to a
-        chunk or, if there are more blocks than workers, more.
+        Every worker has work while the caller has a piece in hand. Members stand at different steps
+        meanwhile, by up to a chunk or, if there are more blocks than workers, more.
         """
         known: set[int] = set()
         if standing is not None:
@@ -75,7 +86,10 @@ class BlockRun:
         fresh = np.array([number for number in numbers if number not in known], np.int64)
         for own in _in_blocks(fresh, self.program.block):
             yield self._begin(own)
-        seconds_per_record, under_way = self.chunk_seconds, deque()  # one record first, to see the speed
+        seconds_per_record, under_way = (
+            self.chunk_seconds,
+            deque(),
+        )  # one record first, to see the speed
         with ThreadPoolExecutor(len(self.workers)) as pool:
             while self.waiting or under_way:
                 while self.waiting and len(under_way) <= len(self.workers):
@@ -91,67 +105,102 @@ class BlockRun:
         return jax.tree.map(lambda x: x[self._pad(places)], self.settings)
 
     def _place(self, numbers: np.ndarray, device: jax.Device) -> Setting:
-        """The settings of a block's members on a device: those of the block before, if these are the same.
+        """The settings of a block's members on a device: those of the block before, if these are
+        the same.
 
-        The exact laws of a model with an order of tokens are larger than its state, and without a sweep all have the same.
+        The exact laws of a model with an order of tokens are larger than its state, and without a
+        sweep all have the same.
         """
         places, _ = setting_and_seed(self._pad(numbers))
         if device not in self.placed or self.placed[device][0] != places.tobytes():
-            self.placed[device] = places.tobytes(), jax.device_put(self._settings_of(numbers), device)
+            self.placed[device] = (
+                places.tobytes(),
+                jax.device_put(self._settings_of(numbers), device),
+            )
         return self.placed[device][1]
 
     def _go_on(self, numbers: np.ndarray, standing: Members) -> None:
         """Let blocks of members wait that stand at the same step."""
         wanted = np.isin(standing.numbers, numbers)
         for step in np.unique(standing.steps[wanted & (standing.steps < self.until)]):
-            for indices in _in_blocks(np.flatnonzero(wanted & (standing.steps == step)), self.program.block):
+            for indices in _in_blocks(
+                np.flatnonzero(wanted & (standing.steps == step)), self.program.block
+            ):
                 own, device = jax.tree.map(lambda x, i=indices: x[i], standing), next(self.devices)
                 states = jax.tree.map(self._pad, unflatten(self.program.states, own.states))
                 placed = self._place(own.numbers, device), jax.device_put(states, device)
-                self.waiting.append(Block(own.numbers, int(step), self._pad(own.streams), *placed, device))
+                self.waiting.append(
+                    Block(own.numbers, int(step), self._pad(own.streams), *placed, device)
+                )
 
     def _begin(self, own: np.ndarray) -> Piece:
         """The record at step 0 of members that wait from then on."""
         _, seeds = setting_and_seed(self._pad(own))
-        states, streams, records = self.program.start(seeds.astype(np.uint32), self._settings_of(own))
+        states, streams, records = self.program.start(
+            seeds.astype(np.uint32), self._settings_of(own)
+        )
         device = next(self.devices)
         placed = self._place(own, device), jax.device_put(states, device)
         block = Block(own, 0, np.array(streams), *placed, device)
         self.waiting.append(block)
-        return self._piece(block, 0, 0, _on_host(states), {name: value[None] for name, value in _on_host(records).items()})
+        return self._piece(
+            block,
+            0,
+            0,
+            _on_host(states),
+            {name: value[None] for name, value in _on_host(records).items()},
+        )
 
     def _submit(self, pool: ThreadPoolExecutor, seconds_per_record: float) -> Future:
         """Have the next block that waits trained for a chunk."""
         block = self.waiting.popleft()
-        count = min(max(1, int(self.chunk_seconds / seconds_per_record)), CHUNK, (self.until - block.step) // self.every)
+        count = min(
+            max(1, int(self.chunk_seconds / seconds_per_record)),
+            CHUNK,
+            (self.until - block.step) // self.every,
+        )
         block.latest = pool.submit(self._advance, block, block.latest, block.step, count)
         block.step += count * self.every
         if block.step < self.until:
             self.waiting.append(block)
         return block.latest
 
-    def _advance(self, block: Block, previous: Future | None, step: int, count: int) -> tuple[Piece, float]:
+    def _advance(
+        self, block: Block, previous: Future | None, step: int, count: int
+    ) -> tuple[Piece, float]:
         if previous:
             wait([previous])
         began = time.monotonic()
         block.states, records = self.program.advance[block.device](
-            block.states, block.streams, block.settings, *map(np.int32, (step, count, self.experiment.steps))
+            block.states,
+            block.streams,
+            block.settings,
+            *map(np.int32, (step, count, self.experiment.steps)),
         )
         records = {name: np.asarray(value)[:count] for name, value in records.items()}
         seconds = time.monotonic() - began
         after = step + count * self.every
-        return self._piece(block, step // self.every + 1, after, _on_host(block.states), records), seconds / count
+        return (
+            self._piece(block, step // self.every + 1, after, _on_host(block.states), records),
+            seconds / count,
+        )
 
-    def _piece(self, block: Block, first_record: int, step: int, states: State, records: Records) -> Piece:
+    def _piece(
+        self, block: Block, first_record: int, step: int, states: State, records: Records
+    ) -> Piece:
         size = len(block.numbers)
         leaves = {name: leaf[:size] for name, leaf in flatten(states).items()}
-        members = Members(block.numbers, np.full(size, step, np.int64), block.streams[:size], leaves)
+        members = Members(
+            block.numbers, np.full(size, step, np.int64), block.streams[:size], leaves
+        )
         own = {name: value[:, :size] for name, value in records.items()}
         updates = own["loss"].size * self.every if first_record else 0
         return Piece(block.numbers, first_record, own, members, updates)
 
 
-_on_host = partial(jax.tree.map, np.array)  # copies: the device's own are given away to the next call
+_on_host = partial(
+    jax.tree.map, np.array
+)  # copies: the device's own are given away to the next call
 
 
 def _in_blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
@@ -168,7 +217,9 @@ class ExorEngine:
         self.own = set(processes.share(experiment.members, self.block))
         self.workers = assign_workers(len(self.own), self.block, devices, cores())
         laws = {setting.process for setting in experiment.settings}
-        self.best_losses = [theory.best_loss(build_contexts(law, ordered=False)[0].joint_CxV) for law in laws]
+        self.best_losses = [
+            theory.best_loss(build_contexts(law, ordered=False)[0].joint_CxV) for law in laws
+        ]
         self.facts = {
             "device": describe_device(self.workers[0]),
             "workers": len(self.workers),
@@ -186,7 +237,12 @@ class ExorEngine:
         return tying.count_parameters(program.states.params) // program.block
 
     def run(
-        self, program: Program, numbers: Sequence[int], standing: Members | None, until: int, control: Control
+        self,
+        program: Program,
+        numbers: Sequence[int],
+        standing: Members | None,
+        until: int,
+        control: Control,
     ) -> Iterator[Piece]:
         own = [number for number in numbers if number in self.own]
         pieces = BlockRun(program, self.workers, self.experiment, until).pieces(own, standing)
@@ -204,7 +260,10 @@ class ExorEngine:
 
 def member_shapes(experiment: Experiment, static: Static) -> State:
     """What the state of a member is laid out as, with a first axis of one member."""
-    seeds, settings = np.zeros(1, np.uint32), jax.tree.map(lambda x: x[:1], stack_settings(experiment))
+    seeds, settings = (
+        np.zeros(1, np.uint32),
+        jax.tree.map(lambda x: x[:1], stack_settings(experiment)),
+    )
     return jax.eval_shape(jax.vmap(make_member(static).start), seeds, settings)[0]
 
 
@@ -213,14 +272,22 @@ def untie_members(experiment: Experiment, phase: Phase, members: Members) -> Mem
     like = member_shapes(experiment, Static.of(experiment, tied=True, head=phase.arm.head))
     state = unflatten(like, members.states)
     params, opt_state = tying.untie(state.params, state.opt_state)
-    return members._replace(states=flatten(state._replace(params=params, opt_state=opt_state, role_moments=())))
+    return members._replace(
+        states=flatten(state._replace(params=params, opt_state=opt_state, role_moments=()))
+    )
 
 
-def seconds_per_record(program: Program, workers: Sequence[jax.Device], experiment: Experiment) -> float:
-    """How long all blocks take from one record to the next, by measurement on a block per worker."""
+def seconds_per_record(
+    program: Program, workers: Sequence[jax.Device], experiment: Experiment
+) -> float:
+    """How long all blocks take from one record to the next, by measurement on a block per
+    worker.
+    """
     seeds = tuple(range(program.block * len(workers)))
     steps = (1 + TRIAL_RECORDS) * experiment.record_every
-    trial = dataclasses.replace(experiment, seeds=seeds, steps=steps, arms=("untied",), sweep=())  # others may end later
+    trial = dataclasses.replace(
+        experiment, seeds=seeds, steps=steps, arms=("untied",), sweep=()
+    )  # others may end later
     for piece in BlockRun(program, workers, trial, steps).pieces(trial.members, None):
         if piece.first_record <= 1:
             began = time.monotonic()
@@ -229,22 +296,34 @@ def seconds_per_record(program: Program, workers: Sequence[jax.Device], experime
 
 
 def bytes_of_waiting(program: Program, device: jax.Device, *, swept: bool) -> int:
-    """Memory that a block takes while others are worked on: states and, where members differ in them, settings."""
+    """Memory that a block takes while others are worked on: states and, where members differ in
+    them, settings.
+    """
     if swept:
         return program.advance[device].memory_analysis().argument_size_in_bytes
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states))
 
 
-def device_bytes(program: Program, workers: Sequence[jax.Device], members: int, *, swept: bool) -> int:
-    """Memory that the states of so many members and the work on a block per worker take, over all devices."""
+def device_bytes(
+    program: Program, workers: Sequence[jax.Device], members: int, *, swept: bool
+) -> int:
+    """Memory that the states of so many members and the work on a block per worker take, over all
+    devices.
+    """
     sizes = [program.advance[device].memory_analysis() for device in workers]
-    work = sum(size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes for size in sizes)
+    work = sum(
+        size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes
+        for size in sizes
+    )
     waiting = max(0, -(-members // program.block) - len(workers))
     return work + waiting * bytes_of_waiting(program, workers[0], swept=swept)
 
 
-def check_memory(program: Program, workers: Sequence[jax.Device], members: int, *, swept: bool) -> None:
-    """Refuse what the devices have no room for, before anything is trained; blocks go to the workers in turn.
+def check_memory(
+    program: Program, workers: Sequence[jax.Device], members: int, *, swept: bool
+) -> None:
+    """Refuse what the devices have no room for, before anything is trained; blocks go to the
+    workers in turn.
 
     Raises:
       UserError: says how many members there is room for.
@@ -258,6 +337,11 @@ def check_memory(program: Program, workers: Sequence[jax.Device], members: int, 
         return
     room = each + (limit - needed) // bytes_of_waiting(program, workers[0], swept=swept)
     fitting = max(0, room) * len(workers) * program.block
-    remedy = f"train at most {fitting:,} a run (--seeds, --out)" if fitting else "use devices with more"
-    gib = f"{needed / 2**30:,.1f} GiB on each {describe_device(workers[0])}, where JAX may use {limit / 2**30:,.1f}"
+    remedy = (
+        f"train at most {fitting:,} a run (--seeds, --out)" if fitting else "use devices with more"
+    )
+    gib = (
+        f"{needed / 2**30:,.1f} GiB on each {describe_device(workers[0])}, where JAX may use"
+        f" {limit / 2**30:,.1f}"
+    )
     raise UserError(f"{members:,} members in blocks of {program.block:,} need {gib}; {remedy}")

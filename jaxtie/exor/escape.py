@@ -1,16 +1,18 @@
 """When seeds leave the first plateau and reach the best loss. Imports no jax.
 
-Who knows how often each symbol is drawn, and nothing else, cannot tell the masked bit: the context does, and without it the
-bit is 0 or 1, as good as equally often. So on the first plateau the loss is ln 2 above the best reachable (that is
-H(target) - H(target | context) = H(bit), to 0.0001 nat in the published split). Below it there are others.
+Who knows how often each symbol is drawn, and nothing else, cannot tell the masked bit: the context
+does, and without it the bit is 0 or 1, as good as equally often. So on the first plateau the loss
+is ln 2 above the best reachable (that is H(target) - H(target | context) = H(bit), to 0.0001 nat in
+the published split). Below it there are others.
 
-Each process's level, by `jaxtie.exor.theory`: a predictor that knows nothing of the parity sees the label
-and not the bits, and pays `loss_of_label_alone`, H(target | label). That is ln 2 above the best in every
-process of the protocol, to 0.0002 nat, and the next plateaus are more than 0.05 below it, so a seed is stuck
-on it while its loss is above best + ln 2 - 0.05. Where the label does not tell how zeros are spelled, it is
-the first plateau, `loss_without_context`, H(target). Where it does (`zeros_by_label`, the control), H(target)
-is 0.185 higher, another plateau: all published seeds have left that one by step 20,000, so nothing can be
-claimed of it at the end, and stuck means the second one there as well.
+Each process's level, by `jaxtie.exor.theory`: a predictor that knows nothing of the parity sees the
+label and not the bits, and pays `loss_of_label_alone`, H(target | label). That is ln 2 above the
+best in every process of the protocol, to 0.0002 nat, and the next plateaus are more than 0.05 below
+it, so a seed is stuck on it while its loss is above best + ln 2 - 0.05. Where the label does not
+tell how zeros are spelled, it is the first plateau, `loss_without_context`, H(target). Where it
+does (`zeros_by_label`, the control), H(target) is 0.185 higher, another plateau: all published
+seeds have left that one by step 20,000, so nothing can be claimed of it at the end, and stuck means
+the second one there as well.
 """
 
 import math
@@ -29,13 +31,18 @@ from jaxtie.results.survival import (
 )
 from jaxtie.results.tables import Table, arms_of, last_step, number
 
-SOLVED = 0.05  # nat: nearer to the best reachable loss it is reached, further below the first plateau that is left
-LOSS_DECIMALS = DECIMALS["train_loss"]  # levels and losses are compared as they are kept: a run and its data say the same
+# nat: nearer to the best reachable loss it is reached, further below the first plateau that is left
+SOLVED = 0.05
+LOSS_DECIMALS = DECIMALS[
+    "train_loss"
+]  # levels and losses are compared as they are kept: a run and its data say the same
 LEFT, HALFWAY, AT_BEST = "left the first plateau", "halfway to the best", "reached the best"
 
 
 def escape_levels(results: xr.Dataset) -> dict[str, float]:
-    """What can happen to a seed -> the exact training loss, nat, that it comes to then, to `LOSS_DECIMALS`."""
+    """What can happen to a seed -> the exact training loss, nat, that it comes to then, to
+    `LOSS_DECIMALS`.
+    """
     best = float(results["best_loss"].sel(split="train"))
     plateau = best + math.log(2)
     levels = {LEFT: plateau - SOLVED, HALFWAY: (plateau + best) / 2, AT_BEST: best + SOLVED}
@@ -43,8 +50,12 @@ def escape_levels(results: xr.Dataset) -> dict[str, float]:
 
 
 def is_stuck(results: xr.Dataset) -> xr.DataArray:
-    """1 for a seed that at the last step knows nothing of the parity, else 0, (arm, seed); NaN where it diverged."""
-    return _above_plateau(results, results["train_loss"].sel(eval_step=last_step(results), drop=True))
+    """1 for a seed that at the last step knows nothing of the parity, else 0, (arm, seed); NaN
+    where it diverged.
+    """
+    return _above_plateau(
+        results, results["train_loss"].sel(eval_step=last_step(results), drop=True)
+    )
 
 
 def stuck_shares(results: xr.Dataset) -> xr.DataArray:
@@ -79,7 +90,9 @@ def escape_times(results: xr.Dataset, event: str) -> dict[str, Times]:
 
 
 def escape_table(results: xr.Dataset) -> Table:
-    """Of each event and arm: to how many seeds it happens, when, and before or after it does in the first arm."""
+    """Of each event and arm: to how many seeds it happens, when, and before or after it does in the
+    first arm.
+    """
     arms, last = names_of(arms_of(results)), last_step(results)
     diverged = (results["diverged_at"] >= 0).sum("seed")
     rows = []
@@ -87,31 +100,61 @@ def escape_table(results: xr.Dataset) -> Table:
         times = escape_times(results, event)
         first = times[arms[0]]
         for arm, own in times.items():
-            counts = [f"{int(count):,}" for count in (own.by(last).sum(), own.censored_S.sum(), diverged.sel(arm=arm))]
-            cells = [f"{event} (≤ {number(level)} nat)", arm, *counts, steps_between(median_time(kaplan_meier(own)), last)]
+            counts = [
+                f"{int(count):,}"
+                for count in (own.by(last).sum(), own.censored_S.sum(), diverged.sel(arm=arm))
+            ]
+            cells = [
+                f"{event} (≤ {number(level)} nat)",
+                arm,
+                *counts,
+                steps_between(median_time(kaplan_meier(own)), last),
+            ]
             if arm == arms[0]:
                 rows.append((*cells, *[""] * 4))
                 continue
             ahead = race(own, first)
             undecided = len(own.step_S) - ahead.won - ahead.lost
-            share = f"{number(ahead.share)} [{number(ahead.low)}, {number(ahead.high)}]" if ahead.won + ahead.lost else "–"
+            share = (
+                f"{number(ahead.share)} [{number(ahead.low)}, {number(ahead.high)}]"
+                if ahead.won + ahead.lost
+                else "–"
+            )
             counts = f"{ahead.won} : {ahead.lost} ({undecided})"
-            rows.append((*cells, counts, share, probability(ahead.p), probability(logrank_p(own, first))))
-    header = ("", "arm", "seeds there", "not yet", "diverged", "median step [95 %]", f"before : after {arms[0]} (undecided)")
-    title = f"When {results.sizes['seed']:,} seeds leave the first plateau and reach the best loss, by step {last:,}"
+            rows.append(
+                (*cells, counts, share, probability(ahead.p), probability(logrank_p(own, first)))
+            )
+    header = (
+        "",
+        "arm",
+        "seeds there",
+        "not yet",
+        "diverged",
+        "median step [95 %]",
+        f"before : after {arms[0]} (undecided)",
+    )
+    title = (
+        f"When {results.sizes['seed']:,} seeds leave the first plateau and reach the best loss, by"
+        f" step {last:,}"
+    )
     note = (
-        "At the first evaluation with an exact training loss at or below the level, if the next one is too. Seeds not yet "
-        "there are censored at the end, those that diverged among them. Median: Kaplan–Meier, with the interval of "
-        f"Brookmeyer and Crowley. Before : after: seed by seed against {arms[0]}; undecided: neither came, or both at one "
-        "evaluation; share of the decided ones with its exact 95 % interval, and p of the sign test. The log-rank test takes "
-        "the arms' seeds for independent. No p is corrected for how many there are."
+        "At the first evaluation with an exact training loss at or below the level, if the next"
+        " one is too. Seeds not yet there are censored at the end, those that diverged among them."
+        " Median: Kaplan–Meier, with the interval of Brookmeyer and Crowley. Before : after: seed"
+        f" by seed against {arms[0]}; undecided: neither came, or both at one evaluation; share of"
+        " the decided ones with its exact 95 % interval, and p of the sign test. The log-rank test"
+        " takes the arms' seeds for independent. No p is corrected for how many there are."
     )
     return Table(title, (*header, "share before", "p, sign", "p, log-rank"), rows, note)
 
 
 def steps_between(between: tuple[float, float, float], last: int) -> str:
-    """A median step between the ends of its interval; what is not reached is beyond the last step."""
-    low, middle, high = (f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}" for step in between)
+    """A median step between the ends of its interval; what is not reached is beyond the last
+    step.
+    """
+    low, middle, high = (
+        f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}" for step in between
+    )
     return f"{middle} [{low}, {high}]" if math.isfinite(between[0]) else middle
 
 

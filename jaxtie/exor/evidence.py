@@ -1,7 +1,8 @@
-"""What the documents stand on: a run condensed to what can be committed, and tables over several of them. Imports no jax.
+"""What the documents stand on: a run condensed to what can be committed, and tables over several of
+them. Imports no jax.
 
-A condensed run is a dataset like the run's own, of the same variables, with fewer steps: tables, claims and figures that need
-no more take either.
+A condensed run is a dataset like the run's own, of the same variables, with fewer steps: tables,
+claims and figures that need no more take either.
 """
 
 import itertools
@@ -40,27 +41,36 @@ EVALUATED = "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviatio
 DISTANCES = ("input_distance", "output_distance")
 RECORDED = ("loss", "accuracy", *DISTANCES)
 EACH_SHOWN = 16  # seeds; of more a table has quartiles
-COURSE_OF_SEEDS = 128  # of as many the middle of the training is kept too; of more, it would make a file of several MB
+# of as many the middle of the training is kept too; of more, it would make a file of several MB
+COURSE_OF_SEEDS = 128
 COST = {"tied": 1.0, "untied": -1.0}
 COST_WITH_BIAS = {"tied+bias": 1.0, "untied+bias": -1.0}
 Runs = Mapping[str, xr.Dataset]
 
 
 def condense(results: xr.Dataset) -> xr.Dataset:
-    """What is committed of a run: every seed's training loss at all evaluations, all else at a few steps and of four symbols.
+    """What is committed of a run: every seed's training loss at all evaluations, all else at a few
+    steps and of four symbols.
 
-    And how much distances fluctuate, which takes all records. Of very many seeds the few steps are the first and the last.
+    And how much distances fluctuate, which takes all records. Of very many seeds the few steps are
+    the first and the last.
 
-    It has the run's dimensions, so what is made of a run can be made of it; what is left out of the evaluations is NaN, as is
-    the distance of B and A beside that of A and B.
+    It has the run's dimensions, so what is made of a run can be made of it; what is left out of the
+    evaluations is NaN, as is the distance of B and A beside that of A and B.
     """
     last, here = last_step(results), course_steps(results)
     if results.sizes["seed"] > COURSE_OF_SEEDS:
         here = [here[0], last]
-    once = xr.DataArray(np.triu(np.ones((len(KEPT_SYMBOLS),) * 2, bool), 1), dims=("symbol", "symbol2"))
+    once = xr.DataArray(
+        np.triu(np.ones((len(KEPT_SYMBOLS),) * 2, bool), 1), dims=("symbol", "symbol2")
+    )
     known = [name for name in results.data_vars if not {"seed", "arm"} & {*results[name].dims}]
-    kept = results[[*known, "diverged_at", *RECORDED]].sel(step=here, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS)
-    kept = kept.assign({name: kept[name].where(once).transpose(*kept[name].dims) for name in DISTANCES})
+    kept = results[[*known, "diverged_at", *RECORDED]].sel(
+        step=here, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS
+    )
+    kept = kept.assign(
+        {name: kept[name].where(once).transpose(*kept[name].dims) for name in DISTANCES}
+    )
     evaluated = results[EVALUATED].where(results["eval_step"].isin(here))
     parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, results["train_loss"])]
     if not swept(results):
@@ -71,7 +81,9 @@ def condense(results: xr.Dataset) -> xr.Dataset:
         parts.append(results[["mask_logit", "mask_probability"]].sel(eval_step=slice(0, last)))
     if has_roles(results):
         parts += [at_stretches(results, here), *_similarities(results, here)]
-    return xr.merge([kept, *parts], join="outer").assign_attrs(results.attrs, width=results.sizes["dim"])
+    return xr.merge([kept, *parts], join="outer").assign_attrs(
+        results.attrs, width=results.sizes["dim"]
+    )
 
 
 def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]:
@@ -79,18 +91,25 @@ def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]
     tied, untied = tied_arms(results), plain_arm(results, tied=False)
     if untied is None or not tied:
         return []
-    renamed = results[["input_table", "output_table"]].rename(symbol="row", input_table="input", output_table="output")
-    measures = [name for name in SIMILARITIES if name != "neighbours"]  # there are no more than seven rows
+    renamed = results[["input_table", "output_table"]].rename(
+        symbol="row", input_table="input", output_table="output"
+    )
+    measures = [
+        name for name in SIMILARITIES if name != "neighbours"
+    ]  # there are no more than seven rows
     found = []
     for step in np.intersect1d(steps, results["table_step"]):
         here = renamed.sel(table_step=step, drop=True)
-        compared = compare_with_untied(here["input"].sel(arm=tied), here.sel(arm=untied.name), measures)
+        compared = compare_with_untied(
+            here["input"].sel(arm=tied), here.sel(arm=untied.name), measures
+        )
         found.append(compared.expand_dims(eval_step=[step]))
     return [xr.concat(found, "eval_step")]
 
 
 def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
-    """Every claim of these experiments, those of others first. KeyError where there are no data of one.
+    """Every claim of these experiments, those of others first. KeyError where there are no data of
+    one.
 
     Claims that take other experiments, too, say where these have no data yet.
     """
@@ -107,7 +126,9 @@ def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
 
 
 def costs_table(runs: Runs, names: Sequence[str]) -> Table:
-    """What tying costs without a bias and with one, and what the bias takes off; each seed with itself, mean ± 95 %."""
+    """What tying costs without a bias and with one, and what the bias takes off; each seed with
+    itself, mean ± 95 %.
+    """
 
     def of(results: xr.Dataset, weights: Mapping[str, float]) -> str:
         return interval(claimed(results, Claim("", "loss", weights)).values)
@@ -117,24 +138,49 @@ def costs_table(runs: Runs, names: Sequence[str]) -> Table:
     for name in names:
         results = runs[name]
         best = number(float(results["best_loss"].sel(split="train")))
-        ends = [interval(at_end(results["train_loss"], results).sel(arm=arm).values) for arm in (*COST, *COST_WITH_BIAS)]
+        ends = [
+            interval(at_end(results["train_loss"], results).sel(arm=arm).values)
+            for arm in (*COST, *COST_WITH_BIAS)
+        ]
         paired = [of(results, weights) for weights in (COST, COST_WITH_BIAS, both)]
         rows.append((name, f"{results.sizes['seed']:,}", best, *ends, *paired))
-    header = ("experiment", "seeds", "best", *COST, *COST_WITH_BIAS, "cost of tying", "with a bias", "the bias takes off")
-    return Table("Training loss at the end, nat, and what tying costs: mean over seeds ± 95 %", header, rows)
+    header = (
+        "experiment",
+        "seeds",
+        "best",
+        *COST,
+        *COST_WITH_BIAS,
+        "cost of tying",
+        "with a bias",
+        "the bias takes off",
+    )
+    return Table(
+        "Training loss at the end, nat, and what tying costs: mean over seeds ± 95 %", header, rows
+    )
 
 
 def contrasts_table(runs: Runs, names: Sequence[str]) -> Table:
-    """By how much what tying costs, and what a bias takes off, differ between processes; each seed with itself."""
+    """By how much what tying costs, and what a bias takes off, differ between processes; each seed
+    with itself.
+    """
     both = {**COST, **{arm: -weight for arm, weight in COST_WITH_BIAS.items()}}
     rows = []
     for one, other in itertools.combinations(names, 2):
         sums = (Claim("", "loss", weights) for weights in (COST, COST_WITH_BIAS, both))
         rows.append(
-            (f"{one} − {other}", *(interval((claimed(runs[one], it) - claimed(runs[other], it)).values) for it in sums))
+            (
+                f"{one} − {other}",
+                *(
+                    interval((claimed(runs[one], it) - claimed(runs[other], it)).values)
+                    for it in sums
+                ),
+            )
         )
     header = ("experiments", "cost of tying", "with a bias", "the bias takes off")
-    note = "Mean over seeds ± 95 % (Student's t), each seed with itself; no interval is corrected for how many there are."
+    note = (
+        "Mean over seeds ± 95 % (Student's t), each seed with itself; no interval is corrected for"
+        " how many there are."
+    )
     return Table("Between processes, nat", header, rows, note)
 
 
@@ -145,19 +191,30 @@ def widths_table(runs: Runs, names: Sequence[str]) -> Table:
         results = runs[name]
         width = str(results.attrs["width"])
         ends = [
-            interval(at_end(results["train_loss"], results).sel(arm=arm).values) for arm in ("tied", "untied", "tied+bias")
+            interval(at_end(results["train_loss"], results).sel(arm=arm).values)
+            for arm in ("tied", "untied", "tied+bias")
         ]
         cost, rest = (
             interval(claimed(results, Claim("", "loss", {tied: 1.0, "untied": -1.0})).values)
             for tied in ("tied", "tied+bias")
         )
         rows.append((width, f"{results.sizes['seed']:,}", *ends, cost, rest))
-    header = ("width", "seeds", "tied", "untied", "tied+bias", "tied − untied", "tied+bias − untied")
+    header = (
+        "width",
+        "seeds",
+        "tied",
+        "untied",
+        "tied+bias",
+        "tied − untied",
+        "tied+bias − untied",
+    )
     return Table("What tying costs at each width, nat: mean ± 95 %", header, rows)
 
 
 def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
-    """How far models of other bodies have come, and which of their distances are more or less than what decay leaves."""
+    """How far models of other bodies have come, and which of their distances are more or less than
+    what decay leaves.
+    """
     rows = []
     for name in names:
         results = runs[name]
@@ -168,16 +225,40 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
             count = int(reached.sel(arm=arm.name).sum())
             cells = (f"{step:,}", interval(loss_S), f"{count} of {len(loss_S)}", f"{left:.3g}")
             for label, table in tables_of(arm).items():
-                ratios_PxS = [measured(results, "decay ratio", pair, table).sel(arm=arm.name).values for pair in BODIES_PAIRS]
-                rows.append((name, label, *cells, *map(factor, ratios_PxS), factor(ratios_PxS[0] - ratios_PxS[1])))
+                ratios_PxS = [
+                    measured(results, "decay ratio", pair, table).sel(arm=arm.name).values
+                    for pair in BODIES_PAIRS
+                ]
+                rows.append(
+                    (
+                        name,
+                        label,
+                        *cells,
+                        *map(factor, ratios_PxS),
+                        factor(ratios_PxS[0] - ratios_PxS[1]),
+                    )
+                )
                 cells = ("",) * len(cells)
-    header = ("experiment", "table", "step", "loss, nat", f"seeds within {SOLVED} nat of the best", "decay alone leaves")
+    header = (
+        "experiment",
+        "table",
+        "step",
+        "loss, nat",
+        f"seeds within {SOLVED} nat of the best",
+        "decay alone leaves",
+    )
     pairs = [f"{pair}, ratio to decay alone" for pair in BODIES_PAIRS]
     note = (
-        "Losses: exact, of the training split, mean ± 95 % (Student's t). Ratios: what is left of the distance that a seed "
-        "began with, divided by what decay alone leaves of it; median [95 %, by ranks]. The last column: of the two ratios."
+        "Losses: exact, of the training split, mean ± 95 % (Student's t). Ratios: what is left of"
+        " the distance that a seed began with, divided by what decay alone leaves of it; median [95"
+        " %, by ranks]. The last column: of the two ratios."
     )
-    return Table("Other models, as far as they were run", (*header, *pairs, f"{' : '.join(BODIES_PAIRS)}"), rows, note)
+    return Table(
+        "Other models, as far as they were run",
+        (*header, *pairs, f"{' : '.join(BODIES_PAIRS)}"),
+        rows,
+        note,
+    )
 
 
 def seeds_left_table(runs: Runs, names: Sequence[str]) -> Table:
@@ -188,15 +269,24 @@ def seeds_left_table(runs: Runs, names: Sequence[str]) -> Table:
         left = float(results["decay_alone"].sel(step=last_step(results)))
         for arm in arms_of(results):
             for (label, table), pair in itertools.product(tables_of(arm).items(), BODIES_PAIRS):
-                left_S = left * np.exp(measured(results, "decay ratio", pair, table).sel(arm=arm.name).values)
+                left_S = left * np.exp(
+                    measured(results, "decay ratio", pair, table).sel(arm=arm.name).values
+                )
                 rows.append((name, label, pair, _left(left), _each_or_quartiles(left_S)))
     header = ("experiment", "table", "pair", "decay alone leaves", "what is left of each seed's")
-    note = f"In ascending order; of more than {EACH_SHOWN} seeds the least, the quartiles and the greatest."
+    note = (
+        f"In ascending order; of more than {EACH_SHOWN} seeds the least, the quartiles and the"
+        " greatest."
+    )
     return Table("The distance at the end beside the one at the start", header, rows, note)
 
 
 def _each_or_quartiles(values: np.ndarray) -> str:
-    shown = np.sort(values) if len(values) <= EACH_SHOWN else np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
+    shown = (
+        np.sort(values)
+        if len(values) <= EACH_SHOWN
+        else np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
+    )
     return ", ".join(map(_left, shown))
 
 
@@ -206,7 +296,8 @@ def _left(value: float) -> str:
 
 
 def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
-    """Distances beside those that the paper's published code comes to, with an exact rank test of each.
+    """Distances beside those that the paper's published code comes to, with an exact rank test of
+    each.
 
     Args:
       published: a row for every arm, seed, step, table and pair, with its distance.
@@ -215,45 +306,76 @@ def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
     quantities = published.groupby(["arm", "table", "pair", "step"], sort=False)["distance"]
     for (arm, table, pair, step), theirs in quantities:
         first, second = pair.split("-")
-        ours_S = results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second, step=step).values
+        ours_S = (
+            results[f"{table}_distance"]
+            .sel(arm=arm, symbol=first, symbol2=second, step=step)
+            .values
+        )
         p = float(mannwhitneyu(ours_S, theirs, method="exact").pvalue)
         least = min(least, p)
         told = ", ".join(f"{value:.3g}" for value in theirs)
-        rows.append((arm if arm == "tied" else f"{arm} {table}", pair, f"{step:,}", quantiles(ours_S), told, number(p)))
-    header = ("table", "pair", "step", f"ours: median of {results.sizes['seed']:,} seeds [5 %, 95 %]", "published code", "p")
+        rows.append(
+            (
+                arm if arm == "tied" else f"{arm} {table}",
+                pair,
+                f"{step:,}",
+                quantiles(ours_S),
+                told,
+                number(p),
+            )
+        )
+    header = (
+        "table",
+        "pair",
+        "step",
+        f"ours: median of {results.sizes['seed']:,} seeds [5 %, 95 %]",
+        "published code",
+        "p",
+    )
     note = (
-        f"p: exact rank test of Mann and Whitney, two-sided. The least of {len(rows)}, corrected for their number: "
-        f"{number(min(1.0, least * len(rows)))}."
+        f"p: exact rank test of Mann and Whitney, two-sided. The least of {len(rows)}, corrected"
+        f" for their number: {number(min(1.0, least * len(rows)))}."
     )
     return Table("Distances beside those of the published code", header, rows, note)
 
 
 def pytorch_table(results: xr.Dataset, theirs: pd.DataFrame) -> Table:
-    """Every quantity of so many seeds beside that of a PyTorch loop's seeds, with a test of two samples for each.
+    """Every quantity of so many seeds beside that of a PyTorch loop's seeds, with a test of two
+    samples for each.
 
     Args:
-      theirs: of `benchmarks/pytorch_seeds.py`: a row for every arm, seed, step and quantity ("loss", or a table and a pair).
+      theirs: of `benchmarks/pytorch_seeds.py`: a row for every arm, seed, step and quantity
+        ("loss", or a table and a pair).
     """
     rows, least = [], 1.0
     for (arm, quantity, step), group in theirs.groupby(["arm", "quantity", "step"], sort=False):
         theirs_S = group["value"].to_numpy()
         if quantity == "loss":  # finer on one side, it would differ by the rounding
             recorded_S = results["train_loss"].sel(arm=arm, eval_step=step).values
-            ours_S, theirs_S = (side.astype(np.float64).round(LOSS_DECIMALS) for side in (recorded_S, theirs_S))
+            ours_S, theirs_S = (
+                side.astype(np.float64).round(LOSS_DECIMALS) for side in (recorded_S, theirs_S)
+            )
         else:
             table, pair = quantity.split()
             first, second = pair.split("-")
-            ours_S = results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second, step=step).values
+            ours_S = (
+                results[f"{table}_distance"]
+                .sel(arm=arm, symbol=first, symbol2=second, step=step)
+                .values
+            )
         found = ks_2samp(ours_S, theirs_S)
         least = min(least, float(found.pvalue))
         cells = [f"{found.statistic:.3f}", number(float(found.pvalue))]
         rows.append((arm, quantity, f"{step:,}", quantiles(ours_S), quantiles(theirs_S), *cells))
     numbers_of_seeds = {"ours": results.sizes["seed"], "PyTorch": theirs["seed"].nunique()}
-    sides = (f"{whose}: median of {seeds} seeds [5 %, 95 %]" for whose, seeds in numbers_of_seeds.items())
+    sides = (
+        f"{whose}: median of {seeds} seeds [5 %, 95 %]" for whose, seeds in numbers_of_seeds.items()
+    )
     note = (
-        f"Loss: exact, of the training split, nat, to {LOSS_DECIMALS} decimals; all else distances. Largest gap: between the "
-        "two distributions over seeds, with p of the test of Kolmogorov and Smirnov. "
-        f"The least of {len(rows)}, corrected for their number: {number(min(1.0, least * len(rows)))}."
+        f"Loss: exact, of the training split, nat, to {LOSS_DECIMALS} decimals; all else distances."
+        " Largest gap: between the two distributions over seeds, with p of the test of Kolmogorov"
+        f" and Smirnov. The least of {len(rows)}, corrected for their number:"
+        f" {number(min(1.0, least * len(rows)))}."
     )
     header = ("arm", "quantity", "step", *sides, "largest gap", "p")
     return Table("Seeds of this project beside seeds of a PyTorch loop", header, rows, note)

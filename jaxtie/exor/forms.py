@@ -1,4 +1,5 @@
-"""How the steps of a block are laid out on a device: in lanes on a CPU, by `jax.vmap` elsewhere, with the same results.
+"""How the steps of a block are laid out on a device: in lanes on a CPU, by `jax.vmap` elsewhere,
+with the same results.
 
 See `jaxtie.training.lanes`. A GPU also takes small models in lanes.
 """
@@ -10,14 +11,15 @@ from jaxtie.exor.member import Member
 from jaxtie.models.sizes import LSTM, Body
 from jaxtie.training.lanes import lanes
 
-WIDE = 32  # a member this wide fills a CPU's vector units and cache alone: twice as fast, at 16 half as fast
+# a member this wide fills a CPU's vector units and cache alone: twice as fast, at 16 half as fast
+WIDE = 32
 
 
 def in_lanes(platform: str, model: Body) -> bool:
     """Return whether a platform trains a model in lanes rather than by `jax.vmap`.
 
-    On a GPU lanes need a fifth fewer kernels, and no matrix product whose algorithm autotuning could choose;
-    an LSTM or a wide model would take minutes to compile.
+    On a GPU lanes need a fifth fewer kernels, and no matrix product whose algorithm autotuning
+    could choose; an LSTM or a wide model would take minutes to compile.
     """
     if platform == "gpu":
         return model.width < WIDE and not isinstance(model, LSTM)

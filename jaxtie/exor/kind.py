@@ -1,4 +1,6 @@
-"""EXor as a kind of experiment: see `jaxtie.kinds.Kind`. Imports no jax until something is trained."""
+"""EXor as a kind of experiment: see `jaxtie.kinds.Kind`. Imports no jax until something is
+trained.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 name = "exor"
 accepted = frozenset(
-    "seeds steps scale arms record_every eval_every data_seed data zeros ones sweep all_strings independent_layers".split()
+    "seeds steps scale arms record_every eval_every data_seed data zeros ones sweep all_strings"
+    " independent_layers".split()
 )
 refusal = "reads no text"
 many_seeds = True
@@ -44,7 +47,10 @@ def changes(experiment: Experiment, options: ExorOptions) -> dict[str, Any]:
     """Fields that its own options ask for."""
     if options.independent_layers and not isinstance(experiment.model, Transformer):
         model = type(experiment.model).__name__
-        raise UserError(f"--independent-layers: expected a transformer; the layers of this {model} are independent already")
+        raise UserError(
+            f"--independent-layers: expected a transformer; the layers of this {model} are"
+            " independent already"
+        )
     for swept, given in (("p_X", options.zeros and "--zeros"), ("p_A", options.ones and "--ones")):
         if given and swept in dict(options.sweep or experiment.sweep):
             raise UserError(f"{given}: {swept} is swept; give one of the two")
@@ -71,7 +77,9 @@ def check_unchanged(experiment: Experiment, folder: RunFolder, earlier: dict) ->
     """Nothing: all of EXor is in its declaration."""
 
 
-def prepare(experiment: Experiment, folder: RunFolder, earlier: dict | None, processes: Processes, say: Say) -> None:
+def prepare(
+    experiment: Experiment, folder: RunFolder, earlier: dict | None, processes: Processes, say: Say
+) -> None:
     """Nothing: all of EXor is in its declaration."""
 
 
@@ -133,7 +141,9 @@ def condensed(results: xr.Dataset, run: Path, experiment: Experiment) -> xr.Data
 
 
 def exact_divergences(experiment: Experiment) -> xr.Dataset:
-    """Of all pairs of symbols that can be masked, by enumeration; of what is swept, as declared beside the sweep."""
+    """Of all pairs of symbols that can be masked, by enumeration; of what is swept, as declared
+    beside the sweep.
+    """
     from jaxtie.exor.divergences import pair_divergences
 
     return pair_divergences(experiment.process)

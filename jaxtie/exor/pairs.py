@@ -1,4 +1,6 @@
-"""What results of EXor are about: pairs of exchangeable symbols, what can be a target, distances. Imports no jax."""
+"""What results of EXor are about: pairs of exchangeable symbols, what can be a target, distances.
+Imports no jax.
+"""
 
 from collections.abc import Sequence
 
@@ -11,22 +13,34 @@ from jaxtie.results.tables import arms_of
 def live_pairs(results: xr.Dataset) -> list[str]:
     """The pairs of which both symbols occur, in any setting."""
     log_odds = results["theory_log_odds"]
-    return [str(pair) for pair in results["pair"].values if np.isfinite(log_odds.sel(pair=pair)).any()]
+    return [
+        str(pair) for pair in results["pair"].values if np.isfinite(log_odds.sel(pair=pair)).any()
+    ]
 
 
 def equally_likely(results: xr.Dataset, pair: str) -> bool:
-    """Whether the two symbols of a pair are equally likely in every context, as the hypothesis has it of equivalent ones."""
-    odds = (results[name].sel(pair=pair) for name in ("theory_log_odds", "theory_log_odds_deviation"))
+    """Whether the two symbols of a pair are equally likely in every context, as the hypothesis has
+    it of equivalent ones.
+    """
+    odds = (
+        results[name].sel(pair=pair) for name in ("theory_log_odds", "theory_log_odds_deviation")
+    )
     return all(float(abs(each)) < 1e-12 for each in odds)
 
 
 def targets(results: xr.Dataset) -> list[str]:
     """The symbols that can be a target, so have a place in both tables."""
-    return [str(symbol) for symbol in results["symbol"].values[np.isfinite(np.diag(results["conditional_divergence"]))]]
+    return [
+        str(symbol)
+        for symbol in results["symbol"].values[
+            np.isfinite(np.diag(results["conditional_divergence"]))
+        ]
+    ]
 
 
 def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
-    """Distance and cosine of the rows of E and D at some evaluations, (table, arm, seed, eval_step).
+    """Distance and cosine of the rows of E and D at some evaluations, (table, arm, seed,
+    eval_step).
 
     Of an arm with one table throughout, "input" is that, and there is nothing at "output".
     """
@@ -46,10 +60,14 @@ def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
 
 
 def distance_rows(results: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Label -> distance (arm, ..., seed, step), for the pairs that differ in nothing but how often they are drawn."""
+    """Label -> distance (arm, ..., seed, step), for the pairs that differ in nothing but how often
+    they are drawn.
+    """
     rows = {}
     for table in ("input", "output"):
         for pair in live_pairs(results):
             first, second = pair.split("-")
-            rows[f"distance {pair}, {table}"] = results[f"{table}_distance"].sel(symbol=first, symbol2=second)
+            rows[f"distance {pair}, {table}"] = results[f"{table}_distance"].sel(
+                symbol=first, symbol2=second
+            )
     return rows

@@ -1,4 +1,6 @@
-"""Portraits: the embeddings themselves over training, in one plane, as a figure or an animation. Imports no jax."""
+"""Portraits: the embeddings themselves over training, in one plane, as a figure or an animation.
+Imports no jax.
+"""
 
 import sys
 from pathlib import Path
@@ -32,18 +34,23 @@ FRAMES = 61  # at most
 def align(tables_SxTxVxD: np.ndarray, reference: int) -> np.ndarray:
     """Every seed's table over time in one plane; SxTxVx2.
 
-    A table means the same when it is turned, and where it lies as a whole does not matter to its distances. So each is
-    centred, and each seed is turned once, at all times alike, by the rotation or reflection that fits its last table to
-    the reference seed's (orthogonal Procrustes). The plane is that of the reference's first two principal directions, its
-    first symbol to the upper left. What moves in it is what moved in training; distances are seen no longer than they are.
+    A table means the same when it is turned, and where it lies as a whole does not matter to its
+    distances. So each is centred, and each seed is turned once, at all times alike, by the rotation
+    or reflection that fits its last table to the reference seed's (orthogonal Procrustes). The
+    plane is that of the reference's first two principal directions, its first symbol to the upper
+    left. What moves in it is what moved in training; distances are seen no longer than they are.
     Where symbols lean at the start already, the end has kept something of it.
     """
     from scipy.linalg import orthogonal_procrustes  # heavy
 
     centred = tables_SxTxVxD - tables_SxTxVxD.mean(axis=2, keepdims=True)
-    centred = np.pad(centred, [(0, 0)] * 3 + [(0, max(0, 2 - centred.shape[-1]))])  # of width 1: on a line
+    centred = np.pad(
+        centred, [(0, 0)] * 3 + [(0, max(0, 2 - centred.shape[-1]))]
+    )  # of width 1: on a line
     end_SxVxD, fit_to_VxD = centred[:, -1], centred[reference, -1]
-    turns_SxDxD = np.stack([orthogonal_procrustes(table_VxD, fit_to_VxD)[0] for table_VxD in end_SxVxD])
+    turns_SxDxD = np.stack(
+        [orthogonal_procrustes(table_VxD, fit_to_VxD)[0] for table_VxD in end_SxVxD]
+    )
     _, _, directions = np.linalg.svd(fit_to_VxD)
     places = centred @ (turns_SxDxD @ directions[:2].T)[:, None]
     return places * np.where(np.median(places[:, -1, 0], axis=0) * [-1, 1] < 0, -1, 1)
@@ -58,7 +65,8 @@ class _Portrait(NamedTuple):
 
 
 def _portraits(results: xr.Dataset, steps: np.ndarray) -> list[_Portrait]:
-    """A portrait of every table of every arm, at some steps; a seed whose table is not finite is left out.
+    """A portrait of every table of every arm, at some steps; a seed whose table is not finite is
+    left out.
 
     Raises:
       UserError: where no seed is left.
@@ -68,56 +76,89 @@ def _portraits(results: xr.Dataset, steps: np.ndarray) -> list[_Portrait]:
         loss_S = results["train_loss"].sel(arm=arm.name, eval_step=steps[-1]).values
         for label, table in tables_of(arm).items():
             values = results[f"{table}_table"].sel(arm=arm.name, table_step=steps, symbol=symbols)
-            values = values.transpose("seed", "table_step", "symbol", "dim").values.astype(np.float64)
+            values = values.transpose("seed", "table_step", "symbol", "dim").values.astype(
+                np.float64
+            )
             finite = np.isfinite(values).all(axis=(1, 2, 3)) & np.isfinite(loss_S)
             if not finite.any():
                 continue
             distances = {}
             for pair in live_pairs(results):
-                first, second = (values[finite, :, symbols.index(symbol)] for symbol in pair.split("-"))
+                first, second = (
+                    values[finite, :, symbols.index(symbol)] for symbol in pair.split("-")
+                )
                 distances[pair] = np.median(np.linalg.norm(first - second, axis=-1), axis=0)
-            places = align(values[finite], int(np.argmin(loss_S[finite])))  # the best seed is the reference
+            places = align(
+                values[finite], int(np.argmin(loss_S[finite]))
+            )  # the best seed is the reference
             portraits.append(_Portrait(f"{label} embedding", places, distances))
     if not portraits:
-        raise UserError(f"results of {results.attrs['experiment']}: no embedding was recorded; train first")
+        raise UserError(
+            f"results of {results.attrs['experiment']}: no embedding was recorded; train first"
+        )
     return portraits
 
 
-def _draw_places(axes: Axes, portrait: _Portrait, time: int, symbols: list[str], scale: float) -> None:
-    """An embedding at one time: a point a seed, a line between the two of a seed's pair, a letter at the median."""
+def _draw_places(
+    axes: Axes, portrait: _Portrait, time: int, symbols: list[str], scale: float
+) -> None:
+    """An embedding at one time: a point a seed, a line between the two of a seed's pair, a letter
+    at the median.
+    """
     places_SxVx2 = portrait.places_SxTxVx2[:, time]
     seeds, faint = len(places_SxVx2), float(np.clip(16 / len(places_SxVx2), 0.03, 0.5))
     for i, (pair, distance_T) in enumerate(portrait.distances.items()):
         first, second = (symbols.index(symbol) for symbol in pair.split("-"))
         colour = SYMBOLS[symbols[first]][0]
         segments = places_SxVx2[:, [first, second]]
-        axes.add_collection(LineCollection(segments, colors=colour, linewidths=0.6, alpha=0.6 * faint))
+        axes.add_collection(
+            LineCollection(segments, colors=colour, linewidths=0.6, alpha=0.6 * faint)
+        )
         text = f"{pair.replace('-', '–')} {distance_T[time]:.2f}"
         axes.text(0.02 + 0.27 * i, 0.03, text, transform=axes.transAxes, size=8, color=colour)
     for symbol, places_Sx2 in zip(symbols, places_SxVx2.swapaxes(0, 1), strict=True):
         colour, direction = SYMBOLS[symbol]
         axes.scatter(*places_Sx2.T, s=9, color=colour, alpha=2 * faint, linewidths=0)
         axes.annotate(
-            symbol, np.median(places_Sx2, axis=0), 9 * np.array(direction), textcoords="offset points", ha="center",
-            va="center", color=colour, weight="bold", size=13, path_effects=[withStroke(linewidth=2.5, foreground="white")],
-        )  # fmt: skip
+            symbol,
+            np.median(places_Sx2, axis=0),
+            9 * np.array(direction),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            color=colour,
+            weight="bold",
+            size=13,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        )
     limits = scale * np.array([1, PORTRAIT_SHAPE])
     outside = int((np.abs(places_SxVx2) > limits).any(axis=(1, 2)).sum())
     if outside:
         text = f"{outside} of {seeds} seeds reach outside"
-        axes.text(0.98, 0.97, text, transform=axes.transAxes, ha="right", va="top", size=6, color="grey")
+        axes.text(
+            0.98, 0.97, text, transform=axes.transAxes, ha="right", va="top", size=6, color="grey"
+        )
     axes.set(xlim=(-limits[0], limits[0]), ylim=(-limits[1], limits[1]), aspect="equal")
 
 
 def _scale(portraits: list[_Portrait]) -> float:
-    """Half the width of every panel at every time, so that sizes can be compared; a few points may lie outside."""
-    return max(float(np.quantile(np.abs(each.places_SxTxVx2), 0.98, axis=(0, 2, 3)).max()) for each in portraits)
+    """Half the width of every panel at every time, so that sizes can be compared; a few points may
+    lie outside.
+    """
+    return max(
+        float(np.quantile(np.abs(each.places_SxTxVx2), 0.98, axis=(0, 2, 3)).max())
+        for each in portraits
+    )
 
 
 def draw_portrait(results: xr.Dataset) -> Figure:
-    """The embeddings at some times of training, a row each: which symbols meet, and which are held apart."""
+    """The embeddings at some times of training, a row each: which symbols meet, and which are held
+    apart.
+    """
     known = results["table_step"].values
-    steps = np.unique([known[np.abs(known - last_step(results) * part).argmin()] for part in PORTRAIT_TIMES])
+    steps = np.unique(
+        [known[np.abs(known - last_step(results) * part).argmin()] for part in PORTRAIT_TIMES]
+    )
     portraits = _portraits(results, steps)
     symbols, scale = targets(results), _scale(portraits)
     size = 2.8 * len(steps) + 0.4, 2.8 * PORTRAIT_SHAPE * len(portraits) + 0.7
@@ -129,18 +170,23 @@ def draw_portrait(results: xr.Dataset) -> Figure:
     for axes, step in zip(grid[0], steps, strict=True):
         axes.set_title(f"step {step:,}")
     figure.suptitle(
-        f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds in two principal directions, each turned so that "
-        "its end fits the best one's; below: median distances",
+        f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds in two principal"
+        " directions, each turned so that its end fits the best one's; below: median distances",
         parse_math=False,
     )
     return figure
 
 
 def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
-    """Write the embeddings over training as `portrait.gif`; returns its path. UserError where a run is a sweep."""
+    """Write the embeddings over training as `portrait.gif`; returns its path. UserError where a run
+    is a sweep.
+    """
     from PIL import Image
 
-    check(not swept(results), "--animate: expected without a sweep, whose embeddings are of many settings")
+    check(
+        not swept(results),
+        "--animate: expected without a sweep, whose embeddings are of many settings",
+    )
 
     known = results["table_step"].values
     known = known[known <= last_step(results)]
@@ -163,10 +209,14 @@ def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
             figure.suptitle(title, x=0.04, ha="left", parse_math=False)
             canvas.draw()
             images.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    palette = images[len(images) // 2].quantize(48)  # one for all, and no dithering: less than half the size
+    palette = images[len(images) // 2].quantize(
+        48
+    )  # one for all, and no dithering: less than half the size
     images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "portrait.gif"
     milliseconds = [110] * (len(images) - 1) + [2500]
-    images[0].save(path, save_all=True, append_images=images[1:], duration=milliseconds, loop=0, optimize=True)
+    images[0].save(
+        path, save_all=True, append_images=images[1:], duration=milliseconds, loop=0, optimize=True
+    )
     return path

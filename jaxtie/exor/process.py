@@ -1,7 +1,8 @@
 """The EXor process: masked language modelling of binary parity (paper, section 5).
 
-A string of n bits is followed by its parity label; a zero is spelled X or Y, a one A or B, drawn afresh each time; one
-of the n bits is replaced by the mask and is to be predicted. Everything here is a pure function of its arguments.
+A string of n bits is followed by its parity label; a zero is spelled X or Y, a one A or B, drawn
+afresh each time; one of the n bits is replaced by the mask and is to be predicted. Everything here
+is a pure function of its arguments.
 
 Shapes: B samples, L = n + 1 tokens, P = 1 masked position, V = 7 symbols, C contexts.
 """
@@ -31,7 +32,9 @@ class Batch(NamedTuple):
 
 
 class Contexts(NamedTuple):
-    """Every context of a split with its exact law: `joint_CxV` is p(context and target), float64, summing to 1."""
+    """Every context of a split with its exact law: `joint_CxV` is p(context and target), float64,
+    summing to 1.
+    """
 
     tokens_CxL: np.ndarray
     at_CxP: np.ndarray
@@ -49,7 +52,8 @@ class Split(NamedTuple):
 def split(length: int, all_strings: bool, data_seed: int) -> Split:
     """The strings in the published order, cut at 90 % and 10 %.
 
-    The published code shuffles the strings 00...0 to 11...10 (not 11...11, unless `all_strings`) once by Python's
+    The published code shuffles the strings 00...0 to 11...10 (not 11...11, unless `all_strings`)
+    once by Python's
     `random` with a fixed seed: 114, 12 and 1 strings of 7 bits.
     """
     numbers = list(range(2**length - (not all_strings)))
@@ -70,18 +74,22 @@ def sample(
 ) -> Batch:
     """Spell and mask each string once: the same batch for the same stream and step, always.
 
-    The generator is used by its counter, (step, place): no key is derived for a step, and all of its 64 bits count.
+    The generator is used by its counter, (step, place): no key is derived for a step, and all of
+    its 64 bits count.
 
     Args:
       stream: see `jaxtie.training.streams`.
       step: 0 or more.
       bits_Bxn: the strings.
-      zeros, ones: (p(X), p(Y)) and (p(A), p(B)). Draws have 16 bits: probabilities are met to 2^-17.
+      zeros, ones: (p(X), p(Y)) and (p(A), p(B)). Draws have 16 bits: probabilities are met to
+        2^-17.
       zeros_by_label: see `jaxtie.exor.declaration.Process`.
     """
     size, length = bits_Bxn.shape
     blocks = -(-size * (length + 1) // 4)
-    counter = jnp.concatenate([jnp.full(blocks, step, jnp.uint32), jnp.arange(blocks, dtype=jnp.uint32)])
+    counter = jnp.concatenate(
+        [jnp.full(blocks, step, jnp.uint32), jnp.arange(blocks, dtype=jnp.uint32)]
+    )
     words = threefry_2x32(stream, counter)
     draws = jnp.concatenate([words >> 16, words & 0xFFFF])[: size * (length + 1)].astype(jnp.int32)
     draw = draws.reshape(length + 1, size).T
@@ -110,20 +118,25 @@ def enumerate_contexts(
     """The exact law of a sample of a split: every string, masked position and spelling.
 
     Args:
-      ordered: whether order matters. If not, contexts with the same symbols are one (161 for the published training
-        split), its tokens sorted; if so, 12·7·2^6 = 5,376 for the published validation split.
+      ordered: whether order matters. If not, contexts with the same symbols are one (161 for the
+        published training split), its tokens sorted; if so, 12·7·2^6 = 5,376 for the published
+        validation split.
 
-    The contexts are the same ones, in the same order, whatever the probabilities: some have probability 0 if one of these
-    is 0.
+    The contexts are the same ones, in the same order, whatever the probabilities: some have
+    probability 0 if one of these is 0.
     """
     size, length = bits_Bxn.shape
-    spell = np.array([[zeros, ones], [zeros[::-1] if zeros_by_label else zeros, ones]])  # [label, bit, first or second]
+    spell = np.array(
+        [[zeros, ones], [zeros[::-1] if zeros_by_label else zeros, ones]]
+    )  # [label, bit, first or second]
     odd_Bx1x1 = bits_Bxn.sum(1)[:, None, None] % 2
     choices = np.array(list(itertools.product([0, 1], repeat=length - 1)))
     tokens, weights, targets = [], [], []
     for at in range(length):
         others_BxM = np.delete(bits_Bxn, at, axis=1)
-        probability = spell[odd_Bx1x1, others_BxM[:, None], choices[None]].prod(-1)  # [strings, choices]
+        probability = spell[odd_Bx1x1, others_BxM[:, None], choices[None]].prod(
+            -1
+        )  # [strings, choices]
         symbols = np.where(others_BxM[:, None] == 0, X, A) + choices[None]
         symbols = np.insert(symbols, at, MASK, axis=2)
         label = np.broadcast_to(EVEN + odd_Bx1x1, (*symbols.shape[:2], 1))
@@ -131,12 +144,19 @@ def enumerate_contexts(
         masked_bit = bits_Bxn[:, at]
         joint = np.zeros((size, VOCABULARY))
         for second in (0, 1):
-            joint[np.arange(size), np.where(masked_bit == 0, X, A) + second] = spell[odd_Bx1x1[:, 0, 0], masked_bit, second]
+            joint[np.arange(size), np.where(masked_bit == 0, X, A) + second] = spell[
+                odd_Bx1x1[:, 0, 0], masked_bit, second
+            ]
         weights.append(probability.ravel() / (size * length))
         targets.append(np.repeat(joint, len(choices), axis=0))
-    tokens, joint = np.concatenate(tokens), np.concatenate(weights)[:, None] * np.concatenate(targets)
+    tokens, joint = (
+        np.concatenate(tokens),
+        np.concatenate(weights)[:, None] * np.concatenate(targets),
+    )
     tokens, merged = theory.merge_contexts(tokens, joint, ordered=ordered)
-    return Contexts(tokens.astype(np.int32), np.argmax(tokens == MASK, axis=1)[:, None].astype(np.int32), merged)
+    return Contexts(
+        tokens.astype(np.int32), np.argmax(tokens == MASK, axis=1)[:, None].astype(np.int32), merged
+    )
 
 
 def share_of_odd_zeros(bits_Bxn: np.ndarray) -> float:
@@ -146,14 +166,21 @@ def share_of_odd_zeros(bits_Bxn: np.ndarray) -> float:
 
 
 def enumerate_process(
-    length: int, zeros: tuple[float, float], ones: tuple[float, float], *, zeros_by_label: bool = False
+    length: int,
+    zeros: tuple[float, float],
+    ones: tuple[float, float],
+    *,
+    zeros_by_label: bool = False,
 ) -> Contexts:
-    """The exact law of the process, of all strings of so many bits alike; contexts with the same symbols are one.
+    """The exact law of the process, of all strings of so many bits alike; contexts with the same
+    symbols are one.
 
     Contexts that never occur are left out.
 
-    Equivalences are the process's, not a split's. X in place of A turns a string of some label into one of the other, with
-    the masked bit turned too: it need not be in the same split, and of the 127 strings it may not be there at all.
+    Equivalences are the process's, not a split's. X in place of A turns a string of some label into
+    one of the other, with
+    the masked bit turned too: it need not be in the same split, and of the 127 strings it may not
+    be there at all.
     """
     bits = np.array(list(itertools.product([0, 1], repeat=length)))
     contexts = enumerate_contexts(bits, zeros, ones, ordered=False, zeros_by_label=zeros_by_label)

@@ -9,27 +9,55 @@ from jaxtie.results.schema import Schema, Variable, steps_of
 
 MATRIX = ("step", "symbol", "symbol2")
 VARIABLES = {
-    "loss": Variable(("step",), "nat", "training loss: mean over the batches of the updates since the record before"),
-    "accuracy": Variable(("step",), "1", "training accuracy: mean over the batches of the updates since the record before"),
+    "loss": Variable(
+        ("step",),
+        "nat",
+        "training loss: mean over the batches of the updates since the record before",
+    ),
+    "accuracy": Variable(
+        ("step",),
+        "1",
+        "training accuracy: mean over the batches of the updates since the record before",
+    ),
     "train_loss": Variable(("eval_step",), "nat", "exact expected loss on the training split"),
-    "train_accuracy": Variable(("eval_step",), "1", "exact expected accuracy on the training split"),
+    "train_accuracy": Variable(
+        ("eval_step",), "1", "exact expected accuracy on the training split"
+    ),
     "valid_loss": Variable(("eval_step",), "nat", "exact expected loss on the validation split"),
-    "valid_accuracy": Variable(("eval_step",), "1", "exact expected accuracy on the validation split"),
+    "valid_accuracy": Variable(
+        ("eval_step",), "1", "exact expected accuracy on the validation split"
+    ),
     "log_odds": Variable(
-        ("eval_step", "pair"), "nat", "expected ln p(second) - ln p(first) where the pair can stand, training"
+        ("eval_step", "pair"),
+        "nat",
+        "expected ln p(second) - ln p(first) where the pair can stand, training",
     ),
-    "log_odds_deviation": Variable(("eval_step", "pair"), "nat", "its standard deviation over these contexts"),
+    "log_odds_deviation": Variable(
+        ("eval_step", "pair"), "nat", "its standard deviation over these contexts"
+    ),
     "swap_divergence": Variable(
-        ("eval_step", "pair"), "1", "expected total variation of predictions as one of the pair takes the other's place"
+        ("eval_step", "pair"),
+        "1",
+        "expected total variation of predictions as one of the pair takes the other's place",
     ),
-    "bias_odds": Variable(("eval_step", "pair"), "nat", "output bias of the second less the first's; 0 without a bias"),
-    "input_distance": Variable(MATRIX, "1", "Euclidean distance between rows of the input embedding"),
-    "output_distance": Variable(MATRIX, "1", "Euclidean distance between rows of the output embedding"),
+    "bias_odds": Variable(
+        ("eval_step", "pair"), "nat", "output bias of the second less the first's; 0 without a bias"
+    ),
+    "input_distance": Variable(
+        MATRIX, "1", "Euclidean distance between rows of the input embedding"
+    ),
+    "output_distance": Variable(
+        MATRIX, "1", "Euclidean distance between rows of the output embedding"
+    ),
     "input_table": Variable(("table_step", "symbol", "dim"), "1", "input embedding"),
-    "output_table": Variable(("table_step", "symbol", "dim"), "1", "output embedding (tied: the input embedding)"),
+    "output_table": Variable(
+        ("table_step", "symbol", "dim"), "1", "output embedding (tied: the input embedding)"
+    ),
 }
 MASK_VARIABLES = {  # where they are asked for
-    "mask_logit": Variable(("eval_step",), "1", "expected logit of the mask where it stands, training"),
+    "mask_logit": Variable(
+        ("eval_step",), "1", "expected logit of the mask where it stands, training"
+    ),
     "mask_probability": Variable(
         ("eval_step",), "1", "expected probability that the mask itself is predicted, training"
     ),
@@ -61,15 +89,23 @@ def exor_schema(experiment: Experiment) -> Schema:
     variables = VARIABLES | (MASK_VARIABLES if experiment.mask_logit else {})
     if not experiment.roles:
         return Schema(variables, steps_of(experiment) | labels)
-    return Schema(variables | ROLE_VARIABLES | PUSH_VARIABLES, steps_of(experiment) | labels | {"group": symbols})
+    return Schema(
+        variables | ROLE_VARIABLES | PUSH_VARIABLES,
+        steps_of(experiment) | labels | {"group": symbols},
+    )
 
 
 def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
-    """What no member owns: the schedule, and what theory says; with a dimension for each swept setting."""
+    """What no member owns: the schedule, and what theory says; with a dimension for each swept
+    setting.
+    """
     settings = [_constants_of_setting(setting) for setting in experiment.settings]
     for name, values in reversed(experiment.sweep):  # the last name's values run fastest
         index = xr.DataArray(list(values), dims=name, name=name)
-        settings = [xr.concat(settings[i : i + len(values)], index) for i in range(0, len(settings), len(values))]
+        settings = [
+            xr.concat(settings[i : i + len(values)], index)
+            for i in range(0, len(settings), len(values))
+        ]
     return dict(settings[0].data_vars)
 
 
@@ -81,7 +117,9 @@ def _constants_of_setting(setting: Experiment) -> xr.Dataset:
     own = setting.process
     laws = [contexts.joint_CxV for contexts in build_contexts(own, ordered=False)]
     rates = schedule_table(setting.optimiser, setting.record_steps)
-    whole = process.enumerate_process(own.length, own.zeros, own.ones, zeros_by_label=own.zeros_by_label)
+    whole = process.enumerate_process(
+        own.length, own.zeros, own.ones, zeros_by_label=own.zeros_by_label
+    )
     bits = process.split(own.length, own.all_strings, own.data_seed).train
     exchanged = process.share_of_odd_zeros(bits) if own.zeros_by_label else 0.0
     odds = [theory.log_odds(own.zeros, exchanged), theory.log_odds(own.ones)]
@@ -92,9 +130,15 @@ def _constants_of_setting(setting: Experiment) -> xr.Dataset:
             "best_loss": ("split", list(map(theory.best_loss, laws))),
             "theory_log_odds": ("pair", [each.mean for each in odds]),
             "theory_log_odds_deviation": ("pair", [each.deviation for each in odds]),
-            "scheduled_learning_rate": (("arm", "step"), np.broadcast_to(rates, (len(setting.arms), len(rates)))),
+            "scheduled_learning_rate": (
+                ("arm", "step"),
+                np.broadcast_to(rates, (len(setting.arms), len(rates))),
+            ),
             "decay_alone": ("step", decay_table(setting.optimiser, setting.record_steps)),
-            **{name: (("symbol", "symbol2"), matrix_VxV) for name, matrix_VxV in divergences.items()},
+            **{
+                name: (("symbol", "symbol2"), matrix_VxV)
+                for name, matrix_VxV in divergences.items()
+            },
         },
         {"split": ["train", "valid"]},
     )

@@ -30,7 +30,11 @@ from jaxtie.results.tables import (
 def exor_tables(results: xr.Dataset) -> list[Table]:
     """All tables of a run; of a sweep and of untying only if there is something to say."""
     if swept(results):
-        return [table for table in (sweep_table(results), forces_table(results), correlation_table(results)) if table.rows]
+        return [
+            table
+            for table in (sweep_table(results), forces_table(results), correlation_table(results))
+            if table.rows
+        ]
     untying = [table for table in [untying_table(results)] if table.rows]
     return [
         exor_final_table(results),
@@ -44,15 +48,19 @@ def exor_tables(results: xr.Dataset) -> list[Table]:
 
 
 def exor_final_table(results: xr.Dataset) -> Table:
-    """Per arm what came out at the last evaluation, what is best reachable, and paired differences, with 95 % intervals.
+    """Per arm what came out at the last evaluation, what is best reachable, and paired differences,
+    with 95 % intervals.
 
-    Means of losses and accuracies; of all else medians, for a seed that is far off makes a mean of distances.
+    Means of losses and accuracies; of all else medians, for a seed that is far off makes a mean of
+    distances.
     """
     step, arms = last_step(results), names_of(arms_of(results))
     end = results.sel(eval_step=step, step=step)
     rows = []
 
-    def add(label: str, best: str, values: xr.DataArray, typical: Callable[[np.ndarray], str] = median) -> None:
+    def add(
+        label: str, best: str, values: xr.DataArray, typical: Callable[[np.ndarray], str] = median
+    ) -> None:
         first = values.isel(arm=0)
         paired = [typical((values.isel(arm=i) - first).values) for i in range(1, len(arms))]
         rows.append((label, best, *[typical(values.sel(arm=arm).values) for arm in arms], *paired))
@@ -60,7 +68,12 @@ def exor_final_table(results: xr.Dataset) -> Table:
     for split in ("train", "valid"):
         for name in ("accuracy", "loss"):
             best = float(results[f"best_{name}"].sel(split=split))
-            add(f"{split} {name}" + (", nat" if name == "loss" else ""), number(best), end[f"{split}_{name}"], interval)
+            add(
+                f"{split} {name}" + (", nat" if name == "loss" else ""),
+                number(best),
+                end[f"{split}_{name}"],
+                interval,
+            )
     for label, values in distance_rows(results).items():
         add(label, "", values.sel(step=step))
     for pair in live_pairs(results):
@@ -68,7 +81,11 @@ def exor_final_table(results: xr.Dataset) -> Table:
         theory = float(results["theory_log_odds"].sel(pair=pair))
         add(f"ln p({second})/p({first}), nat", number(theory), end["log_odds"].sel(pair=pair))
         deviation = float(results["theory_log_odds_deviation"].sel(pair=pair))
-        add("its deviation over contexts", number(deviation), end["log_odds_deviation"].sel(pair=pair))
+        add(
+            "its deviation over contexts",
+            number(deviation),
+            end["log_odds_deviation"].sel(pair=pair),
+        )
     return Table(
         f"{results.attrs['experiment']}: step {step:,}, {results.sizes['seed']:,} seeds",
         ("", "reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
@@ -78,12 +95,18 @@ def exor_final_table(results: xr.Dataset) -> Table:
 
 
 def _seed_counts(results: xr.Dataset) -> list[tuple[str, ...]]:
-    """Rows: of how many seeds an arm came close to the best reachable loss and, if any did, how many diverged."""
+    """Rows: of how many seeds an arm came close to the best reachable loss and, if any did, how
+    many diverged.
+    """
     blanks = ("",) * (results.sizes["arm"] - 1)
     reached = has_reached_best(results)
-    counts = [f"{int(reached.sel(arm=arm).sum())} of {results.sizes['seed']:,}" for arm in results["arm"]]
+    counts = [
+        f"{int(reached.sel(arm=arm).sum())} of {results.sizes['seed']:,}" for arm in results["arm"]
+    ]
     rows = [(f"seeds within {SOLVED} nat of the best", "", *counts, *blanks)]
-    diverged = [str(int((results["diverged_at"].sel(arm=arm) >= 0).sum())) for arm in results["arm"]]
+    diverged = [
+        str(int((results["diverged_at"].sel(arm=arm) >= 0).sum())) for arm in results["arm"]
+    ]
     if any(count != "0" for count in diverged):
         rows.append(("seeds that diverged", "0", *diverged, *blanks))
     return rows
@@ -94,7 +117,11 @@ def course_table(results: xr.Dataset) -> Table:
     times = course_steps(results, COURSE[1:])
     columns = {"training loss, nat": results["loss"], **distance_rows(results)}
     rows = [
-        (arm, f"{time:,}", *[quantiles(column.sel(arm=arm, step=time).values) for column in columns.values()])
+        (
+            arm,
+            f"{time:,}",
+            *[quantiles(column.sel(arm=arm, step=time).values) for column in columns.values()],
+        )
         for arm in names_of(arms_of(results))
         for time in times
     ]
@@ -102,12 +129,15 @@ def course_table(results: xr.Dataset) -> Table:
 
 
 def equivalence_table(results: xr.Dataset) -> Table:
-    """How far each pair is from being equivalent, beside its distance in every table at the end; then their agreement.
+    """How far each pair is from being equivalent, beside its distance in every table at the end;
+    then their agreement.
 
     E and D, which are never a target, are there where their rows were recorded: p(E | context) =
-    p(D | context) = 0 always, so their conditional divergence is 0. They have no part in the agreement.
+    p(D | context) = 0 always, so their conditional divergence is 0. They have no part in the
+    agreement.
 
-    For the rank of the log ratio, two symbols that never share a context are further apart than any two that do.
+    For the rank of the log ratio, two symbols that never share a context are further apart than any
+    two that do.
     """
     measures = {
         "semantic divergence": results["semantic_divergence"],
@@ -118,11 +148,16 @@ def equivalence_table(results: xr.Dataset) -> Table:
     firsts, seconds = (xr.DataArray(list(each), dims="couple") for each in zip(*pairs))
     end = results.sel(step=last_step(results)).sel(symbol=firsts, symbol2=seconds)
     distances = {
-        label: end[f"{table}_distance"].sel(arm=arm.name).transpose("seed", "couple").values.astype(np.float64)
+        label: end[f"{table}_distance"]
+        .sel(arm=arm.name)
+        .transpose("seed", "couple")
+        .values.astype(np.float64)
         for arm in arms_of(results)
         for label, table in tables_of(arm).items()
     }
-    divergences = {name: matrix.sel(symbol=firsts, symbol2=seconds).values for name, matrix in measures.items()}
+    divergences = {
+        name: matrix.sel(symbol=firsts, symbol2=seconds).values for name, matrix in measures.items()
+    }
     rows = [
         (
             f"{first}-{second}",
@@ -133,7 +168,9 @@ def equivalence_table(results: xr.Dataset) -> Table:
     ]
     if {"E", "D"} <= {*results["symbol"].values}:
         rows.append(_labels_row(results))
-    divergences["log ratio, nat"] = np.nan_to_num(divergences["log ratio, nat"], nan=np.inf)  # never in one context
+    divergences["log ratio, nat"] = np.nan_to_num(
+        divergences["log ratio, nat"], nan=np.inf
+    )  # never in one context
     for name, divergence in divergences.items():
         agreement = [interval(somers_d(divergence, distance)) for distance in distances.values()]
         rows.append((f"rank agreement with {name.removesuffix(', nat')}", "", "", "", *agreement))
@@ -149,7 +186,13 @@ def _labels_row(results: xr.Dataset) -> tuple[str, ...]:
         for arm in arms_of(results)
         for table in tables_of(arm).values()
     ]
-    return ("E-D", number(float(end["semantic_divergence"])), number(0.0), number(np.nan), *distances)
+    return (
+        "E-D",
+        number(float(end["semantic_divergence"])),
+        number(0.0),
+        number(np.nan),
+        *distances,
+    )
 
 
 def seed_table(results: xr.Dataset) -> Table:
@@ -165,5 +208,8 @@ def seed_table(results: xr.Dataset) -> Table:
             theory = float(results["theory_log_odds"].sel(pair=pair))
             header.append(f"{arm}: ln p({second})/p({first}) − {number(theory)}")
             columns.append(end["log_odds"].sel(arm=arm, pair=pair).values - theory)
-    rows = [(str(seed), *[number(column[i]) for column in columns]) for i, seed in enumerate(results["seed"].values)]
+    rows = [
+        (str(seed), *[number(column[i]) for column in columns])
+        for i, seed in enumerate(results["seed"].values)
+    ]
     return Table(f"Per seed at step {step:,}", tuple(header), rows, long=True)

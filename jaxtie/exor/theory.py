@@ -1,12 +1,14 @@
 """What must come out, in closed form. NumPy only.
 
-A `joint_CxV` is the exact law of one masked position: p(context c and target symbol v), summing to 1 (see
+A `joint_CxV` is the exact law of one masked position: p(context c and target symbol v), summing to
+1 (see
 `jaxtie.exor.process.enumerate_contexts`).
 
-Two symbols are semantically equivalent if swapping one for the other in a context changes no prediction, conditionally
-equivalent if they are equally likely in every context (paper, section 3). Two divergences measure by how far they fail:
-VxV, symmetric, 0 (but for rounding) exactly where the symbols are equivalent, NaN where the process does not say. It is to
-be the whole process (`jaxtie.exor.process.enumerate_process`): a swap leads out of a split.
+Two symbols are semantically equivalent if swapping one for the other in a context changes no
+prediction, conditionally equivalent if they are equally likely in every context (paper, section 3).
+Two divergences measure by how far they fail: VxV, symmetric, 0 (but for rounding) exactly where the
+symbols are equivalent, NaN where the process does not say. It is to be the whole process
+(`jaxtie.exor.process.enumerate_process`): a swap leads out of a split.
 """
 
 import itertools
@@ -22,7 +24,9 @@ def best_accuracy(joint_CxV: np.ndarray) -> float:
 
 
 def best_loss(joint_CxV: np.ndarray) -> float:
-    """The conditional entropy H(target | context), nats: no model has a lower expected cross-entropy."""
+    """The conditional entropy H(target | context), nats: no model has a lower expected
+    cross-entropy.
+    """
     joint = np.asarray(joint_CxV, np.float64)
     context_Cx1 = joint.sum(axis=1, keepdims=True)
     conditional = np.divide(joint, context_Cx1, out=np.ones_like(joint), where=joint > 0)
@@ -30,7 +34,9 @@ def best_loss(joint_CxV: np.ndarray) -> float:
 
 
 def loss_without_context(joint_CxV: np.ndarray) -> float:
-    """H(target), nats: the best loss of who knows how often each symbol is drawn and nothing else."""
+    """H(target), nats: the best loss of who knows how often each symbol is drawn and nothing
+    else.
+    """
     return best_loss(joint_CxV.sum(axis=0, keepdims=True))
 
 
@@ -48,16 +54,20 @@ def loss_of_label_alone(
 
 
 class LogOdds(NamedTuple):
-    """Of two symbols over the contexts where they can stand, nats: expectation and standard deviation."""
+    """Of two symbols over the contexts where they can stand, nats: expectation and standard
+    deviation.
+    """
 
     mean: float
     deviation: float
 
 
 def log_odds(pair: tuple[float, float], exchanged: float = 0.0) -> LogOdds:
-    """ln p(second) - ln p(first) of two exchangeable symbols over the contexts where they can stand (ln 9 for X-Y).
+    """ln p(second) - ln p(first) of two exchangeable symbols over the contexts where they can stand
+    (ln 9 for X-Y).
 
-    So it must be (output_second - output_first)·h for every such hidden state h. NaN where one of them never occurs.
+    So it must be (output_second - output_first)·h for every such hidden state h. NaN where one of
+    them never occurs.
 
     Args:
       pair: their probabilities.
@@ -67,11 +77,17 @@ def log_odds(pair: tuple[float, float], exchanged: float = 0.0) -> LogOdds:
     if first == 0 or second == 0:
         return LogOdds(math.nan, math.nan)
     ratio = math.log(second / first)
-    return LogOdds((1 - 2 * exchanged) * ratio, 2 * math.sqrt(exchanged * (1 - exchanged)) * abs(ratio))
+    return LogOdds(
+        (1 - 2 * exchanged) * ratio, 2 * math.sqrt(exchanged * (1 - exchanged)) * abs(ratio)
+    )
 
 
-def equivalences(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool) -> dict[str, np.ndarray]:
-    """Every measure of a process by the name of its function; arguments as of `semantic_divergence`."""
+def equivalences(
+    tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool
+) -> dict[str, np.ndarray]:
+    """Every measure of a process by the name of its function; arguments as of
+    `semantic_divergence`.
+    """
     return {
         "semantic_divergence": semantic_divergence(tokens_CxL, joint_CxV, ordered=ordered),
         "conditional_divergence": conditional_divergence(joint_CxV),
@@ -79,13 +95,17 @@ def equivalences(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool
     }
 
 
-def semantic_divergence(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool) -> np.ndarray:
-    """By how much a prediction moves when one symbol is swapped for another in its context, in [0, 1]; VxV.
+def semantic_divergence(
+    tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool
+) -> np.ndarray:
+    """By how much a prediction moves when one symbol is swapped for another in its context, in [0,
+    1]; VxV.
 
-    Draw a context, and in it one place where the first symbol stands (all such places of all contexts alike, but for the
-    contexts' probabilities); put the second there. The divergence is the expected total variation, ½ Σ|p - p'|, between
-    p(target | context) and p(target | swapped context), averaged over the two directions of the swap, whichever symbol is
-    the rarer. Swapped contexts that never occur have no law and do not count; NaN where none occurs.
+    Draw a context, and in it one place where the first symbol stands (all such places of all
+    contexts alike, but for the contexts' probabilities); put the second there. The divergence is
+    the expected total variation, ½ Σ|p - p'|, between p(target | context) and p(target | swapped
+    context), averaged over the two directions of the swap, whichever symbol is the rarer. Swapped
+    contexts that never occur have no law and do not count; NaN where none occurs.
 
     Args:
       tokens_CxL: the contexts, no two alike.
@@ -103,16 +123,25 @@ def semantic_divergence(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordere
     return (moved + moved.T) / 2
 
 
-def merge_contexts(tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Contexts that are alike become one, in the order of their tokens; if order does not matter, these are sorted."""
-    merged_CxL, context = np.unique(tokens_CxL if ordered else np.sort(tokens_CxL, axis=1), axis=0, return_inverse=True)
+def merge_contexts(
+    tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Contexts that are alike become one, in the order of their tokens; if order does not matter,
+    these are sorted.
+    """
+    merged_CxL, context = np.unique(
+        tokens_CxL if ordered else np.sort(tokens_CxL, axis=1), axis=0, return_inverse=True
+    )
     merged_CxV = np.zeros((len(merged_CxL), joint_CxV.shape[1]))
     np.add.at(merged_CxV, context.ravel(), joint_CxV)
     return merged_CxL, merged_CxV
 
 
-def swaps(tokens_CxL: np.ndarray, first: int, second: int, *, ordered: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Of every place where `first` stands: the context, and the one that it becomes when `second` stands there.
+def swaps(
+    tokens_CxL: np.ndarray, first: int, second: int, *, ordered: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of every place where `first` stands: the context, and the one that it becomes when `second`
+    stands there.
 
     Returns:
       Two arrays of numbers of contexts. A place whose swap makes no context of these is left out.
@@ -135,8 +164,8 @@ def swaps(tokens_CxL: np.ndarray, first: int, second: int, *, ordered: bool) -> 
 def conditional_divergence(joint_CxV: np.ndarray) -> np.ndarray:
     """Expected |p(first | context) - p(second | context)| over all contexts, in [0, 1]; VxV.
 
-    It is the total variation between p(target | context) and the same with the two symbols exchanged. NaN for symbols that
-    are never a target.
+    It is the total variation between p(target | context) and the same with the two symbols
+    exchanged. NaN for symbols that are never a target.
     """
     divergence = np.abs(joint_CxV[:, :, None] - joint_CxV[:, None, :]).sum(axis=0)
     occurs_V = joint_CxV.any(axis=0)
@@ -144,7 +173,8 @@ def conditional_divergence(joint_CxV: np.ndarray) -> np.ndarray:
 
 
 def conditional_log_ratio(joint_CxV: np.ndarray) -> np.ndarray:
-    """Expected |ln p(first | context) - ln p(second | context)|, nats, over the contexts where both can stand; VxV.
+    """Expected |ln p(first | context) - ln p(second | context)|, nats, over the contexts where both
+    can stand; VxV.
 
     NaN where there are none: of such a pair the output embeddings are bound by no log-odds.
     """

@@ -14,9 +14,9 @@ from jaxtie.results.tables import Table, number
 
 EXACTLY = 1e-9  # of exact laws
 CAPTION = (
-    "Every pair of tokens by its semantic divergence S² and its conditional divergence C², each beside unrelated pairs of "
-    "like frequency: 0 is equivalent, 1 unrelated. Where the hypothesis holds, pairs lie on the diagonal; below the lines at "
-    "0.1 they are near in a sense."
+    "Every pair of tokens by its semantic divergence S² and its conditional divergence C², each"
+    " beside unrelated pairs of like frequency: 0 is equivalent, 1 unrelated. Where the hypothesis"
+    " holds, pairs lie on the diagonal; below the lines at 0.1 they are near in a sense."
 )
 
 
@@ -25,33 +25,50 @@ def exact_table(exact: xr.Dataset) -> Table:
     rows = []
     for pair in exact["pair"].values:
         own = exact.sel(pair=pair)
-        semantic, conditional, bias, overlap = (float(own[name]) for name in ("semantic", "conditional", "bias", "overlap"))
-        shown = [number(0.0 if abs(value) < EXACTLY else value) for value in (semantic, conditional, bias)]
+        semantic, conditional, bias, overlap = (
+            float(own[name]) for name in ("semantic", "conditional", "bias", "overlap")
+        )
+        shown = [
+            number(0.0 if abs(value) < EXACTLY else value)
+            for value in (semantic, conditional, bias)
+        ]
         rows.append((str(pair), *shown, "no overlap" if overlap == 0 else number(overlap)))
-    note = "S² in [0, 1] and C² (nat²) are 0 where two symbols are equivalent; m (nat) is what an output bias can carry."
+    note = (
+        "S² in [0, 1] and C² (nat²) are 0 where two symbols are equivalent; m (nat) is what an"
+        " output bias can carry."
+    )
     return Table("Exact, by enumeration", ("pair", "S²", "C²", "m", "overlap"), rows, note)
 
 
 def exact_sentence(exact: xr.Dataset) -> str:
-    """Whether the hypothesis holds for the process: are the semantically equivalent pairs the equally likely ones?"""
+    """Whether the hypothesis holds for the process: are the semantically equivalent pairs the
+    equally likely ones?
+    """
     semantic_P = exact["semantic"].values < EXACTLY
     likely_P = (exact["conditional"].values < EXACTLY) & (np.abs(exact["bias"].values) < EXACTLY)
     biased_P = semantic_P & ~likely_P & (exact["conditional"].values < EXACTLY)
     pairs = exact["pair"].values
     if (semantic_P == likely_P).all():
-        return f"The distributional hypothesis holds: {_listed(pairs[semantic_P])} are equivalent in both senses."
+        return (
+            f"The distributional hypothesis holds: {_listed(pairs[semantic_P])} are equivalent in"
+            " both senses."
+        )
     parts = []
     for pair in pairs[biased_P]:
         bias = float(exact["bias"].sel(pair=pair))
         parts.append(
-            f"{pair} are semantically equivalent, but not equally likely: by {bias:+.3f} nat in every context, which an "
-            "output bias carries"
+            f"{pair} are semantically equivalent, but not equally likely: by {bias:+.3f} nat in"
+            " every context, which an output bias carries"
         )
     rows = semantic_P & ~likely_P & ~biased_P
     parts += [
-        f"{pair} are semantically equivalent, but not equally likely; no output bias carries it" for pair in pairs[rows]
+        f"{pair} are semantically equivalent, but not equally likely; no output bias carries it"
+        for pair in pairs[rows]
     ]
-    parts += [f"{pair} are equally likely, but not semantically equivalent" for pair in pairs[likely_P & ~semantic_P]]
+    parts += [
+        f"{pair} are equally likely, but not semantically equivalent"
+        for pair in pairs[likely_P & ~semantic_P]
+    ]
     return f"The distributional hypothesis fails: {'; '.join(parts)}."
 
 
@@ -81,14 +98,21 @@ def answer_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
         ("near in S, share near in C, which is not bounded", str(strict.conditional_of_semantic)),
         ("near in C, which is not bounded, share near in S", str(strict.semantic_of_conditional)),
         ("rank correlation of S² and C² (Mantel)", f"{number(rank)} (p {p:.4f})"),
-        ("pairs told from 0 in S, in C", _counted(pairs, "semantic_found") + ", " + _counted(pairs, "conditional_found")),
-        ("errors that all sentences share, of a typical pair, in S, in C", ", ".join(f"{each:.4f}" for each in shared)),
+        (
+            "pairs told from 0 in S, in C",
+            _counted(pairs, "semantic_found") + ", " + _counted(pairs, "conditional_found"),
+        ),
+        (
+            "errors that all sentences share, of a typical pair, in S, in C",
+            ", ".join(f"{each:.4f}" for each in shared),
+        ),
     ]
     note = (
-        f"Near: below {judgement.NEAR} of unrelated pairs of like frequency. Shares are weighted by the tokens' mass, with "
-        "95 % intervals over tokens. C² is bounded, to be on the scale of S²: 1 − exp(−C²/8). Said to hold where both of the "
-        f"first two are above {judgement.HELD:.0%}: a convention; README.md has what it says of sources of known truth. "
-        "The correlation is over all pairs of some tokens, most of them unrelated."
+        f"Near: below {judgement.NEAR} of unrelated pairs of like frequency. Shares are weighted by"
+        " the tokens' mass, with 95 % intervals over tokens. C² is bounded, to be on the scale of"
+        " S²: 1 − exp(−C²/8). Said to hold where both of the first two are above"
+        f" {judgement.HELD:.0%}: a convention; README.md has what it says of sources of known"
+        " truth. The correlation is over all pairs of some tokens, most of them unrelated."
     )
     return Table("Does the hypothesis hold?", ("", "of pairs"), rows, note)
 
@@ -105,29 +129,46 @@ def planted_table(pairs: xr.Dataset) -> Table:
         shown = [f"{check.covered[sense]:.0%}" for sense in judgement.SENSES]
         shown += [f"{check.auc[sense]:.2f}" for sense in judgement.SENSES]
         odds = abs(math.log((1 - chance) / chance))
-        rows.append((f"duplicate at {chance:g}", str(check.pairs), *shown, f"{check.bias:.2f} ({odds:.2f})"))
-    header = ("planted", "pairs", "S² covers 0", "C² covers 0", "AUC of S²", "AUC of C²", "median |m| (true)")
+        rows.append(
+            (f"duplicate at {chance:g}", str(check.pairs), *shown, f"{check.bias:.2f} ({odds:.2f})")
+        )
+    header = (
+        "planted",
+        "pairs",
+        "S² covers 0",
+        "C² covers 0",
+        "AUC of S²",
+        "AUC of C²",
+        "median |m| (true)",
+    )
     note = (
-        "Words planted twice are equivalent in both senses: 95 % of the intervals should cover 0 (errors that all sentences "
-        "share were measured on these very pairs). AUC: against neighbours in the tables."
+        "Words planted twice are equivalent in both senses: 95 % of the intervals should cover 0"
+        " (errors that all sentences share were measured on these very pairs). AUC: against"
+        " neighbours in the tables."
     )
     return Table("Known truth in the text", header, rows, note)
 
 
-def offender_table(pairs: xr.Dataset, kind: str, numbers: Sequence[int], examples: Mapping[int, tuple[str, str]]) -> Table:
+def offender_table(
+    pairs: xr.Dataset, kind: str, numbers: Sequence[int], examples: Mapping[int, tuple[str, str]]
+) -> Table:
     """Named pairs that break the hypothesis in one way."""
     rows = []
     for i in numbers:
         own = pairs.isel(pair=int(i))
         mark = " *" if bool(own["extrapolated"]) else ""
-        values = [f"{float(own[name]):.2f}" for name in ("semantic_relative", "conditional_relative", "bias", "overlap")]
+        values = [
+            f"{float(own[name]):.2f}"
+            for name in ("semantic_relative", "conditional_relative", "bias", "overlap")
+        ]
         shown = " / ".join(text.replace("|", "¦") for text in examples.get(int(i), ()))
         rows.append((f"{own['first'].item()} – {own['second'].item()}{mark}", *values, shown))
     rows = rows or [("none", *[""] * 5)]
     header = ("pair", "S", "C", "m", "overlap", "for example")
     note = (
-        f"S, C: beside unrelated pairs. *: overlap below {estimators.EXTRAPOLATED}: one of the two hardly ever stands where "
-        "the other does, so the models were never put to the test there. ¦: end of a sentence."
+        f"S, C: beside unrelated pairs. *: overlap below {estimators.EXTRAPOLATED}: one of the two"
+        " hardly ever stands where the other does, so the models were never put to the test there."
+        " ¦: end of a sentence."
     )
     return Table(f"Offenders: {kind}", header, rows, note)
 
@@ -138,11 +179,20 @@ def plane(pairs: xr.Dataset, named: Sequence[int]) -> Figure:
     _scatter(axes, pairs)
     for i in named:
         own = pairs.isel(pair=int(i))
-        at = tuple(_squeezed(np.array([own["semantic_relative"], own["conditional_relative"]], np.float64)))
-        axes.annotate(
-            f"{own['first'].item()}/{own['second'].item()}", at, fontsize=7, xytext=(3, 3), textcoords="offset points"
+        at = tuple(
+            _squeezed(np.array([own["semantic_relative"], own["conditional_relative"]], np.float64))
         )
-    axes.set(xlabel="S: semantic divergence, 1 = unrelated", ylabel="C: conditional divergence, 1 = unrelated")
+        axes.annotate(
+            f"{own['first'].item()}/{own['second'].item()}",
+            at,
+            fontsize=7,
+            xytext=(3, 3),
+            textcoords="offset points",
+        )
+    axes.set(
+        xlabel="S: semantic divergence, 1 = unrelated",
+        ylabel="C: conditional divergence, 1 = unrelated",
+    )
     axes.legend(loc="lower right")
     return figure
 
@@ -155,7 +205,11 @@ def _squeezed(x: np.ndarray) -> np.ndarray:
 def _scatter(axes: Axes, pairs: xr.Dataset) -> None:
     planted = pairs["planted"].values > 0
     near = pairs["near"].values & ~planted
-    groups = {"random": ~near & ~planted, "neighbours in a table": near, "planted duplicates": planted}
+    groups = {
+        "random": ~near & ~planted,
+        "neighbours in a table": near,
+        "planted duplicates": planted,
+    }
     for (colour, label), chosen in zip(plots.coloured(groups), groups.values()):
         x, y = (_squeezed(pairs[f"{sense}_relative"].values[chosen]) for sense in judgement.SENSES)
         axes.scatter(x, y, s=9, color=colour, alpha=0.6, linewidths=0, label=label)

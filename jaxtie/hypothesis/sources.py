@@ -1,19 +1,21 @@
 """Sample sentences from a source whose equivalences are known by construction. NumPy only.
 
-It is a chain of words of order 1, and each word is spelled as one token. Token 0 begins every sentence and never comes again.
-What is planted (`KnownSource.pairs`, by the name of its class):
+It is a chain of words of order 1, and each word is spelled as one token. Token 0 begins every
+sentence and never comes again. What is planted (`KnownSource.pairs`, by the name of its class):
 
 - "duplicate": a fair coin chooses the spelling. S 0, C 0, m 0.
 - "skewed duplicate": so does a coin that is not fair. S 0, C 0, m the log of its odds.
 - "allomorph": the token on the left chooses, as in a/an. S 0, C far.
-- "antonym": a fair coin chooses, but the next word is permuted with some probability after the second. S far, C 0.
-- "near neighbours": two words with like laws, which are not equivalent: what duplicates must be told from.
-- "homograph": one token (the first of two pairs) spells two words, each of which has a spelling of its own, too: the second.
-  Its meaning is told by the left token, so S varies over contexts.
+- "antonym": a fair coin chooses, but the next word is permuted with some probability after the
+  second. S far, C 0.
+- "near neighbours": two words with like laws, which are not equivalent: what duplicates must be
+  told from.
+- "homograph": one token (the first of two pairs) spells two words, each of which has a spelling of
+  its own, too: the second. Its meaning is told by the left token, so S varies over contexts.
 - "plain": not planted: tokens with a word of their own, in pairs of neighbouring numbers.
 
-So the chain of tokens is of order 1, too, but for the homograph. Its two words never follow each other; so the last two
-tokens always tell the law of the next one.
+So the chain of tokens is of order 1, too, but for the homograph. Its two words never follow each
+other; so the last two tokens always tell the law of the next one.
 
 Shapes: W words, N states (a token each, and the homograph twice), B sentences, L tokens.
 """
@@ -35,14 +37,18 @@ class Plan(NamedTuple):
       plain: tokens that are nothing but themselves.
       homograph: whether there is one, with the two tokens that it is told from.
       skew: how often a skewed duplicate is spelled as its first token.
-      follow: in [0, 1]: how often the left token chooses an allomorph's spelling; otherwise a fair coin does.
+      follow: in [0, 1]: how often the left token chooses an allomorph's spelling; otherwise a fair
+        coin does.
       permuted: in [0, 1]: how often the word after an antonym's second token is permuted.
       apart: in [0, 1]: how far near neighbours are apart, 1 for words that have nothing in common.
       contrast: how much the words differ in their laws: standard deviation of log-probabilities.
-      rank: of the matrix of log-probabilities, but for the frequencies of words: the width that a model needs, about.
-      aligned: whether words that are followed alike also follow alike, so that the distributional hypothesis holds of words,
-        and what is planted alone breaks it; otherwise the two have nothing to do with each other.
-      sides: how many ways there are to divide left tokens into those after which an allomorph is spelled as its second
+      rank: of the matrix of log-probabilities, but for the frequencies of words: the width that a
+        model needs, about.
+      aligned: whether words that are followed alike also follow alike, so that the distributional
+        hypothesis holds of words, and what is planted alone breaks it; otherwise the two have
+        nothing to do with each other.
+      sides: how many ways there are to divide left tokens into those after which an allomorph is
+        spelled as its second
         token, and others: pairs have them in turn. In a/an it is one, for all such pairs.
       seed: of all that is drawn.
     """
@@ -66,8 +72,8 @@ class KnownSource(NamedTuple):
     """The law of the states, and how they show.
 
     Attributes:
-      transition_NxN: p(next state | state); state 0 is the beginning. The next states after it are in proportion to how often
-        they occur, so the law is the same at every place.
+      transition_NxN: p(next state | state); state 0 is the beginning. The next states after it are
+        in proportion to how often they occur, so the law is the same at every place.
       token_N: of each state.
       share_N: how often each state occurs among all but the beginning.
       pairs: class -> pairs of tokens, Px2.
@@ -83,7 +89,9 @@ def planted(plan: Plan) -> KnownSource:
     """The source of a plan; the same plan, the same source."""
     kinds = [*CLASSES, "near neighbours", "homograph", "plain"]
     kind_W = np.repeat(kinds, [*plan.pairs, 2 * plan.near, 2 * plan.homograph, plan.plain])
-    word_N = np.repeat(np.arange(len(kind_W)), np.where(np.isin(kind_W, [*CLASSES, "homograph"]), 2, 1))
+    word_N = np.repeat(
+        np.arange(len(kind_W)), np.where(np.isin(kind_W, [*CLASSES, "homograph"]), 2, 1)
+    )
     second_N = np.append(False, word_N[1:] == word_N[:-1])
     kind_N = kind_W[word_N]
     shared_N = second_N & (kind_N == "homograph")
@@ -99,7 +107,9 @@ def planted(plan: Plan) -> KnownSource:
     law_WxW = _law_of_words(plan, kind_W, rng)
     order_W, permuted_W = rng.permutation(len(kind_W)), np.empty(len(kind_W), int)
     permuted_W[order_W] = np.roll(order_W, 1)  # one cycle: no word stays what it is
-    side_SxW = rng.choice([-1, 1], (plan.sides, len(kind_W)))  # which spelling of an allomorph comes after the word
+    side_SxW = rng.choice(
+        [-1, 1], (plan.sides, len(kind_W))
+    )  # which spelling of an allomorph comes after the word
     near_P = np.flatnonzero(kind_W == "near neighbours")[::2]
     side_SxW[:, near_P + 1] = side_SxW[:, near_P]
     chance_N = np.select(
@@ -118,7 +128,9 @@ def planted(plan: Plan) -> KnownSource:
 
 
 def _law_of_words(plan: Plan, kind_W: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """p(next word | word): frequencies, which fall as 1 / (rank + 10), times the exponential of a matrix of low rank."""
+    """p(next word | word): frequencies, which fall as 1 / (rank + 10), times the exponential of a
+    matrix of low rank.
+    """
     words = len(kind_W)
     frequency_W = 1 / (rng.permutation(words) + 10)
     left_WxD, right_WxD = rng.normal(size=(2, words, plan.rank))
@@ -127,7 +139,9 @@ def _law_of_words(plan: Plan, kind_W: np.ndarray, rng: np.random.Generator) -> n
     for side_WxD in (left_WxD, right_WxD):
         side_WxD[near_P + 1] *= plan.apart
         side_WxD[near_P + 1] += np.sqrt(1 - plan.apart**2) * side_WxD[near_P]
-    if plan.aligned:  # what follows a word and what it follows are one vector, turned: Q of as many of the other draws
+    # what follows a word and what it follows are one vector, turned: Q of as many of the other
+    # draws
+    if plan.aligned:
         right_WxD = left_WxD @ np.linalg.qr(right_WxD[: plan.rank])[0]
     law_WxW = frequency_W * np.exp(plan.contrast / np.sqrt(plan.rank) * left_WxD @ right_WxD.T)
     homograph_W = kind_W == "homograph"

@@ -13,16 +13,24 @@ from jaxtie.results import plots
 from jaxtie.results.page_section import leave_for_page
 from jaxtie.results.tables import Table
 from jaxtie.runs import Session
-from jaxtie.text.trained import Losses, Trained, batches_of, check_knows_more_than_frequencies, load_trained, losses
+from jaxtie.text.trained import (
+    Losses,
+    Trained,
+    batches_of,
+    check_knows_more_than_frequencies,
+    load_trained,
+    losses,
+)
 
 NAMED, LISTED = 12, 20  # offenders of a kind that the figure names, that tables list
 VALIDATION = 100  # batches that losses are measured on
 
 
 OF_MASKED = (
-    "Masked models, contexts on both sides: there tokens that are equally likely up to a constant have the same "
-    "consequences. So the hypothesis can fail by constants alone, which an output bias carries, as long as single changes of "
-    "tokens connect all contexts; what is near in C and far in S is an error of the models, or lies outside of the context."
+    "Masked models, contexts on both sides: there tokens that are equally likely up to a constant"
+    " have the same consequences. So the hypothesis can fail by constants alone, which an output"
+    " bias carries, as long as single changes of tokens connect all contexts; what is near in C and"
+    " far in S is an error of the models, or lies outside of the context."
 )
 
 
@@ -55,8 +63,9 @@ class Answer(NamedTuple):
         lines = [report.verdict_sentence(self.verdict)]
         if (told := judgement.told_of_planted(self.pairs)) < judgement.TELLING:
             lines.append(
-                f"The models know too little: words planted twice are told from unrelated ones with an AUC of {told:.2f}, "
-                f"less than {judgement.TELLING}; train them longer (--steps), or larger ones (--size)."
+                "The models know too little: words planted twice are told from unrelated ones with"
+                f" an AUC of {told:.2f}, less than {judgement.TELLING}; train them longer"
+                " (--steps), or larger ones (--size)."
             )
         return [*lines, *self.notes]
 
@@ -66,7 +75,8 @@ class Answer(NamedTuple):
         found = [report.answer_table(self.pairs, self.verdict)]
         found += [report.planted_table(self.pairs)] if (self.pairs["planted"] > 0).any() else []
         return found + [
-            report.offender_table(self.pairs, kind, numbers, self.examples) for kind, numbers in self.offenders.items()
+            report.offender_table(self.pairs, kind, numbers, self.examples)
+            for kind, numbers in self.offenders.items()
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,7 +87,10 @@ class Answer(NamedTuple):
             "near_in_S_share_near_in_C": self.verdict.conditional_of_semantic._asdict(),
             "near_in_C_share_near_in_S": self.verdict.semantic_of_conditional._asdict(),
             "skipped": self.skipped,
-            "offenders": {kind: [self._pair(i) for i in numbers.tolist()] for kind, numbers in self.offenders.items()},
+            "offenders": {
+                kind: [self._pair(i) for i in numbers.tolist()]
+                for kind, numbers in self.offenders.items()
+            },
         }
 
     def _pair(self, number: int) -> dict[str, Any]:
@@ -110,38 +123,70 @@ def ask(paths: tuple[Path, Path], options: Asking, session: Session) -> Answer:
         for (numbers, far) in zip(offenders.values(), judgement.SENSES[::-1])
         for i in numbers
     }
-    verdict, notes = judgement.verdict(measurement.pairs), _notes(models, before, measurement.skipped)
+    verdict, notes = (
+        judgement.verdict(measurement.pairs),
+        _notes(models, before, measurement.skipped),
+    )
     return Answer(measurement.pairs, verdict, offenders, examples, measurement.skipped, notes)
 
 
-def _notes(models: tuple[Trained, ...], before: tuple[Losses, ...], skipped: list[str]) -> list[str]:
+def _notes(
+    models: tuple[Trained, ...], before: tuple[Losses, ...], skipped: list[str]
+) -> list[str]:
     """What a reader has to know besides."""
     a, b = models
-    found = [f"Validation loss of the two models: {before[0].mean:.3f} and {before[1].mean:.3f} nat."]
+    found = [
+        f"Validation loss of the two models: {before[0].mean:.3f} and {before[1].mean:.3f} nat."
+    ]
     if a.experiment.task == "masked":
         found.append(OF_MASKED)
     if skipped:
         found.append(f"Skipped, seen fewer than 30 times: {', '.join(skipped)}.")
     if a.material.text.key != b.material.text.key:
-        found.append("The two runs had different texts: the second may have seen some of what is measured on.")
+        found.append(
+            "The two runs had different texts: the second may have seen some of what is"
+            " measured on."
+        )
     elif None in (a.experiment.half, b.experiment.half) or a.experiment.half == b.experiment.half:
-        found.append("Both models saw the same sentences: what these have by chance in common is not told from the truth.")
+        found.append(
+            "Both models saw the same sentences: what these have by chance in common is not told"
+            " from the truth."
+        )
     if not len(a.material.planted.words_K):
-        found.append("No duplicates are planted: nulls and intervals know nothing of errors that all sentences share.")
+        found.append(
+            "No duplicates are planted: nulls and intervals know nothing of errors that all"
+            " sentences share."
+        )
     return found
 
 
 def write(answer: Answer, out: Path, command: str) -> None:
-    """Write `results.nc`, `summary.md`, the figure, and a section of the page of `--all` into a folder."""
+    """Write `results.nc`, `summary.md`, the figure, and a section of the page of `--all` into a
+    folder.
+    """
     out.mkdir(parents=True, exist_ok=True)
     pairs = answer.pairs.assign_attrs(command=command, answer=" ".join(answer.sentences))
     of_text.write_pairs(pairs, out / "results.nc")
     named = [int(i) for numbers in answer.offenders.values() for i in numbers[:NAMED]]
     picture = plots.Picture(report.CAPTION, lambda: report.plane(answer.pairs, named))
     plots.draw_all({"plane": picture}, out / "figures")
-    head = ["# Does the distributional hypothesis hold?", "", *answer.sentences, "", f"`{command}`", ""]
+    head = [
+        "# Does the distributional hypothesis hold?",
+        "",
+        *answer.sentences,
+        "",
+        f"`{command}`",
+        "",
+    ]
     text = "\n".join(
-        [*head, *(table.markdown() for table in answer.tables), "![plane](figures/plane.png)", "", report.CAPTION, ""]
+        [
+            *head,
+            *(table.markdown() for table in answer.tables),
+            "![plane](figures/plane.png)",
+            "",
+            report.CAPTION,
+            "",
+        ]
     )
     (out / "summary.md").write_text(text, encoding="utf-8")
     leave_for_page(out, command, answer.sentences, answer.tables, plane=report.CAPTION)

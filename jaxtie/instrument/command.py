@@ -1,4 +1,6 @@
-"""The command line of `python -m jaxtie.hypothesis`: exact for a process, by two trained models for a text."""
+"""The command line of `python -m jaxtie.hypothesis`: exact for a process, by two trained models for
+a text.
+"""
 
 import json
 import sys
@@ -29,17 +31,21 @@ QUESTIONS = {"tokens", "contexts"}
 class HypothesisOptions(TextOptions):
     """Does the distributional hypothesis hold?
 
-    For a process (EXPERIMENT.py, on EXor) exactly. For a text (--text FOLDER) by two small models, which are trained on
-    disjoint halves of it, with a vocabulary of 4,096 where nothing is said of one; or by two runs that exist
-    (RUN_A --second RUN_B), causal or masked. The answer goes to standard output, progress and errors to standard error.
+    For a process (EXPERIMENT.py, on EXor) exactly. For a text (--text FOLDER) by two small models,
+    which are trained on disjoint halves of it, with a vocabulary of 4,096 where nothing is said of
+    one; or by two runs that exist (RUN_A --second RUN_B), causal or masked. The answer goes to
+    standard output, progress and errors to standard error.
     Exit status: 0 done, 2 a user's error, 130 interrupted.
     """
 
-    source: Annotated[tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")] = None
+    source: Annotated[
+        tyro.conf.Positional[Path | None], option("EXPERIMENT.py|RUN_A", parse_path, "none")
+    ] = None
     """Experiment on EXor, or the folder of a finished run of a model of text."""
-    vocab_size: Annotated[int | None, option("N", parse_positive, f"{ENTRIES} of new models, else as in the experiment")] = (
-        None
-    )
+    vocab_size: Annotated[
+        int | None,
+        option("N", parse_positive, f"{ENTRIES} of new models, else as in the experiment"),
+    ] = None
     """Entries of the vocabulary that is trained, at most."""
     second: Annotated[Path | None, option("RUN_B", parse_path, "none")] = None
     """Folder of the second model's run."""
@@ -84,19 +90,38 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     if options.masked and not given:
         raise UserError("--masked: expected with --text FOLDER; runs are what they are")
     if options.source is None and not given:
-        raise UserError("expected a text (--text FOLDER), an experiment on EXor, or two runs (RUN_A --second RUN_B)")
+        raise UserError(
+            "expected a text (--text FOLDER), an experiment on EXor, or two runs (RUN_A --second"
+            " RUN_B)"
+        )
     if options.source is not None and given:
-        raise UserError(f"{options.source}: expected without --text, which trains two models of its own")
+        raise UserError(
+            f"{options.source}: expected without --text, which trains two models of its own"
+        )
     if options.second is not None and options.source is None:
-        raise UserError(f"--second {options.second}: expected with the folder of a first run, RUN_A --second RUN_B")
+        raise UserError(
+            f"--second {options.second}: expected with the folder of a first run, RUN_A --second"
+            " RUN_B"
+        )
     if options.source is not None and options.source.suffix == ".py":
-        cli.refuse_other_than(ANY, options, f"no option of {options.source}, whose answer is exact and is written nowhere")
+        cli.refuse_other_than(
+            ANY,
+            options,
+            f"no option of {options.source}, whose answer is exact and is written nowhere",
+        )
         return _exact(options)
     if options.source is not None and options.second is None:
-        raise UserError(f"{options.source}: is one model where two are needed; give another run by --second RUN_B")
+        raise UserError(
+            f"{options.source}: is one model where two are needed; give another run by --second"
+            " RUN_B"
+        )
     if given:
         return _of_new_models(options, session)
-    cli.refuse_other_than(ANY | QUESTIONS | {"second", "out"}, options, "no option of two runs, which are what they are")
+    cli.refuse_other_than(
+        ANY | QUESTIONS | {"second", "out"},
+        options,
+        "no option of two runs, which are what they are",
+    )
     return _of_runs((options.source, options.second), options, session)
 
 

@@ -1,4 +1,6 @@
-"""Write a text sampled from a source of known equivalences; any text experiment can declare it as its corpus."""
+"""Write a text sampled from a source of known equivalences; any text experiment can declare it as
+its corpus.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +10,9 @@ from jaxtie.text.corpus.vocabulary import SPECIAL_TOKENS, vocabulary_file
 
 
 class KnownText(NamedTuple):
-    """Files of a source: sentences, a paragraph each, and the vocabulary; and its pairs by class, as words."""
+    """Files of a source: sentences, a paragraph each, and the vocabulary; and its pairs by class,
+    as words.
+    """
 
     text: Path
     vocabulary: Path
@@ -32,7 +36,15 @@ def write_known_text(
     names = [word_of(token) for token in range(source.token_N.max() + 1)]
     folder.mkdir(parents=True, exist_ok=True)
     text, vocabulary = folder / "known.txt", folder / "vocab.txt"
-    text.write_text("\n\n".join(" ".join(names[token] for token in tokens_L) for tokens_L in tokens_BxL.tolist()) + "\n")
+    text.write_text(
+        "\n\n".join(
+            " ".join(names[token] for token in tokens_L) for tokens_L in tokens_BxL.tolist()
+        )
+        + "\n"
+    )
     vocabulary.write_bytes(vocabulary_file([*SPECIAL_TOKENS, *names[1:]]))
-    pairs = {kind: [(names[first], names[second]) for first, second in found] for kind, found in source.pairs.items()}
+    pairs = {
+        kind: [(names[first], names[second]) for first, second in found]
+        for kind, found in source.pairs.items()
+    }
     return KnownText(text, vocabulary, pairs)

@@ -29,7 +29,9 @@ Found = Mapping[tuple[int, int], swaps.Swapped]
 
 
 class Extent(NamedTuple):
-    """How much is looked at: tokens asked about, contexts of each token of a pair, tokens of the Mantel correlation."""
+    """How much is looked at: tokens asked about, contexts of each token of a pair, tokens of the
+    Mantel correlation.
+    """
 
     tokens: int = TOKENS
     contexts: int = CONTEXTS
@@ -59,23 +61,27 @@ def check_two(a: Trained, b: Trained) -> None:
     """UserError where they do not speak of the same tokens, or are not asked in the same way."""
     if a.experiment.task != b.experiment.task:
         raise UserError(
-            f"--second {b.folder}: is of a {b.experiment.task} model, {a.folder} of a {a.experiment.task} one; "
-            "expected two of one kind"
+            f"--second {b.folder}: is of a {b.experiment.task} model, {a.folder} of a"
+            f" {a.experiment.task} one; expected two of one kind"
         )
     if a.material.vocabulary != b.material.vocabulary:
         raise UserError(
-            f"--second {b.folder}: has another vocabulary than {a.folder}; expected two runs on one text, or with one --vocab"
+            f"--second {b.folder}: has another vocabulary than {a.folder}; expected two runs on one"
+            " text, or with one --vocab"
         )
 
 
 def check_tokens(tokens: int, vocabulary: int) -> None:
     """UserError where more tokens are asked about than there are."""
     if tokens > vocabulary:
-        raise UserError(f"--tokens {tokens}: expected at most the vocabulary's {vocabulary:,} entries")
+        raise UserError(
+            f"--tokens {tokens}: expected at most the vocabulary's {vocabulary:,} entries"
+        )
 
 
 def measure_text(a: Trained, b: Trained, plan: Extent, say: Say) -> Measurement:
-    """Both divergences of the pairs that are worth a look, on the validation text of the first model.
+    """Both divergences of the pairs that are worth a look, on the validation text of the first
+    model.
 
     Raises:
       UserError: where the text has too few frequent tokens.
@@ -95,7 +101,9 @@ def measure_text(a: Trained, b: Trained, plan: Extent, say: Say) -> Measurement:
     for token in tokens.tolist():
         chosen_N = _chosen(rng, stream, places[token], plan.contexts)
         if is_masked:
-            windows[token] = masked_swaps.masked_windows(stream, chosen_N, a.material.text.special, rng)
+            windows[token] = masked_swaps.masked_windows(
+                stream, chosen_N, a.material.text.special, rng
+            )
         else:
             windows[token] = windows_at(stream, chosen_N)
     others = defaultdict(list)
@@ -103,38 +111,53 @@ def measure_text(a: Trained, b: Trained, plan: Extent, say: Say) -> Measurement:
         others[first].append(second)
         others[second].append(first)
     found = _swap_with_progress(a, b, windows, others, say)
-    sums = [sums_of_pair(found, windows, *pair, is_masked=is_masked) for pair in asked.pair_Px2.tolist()]
+    sums = [
+        sums_of_pair(found, windows, *pair, is_masked=is_masked) for pair in asked.pair_Px2.tolist()
+    ]
     say("nulls and intervals")
     pairs = judgement.measured_pairs(asked, sums, words, count_V, plan.seed)
     return Measurement(pairs, skipped + rare, found, windows, words)
 
 
 def _whole_words(a: Trained) -> np.ndarray:
-    """Which tokens stand for a word nearly always: no sign, no piece or beginning of a word, no duplicate."""
+    """Which tokens stand for a word nearly always: no sign, no piece or beginning of a word, no
+    duplicate.
+    """
     words, train = a.material.vocabulary, a.material.text.train
     total_V = np.bincount(train.tokens_N, minlength=len(words))
     alone_V = count_whole_words(train, words)
-    return np.array([word.isalpha() for word in words]) & (alone_V >= WHOLE * total_V) & (total_V > 0)
+    return (
+        np.array([word.isalpha() for word in words]) & (alone_V >= WHOLE * total_V) & (total_V > 0)
+    )
 
 
 def _pairs(
     a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Extent
 ) -> tuple[judgement.AskedPairs, list[str]]:
     """Which pairs are measured; and duplicates that are too rare to be."""
-    tables = [np.asarray(table_VxD) for table_VxD in tables_of_params(a.params["embedding"], a.model.embedding.untied_rows)]
+    tables = [
+        np.asarray(table_VxD)
+        for table_VxD in tables_of_params(a.params["embedding"], a.model.embedding.untied_rows)
+    ]
     near, rest = NEAREST_OF_TABLE, {"seed": plan.seed, "random": RANDOM}
     candidates = inference.pairs_to_look_at(*tables, count_V, token_K, whole_V, near=near, **rest)
     planted = a.material.planted
     planted_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)
     seen_Q = (count_V[planted_Qx2] >= inference.SEEN).all(axis=1)
-    mantel_T = np.sort(token_K[np.linspace(0, len(token_K) - 1, min(plan.mantel, len(token_K))).astype(int)])
+    mantel_T = np.sort(
+        token_K[np.linspace(0, len(token_K) - 1, min(plan.mantel, len(token_K))).astype(int)]
+    )
     known = planted_Qx2[seen_Q], planted.probability_K[seen_Q]
     asked = judgement.all_asked(candidates, *known, np.unique(mantel_T))
     return asked, [name for name, seen in zip(planted.names, seen_Q) if not seen]
 
 
-def _chosen(rng: np.random.Generator, stream: Stream, places_N: np.ndarray, number: int) -> np.ndarray:
-    """So many occurrences at random, of as many sentences as there are: sentences are what is independent."""
+def _chosen(
+    rng: np.random.Generator, stream: Stream, places_N: np.ndarray, number: int
+) -> np.ndarray:
+    """So many occurrences at random, of as many sentences as there are: sentences are what is
+    independent.
+    """
     mixed_N = rng.permutation(places_N)
     _, first_of = np.unique(stream.row_N[mixed_N], return_index=True)
     again = np.ones(len(mixed_N), bool)
@@ -157,7 +180,12 @@ def _swap_with_progress(a: Trained, b: Trained, windows: dict, others: dict, say
 
 
 def sums_of_pair(
-    found: Found, windows: Mapping[int, Windows], first: int, second: int, *, is_masked: bool = False
+    found: Found,
+    windows: Mapping[int, Windows],
+    first: int,
+    second: int,
+    *,
+    is_masked: bool = False,
 ) -> judgement.Sums:
     """What was found of a pair, by sentence; as many contexts of either token."""
     of_first, of_second = found[first, second], found[second, first]
@@ -173,8 +201,13 @@ def sums_of_pair(
     own_2xNxK = joined(of_first.own_2xNxK, of_second.own_2xNxK, 1).astype(np.float64)
     products, of_semantic_N = estimators.Products(cross_NxK, own_2xNxK), sentence_N
     if is_masked:  # either side is a context of its own: S² is their mean
-        there_N, of_semantic_N = np.isfinite(cross_NxK.ravel()), np.repeat(sentence_N, cross_NxK.shape[1])
-        products = estimators.Products(cross_NxK.reshape(-1, 1)[there_N], own_2xNxK.reshape(2, -1, 1)[:, there_N])
+        there_N, of_semantic_N = (
+            np.isfinite(cross_NxK.ravel()),
+            np.repeat(sentence_N, cross_NxK.shape[1]),
+        )
+        products = estimators.Products(
+            cross_NxK.reshape(-1, 1)[there_N], own_2xNxK.reshape(2, -1, 1)[:, there_N]
+        )
         of_semantic_N = of_semantic_N[there_N]
     return judgement.Sums(
         estimators.conditional_sums(log_first_2xN, log_second_2xN, sentence_N),
@@ -183,7 +216,8 @@ def sums_of_pair(
 
 
 def example(measurement: Measurement, number: int, *, far: str) -> tuple[str, str]:
-    """A context of each token of a pair, in words: where the two models agree most that the other one would not do.
+    """A context of each token of a pair, in words: where the two models agree most that the other
+    one would not do.
 
     Args:
       far: the sense in which they are far, "conditional" or "semantic".
@@ -205,14 +239,24 @@ def _example(measurement: Measurement, token: int, other: int, far: str) -> str:
 
 
 def _text(words: tuple[str, ...], ids: np.ndarray) -> str:
-    """Tokens as text; the end of a sentence is a bar, and a duplicate is the word that it stands for."""
-    shown = ("|" if words[i] == "[SEP]" else words[i] for i in ids if words[i] not in ("[PAD]", "[CLS]"))
-    return " ".join(word if len(word) == 1 else word.removesuffix("*") for word in shown).replace(" ##", "")
+    """Tokens as text; the end of a sentence is a bar, and a duplicate is the word that it stands
+    for.
+    """
+    shown = (
+        "|" if words[i] == "[SEP]" else words[i] for i in ids if words[i] not in ("[PAD]", "[CLS]")
+    )
+    return " ".join(word if len(word) == 1 else word.removesuffix("*") for word in shown).replace(
+        " ##", ""
+    )
 
 
 def write_pairs(pairs: xr.Dataset, path: Path) -> None:
-    """Write what was measured of pairs as NetCDF, which knows no booleans; what is there stays until all is written."""
-    known = pairs.assign({name: pairs[name].astype(np.int8) for name in pairs if pairs[name].dtype == bool})
+    """Write what was measured of pairs as NetCDF, which knows no booleans; what is there stays
+    until all is written.
+    """
+    known = pairs.assign(
+        {name: pairs[name].astype(np.int8) for name in pairs if pairs[name].dtype == bool}
+    )
     temporary = path.with_name(f".{path.name}")
     known.to_netcdf(temporary, engine="h5netcdf")
     temporary.replace(path)

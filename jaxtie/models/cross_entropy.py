@@ -1,8 +1,8 @@
 """Cross-entropy over a vocabulary, a block of positions at a time.
 
-Logits of P positions and V words are the largest thing that a small model of text would ever have in memory; here there are
-never more than a block's. The gradient is computed along with the loss (three products instead of four and no second look),
-so nothing of a block outlives it.
+Logits of P positions and V words are the largest thing that a small model of text would ever have
+in memory; here there are never more than a block's. The gradient is computed along with the loss
+(three products instead of four and no second look), so nothing of a block outlives it.
 
 Shapes: P positions, K positions of a block, D width, V vocabulary.
 """
@@ -15,7 +15,8 @@ import jax.numpy as jnp
 
 from jaxtie.models.layers import Tree
 
-POSITIONS = 128  # of a block; positions; on a CPU 420 at once take about as long, 64 of 8,292 words a fifth more
+# of a block; positions; on a CPU 420 at once take about as long, 64 of 8,292 words a fifth more
+POSITIONS = 128
 
 
 def cross_entropy(
@@ -31,38 +32,46 @@ def cross_entropy(
     z_loss: float = 0.0,
     block: int = POSITIONS,
 ) -> tuple[jax.Array, jax.Array]:
-    """Loss of hidden states against an output table, tied or not; see `blockwise_cross_entropy` for what it is and does.
+    """Loss of hidden states against an output table, tied or not; see `blockwise_cross_entropy` for
+    what it is and does.
 
         logits = cap(logit_scale·h·Eᵀ + b)    cap(x) = soft_cap·tanh(x / soft_cap)
 
-    Differentiable in hidden states, table and bias. Products of bfloat16 are accumulated in float32; so is the table's
-    gradient over the blocks.
+    Differentiable in hidden states, table and bias. Products of bfloat16 are accumulated in
+    float32; so is the table's gradient over the blocks.
 
     Args:
-      h_PxD, target_P, weight_P: with any leading axes in the place of P, the same ones; weights are 1 if not given.
-      allowed_V: which tokens can be predicted at all, for instance no padding of the table; a target that cannot has an
-        infinite loss.
-      logit_scale, soft_cap, z_loss: Python numbers, which are not differentiated; z_loss times the mean square of
-        ln Σ exp(logits) is added (Chowdhery et al., 2022: 1e-4).
+      h_PxD, target_P, weight_P: with any leading axes in the place of P, the same ones; weights are
+        1 if not given.
+      allowed_V: which tokens can be predicted at all, for instance no padding of the table; a
+        target that cannot has an infinite loss.
+      logit_scale, soft_cap, z_loss: Python numbers, which are not differentiated; z_loss times the
+        mean square of ln Σ exp(logits) is added (Chowdhery et al., 2022: 1e-4).
 
     Raises:
       ValueError: where leading axes differ.
     """
     if h_PxD.shape[:-1] != target_P.shape:
-        raise ValueError(f"hidden states {h_PxD.shape}, targets {target_P.shape}: expected the same leading axes")
+        raise ValueError(
+            f"hidden states {h_PxD.shape}, targets {target_P.shape}: expected the same leading axes"
+        )
     dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
     params = {"table": table_VxD}
     if bias_V is not None:
         params["bias"] = bias_V
     if allowed_V is not None:
         params["shut"] = jnp.where(allowed_V, 0.0, -jnp.inf).astype(dtype)
-    weight_P = jnp.broadcast_to(jnp.ones((), dtype) if weight_P is None else weight_P, target_P.shape)
+    weight_P = jnp.broadcast_to(
+        jnp.ones((), dtype) if weight_P is None else weight_P, target_P.shape
+    )
     flat = h_PxD.reshape(-1, h_PxD.shape[-1]), target_P.ravel(), weight_P.ravel()
     logits_of = partial(_logits_of, logit_scale=logit_scale, soft_cap=soft_cap)
     return blockwise_cross_entropy(logits_of, params, *flat, block, z_loss)
 
 
-def _logits_of(params: Tree, h_KxD: jax.Array, *, logit_scale: float, soft_cap: float | None) -> jax.Array:
+def _logits_of(
+    params: Tree, h_KxD: jax.Array, *, logit_scale: float, soft_cap: float | None
+) -> jax.Array:
     dtype = jnp.promote_types(h_KxD.dtype, jnp.float32)
     logits_KxV = jnp.matmul(h_KxD, params["table"].T, preferred_element_type=dtype)
     if logit_scale != 1:
@@ -84,19 +93,25 @@ def blockwise_cross_entropy(
     block: int = POSITIONS,
     z_loss: float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
-    """Weighted mean of cross-entropies, nats, and weighted share of positions where the target has the largest logit.
+    """Weighted mean of cross-entropies, nats, and weighted share of positions where the target has
+    the largest logit.
 
-    Differentiable, once, in `params` and `h_PxD`; the share has no gradient. Time goes with the blocks up to the last weight
-    that is not 0, so weights of 0 belong at the end. Logits may have any dtype; from there on it is at least float32.
+    Differentiable, once, in `params` and `h_PxD`; the share has no gradient. Time goes with the
+    blocks up to the last weight that is not 0, so weights of 0 belong at the end. Logits may have
+    any dtype; from there on it is at least float32.
 
     Args:
-      logits_of: a pure function, from `params` and hidden states KxD to logits KxV, that treats each position by itself.
+      logits_of: a pure function, from `params` and hidden states KxD to logits KxV, that treats
+        each position by itself.
       target_P: token ids.
       weight_P: 0 or more; all 0 gives 0.
-      block: K, positions whose logits are in memory at a time. The result does not depend on it, but for rounding.
+      block: K, positions whose logits are in memory at a time. The result does not depend on it,
+        but for rounding.
       z_loss: see `cross_entropy`.
     """
-    return _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, gradient=False)[0]
+    return _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, gradient=False)[
+        0
+    ]
 
 
 def _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, gradient):
@@ -110,9 +125,15 @@ def _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, 
     end = jnp.max(jnp.where(weight_P > 0, jnp.arange(1, positions + 1), 0))
 
     def look(i):
-        """Loss and right answers at the positions of a block, and the gradients of its share of the mean."""
-        h_KxD, target_K, share_K = (jax.lax.dynamic_slice_in_dim(x, i * block, block) for x in whole)
-        logits_KxV, back = jax.vjp(logits_of, params, h_KxD) if gradient else (logits_of(params, h_KxD), None)
+        """Loss and right answers at the positions of a block, and the gradients of its share of the
+        mean.
+        """
+        h_KxD, target_K, share_K = (
+            jax.lax.dynamic_slice_in_dim(x, i * block, block) for x in whole
+        )
+        logits_KxV, back = (
+            jax.vjp(logits_of, params, h_KxD) if gradient else (logits_of(params, h_KxD), None)
+        )
         chosen_K = jnp.take_along_axis(logits_KxV, target_K[:, None], axis=1)[:, 0].astype(dtype)
         top_K = jnp.max(logits_KxV, axis=1).astype(dtype)
         mass_KxV = jnp.exp(logits_KxV.astype(dtype) - top_K[:, None])
@@ -145,7 +166,9 @@ def _add_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, 
 
     def nothing() -> tuple[Tree, Tree]:
         found, of_block = jax.eval_shape(look, 0)
-        of_positions = jax.tree.map(lambda x: jnp.zeros((blocks * block, *x.shape[1:]), x.dtype), found)
+        of_positions = jax.tree.map(
+            lambda x: jnp.zeros((blocks * block, *x.shape[1:]), x.dtype), found
+        )
         return of_positions, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), of_block)
 
     # Of one block there is nothing to add up, and no table of zeros to begin with.

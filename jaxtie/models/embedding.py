@@ -33,7 +33,9 @@ class Embedding(VocabularyEnd, nn.Module):
         rows, columns = self.partition or (None, None)
         table = split(partial(initial_table, self), (rows, columns))
         shape = (self.vocabulary, self.width)
-        passes_over_one = self.is_initializing() and self.tied  # of two keys, so that the projection is the same, tied or not
+        passes_over_one = (
+            self.is_initializing() and self.tied
+        )  # of two keys, so that the projection is the same, tied or not
         if passes_over_one and self.start == "output":
             self.make_rng("params")
         self.input = self.param("input", table, shape, self.param_dtype)
@@ -48,7 +50,9 @@ class Embedding(VocabularyEnd, nn.Module):
         if isinstance(self.transform, Projection):
             if passes_over_one and self.start == "input" and not has_rows:
                 self.make_rng("params")
-            self.projection = self.param("projection", self.transform.init, self.width, self.param_dtype)
+            self.projection = self.param(
+                "projection", self.transform.init, self.width, self.param_dtype
+            )
         if self.bias:
             bias = split(nn.initializers.zeros, (rows,))
             self.output_bias = self.param("bias", bias, (self.vocabulary,), self.param_dtype)
@@ -147,4 +151,6 @@ def _make_transform(head: Head) -> Callable[[jax.Array], jax.Array] | Projection
             return Projection()
         case "bert-head":
             return Projection(bias=True, activation=gelu, norm=True)
-    raise ValueError(f"a head's transform is {head.transform!r}; expected one of {', '.join(TRANSFORMS)}")
+    raise ValueError(
+        f"a head's transform is {head.transform!r}; expected one of {', '.join(TRANSFORMS)}"
+    )

@@ -1,9 +1,10 @@
 """A masked language model: the vocabulary end around a body.
 
-The contract of a body: `body(table_VxD, tokens_L, at_P, token_P) -> h_PxD`, for one sequence: from the input table and
-the tokens to hidden states at the positions asked for. `token_P` is what the model sees at these positions. It is given
-apart from `tokens_L` because a masked model knows it beforehand: what depends on it alone is then computed once, not once
-per sequence of a batch. A body's `ordered` says whether the order of the tokens matters to it.
+The contract of a body: `body(table_VxD, tokens_L, at_P, token_P) -> h_PxD`, for one sequence: from
+the input table and the tokens to hidden states at the positions asked for. `token_P` is what the
+model sees at these positions. It is given apart from `tokens_L` because a masked model knows it
+beforehand: what depends on it alone is then computed once, not once per sequence of a batch. A
+body's `ordered` says whether the order of the tokens matters to it.
 """
 
 import flax.linen as nn

@@ -1,6 +1,8 @@
-"""MLP-Mixer (Tolstikhin et al. 2021) with ReLU, at the positions that are asked for; no norm at the end.
+"""MLP-Mixer (Tolstikhin et al. 2021) with ReLU, at the positions that are asked for; no norm at the
+end.
 
-Shapes: R rows, L tokens, P positions asked for, D width, T and C hidden widths of the tokenwise and the channelwise MLP.
+Shapes: R rows, L tokens, P positions asked for, D width, T and C hidden widths of the tokenwise and
+the channelwise MLP.
 """
 
 from collections.abc import Callable
@@ -15,13 +17,17 @@ Mapped = Callable[[jax.Array], jax.Array]
 
 
 class MixerLayer(nn.Module):
-    """x + tokenwise(LN(x)ᵀ)ᵀ, then x + channelwise(LN(x)); each an MLP of two layers, biases everywhere."""
+    """x + tokenwise(LN(x)ᵀ)ᵀ, then x + channelwise(LN(x)); each an MLP of two layers, biases
+    everywhere.
+    """
 
     tokenwise: int
     channelwise: int
 
     @nn.compact
-    def __call__(self, rows_RxD: jax.Array, place: Mapped, x_PxD: jax.Array, select: Mapped, length: int) -> jax.Array:
+    def __call__(
+        self, rows_RxD: jax.Array, place: Mapped, x_PxD: jax.Array, select: Mapped, length: int
+    ) -> jax.Array:
         """The layer's output at some positions.
 
         Args:
@@ -44,7 +50,9 @@ class MixerLayer(nn.Module):
 
         def norm(name: str, x: jax.Array) -> jax.Array:
             weight = self.param(f"{name}_weight", nn.initializers.ones, (width,))
-            return layer_norm(x, weight, self.param(f"{name}_bias", nn.initializers.zeros, (width,)))
+            return layer_norm(
+                x, weight, self.param(f"{name}_bias", nn.initializers.zeros, (width,))
+            )
 
         weight_TxL, bias_T, weight_LxT, bias_L = mlp("tokenwise", length, self.tokenwise)
         hidden_TxD = jax.nn.relu(weight_TxL @ place(norm("norm1", rows_RxD)) + bias_T[:, None])
@@ -57,9 +65,9 @@ class MixerLayer(nn.Module):
 class MixerBody(nn.Module):
     """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`).
 
-    It is initialised for sequences of one length. The first norm meets each entry of the table once where the vocabulary is
-    no larger than the sequence is long; the last layer's tokenwise output and channelwise MLP are computed at the positions
-    asked for only.
+    It is initialised for sequences of one length. The first norm meets each entry of the table once
+    where the vocabulary is no larger than the sequence is long; the last layer's tokenwise output
+    and channelwise MLP are computed at the positions asked for only.
 
     Attributes:
       layers, tokenwise, channelwise: sizes.
@@ -71,7 +79,9 @@ class MixerBody(nn.Module):
     ordered: ClassVar[bool] = True
 
     @nn.compact
-    def __call__(self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array) -> jax.Array:
+    def __call__(
+        self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array
+    ) -> jax.Array:
         length = len(tokens_L)
 
         def same(x: jax.Array) -> jax.Array:
@@ -83,7 +93,10 @@ class MixerBody(nn.Module):
         def asked_for(x: jax.Array) -> jax.Array:
             return pick(x, at_P)
 
-        layers = [MixerLayer(self.tokenwise, self.channelwise, name=f"layer_{i}") for i in range(self.layers)]
+        layers = [
+            MixerLayer(self.tokenwise, self.channelwise, name=f"layer_{i}")
+            for i in range(self.layers)
+        ]
         by_entry = table_VxD.shape[0] <= length
         rows, place = (table_VxD, of_tokens) if by_entry else (table_VxD[tokens_L], same)
         for layer in layers[:-1]:

@@ -26,9 +26,11 @@ from jaxtie.models.surgery import (
 
 
 class UntiedEmbed(nnx.Embed):
-    """What `untie` puts in the place of an `nnx.Embed`: `attend` has a table of its own, `output`, VxD.
+    """What `untie` puts in the place of an `nnx.Embed`: `attend` has a table of its own, `output`,
+    VxD.
 
-    All else is as it was, so a model that ties by asking one `nnx.Embed` for rows and for logits is untied as it is written.
+    All else is as it was, so a model that ties by asking one `nnx.Embed` for rows and for logits is
+    untied as it is written.
     """
 
     def __init__(self, embed: nnx.Embed, output: nnx.Param):
@@ -44,10 +46,12 @@ class UntiedEmbed(nnx.Embed):
 
 
 class Transposed(nnx.Pytree):
-    """A table V×D seen as D×V: what `tie` puts in the place of a D×V table, such as the kernel of an `nnx.Linear`.
+    """A table V×D seen as D×V: what `tie` puts in the place of a D×V table, such as the kernel of
+    an `nnx.Linear`.
 
-    It is read as an `nnx.Param` is (`kernel[...]`, `kernel.get_value()`, in a product), so the module that has it stays as it
-    is; the variable is `table`, shared with the module whose table it is. A model that is tied from the start:
+    It is read as an `nnx.Param` is (`kernel[...]`, `kernel.get_value()`, in a product), so the
+    module that has it stays as it is; the variable is `table`, shared with the module whose table
+    it is. A model that is tied from the start:
 
         self.head.kernel = jaxtie.nnx.Transposed(self.embed.embedding)
 
@@ -78,7 +82,10 @@ class Transposed(nnx.Pytree):
 
 
 def find_in_module(
-    model: nnx.Module, input: Place | None = None, output: Place | None = None, transposed: bool | None = None
+    model: nnx.Module,
+    input: Place | None = None,
+    output: Place | None = None,
+    transposed: bool | None = None,
 ) -> list[Tables]:
     """The embeddings of a model: by paths, else its `jaxtie.nnx.Embedding`s, else its `nnx.Embed`.
 
@@ -99,13 +106,21 @@ def find_in_module(
     asked = {one: other for one, other in embeds.items() if named in (None, paths.shown(one))}
     if len(asked) != 1:
         there = ", ".join(map(repr, map(paths.shown, embeds))) or "none"
-        raise ValueError(f"no embedding of jaxtie, nor one nnx.Embed to take; name one by input=...; there are: {there}")
+        raise ValueError(
+            "no embedding of jaxtie, nor one nnx.Embed to take; name one by input=...; there are:"
+            f" {there}"
+        )
     ((one, other),) = asked.items()
     for path, node in nnx.iter_graph(model):
         if isinstance(node, Transposed) and node.table is _at(model, one):
-            raise ValueError(f"{paths.shown(path)} is {paths.shown(one)}, transposed; name both by input=..., output=...")
+            raise ValueError(
+                f"{paths.shown(path)} is {paths.shown(one)}, transposed; name both by input=...,"
+                " output=..."
+            )
     if len(one) == 1:
-        raise ValueError(f"the model is an {type(model).__name__} itself; expected a model that has one")
+        raise ValueError(
+            f"the model is an {type(model).__name__} itself; expected a model that has one"
+        )
     return find_tables(state, one, other, transposed=False)
 
 
@@ -123,12 +138,21 @@ def _find_by_paths(
     visited = [path for path, node in nnx.iter_graph(model) if node is table or node is own]
     if table is None or table is not own:
         if across and table is not None:
-            raise ValueError(f"{paths.shown(other)} is another table than {paths.shown(one)}, transposed")
+            raise ValueError(
+                f"{paths.shown(other)} is another table than {paths.shown(one)}, transposed"
+            )
         (tables,) = find_tables(state, one, other, transposed)
         first = visited and paths.shown(visited[0]) == paths.shown(other)
-        return tables._replace(kept=_kept_at(visited[0], tables.transposed)) if tables.untied and first else tables
+        return (
+            tables._replace(kept=_kept_at(visited[0], tables.transposed))
+            if tables.untied and first
+            else tables
+        )
     if _at(model, one[:-1]) is _at(model, other[:-1]):
-        raise ValueError(f"{paths.shown(one)} and {paths.shown(other)} are of one module; leave the output's path out")
+        raise ValueError(
+            f"{paths.shown(one)} and {paths.shown(other)} are of one module; leave the output's"
+            " path out"
+        )
     there = {paths.shown(path): path for path in (one, _kept_at(other, across))}
     kept = next((path for path in visited if paths.shown(path) in there), one)
     (tables,) = find_tables(state, kept, (*kept, "output"), transposed=False)
@@ -159,7 +183,12 @@ def untie_module(
 
 
 def tie_module(
-    model: nnx.Module, optimizer: Any, how: How, input: Place | None, output: Place | None, transposed: bool | None
+    model: nnx.Module,
+    optimizer: Any,
+    how: How,
+    input: Place | None,
+    output: Place | None,
+    transposed: bool | None,
 ) -> tuple[nnx.Module, Any]:
     """See `jaxtie.models.tying.tie`."""
     found = _find_with_rows(model, input, output, transposed)
@@ -203,8 +232,12 @@ def trees_of(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
     return nnx.state(model, nnx.Param), optimizer
 
 
-def _operate_on_module(surgery: Surgery, found: list[Tables], model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Any]:
-    """The state of the changed model, which itself is not changed yet; the optimiser is, or the new state of Optax's."""
+def _operate_on_module(
+    surgery: Surgery, found: list[Tables], model: nnx.Module, optimizer: Any
+) -> tuple[nnx.State, Any]:
+    """The state of the changed model, which itself is not changed yet; the optimiser is, or the new
+    state of Optax's.
+    """
     changed, _ = operate(surgery, found, nnx.state(model), ())
     trained, opt_state = trees_of(model, optimizer)
     found = [tables for tables in found if paths.look(trained, tables.now) is not None]
@@ -218,7 +251,11 @@ def _operate_on_module(surgery: Surgery, found: list[Tables], model: nnx.Module,
 def _at(node: Any, path: Path) -> Any:
     """What stands at a path of a model; None if nothing does."""
     for key in path:
-        node = getattr(node, str(key), None) if isinstance(node, nnx.Pytree) else paths.look(node, (key,))
+        node = (
+            getattr(node, str(key), None)
+            if isinstance(node, nnx.Pytree)
+            else paths.look(node, (key,))
+        )
     return node
 
 
@@ -244,6 +281,8 @@ def _embed_of(untied: UntiedEmbed) -> nnx.Embed:
     """The `nnx.Embed` that was there before."""
     names = ("num_embeddings", "features", "dtype", "param_dtype", "promote_dtype")
     own = {name: getattr(untied, name) for name in names}
-    embed = nnx.Embed(**own, embedding_init=lambda *_: untied.embedding.get_value(), rngs=nnx.Rngs(0))
+    embed = nnx.Embed(
+        **own, embedding_init=lambda *_: untied.embedding.get_value(), rngs=nnx.Rngs(0)
+    )
     embed.embedding = untied.embedding
     return embed

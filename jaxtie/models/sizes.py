@@ -11,7 +11,8 @@ class Transformer:
 
     Attributes:
       layers, heads, width, feedforward: sizes; `heads` divides `width`.
-      independent_layers: draw every layer's initial values anew, instead of cloning the first as PyTorch does.
+      independent_layers: draw every layer's initial values anew, instead of cloning the first as
+        PyTorch does.
     """
 
     layers: int = 1
@@ -22,12 +23,16 @@ class Transformer:
 
     def __post_init__(self):
         check_positive_integers(self, "layers", "heads", "width", "feedforward")
-        check(self.width % self.heads == 0, f"heads = {self.heads}: expected a divisor of width = {self.width}")
+        check(
+            self.width % self.heads == 0,
+            f"heads = {self.heads}: expected a divisor of width = {self.width}",
+        )
 
 
 @dataclass(frozen=True)
 class LSTM:
-    """PyTorch's bidirectional `LSTM`, and a linear map from both directions to the width of the tables.
+    """PyTorch's bidirectional `LSTM`, and a linear map from both directions to the width of the
+    tables.
 
     Attributes:
       layers, width: sizes.
@@ -44,7 +49,8 @@ class LSTM:
 
 @dataclass(frozen=True)
 class Mixer:
-    """MLP-Mixer with ReLU: per layer an MLP over positions and one over channels, each behind a norm and beside a skip.
+    """MLP-Mixer with ReLU: per layer an MLP over positions and one over channels, each behind a
+    norm and beside a skip.
 
     Attributes:
       layers, width: sizes.

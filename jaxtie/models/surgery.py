@@ -1,4 +1,6 @@
-"""Two tables from one and one from two, in any tree: where they stand, how they fit, what is done to each part of a state."""
+"""Two tables from one and one from two, in any tree: where they stand, how they fit, what is done
+to each part of a state.
+"""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -15,7 +17,9 @@ from jaxtie.models.paths import Path
 from jaxtie.models.vocabulary_end import PARTS, check_ids
 
 How = Literal["input", "output", "mean"]
-Place = str | Sequence[Hashable]  # "decoder/head/kernel", or its keys one by one where these have slashes
+Place = (
+    str | Sequence[Hashable]
+)  # "decoder/head/kernel", or its keys one by one where these have slashes
 
 
 class Tables(NamedTuple):
@@ -25,9 +29,10 @@ class Tables(NamedTuple):
       shape: of the input table, (..., V, D).
       transposed: the output table is (..., D, V); None where a shape does not tell.
       untied: both are there.
-      kept: where the one table stands while they are tied: at the input, but of modules that share it perhaps at the output.
-      rows: where output rows of its own stand, or would, if it is tied but for these; None of tables
-        that `VocabularyEnd` did not lay out.
+      kept: where the one table stands while they are tied: at the input, but of modules that share
+        it perhaps at the output.
+      rows: where output rows of its own stand, or would, if it is tied but for these; None of
+        tables that `VocabularyEnd` did not lay out.
       partly: they are there.
       untied_rows: their token ids, ascending; empty where none were given.
     """
@@ -52,21 +57,28 @@ Surgery = Callable[[Tables, Tree], Tree]
 
 
 def find_tables(
-    params: Tree, input: Place | None = None, output: Place | None = None, transposed: bool | None = None
+    params: Tree,
+    input: Place | None = None,
+    output: Place | None = None,
+    transposed: bool | None = None,
 ) -> list[Tables]:
-    """The embeddings of a parameter tree: the one at these paths or, if none are given, all that `VocabularyEnd` laid out.
+    """The embeddings of a parameter tree: the one at these paths or, if none are given, all that
+    `VocabularyEnd` laid out.
 
     Raises:
       ValueError: if there is none, or if two tables do not fit together.
     """
     if (input is None) != (output is None):
-        raise ValueError("of input and output one path is given; expected both, or none for tables that jaxtie made")
+        raise ValueError(
+            "of input and output one path is given; expected both, or none for tables that jaxtie"
+            " made"
+        )
     if input is not None:
         return [_tables_at(params, paths.parse(input), paths.parse(output), transposed)]
     if not (roots := embedding_roots(params)):
         raise ValueError(
-            "no embedding (a dictionary with a table `input`, as `Embedding` makes it) in the parameters; "
-            "name the tables by their paths: input=..., output=..."
+            "no embedding (a dictionary with a table `input`, as `Embedding` makes it) in the"
+            " parameters; name the tables by their paths: input=..., output=..."
         )
     return [_laid_out_at(params, root) for root in roots]
 
@@ -114,17 +126,24 @@ def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None)
         across = (*shape[:-2], shape[-1], shape[-2])
         fits = {False: other.shape == shape, True: other.shape == across}
         if not fits.get(transposed, any(fits.values())):
-            expected = {False: f"{shape}", True: f"{across}", None: f"{shape} or {across}"}[transposed]
+            expected = {False: f"{shape}", True: f"{across}", None: f"{shape} or {across}"}[
+                transposed
+            ]
             raise ValueError(
-                f"{paths.shown(output)} is {other.shape}, but {paths.shown(input)} is {shape}; expected {expected}"
+                f"{paths.shown(output)} is {other.shape}, but {paths.shown(input)} is {shape};"
+                f" expected {expected}"
             )
         if transposed is None and not all(fits.values()):
             transposed = fits[True]
     return Tables(input, output, shape, transposed, other is not None, input)
 
 
-def operate(surgery: Surgery, found: Sequence[Tables], params: Tree, opt_state: Tree) -> tuple[Tree, Tree]:
-    """A surgery on all of these embeddings, in parameters and in every part of an optimiser's state laid out as they are."""
+def operate(
+    surgery: Surgery, found: Sequence[Tables], params: Tree, opt_state: Tree
+) -> tuple[Tree, Tree]:
+    """A surgery on all of these embeddings, in parameters and in every part of an optimiser's state
+    laid out as they are.
+    """
 
     def edit(tree: Tree) -> Tree:
         for tables in found:
@@ -140,15 +159,23 @@ def untied_tree(tables: Tables, tree: Tree) -> Tree:
     if tables.partly:
         output = _with_own_rows(tables, kept, paths.look(tree, tables.rows))
         return paths.drop(paths.put(tree, tables.output, output), tables.rows)
-    # A copy, not a second reference: a step that is given its state to keep could not take the same array twice.
-    copy = _across(kept, tables.shape) if tables.transposed else jax.tree.map(lambda leaf: leaf.copy(), kept)
+    # A copy, not a second reference: a step that is given its state to keep could not take the same
+    # array twice.
+    copy = (
+        _across(kept, tables.shape)
+        if tables.transposed
+        else jax.tree.map(lambda leaf: leaf.copy(), kept)
+    )
     return paths.put(paths.put(tree, tables.input, kept), tables.output, copy)
 
 
 def is_across(tables: Tables) -> bool:
     """Whether the output table is D×V. ValueError where a shape does not tell."""
     if tables.transposed is None:
-        raise ValueError(f"{paths.shown(tables.output)} is as wide as long; say transposed=True if it is D×V, or False")
+        raise ValueError(
+            f"{paths.shown(tables.output)} is as wide as long; say transposed=True if it is D×V, or"
+            " False"
+        )
     return tables.transposed
 
 
@@ -174,8 +201,9 @@ def _tied_tree(how: How, tables: Tables, tree: Tree) -> Tree:
         leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
         if len(leaves) != len(others):
             raise ValueError(
-                f"the optimiser keeps {len(leaves)} arrays for {paths.shown(tables.input)} and {len(others)} for "
-                f"{paths.shown(tables.output)}; expected both tables to be treated alike"
+                f"the optimiser keeps {len(leaves)} arrays for {paths.shown(tables.input)} and"
+                f" {len(others)} for {paths.shown(tables.output)}; expected both tables to be"
+                " treated alike"
             )
         combine = {"output": lambda _, b: b, "mean": _mean}[how]
         combined = [_split_as(combine(a, b), a) for a, b in zip(leaves, others, strict=True)]
@@ -197,8 +225,8 @@ def _with_own_rows(tables: Tables, whole: Tree, rows: Tree) -> Tree:
         at = _index_of_rows(tables, leaf)
         if own.shape != (leaf.shape if at is None else jax.eval_shape(lambda x: x[at], leaf).shape):
             raise ValueError(
-                f"the optimiser keeps {leaf.shape} for {paths.shown(tables.input)} and {own.shape} for "
-                f"{paths.shown(tables.rows)}; expected both to be treated alike"
+                f"the optimiser keeps {leaf.shape} for {paths.shown(tables.input)} and {own.shape}"
+                f" for {paths.shown(tables.rows)}; expected both to be treated alike"
             )
         if at is None:
             return leaf.copy()
@@ -210,8 +238,8 @@ def _with_own_rows(tables: Tables, whole: Tree, rows: Tree) -> Tree:
 
     if len(leaves) != len(others):
         raise ValueError(
-            f"the optimiser keeps {len(leaves)} arrays for {paths.shown(tables.input)} and {len(others)} "
-            f"for {paths.shown(tables.rows)}; expected both to be treated alike"
+            f"the optimiser keeps {len(leaves)} arrays for {paths.shown(tables.input)} and"
+            f" {len(others)} for {paths.shown(tables.rows)}; expected both to be treated alike"
         )
     both = [put(leaf, own) for leaf, own in zip(leaves, others, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(whole), both)
@@ -249,7 +277,8 @@ def _index_of_rows(tables: Tables, leaf: jax.Array) -> tuple | None:
         return None
     if vocabulary == width or len(of_rows) > 1:
         raise ValueError(
-            f"the optimiser keeps an array {leaf.shape} for a table {tables.shape}; its rows cannot be told"
+            f"the optimiser keeps an array {leaf.shape} for a table {tables.shape}; its rows cannot"
+            " be told"
         )
     return (*[slice(None)] * of_rows[0], ids)
 
@@ -260,28 +289,38 @@ def _mean(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _split_as(value: jax.Array, like: jax.Array) -> jax.Array:
-    """A value on the devices where its like is, split as that is; within a program its compiler sees to it."""
+    """A value on the devices where its like is, split as that is; within a program its compiler
+    sees to it.
+    """
     if any(not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer) for x in (value, like)):
         return value
     return value if value.sharding == like.sharding else jax.device_put(value, like.sharding)
 
 
 def _across(entry: Tree, shape: tuple[int, ...]) -> Tree:
-    """What belongs to a table of a shape, for the same table transposed: arrays of that shape, names of mesh axes."""
+    """What belongs to a table of a shape, for the same table transposed: arrays of that shape,
+    names of mesh axes.
+    """
 
     def turn(leaf: jax.Array) -> jax.Array:
         if leaf.shape == shape:
             turned = leaf.swapaxes(-1, -2)
             return turned if isinstance(turned, jax.Array) else turned.copy()  # NumPy's is a view
-        # Statistics of rows or columns are told apart by their lengths, so those of a square table are not.
+        # Statistics of rows or columns are told apart by their lengths, so those of a square table
+        # are not.
         if leaf.ndim < len(shape) and not (leaf.ndim and shape[-1] == shape[-2] == leaf.shape[-1]):
             return leaf.copy()
-        raise ValueError(f"the optimiser keeps an array {leaf.shape} for a table {shape}; it cannot be transposed with it")
+        raise ValueError(
+            f"the optimiser keeps an array {leaf.shape} for a table {shape}; it cannot be"
+            " transposed with it"
+        )
 
     entry = jax.tree.map(turn, entry)
     if isinstance(entry, nn.Partitioned):
         return entry.replace(names=_swapped(entry.names))
-    if isinstance(entry, nnx.Variable) and isinstance(axes := entry.get_metadata().get("out_sharding"), tuple):
+    if isinstance(entry, nnx.Variable) and isinstance(
+        axes := entry.get_metadata().get("out_sharding"), tuple
+    ):
         return entry.replace(out_sharding=_swapped(axes))
     return entry
 
@@ -291,4 +330,8 @@ def _swapped(axes: tuple) -> tuple:
 
 
 def _is_embedding(node: Tree) -> bool:
-    return isinstance(node, Mapping) and "input" in node.keys() <= PARTS and not isinstance(node["input"], Mapping)
+    return (
+        isinstance(node, Mapping)
+        and "input" in node.keys() <= PARTS
+        and not isinstance(node["input"], Mapping)
+    )

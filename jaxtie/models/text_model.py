@@ -26,7 +26,9 @@ class TextModel(nn.Module):
     body: nn.Module
 
     def hidden(self, tokens_BxL: jax.Array, at_P: jax.Array) -> jax.Array:
-        """Hidden states at positions in the flattened batch, PxD. The end of the last layer is computed there only."""
+        """Hidden states at positions in the flattened batch, PxD. The end of the last layer is
+        computed there only.
+        """
         padding = self.embedding.padding
         there_BxL = jnp.ones(tokens_BxL.shape, bool) if padding is None else tokens_BxL != padding
         attended = self.body.attend(self.embedding(tokens_BxL.ravel()), there_BxL)
@@ -45,14 +47,18 @@ def masked_model(
     feedforward: int = 512,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> TextModel:
-    """The paper's model of text around any vocabulary end: PyTorch's encoder without positions, at its published depth.
+    """The paper's model of text around any vocabulary end: PyTorch's encoder without positions, at
+    its published depth.
 
     As published the tables are 128 wide and N(0, 0.3²).
 
     Args:
-      dtype: of the operands of the body's matrix products (bfloat16 on accelerators); norms and loss stay float32.
+      dtype: of the operands of the body's matrix products (bfloat16 on accelerators); norms and
+        loss stay float32.
     """
-    return TextModel(embedding, TransformerBody(embedding.width, layers, heads, feedforward, dtype=dtype))
+    return TextModel(
+        embedding, TransformerBody(embedding.width, layers, heads, feedforward, dtype=dtype)
+    )
 
 
 def causal_model(
@@ -64,14 +70,21 @@ def causal_model(
     branch_scale: float = 0.01,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> TextModel:
-    """A small pre-norm causal model around any vocabulary end; a fresh one all but hands on the normalised embedding."""
-    return TextModel(embedding, CausalTransformerBody(embedding.width, layers, heads, feedforward, branch_scale, dtype))
+    """A small pre-norm causal model around any vocabulary end; a fresh one all but hands on the
+    normalised embedding.
+    """
+    return TextModel(
+        embedding,
+        CausalTransformerBody(embedding.width, layers, heads, feedforward, branch_scale, dtype),
+    )
 
 
 def output_end(params: dict, untied_rows: Sequence[int] = ()) -> dict:
-    """An embedding's parameters without those that only look-up needs: the tree of a tied one with the same logits.
+    """An embedding's parameters without those that only look-up needs: the tree of a tied one with
+    the same logits.
 
-    So what is accumulated for the output, block by block, holds no zeros for an input table beside it.
+    So what is accumulated for the output, block by block, holds no zeros for an input table beside
+    it.
 
     `untied_rows`: the embedding's.
     """

@@ -1,16 +1,21 @@
-"""PyTorch's `TransformerEncoder` without positions, at the positions that are asked for; and a causal one, pre-norm.
+"""PyTorch's `TransformerEncoder` without positions, at the positions that are asked for; and a
+causal one, pre-norm.
 
-Without positions a token is only what it is and how often it occurs. So a sequence may be given as its tokens, or, where
-the vocabulary is no larger than the sequence is long, as the whole vocabulary with the number of times each entry occurs:
-then keys, queries and values are projected once per entry instead of once per token, and (in the first layer) once for a
-whole batch. Both are exact and one and the same code: rows with weights. That is for a process of seven symbols.
+Without positions a token is only what it is and how often it occurs. So a sequence may be given as
+its tokens, or, where the vocabulary is no larger than the sequence is long, as the whole vocabulary
+with the number of times each entry occurs: then keys, queries and values are projected once per
+entry instead of once per token, and (in the first layer) once for a whole batch. Both are exact and
+one and the same code: rows with weights. That is for a process of seven symbols.
 
-For text, where the vocabulary is large and the positions asked for lie anywhere in a batch, a body comes in two parts:
-`attend`, up to the last attention; and `finish`: what is left of the last layer, three quarters of its work, and done only
-where it is asked for. Both take rows of all sequences at once, for all but attention treats each row by itself, and the
-gradient of weights is then one product; attention is written for one sequence.
+For text, where the vocabulary is large and the positions asked for lie anywhere in a batch, a body
+comes in two parts:
+`attend`, up to the last attention; and `finish`: what is left of the last layer, three quarters of
+its work, and done only where it is asked for. Both take rows of all sequences at once, for all but
+attention treats each row by itself, and the gradient of weights is then one product; attention is
+written for one sequence.
 
-Shapes: R rows, P rows asked for, B sequences of L tokens, N = B·L, D width, F feed-forward width, H heads, E = D / H.
+Shapes: R rows, P rows asked for, B sequences of L tokens, N = B·L, D width, F feed-forward width, H
+heads, E = D / H.
 """
 
 from typing import ClassVar
@@ -22,8 +27,12 @@ import jax.numpy as jnp
 from jaxtie.models.layers import count_entries, gelu, layer_norm, linear, pick, uniform
 
 
-def _attention(q_PxHxE: jax.Array, k_RxHxE: jax.Array, v_RxHxE: jax.Array, weight_R: jax.Array) -> jax.Array:
-    """Scaled dot-product attention to rows that each stand for `weight_R` equal ones (0: not there); PxHxE."""
+def _attention(
+    q_PxHxE: jax.Array, k_RxHxE: jax.Array, v_RxHxE: jax.Array, weight_R: jax.Array
+) -> jax.Array:
+    """Scaled dot-product attention to rows that each stand for `weight_R` equal ones (0: not
+    there); PxHxE.
+    """
     score = jnp.einsum("phe,rhe->phr", q_PxHxE, k_RxHxE) / q_PxHxE.shape[-1] ** 0.5
     weight = jnp.broadcast_to(weight_R[None, None], score.shape)
     score = jnp.where(weight > 0, score, -jnp.inf)
@@ -32,23 +41,39 @@ def _attention(q_PxHxE: jax.Array, k_RxHxE: jax.Array, v_RxHxE: jax.Array, weigh
 
 
 def _share(q_HxPxE: jax.Array, k_HxRxE: jax.Array, there_PxR: jax.Array) -> jax.Array:
-    score = jnp.einsum("hpe,hre->hpr", q_HxPxE, k_HxRxE, preferred_element_type=jnp.promote_types(q_HxPxE.dtype, jnp.float32))
+    score = jnp.einsum(
+        "hpe,hre->hpr",
+        q_HxPxE,
+        k_HxRxE,
+        preferred_element_type=jnp.promote_types(q_HxPxE.dtype, jnp.float32),
+    )
     # Finite, so that a row of nothing but padding attends to all of it alike and harms nobody.
-    score = jnp.where(there_PxR[None], score * q_HxPxE.shape[-1] ** -0.5, jnp.finfo(score.dtype).min)
+    score = jnp.where(
+        there_PxR[None], score * q_HxPxE.shape[-1] ** -0.5, jnp.finfo(score.dtype).min
+    )
     mass = jnp.exp(score - jnp.max(score, axis=-1, keepdims=True))
     return mass / jnp.sum(mass, axis=-1, keepdims=True)
 
 
 @jax.custom_vjp
-def masked_attention(q_HxPxE: jax.Array, k_HxRxE: jax.Array, v_HxRxE: jax.Array, there_PxR: jax.Array) -> jax.Array:
-    """Scaled dot-product attention of every row asked for to the rows that are there (or 1xR: for all alike); HxPxE.
+def masked_attention(
+    q_HxPxE: jax.Array, k_HxRxE: jax.Array, v_HxRxE: jax.Array, there_PxR: jax.Array
+) -> jax.Array:
+    """Scaled dot-product attention of every row asked for to the rows that are there (or 1xR: for
+    all alike); HxPxE.
 
-    Heads come first and the derivative is by hand: at 64 tokens that halves the time on a CPU. The shares, HxPxR, would fill
-    the memory if a whole batch kept them: they are made again on the way back, at no loss. Products are of the operands'
-    dtype, sums and shares at least float32.
+    Heads come first and the derivative is by hand: at 64 tokens that halves the time on a CPU. The
+    shares, HxPxR, would fill
+    the memory if a whole batch kept them: they are made again on the way back, at no loss. Products
+    are of the operands' dtype, sums and shares at least float32.
     """
     share_HxPxR = _share(q_HxPxE, k_HxRxE, there_PxR)
-    return jnp.einsum("hpr,hre->hpe", share_HxPxR.astype(v_HxRxE.dtype), v_HxRxE, preferred_element_type=share_HxPxR.dtype)
+    return jnp.einsum(
+        "hpr,hre->hpe",
+        share_HxPxR.astype(v_HxRxE.dtype),
+        v_HxRxE,
+        preferred_element_type=share_HxPxR.dtype,
+    )
 
 
 def _attention_forward(*arguments):
@@ -60,10 +85,14 @@ def _attention_backward(arguments, d_out):
     share = _share(q, k, there_PxR)
 
     def product(form: str, a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.einsum(form, a.astype(q.dtype), b.astype(q.dtype), preferred_element_type=share.dtype)
+        return jnp.einsum(
+            form, a.astype(q.dtype), b.astype(q.dtype), preferred_element_type=share.dtype
+        )
 
     d_share = product("hpe,hre->hpr", d_out, v)
-    d_score = share * (d_share - jnp.sum(d_share * share, axis=-1, keepdims=True)) * q.shape[-1] ** -0.5
+    d_score = (
+        share * (d_share - jnp.sum(d_share * share, axis=-1, keepdims=True)) * q.shape[-1] ** -0.5
+    )
     d_q, d_k = product("hpr,hre->hpe", d_score, k), product("hpr,hpe->hre", d_score, q)
     return *(d.astype(q.dtype) for d in (d_q, d_k, product("hpr,hpe->hre", share, d_out))), None
 
@@ -82,12 +111,14 @@ def _rotate(x_HxLxE: jax.Array) -> jax.Array:
 
 
 class EncoderLayer(nn.Module):
-    """`torch.nn.TransformerEncoderLayer` (exact GELU, no dropout), its parameters by the same names.
+    """`torch.nn.TransformerEncoderLayer` (exact GELU, no dropout), its parameters by the same
+    names.
 
     Attributes:
       width, heads, feedforward: sizes.
       norm_first: a norm before either branch instead of after it.
-      causal: no token attends to later ones; queries and keys are turned by their positions (`attend` only).
+      causal: no token attends to later ones; queries and keys are turned by their positions
+        (`attend` only).
       branch_scale: of the initial values of what ends either branch, against PyTorch's.
       dtype: that the operands of matrix products are rounded to, see `layers.matmul`.
     """
@@ -105,19 +136,30 @@ class EncoderLayer(nn.Module):
         zeros, ones = nn.initializers.zeros, nn.initializers.ones
         inner, outer = uniform(width**-0.5), uniform(self.branch_scale * feedforward**-0.5)
         # Xavier-uniform over the whole 3DxD matrix, as PyTorch has it.
-        self.in_proj_weight = self.param("in_proj_weight", uniform((6 / (4 * width)) ** 0.5), (3 * width, width))
+        self.in_proj_weight = self.param(
+            "in_proj_weight", uniform((6 / (4 * width)) ** 0.5), (3 * width, width)
+        )
         self.in_proj_bias = self.param("in_proj_bias", zeros, (3 * width,))
         self.out_proj = (
             self.param("out_proj_weight", uniform(self.branch_scale * width**-0.5), (width, width)),
             self.param("out_proj_bias", zeros, (width,)),
         )
-        self.norm1 = self.param("norm1_weight", ones, (width,)), self.param("norm1_bias", zeros, (width,))
+        self.norm1 = (
+            self.param("norm1_weight", ones, (width,)),
+            self.param("norm1_bias", zeros, (width,)),
+        )
         self.linear1 = (
             self.param("linear1_weight", inner, (feedforward, width)),
             self.param("linear1_bias", inner, (feedforward,)),
         )
-        self.linear2 = self.param("linear2_weight", outer, (width, feedforward)), self.param("linear2_bias", outer, (width,))
-        self.norm2 = self.param("norm2_weight", ones, (width,)), self.param("norm2_bias", zeros, (width,))
+        self.linear2 = (
+            self.param("linear2_weight", outer, (width, feedforward)),
+            self.param("linear2_bias", outer, (width,)),
+        )
+        self.norm2 = (
+            self.param("norm2_weight", ones, (width,)),
+            self.param("norm2_bias", zeros, (width,)),
+        )
 
     def __call__(self, x_PxD: jax.Array, rows_RxD: jax.Array, weight_R: jax.Array) -> jax.Array:
         """The layer's output at rows `x_PxD`, attending to `rows_RxD` of so many tokens each."""
@@ -136,10 +178,14 @@ class EncoderLayer(nn.Module):
         return self.finish(x_PxD, attended.reshape(x_PxD.shape))
 
     def attend(self, x_NxD: jax.Array, there_BxL: jax.Array) -> jax.Array:
-        """What the tokens of a sequence that are there have for each of them, before the projection out; NxD."""
+        """What the tokens of a sequence that are there have for each of them, before the projection
+        out; NxD.
+        """
         batch, length = there_BxL.shape
         rows_NxD = layer_norm(x_NxD, *self.norm1) if self.norm_first else x_NxD
-        qkv = linear(rows_NxD, self.in_proj_weight, self.in_proj_bias, self.dtype).astype(self.dtype or x_NxD.dtype)
+        qkv = linear(rows_NxD, self.in_proj_weight, self.in_proj_bias, self.dtype).astype(
+            self.dtype or x_NxD.dtype
+        )
         qkv = qkv.reshape(batch, length, 3, self.heads, self.width // self.heads)
         attended_BxHxLxE = jax.vmap(self._attend)(jnp.transpose(qkv, (0, 2, 3, 1, 4)), there_BxL)
         return jnp.swapaxes(attended_BxHxLxE, 1, 2).reshape(x_NxD.shape).astype(x_NxD.dtype)
@@ -148,19 +194,25 @@ class EncoderLayer(nn.Module):
         (q, k, v), there_1xL = qkv_3xHxLxE, there_L[None]
         if not self.causal:
             return masked_attention(q, k, v, there_1xL)
-        return masked_attention(_rotate(q), _rotate(k), v, there_1xL & jnp.tri(len(there_L), dtype=bool))
+        return masked_attention(
+            _rotate(q), _rotate(k), v, there_1xL & jnp.tri(len(there_L), dtype=bool)
+        )
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """The layer's output from its input and what attention gave: each row by itself."""
         h = x_PxD + linear(attended_PxD, *self.out_proj, self.dtype)
         if not self.norm_first:
             h = layer_norm(h, *self.norm1)
-        hidden = linear(layer_norm(h, *self.norm2) if self.norm_first else h, *self.linear1, self.dtype)
+        hidden = linear(
+            layer_norm(h, *self.norm2) if self.norm_first else h, *self.linear1, self.dtype
+        )
         hidden = linear(gelu(hidden), *self.linear2, self.dtype)
         return h + hidden if self.norm_first else layer_norm(h + hidden, *self.norm2)
 
 
-def _attend(layers: list[EncoderLayer], x_NxD: jax.Array, there_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _attend(
+    layers: list[EncoderLayer], x_NxD: jax.Array, there_BxL: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Input of the last layer and what its attention gives, NxD each."""
     for layer in layers[:-1]:
         x_NxD = layer.finish(x_NxD, layer.attend(x_NxD, there_BxL))
@@ -168,11 +220,13 @@ def _attend(layers: list[EncoderLayer], x_NxD: jax.Array, there_BxL: jax.Array) 
 
 
 class TransformerBody(nn.Module):
-    """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`); `attend`, `finish`: text.
+    """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`);
+    `attend`, `finish`: text.
 
     Attributes:
       width, layers, heads, feedforward: sizes.
-      independent_layers: draw each layer's initial values anew. PyTorch clones the first, and so it is by default.
+      independent_layers: draw each layer's initial values anew. PyTorch clones the first, and so it
+        is by default.
       dtype: that the operands of matrix products are rounded to, for text.
     """
 
@@ -188,7 +242,9 @@ class TransformerBody(nn.Module):
         sizes = self.width, self.heads, self.feedforward
         self.layer = [EncoderLayer(*sizes, dtype=self.dtype) for _ in range(self.layers)]
 
-    def __call__(self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array) -> jax.Array:
+    def __call__(
+        self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array
+    ) -> jax.Array:
         vocabulary = table_VxD.shape[0]
         by_entry = vocabulary <= len(tokens_L)
         if by_entry:
@@ -202,7 +258,9 @@ class TransformerBody(nn.Module):
         return h_PxD
 
     def attend(self, rows_NxD: jax.Array, there_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """From sequences' rows of the input table, and which of them are tokens, to what `finish` takes of each; NxD."""
+        """From sequences' rows of the input table, and which of them are tokens, to what `finish`
+        takes of each; NxD.
+        """
         return _attend(self.layer, rows_NxD, there_BxL)
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
@@ -219,10 +277,12 @@ class TransformerBody(nn.Module):
 
 
 class CausalTransformerBody(nn.Module):
-    """A body for the next token: pre-norm, a final norm, layers drawn independently, branches that start near zero.
+    """A body for the next token: pre-norm, a final norm, layers drawn independently, branches that
+    start near zero.
 
-    Positions are rotary: they add nothing to what the tables give and have no parameters, so a fresh model hands on a token's
-    embedding, normalised (what the initial loss of a tied one hangs on), and arms differ in their tables alone.
+    Positions are rotary: they add nothing to what the tables give and have no parameters, so a
+    fresh model hands on a token's embedding, normalised (what the initial loss of a tied one hangs
+    on), and arms differ in their tables alone.
 
     Attributes:
       width, layers, heads, feedforward: sizes; width / heads must be even.
@@ -239,8 +299,16 @@ class CausalTransformerBody(nn.Module):
     ordered: ClassVar[bool] = True
 
     def setup(self):
-        options = {"norm_first": True, "causal": True, "branch_scale": self.branch_scale, "dtype": self.dtype}
-        self.layer = [EncoderLayer(self.width, self.heads, self.feedforward, **options) for _ in range(self.layers)]
+        options = {
+            "norm_first": True,
+            "causal": True,
+            "branch_scale": self.branch_scale,
+            "dtype": self.dtype,
+        }
+        self.layer = [
+            EncoderLayer(self.width, self.heads, self.feedforward, **options)
+            for _ in range(self.layers)
+        ]
         self.norm_weight = self.param("norm_weight", nn.initializers.ones, (self.width,))
         self.norm_bias = self.param("norm_bias", nn.initializers.zeros, (self.width,))
 
@@ -250,4 +318,6 @@ class CausalTransformerBody(nn.Module):
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """See `TransformerBody.finish`."""
-        return layer_norm(self.layer[-1].finish(x_PxD, attended_PxD), self.norm_weight, self.norm_bias)
+        return layer_norm(
+            self.layer[-1].finish(x_PxD, attended_PxD), self.norm_weight, self.norm_bias
+        )

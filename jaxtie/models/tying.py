@@ -1,4 +1,6 @@
-"""Tying and untying what is being trained: parameters or modules, and what an optimiser keeps for them."""
+"""Tying and untying what is being trained: parameters or modules, and what an optimiser keeps for
+them.
+"""
 
 import math
 from collections.abc import Sequence
@@ -37,35 +39,42 @@ def untie(
 ) -> tuple[Params, OptState]:
     """Give every embedding an output table of its own: a copy of its input table, moments included.
 
-    Nothing else changes, so logits and loss do not. (The author's proposal, ICML 2024, "untying midway".) Works on single
-    and stacked members, host, device and split arrays, under `jit` and `vmap`.
+    Nothing else changes, so logits and loss do not. (The author's proposal, ICML 2024, "untying
+    midway".) Works on single and stacked members, host, device and split arrays, under `jit` and
+    `vmap`.
 
-        params, opt_state = untie(params, opt_state)           what `jaxtie.Embedding` made, in a tree of any shape
-        untie(model, optimizer)                                an `nnx.Module` and its `nnx.Optimizer`, in place
-        untie(params, opt_state, input="token_embedder/embedding", output="decoder/logits_dense/kernel", transposed=True)
+        params, opt_state = untie(params, opt_state)           what `jaxtie.Embedding` made, in a
+        tree of any shape untie(model, optimizer)                                an `nnx.Module` and
+        its `nnx.Optimizer`, in place untie(params, opt_state, input="token_embedder/embedding",
+        output="decoder/logits_dense/kernel", transposed=True)
 
     Args:
-      params: a parameter tree. Without paths: one with `Embedding`s at any depth (dictionaries with a table `input` and
-        nothing else than `Embedding` has). With paths: dictionaries, NNX states, Equinox modules, anything that is a tree to
-        JAX. Or an `nnx.Module`: with paths; with `jaxtie.nnx.Embedding`s; or with one `nnx.Embed` whose `attend` makes the
-        logits, see `jaxtie.nnx.UntiedEmbed`. What is untied stays as it is.
-      opt_state: the state of any Optax optimiser for `params`. What belongs to the tables is found by structure: in every
-        part of the state that is laid out as `params` (where a leaf may have become a tree of its own, of any shapes, and
-        `optax.MaskedNode` may stand for any part), the input's entry is copied. Masks and labels of the optimiser must fit
-        both trees and treat both tables alike, as functions and prefix trees do. `optax.flatten` has no such structure.
-      input, output: paths of the two tables, "a/b/c" or keys one by one. In a dictionary the output's is new; in an Equinox
-        module it is there and None.
+      params: a parameter tree. Without paths: one with `Embedding`s at any depth (dictionaries with
+        a table `input` and nothing else than `Embedding` has). With paths: dictionaries, NNX
+        states, Equinox modules, anything that is a tree to JAX. Or an `nnx.Module`: with paths;
+        with `jaxtie.nnx.Embedding`s; or with one `nnx.Embed` whose `attend` makes the logits, see
+        `jaxtie.nnx.UntiedEmbed`. What is untied stays as it is.
+      opt_state: the state of any Optax optimiser for `params`. What belongs to the tables is found
+        by structure: in every part of the state that is laid out as `params` (where a leaf may have
+        become a tree of its own, of any shapes, and
+        `optax.MaskedNode` may stand for any part), the input's entry is copied. Masks and labels of
+        the optimiser must fit both trees and treat both tables alike, as functions and prefix trees
+        do. `optax.flatten` has no such structure.
+      input, output: paths of the two tables, "a/b/c" or keys one by one. In a dictionary the
+        output's is new; in an Equinox module it is there and None.
       untied_rows: ids of the output rows of its own that a partly tied `Embedding` has, as it was
         given them; a module of NNX knows them. They and their moments are put into the new table;
         statistics of columns stay those of the input table.
-      transposed: the output table is D×V, not V×D as the input table; the moments of its shape too. (What an optimiser keeps
-        of a table's rows and columns stays: it can be told apart by length.) A `jaxtie.nnx.Transposed` says so itself.
+      transposed: the output table is D×V, not V×D as the input table; the moments of its shape too.
+        (What an optimiser keeps of a table's rows and columns stays: it can be told apart by
+        length.) A `jaxtie.nnx.Transposed` says so itself.
 
     Returns:
       The new parameters and the new state; of an `nnx.Module` itself and its optimiser.
 
     Raises:
-      ValueError: if `params` has no embedding, or nothing at the path; if a part of the state cannot go along.
+      ValueError: if `params` has no embedding, or nothing at the path; if a part of the state
+        cannot go along.
     """
     if isinstance(params, nnx.Module):
         return modules.untie_module(params, opt_state, input, output, transposed)
@@ -85,18 +94,21 @@ def tie(
     transposed: bool | None = None,
     untied_rows: Sequence[int] = (),
 ) -> tuple[Params, OptState]:
-    """The reverse of `untie`: one table, and its moments, that are the input's, the output's or the mean of both.
+    """The reverse of `untie`: one table, and its moments, that are the input's, the output's or the
+    mean of both.
 
-    The mean of what is not a floating-point number is the input's. `tie(*untie(x)) == x`, whatever `how`. The table stays
-    where the input table was, stacked and split as that; nothing is left at the output. In an `nnx.Module` whose tables are
-    named by paths, both places share one `nnx.Param` from then on; a D×V table becomes a `jaxtie.nnx.Transposed` of it.
+    The mean of what is not a floating-point number is the input's. `tie(*untie(x)) == x`, whatever
+    `how`. The table stays where the input table was, stacked and split as that; nothing is left at
+    the output. In an `nnx.Module` whose tables are named by paths, both places share one
+    `nnx.Param` from then on; a D×V table becomes a `jaxtie.nnx.Transposed` of it.
 
     Args:
       params, opt_state, input, output: see `untie`.
       untied_rows: ids of rows that stay untied, for an `Embedding` with the same; they and their
         moments are as the output's are, and the input's rows as they were. A module of NNX knows
         them. What is partly tied stays as it is.
-      transposed: whether the output table is D×V; found by its shape, but of a square one it must be said.
+      transposed: whether the output table is D×V; found by its shape, but of a square one it must
+        be said.
 
     Raises:
       ValueError: as `untie`; if the tables' shapes do not fit; if `how` is none of the three.
@@ -112,7 +124,9 @@ def tie(
 
 
 def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = None) -> bool:
-    """Whether every embedding in `params`, or the one at these paths, has one table only. ValueError if there is none."""
+    """Whether every embedding in `params`, or the one at these paths, has one table only.
+    ValueError if there is none.
+    """
     if isinstance(params, nnx.Module):
         found = modules.find_in_module(params, input, output)
     else:
@@ -121,20 +135,27 @@ def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = 
 
 
 def count_parameters(tree: Tree) -> int:
-    """The number of values in a tree of arrays or of their shapes; of stacked members, all of them."""
+    """The number of values in a tree of arrays or of their shapes; of stacked members, all of
+    them.
+    """
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 class Saving(NamedTuple):
-    """What tying saves: V·D parameters and, of most optimisers, as many of each moment (of a factored one, about V + D)."""
+    """What tying saves: V·D parameters and, of most optimisers, as many of each moment (of a
+    factored one, about V + D).
+    """
 
     parameters: int
     moments: int
     bytes: int
 
 
-def saved_by_tying(params: Tree, opt_state: Tree = (), *, input: Place | None = None, output: Place | None = None) -> Saving:
-    """Parameters and moments (numbers of values) and bytes of both, saved by tying, whether tied now or not.
+def saved_by_tying(
+    params: Tree, opt_state: Tree = (), *, input: Place | None = None, output: Place | None = None
+) -> Saving:
+    """Parameters and moments (numbers of values) and bytes of both, saved by tying, whether tied
+    now or not.
 
     Where rows are untied, what tying all others saves.
 
@@ -144,7 +165,9 @@ def saved_by_tying(params: Tree, opt_state: Tree = (), *, input: Place | None = 
     if isinstance(params, nnx.Module):
         found = modules.find_in_module(params, input, output)
         params, opt_state = modules.trees_of(params, opt_state)
-        found = [tables for tables in found if paths.look(params, tables.now) is not None]  # what is trained
+        found = [
+            tables for tables in found if paths.look(params, tables.now) is not None
+        ]  # what is trained
     else:
         found = find_tables(params, input, output)
     # A module of Equinox may have leaves that are no arrays.
@@ -154,7 +177,9 @@ def saved_by_tying(params: Tree, opt_state: Tree = (), *, input: Place | None = 
         return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
     def changed(surgery: Surgery, now_untied: bool) -> tuple[Tree, Tree]:
-        change = partial(operate, surgery, [tables for tables in found if tables.untied == now_untied])
+        change = partial(
+            operate, surgery, [tables for tables in found if tables.untied == now_untied]
+        )
         return jax.eval_shape(change, params, opt_state)
 
     def of_any_rows(tables: Tables, tree: Tree) -> Tree:
@@ -164,5 +189,7 @@ def saved_by_tying(params: Tree, opt_state: Tree = (), *, input: Place | None = 
         return untied_tree(tables._replace(untied_rows=tuple(range(own.shape[-2]))), tree)
 
     one, two = changed(partial(tied_tree, "input"), True), changed(of_any_rows, False)
-    parameters, moments = (count_parameters(more) - count_parameters(less) for more, less in zip(two, one, strict=True))
+    parameters, moments = (
+        count_parameters(more) - count_parameters(less) for more, less in zip(two, one, strict=True)
+    )
     return Saving(parameters, moments, count_bytes(two) - count_bytes(one))

@@ -1,8 +1,11 @@
-"""The vocabulary end of a model as pure functions: initial tables, rows of tokens, logits of hidden states.
+"""The vocabulary end of a model as pure functions: initial tables, rows of tokens, logits of hidden
+states.
 
-Parameters are a plain dictionary of arrays. A tied one has an `input` table only; an untied one has `input` and `output`;
-one that is tied but for some rows has `input` and these rows of the output table, `output_rows`.
-Nothing else differs: code that is given parameters reads from their shape which it is. `jaxtie.Embedding` (Flax linen) and
+Parameters are a plain dictionary of arrays. A tied one has an `input` table only; an untied one has
+`input` and `output`; one that is tied but for some rows has `input` and these rows of the output
+table, `output_rows`.
+Nothing else differs: code that is given parameters reads from their shape which it is.
+`jaxtie.Embedding` (Flax linen) and
 `jaxtie.nnx.Embedding` are views of what stands here.
 """
 
@@ -30,40 +33,47 @@ class VocabularyEnd:
     """The vocabulary end of a model: input and output embedding, tied or not.
 
         rows = a·E_in[tokens]        `embedding(tokens)`; a: input_scale; also `table()`, all V rows
-        logits = cap(s·f(h)·E_outᵀ + b)    `embedding.logits(h)`; f: transform, s: logit_scale, b: bias
-        cap(x) = soft_cap·tanh(x / soft_cap)
+        logits = cap(s·f(h)·E_outᵀ + b)    `embedding.logits(h)`; f: transform, s: logit_scale, b:
+        bias cap(x) = soft_cap·tanh(x / soft_cap)
 
-    where E_out = E_in if tied, but for the rows `untied_rows`. Whatever is not asked for is left out, not computed with a
-    neutral value. Sizes may be numbers or the name of a formula in D and n = V, see `jaxtie.formulas.size`.
+    where E_out = E_in if tied, but for the rows `untied_rows`. Whatever is not asked for is left
+    out, not computed with a neutral value. Sizes may be numbers or the name of a formula in D and n
+    = V, see `jaxtie.formulas.size`.
 
     Attributes:
       vocabulary, width: V and D; a table is VxD.
       tied: which parameters are made; rows and logits go by those that are there.
       deviation: the tables are N(0, deviation²) at the start.
       input_scale: a, "sqrt(D)" in Vaswani et al. (2017).
-      transform: f, a function of vectors of length D such as `half_swap`, `partial(channel_shuffle, groups=4)`; or a
+      transform: f, a function of vectors of length D such as `half_swap`, `partial(channel_shuffle,
+        groups=4)`; or a
         `Projection`, which has parameters.
       logit_scale: s, for instance "1/sqrt(D)".
       bias: learn b, of length V, 0 at the start.
       soft_cap: logits stay within ±soft_cap (Gemma 2: 30).
-      input_gradient, output_gradient: what the gradient of a table is multiplied by in that role; a tied table's is
-        the sum of both.
+      input_gradient, output_gradient: what the gradient of a table is multiplied by in that role; a
+        tied table's is the sum of both.
       start: which table of the untied model of the same key a tied one has the initial values of.
       param_dtype: of all parameters.
-      logits_dtype: of the logits, and what their sums are accumulated in; by default that of h·E_outᵀ.
-      matmul_dtype: that h and E_out are rounded to for their product, and what their derivatives are products of; the
-        logits then keep the dtype of h (bfloat16 on accelerators, with float32 tables and loss).
-      padding: a token id whose rows start at 0. As an input its row has no gradient, as PyTorch's `padding_idx`.
+      logits_dtype: of the logits, and what their sums are accumulated in; by default that of
+        h·E_outᵀ.
+      matmul_dtype: that h and E_out are rounded to for their product, and what their derivatives
+        are products of; the logits then keep the dtype of h (bfloat16 on accelerators, with float32
+        tables and loss).
+      padding: a token id whose rows start at 0. As an input its row has no gradient, as PyTorch's
+        `padding_idx`.
       untied_rows: of a tied end, ascending token ids whose output rows are not their input rows but
-        parameters of their own, `output_rows`, KxD: special tokens, for instance. They start as these
-        rows of the output table that the untied end of the same key has.
+        parameters of their own, `output_rows`, KxD: special tokens, for instance. They start as
+        these rows of the output table that the untied end of the same key has.
       excluded_rows: ascending token ids that are never predicted, such as padding and mask: their
         logits are so low that their probability is 0, and their output rows have no gradient. What
         a softmax makes of a target among them means nothing.
-      partition: names of the mesh axes that V and D are split along. Of linen, for `nn.get_partition_spec`: parameters are
-        boxed in `nn.Partitioned`; of NNX they are split where they are made, under `jax.set_mesh`. With V split and under
-        `jax.set_mesh`, the look-up is a masked one on every device and a sum over them, logits stay split along V, and no
-        device ever holds a whole table or its gradient. (Mesh axes of type Auto, V a multiple of their size.)
+      partition: names of the mesh axes that V and D are split along. Of linen, for
+        `nn.get_partition_spec`: parameters are boxed in `nn.Partitioned`; of NNX they are split
+        where they are made, under `jax.set_mesh`. With V split and under
+        `jax.set_mesh`, the look-up is a masked one on every device and a sum over them, logits stay
+        split along V, and no device ever holds a whole table or its gradient. (Mesh axes of type
+        Auto, V a multiple of their size.)
     """
 
     vocabulary: int
@@ -106,7 +116,10 @@ def check_ids(name: str, ids: tuple[int, ...], vocabulary: int) -> None:
 
 
 def initial_table(
-    end: VocabularyEnd, key: jax.Array, shape: tuple[int, int], dtype: jax.typing.DTypeLike = jnp.float32
+    end: VocabularyEnd,
+    key: jax.Array,
+    shape: tuple[int, int],
+    dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> jax.Array:
     """A fresh table, VxD, as an end's `deviation` and `padding` say."""
     table_VxD = jax.nn.initializers.normal(_size(end, end.deviation))(key, shape, dtype)
@@ -159,7 +172,9 @@ def with_rows(table_VxD: jax.Array, rows_KxD: jax.Array, ids: Sequence[int]) -> 
     So it is as fast where indexing is slow, as on a CPU in lanes, and of all rows it is `rows`.
     """
     if len(ids) != len(rows_KxD):
-        raise ValueError(f"{len(rows_KxD)} output_rows for untied_rows = {tuple(ids)}: as many expected")
+        raise ValueError(
+            f"{len(rows_KxD)} output_rows for untied_rows = {tuple(ids)}: as many expected"
+        )
     starts = [i for i in range(len(ids)) if i == 0 or ids[i] != ids[i - 1] + 1]
     if len(starts) > STRETCHES:
         return table_VxD.at[jnp.array(ids)].set(rows_KxD)

@@ -1,8 +1,9 @@
 """The run folder: configuration, records as they come, the labelled dataset. Imports no jax.
 
-While a run goes on, its records are appended as small files below `records/`, each written under another name and then
-renamed; at its end, or when it is interrupted, they become one NetCDF-4 file, `results.nc`. A run that goes on cuts them
-back to its checkpoint; a run that extends a finished one makes such files of its `results.nc`.
+While a run goes on, its records are appended as small files below `records/`, each written under
+another name and then renamed; at its end, or when it is interrupted, they become one NetCDF-4 file,
+`results.nc`. A run that goes on cuts them back to its checkpoint; a run that extends a finished one
+makes such files of its `results.nc`.
 """
 
 import itertools
@@ -32,7 +33,9 @@ Say = Callable[[str], None]  # what a user is told, a line at a time
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends well, and vanishes otherwise."""
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes
+    otherwise.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
@@ -51,7 +54,9 @@ def _umask() -> int:
 
 
 class _Part(NamedTuple):
-    """A file of records of some members, as its name tells: from which record on, how many, of which first member."""
+    """A file of records of some members, as its name tells: from which record on, how many, of
+    which first member.
+    """
 
     path: Path
     arm: str
@@ -97,33 +102,50 @@ class RunFolder:
         except NotADirectoryError as error:
             raise UserError(f"{self.path}: not a folder; choose another --out") from error
         except (ValueError, KeyError, TypeError, OSError) as error:
-            raise UserError(f"{self._config}: cannot be read as a run's configuration ({error}); remove it") from error
+            raise UserError(
+                f"{self._config}: cannot be read as a run's configuration ({error}); remove it"
+            ) from error
         return config
 
     def differences(self, experiment: Declaration, config: dict[str, Any]) -> list[str]:
-        """Names of the fields in which the folder's run differs from `experiment`; its claim does not matter."""
-        return differing_fields(_plain(experiment) | {"claim": ""}, config["experiment"] | {"claim": ""})
+        """Names of the fields in which the folder's run differs from `experiment`; its claim does
+        not matter.
+        """
+        return differing_fields(
+            _plain(experiment) | {"claim": ""}, config["experiment"] | {"claim": ""}
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder, and keep other runs from writing to it; the lock dies with the process.
 
         Raises:
-          UserError: where another run writes, the folder holds other files than a run's, or cannot be written.
+          UserError: where another run writes, the folder holds other files than a run's, or cannot
+            be written.
         """
         try:
-            if self.path.is_dir() and not self._config.exists() and set(os.listdir(self.path)) - {LOCK}:
-                raise UserError(f"--out {self.path}: holds other files than a run's; choose an empty or a new folder")
+            if (
+                self.path.is_dir()
+                and not self._config.exists()
+                and set(os.listdir(self.path)) - {LOCK}
+            ):
+                raise UserError(
+                    f"--out {self.path}: holds other files than a run's; choose an empty or a new"
+                    " folder"
+                )
             self.path.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.path / LOCK, timeout=0)
             lock.acquire()
         except filelock.Timeout as error:
             raise UserError(
-                f"--out {self.path}: another run is writing there; wait for it or choose another folder"
+                f"--out {self.path}: another run is writing there; wait for it or choose another"
+                " folder"
             ) from error
         except (OSError, NotImplementedError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise UserError(f"--out {self.path}: cannot be written ({reason}); choose another folder") from error
+            raise UserError(
+                f"--out {self.path}: cannot be written ({reason}); choose another folder"
+            ) from error
         try:
             yield
         finally:
@@ -138,14 +160,16 @@ class RunFolder:
         free = shutil.disk_usage(self.path).free
         if free < needed:
             raise UserError(
-                f"--out {self.path}: the run takes up to {needed / 2**20:,.0f} MiB, the disk has {free / 2**20:,.0f} MiB "
-                "left; make room, choose another folder, or record less often"
+                f"--out {self.path}: the run takes up to {needed / 2**20:,.0f} MiB, the disk has"
+                f" {free / 2**20:,.0f} MiB left; make room, choose another folder, or record less"
+                " often"
             )
 
     def create(self, config: dict[str, Any]) -> None:
         """Write the configuration, and remove what an earlier run left.
 
-        Its checkpoints go first: killed at any moment, the folder is the earlier run's or one that starts from step 0.
+        Its checkpoints go first: killed at any moment, the folder is the earlier run's or one that
+        starts from step 0.
         """
         shutil.rmtree(self.checkpoints, ignore_errors=not self.checkpoints.exists())
         self.write_config(config)
@@ -164,7 +188,9 @@ class RunFolder:
         with _replacing(self.vocabulary) as path:
             path.write_bytes(content)
 
-    def append(self, arm: str, first_record: int, numbers: np.ndarray, records: Mapping[str, np.ndarray]) -> None:
+    def append(
+        self, arm: str, first_record: int, numbers: np.ndarray, records: Mapping[str, np.ndarray]
+    ) -> None:
         """Keep records of some members of the arm of this name, arrays (records, members, ...)."""
         count = len(next(iter(records.values())))
         target = self._records / f"{arm}.{first_record:09d}.{count:09d}.{int(numbers[0]):010d}.npz"
@@ -183,14 +209,19 @@ class RunFolder:
         """Make the place for records, and drop those past what a run goes on from.
 
         Args:
-          reached: an arm's name -> a member's number -> the step that it stands at; it has no records if it is not there.
+          reached: an arm's name -> a member's number -> the step that it stands at; it has no
+            records if it is not there.
           every: steps from one record to the next.
         """
         self._records.mkdir(exist_ok=True)
         for leftover in self._records.glob(".*"):
             leftover.unlink()
         for part in self._parts():
-            keep = reached.get(part.arm, {}).get(part.first_number, -1) // every + 1 - part.first_record
+            keep = (
+                reached.get(part.arm, {}).get(part.first_number, -1) // every
+                + 1
+                - part.first_record
+            )
             if 0 < keep < part.count:
                 whole = part.read()
                 kept = {name: values[:keep] for name, values in whole.records.items()}
@@ -203,11 +234,18 @@ class RunFolder:
         results = self.load()
         self._records.mkdir(exist_ok=True)
         names = swept(results)
-        for arm, start in itertools.product(results["arm"].values, range(0, results.sizes["seed"], UNPACKED)):
+        for arm, start in itertools.product(
+            results["arm"].values, range(0, results.sizes["seed"], UNPACKED)
+        ):
             for setting, place in enumerate(np.ndindex(*(results.sizes[name] for name in names))):
                 at = dict(zip(names, place, strict=True)) | {"seed": slice(start, start + UNPACKED)}
                 members = results.sel(arm=arm).isel(at)
-                self.append(str(arm), 0, number_of(setting, members["seed"].values), _records_of(members, schema))
+                self.append(
+                    str(arm),
+                    0,
+                    number_of(setting, members["seed"].values),
+                    _records_of(members, schema),
+                )
 
     def assemble(
         self,
@@ -216,7 +254,8 @@ class RunFolder:
         attributes: Mapping[str, str | int | float],
         constants: Mapping[str, xr.DataArray],
     ) -> None:
-        """Make `results.nc` of what was recorded, some members at a time; what was not reached is NaN.
+        """Make `results.nc` of what was recorded, some members at a time; what was not reached is
+        NaN.
 
         Args:
           attributes: about the whole run.
@@ -226,13 +265,19 @@ class RunFolder:
             write_netcdf(path, experiment, schema, attributes, constants, self._stretches())
 
     def _parts(self) -> list[_Part]:
-        """Files of records; those of one member one after the other, in the order of their steps."""
+        """Files of records; those of one member one after the other, in the order of their
+        steps.
+        """
         parts = map(_Part.parse, self._records.glob("[!.]*.npz"))
         return sorted(parts, key=lambda part: (part.arm, part.first_number, part.first_record))
 
     def _stretches(self) -> Iterator[tuple[str, Stretch]]:
-        """All records with their arms' names; in memory are those of the members of a file at a time."""
-        for (arm, _), parts in itertools.groupby(self._parts(), lambda part: (part.arm, part.first_number)):
+        """All records with their arms' names; in memory are those of the members of a file at a
+        time.
+        """
+        for (arm, _), parts in itertools.groupby(
+            self._parts(), lambda part: (part.arm, part.first_number)
+        ):
             for stretch in joined([part.read() for part in parts]):
                 yield arm, stretch
 
@@ -249,10 +294,14 @@ class RunFolder:
         try:
             return xr.load_dataset(self.results, engine="h5netcdf")
         except FileNotFoundError as error:
-            raise UserError(f"{self.path}: holds no results.nc; give the folder of a run") from error
+            raise UserError(
+                f"{self.path}: holds no results.nc; give the folder of a run"
+            ) from error
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"{self.results}: cannot be read ({reason}); run again with --overwrite") from error
+            raise UserError(
+                f"{self.results}: cannot be read ({reason}); run again with --overwrite"
+            ) from error
 
 
 def _plain(experiment: Declaration) -> dict[str, Any]:
@@ -261,7 +310,9 @@ def _plain(experiment: Declaration) -> dict[str, Any]:
 
 
 def _records_of(members: xr.Dataset, schema: Schema) -> dict[str, np.ndarray]:
-    """The records that results of some members of one arm and setting were made of; 0 where nothing was due."""
+    """The records that results of some members of one arm and setting were made of; 0 where nothing
+    was due.
+    """
     shape = members.sizes["step"], members.sizes["seed"]
     records = {"diverged_at": np.broadcast_to(members["diverged_at"].values, shape)}
     for name, variable in schema.variables.items():

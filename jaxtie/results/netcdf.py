@@ -33,18 +33,24 @@ class Stretch(NamedTuple):
 
 
 def joined(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
-    """Stretches, in the order of their records, without the seams between those that have the same members and no gap."""
+    """Stretches, in the order of their records, without the seams between those that have the same
+    members and no gap.
+    """
     runs: list[list[Stretch]] = []
     for each in stretches:
         if runs:
             last = runs[-1][-1]
-            if each.first_record == last.first_record + last.count and np.array_equal(each.numbers, last.numbers):
+            if each.first_record == last.first_record + last.count and np.array_equal(
+                each.numbers, last.numbers
+            ):
                 runs[-1].append(each)
                 continue
         runs.append([each])
     for run in runs:
         names = run[0].records
-        yield run[0]._replace(records={name: np.concatenate([each.records[name] for each in run]) for name in names})
+        yield run[0]._replace(
+            records={name: np.concatenate([each.records[name] for each in run]) for name in names}
+        )
 
 
 def write_netcdf(
@@ -60,7 +66,8 @@ def write_netcdf(
     Args:
       attributes: about the whole run.
       constants: variables that no member owns, such as the best reachable loss.
-      stretches: an arm's name and records of some of its members, as many at a time as there is memory for.
+      stretches: an arm's name and records of some of its members, as many at a time as there is
+        memory for.
     """
     _skeleton(experiment, schema, attributes, constants).to_netcdf(path, engine="h5netcdf")
     arms, lengths = names_of(experiment.arms), [len(values) for _, values in experiment.sweep]
@@ -72,7 +79,13 @@ def write_netcdf(
                 own = np.flatnonzero(settings == setting)
                 records = {name: values[:, own] for name, values in stretch.records.items()}
                 start = (arms.index(arm), *np.unravel_index(setting, lengths))
-                _fill(file, experiment, schema, start, Stretch(seeds[own], stretch.first_record, records))
+                _fill(
+                    file,
+                    experiment,
+                    schema,
+                    start,
+                    Stretch(seeds[own], stretch.first_record, records),
+                )
 
 
 def _skeleton(
@@ -86,14 +99,20 @@ def _skeleton(
         "arm": names_of(experiment.arms),
         **{name: np.array(values, np.float64) for name, values in experiment.sweep},
         "seed": np.array(experiment.seeds, np.int64),
-        **{name: np.array(labels, np.int64) if name.endswith("step") else labels for name, labels in schema.labels.items()},
+        **{
+            name: np.array(labels, np.int64) if name.endswith("step") else labels
+            for name, labels in schema.labels.items()
+        },
     }
     dataset = xr.Dataset(constants, coordinates, attributes)
     dimensions = _member_dimensions(experiment)
     dataset["diverged_at"] = xr.DataArray(
         np.full([len(coordinates[name]) for name in dimensions], -1, np.int32),
         dims=dimensions,
-        attrs={"units": "step", "long_name": "step at which the member stopped being finite; -1: never"},
+        attrs={
+            "units": "step",
+            "long_name": "step at which the member stopped being finite; -1: never",
+        },
     )
     for name in [name for name in coordinates if name.endswith("step")]:
         dataset[name].attrs = {"units": "1", "long_name": "number of updates made"}
@@ -110,15 +129,31 @@ def _create_variables(file: h5netcdf.File, experiment: Declaration, schema: Sche
     for name, each in schema.variables.items():
         dimensions = (*of_members, *each.dimensions)
         sizes = [len(file.dimensions[dimension]) for dimension in dimensions]
-        chunks = (*[1] * (len(of_members) - 1), min(len(experiment.seeds), 16), *sizes[len(of_members) :])
+        chunks = (
+            *[1] * (len(of_members) - 1),
+            min(len(experiment.seeds), 16),
+            *sizes[len(of_members) :],
+        )
         variable = file.create_variable(
-            name, dimensions, np.float32, chunks=chunks, fillvalue=np.float32(math.nan), compression="gzip",
-            compression_opts=1, shuffle=True,
-        )  # fmt: skip
+            name,
+            dimensions,
+            np.float32,
+            chunks=chunks,
+            fillvalue=np.float32(math.nan),
+            compression="gzip",
+            compression_opts=1,
+            shuffle=True,
+        )
         variable.attrs.update({"units": each.units, "long_name": each.meaning})
 
 
-def _fill(file: h5netcdf.File, experiment: Declaration, schema: Schema, start: tuple[int, ...], of_setting: Stretch) -> None:
+def _fill(
+    file: h5netcdf.File,
+    experiment: Declaration,
+    schema: Schema,
+    start: tuple[int, ...],
+    of_setting: Stretch,
+) -> None:
     """Put records where they belong, of members of one setting, which are told by their seeds.
 
     Args:
@@ -131,8 +166,13 @@ def _fill(file: h5netcdf.File, experiment: Declaration, schema: Schema, start: t
     members = places[order]
     if len(members) == members[-1] - members[0] + 1:  # a slice is much faster
         members = slice(members[0], members[-1] + 1)
-    at = (*start, members)  # -1, until it is set for good; an older stretch may be filled after a newer one
-    file["diverged_at"][at] = np.maximum(file["diverged_at"][at], of_setting.records["diverged_at"][-1][order])
+    at = (
+        *start,
+        members,
+    )  # -1, until it is set for good; an older stretch may be filled after a newer one
+    file["diverged_at"][at] = np.maximum(
+        file["diverged_at"][at], of_setting.records["diverged_at"][-1][order]
+    )
     for name, variable in schema.variables.items():
         values = np.moveaxis(of_setting.records[name], 0, 1)[order]  # (seeds, records, ...)
         due = np.isin(steps, schema.labels[variable.dimensions[0]])

@@ -1,4 +1,6 @@
-"""What a command that is no experiment leaves for the page of `--all`: sentences, tables, captions; JSON. Imports no jax."""
+"""What a command that is no experiment leaves for the page of `--all`: sentences, tables, captions;
+JSON. Imports no jax.
+"""
 
 import dataclasses
 import json
@@ -27,9 +29,13 @@ class PageSection(NamedTuple):
     captions: dict[str, str]
 
 
-def leave_for_page(folder: Path, command: str, sentences: Sequence[str], tables: Sequence[Table], **captions: str) -> None:
+def leave_for_page(
+    folder: Path, command: str, sentences: Sequence[str], tables: Sequence[Table], **captions: str
+) -> None:
     """Write what `read_section` reads; the file is the old one or the new one."""
-    kept = PageSection(command, list(sentences), [dataclasses.asdict(table) for table in tables], captions)
+    kept = PageSection(
+        command, list(sentences), [dataclasses.asdict(table) for table in tables], captions
+    )
     temporary = folder / f".{SECTION}"
     temporary.write_text(json.dumps(kept._asdict()), encoding="utf-8")
     temporary.replace(folder / SECTION)
@@ -45,7 +51,9 @@ def read_section(folder: Path) -> PageSection:
         kept = PageSection(**json.loads((folder / SECTION).read_text(encoding="utf-8")))
         return kept._replace(tables=[_table(**table) for table in kept.tables])
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{folder / SECTION}: cannot be read ({type(error).__name__}); remove it") from None
+        raise UserError(
+            f"{folder / SECTION}: cannot be read ({type(error).__name__}); remove it"
+        ) from None
 
 
 def _table(header: list[str], rows: list[list[str]], **rest: str | bool) -> Table:

@@ -61,24 +61,34 @@ class Panel(NamedTuple):
 
 
 def coloured(names: Iterable[object]) -> Iterator[tuple[str, str]]:
-    """A colour for each arm, or whatever is named, and its name; if there are more than colours, some share one."""
+    """A colour for each arm, or whatever is named, and its name; if there are more than colours,
+    some share one.
+    """
     return zip(itertools.cycle(COLOURS), map(str, names))
 
 
-def subplots(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Figure, np.ndarray]:
-    """A figure of a size in inches, and its axes (rows, columns); `options`: of `Figure.subplots`."""
+def subplots(
+    rows: int, columns: int, size: tuple[float, float], **options: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure of a size in inches, and its axes (rows, columns); `options`: of
+    `Figure.subplots`.
+    """
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def curve(axes: Axes, values: xr.DataArray, colour: str, label: str, over: str = "seed") -> None:
-    """Mean over seeds, or pairs, with its 95 % confidence band, over the steps that were reached."""
+    """Mean over seeds, or pairs, with its 95 % confidence band, over the steps that were
+    reached.
+    """
     (along,) = (name for name in values.dims if name != over)
     steps, data = values[along].values, values.transpose(over, along).values.astype(np.float64)
     reached = np.isfinite(data).any(axis=0)
     mean, half = mean_interval(data[:, reached])
     axes.plot(steps[reached], mean, color=colour, label=label)
-    axes.fill_between(steps[reached], mean - half, mean + half, color=colour, alpha=0.25, linewidth=0)
+    axes.fill_between(
+        steps[reached], mean - half, mean + half, color=colour, alpha=0.25, linewidth=0
+    )
 
 
 def finish(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend: Any) -> None:
@@ -89,9 +99,14 @@ def finish(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend: Any
 
 
 def panelled(panels: Mapping[str, Panel], title: str, overview_caption: str) -> dict[str, Picture]:
-    """An overview of all panels under one title, and each panel as a picture of its own; by file names."""
+    """An overview of all panels under one title, and each panel as a picture of its own; by file
+    names.
+    """
     overview = Picture(overview_caption, partial(_draw_grid, list(panels.values()), title))
-    alone = {name: Picture(panel.caption, partial(_draw_alone, panel), main=False) for name, panel in panels.items()}
+    alone = {
+        name: Picture(panel.caption, partial(_draw_alone, panel), main=False)
+        for name, panel in panels.items()
+    }
     return {"overview": overview, **alone}
 
 

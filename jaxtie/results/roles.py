@@ -1,7 +1,9 @@
-"""Who writes a tied table, as results hold it: the variables, and shares, norms and cosines made of them. Imports no jax.
+"""Who writes a tied table, as results hold it: the variables, and shares, norms and cosines made of
+them. Imports no jax.
 
-They are sums over the rows of groups of tokens: of each symbol, or of tokens by their frequency. So the whole table's are
-sums over groups, and those of a longer stretch of the training are means over its records.
+They are sums over the rows of groups of tokens: of each symbol, or of tokens by their frequency. So
+the whole table's are sums over groups, and those of a longer stretch of the training are means over
+its records.
 """
 
 import itertools
@@ -17,19 +19,32 @@ GROUPED = ("step", "group")
 PAIRED = ("step", "pair")
 SINCE = "mean over the updates since the record before, and sum over the rows of a group"
 ROLE_VARIABLES = {
-    "step_square": Variable(GROUPED, "1", f"⟨u, u⟩, u Adam's step on the tied table without rate and decay; {SINCE}"),
-    "input_step_product": Variable(GROUPED, "1", f"⟨u, u_in⟩, u_in the input role's part of u; {SINCE}"),
-    "input_gradient_square": Variable(GROUPED, "nat^2", f"⟨g_in, g_in⟩, g_in the input role's gradient; {SINCE}"),
-    "output_gradient_square": Variable(GROUPED, "nat^2", f"⟨g_out, g_out⟩, g_out the output role's gradient; {SINCE}"),
+    "step_square": Variable(
+        GROUPED, "1", f"⟨u, u⟩, u Adam's step on the tied table without rate and decay; {SINCE}"
+    ),
+    "input_step_product": Variable(
+        GROUPED, "1", f"⟨u, u_in⟩, u_in the input role's part of u; {SINCE}"
+    ),
+    "input_gradient_square": Variable(
+        GROUPED, "nat^2", f"⟨g_in, g_in⟩, g_in the input role's gradient; {SINCE}"
+    ),
+    "output_gradient_square": Variable(
+        GROUPED, "nat^2", f"⟨g_out, g_out⟩, g_out the output role's gradient; {SINCE}"
+    ),
     "gradient_product": Variable(GROUPED, "nat^2", f"⟨g_in, g_out⟩; {SINCE}"),
 }
 PUSH_VARIABLES = {
     f"{role}_push": Variable(
-        PAIRED, "1", f"what the {role} role's steps since the record before add to ln of a pair's distance, to first order"
+        PAIRED,
+        "1",
+        f"what the {role} role's steps since the record before add to ln of a pair's distance, to"
+        " first order",
     )
     for role in ("input", "output")
 }
-EARLY_PART = COURSE[1]  # of the training: what "early" means, also in what is condensed to its course
+EARLY_PART = COURSE[
+    1
+]  # of the training: what "early" means, also in what is condensed to its course
 
 
 def has_roles(results: xr.Dataset) -> bool:
@@ -43,7 +58,8 @@ def tied_arms(results: xr.Dataset) -> list[str]:
 
 
 def at_stretches(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
-    """The variables of roles at a few steps, each over all updates since the one before: means, and sums of pushes.
+    """The variables of roles at a few steps, each over all updates since the one before: means, and
+    sums of pushes.
 
     Args:
       ends: ascending numbers of updates, the first of them 0, which has none.
@@ -51,11 +67,17 @@ def at_stretches(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
     own = results[[name for name in (*ROLE_VARIABLES, *PUSH_VARIABLES) if name in results]]
     parts = [own.sel(step=0, drop=True)]
     for low, high in itertools.pairwise(ends):
-        here = own.sel(step=slice(low + 1, high))  # records are evenly spaced, so each stands for as many updates
+        here = own.sel(
+            step=slice(low + 1, high)
+        )  # records are evenly spaced, so each stands for as many updates
         parts.append(
             xr.Dataset(
                 {
-                    name: values.sum("step", skipna=False) if name in PUSH_VARIABLES else values.mean("step", skipna=False)
+                    name: (
+                        values.sum("step", skipna=False)
+                        if name in PUSH_VARIABLES
+                        else values.mean("step", skipna=False)
+                    )
                     for name, values in here.items()
                 }
             )
@@ -64,12 +86,16 @@ def at_stretches(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
 
 
 def output_share(stretches: xr.Dataset) -> xr.DataArray:
-    """The output role's share ⟨u, u_out⟩ / ⟨u, u⟩ of what was written; the input role's is the rest, and they sum to 1."""
+    """The output role's share ⟨u, u_out⟩ / ⟨u, u⟩ of what was written; the input role's is the
+    rest, and they sum to 1.
+    """
     return 1 - stretches["input_step_product"] / stretches["step_square"]
 
 
 def early_share(results: xr.Dataset, last: int) -> tuple[xr.DataArray, xr.DataArray]:
-    """The output role's share of the whole table, over the first `EARLY_PART` of the training and over all that follows."""
+    """The output role's share of the whole table, over the first `EARLY_PART` of the training and
+    over all that follows.
+    """
     steps = results["step"].values
     ends = steps[steps <= last]
     early = int(ends[np.abs(ends - last * EARLY_PART).argmin()])
@@ -77,7 +103,9 @@ def early_share(results: xr.Dataset, last: int) -> tuple[xr.DataArray, xr.DataAr
 
 
 def _share_over(results: xr.Dataset, low: int, high: int) -> xr.DataArray:
-    """Of a stretch, whether its records are all there or condensed: each is weighted by the updates it stands for."""
+    """Of a stretch, whether its records are all there or condensed: each is weighted by the updates
+    it stands for.
+    """
     steps = results["step"].values
     updates = xr.DataArray(np.diff(steps, prepend=0), {"step": steps}, dims="step")
     own = results[["step_square", "input_step_product"]].sum("group", skipna=False)
@@ -86,13 +114,18 @@ def _share_over(results: xr.Dataset, low: int, high: int) -> xr.DataArray:
 
 
 def shares_table(results: xr.Dataset) -> Table:
-    """The output role's share over stretches of the training, arm by arm; of the whole table and of each group of rows."""
+    """The output role's share over stretches of the training, arm by arm; of the whole table and of
+    each group of rows.
+    """
     stretches = [int(step) for step in results["step"].values]
     rows = []
     for arm in tied_arms(results):
         own = results.sel(arm=arm, step=stretches[1:])
         whole = own[list(ROLE_VARIABLES)].sum("group", skipna=False)
-        for label, part in [("all", whole), *((str(group), own.sel(group=group)) for group in own["group"].values)]:
+        for label, part in [
+            ("all", whole),
+            *((str(group), own.sel(group=group)) for group in own["group"].values),
+        ]:
             if float(part["step_square"].sum()) == 0:
                 continue  # no token has such a frequency
             if label != "all" and arm != "tied":
@@ -114,10 +147,14 @@ def shares_table(results: xr.Dataset) -> Table:
         f"cosine, {spans[-1]}",
     )
     seeds = results.sizes["seed"]
-    title = f"{results.attrs['experiment']}: the output role's share of Adam's steps on the tied table, by steps"
+    title = (
+        f"{results.attrs['experiment']}: the output role's share of Adam's steps on the tied table,"
+        " by steps"
+    )
     note = (
-        f"Share: ⟨u, u_out⟩ / ⟨u, u⟩; the input role has the rest. Norms: of the output role's gradient by the input role's, "
-        f"root mean square. Cosine: of the two gradients. {_over(seeds)}"
+        "Share: ⟨u, u_out⟩ / ⟨u, u⟩; the input role has the rest. Norms: of the output role's"
+        " gradient by the input role's, root mean square. Cosine: of the two gradients."
+        f" {_over(seeds)}"
     )
     return Table(title, header, rows, note)
 
@@ -127,7 +164,9 @@ def _norms(part: xr.Dataset) -> xr.DataArray:
 
 
 def _cosine(part: xr.Dataset) -> xr.DataArray:
-    return part["gradient_product"] / np.sqrt(part["output_gradient_square"] * part["input_gradient_square"])
+    return part["gradient_product"] / np.sqrt(
+        part["output_gradient_square"] * part["input_gradient_square"]
+    )
 
 
 FEW = 6  # seeds: fewer have no interval by ranks
@@ -146,8 +185,12 @@ def _over(seeds: int) -> str:
     return f"Median over {seeds} seeds [95 %, by ranks]."
 
 
-def mean_share(results: xr.Dataset, arm: str, group: str | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The output role's share over steps, mean over seeds with half its 95 % interval: steps, mean, half."""
+def mean_share(
+    results: xr.Dataset, arm: str, group: str | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The output role's share over steps, mean over seeds with half its 95 % interval: steps, mean,
+    half.
+    """
     own = results.sel(arm=arm)[["step_square", "input_step_product"]].isel(step=slice(1, None))
     part = own.sum("group", skipna=False) if group is None else own.sel(group=group)
     share_SxT = output_share(part).transpose("seed", "step").values.astype(np.float64)

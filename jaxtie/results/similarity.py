@@ -1,8 +1,9 @@
-"""How alike two tables of the same rows are, whatever linear maps and turns lie between them. NumPy; imports no jax.
+"""How alike two tables of the same rows are, whatever linear maps and turns lie between them.
+NumPy; imports no jax.
 
-Each measure has a null: what it is on average if the rows of one table are permuted, over all N! permutations, exactly. All
-of them are sums of products of two N x N matrices, and such a sum's average over permutations depends on traces and totals
-alone.
+Each measure has a null: what it is on average if the rows of one table are permuted, over all N!
+permutations, exactly. All of them are sums of products of two N x N matrices, and such a sum's
+average over permutations depends on traces and totals alone.
 
 Shapes: N rows, D and E widths.
 """
@@ -28,7 +29,9 @@ class Alike(NamedTuple):
 
 
 def linear_cka(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
-    """Linear centred kernel alignment (Kornblith et al. 2019): ‖XᵀY‖² / (‖XᵀX‖·‖YᵀY‖) of centred tables, in [0, 1]."""
+    """Linear centred kernel alignment (Kornblith et al. 2019): ‖XᵀY‖² / (‖XᵀX‖·‖YᵀY‖) of centred
+    tables, in [0, 1].
+    """
     x_NxD, y_NxE = _centred(x_NxD), _centred(y_NxE)
     sizes = np.linalg.norm(x_NxD.T @ x_NxD) * np.linalg.norm(y_NxE.T @ y_NxE)
     # E⟨PKPᵀ, L⟩ = tr K · tr L / (N - 1) where the rows of K and L sum to 0.
@@ -40,13 +43,17 @@ def linear_map(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
     """R² of the best affine map from the rows of x to those of y."""
     x_NxD, y_NxE = _centred(x_NxD), _centred(y_NxE)
     basis_NxR, spread_R, _ = np.linalg.svd(x_NxD, full_matrices=False)
-    basis_NxR = basis_NxR[:, spread_R > spread_R.max(initial=0) * len(x_NxD) * np.finfo(x_NxD.dtype).eps]
+    basis_NxR = basis_NxR[
+        :, spread_R > spread_R.max(initial=0) * len(x_NxD) * np.finfo(x_NxD.dtype).eps
+    ]
     explained = np.square(basis_NxR.T @ y_NxE).sum() / np.square(y_NxE).sum()
     return Alike(explained, basis_NxR.shape[1] / (len(x_NxD) - 1))
 
 
 def distance_order(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
-    """Spearman's rank correlation of the Euclidean distances of all pairs of rows; by permutations of rows it is 0."""
+    """Spearman's rank correlation of the Euclidean distances of all pairs of rows; by permutations
+    of rows it is 0.
+    """
     from scipy.spatial.distance import pdist  # heavy
     from scipy.stats import rankdata
 
@@ -56,10 +63,15 @@ def distance_order(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
 
 
 def neighbours(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
-    """Of the 10 nearest neighbours of a row, the share that it has in both tables; NaN where there are too few rows."""
+    """Of the 10 nearest neighbours of a row, the share that it has in both tables; NaN where there
+    are too few rows.
+    """
     if len(x_NxD) < FEWEST_ROWS:
         return Alike(np.nan, np.nan)
-    shared = [np.intersect1d(*each, assume_unique=True).size for each in zip(_nearest(x_NxD), _nearest(y_NxE), strict=True)]
+    shared = [
+        np.intersect1d(*each, assume_unique=True).size
+        for each in zip(_nearest(x_NxD), _nearest(y_NxE), strict=True)
+    ]
     return Alike(np.mean(shared) / NEIGHBOUR_COUNT, NEIGHBOUR_COUNT / (len(x_NxD) - 1))
 
 
@@ -83,7 +95,9 @@ def _nearest(table_NxD: np.ndarray) -> np.ndarray:
     return np.argpartition(distance_NxN, NEIGHBOUR_COUNT, axis=1)[:, :NEIGHBOUR_COUNT]
 
 
-def compare_with_untied(tied: xr.DataArray, untied: xr.Dataset, measures: Sequence[str]) -> xr.Dataset:
+def compare_with_untied(
+    tied: xr.DataArray, untied: xr.Dataset, measures: Sequence[str]
+) -> xr.Dataset:
     """Every tied table beside both tables of the untied model of its seed.
 
     Args:
@@ -91,8 +105,9 @@ def compare_with_untied(tied: xr.DataArray, untied: xr.Dataset, measures: Sequen
       untied: `input` and `output`, each (seed, row, dim), of the same seeds.
 
     Returns:
-      `similarity` and `similarity_null` (arm, seed, table, measure), see `Alike`; `similarity_ceiling` (seed, table, measure)
-      of an untied table and the same one of the next seed, the last seed's and the first's; NaN where there is one seed.
+      `similarity` and `similarity_null` (arm, seed, table, measure), see `Alike`;
+      `similarity_ceiling` (seed, table, measure) of an untied table and the same one of the next
+      seed, the last seed's and the first's; NaN where there is one seed.
     """
     seeds, count = tied["seed"].values, tied.sizes["seed"]
     tied_AxSxNxD = tied.transpose("arm", "seed", "row", "dim").values.astype(np.float64)
@@ -106,7 +121,12 @@ def compare_with_untied(tied: xr.DataArray, untied: xr.Dataset, measures: Sequen
                 ceiling[s, t, m] = measure(own_SxNxD[s], own_SxNxD[(s + 1) % count]).value
             for a in range(len(tied_AxSxNxD)):
                 found[:, a, s, t, m] = measure(own_SxNxD[s], tied_AxSxNxD[a, s])
-    labels = {"arm": tied["arm"].values, "seed": seeds, "table": list(BOTH_TABLES), "measure": list(measures)}
+    labels = {
+        "arm": tied["arm"].values,
+        "seed": seeds,
+        "table": list(BOTH_TABLES),
+        "measure": list(measures),
+    }
     dims = ("seed", "table", "measure")
     return xr.Dataset(
         {
@@ -119,20 +139,48 @@ def compare_with_untied(tied: xr.DataArray, untied: xr.Dataset, measures: Sequen
 
 
 def similarity_table(results: xr.Dataset) -> Table:
-    """Each tied table beside the untied ones of its seed, at the end of the training; mean over seeds."""
-    compared, rows = results.dropna("eval_step", how="all", subset=["similarity"]).isel(eval_step=-1), []
+    """Each tied table beside the untied ones of its seed, at the end of the training; mean over
+    seeds.
+    """
+    compared, rows = (
+        results.dropna("eval_step", how="all", subset=["similarity"]).isel(eval_step=-1),
+        [],
+    )
     for measure in map(str, compared["measure"].values):
         for arm in map(str, compared["similarity"].dropna("arm", how="all")["arm"].values):
             own = compared.sel(arm=arm, measure=measure)
             to = {table: own["similarity"].sel(table=table).values for table in BOTH_TABLES}
-            ends = [own["similarity_null"].mean("seed").values, own["similarity_ceiling"].mean("seed").values]
+            ends = [
+                own["similarity_null"].mean("seed").values,
+                own["similarity_ceiling"].mean("seed").values,
+            ]
             both = [", ".join(map(number, pair)) for pair in ends]
-            rows.append((measure, arm, *map(interval, to.values()), interval(to["output"] - to["input"]), *both))
-    header = ("measure", "arm", "to untied input", "to untied output", "output − input", "null", "ceiling")
+            rows.append(
+                (
+                    measure,
+                    arm,
+                    *map(interval, to.values()),
+                    interval(to["output"] - to["input"]),
+                    *both,
+                )
+            )
+    header = (
+        "measure",
+        "arm",
+        "to untied input",
+        "to untied output",
+        "output − input",
+        "null",
+        "ceiling",
+    )
     step = int(compared["eval_step"])
-    title = f"{results.attrs['experiment']}: the tied table beside the untied ones of its seed, step {step:,}"
+    title = (
+        f"{results.attrs['experiment']}: the tied table beside the untied ones of its seed, step"
+        f" {step:,}"
+    )
     note = (
-        f"Mean over {results.sizes['seed']:,} seeds ± 95 % (Student's t). Null: mean over all permutations of the rows. "
-        "Ceiling: an untied table beside the same one of another seed. Each for the input and for the output table."
+        f"Mean over {results.sizes['seed']:,} seeds ± 95 % (Student's t). Null: mean over all"
+        " permutations of the rows. Ceiling: an untied table beside the same one of another seed."
+        " Each for the input and for the output table."
     )
     return Table(title, header, rows, note)

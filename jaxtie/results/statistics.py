@@ -1,4 +1,6 @@
-"""Statistics over seeds: means, medians, correlations, orders, when a level is reached. Imports no jax."""
+"""Statistics over seeds: means, medians, correlations, orders, when a level is reached. Imports no
+jax.
+"""
 
 import math
 
@@ -7,10 +9,14 @@ import numpy as np
 BOOTSTRAP = 2000
 
 
-def mean_interval(values: np.ndarray, axis: int = 0, error: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over seeds and half the width of its confidence interval (Student's t); NaN values are left out.
+def mean_interval(
+    values: np.ndarray, axis: int = 0, error: float = 0.05
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over seeds and half the width of its confidence interval (Student's t); NaN values are
+    left out.
 
-    `error`: the probability that the interval misses the mean. Half the width is NaN where there is a single value.
+    `error`: the probability that the interval misses the mean. Half the width is NaN where there is
+    a single value.
     """
     from scipy.stats import t  # heavy
 
@@ -19,19 +25,24 @@ def mean_interval(values: np.ndarray, axis: int = 0, error: float = 0.05) -> tup
     mean = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
     spread = np.nansum((values - np.expand_dims(mean, axis)) ** 2, axis=axis)
     variance = np.divide(spread, count - 1, out=np.full(np.shape(total), np.nan), where=count > 1)
-    return mean, t.ppf(1 - error / 2, np.maximum(count - 1, 1)) * np.sqrt(variance / np.maximum(count, 1))
+    return mean, t.ppf(1 - error / 2, np.maximum(count - 1, 1)) * np.sqrt(
+        variance / np.maximum(count, 1)
+    )
 
 
 def median_interval(values: np.ndarray, error: float = 0.05) -> tuple[float, float, float]:
-    """Median over seeds between the ends of its confidence interval: low, median, high. NaN values are left out.
+    """Median over seeds between the ends of its confidence interval: low, median, high. NaN values
+    are left out.
 
-    The ends are two of the values, by their rank: so many of a sample lie on either side of the true median as heads fall,
-    whatever the distribution is (the interval of the sign test). One seed that is far off moves nothing, and it may be
+    The ends are two of the values, by their rank: so many of a sample lie on either side of the
+    true median as heads fall, whatever the distribution is (the interval of the sign test). One
+    seed that is far off moves nothing, and it may be
     infinite: a step that it never reached.
 
     Args:
       values: (seeds,).
-      error: the probability, at most, that the interval misses the median. The ends are NaN where there are too few values
+      error: the probability, at most, that the interval misses the median. The ends are NaN where
+        there are too few values
         for it: fewer than 6 at 5 %.
     """
     from scipy.stats import quantile_test  # heavy
@@ -47,25 +58,34 @@ def median_interval(values: np.ndarray, error: float = 0.05) -> tuple[float, flo
 def somers_d(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
     """Somers' D of distances given divergences, in [-1, 1]; one for each seed, (S,).
 
-    Over all couples of pairs that the theory puts in an order: share in that order less share in the other. Couples of equal
-    divergence do not count, so 1 can be reached. NaN where the theory orders no couple.
+    Over all couples of pairs that the theory puts in an order: share in that order less share in
+    the other. Couples of equal divergence do not count, so 1 can be reached. NaN where the theory
+    orders no couple.
     """
     from scipy.stats import somersd  # heavy
 
     divergence_P = np.round(divergence_P, 9)  # rounding is not an order
     if len(np.unique(divergence_P)) < 2:
         return np.full(len(distance_SxP), np.nan)
-    return np.array([np.nan if np.isnan(own_P).any() else somersd(divergence_P, own_P).statistic for own_P in distance_SxP])
+    return np.array(
+        [
+            np.nan if np.isnan(own_P).any() else somersd(divergence_P, own_P).statistic
+            for own_P in distance_SxP
+        ]
+    )
 
 
-def correlation(x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool, error: float = 0.05) -> tuple[float, float, float]:
-    """Correlation over all members of a setting's K values with an outcome: Pearson's, or Spearman's of ranks.
+def correlation(
+    x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool, error: float = 0.05
+) -> tuple[float, float, float]:
+    """Correlation over all members of a setting's K values with an outcome: Pearson's, or
+    Spearman's of ranks.
 
     Settings that are not finite, and seeds that lack an outcome at any setting, are left out.
 
     Returns:
-      It and its interval, which misses with probability `error`: percentiles of a bootstrap over seeds, whose
-      members are not independent. NaN where there are fewer than two seeds.
+      It and its interval, which misses with probability `error`: percentiles of a bootstrap over
+      seeds, whose members are not independent. NaN where there are fewer than two seeds.
     """
     from scipy.stats import bootstrap, pearsonr, rankdata  # heavy
 
@@ -82,13 +102,20 @@ def correlation(x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool, error: 
         return pearsonr(np.broadcast_to(pair[0], y_RxN.shape), pair[1], axis=-1).statistic
 
     draws = max(BOOTSTRAP, math.ceil(10 / error))  # some beyond either end
-    how = {"n_resamples": draws, "confidence_level": 1 - error, "method": "percentile", "batch": BOOTSTRAP}
+    how = {
+        "n_resamples": draws,
+        "confidence_level": 1 - error,
+        "method": "percentile",
+        "batch": BOOTSTRAP,
+    }
     found = bootstrap((np.arange(count),), of_seeds, rng=0, **how)
     return float(of_seeds(np.arange(count))), *map(float, found.confidence_interval)
 
 
 def first_at_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> np.ndarray:
-    """When each curve is first at or below a level, straight lines between records; at least 1, infinity if never; (S,)."""
+    """When each curve is first at or below a level, straight lines between records; at least 1,
+    infinity if never; (S,).
+    """
     below = loss_SxT <= level
     first = below.argmax(axis=-1)
     before = np.maximum(first - 1, 0)

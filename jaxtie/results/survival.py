@@ -1,11 +1,14 @@
-"""When something happens to a seed, where to some it has not happened by the end: survival analysis by SciPy. No jax.
+"""When something happens to a seed, where to some it has not happened by the end: survival analysis
+by SciPy. No jax.
 
-A curve *comes* to a level at the first evaluation at which it is at or below the level and is so at the next evaluation too:
-a dip that one evaluation sees does not count, nor does what only the last one sees. Time is the step of the first of the two,
-so it is known to one interval between evaluations.
+A curve *comes* to a level at the first evaluation at which it is at or below the level and is so at
+the next evaluation too: a dip that one evaluation sees does not count, nor does what only the last
+one sees. Time is the step of the first of the two, so it is known to one interval between
+evaluations.
 
-A seed that has not come is *censored* at the last step. So is a seed that diverged, whenever it did: it will not come any
-more and counts to the end among those that have not. Shares are of all seeds, then.
+A seed that has not come is *censored* at the last step. So is a seed that diverged, whenever it
+did: it will not come any more and counts to the end among those that have not. Shares are of all
+seeds, then.
 """
 
 import warnings
@@ -21,7 +24,9 @@ ROUNDING = 1e-9  # a product of shares that should be a half may be a little mor
 
 
 class Times(NamedTuple):
-    """Of every seed (S,) the step at which it came, or the last step, and whether it had not come by then."""
+    """Of every seed (S,) the step at which it came, or the last step, and whether it had not come
+    by then.
+    """
 
     step_S: np.ndarray
     censored_S: np.ndarray
@@ -38,7 +43,9 @@ class Times(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Share of the seeds that have come, a step function, from each of T steps on; its 95 % band, NaN where there is none."""
+    """Share of the seeds that have come, a step function, from each of T steps on; its 95 % band,
+    NaN where there is none.
+    """
 
     step_T: np.ndarray
     share_T: np.ndarray
@@ -47,7 +54,9 @@ class Curve(NamedTuple):
 
 
 class SignTest(NamedTuple):
-    """Of the pairs that were decided: how many each side won; the first side's share with its exact interval, and p."""
+    """Of the pairs that were decided: how many each side won; the first side's share with its exact
+    interval, and p.
+    """
 
     won: int
     lost: int
@@ -69,7 +78,8 @@ def times_to_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> Ti
 def kaplan_meier(times: Times) -> Curve:
     """The share of seeds that have come: 1 - the estimate of Kaplan and Meier, from step 0 on.
 
-    Its pointwise band is Greenwood's for ln(-ln S): it stays within 0 and 1; none where no seed has come, or all have.
+    Its pointwise band is Greenwood's for ln(-ln S): it stays within 0 and 1; none where no seed has
+    come, or all have.
     """
     from scipy.stats import ecdf
 
@@ -84,10 +94,11 @@ def kaplan_meier(times: Times) -> Curve:
 
 
 def median_time(curve: Curve) -> tuple[float, float, float]:
-    """The first step by which half of the seeds have come, between the ends of its 95 % interval: low, median, high.
+    """The first step by which half of the seeds have come, between the ends of its 95 % interval:
+    low, median, high.
 
-    The interval of Brookmeyer and Crowley: the steps at which the band of the curve holds a half. Infinity where a half is
-    not reached.
+    The interval of Brookmeyer and Crowley: the steps at which the band of the curve holds a half.
+    Infinity where a half is not reached.
     """
 
     def first(share_T: np.ndarray) -> float:
@@ -98,7 +109,9 @@ def median_time(curve: Curve) -> tuple[float, float, float]:
 
 
 def logrank_p(times: Times, other: Times) -> float:
-    """The log-rank test's p: do the two come at the same rate? As if they shared no seeds. NaN where none has come."""
+    """The log-rank test's p: do the two come at the same rate? As if they shared no seeds. NaN
+    where none has come.
+    """
     from scipy.stats import logrank
 
     with np.errstate(invalid="ignore"):  # where no seed has come, or all at once, there is 0 / 0
@@ -106,7 +119,9 @@ def logrank_p(times: Times, other: Times) -> float:
 
 
 def sign_test(won_S: np.ndarray, lost_S: np.ndarray) -> SignTest:
-    """Exact binomial test of which side wins a pair; which pairs either side won, bool (S,). NaN where no pair is decided."""
+    """Exact binomial test of which side wins a pair; which pairs either side won, bool (S,). NaN
+    where no pair is decided.
+    """
     from scipy.stats import binomtest
 
     won, lost = int(np.sum(won_S)), int(np.sum(lost_S))
@@ -114,14 +129,16 @@ def sign_test(won_S: np.ndarray, lost_S: np.ndarray) -> SignTest:
         return SignTest(0, 0, *[np.nan] * 4)
     result = binomtest(won, won + lost)
     low, high = result.proportion_ci(CONFIDENCE, method="exact")
-    return SignTest(won, lost, float(result.statistic), float(low), float(high), float(result.pvalue))
+    return SignTest(
+        won, lost, float(result.statistic), float(low), float(high), float(result.pvalue)
+    )
 
 
 def race(times: Times, other: Times) -> SignTest:
     """Which of the two comes first, seed by seed.
 
-    A seed that came in one and not in the other, for as long as it was seen there, came first where it came. Seeds that
-    came at the same evaluation in both, or in neither, decide nothing.
+    A seed that came in one and not in the other, for as long as it was seen there, came first where
+    it came. Seeds that came at the same evaluation in both, or in neither, decide nothing.
     """
 
     def is_before(one: Times, two: Times) -> np.ndarray:
@@ -132,7 +149,9 @@ def race(times: Times, other: Times) -> SignTest:
 
 
 def share_interval(came_S: np.ndarray) -> tuple[float, float]:
-    """The exact 95 % interval (Clopper and Pearson) of the share of seeds that have come; bool (S,), S > 0."""
+    """The exact 95 % interval (Clopper and Pearson) of the share of seeds that have come; bool
+    (S,), S > 0.
+    """
     from scipy.stats import binomtest
 
     low, high = binomtest(int(came_S.sum()), len(came_S)).proportion_ci(CONFIDENCE, method="exact")

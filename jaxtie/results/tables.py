@@ -1,4 +1,6 @@
-"""What tables of results share: numbers as text, what is in a dataset, the text of a summary. Imports no jax."""
+"""What tables of results share: numbers as text, what is in a dataset, the text of a summary.
+Imports no jax.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +36,13 @@ class Table:
 
     def markdown(self) -> str:
         """The table in Markdown, a blank line after it."""
-        lines = [f"| {' | '.join(row)} |" for row in (self.header, ("---",) * len(self.header), *self.rows)]
-        return "\n".join([f"**{self.title}**", "", *lines, "", *([self.note, ""] if self.note else [])])
+        lines = [
+            f"| {' | '.join(row)} |"
+            for row in (self.header, ("---",) * len(self.header), *self.rows)
+        ]
+        return "\n".join(
+            [f"**{self.title}**", "", *lines, "", *([self.note, ""] if self.note else [])]
+        )
 
 
 def number(value: float) -> str:
@@ -55,10 +62,14 @@ def median(values: np.ndarray) -> str:
 
 
 def between(low: float, middle: float, high: float, shown: Callable[[float], str] = number) -> str:
-    """A number and the ends of its interval; the number alone where there is none, as by ranks of fewer than six seeds."""
+    """A number and the ends of its interval; the number alone where there is none, as by ranks of
+    fewer than six seeds.
+    """
     if np.isnan(middle):
         return "–"
-    return shown(middle) + (f" [{shown(low)}, {shown(high)}]" if np.isfinite([low, high]).any() else "")
+    return shown(middle) + (
+        f" [{shown(low)}, {shown(high)}]" if np.isfinite([low, high]).any() else ""
+    )
 
 
 def quantiles(values: np.ndarray) -> str:
@@ -71,7 +82,8 @@ def quantiles(values: np.ndarray) -> str:
 
 
 def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
-    """The last step at which every member has a value of the variable `reached`; 0 if there is none.
+    """The last step at which every member has a value of the variable `reached`; 0 if there is
+    none.
 
     A member that diverged holds up no other: it counts as having come to the end.
     """
@@ -82,13 +94,21 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
 
 
 def plain_arm(results: xr.Dataset, *, tied: bool) -> Arm | None:
-    """The arm that is tied, or untied, from start to end, and has no options of a head; None if it is not there."""
-    fits = (arm for arm in arms_of(results) if arm.is_plain and arm.tied == tied and arm.untie_at is None)
+    """The arm that is tied, or untied, from start to end, and has no options of a head; None if it
+    is not there.
+    """
+    fits = (
+        arm
+        for arm in arms_of(results)
+        if arm.is_plain and arm.tied == tied and arm.untie_at is None
+    )
     return next(fits, None)
 
 
 def course_steps(results: xr.Dataset, parts: Sequence[float] = COURSE) -> list[int]:
-    """The records at these parts of the training, ascending; the last is one that all members have reached."""
+    """The records at these parts of the training, ascending; the last is one that all members have
+    reached.
+    """
     steps, last = results["step"].values, last_step(results)
     return sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in parts})
 
@@ -98,7 +118,9 @@ def swept(results: xr.Dataset) -> tuple[str, ...]:
     return tuple(map(str, results["diverged_at"].dims[1:-1]))
 
 
-def settings(results: xr.Dataset, names: Sequence[str]) -> Iterator[tuple[dict[str, float], xr.Dataset]]:
+def settings(
+    results: xr.Dataset, names: Sequence[str]
+) -> Iterator[tuple[dict[str, float], xr.Dataset]]:
     """The results at every combination of the values of some swept settings."""
     for values in itertools.product(*(results[name].values.tolist() for name in names)):
         at = dict(zip(names, values))
@@ -111,7 +133,9 @@ def arms_of(results: xr.Dataset) -> list[Arm]:
 
 
 def tables_of(arm: Arm) -> dict[str, Literal["input", "output"]]:
-    """Label -> which: an arm's tables; one if its output embedding is its input embedding throughout."""
+    """Label -> which: an arm's tables; one if its output embedding is its input embedding
+    throughout.
+    """
     if arm.untied_from is None:
         return {arm.name: "input"}
     return {f"{arm} input": "input", f"{arm} output": "output"}
@@ -119,5 +143,12 @@ def tables_of(arm: Arm) -> dict[str, Literal["input", "output"]]:
 
 def summary_markdown(results: xr.Dataset, tables: Sequence[Table]) -> str:
     """The text of `summary.md`: what was asked, how, and these tables."""
-    head = [f"# {results.attrs['experiment']}", "", results.attrs["claim"], "", f"`{results.attrs['command']}`", ""]
+    head = [
+        f"# {results.attrs['experiment']}",
+        "",
+        results.attrs["claim"],
+        "",
+        f"`{results.attrs['command']}`",
+        "",
+    ]
     return "\n".join([*head, *(table.markdown() for table in tables)])

@@ -13,7 +13,12 @@ def show(*tables: Table) -> None:
     from rich.table import Table as Grid
 
     for part in tables:
-        grid = Grid(title=part.title, title_justify="left", caption=part.note or None, caption_justify="left")
+        grid = Grid(
+            title=part.title,
+            title_justify="left",
+            caption=part.note or None,
+            caption_justify="left",
+        )
         for i, name in enumerate(part.header):
             grid.add_column(name, justify="left" if i == 0 else "right")
         for row in part.rows:
@@ -23,7 +28,9 @@ def show(*tables: Table) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Plain values as JSON can have them, at any depth: None stands for what is no finite number."""
+    """Plain values as JSON can have them, at any depth: None stands for what is no finite
+    number.
+    """
     if isinstance(value, dict):
         return {name: finite(part) for name, part in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,8 @@
 """Claims and what measurements make of them: one rule. Imports no jax.
 
-A claim says where some quantities lie: it holds if every interval is wholly there, fails if one is wholly elsewhere, else it
-is undecided. All intervals of a claim are right together with 95 % (Bonferroni): of many, one would be elsewhere by chance.
+A claim says where some quantities lie: it holds if every interval is wholly there, fails if one is
+wholly elsewhere, else it is undecided. All intervals of a claim are right together with 95 %
+(Bonferroni): of many, one would be elsewhere by chance.
 """
 
 import math
@@ -14,8 +15,9 @@ from jaxtie.results.statistics import mean_interval, median_interval
 from jaxtie.results.tables import Table
 
 RULE = (
-    "A claim holds if every interval lies wholly where it says, fails if one lies wholly elsewhere, else is undecided; all "
-    "intervals of a claim are right together with 95 % (Bonferroni, Student's t over {over})."
+    "A claim holds if every interval lies wholly where it says, fails if one lies wholly elsewhere,"
+    " else is undecided; all intervals of a claim are right together with 95 % (Bonferroni,"
+    " Student's t over {over})."
 )
 
 
@@ -23,7 +25,9 @@ SMALL = 0.001  # below, three places would show nothing
 
 
 class Comparison(NamedTuple):
-    """Two models, or one and a number: what is compared, the interval's ends and middle; logarithms, if it is a factor."""
+    """Two models, or one and a number: what is compared, the interval's ends and middle;
+    logarithms, if it is a factor.
+    """
 
     label: str
     low: float
@@ -48,7 +52,8 @@ class Comparison(NamedTuple):
 def compare(label: str, values: np.ndarray, count: int = 1) -> Comparison:
     """Mean of independent values with the interval of one of `count` comparisons.
 
-    Its ends are NaN, so nothing follows from it, where there is a single value or one is missing: a seed that diverged.
+    Its ends are NaN, so nothing follows from it, where there is a single value or one is missing: a
+    seed that diverged.
     """
     mean, half = mean_interval(np.asarray(values, np.float64), error=0.05 / count)
     half = half if np.isfinite(values).all() else math.nan
@@ -56,7 +61,9 @@ def compare(label: str, values: np.ndarray, count: int = 1) -> Comparison:
 
 
 def compare_median(label: str, values: np.ndarray, count: int = 1) -> Comparison:
-    """Median of independent values with its rank interval, as `compare`; a missing value leaves no ends either."""
+    """Median of independent values with its rank interval, as `compare`; a missing value leaves no
+    ends either.
+    """
     values = np.asarray(values, np.float64)
     low, middle, high = median_interval(values, error=0.05 / count)
     if not np.isfinite(values).all():
@@ -75,8 +82,12 @@ def judge(compared: Sequence[Comparison], low: float, high: float) -> Judgement:
     """The rule: do all the intervals lie within (low, high)?"""
 
     def room(each: Comparison) -> float:
-        """How far an interval is from the nearer bound; below 0: how far it is beyond; -infinity where it has no ends."""
-        above = math.inf if low == -math.inf else each.low - low  # where all is allowed, intervals may be open
+        """How far an interval is from the nearer bound; below 0: how far it is beyond; -infinity
+        where it has no ends.
+        """
+        above = (
+            math.inf if low == -math.inf else each.low - low
+        )  # where all is allowed, intervals may be open
         below = math.inf if high == math.inf else high - each.high
         return float(np.nan_to_num(np.minimum(above, below), nan=-math.inf, posinf=math.inf))
 
@@ -101,14 +112,34 @@ class Stated(Protocol):
 
 
 def claims_table(title: str, found: Iterable[tuple[str, Stated, Comparison, Judgement]]) -> Table:
-    """Claims of experiments, by name, and what became of each; those of others than ourselves first."""
+    """Claims of experiments, by name, and what became of each; those of others than ourselves
+    first.
+    """
     rows = []
     for name, claim, compared, judgement in found:
         measured = str(compared).removeprefix(f"{claim.expression} ")
         verdict = f"**{judgement.verdict}**"
-        rows.append((claim.source, name, claim.statement, claim.expression, _bounds(claim), measured, verdict))
+        rows.append(
+            (
+                claim.source,
+                name,
+                claim.statement,
+                claim.expression,
+                _bounds(claim),
+                measured,
+                verdict,
+            )
+        )
     rows.sort(key=lambda row: not row[0])
-    header = ("who says so", "experiment", "claim", "what is measured", "holds if", "found", "verdict")
+    header = (
+        "who says so",
+        "experiment",
+        "claim",
+        "what is measured",
+        "holds if",
+        "found",
+        "verdict",
+    )
     return Table(title, header, rows)
 
 
@@ -121,7 +152,9 @@ def _bounds(claim: Stated) -> str:
 
 
 def verdict_table(judgements: Mapping[str, Mapping[str, Judgement]], over: str) -> Table:
-    """Claim -> where it is looked at ("" if in one place) -> judgement, as a table; `over`: what the intervals are over."""
+    """Claim -> where it is looked at ("" if in one place) -> judgement, as a table; `over`: what
+    the intervals are over.
+    """
     rows = [(claim, _verdict(at), _decisive(at)) for claim, at in judgements.items()]
     header = ("claim", "verdict", "decisive or closest")
     return Table("Verdicts", header, rows, RULE.format(over=over))

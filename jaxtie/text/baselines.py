@@ -1,7 +1,7 @@
 """What a text's frequencies alone predict: the loss of a unigram and of a bigram model. NumPy only.
 
-Such losses tell what the loss of a trained model is worth. A masked model is asked for a token in the middle of its sentence;
-its bigram model knows the token on the left.
+Such losses tell what the loss of a trained model is worth. A masked model is asked for a token in
+the middle of its sentence; its bigram model knows the token on the left.
 
 Shapes: N tokens with one on their left, V vocabulary, K words with a duplicate.
 """
@@ -44,15 +44,19 @@ def loss_of_frequencies(known_V: np.ndarray, asked_V: np.ndarray) -> float:
 
 
 class Bigrams:
-    """A law of each token given the one on its left: absolute discounting, interpolated with the unigram law.
+    """A law of each token given the one on its left: absolute discounting, interpolated with the
+    unigram law.
 
-    q(t | s) = (max(c(s, t) - d, 0) + d·n(s)·q(t)) / c(s), with n(s) different tokens seen after s, and d = n₁ / (n₁ + 2 n₂)
-    from how many couples were seen once and twice (Ney, Essen and Kneser 1994), or 1/2 where none was seen once, as in a text
-    that is there twice; q(t) where s was never seen.
+    q(t | s) = (max(c(s, t) - d, 0) + d·n(s)·q(t)) / c(s), with n(s) different tokens seen after s,
+    and d = n₁ / (n₁ + 2 n₂) from how many couples were seen once and twice (Ney, Essen and Kneser
+    1994), or 1/2 where none was seen once, as in a text that is there twice; q(t) where s was never
+    seen.
     """
 
     def __init__(self, seen: Follows, vocabulary: int, usable_V: np.ndarray | None = None):
-        """Args: seen: what it is made of; usable_V: the tokens that can follow, of which alone laws are; None: all."""
+        """Args: seen: what it is made of; usable_V: the tokens that can follow, of which alone laws
+        are; None: all.
+        """
         self._vocabulary = vocabulary
         usable_V = np.ones(vocabulary, bool) if usable_V is None else usable_V
         once_more_V = (np.bincount(seen.token_N, minlength=vocabulary) + 1.0) * usable_V
@@ -79,9 +83,11 @@ class Bigrams:
 
 
 def baselines(experiment: TextExperiment, material: Material) -> Baselines:
-    """Of what an experiment's models are asked on its validation batches, in expectation over masks and duplicates.
+    """Of what an experiment's models are asked on its validation batches, in expectation over masks
+    and duplicates.
 
-    A word and its duplicate are one to either model but for what the draw costs: nobody can know it.
+    A word and its duplicate are one to either model but for what the draw costs: nobody can know
+    it.
     """
     special, planted = material.text.special, material.planted
     vocabulary = len(material.text.vocabulary) + len(planted.words_K)
@@ -103,7 +109,11 @@ def baselines(experiment: TextExperiment, material: Material) -> Baselines:
 def first_rows(rows: Rows, tokens: int) -> Rows:
     """The rows up to so many tokens, or all."""
     count = int(np.searchsorted(rows.offsets, tokens, "right")) - 1
-    return rows if count >= rows.count else Rows(rows.tokens_N[: rows.offsets[count]], rows.offsets[: count + 1])
+    return (
+        rows
+        if count >= rows.count
+        else Rows(rows.tokens_N[: rows.offsets[count]], rows.offsets[: count + 1])
+    )
 
 
 def follows_in_rows(rows: Rows, start: int, sep: int) -> Follows:
@@ -116,12 +126,16 @@ def follows_in_rows(rows: Rows, start: int, sep: int) -> Follows:
 
 def follows_in_batches(batches: Sequence[RowBatch]) -> Follows:
     """Every token of batches but the first of each row."""
-    pairs = [(batch.tokens_BxL[:, :-1].ravel(), batch.tokens_BxL[:, 1:].ravel()) for batch in batches]
+    pairs = [
+        (batch.tokens_BxL[:, :-1].ravel(), batch.tokens_BxL[:, 1:].ravel()) for batch in batches
+    ]
     return Follows(*map(np.concatenate, zip(*pairs, strict=True)))
 
 
 def drawing_loss(token_N: np.ndarray, drawn: Duplicates) -> float:
-    """What it costs at best that tokens are spelled as words or duplicates by a draw, mean, nats."""
+    """What it costs at best that tokens are spelled as words or duplicates by a draw, mean,
+    nats.
+    """
     p_K = drawn.probability_K
     share_K = np.array([np.mean(token_N == word) for word in drawn.words_K])
     return float(share_K @ -(p_K * np.log(p_K) + (1 - p_K) * np.log1p(-p_K)))

@@ -1,8 +1,10 @@
-"""Trains language models of text: member after member, each on every device; small ones side by side on a CPU.
+"""Trains language models of text: member after member, each on every device; small ones side by
+side on a CPU.
 
-A thread makes the rows ahead; the host looks at nothing until a record is due. What is summed up since the last record is
-carried along, and swaps and masks are drawn from (seed, step): so a run stops at any step, goes on from there, and ends with
-the numbers of one that was never stopped. All processes make every step together and hold all there is to know.
+A thread makes the rows ahead; the host looks at nothing until a record is due. What is summed up
+since the last record is carried along, and swaps and masks are drawn from (seed, step): so a run
+stops at any step, goes on from there, and ends with the numbers of one that was never stopped. All
+processes make every step together and hold all there is to know.
 
 Shapes: B rows, L tokens a row.
 """
@@ -41,7 +43,9 @@ from jaxtie.training.roles import RoleSums
 from jaxtie.training.side_by_side import side_by_side
 from jaxtie.training.streams import evaluation_stream, stream
 
-SIDE_BY_SIDE = 2**25  # bytes of a member's parameters and moments, at most, where several are trained side by side
+SIDE_BY_SIDE = (
+    2**25
+)  # bytes of a member's parameters and moments, at most, where several are trained side by side
 AHEAD = 4  # batches that are made before they are wanted
 TRIAL_STEPS = 20  # that an estimate of time takes
 
@@ -54,7 +58,9 @@ def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
 def make_ahead(
     batches: MaskedBatches | CausalBatches, steps: range, sharding: NamedSharding
 ) -> Iterator[tuple[jax.Array, int]]:
-    """Batches of steps on the devices, and their real tokens; a thread makes some before they are wanted."""
+    """Batches of steps on the devices, and their real tokens; a thread makes some before they are
+    wanted.
+    """
 
     def make(step: int) -> tuple[jax.Array, int]:
         batch = batches[step]
@@ -87,7 +93,14 @@ class MemberRun:
       carry: on the devices.
     """
 
-    def __init__(self, engine: "TextEngine", program: TextProgram, seed: int, standing: Members | None, until: int):
+    def __init__(
+        self,
+        engine: "TextEngine",
+        program: TextProgram,
+        seed: int,
+        standing: Members | None,
+        until: int,
+    ):
         self.engine, self.program, self.seed, self.until = engine, program, seed, until
         self.stream = np.asarray(stream(engine.experiment.data_seed, np.uint32(seed)))
         self.is_over = False
@@ -97,7 +110,10 @@ class MemberRun:
             self.step, self.carry, self.frozen = 0, program.start(np.uint32(seed)), False
         else:
             own = jax.tree.map(lambda x: x[known], standing)
-            self.step, self.carry = int(own.steps[0]), self._on_devices(load_carry(program.shapes, own))
+            self.step, self.carry = (
+                int(own.steps[0]),
+                self._on_devices(load_carry(program.shapes, own)),
+            )
             self.frozen = int(self.carry.state.diverged_at) >= 0
 
     def pieces(self, control: Control) -> Iterator[Piece]:
@@ -107,8 +123,12 @@ class MemberRun:
         if self.is_new:
             tokens = place(batches[0].tokens_BxL, program.rows)
             evaluate = program.evaluate[tokens.shape[1]]
-            found = jax.device_get(evaluate(self.carry.state.params, tokens, self.stream, np.int32(0)))
-            totals = Totals(found.loss * found.asked, found.accuracy * found.asked, found.asked, found.dropped)
+            found = jax.device_get(
+                evaluate(self.carry.state.params, tokens, self.stream, np.int32(0))
+            )
+            totals = Totals(
+                found.loss * found.asked, found.accuracy * found.asked, found.asked, found.dropped
+            )
             yield self._piece(0, 0, totals, control)
         if self.frozen:
             if not self.is_new:
@@ -118,7 +138,11 @@ class MemberRun:
             return
         for tokens, real in make_ahead(batches, range(self.step, self.until), program.rows):
             step = program.step[tokens.shape[1]]
-            self.carry, totals, summed = step(self.carry, tokens, self.stream, np.int32(self.step)), None, ()
+            self.carry, totals, summed = (
+                step(self.carry, tokens, self.stream, np.int32(self.step)),
+                None,
+                (),
+            )
             self.step += 1
             if self.step % experiment.record_every == 0:
                 totals = jax.device_get(self.carry.totals)
@@ -131,13 +155,20 @@ class MemberRun:
                 return
 
     def _piece(
-        self, updates: int, tokens: int, totals: Totals | None, control: Control, summed: RoleSums | tuple = ()
+        self,
+        updates: int,
+        tokens: int,
+        totals: Totals | None,
+        control: Control,
+        summed: RoleSums | tuple = (),
     ) -> Piece:
         began = time.monotonic()
         records = None if totals is None else self._record(totals, summed)
         processes = self.engine.processes
         # Several processes agree at records alone: it takes a message to each.
-        self.is_over = (processes.count == 1 or records is not None) and processes.agree(control.stopped)
+        self.is_over = (processes.count == 1 or records is not None) and processes.agree(
+            control.stopped
+        )
         ends = self.is_over or self.frozen or self.step == self.until
         stands_at = self.until if self.frozen else self.step
         members = self._members(stands_at) if ends or control.wanted() else None
@@ -146,15 +177,30 @@ class MemberRun:
         return Piece(np.array([self.seed]), number, records, members, updates, tokens, evaluating)
 
     def _record(self, totals: Totals, summed: RoleSums | tuple) -> Records:
-        """What is recorded at this step; a member whose loss or evaluation is not finite is frozen here."""
+        """What is recorded at this step; a member whose loss or evaluation is not finite is frozen
+        here.
+        """
         experiment, engine = self.engine.experiment, self.engine
-        records: Records = {"loss": totals.loss / totals.asked, "accuracy": totals.right / totals.asked}
+        records: Records = {
+            "loss": totals.loss / totals.asked,
+            "accuracy": totals.right / totals.asked,
+        }
         if experiment.roles:
-            found = summed or RoleSums(*[np.full(len(FREQUENCIES), np.nan, np.float32)] * len(RoleSums._fields))
-            records |= {name: value / experiment.record_every for name, value in found._asdict().items()}
+            found = summed or RoleSums(
+                *[np.full(len(FREQUENCIES), np.nan, np.float32)] * len(RoleSums._fields)
+            )
+            records |= {
+                name: value / experiment.record_every for name, value in found._asdict().items()
+            }
         due = self.step % experiment.eval_every == 0 or self.step == experiment.steps
-        records |= engine.evaluate(self.program, self.carry.state.params) if due else engine.nothing_evaluated()
-        if not np.isfinite([records["loss"], records["valid_loss"]]).all():  # the latter sees the last update too
+        records |= (
+            engine.evaluate(self.program, self.carry.state.params)
+            if due
+            else engine.nothing_evaluated()
+        )
+        if not np.isfinite(
+            [records["loss"], records["valid_loss"]]
+        ).all():  # the latter sees the last update too
             self.frozen = True
             state = self.carry.state._replace(diverged_at=self._on_devices(np.int32(self.step)))
             self.carry = self.carry._replace(state=state)
@@ -175,11 +221,19 @@ class TextEngine:
     best_losses = ()
 
     def __init__(
-        self, experiment: TextExperiment, material: Material, processes: Processes, devices: Sequence[jax.Device] = ()
+        self,
+        experiment: TextExperiment,
+        material: Material,
+        processes: Processes,
+        devices: Sequence[jax.Device] = (),
     ):
         self.experiment, self.material, self.processes = experiment, material, processes
-        # One process alone, be it one of several, uses its own devices: it may estimate what a run of all would take.
-        self.mesh = make_mesh(experiment.batch, devices or (jax.devices() if processes.count > 1 else jax.local_devices()))
+        # One process alone, be it one of several, uses its own devices: it may estimate what a run
+        # of all would take.
+        self.mesh = make_mesh(
+            experiment.batch,
+            devices or (jax.devices() if processes.count > 1 else jax.local_devices()),
+        )
         self.validation: list[RowBatch] = validation_batches(experiment, material)
         device, count = jax.local_devices()[0], self.mesh.size
         workers = cores() if device.platform == "cpu" and count == 1 else count
@@ -191,13 +245,20 @@ class TextEngine:
         }
 
     def compile(self, phase: Phase) -> TextProgram:
-        return compile_text(self.experiment, self.material, self.mesh, tied=phase.tied, head=phase.arm.head)
+        return compile_text(
+            self.experiment, self.material, self.mesh, tied=phase.tied, head=phase.arm.head
+        )
 
     def parameters(self, program: TextProgram) -> int:
         return tying.count_parameters(program.shapes.state.params)
 
     def run(
-        self, program: TextProgram, numbers: Sequence[int], standing: Members | None, until: int, control: Control
+        self,
+        program: TextProgram,
+        numbers: Sequence[int],
+        standing: Members | None,
+        until: int,
+        control: Control,
     ) -> Iterator[Piece]:
         def pieces(member: MemberRun) -> Iterator[Piece]:
             with self.processes.watched():
@@ -206,7 +267,9 @@ class TextEngine:
         members = (MemberRun(self, program, seed, standing, until) for seed in numbers)
         if (count := min(self.at_a_time(program), len(numbers))) > 1:
             for piece in side_by_side(map(pieces, members), count, control.stopped):
-                yield piece._replace(evaluating=piece.evaluating / count)  # the others train meanwhile
+                yield piece._replace(
+                    evaluating=piece.evaluating / count
+                )  # the others train meanwhile
             return
         for member in members:
             yield from pieces(member)
@@ -216,11 +279,14 @@ class TextEngine:
     def at_a_time(self, program: TextProgram) -> int:
         """How many members are trained at a time.
 
-        On a CPU one core alone makes a small model's step in less than twice the time that all take: what is not a product of
-        matrices is hardly shared among cores. It is the same program on the same samples, so bits do not depend on it.
+        On a CPU one core alone makes a small model's step in less than twice the time that all
+        take: what is not a product of matrices is hardly shared among cores. It is the same program
+        on the same samples, so bits do not depend on it.
         """
         is_one_cpu = self.processes.count == 1 and self.mesh.size == 1 and self.facts["workers"] > 1
-        state = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.shapes))
+        state = sum(
+            math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.shapes)
+        )
         return self.facts["workers"] if is_one_cpu and state <= SIDE_BY_SIDE else 1
 
     def evaluate(self, program: TextProgram, params: dict) -> Records:
@@ -230,28 +296,44 @@ class TextEngine:
             tokens = place(batch.tokens_BxL, program.rows)
             found.append(program.evaluate[tokens.shape[1]](params, tokens, own, np.int32(number)))
         whole = summarise(jax.device_get(found))
-        measured = {"valid_loss": whole.loss, "valid_accuracy": whole.accuracy, "perplexity": whole.perplexity}
+        measured = {
+            "valid_loss": whole.loss,
+            "valid_accuracy": whole.accuracy,
+            "perplexity": whole.perplexity,
+        }
         measured |= jax.device_get(program.look(params))
-        return {name: np.where(np.isfinite(value), value, np.nan).astype(np.float32) for name, value in measured.items()}
+        return {
+            name: np.where(np.isfinite(value), value, np.nan).astype(np.float32)
+            for name, value in measured.items()
+        }
 
     def nothing_evaluated(self) -> Records:
         """What a record has in the place of an evaluation that is not due."""
         schema = text_schema(self.experiment)
-        own = [name for name, variable in schema.variables.items() if variable.dimensions[0] == "eval_step"]
+        own = [
+            name
+            for name, variable in schema.variables.items()
+            if variable.dimensions[0] == "eval_step"
+        ]
         return {name: np.zeros(schema.shape(name), np.float32) for name in own}
 
     def untie(self, phase: Phase, members: Members) -> Members:
         shapes = carry_shapes(self.experiment, self.material, tied=True, head=phase.arm.head)
         carry = unflatten(_stacked(shapes), members.states)
         params, opt_state = tying.untie(carry.state.params, carry.state.opt_state)
-        carry = carry._replace(state=carry.state._replace(params=params, opt_state=opt_state, role_moments=()), roles=())
+        carry = carry._replace(
+            state=carry.state._replace(params=params, opt_state=opt_state, role_moments=()),
+            roles=(),
+        )
         return members._replace(states=flatten(carry))
 
     def estimate(self, program: TextProgram) -> Estimate:
         experiment = self.experiment
         steps, own = min(TRIAL_STEPS, experiment.steps), experiment.seeds[: self.at_a_time(program)]
         pieces, first = self.run(program, own, None, steps, Control([])), []
-        while {number for piece in first for number in piece.numbers.tolist()} != {*own}:  # each begins by an evaluation
+        while {number for piece in first for number in piece.numbers.tolist()} != {
+            *own
+        }:  # each begins by an evaluation
             first.append(next(pieces))
         began, found = time.monotonic(), list(pieces)
         training = time.monotonic() - began - sum(piece.evaluating for piece in found)
@@ -259,6 +341,11 @@ class TextEngine:
         of_step = training / sum(piece.updates for piece in found)
         of_member = of_step * experiment.steps + evaluating * len(experiment.eval_steps)
         sizes = [each.memory_analysis() for each in program.step.values()]
-        work = len(own) * max(size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes)
-        speed = f"{sum(piece.tokens for piece in found) / training:,.0f} tokens/s on {self.mesh.size} devices"
+        work = len(own) * max(
+            size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes
+        )
+        speed = (
+            f"{sum(piece.tokens for piece in found) / training:,.0f} tokens/s on {self.mesh.size}"
+            " devices"
+        )
         return Estimate(of_member * len(experiment.seeds), work, speed)

@@ -1,4 +1,5 @@
-"""Groups of pairs of words that are looked at together: of one kind, and of duplicates of one probability. Imports no jax.
+"""Groups of pairs of words that are looked at together: of one kind, and of duplicates of one
+probability. Imports no jax.
 
 What is said of a group is a mean over its pairs, and then over seeds.
 """
@@ -39,11 +40,17 @@ class Group(NamedTuple):
     @property
     def true_odds(self) -> float:
         """ln p(word) - ln p(duplicate) in every context, nats; NaN of other pairs."""
-        return math.log((1 - self.probability) / self.probability) if self.kind == "duplicate" else math.nan
+        return (
+            math.log((1 - self.probability) / self.probability)
+            if self.kind == "duplicate"
+            else math.nan
+        )
 
     @property
     def hypothesis(self) -> str:
-        """What the distributional hypothesis says of them; nothing of pairs that are equivalent in no sense."""
+        """What the distributional hypothesis says of them; nothing of pairs that are equivalent in
+        no sense.
+        """
         if self.kind != "duplicate":
             return ""
         return " (DH holds)" if self.probability == AS_LIKELY else " (DH fails)"
@@ -56,7 +63,11 @@ class Group(NamedTuple):
 def groups_of(results: xr.Dataset) -> list[Group]:
     """The groups of a run's pairs; a run of an earlier version has duplicates of probability ½."""
     pairs = np.arange(results.sizes["pair"])
-    known = results["duplicate_probability"].values if "duplicate_probability" in results else np.full(len(pairs), AS_LIKELY)
+    known = (
+        results["duplicate_probability"].values
+        if "duplicate_probability" in results
+        else np.full(len(pairs), AS_LIKELY)
+    )
     probabilities, found = np.unique(known)[::-1], []
     for kind in map(str, results["kind"].values):
         if kind == "random":
@@ -69,35 +80,64 @@ def groups_of(results: xr.Dataset) -> list[Group]:
     return found
 
 
-def log_decay_ratio(results: xr.Dataset, group: Group, arm: str, table: Literal["input", "output"]) -> xr.DataArray:
-    """ln of how much is left of distances of what decay alone leaves of their start, mean over pairs, at the end; (seed,)."""
+def log_decay_ratio(
+    results: xr.Dataset, group: Group, arm: str, table: Literal["input", "output"]
+) -> xr.DataArray:
+    """ln of how much is left of distances of what decay alone leaves of their start, mean over
+    pairs, at the end; (seed,).
+    """
     step = last_step(results)
     distance = group.of(results[f"{table}_distance"].sel(arm=arm)).astype(np.float64)
     left = distance.sel(eval_step=step, drop=True) / distance.sel(eval_step=0, drop=True)
     with np.errstate(divide="ignore", invalid="ignore"):  # of members that diverged
-        return np.log(left).mean("pair", skipna=False) - float(np.log(results["decay_alone"].sel(step=step)))
+        return np.log(left).mean("pair", skipna=False) - float(
+            np.log(results["decay_alone"].sel(step=step))
+        )
 
 
 def at_last(results: xr.Dataset, name: str, group: Group, arm: str) -> xr.DataArray:
-    """A variable of predictions, mean over the pairs that the text has places for, at the end; (seed,)."""
-    return group.of(results[name].sel(arm=arm, eval_step=last_step(results), drop=True)).astype(np.float64).mean("pair")
+    """A variable of predictions, mean over the pairs that the text has places for, at the end;
+    (seed,).
+    """
+    return (
+        group.of(results[name].sel(arm=arm, eval_step=last_step(results), drop=True))
+        .astype(np.float64)
+        .mean("pair")
+    )
 
 
 def word_pairs_table(results: xr.Dataset) -> Table:
-    """Every group in every table: distance, ratio to decay alone; and what predictions say of it, beside what is true."""
+    """Every group in every table: distance, ratio to decay alone; and what predictions say of it,
+    beside what is true.
+    """
     rows = []
     for arm in arms_of(results):
         for label, table in tables_of(arm).items():
             for group in groups_of(results):
-                distance = group.of(results[f"{table}_distance"].sel(arm=arm.name, eval_step=last_step(results)))
-                cells = [interval(distance.mean("pair").values), _geometric(log_decay_ratio(results, group, arm.name, table))]
-                odds, deviation, swap = (at_last(results, name, group, arm.name).values for name in PREDICTED)
-                cells += [interval(odds), number(group.true_odds), interval(deviation), _in_ten_thousandths(swap)]
+                distance = group.of(
+                    results[f"{table}_distance"].sel(arm=arm.name, eval_step=last_step(results))
+                )
+                cells = [
+                    interval(distance.mean("pair").values),
+                    _geometric(log_decay_ratio(results, group, arm.name, table)),
+                ]
+                odds, deviation, swap = (
+                    at_last(results, name, group, arm.name).values for name in PREDICTED
+                )
+                cells += [
+                    interval(odds),
+                    number(group.true_odds),
+                    interval(deviation),
+                    _in_ten_thousandths(swap),
+                ]
                 rows.append((label, group.label, *cells))
     seeds, step = results.sizes["seed"], last_step(results)
     over = f"mean over {seeds} seeds ± 95 %" if seeds > 1 else "one seed"
     decayed = float(results["decay_alone"].sel(step=step))
-    title = f"{results.attrs['experiment']}: step {step:,}, {over}; decay alone leaves {number(decayed)} of every distance"
+    title = (
+        f"{results.attrs['experiment']}: step {step:,}, {over}; decay alone leaves"
+        f" {number(decayed)} of every distance"
+    )
     header = (
         "table",
         "pairs",
@@ -109,16 +149,21 @@ def word_pairs_table(results: xr.Dataset) -> Table:
         "swap divergence",
     )
     note = (
-        "Of each seed the mean over pairs, of ratios the geometric one. Odds: how likely a model takes the first token of a "
-        "pair beside the second where one of them stands; their deviation is over contexts. Swap divergence: total variation "
-        "of predictions when the second token takes the place of the first."
+        "Of each seed the mean over pairs, of ratios the geometric one. Odds: how likely a model"
+        " takes the first token of a pair beside the second where one of them stands; their"
+        " deviation is over contexts. Swap divergence: total variation of predictions when the"
+        " second token takes the place of the first."
     )
     return Table(title, header, rows, note)
 
 
 def _geometric(logarithms_S: xr.DataArray) -> str:
     mean, half = mean_interval(logarithms_S.values)
-    ends = f" [{number(math.exp(mean - half))}, {number(math.exp(mean + half))}]" if np.isfinite(half) else ""
+    ends = (
+        f" [{number(math.exp(mean - half))}, {number(math.exp(mean + half))}]"
+        if np.isfinite(half)
+        else ""
+    )
     return number(math.exp(mean)) + ends
 
 

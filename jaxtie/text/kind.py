@@ -1,4 +1,6 @@
-"""Text as a kind of experiment: see `jaxtie.kinds.Kind`. Imports no jax until something is trained."""
+"""Text as a kind of experiment: see `jaxtie.kinds.Kind`. Imports no jax until something is
+trained.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,15 @@ if TYPE_CHECKING:
     from jaxtie.training.processes import Processes
 
 name = "text"
-accepted = frozenset("seeds steps scale arms record_every eval_every data_seed text tfds tfds_field vocab vocab_size".split())
+accepted = frozenset(
+    "seeds steps scale arms record_every eval_every data_seed text tfds tfds_field vocab vocab_size".split()
+)
 refusal = "is of text"
 many_seeds = False
 required = frozenset(
-    "loss accuracy valid_loss valid_accuracy perplexity input_distance output_distance input_neighbour output_neighbour "
-    "first_word second_word probe_word token scheduled_learning_rate parameters estimated_initial_loss diverged_at".split()
+    "loss accuracy valid_loss valid_accuracy perplexity input_distance output_distance"
+    " input_neighbour output_neighbour first_word second_word probe_word token"
+    " scheduled_learning_rate parameters estimated_initial_loss diverged_at".split()
 )
 
 
@@ -47,7 +52,11 @@ def changes(experiment: TextExperiment, options: TextOptions) -> dict[str, Any]:
     """Fields that its own options ask for; Missing where there is no text."""
     if options.tfds_field and not options.tfds:
         raise UserError("--tfds-field: expected with --tfds only")
-    given = {"field": options.tfds_field, "vocab": options.vocab and str(options.vocab), "vocab_size": options.vocab_size}
+    given = {
+        "field": options.tfds_field,
+        "vocab": options.vocab and str(options.vocab),
+        "vocab_size": options.vocab_size,
+    }
     given = {field: value for field, value in given.items() if value is not None}
     if options.tfds or options.text:
         given |= {"tfds": options.tfds, "paths": tuple(map(str, options.text))}
@@ -56,7 +65,10 @@ def changes(experiment: TextExperiment, options: TextOptions) -> dict[str, Any]:
         given["split_seed"] = fields["data_seed"] = options.data_seed
     corpus = dataclasses.replace(experiment.corpus, **given)
     if not corpus.is_given:
-        raise Missing(f"{experiment.name}: needs a text; give files or folders by --text PATH, or a data set by --tfds NAME")
+        raise Missing(
+            f"{experiment.name}: needs a text; give files or folders by --text PATH, or a data set"
+            " by --tfds NAME"
+        )
     return fields | {"corpus": corpus}
 
 
@@ -79,11 +91,19 @@ def check_unchanged(experiment: TextExperiment, folder: RunFolder, earlier: dict
         _compare(folder, earlier, "source", found.key)
 
 
-def prepare(experiment: TextExperiment, folder: RunFolder, earlier: dict | None, processes: Processes, say: Say) -> Material:
-    """The text as the folder's run had it, if there is one: prepared by the first process, then alike by the others.
+def prepare(
+    experiment: TextExperiment,
+    folder: RunFolder,
+    earlier: dict | None,
+    processes: Processes,
+    say: Say,
+) -> Material:
+    """The text as the folder's run had it, if there is one: prepared by the first process, then
+    alike by the others.
 
     Raises:
-      UserError: where the text cannot be prepared, has changed since that run, or is not that of the first process.
+      UserError: where the text cannot be prepared, has changed since that run, or is not that of
+        the first process.
     """
     from jaxtie.text.corpus.tokens import prepare_text
     from jaxtie.text.corpus.vocabulary import vocabulary_file
@@ -98,15 +118,23 @@ def prepare(experiment: TextExperiment, folder: RunFolder, earlier: dict | None,
         processes.broadcast({"key": np.str_(text.key), "vocabulary": np.array(text.vocabulary)})
     else:
         first = processes.broadcast({})
-        text = prepare_text(experiment.corpus, say=say, vocabulary=vocabulary_file(map(str, first["vocabulary"])))
+        text = prepare_text(
+            experiment.corpus, say=say, vocabulary=vocabulary_file(map(str, first["vocabulary"]))
+        )
         if text.key != str(first["key"]):
-            raise UserError("--distributed: the text is not that of the first process; give each process the same text")
+            raise UserError(
+                "--distributed: the text is not that of the first process; give each process the"
+                " same text"
+            )
     return make_material(experiment, text)
 
 
 def _compare(folder: RunFolder, earlier: dict | None, what: str, found: str) -> None:
     if (earlier or {}).get("text", {}).get(what, found) != found:
-        raise UserError(f"--out {folder.path}: holds a run on a text that has changed since; choose another --out")
+        raise UserError(
+            f"--out {folder.path}: holds a run on a text that has changed since; choose another"
+            " --out"
+        )
 
 
 def keep(experiment: TextExperiment, material: Material, folder: RunFolder) -> dict[str, Any]:
@@ -116,7 +144,9 @@ def keep(experiment: TextExperiment, material: Material, folder: RunFolder) -> d
     text = material.text
     if not experiment.corpus.vocab:
         folder.write_vocabulary(vocabulary_file(text.vocabulary))
-    return {"text": {"key": text.key, "source": text.source, "report": dataclasses.asdict(text.report)}}
+    return {
+        "text": {"key": text.key, "source": text.source, "report": dataclasses.asdict(text.report)}
+    }
 
 
 def engine(experiment: TextExperiment, material: Material, processes: Processes) -> TextEngine:
@@ -167,7 +197,9 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
 
 
 def condensed(results: xr.Dataset, run: Path, experiment: TextExperiment) -> xr.Dataset:
-    """Losses and, where the roles of a tied table were told apart, these and how alike the tables at the end are."""
+    """Losses and, where the roles of a tied table were told apart, these and how alike the tables
+    at the end are.
+    """
     from jaxtie.text.evidence import condense_text
 
     return condense_text(results, run)
@@ -175,4 +207,7 @@ def condensed(results: xr.Dataset, run: Path, experiment: TextExperiment) -> xr.
 
 def exact_divergences(experiment: TextExperiment) -> xr.Dataset:
     """Refused: nobody knows the law of a text."""
-    raise UserError(f"{experiment.name}: no exact law of a text is at hand; give --text PATH, or the folders of two runs")
+    raise UserError(
+        f"{experiment.name}: no exact law of a text is at hand; give --text PATH, or the folders of"
+        " two runs"
+    )

@@ -1,7 +1,9 @@
-"""What a model of text is asked: duplicates swapped in, then BERT's masks, or the next token. Pure, of fixed shapes.
+"""What a model of text is asked: duplicates swapped in, then BERT's masks, or the next token. Pure,
+of fixed shapes.
 
-Everything is drawn afresh from a key, for a whole batch at once. The tokens of a batch lie in one row, and the positions
-asked for are numbers in 0...N-1 there. A fixed number P of them have room; what is asked comes first, the rest has weight 0.
+Everything is drawn afresh from a key, for a whole batch at once. The tokens of a batch lie in one
+row, and the positions asked for are numbers in 0...N-1 there. A fixed number P of them have room;
+what is asked comes first, the rest has weight 0.
 
 Shapes: B rows, L tokens a row, N = B·L, P positions asked for, K words with a duplicate.
 """
@@ -27,7 +29,8 @@ class Asked(NamedTuple):
       at_P: positions in the flattened batch, int32.
       target_P: the tokens to predict, int32.
       weight_P: 1 for what is asked, then 0 to the end; float32.
-      dropped: how many more were chosen but did not fit into P; they are neither masked nor asked. int32.
+      dropped: how many more were chosen but did not fit into P; they are neither masked nor asked.
+        int32.
     """
 
     tokens_BxL: jax.Array
@@ -38,9 +41,11 @@ class Asked(NamedTuple):
 
 
 def capacity(tokens: int, rate: float = RATE, deviations: float = 6.0) -> int:
-    """Room for the positions chosen out of so many tokens: the mean and so many standard deviations, in eights.
+    """Room for the positions chosen out of so many tokens: the mean and so many standard
+    deviations, in eights.
 
-    With 6 deviations one batch in 10^9 has no room for all; `mask` says what happens then. Never more than all tokens.
+    With 6 deviations one batch in 10^9 has no room for all; `mask` says what happens then. Never
+    more than all tokens.
     """
     room = tokens * rate + deviations * math.sqrt(tokens * rate * (1 - rate))
     return min(tokens, 8 * math.ceil(room / 8))
@@ -77,10 +82,13 @@ def mask(
     room: int,
     rate: float = RATE,
 ) -> Asked:
-    """BERT's masks: each token is chosen at a `rate`; of the chosen, 80 % turn into the mask, 10 % into a random token.
+    """BERT's masks: each token is chosen at a `rate`; of the chosen, 80 % turn into the mask, 10 %
+    into a random token.
 
-    If more than `room` are chosen, it keeps so many of them, each equally likely; the others stay as they are, and
-    `dropped` counts them. So no place in the batch is favoured, though such a batch has less than its share of masks.
+    If more than `room` are chosen, it keeps so many of them, each equally likely; the others stay
+    as they are, and
+    `dropped` counts them. So no place in the batch is favoured, though such a batch has less than
+    its share of masks.
 
     Args:
       mask: the mask's token id.
@@ -96,30 +104,46 @@ def mask(
     target_P = tokens_N[at_P]
     fate_P = jax.random.uniform(fate_key, (room,))
     random_P = jax.random.randint(token_key, (room,), 0, base_vocabulary, tokens_N.dtype)
-    seen_P = jnp.where(fate_P < TO_MASK, mask, jnp.where(fate_P < TO_MASK + TO_RANDOM, random_P, target_P))
+    seen_P = jnp.where(
+        fate_P < TO_MASK, mask, jnp.where(fate_P < TO_MASK + TO_RANDOM, random_P, target_P)
+    )
     put_P = jnp.where(asked_P, at_P, len(tokens_N))  # what is not asked is put nowhere
     seen_BxL = tokens_N.at[put_P].set(seen_P, mode="drop").reshape(tokens_BxL.shape)
     return Asked(seen_BxL, at_P, target_P, asked_P.astype(jnp.float32), dropped)
 
 
 def next_tokens(tokens_BxL: jax.Array, *, padding: int) -> Asked:
-    """Every token but the first of a row is asked of the ones before it, padding left out; P = B·(L - 1)."""
+    """Every token but the first of a row is asked of the ones before it, padding left out; P = B·(L
+    - 1).
+    """
     rows, length = tokens_BxL.shape
     following_BxL = jnp.pad(tokens_BxL[:, 1:], ((0, 0), (0, 1)), constant_values=padding)
-    at_P, asked_P, dropped = _pack_positions((following_BxL != padding).ravel(), rows * (length - 1))
-    return Asked(tokens_BxL, at_P, following_BxL.ravel()[at_P], asked_P.astype(jnp.float32), dropped)
+    at_P, asked_P, dropped = _pack_positions(
+        (following_BxL != padding).ravel(), rows * (length - 1)
+    )
+    return Asked(
+        tokens_BxL, at_P, following_BxL.ravel()[at_P], asked_P.astype(jnp.float32), dropped
+    )
 
 
-def _pack_positions(chosen_N: jax.Array, room: int, key: jax.Array | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Up to `room` of the positions chosen, which of these are any (the first ones), and how many found no room.
+def _pack_positions(
+    chosen_N: jax.Array, room: int, key: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Up to `room` of the positions chosen, which of these are any (the first ones), and how many
+    found no room.
 
     Without a `key` there must be room for all.
     """
     count_N = jnp.cumsum(chosen_N, dtype=jnp.int32)
     number, place_P = count_N[-1], jnp.arange(room, dtype=jnp.int32)
-    if key is not None:  # too many: a run of them, beginning at any and going round, so that each has the same chance
+    if (
+        key is not None
+        # too many: a run of them, beginning at any and going round, so that each has the same chance
+    ):
         begin = jax.random.randint(key, (), 0, jnp.maximum(number, 1))
         place_P = jnp.where(number > room, (begin + place_P) % jnp.maximum(number, 1), place_P)
-    at_P = jnp.searchsorted(count_N, place_P + 1).astype(jnp.int32)  # of the k-th: the first place with a count of k
+    at_P = jnp.searchsorted(count_N, place_P + 1).astype(
+        jnp.int32
+    )  # of the k-th: the first place with a count of k
     asked_P = jnp.arange(room) < number
     return jnp.where(asked_P, at_P, 0), asked_P, jnp.maximum(number - room, 0)

@@ -1,4 +1,5 @@
-"""A corpus as an experiment sees it: its vocabulary with duplicates, the words that are looked at, batches of its rows.
+"""A corpus as an experiment sees it: its vocabulary with duplicates, the words that are looked at,
+batches of its rows.
 
 Imports no jax.
 """
@@ -25,9 +26,11 @@ class Material(NamedTuple):
     """A corpus as an experiment sees it.
 
     Attributes:
-      text: the corpus; with what is planted, and of its training rows what the experiment trains on.
+      text: the corpus; with what is planted, and of its training rows what the experiment trains
+        on.
       vocabulary: its tokens, then a duplicate of each of the frequent words, marked by a star; V.
-      words_K: ids of the words that are looked at, the most frequent first unless the experiment names them.
+      words_K: ids of the words that are looked at, the most frequent first unless the experiment
+        names them.
       drawn: the duplicates of these words that are drawn afresh at each step, if there are any.
       planted: words whose duplicates stand in the text itself.
       first, second: ids of the pairs that are looked at, (kinds, K).
@@ -55,10 +58,20 @@ def make_material(experiment: TextExperiment, text: Text) -> Material:
     text = take_half(plant(text, planted, experiment.data_seed), experiment.half)
     drawn = duplicates_of(words_K, words, len(text.vocabulary), experiment.duplicates)
     nothing = np.zeros((0, experiment.word_count), np.int32)
-    material = Material(text, text.vocabulary + planted.names + drawn.names, words_K, drawn, planted, nothing, nothing)
+    material = Material(
+        text,
+        text.vocabulary + planted.names + drawn.names,
+        words_K,
+        drawn,
+        planted,
+        nothing,
+        nothing,
+    )
     pairs = {
         "duplicate": lambda: (words_K, drawn.duplicates_K),
-        "matched": lambda: matched_pairs(experiment.data_seed, token_counts(material), drawn, text.special),
+        "matched": lambda: matched_pairs(
+            experiment.data_seed, token_counts(material), drawn, text.special
+        ),
         "random": lambda: random_pairs(experiment.data_seed, words_K, experiment.word_count),
     }
     first, second = np.array([pairs[kind]() for kind in experiment.kinds], np.int32).swapaxes(0, 1)
@@ -66,7 +79,9 @@ def make_material(experiment: TextExperiment, text: Text) -> Material:
     training_batches(experiment, material, experiment.seeds[0])  # they raise
     validation_batches(experiment, material)
     if experiment.looks_at_predictions:
-        material = material._replace(contexts=choose_contexts(experiment, text, drawn, first, second))
+        material = material._replace(
+            contexts=choose_contexts(experiment, text, drawn, first, second)
+        )
     return material
 
 
@@ -78,11 +93,15 @@ def probes(experiment: TextExperiment) -> np.ndarray:
 
 def never_asked(experiment: TextExperiment, special: Special) -> tuple[int, ...]:
     """Ids of tokens that a masked model is not asked for."""
-    return (special.pad, special.cls, special.sep) + (() if experiment.masks_unknown else (special.unk,))
+    return (special.pad, special.cls, special.sep) + (
+        () if experiment.masks_unknown else (special.unk,)
+    )
 
 
 def token_counts(material: Material) -> np.ndarray:
-    """How often each token stands in the training rows; of a word and its duplicate that is drawn, by its probability; V."""
+    """How often each token stands in the training rows; of a word and its duplicate that is drawn,
+    by its probability; V.
+    """
     rows, count_V = material.text.train, np.zeros(len(material.vocabulary))
     found_V = np.bincount(np.asarray(rows.tokens_N), minlength=len(count_V))
     count_V[: len(found_V)] = found_V
@@ -100,16 +119,24 @@ def frequency_groups(material: Material) -> np.ndarray:
     return np.searchsorted(RANKS, rank_V).astype(np.int32)
 
 
-def _batches(experiment: TextExperiment, material: Material, rows: Rows, seed: int | None, **options: bool):
+def _batches(
+    experiment: TextExperiment, material: Material, rows: Rows, seed: int | None, **options: bool
+):
     special = material.text.special
     if experiment.task == "causal":
         return CausalBatches(rows, special, experiment.batch, experiment.length, seed, **options)
-    return MaskedBatches(rows, special, experiment.batch, experiment.length, seed, experiment.buckets, **options)
+    return MaskedBatches(
+        rows, special, experiment.batch, experiment.length, seed, experiment.buckets, **options
+    )
 
 
-def training_batches(experiment: TextExperiment, material: Material, seed: int) -> MaskedBatches | CausalBatches:
+def training_batches(
+    experiment: TextExperiment, material: Material, seed: int
+) -> MaskedBatches | CausalBatches:
     """A seed's own order of the rows."""
-    return _batches(experiment, material, material.text.train, number_of(experiment.data_seed, seed))
+    return _batches(
+        experiment, material, material.text.train, number_of(experiment.data_seed, seed)
+    )
 
 
 def validation_batches(experiment: TextExperiment, material: Material) -> list[RowBatch]:

@@ -24,11 +24,14 @@ def random_pairs(seed: int, words_K: np.ndarray, pairs: int = 100) -> tuple[np.n
     return np.asarray(words_K)[first[chosen]], np.asarray(words_K)[second[chosen]]
 
 
-def matched_pairs(seed: int, count_V: np.ndarray, drawn: Duplicates, special: Special) -> tuple[np.ndarray, np.ndarray]:
-    """For each word and its duplicate two other tokens, about as frequent as these; the same for the same seed.
+def matched_pairs(
+    seed: int, count_V: np.ndarray, drawn: Duplicates, special: Special
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each word and its duplicate two other tokens, about as frequent as these; the same for
+    the same seed.
 
-    Either is drawn from the tokens that are nearest to the one it stands for, by the ratio of their counts. The two are never
-    a word and its own duplicate, nor special tokens.
+    Either is drawn from the tokens that are nearest to the one it stands for, by the ratio of their
+    counts. The two are never a word and its own duplicate, nor special tokens.
 
     Args:
       count_V: how often each token is seen, duplicates too.

@@ -1,8 +1,11 @@
-"""What a model predicts of pairs of tokens: how likely the one beside the other, and what it makes of the one for the other.
+"""What a model predicts of pairs of tokens: how likely the one beside the other, and what it makes
+of the one for the other.
 
-Both are exact laws over the whole vocabulary, at places that `jaxtie.text.contexts` has chosen once.
+Both are exact laws over the whole vocabulary, at places that `jaxtie.text.contexts` has chosen
+once.
 
-Shapes: C contexts at a time, L tokens, M places asked about beside a token, V vocabulary, K pairs of a kind, N of a pair.
+Shapes: C contexts at a time, L tokens, M places asked about beside a token, V vocabulary, K pairs
+of a kind, N of a pair.
 """
 
 from collections.abc import Callable
@@ -16,8 +19,12 @@ from jaxtie.models.text_model import TextModel
 from jaxtie.text.contexts import PREDICTED, PairContexts
 
 
-def make_look_at_predictions(model: TextModel, contexts: PairContexts) -> Callable[[dict], dict[str, jax.Array]]:
-    """A pure function of a model's parameters: what `PREDICTED` lists of each pair, (kinds, K); NaN where it has no place."""
+def make_look_at_predictions(
+    model: TextModel, contexts: PairContexts
+) -> Callable[[dict], dict[str, jax.Array]]:
+    """A pure function of a model's parameters: what `PREDICTED` lists of each pair, (kinds, K); NaN
+    where it has no place.
+    """
     chunk = max(1, POSITIONS // contexts.asked_QxM.shape[1])
     count = len(contexts.at_Q)
 
@@ -51,7 +58,9 @@ def _of_chunk(
         """ln p of every token at some places, CxMxV."""
         places_P = (row_C[:, None] * tokens_CxL.shape[1] + at_CxM).ravel()
         h_PxD = model.apply({"params": params}, tokens_CxL, places_P, method="hidden")
-        logits_PxV = model.apply({"params": params}, h_PxD, method=lambda self, h: self.embedding.logits(h))
+        logits_PxV = model.apply(
+            {"params": params}, h_PxD, method=lambda self, h: self.embedding.logits(h)
+        )
         return jax.nn.log_softmax(logits_PxV.astype(jnp.float32)).reshape(*at_CxM.shape, -1)
 
     if mask is None:
@@ -60,7 +69,10 @@ def _of_chunk(
         itself = law(tokens_CxL.at[row_C, at_C].set(mask), at_C[:, None])
         others = tokens_CxL.at[row_C[:, None], asked_CxM].set(mask)
     odds_C = itself[row_C, 0, first_C] - itself[row_C, 0, second_C]
-    before, after = (jnp.exp(law(others.at[row_C, at_C].set(token_C), asked_CxM)) for token_C in (first_C, second_C))
+    before, after = (
+        jnp.exp(law(others.at[row_C, at_C].set(token_C), asked_CxM))
+        for token_C in (first_C, second_C)
+    )
     moved_CxM = jnp.sum(jnp.abs(after - before), axis=-1) / 2
     counts_C = jnp.sum(counts_CxM, axis=1)
     return odds_C, jnp.sum(moved_CxM * counts_CxM, axis=1) / jnp.maximum(counts_C, 1), counts_C

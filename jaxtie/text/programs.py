@@ -1,7 +1,9 @@
-"""The compiled programs of a model of text: a step and an evaluation for each length of rows, a start, a look at the tables.
+"""The compiled programs of a model of text: a step and an evaluation for each length of rows, a
+start, a look at the tables.
 
-Several devices have a share of a batch's rows each and all of the parameters: XLA partitions the one program, so the loss is
-the mean over the whole batch, exactly, and masks do not depend on the number of devices.
+Several devices have a share of a batch's rows each and all of the parameters: XLA partitions the
+one program, so the loss is the mean over the whole batch, exactly, and masks do not depend on the
+number of devices.
 
 Shapes: B rows, L tokens a row, V vocabulary.
 """
@@ -26,8 +28,23 @@ from jaxtie.models.vocabulary_end import tables_of_params
 from jaxtie.text import masking
 from jaxtie.text.corpus.batches import Special
 from jaxtie.text.declaration import Corpus, TextExperiment
-from jaxtie.text.material import FREQUENCIES, NEIGHBOURS, Material, frequency_groups, never_asked, probes, row_lengths
-from jaxtie.text.member import Ask, make_evaluation, make_step, make_step_by_role, nearest, pair_distances
+from jaxtie.text.material import (
+    FREQUENCIES,
+    NEIGHBOURS,
+    Material,
+    frequency_groups,
+    never_asked,
+    probes,
+    row_lengths,
+)
+from jaxtie.text.member import (
+    Ask,
+    make_evaluation,
+    make_step,
+    make_step_by_role,
+    nearest,
+    pair_distances,
+)
 from jaxtie.text.predictions import make_look_at_predictions
 from jaxtie.training import devices as machine
 from jaxtie.training.member import State, initial_state
@@ -39,7 +56,9 @@ KEPT = 8  # programs that a process keeps at most
 
 
 class Totals(NamedTuple):
-    """Sums over the batches since the last record: of losses, nats, and right answers over all positions asked."""
+    """Sums over the batches since the last record: of losses, nats, and right answers over all
+    positions asked.
+    """
 
     loss: jax.Array
     right: jax.Array
@@ -48,7 +67,9 @@ class Totals(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """All that a step takes from the one before. `roles`: sums over the updates since the last record; or nothing."""
+    """All that a step takes from the one before. `roles`: sums over the updates since the last
+    record; or nothing.
+    """
 
     state: State
     totals: Totals
@@ -56,7 +77,9 @@ class Carry(NamedTuple):
 
 
 class TextProgram(NamedTuple):
-    """The compiled training of a tied or an untied member. A stream is the data of a key; a number tells the batch."""
+    """The compiled training of a tied or an untied member. A stream is the data of a key; a number
+    tells the batch.
+    """
 
     start: Callable  # seed -> Carry
     step: dict[int, Any]  # length of rows -> (Carry, donated; tokens; stream; number) -> Carry
@@ -69,12 +92,18 @@ class TextProgram(NamedTuple):
 
 def no_totals() -> Totals:
     """Nothing summed up yet; on the host."""
-    return Totals(*(np.zeros((), dtype) for dtype in (np.float32, np.float32, np.float32, np.int32)))
+    return Totals(
+        *(np.zeros((), dtype) for dtype in (np.float32, np.float32, np.float32, np.int32))
+    )
 
 
 def no_role_sums(carry: Carry) -> RoleSums | tuple:
     """No roles summed up yet, where they are looked at; on the host."""
-    return RoleSums(*[np.zeros(len(FREQUENCIES), np.float32)] * len(RoleSums._fields)) if carry.state.role_moments else ()
+    return (
+        RoleSums(*[np.zeros(len(FREQUENCIES), np.float32)] * len(RoleSums._fields))
+        if carry.state.role_moments
+        else ()
+    )
 
 
 def build_text_model(
@@ -91,13 +120,16 @@ def build_text_model(
     options = {"matmul_dtype": dtype, "padding": material.text.special.pad}
     vocabulary, width = len(material.vocabulary), experiment.model.width
     options["row_sets"] = row_sets(experiment.task, material.text.special)
-    ends = make_embedding(head, vocabulary, width, tied=tied, deviation=experiment.deviation, **options)
+    ends = make_embedding(
+        head, vocabulary, width, tied=tied, deviation=experiment.deviation, **options
+    )
     make = {"causal": causal_model, "masked": masked_model}[experiment.task]
     return make(ends, **sizes, dtype=dtype)
 
 
 def row_sets(task: str, special: Special) -> dict[str, tuple[int, ...]]:
-    """Token ids of the sets of rows that a head can name: tokens that cannot be a target by structure.
+    """Token ids of the sets of rows that a head can name: tokens that cannot be a target by
+    structure.
 
     Never made of the training text: what does not occur there may occur elsewhere.
     """
@@ -107,24 +139,34 @@ def row_sets(task: str, special: Special) -> dict[str, tuple[int, ...]]:
 
 
 def make_ask(experiment: TextExperiment, material: Material) -> Ask:
-    """What the model is asked of a batch: words swapped for their duplicates, then masks or next tokens."""
+    """What the model is asked of a batch: words swapped for their duplicates, then masks or next
+    tokens.
+    """
     special, drawn = material.text.special, material.drawn
 
     def ask(key, tokens_BxL):
         swap_key, mask_key = jax.random.split(key)
         if experiment.duplicates:
-            tokens_BxL = masking.swap(swap_key, tokens_BxL, drawn.words_K, drawn.duplicates_K, drawn.probability_K)
+            tokens_BxL = masking.swap(
+                swap_key, tokens_BxL, drawn.words_K, drawn.duplicates_K, drawn.probability_K
+            )
         if experiment.task == "causal":
             return masking.next_tokens(tokens_BxL, padding=special.pad)
         return masking.mask(
-            mask_key, tokens_BxL, mask=special.mask, never=never_asked(experiment, special),
-            base_vocabulary=len(material.text.vocabulary), room=masking.capacity(tokens_BxL.size),
-        )  # fmt: skip
+            mask_key,
+            tokens_BxL,
+            mask=special.mask,
+            never=never_asked(experiment, special),
+            base_vocabulary=len(material.text.vocabulary),
+            room=masking.capacity(tokens_BxL.size),
+        )
 
     return ask
 
 
-def _start(experiment: TextExperiment, model: TextModel, adamw: optax.GradientTransformation, seed) -> Carry:
+def _start(
+    experiment: TextExperiment, model: TextModel, adamw: optax.GradientTransformation, seed
+) -> Carry:
     """A fresh member. Tied and untied ones of a seed share the initial values of all they share."""
     state = initial_state(model, adamw, jax.random.key(seed), min(experiment.length, 16))
     if experiment.roles:
@@ -133,10 +175,14 @@ def _start(experiment: TextExperiment, model: TextModel, adamw: optax.GradientTr
     return carry._replace(roles=jax.tree.map(jnp.asarray, no_role_sums(carry)))
 
 
-def carry_shapes(experiment: TextExperiment, material: Material, *, tied: bool, head: Head = Head()) -> Carry:  # noqa: B008
+def carry_shapes(
+    experiment: TextExperiment, material: Material, *, tied: bool, head: Head = Head()
+) -> Carry:  # noqa: B008
     """Shapes and dtypes of a member."""
     model = build_text_model(experiment, material, "cpu", tied=tied, head=head)
-    return jax.eval_shape(partial(_start, experiment, model, adamw_of(experiment.optimiser, head)), np.uint32(0))
+    return jax.eval_shape(
+        partial(_start, experiment, model, adamw_of(experiment.optimiser, head)), np.uint32(0)
+    )
 
 
 def parameters_of(experiment: TextExperiment, material: Material, *, tied: bool, head: Head) -> int:
@@ -152,11 +198,16 @@ def make_mesh(batch: int, devices: Sequence[jax.Device]) -> Mesh:
     """
     count = max(each for each in range(1, len(devices) + 1) if batch % each == 0)
     if count < len(devices) and len({device.process_index for device in devices}) > 1:
-        raise UserError(f"--distributed: a batch of {batch} rows cannot be shared evenly by {len(devices)} devices")
+        raise UserError(
+            f"--distributed: a batch of {batch} rows cannot be shared evenly by {len(devices)}"
+            " devices"
+        )
     return jax.make_mesh((count,), ("rows",), axis_types=(AxisType.Auto,), devices=devices[:count])
 
 
-def _make_look(experiment: TextExperiment, material: Material, model: TextModel) -> Callable[[dict], dict[str, jax.Array]]:
+def _make_look(
+    experiment: TextExperiment, material: Material, model: TextModel
+) -> Callable[[dict], dict[str, jax.Array]]:
     of_predictions = material.contexts and make_look_at_predictions(model, material.contexts)
 
     def look(params: dict) -> dict[str, jax.Array]:
@@ -183,16 +234,29 @@ def compile_text(
     tied: bool,
     head: Head = Head(),  # noqa: B008
 ) -> TextProgram:
-    """Compile all that training needs, every length of rows. A process keeps what it has compiled."""
-    # Whatever a program does not depend on is left out: what is compared, on how many seeds, for how long.
+    """Compile all that training needs, every length of rows. A process keeps what it has
+    compiled.
+    """
+    # Whatever a program does not depend on is left out: what is compared, on how many seeds, for
+    # how long.
     once = {"record_every": 1, "eval_every": 1, "steps": 1}
-    # What is planted, and which halves: programs that tell roles, or match pairs, know how frequent each token is, and those
-    # that look at predictions hold the places of the validation text.
+    # What is planted, and which halves: programs that tell roles, or match pairs, know how frequent
+    # each token is, and those that look at predictions hold the places of the validation text.
     counts = experiment.roles or experiment.looks_at_predictions
     any_text = {"corpus": Corpus()} | ({} if counts else {"half": None, "planted": 0})
-    static = dataclasses.replace(experiment, name="any", claim="", arms=("tied",), seeds=(0,), **any_text, **once)
+    static = dataclasses.replace(
+        experiment, name="any", claim="", arms=("tied",), seeds=(0,), **any_text, **once
+    )
     options = tuple(machine.REPEATABLE.get(mesh.devices.flat[0].platform, {}).items())
-    key = (static, material.text.key, material.vocabulary, tied, head, tuple(mesh.devices.flat), options)
+    key = (
+        static,
+        material.text.key,
+        material.vocabulary,
+        tied,
+        head,
+        tuple(mesh.devices.flat),
+        options,
+    )
     if key not in _kept:
         if len(_kept) >= KEPT:
             _kept.pop(next(iter(_kept)))
@@ -201,10 +265,17 @@ def compile_text(
 
 
 def _compile(
-    experiment: TextExperiment, material: Material, mesh: Mesh, tied: bool, head: Head, options: machine.CompilerOptions
+    experiment: TextExperiment,
+    material: Material,
+    mesh: Mesh,
+    tied: bool,
+    head: Head,
+    options: machine.CompilerOptions,
 ) -> TextProgram:
     rows, whole = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
-    model = build_text_model(experiment, material, mesh.devices.flat[0].platform, tied=tied, head=head)
+    model = build_text_model(
+        experiment, material, mesh.devices.flat[0].platform, tied=tied, head=head
+    )
     adamw, ask = adamw_of(experiment.optimiser, head), make_ask(experiment, material)
     evaluation = make_evaluation(model, ask)
     if experiment.roles and tied:
@@ -215,7 +286,9 @@ def _compile(
 
     def step(carry, tokens_BxL, stream, number):
         state, found, *roles = one_step(carry.state, tokens_BxL, key_at(stream, number))
-        new = Totals(found.loss * found.asked, found.accuracy * found.asked, found.asked, found.dropped)
+        new = Totals(
+            found.loss * found.asked, found.accuracy * found.asked, found.asked, found.dropped
+        )
         summed = jax.tree.map(jnp.add, carry.roles, roles[0]) if roles else ()
         return Carry(state, jax.tree.map(jnp.add, carry.totals, new), summed)
 
@@ -225,16 +298,28 @@ def _compile(
     shapes = carry_shapes(experiment, material, tied=tied, head=head)
     scalar, stream = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((2,), np.uint32)
     lengths = row_lengths(experiment, material)
-    tokens = {length: jax.ShapeDtypeStruct((experiment.batch, length), np.int32) for length in lengths}
+    tokens = {
+        length: jax.ShapeDtypeStruct((experiment.batch, length), np.int32) for length in lengths
+    }
     shard = {"in_shardings": (whole, rows, whole, whole), "out_shardings": whole}
     start, look = partial(_start, experiment, model, adamw), _make_look(experiment, material, model)
-    jobs = {("start", 0): jax.jit(start, out_shardings=whole).lower(jax.ShapeDtypeStruct((), np.uint32))}
-    jobs["look", 0] = jax.jit(look, in_shardings=whole, out_shardings=whole).lower(shapes.state.params)
+    jobs = {
+        ("start", 0): jax.jit(start, out_shardings=whole).lower(jax.ShapeDtypeStruct((), np.uint32))
+    }
+    jobs["look", 0] = jax.jit(look, in_shardings=whole, out_shardings=whole).lower(
+        shapes.state.params
+    )
     for length, shape in tokens.items():
-        jobs["step", length] = jax.jit(step, donate_argnums=0, **shard).lower(shapes, shape, stream, scalar)
-        jobs["evaluate", length] = jax.jit(evaluate, **shard).lower(shapes.state.params, shape, stream, scalar)
+        jobs["step", length] = jax.jit(step, donate_argnums=0, **shard).lower(
+            shapes, shape, stream, scalar
+        )
+        jobs["evaluate", length] = jax.jit(evaluate, **shard).lower(
+            shapes.state.params, shape, stream, scalar
+        )
     with ThreadPoolExecutor() as pool:  # compiling does not hold Python's lock
         compiling = {name: pool.submit(job.compile, options) for name, job in jobs.items()}
         done = {name: future.result() for name, future in compiling.items()}
-    steps, evaluations = ({length: done[what, length] for length in tokens} for what in ("step", "evaluate"))
+    steps, evaluations = (
+        {length: done[what, length] for length in tokens} for what in ("step", "evaluate")
+    )
     return TextProgram(done["start", 0], steps, evaluations, done["look", 0], shapes, rows, whole)

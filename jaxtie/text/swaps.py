@@ -1,9 +1,12 @@
-"""What models say of real contexts of a token, and what becomes of it with another token in its place.
+"""What models say of real contexts of a token, and what becomes of it with another token in its
+place.
 
-A context is a window of the validation text: so many tokens on the left, the token, the true text after it up to the end of
-its sentence. All that is asked of a token is asked in one call: its own windows once, then each other token in its place.
+A context is a window of the validation text: so many tokens on the left, the token, the true text
+after it up to the end of its sentence. All that is asked of a token is asked in one call: its own
+windows once, then each other token in its place.
 
-Shapes: N windows of a token, L tokens a window, K distances, M tokens to put in its place, V vocabulary.
+Shapes: N windows of a token, L tokens a window, K distances, M tokens to put in its place, V
+vocabulary.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +29,8 @@ class Swapped(NamedTuple):
 
     Attributes:
       own_2xN, other_2xN: ln q(true token | left), ln q(other token | left), nats.
-      cross_NxK, own_2xNxK: ½⟨g_A, g_B⟩ and each model's ½⟨g, g⟩, see `jaxtie.hypothesis.estimators.Products`.
+      cross_NxK, own_2xNxK: ½⟨g_A, g_B⟩ and each model's ½⟨g, g⟩, see
+        `jaxtie.hypothesis.estimators.Products`.
     """
 
     own_2xN: np.ndarray
@@ -36,10 +40,11 @@ class Swapped(NamedTuple):
 
 
 def make_swap(models: Sequence[TextModel]) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """A jitted function of the two models' parameters, tokens_NxL, other_M int32 and how many of these count.
+    """A jitted function of the two models' parameters, tokens_NxL, other_M int32 and how many of
+    these count.
 
-    It returns ln q(token | left) of the true token and of the others, (2, N, 1 + M), and for each other one ½⟨g_A, g_B⟩,
-    ½⟨g_A, g_A⟩ and ½⟨g_B, g_B⟩, (M, 3, N, K). What does not count is 0.
+    It returns ln q(token | left) of the true token and of the others, (2, N, 1 + M), and for each
+    other one ½⟨g_A, g_B⟩, ½⟨g_A, g_A⟩ and ½⟨g_B, g_B⟩, (M, 3, N, K). What does not count is 0.
     """
 
     def log_law(model: TextModel, params: dict, tokens_NxL: jax.Array, first: int) -> jax.Array:
@@ -47,11 +52,15 @@ def make_swap(models: Sequence[TextModel]) -> Callable[..., tuple[jax.Array, jax
         rows, length = tokens_NxL.shape
         at_P = (jnp.arange(rows)[:, None] * length + jnp.arange(first, length)[None]).ravel()
         h_PxD = model.apply({"params": params}, tokens_NxL, at_P, method="hidden")
-        logits_PxV = model.apply({"params": params}, h_PxD, method=lambda self, h: self.embedding.logits(h))
+        logits_PxV = model.apply(
+            {"params": params}, h_PxD, method=lambda self, h: self.embedding.logits(h)
+        )
         return jax.nn.log_softmax(logits_PxV.astype(jnp.float32)).reshape(rows, length - first, -1)
 
     @jax.jit
-    def swap(params_2: tuple[dict, dict], tokens_NxL: jax.Array, other_M: jax.Array, count: jax.Array):
+    def swap(
+        params_2: tuple[dict, dict], tokens_NxL: jax.Array, other_M: jax.Array, count: jax.Array
+    ):
         ids_M1 = jnp.concatenate([tokens_NxL[0, BEFORE, None], other_M])
         left, root = [], []
         for model, params in zip(models, params_2):
@@ -65,7 +74,9 @@ def make_swap(models: Sequence[TextModel]) -> Callable[..., tuple[jax.Array, jax
                 jnp.exp(log_law(model, params, there_NxL, BEFORE) / 2) - root_NxKxV
                 for model, params, root_NxKxV in zip(models, params_2, root)
             )
-            products = [jnp.sum(x * y, axis=-1) / 2 for x, y in ((g_A, g_B), (g_A, g_A), (g_B, g_B))]
+            products = [
+                jnp.sum(x * y, axis=-1) / 2 for x, y in ((g_A, g_B), (g_A, g_A), (g_B, g_B))
+            ]
             return found.at[m].set(jnp.stack(products))
 
         nothing = jnp.zeros((len(other_M), 3, len(tokens_NxL), AFTER), jnp.float32)
@@ -80,7 +91,8 @@ def swap_all(
     windows: Mapping[int, Windows],
     others: Mapping[int, Sequence[int]],
 ) -> Iterator[tuple[int, int, Swapped]]:
-    """Of each token and each one that is put in its place: what the models make of it; a thread a core.
+    """Of each token and each one that is put in its place: what the models make of it; a thread a
+    core.
 
     Args:
       windows: of each token; of any numbers, the largest of which all are filled up to.
@@ -96,7 +108,9 @@ def swap_all(
         )  # again from the first where there are fewer
         other_M = np.zeros(AT_A_TIME, np.int32)
         other_M[: len(some)] = some
-        left, products = (np.asarray(x) for x in swap(params_2, tokens_NxL, other_M, np.int32(len(some))))
+        left, products = (
+            np.asarray(x) for x in swap(params_2, tokens_NxL, other_M, np.int32(len(some)))
+        )
         products = np.where(own.asked_NxK, products[:, :, :number], np.nan)
         left = left[:, :number]
         return [

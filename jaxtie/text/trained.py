@@ -1,4 +1,5 @@
-"""A model of text that a run has left in its folder: its text, what it computes, its parameters; what it makes of text.
+"""A model of text that a run has left in its folder: its text, what it computes, its parameters;
+what it makes of text.
 
 Shapes: B rows, L tokens a row, V vocabulary.
 """
@@ -26,7 +27,9 @@ from jaxtie.text.programs import build_text_model, carry_shapes, make_ask
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.processes import Processes
 
-SMALLEST_GAIN = 0.3  # nats below the unigram loss: a model that has not come so far knows frequencies only
+SMALLEST_GAIN = (
+    0.3  # nats below the unigram loss: a model that has not come so far knows frequencies only
+)
 
 
 class Trained(NamedTuple):
@@ -51,7 +54,8 @@ def load_trained(path: Path, say: Say) -> Trained:
     """The first untied arm of a run, its first seed; where there is none, the first tied one.
 
     Raises:
-      UserError: where there is no run, it is not of a model of text, has not been trained, or its text has changed.
+      UserError: where there is no run, it is not of a model of text, has not been trained, or its
+        text has changed.
     """
     folder = RunFolder(path)
     if not (config := folder.config()):
@@ -66,12 +70,15 @@ def load_trained(path: Path, say: Say) -> Trained:
     at = -1 if members is None else int(members.steps[0])
     if at < experiment.steps:
         raise UserError(
-            f"{path}: is untrained, {max(at, 0):,} of {experiment.steps:,} steps; the command that began it goes on"
+            f"{path}: is untrained, {max(at, 0):,} of {experiment.steps:,} steps; the command that"
+            " began it goes on"
         )
     material = kind.prepare(experiment, folder, config, Processes(), say)
     tied = arm.untied_from is None
     first = jax.tree.map(lambda x: x[:1], members)
-    params = load_carry(carry_shapes(experiment, material, tied=tied, head=arm.head), first).state.params
+    params = load_carry(
+        carry_shapes(experiment, material, tied=tied, head=arm.head), first
+    ).state.params
     model = build_text_model(experiment, material, jax.default_backend(), tied=tied, head=arm.head)
     return Trained(path, experiment, material, arm, model, params)
 
@@ -83,14 +90,26 @@ def declared_again(path: Path, config: Mapping[str, Any]) -> TextExperiment:
       UserError: where it is of another kind, or another version wrote it.
     """
     if config.get("kind") != TextExperiment.kind:
-        raise UserError(f"{path}: is a run of kind {config.get('kind')}; expected one of a model of text")
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in config.items() if name != "kind"}
-    corpus = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.pop("corpus").items()}
+        raise UserError(
+            f"{path}: is a run of kind {config.get('kind')}; expected one of a model of text"
+        )
+    fields = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in config.items()
+        if name != "kind"
+    }
+    corpus = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in fields.pop("corpus").items()
+    }
     try:
         model, optimiser = Transformer(**fields.pop("model")), Optimiser(**fields.pop("optimiser"))
         return TextExperiment(corpus=Corpus(**corpus), model=model, optimiser=optimiser, **fields)
     except (TypeError, KeyError) as error:
-        raise UserError(f"{path}: another version wrote its config.json ({error}); run it again with --overwrite") from None
+        raise UserError(
+            f"{path}: another version wrote its config.json ({error}); run it again with"
+            " --overwrite"
+        ) from None
 
 
 class Losses(NamedTuple):
@@ -104,25 +123,37 @@ class Losses(NamedTuple):
         return float(np.average(self.loss_N, weights=self.asked_N))
 
 
-def batches_of(trained: Trained, rows: Rows, number: int, seed: int | None = None) -> list[masking.Asked]:
-    """So many batches of rows, or all there are, as the model is asked: of masks, or of every next token.
+def batches_of(
+    trained: Trained, rows: Rows, number: int, seed: int | None = None
+) -> list[masking.Asked]:
+    """So many batches of rows, or all there are, as the model is asked: of masks, or of every next
+    token.
 
     Args:
       seed: of a choice of batches, and of masks; None: the first ones.
     """
-    own, special, ask = trained.experiment, trained.material.text.special, make_ask(trained.experiment, trained.material)
+    own, special, ask = (
+        trained.experiment,
+        trained.material.text.special,
+        make_ask(trained.experiment, trained.material),
+    )
     if own.task == "causal":
         batches = CausalBatches(rows, special, own.batch, own.length, seed)
     else:
         batches = MaskedBatches(rows, special, own.batch, own.length, seed, own.buckets)
     asked, key = jax.jit(ask), jax.random.key(0 if seed is None else seed)
-    return [asked(jax.random.fold_in(key, k), batches[k].tokens_BxL) for k in range(min(batches.count, number))]
+    return [
+        asked(jax.random.fold_in(key, k), batches[k].tokens_BxL)
+        for k in range(min(batches.count, number))
+    ]
 
 
 def losses(trained: Trained, batches: list[masking.Asked]) -> Losses:
     """What the model makes of batches."""
     loss_of = _loss_program(trained.model)
-    found = np.array([jax.device_get(loss_of(trained.params, asked)) for asked in batches], np.float64)
+    found = np.array(
+        [jax.device_get(loss_of(trained.params, asked)) for asked in batches], np.float64
+    )
     return Losses(*found.T)
 
 
@@ -139,7 +170,8 @@ def _loss_program(model: TextModel) -> Callable[[dict, masking.Asked], tuple[jax
 
 
 def unigram_loss(trained: Trained, rows: Rows) -> float:
-    """Loss on rows of the best model that knows the frequencies of tokens in its training rows alone, nats.
+    """Loss on rows of the best model that knows the frequencies of tokens in its training rows
+    alone, nats.
 
     A causal model is asked of [SEP], too.
     """
@@ -157,10 +189,12 @@ def unigram_loss(trained: Trained, rows: Rows) -> float:
 
 
 def check_knows_more_than_frequencies(trained: Trained, loss: float) -> None:
-    """UserError where a loss on the validation rows is within `SMALLEST_GAIN` of the unigram loss."""
+    """UserError where a loss on the validation rows is within `SMALLEST_GAIN` of the unigram
+    loss.
+    """
     unigram = unigram_loss(trained, trained.material.text.valid)
     if not loss < unigram - SMALLEST_GAIN:
         raise UserError(
-            f"{trained.folder}: measures frequency only: its loss {loss:.3f} is within {SMALLEST_GAIN} nat of the unigram "
-            f"loss {unigram:.3f}; train it longer"
+            f"{trained.folder}: measures frequency only: its loss {loss:.3f} is within"
+            f" {SMALLEST_GAIN} nat of the unigram loss {unigram:.3f}; train it longer"
         )

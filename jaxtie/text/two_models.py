@@ -1,4 +1,6 @@
-"""The two models that a text is asked with: small, untied, causal or masked, each on its own half of the text. No jax."""
+"""The two models that a text is asked with: small, untied, causal or masked, each on its own half
+of the text. No jax.
+"""
 
 from jaxtie.experiment import Optimiser, check
 from jaxtie.models.sizes import Transformer
@@ -17,17 +19,29 @@ ENTRIES = 4_096  # entries, where a vocabulary is trained: that a small model se
 NAMES = ("A", "B")
 
 
-# By what they are asked: the next token, or masks. A masked batch asks 15 % of its tokens; its encoder is post-norm.
+# By what they are asked: the next token, or masks. A masked batch asks 15 % of its tokens; its
+# encoder is post-norm.
 TASKS_OF_TWO = {
     "causal": {"deviation": 0.02, "learning_rate": 2e-3, "batch": 16, "length": 64},
-    "masked": {"deviation": 0.3, "learning_rate": 1e-3, "batch": 64, "length": 64, "buckets": (32, 64)},
+    "masked": {
+        "deviation": 0.3,
+        "learning_rate": 1e-3,
+        "batch": 64,
+        "length": 64,
+        "buckets": (32, 64),
+    },
 }
 
 
 def two_models(
-    corpus: Corpus, size: str = "small", steps: int = STEPS, planted: int = PLANTED, task: str = "causal"
+    corpus: Corpus,
+    size: str = "small",
+    steps: int = STEPS,
+    planted: int = PLANTED,
+    task: str = "causal",
 ) -> tuple[TextExperiment, ...]:
-    """The declarations of A and of B: of other halves, other initial values, another order of the rows; all else alike.
+    """The declarations of A and of B: of other halves, other initial values, another order of the
+    rows; all else alike.
 
     Args:
       size: of `SIZES`.
@@ -36,7 +50,9 @@ def two_models(
       task: of `TASKS_OF_TWO`.
     """
     own = dict(TASKS_OF_TWO[task])
-    optimiser = Optimiser(learning_rate=own.pop("learning_rate"), weight_decay=0.01, half_period=steps)
+    optimiser = Optimiser(
+        learning_rate=own.pop("learning_rate"), weight_decay=0.01, half_period=steps
+    )
     return tuple(
         TextExperiment(
             name=f"hypothesis-{name}",
@@ -61,12 +77,16 @@ def two_models(
 
 
 def corpus_of(options: TextOptions, vocab_size: int) -> Corpus:
-    """The corpus that the command line names; of so many entries, where it says nothing of a vocabulary.
+    """The corpus that the command line names; of so many entries, where it says nothing of a
+    vocabulary.
 
     Raises:
       UserError: where it names the field of no data set.
     """
-    check(options.tfds is not None or not options.tfds_field, "--tfds-field: expected with --tfds only")
+    check(
+        options.tfds is not None or not options.tfds_field,
+        "--tfds-field: expected with --tfds only",
+    )
     return Corpus(
         paths=tuple(map(str, options.text)),
         tfds=options.tfds,

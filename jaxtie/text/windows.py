@@ -1,7 +1,7 @@
 """Windows of a text around occurrences of a token. NumPy only.
 
-A context is a window of the validation text: so many tokens on the left, the token, the true text after it up to the end of
-its sentence.
+A context is a window of the validation text: so many tokens on the left, the token, the true text
+after it up to the end of its sentence.
 
 Shapes: N tokens of a text, or windows of a token; L tokens a window, K distances, V vocabulary.
 """
@@ -20,7 +20,8 @@ class Windows(NamedTuple):
 
     Attributes:
       tokens_NxL: BEFORE tokens, or fewer where that is asked for, the token, AFTER - 1 more.
-      asked_NxK: which of the AFTER tokens after it are still of its sentence, whose end counts as one.
+      asked_NxK: which of the AFTER tokens after it are still of its sentence, whose end counts as
+        one.
       sentence_N: number of its row.
     """
 

@@ -10,7 +10,9 @@ Worked = TypeVar("Worked")
 
 
 def in_background(work: Callable[[], Worked]) -> Future[Worked]:
-    """What `work` will return. JAX's contexts (`jax.enable_x64`, ...) are of a thread: the caller's do not reach it."""
+    """What `work` will return. JAX's contexts (`jax.enable_x64`, ...) are of a thread: the caller's
+    do not reach it.
+    """
     result: Future[Worked] = Future()
 
     def do() -> None:

@@ -1,7 +1,10 @@
-"""The last three checkpoints of a run, by Orbax; a list of SHA-256 sums tells whether each is still what was written.
+"""The last three checkpoints of a run, by Orbax; a list of SHA-256 sums tells whether each is still
+what was written.
 
-A checkpoint is a folder `checkpoints/<number>` with the members of every arm begun and the configuration. Orbax makes it
-atomic: it is written under another name. It does not notice a flipped bit when it reads, nor some missing files; hence the
+A checkpoint is a folder `checkpoints/<number>` with the members of every arm begun and the
+configuration. Orbax makes it
+atomic: it is written under another name. It does not notice a flipped bit when it reads, nor some
+missing files; hence the
 sums, which are written last: a checkpoint without them was not finished.
 """
 
@@ -25,7 +28,9 @@ SUMS = "sha256.json"
 
 
 class Checkpoints:
-    """The checkpoints in a folder, which need not exist yet. A thread of its own writes them; see `opened`."""
+    """The checkpoints in a folder, which need not exist yet. A thread of its own writes them; see
+    `opened`.
+    """
 
     def __init__(self, folder: Path, *, to_read: bool = False):
         self._folder = folder.absolute()  # Orbax wants it so
@@ -35,7 +40,8 @@ class Checkpoints:
         self._manager = None
 
     def load(self, report: Say) -> dict[str, Members]:
-        """The newest that is sound: arm -> members. Newer ones are reported and, unless `to_read`, removed. {} if none is.
+        """The newest that is sound: arm -> members. Newer ones are reported and, unless `to_read`,
+        removed. {} if none is.
 
         Raises:
           UserError: where a sound one cannot be read here, which another machine or version may.
@@ -54,8 +60,8 @@ class Checkpoints:
             except Exception as error:
                 reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
                 raise UserError(
-                    f"{folder}: is whole, but cannot be read here ({reason}); take the versions that config.json names, or "
-                    "begin anew with --overwrite"
+                    f"{folder}: is whole, but cannot be read here ({reason}); take the versions"
+                    " that config.json names, or begin anew with --overwrite"
                 ) from error
         return {}
 
@@ -80,10 +86,15 @@ class Checkpoints:
                 under_way.result()
             except Exception as error:
                 text = " ".join(str(error).split())
-                reason = "No space left on device" if "No space left" in text else text[:200] or type(error).__name__
+                reason = (
+                    "No space left on device"
+                    if "No space left" in text
+                    else text[:200] or type(error).__name__
+                )
                 raise UserError(
-                    f"{self._folder}: a checkpoint could not be written ({reason}); the one before is kept: make room, and "
-                    "run the same command again, without --overwrite, to go on"
+                    f"{self._folder}: a checkpoint could not be written ({reason}); the one before"
+                    " is kept: make room, and run the same command again, without --overwrite, to"
+                    " go on"
                 ) from error
 
     def close(self) -> None:
@@ -103,14 +114,21 @@ class Checkpoints:
         import orbax.checkpoint as ocp  # heavy
 
         if self._manager is None:
-            logging.getLogger("absl").setLevel(logging.CRITICAL)  # it logs tracebacks of what it raises anyway
+            logging.getLogger("absl").setLevel(
+                logging.CRITICAL
+            )  # it logs tracebacks of what it raises anyway
             if not self._to_read:
                 self._folder.mkdir(exist_ok=True)
-            alone = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="jaxtie")
+            alone = ocp.options.MultiprocessingOptions(
+                primary_host=0, active_processes={0}, barrier_sync_key_prefix="jaxtie"
+            )
             options = ocp.CheckpointManagerOptions(
-                max_to_keep=KEEP, create=False, enable_async_checkpointing=False,
-                cleanup_tmp_directories=not self._to_read, multiprocessing_options=alone,
-            )  # fmt: skip
+                max_to_keep=KEEP,
+                create=False,
+                enable_async_checkpointing=False,
+                cleanup_tmp_directories=not self._to_read,
+                multiprocessing_options=alone,
+            )
             self._manager = ocp.CheckpointManager(self._folder, options=options)
         return self._manager, ocp.args
 
@@ -119,7 +137,10 @@ class Checkpoints:
         number = max(self._numbers(), default=0) + 1
         config = config | {"key_implementation": KEY_IMPLEMENTATION}
         trees = {arm: members._asdict() for arm, members in arms.items()}
-        manager.save(number, args=args.Composite(members=args.PyTreeSave(trees), config=args.JsonSave(config)))
+        manager.save(
+            number,
+            args=args.Composite(members=args.PyTreeSave(trees), config=args.JsonSave(config)),
+        )
         folder = self._folder / str(number)
         unfinished = folder / f".{SUMS}"
         unfinished.write_text(json.dumps(dict(_sums(folder)), indent=1))
@@ -127,9 +148,14 @@ class Checkpoints:
 
     def _restore(self, number: int) -> dict[str, Members]:
         manager, args = self._open()
-        restored = manager.restore(number, args=args.Composite(members=args.PyTreeRestore(), config=args.JsonRestore()))
+        restored = manager.restore(
+            number, args=args.Composite(members=args.PyTreeRestore(), config=args.JsonRestore())
+        )
         if (found := restored["config"]["key_implementation"]) != KEY_IMPLEMENTATION:
-            raise UserError(f"{self._folder}: holds keys of {found}, this version uses {KEY_IMPLEMENTATION}; --overwrite")
+            raise UserError(
+                f"{self._folder}: holds keys of {found}, this version uses {KEY_IMPLEMENTATION};"
+                " --overwrite"
+            )
         return {arm: Members(**tree) for arm, tree in restored["members"].items()}
 
 
@@ -141,7 +167,8 @@ def exchange(processes: Processes, arms: dict[str, Members]) -> dict[str, Member
 
 @contextlib.contextmanager
 def opened(folder: Path, *, to_read: bool = False) -> Iterator[Checkpoints]:
-    """Checkpoints that are closed at the end; what closing raises is raised, but hides no other error.
+    """Checkpoints that are closed at the end; what closing raises is raised, but hides no other
+    error.
 
     Args:
       to_read: leave the folder as it is, since a run may be writing there.
@@ -163,7 +190,9 @@ def _sums(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def find_damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None: every file must be there and have the sum it was written with."""
+    """What is wrong with a checkpoint, or None: every file must be there and have the sum it was
+    written with.
+    """
     try:
         written = json.loads((folder / SUMS).read_text())
     except FileNotFoundError:

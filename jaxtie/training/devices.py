@@ -1,4 +1,6 @@
-"""The machine: its cores and devices, how programs are compiled for them, where caches are. Imports jax where it is used."""
+"""The machine: its cores and devices, how programs are compiled for them, where caches are. Imports
+jax where it is used.
+"""
 
 import contextlib
 import ctypes
@@ -15,11 +17,14 @@ if TYPE_CHECKING:
 
 CompilerOptions = dict[str, int | bool]
 # Compiler options for each kind of device.
-# On a GPU sums would come in any order, and the algorithm of a product would be the one that was faster just now: so a run
-# that goes on would have other bits.
-REPEATABLE: dict[str, CompilerOptions] = {"gpu": {"xla_gpu_deterministic_ops": True, "xla_gpu_autotune_level": 0}}
-# On a CPU vectors are as wide as the processor has them. Optimised more, an inner loop of 32 members would be written out
-# number by number before it is made one of vectors: seven times the time.
+# On a GPU sums would come in any order, and the algorithm of a product would be the one that was
+# faster just now: so a run that goes on would have other bits.
+REPEATABLE: dict[str, CompilerOptions] = {
+    "gpu": {"xla_gpu_deterministic_ops": True, "xla_gpu_autotune_level": 0}
+}
+# On a CPU vectors are as wide as the processor has them. Optimised more, an inner loop of 32
+# members would be written out number by number before it is made one of vectors: seven times the
+# time.
 FAST: dict[str, CompilerOptions] = REPEATABLE | {
     "cpu": {"xla_cpu_prefer_vector_width": 512, "xla_backend_optimization_level": 2}
 }
@@ -41,8 +46,9 @@ def cores() -> int:
 def keep_memory() -> None:
     """Have glibc keep the large blocks that are freed, for the next ones.
 
-    A compiled program for a CPU asks for its working memory at every call. glibc would have it mapped and given back each
-    time, so that the kernel clears it page by page: a quarter of the time of a step of text.
+    A compiled program for a CPU asks for its working memory at every call. glibc would have it
+    mapped and given back each time, so that the kernel clears it page by page: a quarter of the
+    time of a step of text.
     """
     trim_threshold, mmap_threshold, no_limit = -1, -3, 2**31 - 1  # of mallopt, see its manual page
     with contextlib.suppress(OSError, AttributeError, TypeError):  # other systems have no mallopt
@@ -52,16 +58,21 @@ def keep_memory() -> None:
 
 
 def start_jax() -> ModuleType:
-    """Import jax with a cache of compiled programs, and so that threads can use one CPU device at the same time.
+    """Import jax with a cache of compiled programs, and so that threads can use one CPU device at
+    the same time.
 
     The cache is where JAX_COMPILATION_CACHE_DIR says, else below the user's cache folder.
 
     Raises:
-      UserError: where JAX is told not to compile; then a run would take days, and all memory; or to take 64 bits.
+      UserError: where JAX is told not to compile; then a run would take days, and all memory; or to
+        take 64 bits.
     """
     import jax
 
-    check(not jax.config.jax_disable_jit, "JAX_DISABLE_JIT is set, so nothing would be compiled; unset it")
+    check(
+        not jax.config.jax_disable_jit,
+        "JAX_DISABLE_JIT is set, so nothing would be compiled; unset it",
+    )
     check(not jax.config.jax_enable_x64, "JAX_ENABLE_X64 is set, and members are float32; unset it")
     keep_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)

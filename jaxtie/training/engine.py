@@ -8,7 +8,9 @@ from jaxtie.training.members import Control, Members, Piece
 
 
 class Phase(NamedTuple):
-    """A part of an arm's training, which one program does; where its members stand is kept under `name`."""
+    """A part of an arm's training, which one program does; where its members stand is kept under
+    `name`.
+    """
 
     arm: Arm
     name: str
@@ -22,14 +24,24 @@ def phases_of(arm: Arm, steps: int) -> list[Phase]:
     if not arm.tied or arm.untie_at is None:
         return [Phase(arm, arm.name, arm.tied, steps)]
     before = f"{arm.name}, tied"
-    return [Phase(arm, before, True, arm.untie_at), Phase(arm, arm.name, False, steps, follows=before)]
+    return [
+        Phase(arm, before, True, arm.untie_at),
+        Phase(arm, arm.name, False, steps, follows=before),
+    ]
 
 
 def shared_tied_parts(arms: Sequence[Arm], arm: Arm) -> dict[int, list[Phase]]:
-    """Step -> the phases that are the training of a tied arm up to there, of others that are untied then."""
+    """Step -> the phases that are the training of a tied arm up to there, of others that are untied
+    then.
+    """
     found: dict[int, list[Phase]] = {}
     for other in arms:
-        if arm.tied and arm.untie_at is None and other.untie_at is not None and other.head == arm.head:
+        if (
+            arm.tied
+            and arm.untie_at is None
+            and other.untie_at is not None
+            and other.head == arm.head
+        ):
             found.setdefault(other.untie_at, []).append(phases_of(other, other.untie_at)[0])
     return found
 
@@ -37,7 +49,11 @@ def shared_tied_parts(arms: Sequence[Arm], arm: Arm) -> dict[int, list[Phase]]:
 def steps_reached(standing: Mapping[str, Members], arm: Arm, steps: int) -> dict[int, int]:
     """Where each member of an arm stands, by its number, of all phases' members."""
     parts = [standing[phase.name] for phase in phases_of(arm, steps) if phase.name in standing]
-    return {number: step for part in parts for number, step in zip(part.numbers.tolist(), part.steps.tolist(), strict=True)}
+    return {
+        number: step
+        for part in parts
+        for number, step in zip(part.numbers.tolist(), part.steps.tolist(), strict=True)
+    }
 
 
 class Estimate(NamedTuple):
@@ -75,9 +91,15 @@ class Engine(Protocol[CompiledProgram]):
         """How many a member has."""
 
     def run(
-        self, program: CompiledProgram, numbers: Sequence[int], standing: Members | None, until: int, control: Control
+        self,
+        program: CompiledProgram,
+        numbers: Sequence[int],
+        standing: Members | None,
+        until: int,
+        control: Control,
     ) -> Iterator[Piece]:
-        """Train members up to a step, each from where it stands, else from the start. The last piece of each has `members`.
+        """Train members up to a step, each from where it stands, else from the start. The last
+        piece of each has `members`.
 
         Where there are several processes, all of them call this alike; the first gets every piece.
         """
@@ -91,5 +113,9 @@ class Engine(Protocol[CompiledProgram]):
 
 def programs_of(experiment: Declaration) -> list[Phase]:
     """One phase for each program that an experiment needs."""
-    found = {(phase.tied, phase.arm.head): phase for arm in experiment.arms for phase in phases_of(arm, experiment.steps)}
+    found = {
+        (phase.tied, phase.arm.head): phase
+        for arm in experiment.arms
+        for phase in phases_of(arm, experiment.steps)
+    }
     return list(found.values())

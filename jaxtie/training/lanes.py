@@ -1,10 +1,12 @@
-"""`lanes(f)`: what `jax.vmap(f, in_axes=-1, out_axes=-1)` computes, laid out for vector units: a CPU's, or a GPU's threads.
+"""`lanes(f)`: what `jax.vmap(f, in_axes=-1, out_axes=-1)` computes, laid out for vector units: a
+CPU's, or a GPU's threads.
 
-Members of a sweep are tiny: their matrix products are too small for a library call, and XLA's CPU backend makes one each
-for every member. It is good at long elementwise loops. So `f` is traced for one member, and its jaxpr is evaluated with
-the member axis last in every intermediate: elementwise operations stay what they are, over contiguous vectors of
-members; contractions become unrolled multiply-adds of such vectors. Values that no mapped argument reaches stay as they
-are. An operation without a rule here goes through `jax.vmap`, so the function computed is always `vmap`'s.
+Members of a sweep are tiny: their matrix products are too small for a library call, and XLA's CPU
+backend makes one each for every member. It is good at long elementwise loops. So `f` is traced for
+one member, and its jaxpr is evaluated with the member axis last in every intermediate: elementwise
+operations stay what they are, over contiguous vectors of members; contractions become unrolled
+multiply-adds of such vectors. Values that no mapped argument reaches stay as they are. An operation
+without a rule here goes through `jax.vmap`, so the function computed is always `vmap`'s.
 
 Differentiate inside `f`: custom derivative rules are inlined.
 """
@@ -25,15 +27,21 @@ SHORT = 8  # contractions and sums up to this length are one expression, by meas
 TERMS = 19  # longer ones are partial sums of about so many terms
 
 ELEMENTWISE = frozenset(
-    "abs add add_any and clamp convert_element_type copy cos div eq erf erfc floor ge gt integer_pow is_finite le lt max "
-    "min mul ne neg not or pow rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin "
-    "sqrt square stop_gradient sub xor".split()
+    "abs add add_any and clamp convert_element_type copy cos div eq erf erfc floor ge gt"
+    " integer_pow is_finite le lt max min mul ne neg not or pow rem round rsqrt select_n shift_left"
+    " shift_right_arithmetic shift_right_logical sign sin sqrt square stop_gradient sub xor".split()
 )
-# Alone in their loop they are vectorised; with a broadcast operand fused into it often not (a factor of 4 and more).
+# Alone in their loop they are vectorised; with a broadcast operand fused into it often not (a
+# factor of 4 and more).
 TRANSCENDENTAL = frozenset("exp exp2 expm1 log log1p logistic tanh".split())
-# Their parameters name axes by their place from the front: a further axis at the end changes nothing.
-AXES_FROM_FRONT = frozenset("argmax argmin concatenate cumsum reduce_and reduce_max reduce_min reduce_or squeeze".split())
-INLINED = frozenset("jit pjit closed_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr checkpoint remat2".split())
+# Their parameters name axes by their place from the front: a further axis at the end changes
+# nothing.
+AXES_FROM_FRONT = frozenset(
+    "argmax argmin concatenate cumsum reduce_and reduce_max reduce_min reduce_or squeeze".split()
+)
+INLINED = frozenset(
+    "jit pjit closed_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr checkpoint remat2".split()
+)
 
 # The value of a variable, and whether it has the member axis.
 Value = tuple[Any, bool]
@@ -44,8 +52,8 @@ class Layout(NamedTuple):
 
     Attributes:
       size: how many there are.
-      kept_apart: whether what is computed once for several uses, and what is vectorised alone, is kept from being fused with
-        its uses. A CPU needs that; a GPU needs few kernels.
+      kept_apart: whether what is computed once for several uses, and what is vectorised alone, is
+        kept from being fused with its uses. A CPU needs that; a GPU needs few kernels.
     """
 
     size: int
@@ -66,11 +74,15 @@ class Layout(NamedTuple):
 
         with set_xla_metadata(inlineable="false"):
             results = jax.jit(without_ones)(*map(_without_ones, arrays))
-        return jax.tree.map(lambda result, like: result.reshape(like.shape), results, jax.eval_shape(f, *arrays))
+        return jax.tree.map(
+            lambda result, like: result.reshape(like.shape), results, jax.eval_shape(f, *arrays)
+        )
 
 
 def _without_ones(array: jax.Array) -> jax.Array:
-    """Without axes of one place before the last one: XLA may give them another order in a call, and then copies the array."""
+    """Without axes of one place before the last one: XLA may give them another order in a call, and
+    then copies the array.
+    """
     return array.reshape([*(size for size in array.shape[:-1] if size != 1), *array.shape[-1:]])
 
 
@@ -95,21 +107,29 @@ def lanes(f: Callable, *, kept_apart: bool = True) -> Callable:
         members = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
         jaxpr, shapes = jax.make_jaxpr(f, return_shape=True)(*tree.unflatten(members))
         results = _evaluate(jaxpr, layout, [(leaf, True) for leaf in leaves])
-        return jax.tree.unflatten(jax.tree.structure(shapes), [_spread(value, layout.size) for value in results])
+        return jax.tree.unflatten(
+            jax.tree.structure(shapes), [_spread(value, layout.size) for value in results]
+        )
 
     return mapped
 
 
 def _evaluate(jaxpr: ClosedJaxpr, layout: Layout, arguments: Sequence[Value]) -> list[Value]:
     """Run a member's jaxpr on values of many members."""
-    variables: dict[Any, Value] = dict(zip(jaxpr.jaxpr.constvars, ((c, False) for c in jaxpr.consts), strict=True))
+    variables: dict[Any, Value] = dict(
+        zip(jaxpr.jaxpr.constvars, ((c, False) for c in jaxpr.consts), strict=True)
+    )
     variables |= zip(jaxpr.jaxpr.invars, arguments, strict=True)
 
     def read(variable: Any) -> Value:
         return (variable.val, False) if isinstance(variable, Literal) else variables[variable]
 
     for equation in jaxpr.jaxpr.eqns:
-        variables |= zip(equation.outvars, _apply(equation, layout, [read(v) for v in equation.invars]), strict=True)
+        variables |= zip(
+            equation.outvars,
+            _apply(equation, layout, [read(v) for v in equation.invars]),
+            strict=True,
+        )
     return [read(v) for v in jaxpr.jaxpr.outvars]
 
 
@@ -119,10 +139,17 @@ def _apply(equation: JaxprEqn, layout: Layout, operands: Sequence[Value]) -> lis
     bind = functools.partial(equation.primitive.bind, **parameters)
     if not any(mapped):
         results = bind(*arrays)
-        return [(result, False) for result in (results if equation.primitive.multiple_results else [results])]
+        return [
+            (result, False)
+            for result in (results if equation.primitive.multiple_results else [results])
+        ]
     if name in INLINED:
-        inner = next(parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters)
-        return _evaluate(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), layout, operands)
+        inner = next(
+            parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters
+        )
+        return _evaluate(
+            inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), layout, operands
+        )
     if name == "scan":
         return _scan(layout, operands, equation)
     if name in RULES:
@@ -136,7 +163,9 @@ def _apply(equation: JaxprEqn, layout: Layout, operands: Sequence[Value]) -> lis
         results = bind(*[_spread(operand, layout.size) for operand in operands])
     else:
         results = jax.vmap(bind, [-1 if m else None for m in mapped], -1)(*arrays)
-    return [(result, True) for result in (results if equation.primitive.multiple_results else [results])]
+    return [
+        (result, True) for result in (results if equation.primitive.multiple_results else [results])
+    ]
 
 
 def _spread(value: Value, size: int, shape: tuple[int, ...] | None = None) -> jax.Array:
@@ -146,12 +175,18 @@ def _spread(value: Value, size: int, shape: tuple[int, ...] | None = None) -> ja
     shape = member if shape is None or member else shape
     if mapped and member == shape:
         return array
-    return lax.broadcast_in_dim(array, (*shape, size), [*range(len(member))] + [len(shape)] * mapped)
+    return lax.broadcast_in_dim(
+        array, (*shape, size), [*range(len(member))] + [len(shape)] * mapped
+    )
 
 
 def _optimization_barrier(layout, operands):
-    """What the author of `f` wants computed once. (XLA's own barrier is gone before the CPU backend fuses.)"""
-    return layout.call(lambda *arrays: arrays, *[_spread(operand, layout.size) for operand in operands])
+    """What the author of `f` wants computed once. (XLA's own barrier is gone before the CPU backend
+    fuses.)
+    """
+    return layout.call(
+        lambda *arrays: arrays, *[_spread(operand, layout.size) for operand in operands]
+    )
 
 
 def _add(terms: Sequence[jax.Array]) -> jax.Array:
@@ -163,20 +198,34 @@ def _rank(variable: Any) -> int:
 
 
 def parts_of_scan(equation: JaxprEqn) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many are carried; what is scanned follows."""
-    # Shapes tell which operand is what (names of the parameters change between versions of JAX): what is scanned has an axis
-    # more outside than inside.
+    """How many of a scan's operands are constants, and how many are carried; what is scanned
+    follows.
+    """
+    # Shapes tell which operand is what (names of the parameters change between versions of JAX):
+    # what is scanned has an axis more outside than inside.
     jaxpr = equation.params["jaxpr"].jaxpr
-    num_xs = sum(_rank(outer) > _rank(inner) for outer, inner in zip(equation.invars, jaxpr.invars, strict=True))
-    num_carry = sum(_rank(outer) == _rank(inner) for outer, inner in zip(equation.outvars, jaxpr.outvars, strict=True))
+    num_xs = sum(
+        _rank(outer) > _rank(inner)
+        for outer, inner in zip(equation.invars, jaxpr.invars, strict=True)
+    )
+    num_carry = sum(
+        _rank(outer) == _rank(inner)
+        for outer, inner in zip(equation.outvars, jaxpr.outvars, strict=True)
+    )
     return len(equation.invars) - num_carry - num_xs, num_carry
 
 
 def _scan(layout: Layout, operands: Sequence[Value], equation: JaxprEqn) -> list[Value]:
-    """Carries are all given the member axis: what is carried from step to step is a member's own."""
+    """Carries are all given the member axis: what is carried from step to step is a member's
+    own.
+    """
     jaxpr, parameters = equation.params["jaxpr"], equation.params
     num_consts, num_carry = parts_of_scan(equation)
-    consts, carry, xs = operands[:num_consts], operands[num_consts:][:num_carry], operands[num_consts + num_carry :]
+    consts, carry, xs = (
+        operands[:num_consts],
+        operands[num_consts:][:num_carry],
+        operands[num_consts + num_carry :],
+    )
 
     def body(carry, slices):
         sliced = [(array, m) for array, (_, m) in zip(slices, xs, strict=True)]
@@ -194,7 +243,9 @@ def _scan(layout: Layout, operands: Sequence[Value], equation: JaxprEqn) -> list
 
 
 def _broadcast_in_dim(layout, operands, *, shape, broadcast_dimensions, **_):
-    return lax.broadcast_in_dim(operands[0][0], (*shape, layout.size), (*broadcast_dimensions, len(shape)))
+    return lax.broadcast_in_dim(
+        operands[0][0], (*shape, layout.size), (*broadcast_dimensions, len(shape))
+    )
 
 
 def _reshape(layout, operands, *, new_sizes, dimensions, **_):
@@ -208,7 +259,12 @@ def _transpose(layout, operands, *, permutation):
 
 
 def _slice(layout, operands, *, start_indices, limit_indices, strides):
-    return lax.slice(operands[0][0], (*start_indices, 0), (*limit_indices, layout.size), strides and (*strides, 1))
+    return lax.slice(
+        operands[0][0],
+        (*start_indices, 0),
+        (*limit_indices, layout.size),
+        strides and (*strides, 1),
+    )
 
 
 def _split(layout, operands, *, sizes, axis):
@@ -239,8 +295,12 @@ def _threefry2x32(layout, operands):
     arrays, mapped = zip(*operands, strict=True)
     shape = max((jnp.shape(array)[: jnp.ndim(array) - m] for array, m in operands), key=len)
 
-    def rounds(*arrays):  # spread within the call: keys and counters are not written down for every member
-        return threefry_rounds(*(_spread(operand, layout.size, shape) for operand in zip(arrays, mapped, strict=True)))
+    def rounds(
+        *arrays,
+    ):  # spread within the call: keys and counters are not written down for every member
+        return threefry_rounds(
+            *(_spread(operand, layout.size, shape) for operand in zip(arrays, mapped, strict=True))
+        )
 
     return layout.call(rounds, *arrays)
 
@@ -252,8 +312,12 @@ def _take(place: int | slice, array: jax.Array, axis: int) -> jax.Array:
     return lax.index_in_dim(array, place, axis, keepdims=False)
 
 
-def _unrolled_sum(layout: Layout, term: Callable, length: int, axis: int, *arrays: jax.Array) -> jax.Array:
-    """Sum of term(i, *arrays) over i < length; term(slice, *arrays) has the terms of a slice along `axis`."""
+def _unrolled_sum(
+    layout: Layout, term: Callable, length: int, axis: int, *arrays: jax.Array
+) -> jax.Array:
+    """Sum of term(i, *arrays) over i < length; term(slice, *arrays) has the terms of a slice along
+    `axis`.
+    """
     if length <= SHORT:
         return layout.call(lambda *arrays: _add([term(i, *arrays) for i in range(length)]), *arrays)
     stride = -(-length // TERMS)
@@ -263,11 +327,18 @@ def _unrolled_sum(layout: Layout, term: Callable, length: int, axis: int, *array
         return _add([term(slice(i, i + stride), *arrays) for i in range(0, full, stride)])
 
     sums = layout.call(partial, *arrays)
-    return _add([*[_take(i, sums, axis) for i in range(stride)], *[term(i, *arrays) for i in range(full, length)]])
+    return _add(
+        [
+            *[_take(i, sums, axis) for i in range(stride)],
+            *[term(i, *arrays) for i in range(full, length)],
+        ]
+    )
 
 
 def _dot_general(layout, operands, *, dimension_numbers, preferred_element_type, **_):
-    """Axes of the result: batch, left, right, member. Terms are taken where they lie: a transpose would be a copy."""
+    """Axes of the result: batch, left, right, member. Terms are taken where they lie: a transpose
+    would be a copy.
+    """
     contracted, batch = dimension_numbers
     ranks = [array.ndim - mapped for array, mapped in operands]
     free = [[i for i in range(ranks[s]) if i not in (*contracted[s], *batch[s])] for s in (0, 1)]
@@ -277,7 +348,9 @@ def _dot_general(layout, operands, *, dimension_numbers, preferred_element_type,
     length = math.prod(operands[0][0].shape[i] for i in contracted[0])
 
     def term(place, *arrays):
-        """Products for one place of the contracted axes, or for a slice of them, which is then the first axis."""
+        """Products for one place of the contracted axes, or for a slice of them, which is then the
+        first axis.
+        """
         sides, sliced = [], isinstance(place, slice)
         for s, (array, (_, mapped)) in enumerate(zip(arrays, operands, strict=True)):
             kept = [*batch[s], *free[s], *[ranks[s]] * mapped]
@@ -300,7 +373,9 @@ def _dot_general(layout, operands, *, dimension_numbers, preferred_element_type,
 def _reduce_sum(layout, operands, *, axes, **_):
     array = operands[0][0]
     for axis in sorted(axes, reverse=True):
-        array = _unrolled_sum(layout, functools.partial(_take, axis=axis), array.shape[axis], axis, array)
+        array = _unrolled_sum(
+            layout, functools.partial(_take, axis=axis), array.shape[axis], axis, array
+        )
     return array
 
 
@@ -311,7 +386,10 @@ def _reduce_extreme(operation, reduction, layout, operands, *, axes, **_):
 
     def unrolled(array):
         for axis in sorted(axes, reverse=True):
-            array = functools.reduce(operation, [lax.index_in_dim(array, i, axis, False) for i in range(array.shape[axis])])
+            array = functools.reduce(
+                operation,
+                [lax.index_in_dim(array, i, axis, False) for i in range(array.shape[axis])],
+            )
         return array
 
     return layout.call(unrolled, array)

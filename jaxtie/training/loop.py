@@ -1,4 +1,6 @@
-"""The one loop: over phases, records, checkpoints and progress, for every engine; and signals that ask it to stop."""
+"""The one loop: over phases, records, checkpoints and progress, for every engine; and signals that
+ask it to stop.
+"""
 
 import contextlib
 import signal
@@ -23,7 +25,8 @@ LOOK = 0.1  # seconds between two looks at whether a signal came
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM fill the list instead of raising, so that no device state is lost; a second one raises.
+    """SIGINT and SIGTERM fill the list instead of raising, so that no device state is lost; a
+    second one raises.
 
     Only the main thread of a program can be asked so; in another the list stays empty.
     """
@@ -35,7 +38,11 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(each, signal.default_int_handler)
 
     here = threading.current_thread() is threading.main_thread()
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)} if here else {}
+    previous = (
+        {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        if here
+        else {}
+    )
     try:
         yield received
     finally:
@@ -44,7 +51,8 @@ def stop_signals() -> Iterator[list[int]]:
 
 
 def unless_stopped(work: Callable[[], Worked], stopped: Sequence[int]) -> Worked | None:
-    """What `work` returns; None as soon as a signal is there, though it may take minutes and know nothing of signals.
+    """What `work` returns; None as soon as a signal is there, though it may take minutes and know
+    nothing of signals.
 
     It is another thread that works, and then it is left to itself.
     """
@@ -75,7 +83,12 @@ class Loop:
         checkpoint_every: float,
         quiet: bool,
     ):
-        self.engine, self.experiment, self.folder, self.checkpoints = engine, experiment, folder, checkpoints
+        self.engine, self.experiment, self.folder, self.checkpoints = (
+            engine,
+            experiment,
+            folder,
+            checkpoints,
+        )
         self.processes, self.config = processes, config
         self.checkpoint_every, self.quiet = checkpoint_every, quiet or not processes.leads
         self.standing: dict[str, Members] = {}
@@ -103,9 +116,16 @@ class Loop:
             shared = shared_tied_parts(new, phase.arm)
             for until in sorted({*shared, phase.until}):
                 at = steps_reached(self.standing, phase.arm, steps)
-                todo = tuple(member for member in self.experiment.members if at.get(member, -1) < until)
+                todo = tuple(
+                    member for member in self.experiment.members if at.get(member, -1) < until
+                )
                 if todo:
-                    self._train_phase(phase._replace(until=until), todo, sum(at.values()) if steps else len(at), stopped)
+                    self._train_phase(
+                        phase._replace(until=until),
+                        todo,
+                        sum(at.values()) if steps else len(at),
+                        stopped,
+                    )
                 if self.processes.agree(stopped):
                     break
                 self._share(phase, shared.get(until, []))
@@ -114,7 +134,8 @@ class Loop:
         return not stopped
 
     def _share(self, phase: Phase, parts: Sequence[Phase]) -> None:
-        """Have these tied parts of other arms begin where the members of a phase stand, with their records so far.
+        """Have these tied parts of other arms begin where the members of a phase stand, with their
+        records so far.
 
         They are the same program on the same samples, so they come to the same bits.
         """
@@ -122,9 +143,13 @@ class Loop:
             members = self.standing.get(phase.name)
             if members is None or not (members.steps == part.until).all():
                 continue  # of a run that was extended
-            self.standing[part.name] = members._replace(states={name: leaf.copy() for name, leaf in members.states.items()})
+            self.standing[part.name] = members._replace(
+                states={name: leaf.copy() for name, leaf in members.states.items()}
+            )
             if self.processes.leads:
-                self.folder.copy_records(phase.arm.name, part.arm.name, part.until // self.experiment.record_every)
+                self.folder.copy_records(
+                    phase.arm.name, part.arm.name, part.until // self.experiment.record_every
+                )
 
     def _untie(self, phase: Phase) -> None:
         self.standing = exchange(self.processes, self.standing)
@@ -132,7 +157,9 @@ class Loop:
             untied = self.engine.untie(phase, self.standing.pop(phase.follows))
             self.standing[phase.name] = merge(self.standing.get(phase.name), untied)
 
-    def _train_phase(self, phase: Phase, todo: tuple[int, ...], before: int, stopped: list[int]) -> None:
+    def _train_phase(
+        self, phase: Phase, todo: tuple[int, ...], before: int, stopped: list[int]
+    ) -> None:
         members, began = len(self.experiment.members), time.monotonic()
         arm, steps, best = phase.arm.name, self.experiment.steps, self.engine.best_losses
         with Progress(arm, steps, members, before, best, quiet=self.quiet) as progress:
@@ -143,9 +170,13 @@ class Loop:
             if program is None:
                 return
             compiled, latest = time.monotonic(), {}
-            waited_for: set[int] = set()  # under way, and did not say since the last checkpoint where they stand
+            waited_for: set[int] = (
+                set()
+            )  # under way, and did not say since the last checkpoint where they stand
             control = Control(stopped, self._checkpoint_is_due)
-            for piece in self.engine.run(program, todo, self.standing.get(phase.name), phase.until, control):
+            for piece in self.engine.run(
+                program, todo, self.standing.get(phase.name), phase.until, control
+            ):
                 if piece.records is not None and self.processes.leads:
                     self.folder.append(arm, piece.first_record, piece.numbers, piece.records)
                 if piece.members is None:
@@ -155,7 +186,11 @@ class Loop:
                     latest[int(piece.numbers[0])] = piece.members
                 loss = (piece.records or {}).get("loss")
                 progress.add(
-                    len(piece.numbers), piece.updates, None if loss is None else loss[-1], piece.tokens, piece.evaluating
+                    len(piece.numbers),
+                    piece.updates,
+                    None if loss is None else loss[-1],
+                    piece.tokens,
+                    piece.evaluating,
                 )
                 if piece.members is not None and not waited_for and self._checkpoint_is_due():
                     now = merge(self.standing.get(phase.name), *latest.values())

@@ -28,8 +28,8 @@ class Piece(NamedTuple):
       numbers: of these members.
       first_record: number of the first of the records.
       records: arrays (records, members, ...); None where no record was due.
-      members: where they stand after the last of them. None, if that costs and nobody has asked (`Control.wanted`) and more
-        pieces of them will come.
+      members: where they stand after the last of them. None, if that costs and nobody has asked
+        (`Control.wanted`) and more pieces of them will come.
       updates: made since the piece before, summed over these members.
       tokens: real ones of text that these updates were made on.
       evaluating: seconds that were no training.
@@ -48,7 +48,8 @@ class Control(NamedTuple):
     """What an engine looks at while it runs.
 
     Attributes:
-      stopped: signals received; when there is one, it ends soon, every piece handed out with its members.
+      stopped: signals received; when there is one, it ends soon, every piece handed out with its
+        members.
       wanted: whether a checkpoint is due, so a piece shall have its members.
     """
 
@@ -57,15 +58,22 @@ class Control(NamedTuple):
 
 
 def merge(*parts: Members | None) -> Members:
-    """All members of the parts, in the order of their numbers; of one that several have, the last."""
-    joined = jax.tree.map(lambda *arrays: np.concatenate(arrays), *[part for part in parts if part is not None])
+    """All members of the parts, in the order of their numbers; of one that several have, the
+    last.
+    """
+    joined = jax.tree.map(
+        lambda *arrays: np.concatenate(arrays), *[part for part in parts if part is not None]
+    )
     _, last = np.unique(joined.numbers[::-1], return_index=True)
     return jax.tree.map(lambda x: x[len(joined.numbers) - 1 - last], joined)
 
 
 def flatten(states: States) -> dict[str, np.ndarray]:
     """The leaves of a tree by their paths."""
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(states)}
+    return {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(states)
+    }
 
 
 def unflatten(like: States, leaves: dict[str, np.ndarray]) -> States:
@@ -77,5 +85,8 @@ def unflatten(like: States, leaves: dict[str, np.ndarray]) -> States:
     paths, tree = jax.tree_util.tree_flatten_with_path(like)
     expected = {jax.tree_util.keystr(path): (leaf.shape[1:], leaf.dtype) for path, leaf in paths}
     if expected != {name: (leaf.shape[1:], leaf.dtype) for name, leaf in leaves.items()}:
-        raise UserError("the checkpoint holds a model of other parts or sizes than this version builds; --overwrite the run")
+        raise UserError(
+            "the checkpoint holds a model of other parts or sizes than this version builds;"
+            " --overwrite the run"
+        )
     return tree.unflatten([leaves[name] for name in expected])

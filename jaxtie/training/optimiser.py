@@ -12,14 +12,20 @@ from jaxtie.experiment import Head, Optimiser
 from jaxtie.models.layers import Tree
 
 
-def periodic_cosine(learning_rate: jax.typing.ArrayLike, eta_min: jax.typing.ArrayLike, half_period: int) -> optax.Schedule:
-    """PyTorch's `CosineAnnealingLR(T_max=half_period)` stepped every update: down, then back up, and so on.
+def periodic_cosine(
+    learning_rate: jax.typing.ArrayLike, eta_min: jax.typing.ArrayLike, half_period: int
+) -> optax.Schedule:
+    """PyTorch's `CosineAnnealingLR(T_max=half_period)` stepped every update: down, then back up,
+    and so on.
 
-    lr(t) = eta_min + (learning_rate - eta_min)·(1 + cos(πt / half_period)) / 2. Optax's cosine stays down instead.
+    lr(t) = eta_min + (learning_rate - eta_min)·(1 + cos(πt / half_period)) / 2. Optax's cosine
+    stays down instead.
     """
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
-        phase = jnp.asarray(step) % (2 * half_period)  # as an integer: in float32 cos(πt) loses digits as t grows
+        phase = jnp.asarray(step) % (
+            2 * half_period
+        )  # as an integer: in float32 cos(πt) loses digits as t grows
         return eta_min + (learning_rate - eta_min) / 2 * (1 + jnp.cos(jnp.pi * phase / half_period))
 
     return schedule
@@ -73,9 +79,11 @@ def adamw_of(optimiser: Optimiser, head: Head = Head()) -> optax.GradientTransfo
 
 
 def decay_table(optimiser: Optimiser, steps: Sequence[int]) -> np.ndarray:
-    """What weight decay alone leaves of any difference of parameters after so many updates, float64[steps].
+    """What weight decay alone leaves of any difference of parameters after so many updates,
+    float64[steps].
 
-    AdamW multiplies every parameter by 1 - weight_decay·lr(t) at update t, whatever the gradient; so differences of rows too.
+    AdamW multiplies every parameter by 1 - weight_decay·lr(t) at update t, whatever the gradient;
+    so differences of rows too.
     """
     rates = schedule_table(optimiser, range(max(steps))).astype(np.float64)
     return np.append(1.0, np.cumprod(1 - optimiser.weight_decay * rates))[np.array(steps)]

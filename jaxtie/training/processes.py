@@ -1,8 +1,9 @@
 """Several processes of one run, on one machine or many, through JAX's own runtime.
 
-Where members are small each process trains a share of them, by the same programs as one process alone would, so with the same
-numbers; now and then all processes meet, and the first gets what the others have: it alone writes. Where members are large
-all processes train each of them together, step by step.
+Where members are small each process trains a share of them, by the same programs as one process
+alone would, so with the same numbers; now and then all processes meet, and the first gets what the
+others have: it alone writes. Where members are large all processes train each of them together,
+step by step.
 """
 
 import contextlib
@@ -25,12 +26,18 @@ from jaxtie.experiment import UserError
 from jaxtie.training.members import Members, Piece
 
 JOIN_SECONDS = 300  # for all processes to come together
-MEET_SECONDS = 10.0  # between two meetings: on some versions a collective waits for the programs that are under way
-GONE = "another process of the run has ended; start all of them again by the same commands, and the run goes on"
+# between two meetings: on some versions a collective waits for the programs that are under way
+MEET_SECONDS = 10.0
+GONE = (
+    "another process of the run has ended; start all of them again by the same commands, and the"
+    " run goes on"
+)
 
 
 class Processes:
-    """All processes of the run; `index` is this one's. `gather` is called by all of them, in the same order."""
+    """All processes of the run; `index` is this one's. `gather` is called by all of them, in the
+    same order.
+    """
 
     def __init__(self, index: int = 0, count: int = 1):
         self.index, self.count = index, count
@@ -48,13 +55,17 @@ class Processes:
         return tuple(seed for each in blocks[self.index :: self.count] for seed in each)
 
     def gather(self, tree: dict) -> list[dict]:
-        """What each process gives: nested dicts of arrays. They travel as bytes, so every bit of them arrives."""
+        """What each process gives: nested dicts of arrays. They travel as bytes, so every bit of
+        them arrives.
+        """
         if self.count == 1:
             return [tree]
         data = np.frombuffer(_pack(tree), np.uint8)
         try:
             sizes = multihost_utils.process_allgather(np.int32(len(data)))
-            padded = np.zeros(1 << int(max(sizes)).bit_length(), np.uint8)  # few sizes: each is compiled once
+            padded = np.zeros(
+                1 << int(max(sizes)).bit_length(), np.uint8
+            )  # few sizes: each is compiled once
             padded[: len(data)] = data
             rows = multihost_utils.process_allgather(padded)
         except Exception:  # whatever the transport raises when the other end is gone
@@ -67,7 +78,9 @@ class Processes:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Within, a program of all processes that fails, as it does when one of them is gone, ends this one with a line."""
+        """Within, a program of all processes that fails, as it does when one of them is gone, ends
+        this one with a line.
+        """
         try:
             yield
         except jax.errors.JaxRuntimeError as error:
@@ -90,12 +103,16 @@ class Processes:
 
     def agree(self, stopped: list) -> bool:
         """Whether any of them is `stopped`; then all are."""
-        if any(tree["stopped"] for tree in self.gather({"stopped": np.bool(bool(stopped))})) and not stopped:
+        if (
+            any(tree["stopped"] for tree in self.gather({"stopped": np.bool(bool(stopped))}))
+            and not stopped
+        ):
             stopped.append(None)
         return bool(stopped)
 
     def together(self, pieces: Iterator[Piece], stopped: list) -> Iterator[Piece]:
-        """On the first process the pieces of all, on the others none, until all have ended or one is `stopped`.
+        """On the first process the pieces of all, on the others none, until all have ended or one
+        is `stopped`.
 
         Each piece has its records and its members.
         """
@@ -120,31 +137,46 @@ class Processes:
 
 
 def join(coordinator: str | None, count: int | None, index: int | None) -> Processes:
-    """Come together with the others, before any device is used; SLURM, Kubernetes and TPU pods are found by JAX.
+    """Come together with the others, before any device is used; SLURM, Kubernetes and TPU pods are
+    found by JAX.
 
     Args:
-      coordinator, count, index: HOST:PORT of the first process, how many there are, which this is; None: found.
+      coordinator, count, index: HOST:PORT of the first process, how many there are, which this is;
+        None: found.
 
     Raises:
       UserError: where there is nothing to find, or the port is taken.
     """
-    late = f"the processes did not come together within {JOIN_SECONDS} s; is each started, with the same --process-count?"
-    timer = threading.Timer(JOIN_SECONDS, end_at_once, [late])  # before JAX itself ends the process, with a stack dump
+    late = (
+        f"the processes did not come together within {JOIN_SECONDS} s; is each started, with the"
+        " same --process-count?"
+    )
+    timer = threading.Timer(
+        JOIN_SECONDS, end_at_once, [late]
+    )  # before JAX itself ends the process, with a stack dump
     timer.daemon = True
     timer.start()
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM
-    jax.config.update("jax_enable_recoverability", True)  # else the end of one process aborts the others
+    jax.config.update(
+        "jax_enable_recoverability", True
+    )  # else the end of one process aborts the others
     try:
         if coordinator and index == 0:
             with socket.create_server(("", int(coordinator.rpartition(":")[2]))):
                 pass  # JAX may crash where the port is taken
         jax.distributed.initialize(
-            coordinator, count, index, initialization_timeout=2 * JOIN_SECONDS,
+            coordinator,
+            count,
+            index,
+            initialization_timeout=2 * JOIN_SECONDS,
             cluster_detection_method="deactivate" if coordinator else None,
-        )  # fmt: skip
+        )
     except (ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"--distributed: {reason}; give --coordinator HOST:PORT, --process-count, --process-index") from None
+        raise UserError(
+            f"--distributed: {reason}; give --coordinator HOST:PORT, --process-count,"
+            " --process-index"
+        ) from None
     finally:
         timer.cancel()
     processes = Processes(jax.process_index(), jax.process_count())
@@ -159,7 +191,8 @@ def end_at_once(line: str) -> NoReturn:
     os._exit(2)
 
 
-# Told of the end of the first process, a thread may come too late: Python's lock is held while a model is traced.
+# Told of the end of the first process, a thread may come too late: Python's lock is held while a
+# model is traced.
 WATCH = """
 import os, select, signal, socket, sys
 host, port, process, line = sys.argv[1:]
@@ -177,12 +210,17 @@ if not told:
 
 
 def _watch(processes: Processes) -> None:
-    """See the end of the first process by a connection to it: JAX would abort this one, with a stack dump.
+    """See the end of the first process by a connection to it: JAX would abort this one, with a
+    stack dump.
 
     Where the network forbids it, so it ends.
     """
     listener = socket.create_server(("", 0)) if processes.leads else None
-    address = {"host": np.str_(socket.gethostname()), "port": np.int32(listener.getsockname()[1])} if listener else {}
+    address = (
+        {"host": np.str_(socket.gethostname()), "port": np.int32(listener.getsockname()[1])}
+        if listener
+        else {}
+    )
     address = processes.broadcast(address)
     if listener:
 
@@ -191,7 +229,16 @@ def _watch(processes: Processes) -> None:
 
         threading.Thread(target=accept, daemon=True).start()
     else:
-        command = [sys.executable, "-S", "-c", WATCH, str(address["host"]), str(address["port"]), str(os.getpid()), GONE]
+        command = [
+            sys.executable,
+            "-S",
+            "-c",
+            WATCH,
+            str(address["host"]),
+            str(address["port"]),
+            str(os.getpid()),
+            GONE,
+        ]
         processes.watch = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
@@ -199,7 +246,13 @@ def _piece_of(tree: dict[str, Any]) -> Piece:
     """A piece that has travelled as nested dicts of arrays, of which empty ones are lost."""
     members = Members(**{"states": {}} | tree["members"])
     numbers = {name: int(tree[name]) for name in ("first_record", "updates", "tokens")}
-    return Piece(tree["numbers"], records=tree["records"], members=members, evaluating=float(tree["evaluating"]), **numbers)
+    return Piece(
+        tree["numbers"],
+        records=tree["records"],
+        members=members,
+        evaluating=float(tree["evaluating"]),
+        **numbers,
+    )
 
 
 def _pack(tree: dict) -> bytes:

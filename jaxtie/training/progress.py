@@ -1,4 +1,6 @@
-"""A live line of progress on standard error: rich on a terminal, a plain line now and then without one."""
+"""A live line of progress on standard error: rich on a terminal, a plain line now and then without
+one.
+"""
 
 import sys
 import time
@@ -17,8 +19,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def add_times(times: dict[str, Any], members: int, compiling: float, training: float, done: "Done") -> None:
-    """Add what the training of an arm took in this sitting to what earlier ones took, as `config.json` has it.
+def add_times(
+    times: dict[str, Any], members: int, compiling: float, training: float, done: "Done"
+) -> None:
+    """Add what the training of an arm took in this sitting to what earlier ones took, as
+    `config.json` has it.
 
     Args:
       members: of the arm.
@@ -38,7 +43,9 @@ def add_times(times: dict[str, Any], members: int, compiling: float, training: f
 
 
 class Done:
-    """Sums over pieces: updates of all members, tokens, seconds that were no training, members that were looked at once."""
+    """Sums over pieces: updates of all members, tokens, seconds that were no training, members that
+    were looked at once.
+    """
 
     def __init__(self) -> None:
         self.updates, self.tokens, self.evaluating, self.members = 0, 0, 0.0, 0
@@ -49,13 +56,29 @@ class Progress:
 
     Attributes:
       arm, steps, members: what is trained; without steps, members are counted.
-      before: what was done in earlier sittings: updates, summed over members; without steps, members.
+      before: what was done in earlier sittings: updates, summed over members; without steps,
+        members.
       done: in this one.
       best: the best reachable losses, if known, shown beside the current one, nats.
     """
 
-    def __init__(self, arm: str, steps: int, members: int, before: int, best_losses: Sequence[float] = (), *, quiet: bool):
-        self.arm, self.steps, self.members, self.before, self.done = arm, steps, members, before, Done()
+    def __init__(
+        self,
+        arm: str,
+        steps: int,
+        members: int,
+        before: int,
+        best_losses: Sequence[float] = (),
+        *,
+        quiet: bool,
+    ):
+        self.arm, self.steps, self.members, self.before, self.done = (
+            arm,
+            steps,
+            members,
+            before,
+            Done(),
+        )
         ends = [f"{end(best_losses):.3f}" for end in (min, max)] if best_losses else []
         self.best = f" (best {' to '.join(dict.fromkeys(ends))})" if ends else ""
         self.quiet, self.live = quiet, None
@@ -72,9 +95,12 @@ class Progress:
             from rich.progress import Progress as Live
 
             self.live = Live(
-                TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[line]}"),
-                console=Console(stderr=True), auto_refresh=False,
-            )  # fmt: skip
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[line]}"),
+                console=Console(stderr=True),
+                auto_refresh=False,
+            )
             self.live.start()
             self._task = self.live.add_task(self.arm, total=self.total, line="")
         return self
@@ -90,7 +116,14 @@ class Progress:
         elif not self.quiet:
             print(f"{self.arm}: {text}", file=sys.stderr, flush=True)
 
-    def add(self, members: int, updates: int, loss: np.ndarray | None, tokens: int = 0, evaluating: float = 0.0) -> None:
+    def add(
+        self,
+        members: int,
+        updates: int,
+        loss: np.ndarray | None,
+        tokens: int = 0,
+        evaluating: float = 0.0,
+    ) -> None:
         """Count a piece, and show how far training is.
 
         Args:
@@ -101,10 +134,16 @@ class Progress:
           evaluating: seconds that were no training.
         """
         self.done.updates, self.done.tokens = self.done.updates + updates, self.done.tokens + tokens
-        self.done.evaluating, self.done.members = self.done.evaluating + evaluating, self.done.members + members
+        self.done.evaluating, self.done.members = (
+            self.done.evaluating + evaluating,
+            self.done.members + members,
+        )
         if loss is not None:
             self._loss = np.nanmedian(loss) if np.isfinite(loss).any() else np.nan
-        now, at = time.monotonic(), self.before + (self.done.updates if self.steps else self.done.members)
+        now, at = (
+            time.monotonic(),
+            self.before + (self.done.updates if self.steps else self.done.members),
+        )
         if self._first is None:  # the rate is that of training alone, without compilation
             self._first = now, at, self.done.tokens
         if self.live and now - self._drawn < LIVE_SECONDS and at < self.total:
@@ -121,10 +160,17 @@ class Progress:
         else:
             speed = f"{rate / self.members:,.0f} steps/s  {rate:,.0f} seed-steps/s"
             if self.done.tokens:
-                speed = f"{(self.done.tokens - first_tokens) / (now - began) if now > began else 0:,.0f} tokens/s"
+                speed = (
+                    f"{(self.done.tokens - first_tokens) / (now - began) if now > began else 0:,.0f}"
+                    " tokens/s"
+                )
             line = f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {loss}"
         if self.live:
             self.live.update(self._task, completed=at, line=line, refresh=True)
-        elif not self.quiet and rate and (now - self._shown > PLAIN_SECONDS or at == self.total or self._silent):
+        elif (
+            not self.quiet
+            and rate
+            and (now - self._shown > PLAIN_SECONDS or at == self.total or self._silent)
+        ):
             self._shown, self._silent = now, False
             print(f"{self.arm}: {line}", file=sys.stderr, flush=True)

@@ -1,9 +1,11 @@
-"""Who writes a tied table: its gradient, Adam's first moment and Adam's step, each split in two by role, exactly.
+"""Who writes a tied table: its gradient, Adam's first moment and Adam's step, each split in two by
+role, exactly.
 
-The loss is a function of the table as input and of the table as output. So the gradient with regard to both, at equal
-values, is what either role asks for where the other is stopped, and their sum is the tied table's gradient. Adam's first
-moment is linear in the gradient, so it splits likewise; both parts are divided by the bias correction and by the root of the
-one second moment. So u = u_in + u_out, where u is the step before the learning rate and without the decay.
+The loss is a function of the table as input and of the table as output. So the gradient with regard
+to both, at equal values, is what either role asks for where the other is stopped, and their sum is
+the tied table's gradient. Adam's first moment is linear in the gradient, so it splits likewise;
+both parts are divided by the bias correction and by the root of the one second moment. So u = u_in
++ u_out, where u is the step before the learning rate and without the decay.
 
 Shapes: V rows of the table, D width, G groups of rows, K pairs of rows.
 """
@@ -33,19 +35,23 @@ class ByRole(NamedTuple):
 
 
 class RoleStep(NamedTuple):
-    """One update of a tied table by role, VxD: gradients, and Adam's step u before the learning rate, without decay."""
+    """One update of a tied table by role, VxD: gradients, and Adam's step u before the learning
+    rate, without decay.
+    """
 
     gradient: ByRole
     step: ByRole
 
 
 class RoleSums(NamedTuple):
-    """Inner products over the rows of each group, G: all that shares, norms and cosines are made of.
+    """Inner products over the rows of each group, G: all that shares, norms and cosines are made
+    of.
 
     Attributes:
       step_square: ⟨u, u⟩.
       input_step_product: ⟨u, u_in⟩; the output's is what is left of ⟨u, u⟩.
-      input_gradient_square, output_gradient_square, gradient_product: ⟨g_in, g_in⟩, ⟨g_out, g_out⟩, ⟨g_in, g_out⟩.
+      input_gradient_square, output_gradient_square, gradient_product: ⟨g_in, g_in⟩, ⟨g_out, g_out⟩,
+      ⟨g_in, g_out⟩.
     """
 
     step_square: jax.Array
@@ -56,7 +62,9 @@ class RoleSums(NamedTuple):
 
 
 def with_role_moments(state: State) -> State:
-    """A fresh member whose first moments are kept by role from now on. An untied one stays as it is."""
+    """A fresh member whose first moments are kept by role from now on. An untied one stays as it
+    is.
+    """
     embedding = state.params["embedding"]
     if "output" in embedding:
         return state
@@ -112,15 +120,22 @@ def sum_by_row(own: RoleStep) -> RoleSums:
 
 def sum_by_group(own: RoleStep, group_V: np.ndarray, groups: int) -> RoleSums:
     """The inner products of one update, the rows of a group together."""
-    return jax.tree.map(lambda of_row_V: jax.ops.segment_sum(of_row_V, group_V, groups), sum_by_row(own))
+    return jax.tree.map(
+        lambda of_row_V: jax.ops.segment_sum(of_row_V, group_V, groups), sum_by_row(own)
+    )
 
 
 def pushes(
-    table_VxD: jax.Array, step: ByRole, learning_rate: jax.typing.ArrayLike, pairs: Sequence[tuple[int, int]]
+    table_VxD: jax.Array,
+    step: ByRole,
+    learning_rate: jax.typing.ArrayLike,
+    pairs: Sequence[tuple[int, int]],
 ) -> ByRole:
-    """By how much each role's part of a step changes the logarithm of the distance of two rows, to first order; K.
+    """By how much each role's part of a step changes the logarithm of the distance of two rows, to
+    first order; K.
 
-    Summed over the training, and with the logarithm of what weight decay leaves, it is the change of ln |T_s − T_t|, but for
+    Summed over the training, and with the logarithm of what weight decay leaves, it is the change
+    of ln |T_s − T_t|, but for
     second order: what noise adds to a distance, whatever its direction.
 
     Args:

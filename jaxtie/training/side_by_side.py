@@ -1,4 +1,6 @@
-"""Several iterators at a time, each advanced by a thread of its own; for work that does not hold Python's lock."""
+"""Several iterators at a time, each advanced by a thread of its own; for work that does not hold
+Python's lock.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -8,15 +10,19 @@ Yielded = TypeVar("Yielded")
 _EXHAUSTED = object()
 
 
-def side_by_side(iterators: Iterable[Iterator[Yielded]], count: int, stopped: Sequence[object] = ()) -> Iterator[Yielded]:
+def side_by_side(
+    iterators: Iterable[Iterator[Yielded]], count: int, stopped: Sequence[object] = ()
+) -> Iterator[Yielded]:
     """The items of all iterators as they come: those of one in its order, those of several in any.
 
     While the caller has an item in hand, all go on to their next.
 
     Args:
-      iterators: advanced in turn by any thread, never by two at once; one begins as soon as another has ended.
+      iterators: advanced in turn by any thread, never by two at once; one begins as soon as another
+        has ended.
       count: how many are under way at a time.
-      stopped: when there is something in it no other one begins; those under way are to end by themselves.
+      stopped: when there is something in it no other one begins; those under way are to end by
+        themselves.
     """
     waiting = iter(iterators)
     with ThreadPoolExecutor(count) as pool:

@@ -1,4 +1,5 @@
-"""Rows of tokens, and batches of them on the host. Batch k is a pure function of seed and k, so a run resumes exactly.
+"""Rows of tokens, and batches of them on the host. Batch k is a pure function of seed and k, so a
+run resumes exactly.
 
 Shapes: B rows of a batch, L tokens of a row, R rows, N tokens of a split.
 """
@@ -50,7 +51,9 @@ class Rows(NamedTuple):
 
 
 class RowBatch(NamedTuple):
-    """Some rows: tokens_BxL int32, padded with [PAD]; lengths_B int32, what is not padding (0: no row at all)."""
+    """Some rows: tokens_BxL int32, padded with [PAD]; lengths_B int32, what is not padding (0: no
+    row at all).
+    """
 
     tokens_BxL: np.ndarray
     lengths_B: np.ndarray
@@ -59,9 +62,9 @@ class RowBatch(NamedTuple):
 class MaskedBatches:
     """Batches of rows of similar lengths: [CLS] row [SEP], padded to the length of the bucket.
 
-    Every epoch visits all rows in an order of its own. The rows that do not fill a batch of their bucket move up to the next
-    bucket, so an epoch leaves out at most `batch_size` - 1 rows, other ones each time. A row of more than `max_length` - 2
-    tokens is truncated, as BERT does.
+    Every epoch visits all rows in an order of its own. The rows that do not fill a batch of their
+    bucket move up to the next bucket, so an epoch leaves out at most `batch_size` - 1 rows, other
+    ones each time. A row of more than `max_length` - 2 tokens is truncated, as BERT does.
 
     Attributes:
       count: batches of an epoch.
@@ -88,11 +91,19 @@ class MaskedBatches:
         Raises:
           UserError: where the rows do not fill one batch.
         """
-        self.rows, self.special, self.batch_size, self.seed, self.keep_last = rows, special, batch_size, seed, keep_last
+        self.rows, self.special, self.batch_size, self.seed, self.keep_last = (
+            rows,
+            special,
+            batch_size,
+            seed,
+            keep_last,
+        )
         self.buckets = (*(each for each in sorted(buckets) if each < max_length), max_length)
         lengths = rows.lengths + 2
         self.truncated = int((lengths > max_length).sum())
-        self._members = np.searchsorted(self.buckets, np.minimum(lengths, max_length)).astype(np.int8)
+        self._members = np.searchsorted(self.buckets, np.minimum(lengths, max_length)).astype(
+            np.int8
+        )
         self._plan = lru_cache(2)(self._plan_epoch)
         self.count = len(self._plan(0))
         _check_count(self, f"{rows.count:,} sentences")
@@ -119,24 +130,36 @@ class MaskedBatches:
         place = np.arange(length)
         inside = (place >= 1) & (place <= lengths_B[:, None])
         at = np.where(inside, starts[:, None] + place - 1, 0)
-        tokens_BxL = np.where(inside, self.rows.tokens_N[at].astype(np.int32), np.int32(self.special.pad))
+        tokens_BxL = np.where(
+            inside, self.rows.tokens_N[at].astype(np.int32), np.int32(self.special.pad)
+        )
         tokens_BxL[:, 0] = self.special.cls
         np.put_along_axis(tokens_BxL, lengths_B[:, None] + 1, self.special.sep, axis=1)
-        return _filled_up(RowBatch(tokens_BxL, (lengths_B + 2).astype(np.int32)), self.batch_size, self.special.pad)
+        return _filled_up(
+            RowBatch(tokens_BxL, (lengths_B + 2).astype(np.int32)),
+            self.batch_size,
+            self.special.pad,
+        )
 
 
 class CausalBatches:
     """Batches of blocks of L + 1 tokens of the split as one stream, every row ended by [SEP].
 
-    A block begins with the last token of the one before: each token but the first is predicted once an epoch. The order
-    of the blocks is new each epoch.
+    A block begins with the last token of the one before: each token but the first is predicted once
+    an epoch. The order of the blocks is new each epoch.
 
     Attributes:
       count: batches of an epoch.
     """
 
     def __init__(
-        self, rows: Rows, special: Special, batch_size: int, length: int, seed: int | None = 0, keep_last: bool = False
+        self,
+        rows: Rows,
+        special: Special,
+        batch_size: int,
+        length: int,
+        seed: int | None = 0,
+        keep_last: bool = False,
     ):
         """Batches of these rows' tokens.
 
@@ -148,7 +171,13 @@ class CausalBatches:
         Raises:
           UserError: where the blocks do not fill one batch.
         """
-        self.rows, self.special, self.batch_size, self.length, self.seed = rows, special, batch_size, length, seed
+        self.rows, self.special, self.batch_size, self.length, self.seed = (
+            rows,
+            special,
+            batch_size,
+            length,
+            seed,
+        )
         self._ends = rows.offsets[1:] + np.arange(rows.count)  # where the [SEP] of each row is
         self._blocks = (len(rows.tokens_N) + rows.count - 1) // length
         self.count = (self._blocks + (batch_size - 1 if keep_last else 0)) // batch_size
@@ -157,7 +186,11 @@ class CausalBatches:
 
     def _order_of_epoch(self, epoch: int) -> np.ndarray:
         blocks = np.arange(self._blocks)
-        return blocks if self.seed is None else np.random.default_rng((self.seed, epoch)).permutation(blocks)
+        return (
+            blocks
+            if self.seed is None
+            else np.random.default_rng((self.seed, epoch)).permutation(blocks)
+        )
 
     def __getitem__(self, step: int) -> RowBatch:
         """The batch of a step, tokens_Bx(L+1); epochs follow each other without end."""
@@ -167,7 +200,10 @@ class CausalBatches:
         row = np.searchsorted(self._ends, at)  # every row before has added one [SEP]
         separator = self._ends[row] == at
         tokens = self.rows.tokens_N[np.where(separator, 0, at - row)].astype(np.int32)
-        batch = RowBatch(np.where(separator, np.int32(self.special.sep), tokens), np.full(len(at), self.length + 1, np.int32))
+        batch = RowBatch(
+            np.where(separator, np.int32(self.special.sep), tokens),
+            np.full(len(at), self.length + 1, np.int32),
+        )
         return _filled_up(batch, self.batch_size, self.special.pad)
 
 
@@ -175,7 +211,8 @@ def _check_count(batches: MaskedBatches | CausalBatches, what: str) -> None:
     """Raise UserError if there is no batch; `what`: what there is."""
     if not batches.count:
         raise UserError(
-            f"text: {what} do not fill one batch of {batches.batch_size}; give more text, or take a smaller batch"
+            f"text: {what} do not fill one batch of {batches.batch_size}; give more text, or take a"
+            " smaller batch"
         )
 
 

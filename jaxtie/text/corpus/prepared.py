@@ -1,6 +1,7 @@
 """Folders that are prepared once: as a whole or not at all, by one process at a time.
 
-A folder is made under another name, brought to the disk and renamed; a manifest tells the sizes of its files.
+A folder is made under another name, brought to the disk and renamed; a manifest tells the sizes of
+its files.
 """
 
 import contextlib
@@ -29,7 +30,9 @@ def silence(line: str) -> None:
 
 
 def key(*parts: object) -> str:
-    """The name of a folder whose content depends on these parts, which JSON can write, and on nothing else."""
+    """The name of a folder whose content depends on these parts, which JSON can write, and on
+    nothing else.
+    """
     return hashlib.sha256(json.dumps([FORMAT, *parts]).encode()).hexdigest()[:32]
 
 
@@ -50,7 +53,9 @@ def _manifest(folder: Path) -> dict | None:
     """What is in a prepared folder, or None where it is not whole."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        whole = all((folder / name).stat().st_size == size for name, size in manifest["sizes"].items())
+        whole = all(
+            (folder / name).stat().st_size == size for name, size in manifest["sizes"].items()
+        )
         return manifest["counts"] if whole else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -76,8 +81,14 @@ def once(folder: Path, make: Callable[[Path], dict], say: Say) -> dict:
             new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
             try:
                 counts = make(new)
-                sizes = {str(path.relative_to(new)): path.stat().st_size for path in new.rglob("*") if path.is_file()}
-                (new / MANIFEST).write_text(json.dumps({"counts": counts, "sizes": sizes}, indent=1))
+                sizes = {
+                    str(path.relative_to(new)): path.stat().st_size
+                    for path in new.rglob("*")
+                    if path.is_file()
+                }
+                (new / MANIFEST).write_text(
+                    json.dumps({"counts": counts, "sizes": sizes}, indent=1)
+                )
                 for path in new.rglob("*"):
                     _sync(path)
                 _sync(new)
@@ -91,8 +102,8 @@ def once(folder: Path, make: Callable[[Path], dict], say: Say) -> dict:
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or in_one_line(error)
         raise UserError(
-            f"{folder.parent}: the text could not be prepared ({reason}); make room there, or set XDG_CACHE_HOME; "
-            "nothing half-prepared is kept"
+            f"{folder.parent}: the text could not be prepared ({reason}); make room there, or set"
+            " XDG_CACHE_HOME; nothing half-prepared is kept"
         ) from error
 
 

@@ -1,8 +1,9 @@
-"""Text files as paragraphs, paragraphs as sentences. Files are streams: no more than a piece of one is in memory.
+"""Text files as paragraphs, paragraphs as sentences. Files are streams: no more than a piece of one
+is in memory.
 
-A line that is not UTF-8 is read as Latin-1, that line alone. Lines end as on any system (LF, CRLF, CR); a byte order mark
-is dropped. Blank lines end a paragraph. A line, or a paragraph, of more than `PIECE` bytes is cut: some corpora are a
-single line.
+A line that is not UTF-8 is read as Latin-1, that line alone. Lines end as on any system (LF, CRLF,
+CR); a byte order mark is dropped. Blank lines end a paragraph. A line, or a paragraph, of more than
+`PIECE` bytes is cut: some corpora are a single line.
 """
 
 import hashlib
@@ -46,7 +47,9 @@ class Reading:
 
 
 class Files(NamedTuple):
-    """Text files, looked at but not read: where they are, SHA-256 of their contents, bytes of all."""
+    """Text files, looked at but not read: where they are, SHA-256 of their contents, bytes of
+    all.
+    """
 
     paths: list[Path]
     hashes: list[str]
@@ -74,18 +77,27 @@ def look_at(paths: Iterable[str], say: Say = prepared.silence) -> Files:
 
 
 def find_files(paths: Iterable[str]) -> list[Path]:
-    """The files named, and those called `*.txt` in the folders named and below them, sorted; each once.
+    """The files named, and those called `*.txt` in the folders named and below them, sorted; each
+    once.
 
     Raises:
       UserError: where a path does not exist, or a folder holds none.
     """
     files = {}
     for path in map(Path, paths):
-        found = sorted(each for each in path.rglob("*.txt") if each.is_file()) if path.is_dir() else [path]
+        found = (
+            sorted(each for each in path.rglob("*.txt") if each.is_file())
+            if path.is_dir()
+            else [path]
+        )
         if not path.exists():
-            raise UserError(f"{path}: no such file or folder; expected text files, or folders of *.txt")
+            raise UserError(
+                f"{path}: no such file or folder; expected text files, or folders of *.txt"
+            )
         if not found:
-            raise UserError(f"{path}: holds no *.txt; give a folder of text files, or name the files themselves")
+            raise UserError(
+                f"{path}: holds no *.txt; give a folder of text files, or name the files themselves"
+            )
         files |= {each.resolve(): each for each in found}
     return list(files.values())
 
@@ -109,7 +121,8 @@ def unreadable(path: Path, error: OSError) -> UserError:
 
 
 def read_lines(path: Path, reading: Reading) -> Iterator[str]:
-    """A file's lines without their ends; an overlong one comes in several. Adds to `reading`, bytes hashed.
+    """A file's lines without their ends; an overlong one comes in several. Adds to `reading`, bytes
+    hashed.
 
     Raises:
       UserError: where the file cannot be read, or is not text.
@@ -121,14 +134,20 @@ def read_lines(path: Path, reading: Reading) -> Iterator[str]:
                 reading.bytes += len(part)
                 reading.digest.update(part)
                 if b"\0" in part:
-                    raise UserError(f"{path}: holds NUL bytes, so it is no UTF-8 or Latin-1; convert it or leave it out")
+                    raise UserError(
+                        f"{path}: holds NUL bytes, so it is no UTF-8 or Latin-1; convert it or"
+                        " leave it out"
+                    )
                 line, rest = rest + (part.removeprefix(b"\xef\xbb\xbf") if first else part), b""
                 first = False
                 if len(part) == PIECE and not part.endswith(b"\n"):
                     at = max(line.rfind(bytes([blank])) for blank in _BLANKS)
                     line, rest = line[: max(at, 0)], line[at + 1 :]
                     if len(rest) > LONGEST_WORD:
-                        raise UserError(f"{path}: more than {LONGEST_WORD:,} bytes without a space; is it natural text?")
+                        raise UserError(
+                            f"{path}: more than {LONGEST_WORD:,} bytes without a space; is it"
+                            " natural text?"
+                        )
                     if at < 0:
                         continue
                     reading.cuts += 1
@@ -149,7 +168,9 @@ def _decode(line: bytes, reading: Reading) -> list[str]:
 
 
 def read_paragraphs(path: Path, reading: Reading) -> Iterator[str]:
-    """A file's paragraphs: lines up to a blank one, joined by line feeds; raises as `read_lines`."""
+    """A file's paragraphs: lines up to a blank one, joined by line feeds; raises as
+    `read_lines`.
+    """
     lines, size = [], 0
     for line in read_lines(path, reading):
         if lines and (not line.strip() or size + len(line) > PIECE):
@@ -173,8 +194,9 @@ def split_paragraphs(text: str) -> Iterator[str]:
 def split_sentences(paragraph: str) -> Iterator[str]:
     """Sentences of a paragraph.
 
-    A sentence ends at `.`, `!` or `?` and the quotes and brackets that close behind it, if white space and then a capital or
-    a digit follow (quotes and brackets may open before it). It does not end at the full stop of an abbreviation or initial.
+    A sentence ends at `.`, `!` or `?` and the quotes and brackets that close behind it, if white
+    space and then a capital or a digit follow (quotes and brackets may open before it). It does not
+    end at the full stop of an abbreviation or initial.
     """
     start = 0
     for match in _END.finditer(paragraph):
@@ -182,7 +204,9 @@ def split_sentences(paragraph: str) -> Iterator[str]:
             continue
         if match[1] == ".":
             before = re.search(r"\w*$", paragraph[max(start, match.start() - 8) : match.start()])[0]
-            if before.lower() in ABBREVIATIONS or (len(before) == 1 and before.isupper() and before != "I"):
+            if before.lower() in ABBREVIATIONS or (
+                len(before) == 1 and before.isupper() and before != "I"
+            ):
                 continue
         yield paragraph[start : match.end()].rstrip()
         start = match.end()

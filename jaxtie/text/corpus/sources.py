@@ -1,7 +1,8 @@
-"""Where documents come from: text files, which become a TFDS data set of their own, or a data set that TFDS knows.
+"""Where documents come from: text files, which become a TFDS data set of their own, or a data set
+that TFDS knows.
 
-The only importer of TFDS, which reads and writes ArrayRecord here and does without TensorFlow. A data set that was prepared
-as TFRecord, TFDS's older format, is read where TensorFlow is installed.
+The only importer of TFDS, which reads and writes ArrayRecord here and does without TensorFlow. A
+data set that was prepared as TFRecord, TFDS's older format, is read where TensorFlow is installed.
 """
 
 import contextlib
@@ -28,8 +29,12 @@ from jaxtie.text.corpus.prepared import in_one_line
 from jaxtie.text.declaration import Corpus
 
 PART = 2**26  # bytes of files that TFDS writes at a time
-# What TFDS says of a data set that was prepared in another format, by whether its version is named or not.
-OTHER_FORMAT = r"(?:does not match the file formats in the DatasetInfo: \['|File format is already set to FileFormat\.)(\w+)"
+# What TFDS says of a data set that was prepared in another format, by whether its version is named
+# or not.
+OTHER_FORMAT = (
+    r"(?:does not match the file formats in the DatasetInfo: \['|File format is already set to"
+    r" FileFormat\.)(\w+)"
+)
 
 
 class Source(NamedTuple):
@@ -39,8 +44,8 @@ class Source(NamedTuple):
       key: hash of what the source holds.
       documents: how many there are.
       counts: `files`, `latin1_lines` and `cuts` of a `Report`.
-      read: goes through the documents in order, in pieces of text. Each piece comes with a key that the pieces of one
-        document share.
+      read: goes through the documents in order, in pieces of text. Each piece comes with a key that
+        the pieces of one document share.
     """
 
     key: str
@@ -54,8 +59,8 @@ with tfds.core.registered.skip_registration():  # no name for others to ask for
     class GivenText(tfds.core.GeneratorBasedBuilder):
         """Text files as a TFDS data set. An example is a piece of a document, of whole paragraphs.
 
-        The data set comes in parts, which TFDS takes for splits: its writer holds a whole split in memory, and wants
-        TensorFlow from 1 GB on.
+        The data set comes in parts, which TFDS takes for splits: its writer holds a whole split in
+        memory, and wants TensorFlow from 1 GB on.
         """
 
         VERSION = tfds.core.Version("1.0.0")
@@ -65,11 +70,15 @@ with tfds.core.registered.skip_registration():  # no name for others to ask for
             super().__init__(file_format="array_record", **options)
 
         def _info(self) -> tfds.core.DatasetInfo:
-            features = tfds.features.FeaturesDict({"document": tfds.features.Text(), "text": tfds.features.Text()})
+            features = tfds.features.FeaturesDict(
+                {"document": tfds.features.Text(), "text": tfds.features.Text()}
+            )
             return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
 
         def _split_generators(self, dl_manager):
-            return {f"part{i:05d}": self._generate_examples(part) for i, part in enumerate(self._parts)}
+            return {
+                f"part{i:05d}": self._generate_examples(part) for i, part in enumerate(self._parts)
+            }
 
         def _generate_examples(self, part):
             for i, (document, text) in enumerate(part):
@@ -82,7 +91,11 @@ def open_source(corpus: Corpus, cache: Path, say: Say) -> Source:
     Raises:
       UserError: where a file cannot be read, or a data set cannot be had.
     """
-    return _open_data_set(corpus.tfds, corpus.field, say) if corpus.tfds else _open_files(corpus.paths, cache, say)
+    return (
+        _open_data_set(corpus.tfds, corpus.field, say)
+        if corpus.tfds
+        else _open_files(corpus.paths, cache, say)
+    )
 
 
 def _open_files(paths: tuple[str, ...], cache: Path, say: Say) -> Source:
@@ -99,7 +112,9 @@ def _open_files(paths: tuple[str, ...], cache: Path, say: Say) -> Source:
                 for example in _examples(parts[part]):
                     yield example["document"], example["text"].decode(errors="replace")
         except (RuntimeError, ValueError, LookupError) as error:
-            raise UserError(f"{folder}: is damaged ({in_one_line(error)}); remove it and run again") from error
+            raise UserError(
+                f"{folder}: is damaged ({in_one_line(error)}); remove it and run again"
+            ) from error
 
     return Source(files.key, len(files.paths), counts, read)
 
@@ -140,7 +155,10 @@ def _pieces(files: reading.Files, total: reading.Reading, say: Say) -> Iterator[
     for path, expected in zip(files.paths, files.hashes, strict=True):
         total.digest, piece, length = hashlib.sha256(), [], 0
         for paragraph in reading.read_paragraphs(path, total):
-            say(f"reading file {total.files + 1:,} of {len(files.paths):,}, {total.bytes / 2**20:,.0f} MiB so far")
+            say(
+                f"reading file {total.files + 1:,} of {len(files.paths):,},"
+                f" {total.bytes / 2**20:,.0f} MiB so far"
+            )
             if length + len(paragraph) > reading.PIECE:
                 yield expected, "\n\n".join(piece)
                 piece, length = [], 0
@@ -149,25 +167,35 @@ def _pieces(files: reading.Files, total: reading.Reading, say: Say) -> Iterator[
         if piece:
             yield expected, "\n\n".join(piece)
         if total.digest.hexdigest() != expected:
-            raise UserError(f"{path}: changed while it was being read; run again, nothing was prepared")
+            raise UserError(
+                f"{path}: changed while it was being read; run again, nothing was prepared"
+            )
         total.files += 1
         found |= bool(length)
     if not found:
-        raise UserError(f"{files.paths[0]}: no text at all in it, nor in any file beside it that was given")
+        raise UserError(
+            f"{files.paths[0]}: no text at all in it, nor in any file beside it that was given"
+        )
 
 
 class PreparedSplit(NamedTuple):
-    """A split of a data set that TFDS has prepared: how many examples it holds, and what goes through them in order."""
+    """A split of a data set that TFDS has prepared: how many examples it holds, and what goes
+    through them in order.
+    """
 
     documents: int
     examples: Callable[[], Iterator[dict[str, Any]]]
 
 
 def _open_data_set(name: str, field: str, say: Say) -> Source:
-    """A data set that TFDS knows, each example a document; TFDS fetches and keeps it where it keeps such things."""
+    """A data set that TFDS knows, each example a document; TFDS fetches and keeps it where it keeps
+    such things.
+    """
     info, splits = _load_data_set(name, say)
     fields = info.features.items() if isinstance(info.features, tfds.features.FeaturesDict) else ()
-    texts = [key for key, feature in fields if feature.shape == () and feature.np_dtype == np.object_]  # strings
+    texts = [
+        key for key, feature in fields if feature.shape == () and feature.np_dtype == np.object_
+    ]  # strings
     if field not in texts:
         expected = f"expected --tfds-field {' or '.join(texts)}" if texts else "it has no text"
         raise UserError(f"--tfds {name}: has no text in a field {field!r}; {expected}")
@@ -186,10 +214,15 @@ def _open_data_set(name: str, field: str, say: Say) -> Source:
 
 def _read_array_record(name: str) -> tuple[tfds.core.DatasetInfo, dict[str, PreparedSplit]]:
     """Raises what TFDS raises; of another format, too."""
-    sources: dict[str, BaseDataSource] = tfds.data_source(name, builder_kwargs={"file_format": "array_record"})
+    sources: dict[str, BaseDataSource] = tfds.data_source(
+        name, builder_kwargs={"file_format": "array_record"}
+    )
     if not sources:
         raise ValueError("it has no split")
-    splits = {split: PreparedSplit(len(source), partial(_examples, source)) for split, source in sources.items()}
+    splits = {
+        split: PreparedSplit(len(source), partial(_examples, source))
+        for split, source in sources.items()
+    }
     return next(iter(sources.values())).dataset_info, splits
 
 
@@ -202,48 +235,72 @@ def _read_by_tensorflow(name: str) -> tuple[tfds.core.DatasetInfo, dict[str, Pre
     one_by_one = tfds.ReadConfig(interleave_cycle_length=1)
 
     def examples(split: str) -> Iterator[dict[str, Any]]:
-        return iter(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False, read_config=one_by_one)))
+        return iter(
+            tfds.as_numpy(
+                builder.as_dataset(split=split, shuffle_files=False, read_config=one_by_one)
+            )
+        )
 
     splits = {
-        split: PreparedSplit(info.num_examples, partial(examples, split)) for split, info in builder.info.splits.items()
+        split: PreparedSplit(info.num_examples, partial(examples, split))
+        for split, info in builder.info.splits.items()
     }
     return builder.info, splits
 
 
 def _load_data_set(name: str, say: Say) -> tuple[tfds.core.DatasetInfo, dict[str, PreparedSplit]]:
-    """A data set and its splits by their names; what TFDS says where it has none becomes a UserError of one line."""
+    """A data set and its splits by their names; what TFDS says where it has none becomes a
+    UserError of one line.
+    """
     try:
         with _quiet_tfds(bars=sys.stderr.isatty(), warn=say):
             return _read_array_record(name)
     except tfds.core.DatasetNotFoundError as error:
         known = tfds.list_builders(with_community_datasets=False)
         names = difflib.get_close_matches(name.partition("/")[0].partition(":")[0], known, 3)
-        hint = f"did you mean {' or '.join(names)}?" if names else "see the catalogue of TFDS, or give files by --text"
+        hint = (
+            f"did you mean {' or '.join(names)}?"
+            if names
+            else "see the catalogue of TFDS, or give files by --text"
+        )
         raise UserError(f"--tfds {name}: TFDS knows no such data set; {hint}") from error
     except ImportError as error:
-        raise UserError(f"--tfds {name}: TFDS needs a package to prepare it ({in_one_line(error)}); install it") from error
+        raise UserError(
+            f"--tfds {name}: TFDS needs a package to prepare it ({in_one_line(error)}); install it"
+        ) from error
     except Exception as error:
-        if "Connect" in type(error).__name__ or "Timeout" in type(error).__name__:  # of requests, or of httpx
+        if (
+            "Connect" in type(error).__name__ or "Timeout" in type(error).__name__
+        ):  # of requests, or of httpx
             host = re.search(r"host='([^']+)'", str(error))
             where = f"{host[1]} does not answer" if host else in_one_line(error)
-            raise UserError(f"--tfds {name}: cannot be downloaded ({where}); is there a network?") from error
+            raise UserError(
+                f"--tfds {name}: cannot be downloaded ({where}); is there a network?"
+            ) from error
         if other := re.search(OTHER_FORMAT, str(error)):
             return _load_by_tensorflow(name, other[1].lower())
-        raise UserError(f"--tfds {name}: TFDS could not prepare it ({in_one_line(error)})") from error
+        raise UserError(
+            f"--tfds {name}: TFDS could not prepare it ({in_one_line(error)})"
+        ) from error
 
 
-def _load_by_tensorflow(name: str, file_format: str) -> tuple[tfds.core.DatasetInfo, dict[str, PreparedSplit]]:
+def _load_by_tensorflow(
+    name: str, file_format: str
+) -> tuple[tfds.core.DatasetInfo, dict[str, PreparedSplit]]:
     """The same of a data set that was prepared in another format than ArrayRecord."""
     try:
         with _quiet_tfds(bars=False):
             return _read_by_tensorflow(name)
     except ImportError as error:
         raise UserError(
-            f"--tfds {name}: was prepared as {file_format}, which needs TensorFlow to be read; install tensorflow-cpu, or "
-            "remove the data set where TFDS keeps it, to have it prepared anew as array_record"
+            f"--tfds {name}: was prepared as {file_format}, which needs TensorFlow to be read;"
+            " install tensorflow-cpu, or remove the data set where TFDS keeps it, to have it"
+            " prepared anew as array_record"
         ) from error
     except Exception as error:
-        raise UserError(f"--tfds {name}: TFDS could not read it as {file_format} ({in_one_line(error)})") from error
+        raise UserError(
+            f"--tfds {name}: TFDS could not read it as {file_format} ({in_one_line(error)})"
+        ) from error
 
 
 def _examples(source: BaseDataSource) -> Iterator[dict[str, Any]]:
@@ -254,14 +311,19 @@ def _examples(source: BaseDataSource) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _quiet_tfds(*, bars: bool, warn: Say | None = None) -> Iterator[None]:
-    """TFDS without its messages on standard output, and with fewer retries where there is no network."""
+    """TFDS without its messages on standard output, and with fewer retries where there is no
+    network.
+    """
 
     class Tell(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if warn and record.name != "absl":
                 warn("no answer from the network yet, trying again")
 
-    loggers = [logging.getLogger(name) for name in ("absl", "urllib3.connectionpool", "huggingface_hub.utils._http")]
+    loggers = [
+        logging.getLogger(name)
+        for name in ("absl", "urllib3.connectionpool", "huggingface_hub.utils._http")
+    ]
     before = [(each, each.handlers, each.propagate) for each in loggers]
     tell, retries = Tell(), getattr(downloader, "MAX_RETRIES", None)
     for each in loggers:

@@ -14,9 +14,11 @@ TENTHS = (7, 1, 2)  # of what is split
 
 
 class Splitting:
-    """Which split each document of a source belongs to, or each paragraph where there are few documents.
+    """Which split each document of a source belongs to, or each paragraph where there are few
+    documents.
 
-    The order of keyed hashes decides: equal texts come into the same split, in whichever order and file they are.
+    The order of keyed hashes decides: equal texts come into the same split, in whichever order and
+    file they are.
 
     Attributes:
       by_document: whether whole documents are split.
@@ -46,7 +48,8 @@ class Splitting:
         if len(ordered) < 10:
             what = "documents" if self.by_document else "paragraphs"
             raise UserError(
-                f"text: {len(ordered)} different {what} are too little for three splits, which need 10; give more of them"
+                f"text: {len(ordered)} different {what} are too little for three splits, which need"
+                " 10; give more of them"
             )
         first, second = len(ordered) * TENTHS[0] // 10, len(ordered) * sum(TENTHS[:2]) // 10
         return int(ordered[first]), int(ordered[second])

@@ -1,8 +1,10 @@
-"""A corpus as rows of tokens, memory-mapped, one sentence a row; the one call that prepares it, and what it reports.
+"""A corpus as rows of tokens, memory-mapped, one sentence a row; the one call that prepares it, and
+what it reports.
 
-Three things are prepared, each once, in a folder named by a hash of all that it depends on: the files as a TFDS data set
-(`sources`), a vocabulary (`vocabularies`) and the tokens (`tokens`). A folder is written
-under another name, brought to the disk and renamed: it is there as a whole or not at all. No process is started.
+Three things are prepared, each once, in a folder named by a hash of all that it depends on: the
+files as a TFDS data set (`sources`), a vocabulary (`vocabularies`) and the tokens (`tokens`). A
+folder is written under another name, brought to the disk and renamed: it is there as a whole or not
+at all. No process is started.
 """
 
 import contextlib
@@ -39,8 +41,8 @@ class Report:
     """What was read and what it became; printed, a couple of lines.
 
     Attributes:
-      files, latin1_lines, cuts: of text files: how many, lines that were not UTF-8 and were read as Latin-1, places where an
-        overlong line or paragraph was cut; 0 for a TFDS data set.
+      files, latin1_lines, cuts: of text files: how many, lines that were not UTF-8 and were read as
+        Latin-1, places where an overlong line or paragraph was cut; 0 for a TFDS data set.
       documents, paragraphs, sentences: found; a document is a file, or an example of a data set.
       split_by: "document" or "paragraph".
       rows, tokens: of each split: sentences with any token at all, and their tokens.
@@ -62,13 +64,20 @@ class Report:
 
     def __str__(self) -> str:
         read = f"{self.files:,} files, " if self.files else ""
-        flaws = f"; {self.latin1_lines:,} lines read as Latin-1, {self.cuts:,} cuts" if self.files else ""
+        flaws = (
+            f"; {self.latin1_lines:,} lines read as Latin-1, {self.cuts:,} cuts"
+            if self.files
+            else ""
+        )
         shared = ", so that a document is in several splits" if self.split_by == "paragraph" else ""
-        parts = ", ".join(f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLITS)
+        parts = ", ".join(
+            f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLITS
+        )
         return (
-            f"{read}{self.documents:,} documents, {self.paragraphs:,} paragraphs, {self.sentences:,} sentences{flaws}\n"
-            f"split by {self.split_by}{shared}: {parts}; vocabulary {self.vocabulary:,}, "
-            f"{sum(self.unknown.values()) / sum(self.tokens.values()):.3%} unknown"
+            f"{read}{self.documents:,} documents, {self.paragraphs:,} paragraphs,"
+            f" {self.sentences:,} sentences{flaws}\nsplit by {self.split_by}{shared}: {parts};"
+            f" vocabulary {self.vocabulary:,},"
+            f" {sum(self.unknown.values()) / sum(self.tokens.values()):.3%} unknown"
         )
 
 
@@ -95,23 +104,29 @@ class Text(NamedTuple):
 
 
 def prepare_text(
-    corpus: Corpus, cache: Path | None = None, say: Say = prepared.silence, vocabulary: bytes | None = None
+    corpus: Corpus,
+    cache: Path | None = None,
+    say: Say = prepared.silence,
+    vocabulary: bytes | None = None,
 ) -> Text:
     """The rows of a corpus, from the cache where it was prepared before.
 
     Args:
       cache: folder for what is prepared; by default below the user's cache folder.
       say: is given a line now and then while something takes long.
-      vocabulary: `vocabulary_file` of what was trained on this corpus before. It gives the same rows without that cache,
-        too, where another version might train another vocabulary. None: take what the corpus names, or else train one, if
-        that was not done.
+      vocabulary: `vocabulary_file` of what was trained on this corpus before. It gives the same
+        rows without that cache, too, where another version might train another vocabulary. None:
+        take what the corpus names, or else train one, if that was not done.
 
     Raises:
       Missing: where the corpus names no text.
-      UserError: in one line, what the user can get wrong, a disk that is full or a data set that cannot be had.
+      UserError: in one line, what the user can get wrong, a disk that is full or a data set that
+        cannot be had.
     """
     if not corpus.is_given:
-        raise Missing("needs a text; give files or folders by --text PATH, or a data set by --tfds NAME")
+        raise Missing(
+            "needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
+        )
     cache, say = cache or cache_folder() / "text", prepared.now_and_then(say)
     loaded = None
     if corpus.vocab:
@@ -122,17 +137,33 @@ def prepare_text(
     splitting = Splitting(source, corpus.split_seed, corpus.documents_to_split)
     if not loaded:
         trained_on = source.key, corpus.split_seed, *splitting.key
-        folder = cache / "vocabularies" / prepared.key(WAY_OF_TRAINING, *trained_on, corpus.vocab_size)
-        prepared.once(folder, lambda new: _write_vocabulary(new, splitting, corpus.vocab_size, say), say)
+        folder = (
+            cache / "vocabularies" / prepared.key(WAY_OF_TRAINING, *trained_on, corpus.vocab_size)
+        )
+        prepared.once(
+            folder, lambda new: _write_vocabulary(new, splitting, corpus.vocab_size, say), say
+        )
         loaded = load_vocabulary(folder / "vocab.txt")
-    folder = cache / "tokens" / prepared.key(source.key, corpus.split_seed, *splitting.key, loaded.hash)
+    folder = (
+        cache / "tokens" / prepared.key(source.key, corpus.split_seed, *splitting.key, loaded.hash)
+    )
     counts = prepared.once(folder, lambda new: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
     rows = [
-        Rows(np.memmap(folder / f"{name}.tokens", dtype, "r"), np.memmap(folder / f"{name}.offsets", np.int64, "r"))
+        Rows(
+            np.memmap(folder / f"{name}.tokens", dtype, "r"),
+            np.memmap(folder / f"{name}.offsets", np.int64, "r"),
+        )
         for name in SPLITS
     ]
-    return Text(loaded.tokens, loaded.special, *rows, Report(**source.counts, **counts), source.key, folder.name)
+    return Text(
+        loaded.tokens,
+        loaded.special,
+        *rows,
+        Report(**source.counts, **counts),
+        source.key,
+        folder.name,
+    )
 
 
 def _write_vocabulary(new: Path, splitting: Splitting, size: int, say: Say) -> dict:
@@ -170,7 +201,9 @@ class _RowWriter:
 
 
 def _write_tokens(new: Path, splitting: Splitting, vocabulary: Vocabulary, say: Say) -> dict:
-    """Write tokens and offsets of the rows of every split; returns the counts of a `Report`, and the tokens' dtype."""
+    """Write tokens and offsets of the rows of every split; returns the counts of a `Report`, and
+    the tokens' dtype.
+    """
     dtype = np.dtype(np.uint16 if len(vocabulary.tokens) <= 2**16 else np.uint32)
     paragraphs = sentences = 0
 
@@ -184,14 +217,19 @@ def _write_tokens(new: Path, splitting: Splitting, vocabulary: Vocabulary, say: 
     with contextlib.ExitStack() as stack:
         writers = []
         for name in SPLITS:
-            tokens, offsets = (stack.enter_context((new / f"{name}.{what}").open("wb")) for what in ("tokens", "offsets"))
+            tokens, offsets = (
+                stack.enter_context((new / f"{name}.{what}").open("wb"))
+                for what in ("tokens", "offsets")
+            )
             writers.append(_RowWriter(tokens, offsets, dtype, vocabulary.special.unk))
         some = split_sentences()
         while batch := list(islice(some, SENTENCES_AT_A_TIME)):
             sentences += len(batch)
             encoded = vocabulary.encode([sentence for _, sentence in batch])
             for k, writer in enumerate(writers):
-                writer.write([ids for (split, _), ids in zip(batch, encoded, strict=True) if split == k])
+                writer.write(
+                    [ids for (split, _), ids in zip(batch, encoded, strict=True) if split == k]
+                )
             say(f"tokenising, {sum(writer.tokens for writer in writers):,} tokens so far")
     rows = {name: writer.rows for name, writer in zip(SPLITS, writers, strict=True)}
     if not all(rows.values()):

@@ -1,6 +1,7 @@
 """Vocabularies of WordPiece, BERT's kind: read, checked, trained, written.
 
-The only importer of `tokenizers`, which has its own threads (TOKENIZERS_PARALLELISM=false turns them off).
+The only importer of `tokenizers`, which has its own threads (TOKENIZERS_PARALLELISM=false turns
+them off).
 """
 
 import hashlib
@@ -17,7 +18,9 @@ from jaxtie.text.corpus.prepared import in_one_line
 
 WAY_OF_TRAINING = 2  # how vocabularies are trained; another way gives others
 ALPHABET = 1000  # characters, at most
-SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)  # [PAD], [UNK], [CLS], [SEP], [MASK]
+SPECIAL_TOKENS = tuple(
+    f"[{name.upper()}]" for name in Special._fields
+)  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
 
 class Vocabulary(NamedTuple):
@@ -36,7 +39,10 @@ class Vocabulary(NamedTuple):
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Ids of the tokens of each sentence, no special ones around them."""
-        return [each.ids for each in self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)]
+        return [
+            each.ids
+            for each in self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+        ]
 
 
 def wrap_as_bert(model: models.WordPiece) -> Tokenizer:
@@ -48,7 +54,9 @@ def wrap_as_bert(model: models.WordPiece) -> Tokenizer:
 
 
 def load_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary of a file, as `parse_vocabulary`; raises UserError where it cannot be read, too."""
+    """The vocabulary of a file, as `parse_vocabulary`; raises UserError where it cannot be read,
+    too.
+    """
     try:
         return parse_vocabulary(path.read_bytes(), f"--vocab {path}")
     except OSError as error:
@@ -71,9 +79,13 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
         expected = f"a vocabulary like BERT's, with {' '.join(SPECIAL_TOKENS)}"
         raise UserError(f"{name}: has no {', '.join(missing)}; expected {expected}")
     try:
-        tokenizer.encode_batch_fast(["x" * 1000], add_special_tokens=False)  # too long for WordPiece, so unknown
+        tokenizer.encode_batch_fast(
+            ["x" * 1000], add_special_tokens=False
+        )  # too long for WordPiece, so unknown
     except Exception as error:  # it may be given another token for that
-        raise UserError(f"{name}: cannot tokenise an unknown word ({in_one_line(error)})") from error
+        raise UserError(
+            f"{name}: cannot tokenise an unknown word ({in_one_line(error)})"
+        ) from error
     tokens = _in_order(tokenizer)
     if [entries[token] for token in tokens] != list(range(len(tokens))):
         raise UserError(f"{name}: its ids are not 0...{len(tokens) - 1}; does an entry come twice?")
@@ -90,7 +102,9 @@ def _parse_tokenizer(content: bytes, name: str) -> Tokenizer:
             tokenizer.no_padding()
             return tokenizer
         entries = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
-        return wrap_as_bert(models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token="[UNK]"))
+        return wrap_as_bert(
+            models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token="[UNK]")
+        )
     except Exception as error:
         expected = "a tokenizer.json of the tokenizers library, or a vocab.txt with an entry a line"
         raise UserError(f"{name}: expected {expected} ({in_one_line(error)})") from error
@@ -104,9 +118,10 @@ def _in_order(tokenizer: Tokenizer) -> tuple[str, ...]:
 def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str, ...]:
     """Train WordPiece of at most `size` tokens; returns them in the order of their ids.
 
-    The same texts give the same tokens. Merges that are as frequent as each other are made in the order of the ids of their
-    parts, and the library numbers characters within words in the order in which a hash map with a seed of its own has the
-    words. So characters are numbered first, as if they were special tokens.
+    The same texts give the same tokens. Merges that are as frequent as each other are made in the
+    order of the ids of their parts, and the library numbers characters within words in the order in
+    which a hash map with a seed of its own has the words. So characters are numbered first, as if
+    they were special tokens.
 
     Args:
       texts: gives all of them, whenever it is called: they are gone through twice.
@@ -127,7 +142,9 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str
 
 
 def _alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
-    """The most frequent characters as the tokenizer sees them, at most `ALPHABET`, in the order of their code points."""
+    """The most frequent characters as the tokenizer sees them, at most `ALPHABET`, in the order of
+    their code points.
+    """
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
@@ -135,12 +152,16 @@ def _alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
     for character, count in raw.items():
         for letter in tokenizer.normalizer.normalize_str(character):
             seen[letter] += count
-    letters = [letter for letter in seen if tokenizer.pre_tokenizer.pre_tokenize_str(letter)]  # no white space
+    letters = [
+        letter for letter in seen if tokenizer.pre_tokenizer.pre_tokenize_str(letter)
+    ]  # no white space
     return sorted(sorted(letters, key=lambda letter: (-seen[letter], letter))[:ALPHABET])
 
 
 def _is_within_words(tokenizer: Tokenizer, letter: str) -> bool:
-    between = tokenizer.normalizer.normalize_str(f"a{letter}a")  # which sets Chinese characters apart
+    between = tokenizer.normalizer.normalize_str(
+        f"a{letter}a"
+    )  # which sets Chinese characters apart
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(between)) == 1
 
 

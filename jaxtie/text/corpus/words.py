@@ -20,11 +20,12 @@ PUBLISHED_WORDS = tuple(
 
 
 def frequent_words(text: Text, count: int = 100) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The most frequent words of the training split that are single tokens, most frequent first: their ids, int32, and they.
+    """The most frequent words of the training split that are single tokens, most frequent first:
+    their ids, int32, and they.
 
-    Words are of letters alone. A token counts where no `##` continues it and no apostrophe is before it (the s of "it's"
-    is no word). A text with BERT's own vocabulary of 30,522 entries gets those of the published list instead, if they are
-    enough.
+    Words are of letters alone. A token counts where no `##` continues it and no apostrophe is
+    before it (the s of "it's" is no word). A text with BERT's own vocabulary of 30,522 entries gets
+    those of the published list instead, if they are enough.
 
     Raises:
       UserError: where there are fewer.
@@ -44,7 +45,10 @@ def frequent_words(text: Text, count: int = 100) -> tuple[np.ndarray, tuple[str,
         order = np.argsort(-frequency * is_word, kind="stable")[:count]
         words = tuple(text.vocabulary[i] for i in order if is_word[i] and frequency[i])
     if len(words) < count:
-        raise UserError(f"text: only {len(words)} of its words are single tokens, {count} are needed; take more text")
+        raise UserError(
+            f"text: only {len(words)} of its words are single tokens, {count} are needed; take more"
+            " text"
+        )
     return np.array([ids[word] for word in words], np.int32), words
 
 
@@ -60,8 +64,12 @@ def chosen_words(text: Text, words: int | Sequence[str]) -> tuple[np.ndarray, tu
     known = {word: ids[word] for word in words if word in ids}
     count_V = np.bincount(np.asarray(text.train.tokens_N), minlength=len(ids))
     if missing := [word for word in words if word not in known or not count_V[known[word]]]:
-        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        raise UserError(f"words: the text to train on has no token {shown}; leave these out, or give more text")
+        shown = ", ".join(missing[:8]) + (
+            f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        )
+        raise UserError(
+            f"words: the text to train on has no token {shown}; leave these out, or give more text"
+        )
     return np.array([known[word] for word in words], np.int32), tuple(words)
 
 
