@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from jaxtie.experiment import Declaration, Missing, UserError
+from jaxtie.experiment import Declaration, MissingInputError, UserError
 from jaxtie.page import (
     FAILED,
     SKIPPED,
@@ -36,7 +36,7 @@ class _Status:
         """What fails within is told at once, and stays on the page."""
         try:
             yield
-        except Missing as error:
+        except MissingInputError as error:
             section.status, section.error = SKIPPED, self.one_line(error)
             print(f"jaxtie: skipped, {error}", file=sys.stderr)
         except (UserError, OSError) as error:

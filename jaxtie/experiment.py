@@ -23,7 +23,7 @@ class UserError(ValueError):
     """
 
 
-class Missing(UserError):
+class MissingInputError(UserError):
     """An experiment cannot run for want of something that was not given, such as a text."""
 
 

@@ -309,10 +309,8 @@ class _Run:
             if not self.earlier:
                 folder.create(self.config)
             elif self.earlier.get("finished"):
-                folder.unpack(
-                    schema
-                    # before the folder says that it is not finished: killed here, it is extended again
-                )
+                # Before the folder says that it is unfinished: killed here, it is extended again.
+                folder.unpack(schema)
             self.config |= self.kind.keep(experiment, self.material, folder)
             folder.write_config(self.config)
             finished = self.train()

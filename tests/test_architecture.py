@@ -215,7 +215,8 @@ from jaxtie.cli import main
 from jaxtie.results import plots
 plots.save = save_small
 assert jaxtie.__file__.startswith({place!r})
-assert main("--seeds 1 --steps 100 --record-every 20 --eval-every 100 --arms tied --quiet --out run".split()) == 0
+options = "--seeds 1 --steps 100 --record-every 20 --eval-every 100 --arms tied --quiet --out run"
+assert main(options.split()) == 0
 assert main(["--text", "books"]) == 2
 assert jaxtie.load("run").sizes["step"] == 6
 """

@@ -6,7 +6,7 @@ import pytest
 from corpora import error_of, write_vocabulary
 from tokenizers import models
 
-from jaxtie.experiment import Missing, UserError
+from jaxtie.experiment import MissingInputError, UserError
 from jaxtie.text.corpus import reading
 from jaxtie.text.corpus.tokens import prepare_text
 from jaxtie.text.corpus.vocabulary import SPECIAL_TOKENS, wrap_as_bert
@@ -23,7 +23,7 @@ def test_what_is_not_there(tmp_path, cache):
 
 def test_no_text_at_all(cache):
     with pytest.raises(
-        Missing,
+        MissingInputError,
         match="needs a text; give files or folders by --text PATH, or a data set by --tfds NAME",
     ):
         prepare_text(Corpus(), cache)

@@ -202,8 +202,8 @@ def test_untying_a_transformer():
 
 
 ALIASES = """
-    adabelief adadelta adagrad adam adamax adan amsgrad fromage lamb lars lbfgs novograd optimistic_adam_v2
-    optimistic_gradient_descent radam rmsprop rprop sign_sgd signum yogi
+    adabelief adadelta adagrad adam adamax adan amsgrad fromage lamb lars lbfgs novograd
+    optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sign_sgd signum yogi
 """.split()
 CONTRIB = (
     "acprop ademamix simplified_ademamix adopt cocob dadapt_adamw dog galore madgrad momo_adam muon"

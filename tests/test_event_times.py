@@ -86,7 +86,7 @@ def test_the_curve_is_kaplans_and_meiers_and_its_band_greenwoods_by_hand():
     ).all()
 
 
-def test_without_censoring_the_share_is_that_of_the_seeds_and_there_is_no_band_where_all_have_come():
+def test_without_censoring_the_share_is_that_of_the_seeds_without_a_band_at_the_end():
     steps = np.random.default_rng(0).integers(1, 9, 20)
     curve = kaplan_meier(times(*steps))
     np.testing.assert_allclose(

@@ -65,7 +65,7 @@ def value_at(number: int, steps: int) -> int:
     return value
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for the end of the process."""
 
 
@@ -185,7 +185,7 @@ class Counting:
     ) -> Piece:
         self.left -= 1
         if self.ending == "killed" and self.left < 0:
-            raise Killed
+            raise KilledError
         if self.ending == "stopped" and self.left < 0:
             control.stopped.append(signal.SIGINT)
         size, records = len(numbers), None
@@ -351,7 +351,7 @@ def test_what_arms_share_with_the_tied_one_is_trained_once(tmp_path):
 def test_what_is_shared_survives_the_end_of_a_sitting(tmp_path, left, ending):
     run = Run.begin(tmp_path / "run")
     if ending == "killed":
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             run.sit(Counting(SHARED, ending, left), -1)
     else:
         assert not run.sit(Counting(SHARED, ending, left))
@@ -376,7 +376,7 @@ def test_killed_after_any_piece_it_goes_on_from_the_last_checkpoint(
     tmp_path, left, spares, checkpoint_every
 ):
     run = Run.begin(tmp_path / "run")
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run.sit(Counting(TOY, "killed", left, spares=spares), checkpoint_every)
     assert run.kept.count == (left if checkpoint_every < 0 else 0)
     assert run.sit(Counting(TOY, spares=spares, stride=4), checkpoint_every)
@@ -418,7 +418,7 @@ def test_a_checkpoint_has_all_that_are_under_way(tmp_path, monkeypatch):
 def test_killed_again_and_again_it_comes_to_the_end(tmp_path):
     run, kills = Run.begin(tmp_path / "run"), PIECES // 2 - 1
     for _ in range(kills):
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             run.sit(Counting(TOY, "killed", 2, spares=True), -1)
     assert run.sit(Counting(TOY, "killed", 2, spares=True), -1)
     run.assert_whole(TOY)
@@ -453,7 +453,7 @@ def test_by_checkpoints_on_the_disk(tmp_path):
             run.kept = kept
             try:
                 assert run.sit(Counting(TOY, ending, left), -1) == (ending == "never")
-            except Killed:
+            except KilledError:
                 assert ending == "killed"
     run.assert_whole(TOY)
     assert run.untied == ["untied@4"]

@@ -23,7 +23,9 @@ from jaxtie.training.progress import Progress
 NAME = """<script>alert('&"$_{$')<script>"""
 CLAIM = """</p></title><img src=http://a.b/c.png onerror="d()"> {{ 7 }} &amp; é"""
 TINY = """import jaxtie
-experiment = jaxtie.Experiment(name={!r}, claim={!r}, arms=("untied",), steps=6000, record_every=20, eval_every=100)
+experiment = jaxtie.Experiment(
+    name={!r}, claim={!r}, arms=("untied",), steps=6000, record_every=20, eval_every=100
+)
 """
 FILES = {
     "a_hostile": TINY.format(NAME, CLAIM),

@@ -20,21 +20,21 @@ def distances(places: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture
-def flat_TxVxD() -> np.ndarray:
+def flat() -> np.ndarray:
     """One table over time that stays in a plane of its four dimensions."""
     rng = np.random.default_rng(1)
     return rng.normal(size=(3, 4, 2)) @ ortho_group.rvs(4, random_state=1)[:2]
 
 
-def test_seeds_that_differ_by_a_turn_and_a_shift_are_one(flat_TxVxD):
+def test_seeds_that_differ_by_a_turn_and_a_shift_are_one(flat):
     turns = ortho_group.rvs(4, size=SEEDS, random_state=2)
     assert {1, -1} == set(np.linalg.det(turns).round().astype(int))  # reflections too
     shifts = np.random.default_rng(3).normal(size=(SEEDS, 3, 1, 4))
-    places = portrait.align(flat_TxVxD @ turns[:, None] + shifts, reference=2)
+    places = portrait.align(flat @ turns[:, None] + shifts, reference=2)
     assert places.shape == (SEEDS, 3, 4, 2)
     np.testing.assert_allclose(places, np.broadcast_to(places[:1], places.shape), atol=1e-12)
-    np.testing.assert_allclose(distances(places[0]), distances(flat_TxVxD), atol=1e-12)
-    centred = flat_TxVxD - flat_TxVxD.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(distances(places[0]), distances(flat), atol=1e-12)
+    centred = flat - flat.mean(axis=1, keepdims=True)
     moved = np.linalg.norm(
         np.diff(centred, axis=0), axis=-1
     )  # each seed is turned once, not at every time anew

@@ -97,7 +97,7 @@ def test_a_perfect_model_does_not_move_and_a_dead_pair_has_no_divergence(x64):
     assert np.isnan(swap_divergence(perfect, contexts.joint_CxV, swaps))
 
 
-def test_spelled_by_the_label_x_and_y_are_semantically_equivalent_and_their_log_odds_have_either_sign():
+def test_spelled_by_the_label_x_and_y_are_semantically_equivalent_with_log_odds_of_either_sign():
     own = Process(zeros_by_label=True)
     whole = process.enumerate_process(own.length, own.zeros, own.ones, zeros_by_label=True)
     found = theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False)

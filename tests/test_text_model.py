@@ -59,6 +59,17 @@ def random_params(model: TextModel, dtype: str) -> dict:
     return jax.tree.map(lambda leaf: (0.4 * rng.standard_normal(leaf.shape)).astype(dtype), shapes)
 
 
+def path_of(name: str) -> tuple[str, ...]:
+    """Where jaxtie keeps a parameter of PyTorch's."""
+    if name.startswith(("input", "output")):
+        return "embedding", name.split(".")[0]
+    name = name.removeprefix("encoder.").replace("self_attn.", "")
+    if name.startswith("layers."):
+        _, layer, name = name.split(".", 2)
+        return "body", f"layer_{layer}", name.replace(".", "_")
+    return "body", name.replace(".", "_")
+
+
 def in_torch(params: dict, kind: str):
     """The same model of PyTorch's modules, rotary positions by complex numbers; named as jaxtie's
     tree.
@@ -119,17 +130,8 @@ def in_torch(params: dict, kind: str):
                 h = self.encoder(self.input(tokens), src_key_padding_mask=tokens == PAD)
             return nn.functional.linear(h, self.output.weight).flatten(0, 1)
 
-    def place(name: str) -> tuple[str, ...]:
-        if name.startswith(("input", "output")):
-            return "embedding", name.split(".")[0]
-        name = name.removeprefix("encoder.").replace("self_attn.", "")
-        if name.startswith("layers."):
-            _, layer, name = name.split(".", 2)
-            return "body", f"layer_{layer}", name.replace(".", "_")
-        return "body", name.replace(".", "_")
-
     twin, leaves = Reference().double(), flatten_dict(params)
-    named = {place(name): parameter for name, parameter in twin.named_parameters()}
+    named = {path_of(name): parameter for name, parameter in twin.named_parameters()}
     assert named.keys() == leaves.keys()
     with torch.no_grad():
         for path, parameter in named.items():

@@ -37,7 +37,9 @@ from jaxtie.results.verdicts import Comparison, Judgement, claims_table
 
 BODIES_PAIRS = ("X-Y", "A-B")
 KEPT_SYMBOLS = ["X", "Y", "A", "B"]
-EVALUATED = "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds".split()
+EVALUATED = (
+    "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds"
+).split()
 DISTANCES = ("input_distance", "output_distance")
 RECORDED = ("loss", "accuracy", *DISTANCES)
 EACH_SHOWN = 16  # seeds; of more a table has quartiles

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxtie.experiment import Missing, UserError
+from jaxtie.experiment import MissingInputError, UserError
 from jaxtie.text.declaration import TextExperiment
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 name = "text"
 accepted = frozenset(
-    "seeds steps scale arms record_every eval_every data_seed text tfds tfds_field vocab vocab_size".split()
+    "seeds steps scale arms record_every eval_every data_seed text tfds tfds_field vocab"
+    " vocab_size".split()
 )
 refusal = "is of text"
 many_seeds = False
@@ -49,7 +50,7 @@ def options() -> type[TextOptions]:
 
 
 def changes(experiment: TextExperiment, options: TextOptions) -> dict[str, Any]:
-    """Fields that its own options ask for; Missing where there is no text."""
+    """Fields that its own options ask for; MissingInputError where there is no text."""
     if options.tfds_field and not options.tfds:
         raise UserError("--tfds-field: expected with --tfds only")
     given = {
@@ -65,7 +66,7 @@ def changes(experiment: TextExperiment, options: TextOptions) -> dict[str, Any]:
         given["split_seed"] = fields["data_seed"] = options.data_seed
     corpus = dataclasses.replace(experiment.corpus, **given)
     if not corpus.is_given:
-        raise Missing(
+        raise MissingInputError(
             f"{experiment.name}: needs a text; give files or folders by --text PATH, or a data set"
             " by --tfds NAME"
         )

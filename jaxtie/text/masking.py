@@ -136,10 +136,8 @@ def _pack_positions(
     """
     count_N = jnp.cumsum(chosen_N, dtype=jnp.int32)
     number, place_P = count_N[-1], jnp.arange(room, dtype=jnp.int32)
-    if (
-        key is not None
-        # too many: a run of them, beginning at any and going round, so that each has the same chance
-    ):
+    # Too many: take consecutive ones from a random start, so that each has the same chance.
+    if key is not None:
         begin = jax.random.randint(key, (), 0, jnp.maximum(number, 1))
         place_P = jnp.where(number > room, (begin + place_P) % jnp.maximum(number, 1), place_P)
     at_P = jnp.searchsorted(count_N, place_P + 1).astype(

@@ -20,11 +20,8 @@ from jaxtie.text.corpus.words import frequent_words
 from jaxtie.text.declaration import HALVES
 
 SENTENCES = 64  # sentences that stay together in a half: contexts go over the ends of sentences
-EVERY, OFFSET = (
-    5,
-    3,
-    # of the frequent words, by their rank, these are planted: as frequent as those that are asked about
-)
+# Ranks of the frequent words that get duplicates: as frequent as those that are evaluated.
+EVERY, OFFSET = 5, 3
 EVENLY, RARELY = 0.5, 0.1  # in turn, how often an occurrence is spelled as the duplicate
 
 

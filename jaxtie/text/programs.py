@@ -176,8 +176,8 @@ def _start(
 
 
 def carry_shapes(
-    experiment: TextExperiment, material: Material, *, tied: bool, head: Head = Head()
-) -> Carry:  # noqa: B008
+    experiment: TextExperiment, material: Material, *, tied: bool, head: Head
+) -> Carry:
     """Shapes and dtypes of a member."""
     model = build_text_model(experiment, material, "cpu", tied=tied, head=head)
     return jax.eval_shape(

@@ -40,7 +40,8 @@ AXES_FROM_FRONT = frozenset(
     "argmax argmin concatenate cumsum reduce_and reduce_max reduce_min reduce_or squeeze".split()
 )
 INLINED = frozenset(
-    "jit pjit closed_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr checkpoint remat2".split()
+    "jit pjit closed_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr checkpoint"
+    " remat2".split()
 )
 
 # The value of a variable, and whether it has the member axis.

@@ -160,10 +160,8 @@ class Progress:
         else:
             speed = f"{rate / self.members:,.0f} steps/s  {rate:,.0f} seed-steps/s"
             if self.done.tokens:
-                speed = (
-                    f"{(self.done.tokens - first_tokens) / (now - began) if now > began else 0:,.0f}"
-                    " tokens/s"
-                )
+                tokens = self.done.tokens - first_tokens
+                speed = f"{tokens / (now - began) if now > began else 0:,.0f} tokens/s"
             line = f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {loss}"
         if self.live:
             self.live.update(self._task, completed=at, line=line, refresh=True)

@@ -319,11 +319,11 @@ def measure_programs(item: str, book: str) -> dict[str, str]:
 
     found: dict[str, list[tuple[str, str]]] = {}
 
-    class Traced(Exception):
+    class TracedError(Exception):
         """Instead of the first call of a program."""
 
     def stop(*_: Any) -> None:
-        raise Traced
+        raise TracedError
 
     def fingerprint(lowered: jax.stages.Lowered, *_: Any, **__: Any) -> Callable[..., None]:
         text, numbers = lowered.as_text(), {}
@@ -341,7 +341,7 @@ def measure_programs(item: str, book: str) -> dict[str, str]:
         for text, line in spellings(
             FILE.format(experiment), f"{options}--arms {arm} --seeds 1 --quiet"
         ):
-            with tempfile.TemporaryDirectory() as place, contextlib.suppress(Traced):
+            with tempfile.TemporaryDirectory() as place, contextlib.suppress(TracedError):
                 Path(place, "traced.py").write_text(text)
                 line = f"{place}/traced.py {line.replace('BOOK', book)} --out {place}/out"
                 *_, measured[f"{arm}: no program"] = called(find("jaxtie.run"), line)

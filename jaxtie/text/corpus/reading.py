@@ -23,7 +23,8 @@ _BLANKS = b" \t\r\v\f"
 
 # A full stop behind one of these does not end a sentence, nor does one behind an initial.
 ABBREVIATIONS = frozenset(
-    "mr mrs ms messrs dr prof rev hon st capt col gen lieut lt sergt sgt gov pres no vol vs viz cf".split()
+    "mr mrs ms messrs dr prof rev hon st capt col gen lieut lt sergt sgt gov pres no vol vs viz"
+    " cf".split()
 )
 _END = re.compile(r"""([.!?]+)["'”’»)\]*_]*\s+(?=["'“‘«(\[*_—-]*(\w))""")
 

@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from jaxtie.experiment import Missing, UserError
+from jaxtie.experiment import MissingInputError, UserError
 from jaxtie.results.folder import Say
 from jaxtie.text.corpus import prepared, reading
 from jaxtie.text.corpus.batches import Rows, Special
@@ -119,12 +119,12 @@ def prepare_text(
         take what the corpus names, or else train one, if that was not done.
 
     Raises:
-      Missing: where the corpus names no text.
+      MissingInputError: where the corpus names no text.
       UserError: in one line, what the user can get wrong, a disk that is full or a data set that
         cannot be had.
     """
     if not corpus.is_given:
-        raise Missing(
+        raise MissingInputError(
             "needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
         )
     cache, say = cache or cache_folder() / "text", prepared.now_and_then(say)
