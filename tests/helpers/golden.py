@@ -122,7 +122,7 @@ TEXT = """TextExperiment(
     eval_batches=4, seeds=(0, 1), optimiser=Optimiser(learning_rate=1e-2, half_period=100),
     corpus=Corpus(vocab_size=300), {}
 )"""
-PLANTED = "planted=2, half='first', valid_half='second'"
+PLANTED = "planted=2, half='first'"
 TEXTS = {
     "masked": TEXT.format("task='masked'"),
     "causal": TEXT.format("task='causal', duplicates=(0.5, 0.1)"),
