@@ -292,6 +292,18 @@ def test_what_cannot_be_meant_is_refused():
         untie(wide, output="head/kernel")
 
 
+def test_keys_of_lists_may_be_numbers():
+    model = nnx.Module()
+    model.inputs, model.outputs = (
+        nnx.List([nnx.Param(jnp.full((V, D), value))]) for value in (1.0, 2.0)
+    )
+    paths = {"input": ("inputs", 0), "output": ("outputs", 0)}
+    tie(model, **paths)
+    assert is_tied(model, **paths) and model.outputs[0] is model.inputs[0]
+    untie(model, **paths)
+    assert not is_tied(model, **paths)
+
+
 class WithHead(nnx.Module):
     """An `nnx.Embed`, and a head whose table is D×V; what comes first in a state is a matter of
     names.

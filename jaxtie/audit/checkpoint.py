@@ -196,7 +196,7 @@ def _merge_into(tensors: dict[str, Stored], found: Iterable[Stored], path: Path)
 
 
 def _open_sharded(index: Path) -> Checkpoint:
-    listed = read_json(index).get("weight_map")
+    listed: Any = read_json(index).get("weight_map")
     good = (
         isinstance(listed, dict)
         and bool(listed)

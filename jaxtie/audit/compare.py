@@ -107,10 +107,10 @@ def scan(first: RowTable, second: RowTable | None, tick: Ticker) -> Scan:
       tick: is told how far it is.
     """
     if second is None:
-        parts = _by_blocks(
+        alone = _by_blocks(
             first.vocabulary, first, partial(_facts_behind, first, 0), tick, "looked at"
         )
-        return Scan(_joined_facts(parts), None, None)
+        return Scan(_joined_facts(alone), None, None)
     relation, scale = _likely(first, second)
     common = min(first.vocabulary, second.vocabulary)
 
@@ -121,8 +121,8 @@ def scan(first: RowTable, second: RowTable | None, tick: Ticker) -> Scan:
         return facts, facts if relation == "bits" and equal.all() else facts_of(b), equal, largest
 
     parts = list(_by_blocks(common, first, look, tick, "compared"))
-    facts = [[part[i] for part in parts] for i in (0, 1)]
-    for table, found in ((first, facts[0]), (second, facts[1])):
+    of_first, of_second = [part[0] for part in parts], [part[1] for part in parts]
+    for table, found in ((first, of_first), (second, of_second)):
         if table.vocabulary > common:
             rest = table.vocabulary - common
             found += _by_blocks(
@@ -138,7 +138,7 @@ def scan(first: RowTable, second: RowTable | None, tick: Ticker) -> Scan:
         np.flatnonzero(~equal),
         max(part[3] for part in parts),
     )
-    return Scan(_joined_facts(facts[0]), _joined_facts(facts[1]), comparison)
+    return Scan(_joined_facts(of_first), _joined_facts(of_second), comparison)
 
 
 def _facts_behind(table: RowTable, start: int, at: tuple[int, int]) -> RowFacts:
@@ -149,7 +149,7 @@ def same_rows(new: RowTable, old: RowTable, tick: Ticker) -> np.ndarray:
     """Whether each row of a table has the bits of another's of the same shape; values, where the
     types differ; (V,).
     """
-    relation = "bits" if new.tensor.dtype == old.tensor.dtype else "cast"
+    relation: Relation = "bits" if new.tensor.dtype == old.tensor.dtype else "cast"
     parts = _by_blocks(
         new.vocabulary,
         new,
@@ -168,7 +168,7 @@ def _by_blocks(
     count: int, table: RowTable, look: Callable[[tuple[int, int]], Item], tick: Ticker, what: str
 ) -> Iterator[Item]:
     """`look` at blocks of rows, some at once; what it returns, in order."""
-    size = max(1, BLOCK_BYTES // (table.width * table.tensor.dtype.itemsize))
+    size = max(1, BLOCK_BYTES // (table.tensor.size // table.vocabulary))
     ends = [(start, min(start + size, count)) for start in range(0, count, size)]
     workers = min(
         WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else WORKERS

@@ -5,6 +5,7 @@ how they lie.
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class RowTable:
     def __init__(self, tensor: Stored, across: bool):
         self.tensor, self.across = tensor, across
         self.vocabulary, self.width = tensor.shape[::-1] if across else tensor.shape
-        self._data = None
+        self._data: Any = None
 
     def block(self, start: int, stop: int) -> np.ndarray:
         """Rows start...stop - 1 of V, (rows, D), each row in one piece."""
@@ -85,6 +86,11 @@ class Module:
     stem: Stem | None
     packed: str
     across: bool
+
+    @property
+    def ending(self) -> str:
+        """The text of its stem; empty where it has none."""
+        return self.stem.text if self.stem else ""
 
 
 @dataclass(frozen=True)
@@ -137,9 +143,8 @@ def find_ends(
     if second:
         _check_flat(second, where)
         output = _oriented(second, known | {table.vocabulary}, like=table)
-        packed = first.packed or second.packed
         check(
-            bool(packed) or output.width == table.width,
+            bool(first.packed or second.packed) or output.width == table.width,
             f"{where}: {first.name} has width {table.width} and {second.name} width {output.width}:"
             " widths differ, so one of them is no embedding of this model; name the tables by"
             " --input and --output",
@@ -221,11 +226,7 @@ def _only_input(tensors: Mapping[str, Stored], known: set[int], where: str) -> M
             f"{where}: no input embedding is found by its name; give --input; tensors of two"
             f" dimensions: {shown}"
         )
-    several = [
-        module
-        for module in modules
-        if module.stem and module.stem.text in ("shared", *ONE_OF_SEVERAL)
-    ]
+    several = [module for module in modules if module.ending in ("shared", *ONE_OF_SEVERAL)]
     if len(several) == len(modules) > 1:
         return _first_of(several)
     fitting = [module for module in modules if known & set(module.tensor.shape)] or modules
@@ -242,18 +243,18 @@ def _first_of(modules: Sequence[Module]) -> Module:
     would be tied to.
     """
     order = ("shared", "decoder.embed_tokens", "encoder.embed_tokens")
-    return min(modules, key=lambda module: order.index(module.stem.text))
+    return min(modules, key=lambda module: order.index(module.ending))
 
 
 def _copies(tensors: Mapping[str, Stored], first: Module) -> list[Module]:
-    if first.stem is None or first.stem.text not in ("shared", *ONE_OF_SEVERAL):
+    if first.ending not in ("shared", *ONE_OF_SEVERAL):
         return []
     found = _modules(tensors, INPUTS).values()
     return [
         module
         for module in found
         if module.name != first.name
-        and module.stem.text in ONE_OF_SEVERAL
+        and module.ending in ONE_OF_SEVERAL
         and module.tensor.shape == first.tensor.shape
     ]
 
@@ -283,7 +284,7 @@ def _only_output(
     modules = [
         module for module in _modules(tensors, OUTPUTS).values() if module.name != first.name
     ]
-    sure = [module for module in modules if not module.stem.loose]
+    sure = [module for module in modules if module.stem and not module.stem.loose]
     fitting = sure or [module for module in modules if _fits(module, table)]
     if not fitting and first.stem is None:
         fitting = [

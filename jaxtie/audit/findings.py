@@ -21,6 +21,7 @@ OLD_LLAMA_CPP = (
     "codeshell",
 )  # architectures that needed output.weight, see the loaders
 SHOWN_NAMES = 5
+Level = Literal["wrong", "note", "fine"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Finding:
     """
 
     code: str
-    level: Literal["wrong", "note", "fine"]
+    level: Level
     text: str
     fix: str = ""
     loaders: tuple[str, ...] = ()
@@ -65,11 +66,13 @@ def loaders_for(condition: Condition) -> tuple[str, ...]:
 
 def tying(known: Known) -> Finding:
     """The main finding: once, equal, different or not comparable; and whether the flags say so."""
-    if known.ends.output is None:
+    output, comparison = known.ends.output, known.comparison
+    if output is None:
         return _once(known)
-    if known.comparison is None:
+    if comparison is None:
         return _packed(known)
-    return _equal(known) if known.comparison.is_equal else _different(known)
+    judge = _equal if comparison.is_equal else _different
+    return judge(known, output.tensor.name, comparison)
 
 
 def _packed(known: Known) -> Finding:
@@ -128,8 +131,8 @@ def how(comparison: Relationship) -> str:
     return f" after {', '.join(ways)}" if ways else ""
 
 
-def _equal(known: Known) -> Finding:
-    comparison, configuration = known.comparison, known.configuration
+def _equal(known: Known, output: str, comparison: Relationship) -> Finding:
+    configuration = known.configuration
     same = f"the two tables are equal{how(comparison) or ' in every bit'}"
     scale = comparison.scale
     if comparison.relation == "scale":
@@ -149,20 +152,15 @@ def _equal(known: Known) -> Finding:
         return Finding("scaled", "note", text)
     if known.claim is False:
         text = f"{_capital(known.says)} untied, but {same}."
-        fix = (
-            f"{configuration.fix(True)} and drop {known.ends.output.tensor.name}, if it was trained"
-            " tied"
-        )
+        fix = f"{configuration.fix(True)} and drop {output}, if it was trained tied"
         return Finding("untied-but-equal", "wrong", text, fix)
     said = f", and {known.says} tied" if known.claim else "; no flag says anything"
     text = f"Tied, stored twice: {same}{said}."
-    return Finding(
-        "equal", "fine", text, f"drop {known.ends.output.tensor.name}: tied loaders need it once"
-    )
+    return Finding("equal", "fine", text, f"drop {output}: tied loaders need it once")
 
 
-def _different(known: Known) -> Finding:
-    comparison, configuration = known.comparison, known.configuration
+def _different(known: Known, output: str, comparison: Relationship) -> Finding:
+    configuration = known.configuration
     count, ids = len(comparison.differing), comparison.differing
     where = shown_ids(ids, comparison.common)
     rows = (
@@ -179,14 +177,11 @@ def _different(known: Known) -> Finding:
         return Finding("different", "fine", f"Untied: {differ}, and {known.says} untied.")
     if known.claim is None:
         advice = configuration.fix(False) if configuration.path else ""
-        level = "note" if configuration.path else "fine"
+        level: Level = "note" if configuration.path else "fine"
         return Finding(
             "different", level, f"Untied, it seems: {differ}; no flag says anything.", advice
         )
-    fix = (
-        f"{configuration.fix(False)}, if both tables were trained; else drop"
-        f" {known.ends.output.tensor.name}"
-    )
+    fix = f"{configuration.fix(False)}, if both tables were trained; else drop {output}"
     code, loaders = "tied-but-different", loaders_for("tied, different")
     if part_of(ids, comparison.common):
         fix = f"look for a shard that was not trained or gathered; {fix}"
@@ -226,14 +221,14 @@ def of_flags(known: Known) -> list[Finding]:
             known.comparison is not None and known.comparison.is_equal
         )
         fix = configuration.fix(once)
-        text = f"The levels of {configuration.path.name} disagree: {said}."
+        text = f"The levels of {configuration.file} disagree: {said}."
         found.append(Finding("levels-disagree", "wrong", text, fix, loaders_for("levels disagree")))
     rows = {table.vocabulary for table in (known.ends.input, known.ends.output) if table}
     sizes = configuration.vocabularies
     if sizes and not rows & set(sizes) and not known.ends.packed:
         size, most = max(sizes), max(rows)
-        level = "note" if most > size else "wrong"
-        text = f"{configuration.path.name} says vocab_size {size:,}, the table has {most:,} rows."
+        level: Level = "note" if most > size else "wrong"
+        text = f"{configuration.file} says vocab_size {size:,}, the table has {most:,} rows."
         fix = "" if level == "note" else f"set vocab_size: {most}, or restore the rows"
         found.append(Finding("vocabulary", level, text, fix))
     return found

@@ -122,6 +122,11 @@ class Configuration:
         return f"{self.path.name if self.path else 'the configuration'} says"
 
     @property
+    def file(self) -> str:
+        """The file's name."""
+        return self.path.name if self.path else "config.json"
+
+    @property
     def name(self) -> str:
         """Of the flag that is to be set, at the top level."""
         return next((flag.name for flag in self.said), "tie_word_embeddings")
@@ -131,7 +136,7 @@ class Configuration:
         value = str(tied is FLAGS[self.name][0]).lower()
         levels = sorted({flag.level for flag in self.said if flag.tied is not tied} - {""})
         also = f", and in {', '.join(levels)} too" if levels else ""
-        return f"set {self.name}: {value} in {self.path.name if self.path else 'config.json'}{also}"
+        return f"set {self.name}: {value} in {self.file}{also}"
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 devices has.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +13,8 @@ SHOWN_RUNS = 3
 FRACTIONS = {2: "half", 3: "third", 4: "quarter", 8: "eighth", 16: "sixteenth"}
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True)
+class Part:
     """A part of a vocabulary split evenly, the last one shorter: which, from 0, and of how many."""
 
     index: int

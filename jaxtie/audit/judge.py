@@ -186,7 +186,7 @@ def _judge(
         found += of_rows("input", looked.input)
         found += (
             of_rows("output", looked.output)
-            if looked.output and not looked.comparison.is_equal
+            if looked.output and looked.comparison and not looked.comparison.is_equal
             else []
         )
     if before:
@@ -228,7 +228,4 @@ def _same_table(old: Checkpoint, subject: Subject, table: RowTable, asked: Reque
 
 
 def _saved(ends: Ends) -> int:
-    table = ends.output or ends.input
-    return (
-        table.vocabulary * table.width * (table.tensor.dtype.itemsize if table.tensor.dtype else 0)
-    )
+    return (ends.output or ends.input).tensor.size

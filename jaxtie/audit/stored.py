@@ -81,7 +81,8 @@ class _Mapped:
     """A file, mapped when a tensor of it is first opened."""
 
     def __init__(self, path: Path):
-        self.path, self._map = path, None
+        self.path = path
+        self._map: mmap.mmap | None = None
 
     def view(self, entry: Entry) -> np.ndarray:
         if self._map is None:

@@ -1,7 +1,8 @@
 """Tying and untying modules of Flax NNX and their optimisers, in place."""
 
+from collections.abc import Hashable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,8 @@ from jaxtie.models.surgery import (
     with_untied_rows,
 )
 
+Model = TypeVar("Model", bound=nnx.Module)
+
 
 class UntiedEmbed(nnx.Embed):
     """What `untie` puts in the place of an `nnx.Embed`: `attend` has a table of its own, `output`,
@@ -41,7 +44,7 @@ class UntiedEmbed(nnx.Embed):
 
     def attend(self, query: jax.Array, *arguments: Any, **options: Any) -> jax.Array:
         """As `nnx.Embed.attend`, of `output`."""
-        with_output = SimpleNamespace(**vars(self) | {"embedding": self.output})
+        with_output: Any = SimpleNamespace(**vars(self) | {"embedding": self.output})
         return nnx.Embed.attend(with_output, query, *arguments, **options)
 
 
@@ -165,8 +168,8 @@ def _kept_at(output: Path, transposed: bool | None) -> Path:
 
 
 def untie_module(
-    model: nnx.Module, optimizer: Any, input: Place | None, output: Place | None, transposed: bool
-) -> tuple[nnx.Module, Any]:
+    model: Model, optimizer: Any, input: Place | None, output: Place | None, transposed: bool
+) -> tuple[Model, Any]:
     """See `jaxtie.models.tying.untie`."""
     found = _find_with_rows(model, input, output, transposed)
     found = [tables for tables in found if not tables.untied]
@@ -183,13 +186,13 @@ def untie_module(
 
 
 def tie_module(
-    model: nnx.Module,
+    model: Model,
     optimizer: Any,
     how: How,
     input: Place | None,
     output: Place | None,
     transposed: bool | None,
-) -> tuple[nnx.Module, Any]:
+) -> tuple[Model, Any]:
     """See `jaxtie.models.tying.tie`."""
     found = _find_with_rows(model, input, output, transposed)
     found = [tables for tables in found if tables.untied]
@@ -219,7 +222,7 @@ def _find_with_rows(
     state = nnx.state(model)
 
     def known(tables: Tables) -> Tables:
-        end = None if tables.rows is None else getattr(_at(model, tables.rows[:-1]), "end", None)
+        end = getattr(_at(model, tables.rows[:-1]), "end", None) if tables.rows else None
         return tables if end is None else with_untied_rows(tables, state, end.untied_rows)
 
     return [known(tables) for tables in find_in_module(model, input, output, transposed)]
@@ -259,14 +262,14 @@ def _at(node: Any, path: Path) -> Any:
     return node
 
 
-def _set(node: Any, key: str, value: nnx.Variable | Transposed | None) -> None:
+def _set(node: Any, key: Hashable, value: nnx.Variable | Transposed | None) -> None:
     """Put a table into a module or a dictionary, or take it out."""
     if not isinstance(node, nnx.Pytree):
         node.pop(key) if value is None else node.__setitem__(key, value)
     elif value is None:
-        delattr(node, key)
+        delattr(node, str(key))
     else:
-        setattr(node, key, value)
+        setattr(node, str(key), value)
 
 
 def _replace(model: nnx.Module, old: nnx.Module, new: nnx.Module) -> None:

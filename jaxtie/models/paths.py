@@ -22,7 +22,7 @@ def parse(path: str | Sequence[Hashable]) -> Path:
     return tuple(path.split("/")) if isinstance(path, str) else tuple(path)
 
 
-def keys_of(path: tuple[jax.tree_util.KeyEntry, ...]) -> Path:
+def keys_of(path: tuple[jax.tree_util.KeyEntry, ...]) -> tuple[str, ...]:
     """A path as JAX has it."""
     return tuple(jax.tree_util.keystr((entry,), simple=True) for entry in path)
 
@@ -32,7 +32,7 @@ def shown(path: Path) -> str:
     return "/".join(map(str, path))
 
 
-def look(tree: Tree, path: Path) -> Tree | None:
+def look(tree: Tree, path: Path) -> Tree:
     """What stands at a path; None if nothing does, `MASKED` if it is in a part that an optimiser
     masks.
     """
@@ -134,11 +134,12 @@ def _parts(tree: Tree) -> tuple[dict[str, Tree], Callable[[dict[str, Tree]], Tre
     with more or fewer.
     """
     if isinstance(tree, Mapping):
+        kind: Callable = type(tree)
         # What is in a `State` are dictionaries, but it hands them out as states.
         inner = tree.raw_mapping if isinstance(tree, nnx.State) else tree
         keys = {str(key): key for key in inner}
         parts = {name: inner[key] for name, key in keys.items()}
-        return parts, lambda parts: type(tree)(
+        return parts, lambda parts: kind(
             {keys.get(name, name): part for name, part in parts.items()}
         )
     if jax.tree_util.all_leaves([tree]):

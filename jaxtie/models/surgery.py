@@ -31,7 +31,7 @@ class Tables(NamedTuple):
       untied: both are there.
       kept: where the one table stands while they are tied: at the input, but of modules that share
         it perhaps at the output.
-      rows: where output rows of its own stand, or would, if it is tied but for these; None of
+      rows: where output rows of its own stand, or would, if it is tied but for these; empty of
         tables that `VocabularyEnd` did not lay out.
       partly: they are there.
       untied_rows: their token ids, ascending; empty where none were given.
@@ -43,7 +43,7 @@ class Tables(NamedTuple):
     transposed: bool | None
     untied: bool
     kept: Path
-    rows: Path | None = None
+    rows: Path = ()
     partly: bool = False
     untied_rows: tuple[int, ...] = ()
 
@@ -68,13 +68,13 @@ def find_tables(
     Raises:
       ValueError: if there is none, or if two tables do not fit together.
     """
-    if (input is None) != (output is None):
+    if input is not None and output is not None:
+        return [_tables_at(params, paths.parse(input), paths.parse(output), transposed)]
+    if input is not None or output is not None:
         raise ValueError(
             "of input and output one path is given; expected both, or none for tables that jaxtie"
             " made"
         )
-    if input is not None:
-        return [_tables_at(params, paths.parse(input), paths.parse(output), transposed)]
     if not (roots := embedding_roots(params)):
         raise ValueError(
             "no embedding (a dictionary with a table `input`, as `Embedding` makes it) in the"
@@ -101,7 +101,7 @@ def with_untied_rows(tables: Tables, params: Tree, untied_rows: Sequence[int]) -
     Raises:
       ValueError: where they are needed and not given, or others than there can be.
     """
-    if untied_rows and tables.rows is None:
+    if untied_rows and not tables.rows:
         raise ValueError("untied_rows: expected an Embedding of jaxtie, not tables by their paths")
     ids = tuple(int(row) for row in untied_rows)
     check_ids("untied_rows", ids, tables.shape[-2])
@@ -124,7 +124,7 @@ def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None)
     if other is not None:
         (other,) = jax.tree.leaves(other)
         across = (*shape[:-2], shape[-1], shape[-2])
-        fits = {False: other.shape == shape, True: other.shape == across}
+        fits: dict[bool | None, bool] = {False: other.shape == shape, True: other.shape == across}
         if not fits.get(transposed, any(fits.values())):
             expected = {False: f"{shape}", True: f"{across}", None: f"{shape} or {across}"}[
                 transposed

@@ -131,7 +131,7 @@ class EncoderLayer(nn.Module):
     branch_scale: float = 1.0
     dtype: jax.typing.DTypeLike | None = None
 
-    def setup(self):
+    def setup(self) -> None:
         width, feedforward = self.width, self.feedforward
         zeros, ones = nn.initializers.zeros, nn.initializers.ones
         inner, outer = uniform(width**-0.5), uniform(self.branch_scale * feedforward**-0.5)

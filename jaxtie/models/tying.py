@@ -25,18 +25,17 @@ from jaxtie.models.surgery import (
 )
 
 Params = TypeVar("Params")
-OptState = TypeVar("OptState")
 
 
 def untie(
     params: Params,
-    opt_state: OptState = (),
+    opt_state: Tree = (),
     *,
     input: Place | None = None,
     output: Place | None = None,
     transposed: bool = False,
     untied_rows: Sequence[int] = (),
-) -> tuple[Params, OptState]:
+) -> tuple[Params, Tree]:
     """Give every embedding an output table of its own: a copy of its input table, moments included.
 
     Nothing else changes, so logits and loss do not. (The author's proposal, ICML 2024, "untying
@@ -86,14 +85,14 @@ def untie(
 
 def tie(
     params: Params,
-    opt_state: OptState = (),
+    opt_state: Tree = (),
     how: How = "mean",
     *,
     input: Place | None = None,
     output: Place | None = None,
     transposed: bool | None = None,
     untied_rows: Sequence[int] = (),
-) -> tuple[Params, OptState]:
+) -> tuple[Params, Tree]:
     """The reverse of `untie`: one table, and its moments, that are the input's, the output's or the
     mean of both.
 

@@ -141,7 +141,9 @@ def initial_params(end: VocabularyEnd, key: jax.Array) -> dict[str, Tree]:
     check_rows(end)
     of_input, of_output, of_projection = jax.random.split(key, 3)
     make = partial(initial_table, end, shape=(end.vocabulary, end.width), dtype=end.param_dtype)
-    params = {"input": make(of_output if end.tied and end.start == "output" else of_input)}
+    params: dict[str, Tree] = {
+        "input": make(of_output if end.tied and end.start == "output" else of_input)
+    }
     if not end.tied:
         params["output"] = make(of_output)
     if end.untied_rows:

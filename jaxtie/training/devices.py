@@ -8,7 +8,7 @@ import os
 import platform
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxtie.experiment import check
 
@@ -69,14 +69,15 @@ def start_jax() -> ModuleType:
     """
     import jax
 
+    config: Any = jax.config  # whose attributes have no types
     check(
-        not jax.config.jax_disable_jit,
+        not config.jax_disable_jit,
         "JAX_DISABLE_JIT is set, so nothing would be compiled; unset it",
     )
-    check(not jax.config.jax_enable_x64, "JAX_ENABLE_X64 is set, and members are float32; unset it")
+    check(not config.jax_enable_x64, "JAX_ENABLE_X64 is set, and members are float32; unset it")
     keep_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if jax.config.jax_compilation_cache_dir is None:
+    if config.jax_compilation_cache_dir is None:
         cache = cache_folder()
         with contextlib.suppress(OSError):  # it only saves time
             cache.mkdir(parents=True, exist_ok=True)

@@ -158,8 +158,8 @@ def _apply(equation: JaxprEqn, layout: Layout, operands: Sequence[Value]) -> lis
     elif name in TRANSCENDENTAL:
         results = layout.call(bind, *arrays)
     elif name in ELEMENTWISE:
-        shape = equation.outvars[0].aval.shape
-        results = bind(*[_spread(operand, layout.size, shape) for operand in operands])
+        out: Any = equation.outvars[0]
+        results = bind(*[_spread(operand, layout.size, out.aval.shape) for operand in operands])
     elif name in AXES_FROM_FRONT:
         results = bind(*[_spread(operand, layout.size) for operand in operands])
     else:
@@ -234,13 +234,13 @@ def _scan(layout: Layout, operands: Sequence[Value], equation: JaxprEqn) -> list
         results = [_spread(value, layout.size) for value in results]
         return results[:num_carry], results[num_carry:]
 
-    carry, ys = lax.scan(
+    last, ys = lax.scan(
         body,
         [_spread(value, layout.size) for value in carry],
         [array for array, _ in xs],
         *(parameters[name] for name in ("length", "reverse", "unroll")),
     )
-    return [(array, True) for array in (*carry, *ys)]
+    return [(array, True) for array in (*last, *ys)]
 
 
 def _broadcast_in_dim(layout, operands, *, shape, broadcast_dimensions, **_):
@@ -396,7 +396,7 @@ def _reduce_extreme(operation, reduction, layout, operands, *, axes, **_):
     return layout.call(unrolled, array)
 
 
-RULES = {
+RULES: dict[str, Callable] = {
     "broadcast_in_dim": _broadcast_in_dim,
     "reshape": _reshape,
     "transpose": _transpose,

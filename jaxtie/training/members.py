@@ -89,4 +89,4 @@ def unflatten(like: States, leaves: dict[str, np.ndarray]) -> States:
             "the checkpoint holds a model of other parts or sizes than this version builds;"
             " --overwrite the run"
         )
-    return tree.unflatten([leaves[name] for name in expected])
+    return jax.tree.unflatten(tree, [leaves[name] for name in expected])

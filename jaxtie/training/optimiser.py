@@ -1,7 +1,7 @@
 """AdamW and the periodic cosine, as PyTorch has them: the one place where they are put together."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ from jaxtie.models.layers import Tree
 
 
 def periodic_cosine(
-    learning_rate: jax.typing.ArrayLike, eta_min: jax.typing.ArrayLike, half_period: int
-) -> optax.Schedule:
+    learning_rate: jax.Array | float, eta_min: jax.Array | float, half_period: int
+) -> Callable[[jax.typing.ArrayLike], jax.Array]:
     """PyTorch's `CosineAnnealingLR(T_max=half_period)` stepped every update: down, then back up,
     and so on.
 
@@ -59,8 +59,8 @@ def _all_but_the_output_bias(params: Tree) -> Tree:
 
 def make_adamw(
     *,
-    learning_rate: jax.typing.ArrayLike,
-    eta_min: jax.typing.ArrayLike,
+    learning_rate: jax.Array | float,
+    eta_min: jax.Array | float,
     half_period: int,
     weight_decay: jax.typing.ArrayLike,
     b1: float,

@@ -123,9 +123,11 @@ class Processes:
                     return
         over = self.count == 1
         while not over:
-            own, ended, meeting = {}, True, time.monotonic() + MEET_SECONDS
+            own: dict[str, dict] = {}
+            ended, meeting = True, time.monotonic() + MEET_SECONDS
             for piece in pieces:
-                own[str(len(own))] = piece._asdict() | {"members": piece.members._asdict()}
+                members = piece.members._asdict()  # type: ignore[union-attr]  # each piece has them
+                own[str(len(own))] = piece._asdict() | {"members": members}
                 if stopped or time.monotonic() > meeting:
                     ended = False
                     break

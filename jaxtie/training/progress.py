@@ -5,9 +5,12 @@ one.
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Live
 
 PLAIN_SECONDS, LIVE_SECONDS = 15.0, 0.1  # between two lines, at least
 
@@ -81,7 +84,8 @@ class Progress:
         )
         ends = [f"{end(best_losses):.3f}" for end in (min, max)] if best_losses else []
         self.best = f" (best {' to '.join(dict.fromkeys(ends))})" if ends else ""
-        self.quiet, self.live = quiet, None
+        self.quiet = quiet
+        self.live: Live | None = None
         self.total = steps * members or members
         self._loss = np.nan
         self._shown = self._drawn = time.monotonic()

@@ -128,7 +128,7 @@ def sum_by_group(own: RoleStep, group_V: np.ndarray, groups: int) -> RoleSums:
 def pushes(
     table_VxD: jax.Array,
     step: ByRole,
-    learning_rate: jax.typing.ArrayLike,
+    learning_rate: jax.Array | float,
     pairs: Sequence[tuple[int, int]],
 ) -> ByRole:
     """By how much each role's part of a step changes the logarithm of the distance of two rows, to
