@@ -1,7 +1,7 @@
 """What is shown of a measurement: a sentence, tables, the plane S x C. Imports no jax."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -72,7 +72,7 @@ def exact_sentence(exact: xr.Dataset) -> str:
     return f"The distributional hypothesis fails: {'; '.join(parts)}."
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(str, names)) or "no two symbols"
 
 
@@ -92,7 +92,7 @@ def answer_table(pairs: xr.Dataset, verdict: judgement.Verdict) -> Table:
     rank, p = judgement.mantel(pairs)
     strict = judgement.near_in_both(pairs)
     shared = [pairs.attrs[f"{sense}_shared_deviation"] for sense in judgement.SENSES]
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (f"near in S, share below {judgement.BESIDE:g} in C", str(verdict.conditional_of_semantic)),
         (f"near in C, share below {judgement.BESIDE:g} in S", str(verdict.semantic_of_conditional)),
         ("near in S, share near in C, which is not bounded", str(strict.conditional_of_semantic)),
@@ -150,7 +150,7 @@ def planted_table(pairs: xr.Dataset) -> Table:
 
 
 def offender_table(
-    pairs: xr.Dataset, kind: str, numbers: Sequence[int], examples: Mapping[int, tuple[str, str]]
+    pairs: xr.Dataset, kind: str, numbers: Iterable[int], examples: Mapping[int, tuple[str, str]]
 ) -> Table:
     """Named pairs that break the hypothesis in one way."""
     rows = []

@@ -1,7 +1,7 @@
 """Asking two runs: load, check, measure, judge; and what is written of it."""
 
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -32,13 +32,6 @@ OF_MASKED = (
     " bias carries, as long as single changes of tokens connect all contexts; what is near in C and"
     " far in S is an error of the models, or lies outside of the context."
 )
-
-
-class Asking(Protocol):
-    """Options that matter here."""
-
-    tokens: int
-    contexts: int
 
 
 class Answer(NamedTuple):
@@ -99,7 +92,7 @@ class Answer(NamedTuple):
         return {name: own[name].item() for name in names}
 
 
-def ask(paths: tuple[Path, Path], options: Asking, session: Session) -> Answer:
+def ask(paths: tuple[Path, Path], plan: of_text.Extent, session: Session) -> Answer:
     """All that two runs' models are asked.
 
     Raises:
@@ -110,12 +103,11 @@ def ask(paths: tuple[Path, Path], options: Asking, session: Session) -> Answer:
     models = tuple(load_trained(path, session.say) for path in paths)
     a, b = models
     of_text.check_two(a, b)
-    of_text.check_tokens(options.tokens, len(a.material.vocabulary))
+    of_text.check_tokens(plan.tokens, len(a.material.vocabulary))
     validation = batches_of(a, a.material.text.valid, VALIDATION, seed=2)
     before = tuple(losses(each, validation) for each in models)
     for each, found in zip(models, before):
         check_knows_more_than_frequencies(each, found.mean)
-    plan = of_text.Extent(options.tokens, options.contexts)
     measurement = of_text.measure_text(a, b, plan, session.say)
     offenders = judgement.offenders(measurement.pairs, LISTED)
     examples = {

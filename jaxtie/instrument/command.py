@@ -89,34 +89,34 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     given = bool(options.text or options.tfds)
     if options.masked and not given:
         raise UserError("--masked: expected with --text FOLDER; runs are what they are")
-    if options.source is None and not given:
-        raise UserError(
-            "expected a text (--text FOLDER), an experiment on EXor, or two runs (RUN_A --second"
-            " RUN_B)"
-        )
-    if options.source is not None and given:
+    if options.source is None:
+        if not given:
+            raise UserError(
+                "expected a text (--text FOLDER), an experiment on EXor, or two runs (RUN_A"
+                " --second RUN_B)"
+            )
+        if options.second is not None:
+            raise UserError(
+                f"--second {options.second}: expected with the folder of a first run, RUN_A"
+                " --second RUN_B"
+            )
+        return _of_new_models(options, session)
+    if given:
         raise UserError(
             f"{options.source}: expected without --text, which trains two models of its own"
         )
-    if options.second is not None and options.source is None:
-        raise UserError(
-            f"--second {options.second}: expected with the folder of a first run, RUN_A --second"
-            " RUN_B"
-        )
-    if options.source is not None and options.source.suffix == ".py":
+    if options.source.suffix == ".py":
         cli.refuse_other_than(
             ANY,
             options,
             f"no option of {options.source}, whose answer is exact and is written nowhere",
         )
-        return _exact(options)
-    if options.source is not None and options.second is None:
+        return _exact(options.source, options.json)
+    if options.second is None:
         raise UserError(
             f"{options.source}: is one model where two are needed; give another run by --second"
             " RUN_B"
         )
-    if given:
-        return _of_new_models(options, session)
     cli.refuse_other_than(
         ANY | QUESTIONS | {"second", "out"},
         options,
@@ -125,10 +125,10 @@ def _answer(options: HypothesisOptions, session: Session) -> int:
     return _of_runs((options.source, options.second), options, session)
 
 
-def _exact(options: HypothesisOptions) -> int:
-    experiment = runs.load_experiment(options.source)
+def _exact(source: Path, as_json: bool) -> int:
+    experiment = runs.load_experiment(source)
     exact = kinds.of(experiment).exact_divergences(experiment)
-    if options.json:
+    if as_json:
         columns: dict[str, Any] = {name: exact[name].values.tolist() for name in ("pair", *exact)}
         print(json.dumps(finite({"answer": report.exact_sentence(exact), **columns})))
         return 0
@@ -162,7 +162,8 @@ def _of_new_models(options: HypothesisOptions, session: Session) -> int:
         if runs.carry_out(experiment, folder, session) is Outcome.INTERRUPTED:
             print(f"jaxtie: {runs.goes_on(session)} with {folder.path}", file=sys.stderr)
             return INTERRUPTED
-    return _of_runs(tuple(folder.path for folder in folders), options, session)
+    a, b = (folder.path for folder in folders)
+    return _of_runs((a, b), options, session)
 
 
 def _of_runs(paths: tuple[Path, Path], options: HypothesisOptions, session: Session) -> int:
@@ -171,8 +172,9 @@ def _of_runs(paths: tuple[Path, Path], options: HypothesisOptions, session: Sess
 
     start_jax()
     from jaxtie.instrument.asking import ask, write
+    from jaxtie.instrument.of_text import Extent
 
-    answer = ask(paths, options, session)
+    answer = ask(paths, Extent(options.tokens, options.contexts), session)
     write(answer, options.out, session.command)
     if options.json:
         print(json.dumps(finite(answer.as_dict())))

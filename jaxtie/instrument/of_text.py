@@ -135,15 +135,15 @@ def _pairs(
     a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Extent
 ) -> tuple[judgement.AskedPairs, list[str]]:
     """Which pairs are measured; and duplicates that are too rare to be."""
-    tables = [
-        np.asarray(table_VxD)
-        for table_VxD in tables_of_params(a.params["embedding"], a.model.embedding.untied_rows)
-    ]
-    near, rest = NEAREST_OF_TABLE, {"seed": plan.seed, "random": RANDOM}
-    candidates = inference.pairs_to_look_at(*tables, count_V, token_K, whole_V, near=near, **rest)
+    input_VxD, output_VxD = map(
+        np.asarray, tables_of_params(a.params["embedding"], a.model.embedding.untied_rows)
+    )
+    candidates = inference.pairs_to_look_at(
+        input_VxD, output_VxD, count_V, token_K, whole_V, plan.seed, NEAREST_OF_TABLE, RANDOM
+    )
     planted = a.material.planted
     planted_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)
-    seen_Q = (count_V[planted_Qx2] >= inference.SEEN).all(axis=1)
+    seen_Q = np.all(count_V[planted_Qx2] >= inference.SEEN, axis=1)
     mantel_T = np.sort(
         token_K[np.linspace(0, len(token_K) - 1, min(plan.mantel, len(token_K))).astype(int)]
     )

@@ -133,7 +133,8 @@ def judge_text_claims(
     found = []
     for claim in claims:
         values_S = sum(
-            weight * of_cell(results, claim.quantity, cell) for cell, weight in claim.of.items()
+            (weight * of_cell(results, claim.quantity, cell) for cell, weight in claim.of.items()),
+            np.zeros(()),
         )
         compared = compare(claim.expression, values_S, len(claims))._replace(
             is_factor=claim.quantity in AS_RATIOS

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtie.experiment import (
     Arm,
@@ -123,7 +123,7 @@ class TextExperiment(Declaration):
     model: Transformer = PUBLISHED_MODEL
     deviation: Size = 0.3
     optimiser: Optimiser = PUBLISHED_OPTIMISER
-    arms: tuple[Arm | str, ...] = ("tied", "untied")
+    arms: tuple[Arm | Any, ...] = ("tied", "untied")  # Any: names, which become arms
     steps: int = 10_000
     seeds: tuple[int, ...] = (42,)
     record_every: int = 100
@@ -133,7 +133,7 @@ class TextExperiment(Declaration):
     length: int = 128
     buckets: tuple[int, ...] = (16, 32, 64, 128)
     words: int | tuple[str, ...] = 100
-    duplicates: tuple[float, ...] | bool = PUBLISHED_DUPLICATES
+    duplicates: tuple[float, ...] | Any = PUBLISHED_DUPLICATES  # Any: a bool
     contexts: int = 16
     masks_unknown: bool = False
     data_seed: int = 42

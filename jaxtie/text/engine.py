@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import numpy as np
@@ -126,10 +127,10 @@ class MemberRun:
             found = jax.device_get(
                 evaluate(self.carry.state.params, tokens, self.stream, np.int32(0))
             )
-            totals = Totals(
+            first = Totals(
                 found.loss * found.asked, found.accuracy * found.asked, found.asked, found.dropped
             )
-            yield self._piece(0, 0, totals, control)
+            yield self._piece(0, 0, first, control)
         if self.frozen:
             if not self.is_new:
                 yield self._piece(0, 0, None, control)
@@ -138,11 +139,8 @@ class MemberRun:
             return
         for tokens, real in make_ahead(batches, range(self.step, self.until), program.rows):
             step = program.step[tokens.shape[1]]
-            self.carry, totals, summed = (
-                step(self.carry, tokens, self.stream, np.int32(self.step)),
-                None,
-                (),
-            )
+            self.carry = step(self.carry, tokens, self.stream, np.int32(self.step))
+            totals, summed = None, ()
             self.step += 1
             if self.step % experiment.record_every == 0:
                 totals = jax.device_get(self.carry.totals)
@@ -160,7 +158,7 @@ class MemberRun:
         tokens: int,
         totals: Totals | None,
         control: Control,
-        summed: RoleSums | tuple = (),
+        summed: RoleSums | tuple[()] = (),
     ) -> Piece:
         began = time.monotonic()
         records = None if totals is None else self._record(totals, summed)
@@ -176,19 +174,18 @@ class MemberRun:
         number = self.step // self.engine.experiment.record_every
         return Piece(np.array([self.seed]), number, records, members, updates, tokens, evaluating)
 
-    def _record(self, totals: Totals, summed: RoleSums | tuple) -> Records:
+    def _record(self, totals: Totals, summed: RoleSums | tuple[()]) -> Records:
         """What is recorded at this step; a member whose loss or evaluation is not finite is frozen
         here.
         """
         experiment, engine = self.engine.experiment, self.engine
-        records: Records = {
+        records: dict[str, Any] = {
             "loss": totals.loss / totals.asked,
             "accuracy": totals.right / totals.asked,
         }
         if experiment.roles:
-            found = summed or RoleSums(
-                *[np.full(len(FREQUENCIES), np.nan, np.float32)] * len(RoleSums._fields)
-            )
+            unknown: Any = np.full(len(FREQUENCIES), np.nan, np.float32)
+            found = summed or RoleSums(*[unknown] * len(RoleSums._fields))
             records |= {
                 name: value / experiment.record_every for name, value in found._asdict().items()
             }
@@ -237,7 +234,7 @@ class TextEngine:
         self.validation: list[RowBatch] = validation_batches(experiment, material)
         device, count = jax.local_devices()[0], self.mesh.size
         workers = cores() if device.platform == "cpu" and count == 1 else count
-        self.facts = {
+        self.facts: dict[str, Any] = {
             "device": describe_device(device),
             "workers": workers,
             "devices": count,
@@ -330,7 +327,8 @@ class TextEngine:
     def estimate(self, program: TextProgram) -> Estimate:
         experiment = self.experiment
         steps, own = min(TRIAL_STEPS, experiment.steps), experiment.seeds[: self.at_a_time(program)]
-        pieces, first = self.run(program, own, None, steps, Control([])), []
+        pieces = self.run(program, own, None, steps, Control([]))
+        first: list[Piece] = []
         while {number for piece in first for number in piece.numbers.tolist()} != {
             *own
         }:  # each begins by an evaluation

@@ -109,7 +109,7 @@ def trained_tables(results: xr.Dataset, run: Path) -> dict[str, tuple[xr.DataArr
     seeds = results["seed"].values
     found = {}
     for arm in arms_of(results):
-        own = [table_of(arm, "input")]
-        own.append(own[0] if arm.untied_from is None else table_of(arm, "output"))
-        found[arm.name] = tuple(table.sel(seed=seeds) for table in own)
+        first = table_of(arm, "input").sel(seed=seeds)
+        tied = arm.untied_from is None
+        found[arm.name] = first, first if tied else table_of(arm, "output").sel(seed=seeds)
     return found

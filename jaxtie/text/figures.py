@@ -24,10 +24,10 @@ from jaxtie.results.plots import (
 )
 from jaxtie.results.share_figure import role_pictures
 from jaxtie.results.statistics import mean_interval
-from jaxtie.results.tables import arms_of, plain_arm
+from jaxtie.results.tables import arms_of
 from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.groups import Group, groups_of
-from jaxtie.text.heads import compares_heads, log_vocabulary, valid_curves
+from jaxtie.text.heads import compares_heads, log_vocabulary, untied_arm, valid_curves
 from jaxtie.text.tables import BASELINES, each_table, measures, of_pairs
 
 HEADS_CAPTION = (
@@ -140,7 +140,7 @@ def draw_heads(results: xr.Dataset) -> Figure:
 
 def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: Sequence[Arm]) -> None:
     (steps_T, every), log_n = valid_curves(results), log_vocabulary(results)
-    untied, curves = plain_arm(results, tied=False), {arm: every[arm] for arm in arms}
+    untied, curves = untied_arm(results), {arm: every[arm] for arm in arms}
     paired = {arm: loss_SxT - every[untied] for arm, loss_SxT in curves.items()}
     early = steps_T <= max(steps_T[-1] // 16, steps_T[min(4, len(steps_T) - 1)])
     start, course, difference = row

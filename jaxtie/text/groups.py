@@ -5,7 +5,7 @@ What is said of a group is a mean over its pairs, and then over seeds.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -88,7 +88,7 @@ def log_decay_ratio(
     """
     step = last_step(results)
     distance = group.of(results[f"{table}_distance"].sel(arm=arm)).astype(np.float64)
-    left = distance.sel(eval_step=step, drop=True) / distance.sel(eval_step=0, drop=True)
+    left: Any = distance.sel(eval_step=step, drop=True) / distance.sel(eval_step=0, drop=True)
     with np.errstate(divide="ignore", invalid="ignore"):  # of members that diverged
         return np.log(left).mean("pair", skipna=False) - float(
             np.log(results["decay_alone"].sel(step=step))

@@ -85,6 +85,11 @@ def _is_one_of_the_alike(arm: Arm) -> bool:
     )
 
 
+def untied_arm(results: xr.Dataset) -> Arm:
+    """The plain untied arm, which is there wherever heads are compared."""
+    return next(arm for arm in arms_of(results) if arm.is_plain and not arm.tied)
+
+
 def log_vocabulary(results: xr.Dataset) -> float:
     """Log n, nats: the loss of a model that takes each of the n tokens for equally likely."""
     return math.log(results["token"].size)
@@ -106,7 +111,7 @@ def levels(results: xr.Dataset) -> dict[str, float]:
     """Share of the way from log n to untied's mean validation loss at the end, such as "75%" -> the
     loss there, nats.
     """
-    top, untied = log_vocabulary(results), plain_arm(results, tied=False)
+    top, untied = log_vocabulary(results), untied_arm(results)
     end = float(results["valid_loss"].sel(arm=untied.name, eval_step=last_step(results)).mean())
     return {f"{share:.0%}": top - share * (top - end) for share in SHARES}
 
@@ -202,7 +207,7 @@ def _judge_remedies(results: xr.Dataset, remedies: Remedies) -> dict[str, dict[s
 
 def head_loss_table(results: xr.Dataset) -> Table:
     """Initial loss beside its estimate, and losses at the end, in pairs against untied."""
-    step, untied, rows = last_step(results), plain_arm(results, tied=False), []
+    step, untied, rows = last_step(results), untied_arm(results), []
     ends = [results["loss"].sel(step=step), results["valid_loss"].sel(eval_step=step)]
     for arm in arms_of(results):
         cells = [interval(results["valid_loss"].sel(arm=arm.name, eval_step=0).values)]
@@ -229,7 +234,7 @@ def pace_table(results: xr.Dataset) -> Table:
     """Steps to given validation losses: median over seeds and range, factor to untied, seeds that
     never got there.
     """
-    (steps_T, curves), untied = valid_curves(results), plain_arm(results, tied=False)
+    (steps_T, curves), untied = valid_curves(results), untied_arm(results)
     rows = []
     for arm, loss_SxT in curves.items():
         cells = []

@@ -49,11 +49,11 @@ def options() -> type[TextOptions]:
     return TextOptions
 
 
-def changes(experiment: TextExperiment, options: TextOptions) -> dict[str, Any]:
+def changes(experiment: TextExperiment, options: Any) -> dict[str, Any]:
     """Fields that its own options ask for; MissingInputError where there is no text."""
     if options.tfds_field and not options.tfds:
         raise UserError("--tfds-field: expected with --tfds only")
-    given = {
+    given: dict[str, Any] = {
         "field": options.tfds_field,
         "vocab": options.vocab and str(options.vocab),
         "vocab_size": options.vocab_size,

@@ -14,6 +14,7 @@ window, K = 2 sides, M tokens to put in its place, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +82,7 @@ def make_masked_swap(
         rows, length = tokens_BxL.shape
         at_B = jnp.arange(rows) * length + jnp.argmax(tokens_BxL == mask, axis=1)
         h_BxD = model.apply({"params": params}, tokens_BxL, at_B, method="hidden")
-        logits_BxV = model.apply(
+        logits_BxV: Any = model.apply(
             {"params": params}, h_BxD, method=lambda self, h: self.embedding.logits(h)
         )
         return jax.nn.log_softmax(logits_BxV.astype(jnp.float32))

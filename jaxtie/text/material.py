@@ -10,7 +10,14 @@ import numpy as np
 
 from jaxtie.experiment import number_of
 from jaxtie.text.contexts import PairContexts, choose_contexts
-from jaxtie.text.corpus.batches import CausalBatches, MaskedBatches, RowBatch, Rows, Special
+from jaxtie.text.corpus.batches import (
+    CausalBatches,
+    MaskedBatches,
+    RowBatch,
+    Rows,
+    Special,
+    lengths_of,
+)
 from jaxtie.text.corpus.tokens import Text
 from jaxtie.text.corpus.words import chosen_words
 from jaxtie.text.declaration import TextExperiment
@@ -147,8 +154,8 @@ def validation_batches(experiment: TextExperiment, material: Material) -> list[R
     return [batches[k] for k in range(min(batches.count, experiment.eval_batches))]
 
 
-def row_lengths(experiment: TextExperiment, material: Material) -> tuple[int, ...]:
+def row_lengths(experiment: TextExperiment) -> tuple[int, ...]:
     """How many tokens the rows of batches may have, ascending."""
     if experiment.task == "causal":
         return (experiment.length + 1,)
-    return training_batches(experiment, material, experiment.seeds[0]).buckets
+    return lengths_of(experiment.buckets, experiment.length)

@@ -7,7 +7,7 @@ Shapes: B rows, L tokens a row, V vocabulary, D width, K pairs of words.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def metrics(model: TextModel, params: dict, asked: Asked, block: int = POSITIONS
     """What a model makes of what it is asked; `loss` is what training takes the gradient of."""
     h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
 
-    def logits_of(embedding: dict, h_KxD: jax.Array) -> jax.Array:
+    def logits_of(embedding: dict, h_KxD: jax.Array) -> Any:
         """The embedding's own apply, unbound from the model: a pure function of its parameters."""
         return model.embedding.apply({"params": embedding}, h_KxD, method="logits")
 
@@ -120,9 +120,9 @@ def make_evaluation(
 class Summary(NamedTuple):
     """Over many batches, every position asked counting alike; perplexity is e^loss."""
 
-    loss: float
-    accuracy: float
-    perplexity: float
+    loss: float | np.ndarray
+    accuracy: float | np.ndarray
+    perplexity: float | np.ndarray
 
 
 def summarise(batches: list[Metrics]) -> Summary:

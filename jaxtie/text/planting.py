@@ -93,10 +93,9 @@ def plant(text: Text, planted: Duplicates, seed: int) -> Text:
         dtype = np.uint16 if vocabulary <= 2**16 else np.uint32
         return Rows(np.where(drawn_N, twin_V[tokens_N], tokens_N).astype(dtype), rows.offsets)
 
-    splits = {
-        name: spelled(i, getattr(text, name)) for i, name in enumerate(("train", "valid", "test"))
-    }
-    return text._replace(**splits)
+    return text._replace(
+        train=spelled(0, text.train), valid=spelled(1, text.valid), test=spelled(2, text.test)
+    )
 
 
 def take_half(text: Text, half: str | None) -> Text:

@@ -9,6 +9,7 @@ of a kind, N of a pair.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ def _of_chunk(
         """ln p of every token at some places, CxMxV."""
         places_P = (row_C[:, None] * tokens_CxL.shape[1] + at_CxM).ravel()
         h_PxD = model.apply({"params": params}, tokens_CxL, places_P, method="hidden")
-        logits_PxV = model.apply(
+        logits_PxV: Any = model.apply(
             {"params": params}, h_PxD, method=lambda self, h: self.embedding.logits(h)
         )
         return jax.nn.log_softmax(logits_PxV.astype(jnp.float32)).reshape(*at_CxM.shape, -1)

@@ -60,10 +60,10 @@ class Totals(NamedTuple):
     positions asked.
     """
 
-    loss: jax.Array
-    right: jax.Array
-    asked: jax.Array
-    dropped: jax.Array
+    loss: jax.Array | np.ndarray
+    right: jax.Array | np.ndarray
+    asked: jax.Array | np.ndarray
+    dropped: jax.Array | np.ndarray
 
 
 class Carry(NamedTuple):
@@ -73,7 +73,7 @@ class Carry(NamedTuple):
 
     state: State
     totals: Totals
-    roles: RoleSums | tuple = ()
+    roles: RoleSums | tuple[()] = ()
 
 
 class TextProgram(NamedTuple):
@@ -97,13 +97,10 @@ def no_totals() -> Totals:
     )
 
 
-def no_role_sums(carry: Carry) -> RoleSums | tuple:
+def no_role_sums(carry: Carry) -> RoleSums | tuple[()]:
     """No roles summed up yet, where they are looked at; on the host."""
-    return (
-        RoleSums(*[np.zeros(len(FREQUENCIES), np.float32)] * len(RoleSums._fields))
-        if carry.state.role_moments
-        else ()
-    )
+    nothing: Any = np.zeros(len(FREQUENCIES), np.float32)
+    return RoleSums(*[nothing] * len(RoleSums._fields)) if carry.state.role_moments else ()
 
 
 def build_text_model(
@@ -117,11 +114,16 @@ def build_text_model(
     """The model of an experiment; on accelerators products of matrices have bfloat16 operands."""
     sizes = {name: getattr(experiment.model, name) for name in ("layers", "heads", "feedforward")}
     dtype = None if platform == "cpu" else jnp.bfloat16
-    options = {"matmul_dtype": dtype, "padding": material.text.special.pad}
-    vocabulary, width = len(material.vocabulary), experiment.model.width
-    options["row_sets"] = row_sets(experiment.task, material.text.special)
+    special = material.text.special
     ends = make_embedding(
-        head, vocabulary, width, tied=tied, deviation=experiment.deviation, **options
+        head,
+        len(material.vocabulary),
+        experiment.model.width,
+        tied=tied,
+        deviation=experiment.deviation,
+        padding=special.pad,
+        matmul_dtype=dtype,
+        row_sets=row_sets(experiment.task, special),
     )
     make = {"causal": causal_model, "masked": masked_model}[experiment.task]
     return make(ends, **sizes, dtype=dtype)
@@ -239,11 +241,12 @@ def compile_text(
     """
     # Whatever a program does not depend on is left out: what is compared, on how many seeds, for
     # how long.
-    once = {"record_every": 1, "eval_every": 1, "steps": 1}
+    once: dict[str, Any] = {"record_every": 1, "eval_every": 1, "steps": 1}
     # What is planted, and which halves: programs that tell roles, or match pairs, know how frequent
     # each token is, and those that look at predictions hold the places of the validation text.
     counts = experiment.roles or experiment.looks_at_predictions
-    any_text = {"corpus": Corpus()} | ({} if counts else {"half": None, "planted": 0})
+    any_text: dict[str, Any] = {} if counts else {"half": None, "planted": 0}
+    any_text["corpus"] = Corpus()
     static = dataclasses.replace(
         experiment, name="any", claim="", arms=("tied",), seeds=(0,), **any_text, **once
     )
@@ -270,7 +273,7 @@ def _compile(
     mesh: Mesh,
     tied: bool,
     head: Head,
-    options: machine.CompilerOptions,
+    options: dict[str, Any],
 ) -> TextProgram:
     rows, whole = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
     model = build_text_model(
@@ -278,6 +281,7 @@ def _compile(
     )
     adamw, ask = adamw_of(experiment.optimiser, head), make_ask(experiment, material)
     evaluation = make_evaluation(model, ask)
+    one_step: Callable[..., tuple]
     if experiment.roles and tied:
         adam, group_V = experiment.optimiser, frequency_groups(material)
         one_step = make_step_by_role(model, adamw, ask, adam, group_V, len(FREQUENCIES))
@@ -297,11 +301,11 @@ def _compile(
 
     shapes = carry_shapes(experiment, material, tied=tied, head=head)
     scalar, stream = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((2,), np.uint32)
-    lengths = row_lengths(experiment, material)
+    lengths = row_lengths(experiment)
     tokens = {
         length: jax.ShapeDtypeStruct((experiment.batch, length), np.int32) for length in lengths
     }
-    shard = {"in_shardings": (whole, rows, whole, whole), "out_shardings": whole}
+    shard: dict[str, Any] = {"in_shardings": (whole, rows, whole, whole), "out_shardings": whole}
     start, look = partial(_start, experiment, model, adamw), _make_look(experiment, material, model)
     jobs = {
         ("start", 0): jax.jit(start, out_shardings=whole).lower(jax.ShapeDtypeStruct((), np.uint32))

@@ -1,5 +1,7 @@
 """What results on text hold. Imports no jax but for what no member owns."""
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 
@@ -63,7 +65,7 @@ SEEN_OF_PAIRS = (
 
 def text_schema(experiment: TextExperiment) -> Schema:
     """What the results of an experiment hold of members."""
-    labels = {
+    labels: dict[str, Any] = {
         "kind": list(experiment.kinds),
         "pair": np.arange(experiment.word_count),
         "probe": probes(experiment),
@@ -93,7 +95,7 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
 
     vocabulary, arms = np.array(material.vocabulary), experiment.arms
     rates = schedule_table(experiment.optimiser, experiment.record_steps)
-    sizes = {
+    sizes: dict[str, Any] = {
         "vocabulary": len(vocabulary),
         "width": experiment.model.width,
         "deviation": experiment.deviation,

@@ -11,7 +11,7 @@ vocabulary.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ def make_swap(models: Sequence[TextModel]) -> Callable[..., tuple[jax.Array, jax
         rows, length = tokens_NxL.shape
         at_P = (jnp.arange(rows)[:, None] * length + jnp.arange(first, length)[None]).ravel()
         h_PxD = model.apply({"params": params}, tokens_NxL, at_P, method="hidden")
-        logits_PxV = model.apply(
+        logits_PxV: Any = model.apply(
             {"params": params}, h_PxD, method=lambda self, h: self.embedding.logits(h)
         )
         return jax.nn.log_softmax(logits_PxV.astype(jnp.float32)).reshape(rows, length - first, -1)

@@ -93,12 +93,12 @@ def declared_again(path: Path, config: Mapping[str, Any]) -> TextExperiment:
         raise UserError(
             f"{path}: is a run of kind {config.get('kind')}; expected one of a model of text"
         )
-    fields = {
+    fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in config.items()
         if name != "kind"
     }
-    corpus = {
+    corpus: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in fields.pop("corpus").items()
     }
@@ -137,6 +137,7 @@ def batches_of(
         trained.material.text.special,
         make_ask(trained.experiment, trained.material),
     )
+    batches: CausalBatches | MaskedBatches
     if own.task == "causal":
         batches = CausalBatches(rows, special, own.batch, own.length, seed)
     else:

@@ -2,6 +2,8 @@
 of the text. No jax.
 """
 
+from typing import Any
+
 from jaxtie.experiment import Optimiser, check
 from jaxtie.models.sizes import Transformer
 from jaxtie.text.declaration import HALVES, Corpus, TextExperiment
@@ -21,7 +23,7 @@ NAMES = ("A", "B")
 
 # By what they are asked: the next token, or masks. A masked batch asks 15 % of its tokens; its
 # encoder is post-norm.
-TASKS_OF_TWO = {
+TASKS_OF_TWO: dict[str, dict[str, Any]] = {
     "causal": {"deviation": 0.02, "learning_rate": 2e-3, "batch": 16, "length": 64},
     "masked": {
         "deviation": 0.3,
@@ -91,6 +93,6 @@ def corpus_of(options: TextOptions, vocab_size: int) -> Corpus:
         paths=tuple(map(str, options.text)),
         tfds=options.tfds,
         field=options.tfds_field or Corpus.field,
-        vocab=options.vocab and str(options.vocab),
+        vocab=str(options.vocab) if options.vocab else None,
         vocab_size=options.vocab_size or vocab_size,
     )

@@ -37,7 +37,7 @@ class Rows(NamedTuple):
     offsets: np.ndarray
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]  # in the place of tuple.count
         return len(self.offsets) - 1
 
     @property
@@ -57,6 +57,11 @@ class RowBatch(NamedTuple):
 
     tokens_BxL: np.ndarray
     lengths_B: np.ndarray
+
+
+def lengths_of(buckets: Sequence[int], max_length: int) -> tuple[int, ...]:
+    """Lengths of the rows of masked batches, ascending."""
+    return (*(each for each in sorted(buckets) if each < max_length), max_length)
 
 
 class MaskedBatches:
@@ -98,7 +103,7 @@ class MaskedBatches:
             seed,
             keep_last,
         )
-        self.buckets = (*(each for each in sorted(buckets) if each < max_length), max_length)
+        self.buckets = lengths_of(buckets, max_length)
         lengths = rows.lengths + 2
         self.truncated = int((lengths > max_length).sum())
         self._members = np.searchsorted(self.buckets, np.minimum(lengths, max_length)).astype(

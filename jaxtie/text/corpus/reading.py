@@ -84,7 +84,7 @@ def find_files(paths: Iterable[str]) -> list[Path]:
     Raises:
       UserError: where a path does not exist, or a folder holds none.
     """
-    files = {}
+    files: dict[Path, Path] = {}
     for path in map(Path, paths):
         found = (
             sorted(each for each in path.rglob("*.txt") if each.is_file())
@@ -172,7 +172,8 @@ def read_paragraphs(path: Path, reading: Reading) -> Iterator[str]:
     """A file's paragraphs: lines up to a blank one, joined by line feeds; raises as
     `read_lines`.
     """
-    lines, size = [], 0
+    lines: list[str] = []
+    size = 0
     for line in read_lines(path, reading):
         if lines and (not line.strip() or size + len(line) > PIECE):
             reading.cuts += bool(line.strip())
@@ -204,7 +205,8 @@ def split_sentences(paragraph: str) -> Iterator[str]:
         if not (match[2].isupper() or match[2].isdigit()):
             continue
         if match[1] == ".":
-            before = re.search(r"\w*$", paragraph[max(start, match.start() - 8) : match.start()])[0]
+            near = paragraph[max(start, match.start() - 8) : match.start()]
+            before = re.findall(r"\w*$", near)[0]
             if before.lower() in ABBREVIATIONS or (
                 len(before) == 1 and before.isupper() and before != "I"
             ):

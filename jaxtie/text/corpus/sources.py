@@ -50,7 +50,7 @@ class Source(NamedTuple):
 
     key: str
     documents: int
-    counts: dict[str, int]
+    counts: dict[str, Any]
     read: Callable[[], Iterator[tuple[bytes, str]]]
 
 
@@ -153,7 +153,8 @@ def _pieces(files: reading.Files, total: reading.Reading, say: Say) -> Iterator[
     """Hash of a file, and a piece of its text, of whole paragraphs; adds to `total`."""
     found = False
     for path, expected in zip(files.paths, files.hashes, strict=True):
-        total.digest, piece, length = hashlib.sha256(), [], 0
+        total.digest, length = hashlib.sha256(), 0
+        piece: list[str] = []
         for paragraph in reading.read_paragraphs(path, total):
             say(
                 f"reading file {total.files + 1:,} of {len(files.paths):,},"
@@ -200,7 +201,9 @@ def _open_data_set(name: str, field: str, say: Say) -> Source:
         expected = f"expected --tfds-field {' or '.join(texts)}" if texts else "it has no text"
         raise UserError(f"--tfds {name}: has no text in a field {field!r}; {expected}")
     order = sorted(splits)
-    sizes = [[split, splits[split].documents, int(info.splits[split].num_bytes)] for split in order]
+    sizes: list[list[Any]] = [
+        [split, splits[split].documents, int(info.splits[split].num_bytes)] for split in order
+    ]
     counts = {"files": 0, "latin1_lines": 0, "cuts": 0}
 
     def read() -> Iterator[tuple[bytes, str]]:

@@ -149,17 +149,19 @@ def prepare_text(
     )
     counts = prepared.once(folder, lambda new: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
-    rows = [
+    train, valid, test = (
         Rows(
             np.memmap(folder / f"{name}.tokens", dtype, "r"),
             np.memmap(folder / f"{name}.offsets", np.int64, "r"),
         )
         for name in SPLITS
-    ]
+    )
     return Text(
         loaded.tokens,
         loaded.special,
-        *rows,
+        train,
+        valid,
+        test,
         Report(**source.counts, **counts),
         source.key,
         folder.name,

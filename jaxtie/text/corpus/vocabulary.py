@@ -112,7 +112,7 @@ def _parse_tokenizer(content: bytes, name: str) -> Tokenizer:
 
 def _in_order(tokenizer: Tokenizer) -> tuple[str, ...]:
     entries = tokenizer.get_vocab()
-    return tuple(sorted(entries, key=entries.get))
+    return tuple(sorted(entries, key=entries.__getitem__))
 
 
 def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str, ...]:
