@@ -83,7 +83,7 @@ def keep_run(run: Path, experiments: Path) -> Path:
     if name not in (declared := _declared(experiments)):
         raise UserError(f"{run}: no file of {experiments} declares {name}")
     experiment, folder = runs.load_experiment(declared[name]), RunFolder(run)
-    if not (config := folder.config())["finished"]:
+    if not (config := folder.config()) or not config["finished"]:
         raise UserError(f"{run}: is not finished; the command that began it goes on")
     if different := set(folder.differences(experiment, config)) - GIVEN:
         raise UserError(f"{run}: differs from {declared[name]} in {', '.join(sorted(different))}")
@@ -123,7 +123,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     known = read_data(experiments / "data")
     declared = _declared(experiments)
     claims = {name: runs.load_claims(path) for name, path in declared.items()}
-    of_exor = {
+    of_exor: dict[str, Callable[..., Table]] = {
         "verdicts": lambda *names: evidence.verdicts_table(
             known, {name: claims[name] for name in names}
         ),

@@ -7,14 +7,18 @@ expected.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from jaxtie.formulas import FORMULAS, Size
 
+if TYPE_CHECKING:
+    import numpy as np
+
 SEEDS = 2**32  # there are so many
-Number = TypeVar("Number")  # an integer, or an array of them
+Number = TypeVar("Number", int, "np.ndarray")
+Sweep = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...]
 
 
 class UserError(ValueError):
@@ -128,11 +132,11 @@ class Head:
     @property
     def divisor(self) -> int:
         """What widths must be a multiple of."""
-        return {"half-swap": 2, "shuffle": self.groups}.get(self.transform, 1)
+        return {"half-swap": 2, "shuffle": self.groups}.get(self.transform or "", 1)
 
 
 TRANSFORMS = ("half-swap", "shuffle", "projection", "bert-head")
-SPELLED = dict(
+SPELLED: dict[str, Size] = dict(
     zip(("root-D", "1-by-root-D", "log-n-by-D"), FORMULAS, strict=True)
 )  # an arm's name can be a file's
 NUMBERED = {  # options of a head with a value: the least, and whether a formula can stand there
@@ -143,7 +147,7 @@ NUMBERED = {  # options of a head with a value: the least, and whether a formula
     "output-gradient": (0.0, False),
     "soft-cap": (0.0, False),
 }
-WORDS = {  # options of a head without a value, beside the transforms
+WORDS: dict[str, dict[str, Any]] = {  # options of a head without a value, beside the transforms
     "bias": {"bias": True},
     "undecayed-bias": {"bias": True, "decayed_bias": False},
     "output-start": {"start": "output"},
@@ -290,10 +294,8 @@ def names_of(arms: Iterable[Arm]) -> list[str]:
     return [arm.name for arm in arms]
 
 
-def number_of(setting: Number, seed: Number) -> Number:
-    """The number of a member: of a setting's place in the sweep and of a seed, integers or arrays
-    of them.
-    """
+def number_of(setting: int, seed: Number) -> Number:
+    """The number of a member: of a setting's place in the sweep and of a seed, or of several."""
     return setting * SEEDS + seed
 
 
@@ -351,6 +353,7 @@ class Declaration:
     """
 
     kind: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # each kind is a dataclass
     name: str
     claim: str
     arms: tuple[Arm, ...]
@@ -358,7 +361,7 @@ class Declaration:
     steps: int
     record_every: int
     eval_every: int
-    sweep: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    sweep: Sweep = ()
 
     def check_names_and_members(self) -> None:
         """Check `name`, `arms` and `seeds`; arms that are given by name become `Arm`s, seeds a
@@ -433,8 +436,13 @@ class Declaration:
     @property
     def members(self) -> tuple[int, ...]:
         """The numbers of an arm's members, see `number_of`."""
-        settings = math.prod(len(values) for _, values in self.sweep)
+        settings = math.prod(len(values) for values in self.swept.values())
         return tuple(number_of(setting, seed) for setting in range(settings) for seed in self.seeds)
+
+    @property
+    def swept(self) -> dict[str, Sequence[float]]:
+        """Name of a swept setting -> its values."""
+        return dict(self.sweep)
 
     @property
     def record_steps(self) -> range:

@@ -5,8 +5,9 @@ Imports no jax.
 import math
 from typing import Literal
 
-Size = float | Literal["sqrt(D)", "1/sqrt(D)", "log(n)/D"]
-FORMULAS = ("sqrt(D)", "1/sqrt(D)", "log(n)/D")
+Formula = Literal["sqrt(D)", "1/sqrt(D)", "log(n)/D"]
+Size = float | Formula
+FORMULAS: tuple[Formula, ...] = ("sqrt(D)", "1/sqrt(D)", "log(n)/D")
 
 
 def size(value: Size, vocabulary: int, width: int) -> float:

@@ -10,7 +10,7 @@ jax.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from jaxtie.experiment import Declaration, UserError
 
@@ -148,6 +148,6 @@ def every() -> list[Kind]:
     return [named(name) for name in ROOMS]
 
 
-def is_experiment(value: object) -> bool:
+def is_experiment(value: object) -> TypeGuard[Declaration]:
     """Whether a value is a declaration of some kind."""
     return isinstance(value, Declaration) and value.kind in ROOMS

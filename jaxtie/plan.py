@@ -22,7 +22,7 @@ def plan(
 
     kind, alone = kinds.of(experiment), Processes()
     material = kind.prepare(experiment, folder, earlier, alone, say)
-    settings = "".join(f"{len(values)} x {name}, " for name, values in experiment.sweep)
+    settings = "".join(f"{len(values)} x {name}, " for name, values in experiment.swept.items())
     count, arms = (
         len(experiment.members) * len(experiment.arms),
         ", ".join(names_of(experiment.arms)),

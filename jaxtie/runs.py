@@ -101,18 +101,16 @@ def run(
         f"jaxtie.run({experiment.name})", quiet, overwrite, checkpoint_every, out is not None
     )
     with contextlib.ExitStack() as stack:
-        nowhere = (
-            None
-            if out is not None
-            else stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxtie-"))
-        )
-        path = Path(out) if nowhere is None else Path(nowhere) / "run"
+        if out is None:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxtie-"))) / "run"
+        else:
+            path = Path(out)
         if carry_out(experiment, RunFolder(path), session) is Outcome.INTERRUPTED:
             call = "the same call without overwrite=True" if overwrite else "the same call"
             kept = (
-                f"{call} goes on from {out}"
-                if nowhere is None
-                else "without out=FOLDER nothing is kept"
+                "without out=FOLDER nothing is kept"
+                if out is None
+                else f"{call} goes on from {out}"
             )
             raise KeyboardInterrupt(f"{experiment.name}: interrupted; {kept}")
         return load(path)
@@ -162,7 +160,7 @@ def _execute(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path}: no such experiment file; --list shows those of ./experiments")
     spec = importlib.util.spec_from_file_location("experiment_file", path)
-    if spec is None:
+    if spec is None or spec.loader is None:
         raise UserError(f"{path}: expected a Python file, NAME.py")
     module = importlib.util.module_from_spec(spec)
     try:
@@ -230,7 +228,7 @@ def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> O
     earlier, trains = found_in(experiment, folder, session.overwrite)
     if session.processes:
         session.processes.broadcast({"trains": trains})
-    if not trains:
+    if earlier and not trains:
         kinds.of(experiment).check_unchanged(experiment, folder, earlier)
         return Outcome.BEFORE
     return (
@@ -244,8 +242,7 @@ def follow(experiment: Declaration, folder: RunFolder, session: Session) -> bool
     """Do as a process that is not the first what the first one asks for, which sees the folder;
     False if interrupted.
     """
-    first = session.processes.broadcast({})
-    if not first["trains"]:
+    if session.processes and not session.processes.broadcast({})["trains"]:
         return True
     return _Run(experiment, folder, session, None).train()
 
@@ -335,10 +332,16 @@ class _Run:
 
         engine = self.kind.engine(self.experiment, self.material, self.processes)
         self.config |= engine.facts
-        how = {"checkpoint_every": self.session.checkpoint_every, "quiet": self.session.quiet}
         with stop_signals() as stopped, checkpoints.opened(self.folder.checkpoints) as kept:
             loop = Loop(
-                engine, self.experiment, self.folder, kept, self.processes, self.config, **how
+                engine,
+                self.experiment,
+                self.folder,
+                kept,
+                self.processes,
+                self.config,
+                checkpoint_every=self.session.checkpoint_every,
+                quiet=self.session.quiet,
             )
             return loop.train(stopped, report)
 

@@ -12,10 +12,10 @@ same numbers alone as among many, on one device as on several of the kind, in ch
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,10 +46,9 @@ class Program(NamedTuple):
     """The compiled training of tied or of untied members, for blocks of them."""
 
     # seeds, settings -> states, streams of samples, records at step 0; on the first device
-    start: Callable
-    advance: dict[
-        jax.Device, Callable
-    ]  # states (donated), streams, settings, step, count, last -> states, CHUNK records
+    start: jax.stages.Compiled
+    # states (donated), streams, settings, step, count, last -> states, CHUNK records
+    advance: dict[jax.Device, Any]
     states: State  # shapes and dtypes of a block's
     block: int
 
@@ -96,8 +95,8 @@ def assign_workers(
 class Batched(NamedTuple):
     """What a block of members does, and the shapes that it works on; not compiled yet."""
 
-    start: Callable
-    advance: Callable
+    start: jax.stages.Wrapped
+    advance: jax.stages.Wrapped
     states: State
     streams: jax.ShapeDtypeStruct
     seeds: jax.ShapeDtypeStruct
@@ -111,9 +110,8 @@ def _setting_shapes(static: Static, block: int) -> Setting:
         return jax.ShapeDtypeStruct((block, *shape), jnp.float32)
 
     laws = build_contexts(static.process, ordered=build_body(static.model).ordered)
-    return Setting(
-        of(), of(), of(), of(), of(2), of(2), *(of(*split.joint_CxV.shape) for split in laws)
-    )
+    shapes = (of(*split.joint_CxV.shape) for split in laws)
+    return Setting._make((of(), of(), of(), of(), of(2), of(2), *shapes))
 
 
 def batch_members(static: Static, block: int, platform: str) -> Batched:
@@ -217,9 +215,8 @@ def _compile_block(
             device: pool.submit(lowered[device].compile, dict(of_advance)) for device in lowered
         }
         start = batched.start.lower(*_on_device((batched.seeds, batched.settings), devices[0]))
-        start = start.compile(dict(of_start))
         return Program(
-            start,
+            start.compile(dict(of_start)),
             {device: future.result() for device, future in compiled.items()},
             batched.states,
             block,

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -111,7 +111,7 @@ class Claim:
     def others(self) -> set[str]:
         """Names of the other experiments that it takes."""
         named = {arm.partition(": ")[0] for arm in self.weights if ": " in arm}
-        return named | ({self.against} - {None})
+        return named if self.against is None else {*named, self.against}
 
     @property
     def is_ratio(self) -> bool:
@@ -190,7 +190,8 @@ def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> 
     if quantity == "stuck share":
         return is_stuck(results)
     if quantity == "fluctuation":
-        return np.log(results["fluctuation"].sel(pair=pair, table=table, drop=True))
+        own = results["fluctuation"].sel(pair=pair, table=table, drop=True)
+        return xr.apply_ufunc(np.log, own)
     if quantity == "swap divergence":
         return at_end(results["swap_divergence"], results).sel(pair=pair, drop=True)
     step = last_step(results)
@@ -206,18 +207,19 @@ def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> 
         pushed = results[quantity.replace(" ", "_")].sel(pair=pair, step=slice(1, step), drop=True)
         return pushed.sum("step", skipna=False)
 
-    def distance(first: str, second: str, at: int) -> xr.DataArray:
+    def distance(symbols: Sequence[str], at: int) -> xr.DataArray:
+        first, second = symbols
         return (
             results[f"{table}_distance"]
             .sel(symbol=first, symbol2=second, step=at, drop=True)
             .astype(np.float64)
         )
 
-    own = distance(*pair.split("-"), step)
+    own = distance(pair.split("-"), step)
     if quantity == "reference ratio":
-        return np.log(own / distance(*REFERENCE, step))
+        return xr.apply_ufunc(np.log, own / distance(REFERENCE, step))
     decayed = results["decay_alone"].sel(step=step, drop=True)
-    return np.log(own / (distance(*pair.split("-"), 0) * decayed))
+    return xr.apply_ufunc(np.log, own / (distance(pair.split("-"), 0) * decayed))
 
 
 def at_end(values: xr.DataArray, results: xr.Dataset) -> xr.DataArray:
@@ -244,7 +246,8 @@ def claimed(
         values = measured(own, claim.quantity, claim.pair, claim.table)
         return values.sel(claim.setting).sel(arm=arm, drop=True)
 
-    return sum(weight * of_arm(arm) for arm, weight in claim.weights.items())
+    total: Any = sum(weight * of_arm(arm) for arm, weight in claim.weights.items())
+    return total
 
 
 def judge_claim(

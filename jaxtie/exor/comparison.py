@@ -78,7 +78,7 @@ def abscissa(results: xr.Dataset, name: str) -> tuple[str, np.ndarray]:
     values = results[name].values
     if not name.startswith("p_"):
         return name.replace("_", " "), values
-    first, second = {"p_X": "XY", "p_A": "AB"}[name]
+    first, second = {"p_X": ("X", "Y"), "p_A": ("A", "B")}[name]
     with np.errstate(divide="ignore"):
         log_odds = np.log1p(-values) - np.log(values)
     return f"ln p({second})/p({first})", np.where(np.isfinite(log_odds), log_odds, np.nan)
@@ -180,7 +180,7 @@ def untying_table(results: xr.Dataset) -> Table:
         blanks = ("",) * len(distance_rows(results))
         for other in pure:
             if not other.tied:
-                rows += [(*row, *blanks) for row in _matching_rows(results, arm, other)]
+                rows += [(*row, *blanks) for row in _matching_rows(results, arm, other, left)]
     midway = [arm for arm in arms if arm.untie_at is not None]
     others = dict.fromkeys(
         "tied" if other.tied else "untied" for arm in midway for other in pure_arms(arms, arm.head)
@@ -200,7 +200,9 @@ def pure_arms(arms: Sequence[Arm], head: Head) -> list[Arm]:
     )
 
 
-def _matching_rows(results: xr.Dataset, arm: Arm, other: Arm) -> list[tuple[str, str, str]]:
+def _matching_rows(
+    results: xr.Dataset, arm: Arm, other: Arm, left: int
+) -> list[tuple[str, str, str]]:
     """After how many steps an arm that unties is as good as another: first, and for good; median,
     with its rank interval.
     """
@@ -210,7 +212,7 @@ def _matching_rows(results: xr.Dataset, arm: Arm, other: Arm) -> list[tuple[str,
         among_all = median_interval(
             np.where(np.isnan(needed), np.inf, needed)
         )  # seeds that never do count as late
-        text = steps_between(among_all, last_step(results) - arm.untie_at)
+        text = steps_between(among_all, left)
         text += f" steps, {np.isfinite(needed).sum()} of {len(needed)} seeds"
         rows.append((arm.name, f"within {REACHED} of {other}, {label} after", text))
     return rows

@@ -5,14 +5,15 @@ one. Imports no jax.
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtie.experiment import (
     Arm,
     Declaration,
     Optimiser,
+    Sweep,
     UserError,
     check,
     check_positive_integers,
@@ -128,13 +129,14 @@ class Experiment(Declaration):
     process: Process = field(default_factory=Process)
     model: Body = field(default_factory=Transformer)
     optimiser: Optimiser = field(default_factory=Optimiser)
-    arms: tuple[Arm | str, ...] = ("tied", "untied")
+    # a name becomes an Arm in __post_init__
+    arms: tuple[Arm | str, ...] = ("tied", "untied")  # type: ignore[assignment]
     steps: int = 150_000
     seeds: tuple[int, ...] = tuple(range(64))
     record_every: int = 100
     eval_every: int = 1_000
     data: str = "per-seed"
-    sweep: Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...] = ()
+    sweep: Sweep = ()
     roles: bool = False
     mask_logit: bool = False
 
@@ -161,14 +163,13 @@ class Experiment(Declaration):
     def _check_sweep(self) -> None:
         pairs = self.sweep.items() if isinstance(self.sweep, Mapping) else self.sweep
         try:
-            object.__setattr__(
-                self, "sweep", tuple((name, tuple(values)) for name, values in pairs)
-            )
+            sweep: Any = tuple((name, tuple(values)) for name, values in pairs)
+            object.__setattr__(self, "sweep", sweep)
         except (TypeError, ValueError):
             raise UserError(
                 f'sweep = {self.sweep!r}: expected names and values, such as {{"p_X": (0.1, 0.5)}}'
             ) from None
-        for name, values in self.sweep:
+        for name, values in sweep:
             check(name in SWEPT, f"sweep of {name!r}: expected one of {', '.join(SWEPT)}")
             check(bool(values), f"sweep of {name}: expected at least one value")
             check(
@@ -184,9 +185,9 @@ class Experiment(Declaration):
             else:
                 for value in values:
                     dataclasses.replace(self.optimiser, **{name: value})  # it checks
-        names = [name for name, _ in self.sweep]
+        names = [name for name, _ in sweep]
         check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
-        sizes = math.prod(len(values) for _, values in self.sweep)
+        sizes = math.prod(len(values) for _, values in sweep)
         check(
             sizes * len(self.seeds) * len(self.arms) < 2**24,
             f"sweep: {sizes:,} settings times seeds are too many",
@@ -197,10 +198,9 @@ class Experiment(Declaration):
         """The experiment at every combination of the swept values, the last name's running
         fastest.
         """
-        names = [name for name, _ in self.sweep]
         return [
-            self._at(dict(zip(names, values)))
-            for values in itertools.product(*(values for _, values in self.sweep))
+            self._at(dict(zip(self.swept, values)))
+            for values in itertools.product(*self.swept.values())
         ]
 
     def _at(self, values: dict[str, float]) -> "Experiment":
@@ -208,7 +208,9 @@ class Experiment(Declaration):
             (values[name], 1 - values[name]) if name in values else pair
             for name, pair in (("p_X", self.process.zeros), ("p_A", self.process.ones))
         )
-        own = {name: value for name, value in values.items() if not name.startswith("p_")}
+        own: dict[str, Any] = {
+            name: value for name, value in values.items() if not name.startswith("p_")
+        }
         return dataclasses.replace(
             self,
             sweep=(),

@@ -35,14 +35,14 @@ def pair_divergences(declared: Process) -> xr.Dataset:
     Symbols that never occur are left out. Where one of a pair excludes the other, there is no log
     ratio: m and C² are NaN.
     """
-    spelled = {
-        "zeros": declared.zeros,
-        "ones": declared.ones,
-        "zeros_by_label": declared.zeros_by_label,
-    }
-    law = process.enumerate_process(declared.length, **spelled)
+    law = process.enumerate_process(
+        declared.length,
+        declared.zeros,
+        declared.ones,
+        zeros_by_label=declared.zeros_by_label,
+    )
     occurs_V = law.joint_CxV.any(axis=0)
-    pairs = list(itertools.combinations(np.flatnonzero(occurs_V), 2))
+    pairs = list(itertools.combinations(np.flatnonzero(occurs_V).tolist(), 2))
     found = [(semantic_of(law, pair), *conditional_of(law.joint_CxV, pair)) for pair in pairs]
     names = [f"{declared.symbols[first]}-{declared.symbols[second]}" for first, second in pairs]
     values = dict(zip(EXACT, np.array(found, np.float64).reshape(-1, len(EXACT)).T))

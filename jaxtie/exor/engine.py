@@ -86,10 +86,8 @@ class BlockRun:
         fresh = np.array([number for number in numbers if number not in known], np.int64)
         for own in _in_blocks(fresh, self.program.block):
             yield self._begin(own)
-        seconds_per_record, under_way = (
-            self.chunk_seconds,
-            deque(),
-        )  # one record first, to see the speed
+        seconds_per_record = self.chunk_seconds  # one record first, to see the speed
+        under_way: deque[Future] = deque()
         with ThreadPoolExecutor(len(self.workers)) as pool:
             while self.waiting or under_way:
                 while self.waiting and len(under_way) <= len(self.workers):

@@ -120,9 +120,9 @@ def escape_table(results: xr.Dataset) -> Table:
                 if ahead.won + ahead.lost
                 else "–"
             )
-            counts = f"{ahead.won} : {ahead.lost} ({undecided})"
+            decided = f"{ahead.won} : {ahead.lost} ({undecided})"
             rows.append(
-                (*cells, counts, share, probability(ahead.p), probability(logrank_p(own, first)))
+                (*cells, decided, share, probability(ahead.p), probability(logrank_p(own, first)))
             )
     header = (
         "",

@@ -118,11 +118,11 @@ def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
     found = []
     for name, own in claims.items():
         needed = any(": " not in arm for claim in own for arm in claim.weights)
-        results = runs[name] if needed else runs.get(name)
+        results = runs[name] if needed else runs.get(name, xr.Dataset())
         found += [(name, *judged) for judged in judge_claims(own, results, runs)]
         for claim in own:
             if not claim.others <= runs.keys():
-                nothing = Comparison(claim.expression, *[math.nan] * 3)
+                nothing = Comparison(claim.expression, math.nan, math.nan, math.nan)
                 found.append((name, claim, nothing, Judgement("no data yet", nothing)))
     return claims_table("Claims, and what became of them", found)
 
@@ -240,7 +240,7 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
                         factor(ratios_PxS[0] - ratios_PxS[1]),
                     )
                 )
-                cells = ("",) * len(cells)
+                cells = ("", "", "", "")
     header = (
         "experiment",
         "table",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor.claims import at_end, measured
+from jaxtie.exor.claims import Quantity, at_end, measured
 from jaxtie.exor.pairs import live_pairs
 from jaxtie.results.roles import tied_arms
 from jaxtie.results.statistics import median_interval
@@ -23,7 +23,7 @@ from jaxtie.results.tables import (
     tables_of,
 )
 
-PUSHED = ("output push", "input push", "decay ratio")
+PUSHED: tuple[Quantity, ...] = ("output push", "input push", "decay ratio")
 
 
 def forces_table(results: xr.Dataset) -> Table:
@@ -85,7 +85,7 @@ def since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
                 .sel(arm=arm.name, symbol=first, symbol2=second)
                 .astype(np.float64)
             )
-            ratio = np.log(distance / results["decay_alone"])
+            ratio = xr.apply_ufunc(np.log, distance / results["decay_alone"])
             rows.append(
                 (
                     label,

@@ -43,13 +43,12 @@ def options() -> type[ExorOptions]:
     return ExorOptions
 
 
-def changes(experiment: Experiment, options: ExorOptions) -> dict[str, Any]:
+def changes(experiment: Experiment, options: Any) -> dict[str, Any]:
     """Fields that its own options ask for."""
     if options.independent_layers and not isinstance(experiment.model, Transformer):
-        model = type(experiment.model).__name__
         raise UserError(
-            f"--independent-layers: expected a transformer; the layers of this {model} are"
-            " independent already"
+            "--independent-layers: expected a transformer; the layers of this"
+            f" {type(experiment.model).__name__} are independent already"
         )
     for swept, given in (("p_X", options.zeros and "--zeros"), ("p_A", options.ones and "--ones")):
         if given and swept in dict(options.sweep or experiment.sweep):

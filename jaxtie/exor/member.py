@@ -10,7 +10,7 @@ Shapes: B samples, L tokens, P masked positions, V symbols, C contexts, K pairs 
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -131,10 +131,11 @@ def build_contexts(own: Process, *, ordered: bool) -> tuple[Contexts, Contexts]:
     """The exact laws of the training and the validation split."""
     strings = process.split(own.length, own.all_strings, own.data_seed)
     law = {"ordered": ordered, "zeros_by_label": own.zeros_by_label}
-    return tuple(
+    train, valid = (
         process.enumerate_contexts(bits, own.zeros, own.ones, **law)
         for bits in (strings.train, strings.valid)
     )
+    return train, valid
 
 
 class Swaps(NamedTuple):
@@ -175,7 +176,8 @@ def stack_settings(experiment: Experiment) -> Setting:
             laws[law] = [split.joint_CxV for split in build_contexts(law, ordered=ordered)]
         scalars = (getattr(adam, name) for name in Setting._fields[:4])
         return jax.tree.map(
-            np.float32, Setting(*scalars, np.array(law.zeros), np.array(law.ones), *laws[law])
+            np.float32,
+            Setting._make((*scalars, np.array(law.zeros), np.array(law.ones), *laws[law])),
         )
 
     return jax.tree.map(lambda *values: np.stack(values), *map(own, experiment.settings))
@@ -195,7 +197,7 @@ def loss_and_accuracy(model: nn.Module, params: dict, batch: Batch) -> tuple[jax
     """Cross-entropy at the masked positions, nats, and share of likeliest symbols that are right;
     batch means.
     """
-    logits_BxPxV = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(
+    logits_BxPxV: Any = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(
         batch.tokens_BxL, batch.at_BxP
     )
     # One-hot, not an indexed load: on every backend the cheaper of the two for a small vocabulary.
@@ -228,9 +230,13 @@ def step_by_role(
     """One update of a tied member, the one that follows step `at`; and what either role had in
     it.
     """
-    adam = {"b1": static.b1, "b2": static.b2, "eps": setting.eps}
     new, looked_at, own = update_by_role(
-        lambda params: loss_and_accuracy(model, params, batch), optimiser, state, **adam
+        lambda params: loss_and_accuracy(model, params, batch),
+        optimiser,
+        state,
+        b1=static.b1,
+        b2=static.b2,
+        eps=setting.eps,
     )
     rate = periodic_cosine(setting.learning_rate, setting.eta_min, static.half_period)(at)
     pairs = [SPELLINGS[pair] for pair in static.process.pairs]
@@ -286,7 +292,7 @@ def exact_logits(
         np.concatenate(arrays) for arrays in zip(*(split[:2] for split in splits), strict=True)
     )
 
-    def logits_of(context: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def logits_of(context: tuple[Any, ...]) -> jax.Array:
         return model.apply({"params": params}, *context)[0]
 
     ordered = model.body.ordered

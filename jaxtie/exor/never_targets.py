@@ -35,7 +35,7 @@ class ProcessRuns(NamedTuple):
 
     published: str
     targets_only: str
-    rows: str | None = None
+    rows: str = ""
 
 
 PROCESS_RUNS = {
@@ -85,8 +85,8 @@ def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
         "its exact 95 % interval. Loss: exact, of the training split, mean ± 95 % (Student's t). "
         "Cosine of the rows of E and D: median [95 %, by ranks]."
     )
-    cosines = ("cosine of E and D, input", "cosine of E and D, output")
-    return Table("Seeds that know nothing of the parity", (*header, *cosines), rows, note)
+    of_labels = ("cosine of E and D, input", "cosine of E and D, output")
+    return Table("Seeds that know nothing of the parity", (*header, *of_labels), rows, note)
 
 
 def _stuck_share(stuck_S: np.ndarray) -> tuple[str, str]:

@@ -51,7 +51,7 @@ def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
     even, odd = (both.sel(symbol=label, drop=True) for label in ("E", "D"))
 
     def norm(rows: xr.DataArray) -> xr.DataArray:
-        return np.sqrt((rows**2).sum("dim", skipna=False))
+        return xr.apply_ufunc(np.sqrt, (rows**2).sum("dim", skipna=False))
 
     cosine = (even * odd).sum("dim", skipna=False) / (norm(even) * norm(odd))
     tied = [arm.name for arm in arms_of(results) if arm.untied_from is None]

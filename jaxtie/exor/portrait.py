@@ -75,8 +75,8 @@ def _portraits(results: xr.Dataset, steps: np.ndarray) -> list[_Portrait]:
     for arm in arms_of(results):
         loss_S = results["train_loss"].sel(arm=arm.name, eval_step=steps[-1]).values
         for label, table in tables_of(arm).items():
-            values = results[f"{table}_table"].sel(arm=arm.name, table_step=steps, symbol=symbols)
-            values = values.transpose("seed", "table_step", "symbol", "dim").values.astype(
+            recorded = results[f"{table}_table"].sel(arm=arm.name, table_step=steps, symbol=symbols)
+            values = recorded.transpose("seed", "table_step", "symbol", "dim").values.astype(
                 np.float64
             )
             finite = np.isfinite(values).all(axis=(1, 2, 3)) & np.isfinite(loss_S)
@@ -112,17 +112,19 @@ def _draw_places(
         colour = SYMBOLS[symbols[first]][0]
         segments = places_SxVx2[:, [first, second]]
         axes.add_collection(
-            LineCollection(segments, colors=colour, linewidths=0.6, alpha=0.6 * faint)
+            LineCollection(list(segments), colors=colour, linewidths=0.6, alpha=0.6 * faint)
         )
         text = f"{pair.replace('-', '–')} {distance_T[time]:.2f}"
         axes.text(0.02 + 0.27 * i, 0.03, text, transform=axes.transAxes, size=8, color=colour)
     for symbol, places_Sx2 in zip(symbols, places_SxVx2.swapaxes(0, 1), strict=True):
-        colour, direction = SYMBOLS[symbol]
-        axes.scatter(*places_Sx2.T, s=9, color=colour, alpha=2 * faint, linewidths=0)
+        colour, (right, up) = SYMBOLS[symbol]
+        axes.scatter(
+            places_Sx2[:, 0], places_Sx2[:, 1], s=9, color=colour, alpha=2 * faint, linewidths=0
+        )
         axes.annotate(
             symbol,
             np.median(places_Sx2, axis=0),
-            9 * np.array(direction),
+            (9 * right, 9 * up),
             textcoords="offset points",
             ha="center",
             va="center",

@@ -149,14 +149,10 @@ def enumerate_contexts(
             ]
         weights.append(probability.ravel() / (size * length))
         targets.append(np.repeat(joint, len(choices), axis=0))
-    tokens, joint = (
-        np.concatenate(tokens),
-        np.concatenate(weights)[:, None] * np.concatenate(targets),
-    )
-    tokens, merged = theory.merge_contexts(tokens, joint, ordered=ordered)
-    return Contexts(
-        tokens.astype(np.int32), np.argmax(tokens == MASK, axis=1)[:, None].astype(np.int32), merged
-    )
+    joint = np.concatenate(weights)[:, None] * np.concatenate(targets)
+    tokens_CxL, merged = theory.merge_contexts(np.concatenate(tokens), joint, ordered=ordered)
+    at_Cx1 = np.argmax(tokens_CxL == MASK, axis=1)[:, None]
+    return Contexts(tokens_CxL.astype(np.int32), at_Cx1.astype(np.int32), merged)
 
 
 def share_of_odd_zeros(bits_Bxn: np.ndarray) -> float:

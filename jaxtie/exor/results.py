@@ -1,5 +1,8 @@
 """What results on EXor hold. Imports no jax but for what no member owns."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import xarray as xr
 
@@ -79,12 +82,12 @@ CONSTANTS = (
 def exor_schema(experiment: Experiment) -> Schema:
     """What the results of an experiment hold of members."""
     symbols = list(experiment.process.symbols)
-    labels = {
+    labels: dict[str, Sequence[Any]] = {
         "table_step": experiment.eval_steps,
         "symbol": symbols,
         "symbol2": symbols,
         "pair": list(experiment.process.pairs),
-        "dim": np.arange(experiment.model.width),
+        "dim": list(range(experiment.model.width)),
     }
     variables = VARIABLES | (MASK_VARIABLES if experiment.mask_logit else {})
     if not experiment.roles:
@@ -100,13 +103,13 @@ def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
     setting.
     """
     settings = [_constants_of_setting(setting) for setting in experiment.settings]
-    for name, values in reversed(experiment.sweep):  # the last name's values run fastest
+    for name, values in reversed(experiment.swept.items()):  # the last name's values run fastest
         index = xr.DataArray(list(values), dims=name, name=name)
         settings = [
             xr.concat(settings[i : i + len(values)], index)
             for i in range(0, len(settings), len(values))
         ]
-    return dict(settings[0].data_vars)
+    return {str(name): values for name, values in settings[0].data_vars.items()}
 
 
 def _constants_of_setting(setting: Experiment) -> xr.Dataset:

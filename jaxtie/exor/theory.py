@@ -169,7 +169,7 @@ def conditional_divergence(joint_CxV: np.ndarray) -> np.ndarray:
     """
     divergence = np.abs(joint_CxV[:, :, None] - joint_CxV[:, None, :]).sum(axis=0)
     occurs_V = joint_CxV.any(axis=0)
-    return np.where(occurs_V[:, None] & occurs_V, divergence, np.nan)
+    return np.where(np.logical_and.outer(occurs_V, occurs_V), divergence, np.nan)
 
 
 def conditional_log_ratio(joint_CxV: np.ndarray) -> np.ndarray:

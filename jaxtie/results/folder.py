@@ -61,7 +61,7 @@ class _Part(NamedTuple):
     path: Path
     arm: str
     first_record: int
-    count: int
+    record_count: int
     first_number: int
 
     @classmethod
@@ -195,7 +195,8 @@ class RunFolder:
         count = len(next(iter(records.values())))
         target = self._records / f"{arm}.{first_record:09d}.{count:09d}.{int(numbers[0]):010d}.npz"
         with _replacing(target) as path, path.open("wb") as file:
-            np.savez(file, member=numbers, **records)
+            arrays: dict[str, Any] = {"member": numbers, **records}
+            np.savez(file, **arrays)
 
     def copy_records(self, arm: str, other: str, last: int) -> None:
         """Give another arm an arm's records up to the one of number `last`."""
@@ -222,11 +223,11 @@ class RunFolder:
                 + 1
                 - part.first_record
             )
-            if 0 < keep < part.count:
+            if 0 < keep < part.record_count:
                 whole = part.read()
                 kept = {name: values[:keep] for name, values in whole.records.items()}
                 self.append(part.arm, part.first_record, whole.numbers, kept)
-            if keep < part.count:
+            if keep < part.record_count:
                 part.path.unlink()
 
     def unpack(self, schema: Schema) -> None:

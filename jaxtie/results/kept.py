@@ -2,7 +2,9 @@
 these packed.
 """
 
+from collections.abc import Hashable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -33,7 +35,7 @@ def write_kept(condensed: xr.Dataset, path: Path) -> None:
         if name not in DECIMALS
     }
     condensed = condensed.assign(rounded)
-    packed = {
+    packed: dict[Hashable, dict[str, Any]] = {
         # In one piece: what finds the places of many small ones took a fifth of a file.
         name: {"zlib": True, "complevel": 9, "shuffle": True, "chunksizes": values.shape or None}
         for name, values in condensed.data_vars.items()
@@ -83,9 +85,9 @@ def joined_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
     return together.sortby("seed")
 
 
-def _in_common(*both: xr.Dataset) -> list[xr.Dataset]:
-    steps = np.intersect1d(*[each["step"] for each in both])
-    one, other = (each.sel(step=steps) for each in both)
+def _in_common(one: xr.Dataset, other: xr.Dataset) -> list[xr.Dataset]:
+    steps = np.intersect1d(one["step"], other["step"])
+    one, other = (each.sel(step=steps) for each in (one, other))
     members = [
         name
         for name, values in one.data_vars.items()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import h5netcdf
 import numpy as np
@@ -27,7 +27,7 @@ class Stretch(NamedTuple):
     records: dict[str, np.ndarray]
 
     @property
-    def count(self) -> int:
+    def record_count(self) -> int:
         """How many records there are of each member."""
         return len(next(iter(self.records.values())))
 
@@ -40,7 +40,7 @@ def joined(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
     for each in stretches:
         if runs:
             last = runs[-1][-1]
-            if each.first_record == last.first_record + last.count and np.array_equal(
+            if each.first_record == last.first_record + last.record_count and np.array_equal(
                 each.numbers, last.numbers
             ):
                 runs[-1].append(each)
@@ -70,7 +70,7 @@ def write_netcdf(
         memory for.
     """
     _skeleton(experiment, schema, attributes, constants).to_netcdf(path, engine="h5netcdf")
-    arms, lengths = names_of(experiment.arms), [len(values) for _, values in experiment.sweep]
+    arms, lengths = names_of(experiment.arms), [len(values) for values in experiment.swept.values()]
     with h5netcdf.File(path, "a") as file:
         _create_variables(file, experiment, schema)
         for arm, stretch in stretches:
@@ -97,7 +97,7 @@ def _skeleton(
     """All but the variables of members."""
     coordinates = {
         "arm": names_of(experiment.arms),
-        **{name: np.array(values, np.float64) for name, values in experiment.sweep},
+        **{name: np.array(values, np.float64) for name, values in experiment.swept.items()},
         "seed": np.array(experiment.seeds, np.int64),
         **{
             name: np.array(labels, np.int64) if name.endswith("step") else labels
@@ -120,7 +120,7 @@ def _skeleton(
 
 
 def _member_dimensions(experiment: Declaration) -> tuple[str, ...]:
-    return ("arm", *(name for name, _ in experiment.sweep), "seed")
+    return ("arm", *experiment.swept, "seed")
 
 
 def _create_variables(file: h5netcdf.File, experiment: Declaration, schema: Schema) -> None:
@@ -159,11 +159,11 @@ def _fill(
     Args:
       start: place of their arm, then that of their setting along every swept one.
     """
-    steps = (of_setting.first_record + np.arange(of_setting.count)) * experiment.record_every
+    steps = (of_setting.first_record + np.arange(of_setting.record_count)) * experiment.record_every
     place = {seed: i for i, seed in enumerate(experiment.seeds)}
     places = np.array([place[int(seed)] for seed in of_setting.numbers])
     order = np.argsort(places)  # HDF5 wants them so
-    members = places[order]
+    members: Any = places[order]
     if len(members) == members[-1] - members[0] + 1:  # a slice is much faster
         members = slice(members[0], members[-1] + 1)
     at = (

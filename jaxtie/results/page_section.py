@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtie.experiment import UserError
 from jaxtie.results.tables import Table
@@ -33,11 +33,10 @@ def leave_for_page(
     folder: Path, command: str, sentences: Sequence[str], tables: Sequence[Table], **captions: str
 ) -> None:
     """Write what `read_section` reads; the file is the old one or the new one."""
-    kept = PageSection(
-        command, list(sentences), [dataclasses.asdict(table) for table in tables], captions
-    )
+    kept = PageSection(command, list(sentences), list(tables), captions)._asdict()
+    kept["tables"] = [dataclasses.asdict(table) for table in tables]
     temporary = folder / f".{SECTION}"
-    temporary.write_text(json.dumps(kept._asdict()), encoding="utf-8")
+    temporary.write_text(json.dumps(kept), encoding="utf-8")
     temporary.replace(folder / SECTION)
 
 
@@ -48,14 +47,14 @@ def read_section(folder: Path) -> PageSection:
       UserError: where it cannot be read.
     """
     try:
-        kept = PageSection(**json.loads((folder / SECTION).read_text(encoding="utf-8")))
-        return kept._replace(tables=[_table(**table) for table in kept.tables])
+        read = json.loads((folder / SECTION).read_text(encoding="utf-8"))
+        return PageSection(**read)._replace(tables=[_table(**table) for table in read["tables"]])
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
             f"{folder / SECTION}: cannot be read ({type(error).__name__}); remove it"
         ) from None
 
 
-def _table(header: list[str], rows: list[list[str]], **rest: str | bool) -> Table:
+def _table(header: list[str], rows: list[list[str]], **rest: Any) -> Table:
     """A table from what JSON has made of it."""
     return Table(header=tuple(header), rows=[tuple(row) for row in rows], **rest)

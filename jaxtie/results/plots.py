@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#d1495b", "#00798c", "#edae49", "#66588f", "#3d3d3d", "#8ac926", "#4cc9f0", "#a0612f")
 FAILS, HOLDS = "#b5179e", "#2a9d5c"  # pairs for which the distributional hypothesis fails, holds
-STYLE = {
+STYLE: dict[Any, Any] = {
     "figure.dpi": 110,
     "savefig.dpi": 110,
     "font.size": 10,

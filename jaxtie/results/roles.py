@@ -160,7 +160,7 @@ def shares_table(results: xr.Dataset) -> Table:
 
 
 def _norms(part: xr.Dataset) -> xr.DataArray:
-    return np.sqrt(part["output_gradient_square"] / part["input_gradient_square"])
+    return xr.apply_ufunc(np.sqrt, part["output_gradient_square"] / part["input_gradient_square"])
 
 
 def _cosine(part: xr.Dataset) -> xr.DataArray:

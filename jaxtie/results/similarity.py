@@ -72,7 +72,7 @@ def neighbours(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
         np.intersect1d(*each, assume_unique=True).size
         for each in zip(_nearest(x_NxD), _nearest(y_NxE), strict=True)
     ]
-    return Alike(np.mean(shared) / NEIGHBOUR_COUNT, NEIGHBOUR_COUNT / (len(x_NxD) - 1))
+    return Alike(float(np.mean(shared)) / NEIGHBOUR_COUNT, NEIGHBOUR_COUNT / (len(x_NxD) - 1))
 
 
 SIMILARITIES: Mapping[str, Callable[[np.ndarray, np.ndarray], Alike]] = {

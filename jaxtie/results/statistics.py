@@ -109,7 +109,8 @@ def correlation(
         "batch": BOOTSTRAP,
     }
     found = bootstrap((np.arange(count),), of_seeds, rng=0, **how)
-    return float(of_seeds(np.arange(count))), *map(float, found.confidence_interval)
+    low, high = map(float, found.confidence_interval)
+    return float(of_seeds(np.arange(count))), low, high
 
 
 def first_at_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> np.ndarray:

@@ -68,7 +68,7 @@ class SignTest(NamedTuple):
 
 def times_to_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> Times:
     """When each curve comes to a level; see above. Values that are NaN are not below it."""
-    below_SxT = np.asarray(loss_SxT) <= level
+    below_SxT: np.ndarray = np.asarray(loss_SxT) <= level
     stays_SxT = below_SxT[:, :-1] & below_SxT[:, 1:]
     came_S = stays_SxT.any(axis=1)
     first_S = stays_SxT.argmax(axis=1) if stays_SxT.shape[1] else np.zeros(len(came_S), int)

@@ -30,7 +30,7 @@ class Table:
 
     title: str
     header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     note: str = ""
     long: bool = False
 
@@ -52,7 +52,7 @@ def number(value: float) -> str:
 
 def interval(values: np.ndarray) -> str:
     """Mean and half its 95 % confidence interval, of values over seeds."""
-    mean, half = mean_interval(np.asarray(values, np.float64))
+    mean, half = map(float, mean_interval(np.asarray(values, np.float64)))
     return number(mean) + (f" ± {number(half)}" if np.isfinite(half) else "")
 
 
@@ -89,7 +89,9 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
     """
     values = results[reached].where(results["diverged_at"] < 0, 0)
     (steps,) = (name for name in values.dims if str(name).endswith("step"))
-    complete = np.isfinite(values).all([name for name in values.dims if name != steps])
+    complete = xr.apply_ufunc(np.isfinite, values).all(
+        [name for name in values.dims if name != steps]
+    )
     return int(results[steps][complete].max()) if complete.any() else 0
 
 

@@ -55,9 +55,9 @@ def compare(label: str, values: np.ndarray, count: int = 1) -> Comparison:
     Its ends are NaN, so nothing follows from it, where there is a single value or one is missing: a
     seed that diverged.
     """
-    mean, half = mean_interval(np.asarray(values, np.float64), error=0.05 / count)
+    mean, half = map(float, mean_interval(np.asarray(values, np.float64), error=0.05 / count))
     half = half if np.isfinite(values).all() else math.nan
-    return Comparison(label, float(mean - half), float(mean), float(mean + half))
+    return Comparison(label, mean - half, mean, mean + half)
 
 
 def compare_median(label: str, values: np.ndarray, count: int = 1) -> Comparison:
@@ -71,10 +71,13 @@ def compare_median(label: str, values: np.ndarray, count: int = 1) -> Comparison
     return Comparison(label, low, middle, high)
 
 
+Verdict = Literal["holds", "fails", "undecided", "no data yet"]
+
+
 class Judgement(NamedTuple):
     """What becomes of a claim, and the comparison that did it, or that came nearest to undo it."""
 
-    verdict: Literal["holds", "fails", "undecided", "no data yet"]
+    verdict: Verdict
     decisive: Comparison
 
 
@@ -93,18 +96,23 @@ def judge(compared: Sequence[Comparison], low: float, high: float) -> Judgement:
 
     outside = [each for each in compared if each.high <= low or each.low >= high]
     inside = [each for each in compared if room(each) > 0]
-    verdict = "fails" if outside else "holds" if len(inside) == len(compared) else "undecided"
+    verdict: Verdict = (
+        "fails" if outside else "holds" if len(inside) == len(compared) else "undecided"
+    )
     return Judgement(verdict, min(outside or compared, key=room))
 
 
 class Stated(Protocol):
     """A claim as an experiment file states it."""
 
-    statement: str
-    low: float
-    high: float
-    source: str
-
+    @property
+    def statement(self) -> str: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def source(self) -> str: ...
     @property
     def expression(self) -> str:
         """What is measured, as a reader would write it."""
