@@ -35,9 +35,8 @@ from torch_reference import Reference
 
 WARM_UP = 20  # steps, or 3 of what is compiled
 
-Batch = tuple[
-    torch.Tensor, torch.Tensor, torch.Tensor
-]  # tokens, places of the mask, what stood there
+# tokens, places of the mask, what stood there
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Step = Callable[[Batch], torch.Tensor]  # trains, and gives the loss before that
 
 
@@ -56,9 +55,8 @@ def training_strings(experiment: Experiment) -> tuple[torch.Tensor, torch.Tensor
 def batches(experiment: Experiment, seeds: int) -> Iterator[Batch]:
     """Samples of so many seeds, drawn anew each time; the first axis is the seeds'."""
     bits, label = (x.expand(seeds, *x.shape) for x in training_strings(experiment))
-    second = torch.tensor([experiment.process.zeros[1], experiment.process.ones[1]])[
-        bits
-    ]  # of Y for a zero, B for a one
+    # of Y for a zero, B for a one
+    second = torch.tensor([experiment.process.zeros[1], experiment.process.ones[1]])[bits]
     while True:
         tokens = torch.cat([2 * bits + torch.bernoulli(second).long(), label], 2)
         at = torch.randint(bits.shape[2], (*bits.shape[:2], 1))
@@ -124,9 +122,8 @@ class SeedsAtOnce:
         self._differentiated = torch.compile(differentiated) if compiled else differentiated
 
     def __call__(self, batch: Batch) -> torch.Tensor:
-        with sdpa_kernel(
-            SDPBackend.MATH
-        ):  # attention's other kernels have no rule for `vmap`: a loop over the seeds
+        # attention's other kernels have no rule for `vmap`: a loop over the seeds
+        with sdpa_kernel(SDPBackend.MATH):
             gradients, losses = self._differentiated(self.parameters, *batch)
         for name, parameter in self.parameters.items():
             parameter.grad = gradients[name]

@@ -30,12 +30,13 @@ from torch.func import functional_call
 
 from jaxtie import Experiment
 
+# shares of the training: of the published 150,000 steps, where its code was measured
 MEASURED_AT = (
     1 / 15,
     1 / 3,
     2 / 3,
     1,
-)  # shares of the training: of the published 150,000 steps, where its code was measured
+)
 SAVED_EVERY = 2_000  # steps
 PAIRS = {"X-Y": (0, 1), "A-B": (2, 3)}
 ARMS = ("tied", "untied")
@@ -55,9 +56,8 @@ class Law(NamedTuple):
 def training_law(experiment: Experiment) -> Law:
     """By every string, place of the mask and spelling of the other symbols."""
     bits_Bxn, label_Bx1 = training_strings(experiment)
-    spelled = torch.tensor(
-        [experiment.process.zeros, experiment.process.ones]
-    )  # [bit, first or second]
+    # [bit, first or second]
+    spelled = torch.tensor([experiment.process.zeros, experiment.process.ones])
     size, length = bits_Bxn.shape
     tokens, at, joint = [], [], []
     for place, spelling in itertools.product(

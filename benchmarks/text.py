@@ -175,9 +175,8 @@ def time_jaxtie(
     adamw = adamw_of(
         Optimiser(learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01)
     )
-    start = jax.jit(
-        partial(initial_state, model, adamw, length=16)
-    )  # compiled: so clones get their own copies
+    # compiled: so clones get their own copies
+    start = jax.jit(partial(initial_state, model, adamw, length=16))
     state = start(jax.random.key(0))
     step = jax.jit(make_step(model, adamw, ask), donate_argnums=0)
     keys = iter(jax.random.split(jax.random.key(1), 100_000))

@@ -94,9 +94,8 @@ def jaxtie_sides(
         block = block_of(experiment, devices)
         workers = assign_workers(seeds, block, devices, cores())
         began = time.perf_counter()
-        program = compile_block(
-            Static.of(experiment, tied=arm == "tied"), block, devices
-        )  # again: kept, at no time
+        # again: kept, at no time
+        program = compile_block(Static.of(experiment, tied=arm == "tied"), block, devices)
         compile_seconds.setdefault(f"{model}, {arm}, block of {block}", time.perf_counter() - began)
         sides[f"{model}, {arm}, jaxtie, {seeds} seeds"] = partial(
             train, program, workers, experiment, seconds

@@ -117,12 +117,10 @@ class CommonOptions:
     """Print the version."""
 
 
-CHANGES = frozenset(
-    "seeds steps scale arms record_every eval_every data_seed".split()
-)  # what a kind may accept or not
-HOW = (
-    frozenset(field.name for field in dataclasses.fields(CommonOptions)) - CHANGES
-)  # for every kind
+# what a kind may accept or not
+CHANGES = frozenset("seeds steps scale arms record_every eval_every data_seed".split())
+# for every kind
+HOW = frozenset(field.name for field in dataclasses.fields(CommonOptions)) - CHANGES
 
 
 @functools.cache
@@ -134,10 +132,11 @@ def run_options() -> type:
         " summary goes to standard output, progress and errors to standard error. Exit status: 0"
         " done, 2 a user's error, 130 interrupted."
     )
+    # the help shows those of the last first
     bases = (
         *reversed([kind.options() for kind in kinds.every()]),
         CommonOptions,
-    )  # the help shows those of the last first
+    )
     return dataclasses.make_dataclass(
         "RunOptions", [], bases=bases, namespace={"__doc__": text}, frozen=True
     )
@@ -237,9 +236,8 @@ def changed(experiment: Declaration, options: CommonOptions) -> Declaration:
     common = ("seeds", "steps", "arms", "record_every", "eval_every")
     fields = {name: getattr(options, name) for name in common if name in kind.accepted}
     fields = {name: value for name, value in fields.items() if value is not None}
-    if (
-        options.all and not kind.many_seeds and "seeds" in fields
-    ):  # many are meant for what is trained nearly for free
+    # many are meant for what is trained nearly for free
+    if options.all and not kind.many_seeds and "seeds" in fields:
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]
     experiment = dataclasses.replace(experiment, **fields, **kind.changes(experiment, options))
     return experiment.scaled(options.scale) if options.scale else experiment

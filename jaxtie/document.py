@@ -33,11 +33,12 @@ from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
 
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/hypothesis/README.md")
+# what a command may say beside an experiment file that a run is kept for
 GIVEN = {
     "seeds",
     "corpus.paths",
     "corpus.tfds",
-}  # what a command may say beside an experiment file that a run is kept for
+}
 OF_ONE_RUN: Mapping[str, Callable[[xr.Dataset], Table]] = {
     "end": exor_final_table,
     "sweep": sweep_table,

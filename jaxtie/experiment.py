@@ -136,9 +136,8 @@ class Head:
 
 
 TRANSFORMS = ("half-swap", "shuffle", "projection", "bert-head")
-SPELLED: dict[str, Size] = dict(
-    zip(("root-D", "1-by-root-D", "log-n-by-D"), FORMULAS, strict=True)
-)  # an arm's name can be a file's
+# an arm's name can be a file's
+SPELLED: dict[str, Size] = dict(zip(("root-D", "1-by-root-D", "log-n-by-D"), FORMULAS, strict=True))
 NUMBERED = {  # options of a head with a value: the least, and whether a formula can stand there
     "deviation": (0.0, True),
     "input-scale": (0.0, True),
@@ -153,10 +152,11 @@ WORDS: dict[str, dict[str, Any]] = {  # options of a head without a value, besid
     "output-start": {"start": "output"},
     "targets-only": {"targets_only": True},
 }
+# options whose value is a set of rows
 ROW_OPTIONS = {
     "untie-rows": "untied_rows",
     "tie-rows": "tied_rows",
-}  # options whose value is a set of rows
+}
 SETS_OF_ROWS = ("mask", "labels", "never-targets")
 HEAD_OPTIONS = (
     f"{', '.join(WORDS)}, {', '.join(TRANSFORMS)}, shuffle=GROUPS,"

@@ -29,9 +29,8 @@ def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
         status = INTERRUPTED
     finally:
         background = sys.modules.get("jaxtie.training.background")
-        if (
-            background and background.is_something_abandoned()
-        ):  # a process that tidies up would crash it
+        # a process that tidies up would crash it
+        if background and background.is_something_abandoned():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

@@ -154,9 +154,8 @@ def parse_command(options: type, prog: str, arguments: Sequence[str]) -> Any:
             return tyro.cli(options, prog=f"python -m {prog}", args=list(arguments))
     except SystemExit as stop:
         if not stop.code:
-            tyro.cli(
-                options, prog=f"python -m {prog}", args=list(arguments)
-            )  # shows the help, as the terminal likes it, and exits
+            # shows the help, as the terminal likes it, and exits
+            tyro.cli(options, prog=f"python -m {prog}", args=list(arguments))
     title, *parts = re.split(r"\n *-+ *\n", message.getvalue())  # rules stand around the reason
     reason = " ".join((parts[0] if parts else title).split()).removeprefix("Error parsing ")
     raise UserError(f"{reason} (see python -m {prog} --help)")

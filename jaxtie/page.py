@@ -86,9 +86,10 @@ class Section:
             for name, picture in pictures.items()
             if name in paths
         }
+        # of another version
         captions |= {
             name: (name.replace("_", " "), False) for name in paths if name not in captions
-        }  # of another version
+        }
         self.images = [
             Image(name, text, paths[name].read_bytes(), main)
             for name, (text, main) in captions.items()
@@ -195,7 +196,6 @@ def write_page(path: Path, command: str, sections: list[Section]) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}")
-    temporary.write_bytes(
-        text.encode(errors="xmlcharrefreplace")
-    )  # file names may be of no encoding
+    # file names may be of no encoding
+    temporary.write_bytes(text.encode(errors="xmlcharrefreplace"))
     os.replace(temporary, path)

@@ -96,9 +96,8 @@ def gguf(
     head, data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs), b""
     for name, array in tensors.items():
         data += b"\0" * (-len(data) % 32)
-        kind = {"float32": 0, "float16": 1, "bfloat16": 30, "uint8": 2}[
-            array.dtype.name
-        ]  # 2: blocks of four bits
+        # 2: blocks of four bits
+        kind = {"float32": 0, "float16": 1, "bfloat16": 30, "uint8": 2}[array.dtype.name]
         shape = struct.pack(f"<{array.ndim}Q", *array.shape[::-1])
         head += (
             text(name) + struct.pack("<I", array.ndim) + shape + struct.pack("<IQ", kind, len(data))

@@ -123,9 +123,8 @@ def support_parts(
         np.add.at(asked_LxV, np.argmax(tokens_CxL == joint_CxV.shape[1] - 1, axis=1), joint_CxV)
     context, place = np.nonzero(stands_C[:, None] & (asked_LxV[np.arange(length), tokens_CxL] > 0))
     hole = _holes(tokens_CxL, joint_CxV.shape[1], ordered)[context, place]
-    nodes = (
-        contexts + hole.max(initial=-1) + 1
-    )  # a context is joined to its holes, so to all contexts that have one of them
+    # a context is joined to its holes, so to all contexts that have one of them
+    nodes = contexts + hole.max(initial=-1) + 1
     graph = coo_array((np.ones(len(hole)), (context, contexts + hole)), shape=(nodes, nodes))
     _, label = connected_components(graph, directed=False)
     part_C = np.full(contexts, -1)

@@ -69,9 +69,8 @@ def left_contexts(source: KnownSource, places: int) -> LeftContexts:
     belief_NxN = np.eye(states)[clear]
     weights, beliefs = [seen_N[clear]], [belief_NxN]
     for token in np.unique(source.token_N[several_N]):
-        before_N = (
-            source.share_N * (places - 2) / places
-        )  # so often something stands there, and a token after it
+        # so often something stands there, and a token after it
+        before_N = source.share_N * (places - 2) / places
         before_N[0] = 1 / places
         weights.append(
             before_N[clear] * source.transition_NxN[clear][:, source.token_N == token].sum(axis=1)

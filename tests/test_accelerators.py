@@ -43,9 +43,8 @@ def fake_devices(platform: str, count: int, memory: int | None = None) -> list[S
 def test_many_members_fill_an_accelerator_and_few_do_not_pad_up_to_that(platform, model):
     sizes = block_sizes(platform, model)
     few, many = sizes[0], sizes[-1]
-    assert (
-        64 <= few <= 128 and many % few == 0
-    )  # 64 seeds, the default, fill half; parts that are evaluated are of one size
+    # 64 seeds, the default, fill half; parts that are evaluated are of one size
+    assert 64 <= few <= 128 and many % few == 0
     assert block_size(platform, model, 1) == block_size(platform, model, 2 * few) == few
     assert block_size(platform, model, 2 * few + 1) == block_size(platform, model, 10**6) == many
 

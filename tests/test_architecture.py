@@ -220,10 +220,11 @@ assert main(options.split()) == 0
 assert main(["--text", "books"]) == 2
 assert jaxtie.load("run").sizes["step"] == 6
 """
+    # as other tests, which compile the same
     place, environment = (
         str(tmp_path),
         os.environ | {"JAX_NUM_CPU_DEVICES": "2"},
-    )  # as other tests, which compile the same
+    )
     code = code.format(place=place, tests=str(Path(__file__).parent))
     out = run_python(code, cwd=place, env=environment)
     assert "train accuracy" in out and "figures, results and summary: run" in out

@@ -46,9 +46,8 @@ def by_hand(seen: list[tuple[int, int]], usable: list[int]):
 
 def test_bigrams_are_those_counted_by_hand_and_sum_to_one():
     rng, vocabulary = np.random.default_rng(0), 7
-    seen = Follows(
-        *rng.choice(vocabulary - 1, (2, 40), p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.05])
-    )  # 6 is never seen
+    # 6 is never seen
+    seen = Follows(*rng.choice(vocabulary - 1, (2, 40), p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.05]))
     model = Bigrams(seen, vocabulary)
     _, law = by_hand(list(zip(*(each.tolist() for each in seen))), list(range(vocabulary)))
     left, token = (each.ravel() for each in np.mgrid[:vocabulary, :vocabulary])

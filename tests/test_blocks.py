@@ -315,13 +315,13 @@ def test_what_is_one_program_is_compiled_once(monkeypatch):
     not.
     """
     compiled = {tied: program(SHORT, "tied" if tied else "untied") for tied in (True, False)}
+    # as these programs have it
     often = {
         "record_every": SHORT.record_every,
         "eval_every": SHORT.eval_every,
-    }  # as these programs have it
-    monkeypatch.setattr(
-        "jaxtie.exor.engine.assign_workers", lambda *_: [*compiled[True].advance]
-    )  # and their devices
+    }
+    # and their devices
+    monkeypatch.setattr("jaxtie.exor.engine.assign_workers", lambda *_: [*compiled[True].advance])
     for name, experiment in SHARING.items():
         assert static_of(experiment) == static_of(SHARING["main"]), name
         engine = ExorEngine(dataclasses.replace(experiment, **often), Processes())

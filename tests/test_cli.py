@@ -411,9 +411,8 @@ FILES = {
 def workplace(tmp_path, tmp_path_factory, monkeypatch) -> Path:
     """A folder with everything that can be got wrong."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(
-        "XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache"))
-    )  # for what is prepared of a text
+    # for what is prepared of a text
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     for name, text in FILES.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
@@ -511,11 +510,12 @@ def test_scaled_steps_are_records_and_the_schedule_stays():
     assert main.scaled(2.0000001).steps == 300_000
     small = midway.scaled(0.01)
     assert small.steps == 1500
+    # 250 and 750: to the even record
     assert [arm.name for arm in small.arms] == [
         "tied",
         "untied@200",
         "untied@800",
-    ]  # 250 and 750: to the even record
+    ]
     assert small.optimiser == midway.optimiser and small.eval_every == midway.eval_every
     assert small.eval_steps == (0, 1000, 1500)
 

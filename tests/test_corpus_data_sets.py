@@ -98,17 +98,17 @@ def test_a_tfds_data_set_in_a_format_that_needs_tensorflow(
     """
     corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
     prepare_text(corpus, tmp_path / "before")
-    monkeypatch.setitem(
-        sys.modules, "tensorflow", None
-    )  # importing it raises, whether it is installed or not
+    # importing it raises, whether it is installed or not
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
     (about,) = tfds_folder.rglob("dataset_info.json")
     about.write_text(about.read_text().replace("array_record", "tfrecord"))
     for path in [*tfds_folder.rglob("*.array_record-*")]:
         path.rename(str(path).replace("array_record", "tfrecord"))
+    # TFDS finds out in another way where no version is named
     for name in (
         "tiny_text:1.0.0",
         "tiny_text",
-    ):  # TFDS finds out in another way where no version is named
+    ):
         error = error_of(dataclasses.replace(corpus, tfds=name), cache)
         assert error.startswith(
             f"--tfds {name}: was prepared as tfrecord, which needs TensorFlow to be read; install"

@@ -155,9 +155,8 @@ def test_frequent_words(tmp_path, cache):
     ids, found = frequent_words(text, 4)
     assert found[:3] == ("one", "the", "cat") and found[3] in ("saw", "dog", "ran", "it")
     assert [text.vocabulary[i] for i in ids] == list(found) and ids.dtype == np.int32
-    with pytest.raises(
-        UserError, match="only 7 of its words"
-    ):  # "a" comes behind an apostrophe alone
+    # "a" comes behind an apostrophe alone
+    with pytest.raises(UserError, match="only 7 of its words"):
         frequent_words(text, 100)
 
 
@@ -179,9 +178,8 @@ def test_frequent_words_of_berts_vocabulary_are_the_published():
     bert = Text(tuple(entries[:BERT_ENTRIES]), special, nothing, nothing, nothing, None, "", "")
     ids, found = frequent_words(bert)
     assert found == PUBLISHED_WORDS and ids[0] == 104
-    token_N = np.repeat(np.arange(104, 254), 2).astype(
-        np.uint16
-    )  # more than are published: counted, and some are no words
+    # more than are published: counted, and some are no words
+    token_N = np.repeat(np.arange(104, 254), 2).astype(np.uint16)
     counted = bert._replace(train=Rows(token_N, np.array([0, len(token_N)], np.int64)))
     with pytest.raises(UserError, match="only 100 of its words are single tokens, 101 are needed"):
         frequent_words(counted, 101)
@@ -226,9 +224,8 @@ def test_the_gutenberg_books_come_through_right(cache, monkeypatch):
     )
     assert report.split_by == "document"
     assert report.rows == {"train": 63_229 - valid - test, "valid": valid, "test": test}
-    assert (
-        1.7e6 < sum(report.tokens.values()) < 1.9e6
-    )  # by the vocabulary, which knows the characters of training books only
+    # by the vocabulary, which knows the characters of training books only
+    assert 1.7e6 < sum(report.tokens.values()) < 1.9e6
     assert report.unknown["train"] == 0 and sum(report.unknown.values()) < 1e-3 * sum(
         report.tokens.values()
     )

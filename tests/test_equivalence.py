@@ -354,9 +354,8 @@ def test_two_parts_that_no_bias_serves():
     assert (conditional, semantic) == (pytest.approx(0.8), pytest.approx(0, abs=1e-12))
     assert sorted(constants(tokens_CxL, joint_CxV, (0, 3), False)) == pytest.approx([-LN9, LN9])
     assert equivalence.log_ratio_spread(joint_CxV, (0, 3)) == pytest.approx(2 * LN9)
-    entropy = (
-        -sum(p * math.log(p) for p in (0.1, 0.9)) / 3
-    )  # a third of the masked tokens are zeros; all else is certain
+    # a third of the masked tokens are zeros; all else is certain
+    entropy = -sum(p * math.log(p) for p in (0.1, 0.9)) / 3
     assert theory.best_loss(joint_CxV) == pytest.approx(entropy)
 
     # All that equal rows can do: any two logits of each context's own for 1 and 2, one for 0 and 3,
@@ -447,9 +446,8 @@ def test_exor_has_many_parts_and_one_log_ratio(length, ordered):
     np.testing.assert_array_equal(enumerated.tokens_CxL, tokens_CxL)
     np.testing.assert_allclose(enumerated.joint_CxV, joint_CxV, atol=1e-15)
     odds_K = constants(tokens_CxL, joint_CxV, XY, ordered)
-    assert len(odds_K) == (
-        length * 2 ** (length - 1) if ordered else length
-    )  # other bits, or how many of them are ones
+    # other bits, or how many of them are ones
+    assert len(odds_K) == (length * 2 ** (length - 1) if ordered else length)
     np.testing.assert_allclose(odds_K, LN9)
     assert violations(tokens_CxL, joint_CxV, XY, ordered) == (
         pytest.approx(0.8),
@@ -500,9 +498,8 @@ def test_two_dialects(length, ordered):
         pytest.approx(0, abs=1e-12),
     )
     odds_K = constants(tokens_CxL, joint_CxV, XY, ordered)
-    assert (
-        len(odds_K) == PARTS_OF_DIALECTS[length, ordered]
-    )  # two values, but two parts in one of the four cases only
+    # two values, but two parts in one of the four cases only
+    assert len(odds_K) == PARTS_OF_DIALECTS[length, ordered]
     np.testing.assert_allclose(np.sort(odds_K), np.repeat([-LN9, LN9], len(odds_K) // 2))
     best, zeros = theory.best_loss(joint_CxV), joint_CxV[:, list(XY)].sum()
     lost = zeros * (math.log(2) + 0.1 * math.log(0.1) + 0.9 * math.log(0.9))
@@ -584,9 +581,8 @@ def test_full_rank_forces_equal_rows(rank, bias):
             size=4
         )
         assert equivalence.rank_of_hidden_states(hidden_NxD, bias=bias) == rank
-        bound_NxD = (
-            hidden_NxD - bias * hidden_NxD[:1]
-        )  # a bias takes up the odds of one hidden state
+        # a bias takes up the odds of one hidden state
+        bound_NxD = hidden_NxD - bias * hidden_NxD[:1]
         least, apart = np.linalg.eigh(bound_NxD.T @ bound_NxD)
         moved = np.abs(bound_NxD @ apart[:, 0]).max()
         assert moved < 1e-7 if rank < 4 else moved > 1e-3 and least[0] > 0
@@ -595,14 +591,12 @@ def test_full_rank_forces_equal_rows(rank, bias):
 def test_rank_with_and_without_a_bias():
     flat_NxD = np.column_stack([np.ones(20), np.random.default_rng(8).normal(size=(20, 2))])
     assert equivalence.rank_of_hidden_states(flat_NxD, bias=False) == 3
-    assert (
-        equivalence.rank_of_hidden_states(flat_NxD, bias=True) == 2
-    )  # (1, 0, 0) is what a bias is
+    # (1, 0, 0) is what a bias is
+    assert equivalence.rank_of_hidden_states(flat_NxD, bias=True) == 2
     same_NxD = np.tile(flat_NxD[:1] / 3, (20, 1))
     assert equivalence.rank_of_hidden_states(same_NxD, bias=False) == 1
-    assert (
-        equivalence.rank_of_hidden_states(same_NxD, bias=True) == 0
-    )  # for all the rounding of the mean
+    # for all the rounding of the mean
+    assert equivalence.rank_of_hidden_states(same_NxD, bias=True) == 0
     assert equivalence.rank_of_hidden_states(np.zeros((3, 2)), bias=False) == 0
     for scale in (1e-5, 1, 1e5):
         assert (
@@ -621,8 +615,7 @@ def test_equal_rows_cannot_give_odds_without_a_bias():
     free_NxD, apart_D = rng.normal(size=(50, 4)), rng.normal(size=4)
     hidden_NxD = free_NxD + np.outer((LN9 - free_NxD @ apart_D) / (apart_D @ apart_D), apart_D)
     np.testing.assert_allclose(hidden_NxD @ apart_D, LN9)
-    assert (
-        equivalence.rank_of_hidden_states(hidden_NxD, bias=False) == 4
-    )  # so these rows are the only ones
+    # so these rows are the only ones
+    assert equivalence.rank_of_hidden_states(hidden_NxD, bias=False) == 4
     assert equivalence.rank_of_hidden_states(hidden_NxD, bias=True) == 3
     assert np.linalg.norm(apart_D) >= LN9 / np.linalg.norm(hidden_NxD, axis=1).min()

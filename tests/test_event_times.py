@@ -114,9 +114,8 @@ def test_the_median_is_when_half_have_come_and_its_interval_where_the_band_holds
     low, middle, high = median_time(
         kaplan_meier(times(1, 2, 3, 4, 9, 9, 9, 9, censored=(4, 5, 6, 7)))
     )
-    assert (
-        low < middle == 4 and high == np.inf
-    )  # half have come; of how many it would be half is not known
+    # half have come; of how many it would be half is not known
+    assert low < middle == 4 and high == np.inf
 
 
 def test_bands_and_medians_cover_the_known_law_of_constant_hazard():

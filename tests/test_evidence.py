@@ -273,9 +273,8 @@ def test_a_pytorch_loop_is_told_from_ours_where_it_is_another(results):
             own
             | {"quantity": "loss", "value": results["train_loss"].sel(arm="tied", eval_step=last)}
         )
-        kept = results.assign(
-            train_loss=results["train_loss"].round(LOSS_DECIMALS)
-        )  # less fine than the other side
+        # less fine than the other side
+        kept = results.assign(train_loss=results["train_loss"].round(LOSS_DECIMALS))
         of_distance, of_loss = evidence.pytorch_table(kept, pd.concat([theirs, loss])).rows
         assert of_distance[:3] == ("tied", "input X-Y", f"{last:,}") and of_loss[-2] == "0.000"
         assert float(of_distance[-2]) == pytest.approx(gap, abs=6e-4)
@@ -308,10 +307,11 @@ def test_other_bodies_have_their_distances_beside_decay(results):
     )
     few, many = results.isel(seed=slice(3)), results
     decayed = float(results["decay_alone"][-1])
+    # each of few seeds; of many the quartiles and both ends
     for own, shown in (
         (few, 3),
         (many, 5),
-    ):  # each of few seeds; of many the quartiles and both ends
+    ):
         found = {
             row[1:3]: row for row in evidence.seeds_left_table({"made-up": own}, ["made-up"]).rows
         }
@@ -411,9 +411,8 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     for page in ("README.md", "jaxtie/hypothesis/README.md"):
         (tmp_path / page).write_text("No tables.\n")
     monkeypatch.setattr(runs, "draw", lambda *_: [])
-    monkeypatch.setattr(
-        blocks, "WIDE", 1
-    )  # compiling takes longer than all the rest, most of all in lanes
+    # compiling takes longer than all the rest, most of all in lanes
+    monkeypatch.setattr(blocks, "WIDE", 1)
     short = "--seeds 2 --quiet --out run".split()
     assert cli.main(["experiments/small.py", *short]) == 0
     assert cli.main_report(["run"]) == 0

@@ -87,9 +87,8 @@ def train(engine: ExorEngine, arm: Arm) -> Trained:
 @pytest.fixture(scope="module")
 def engine() -> ExorEngine:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            blocks, "WIDE", 1
-        )  # a block of one, by `vmap`: sooner compiled than lanes, tested by themselves
+        # a block of one, by `vmap`: sooner compiled than lanes, tested by themselves
+        patch.setattr(blocks, "WIDE", 1)
         yield ExorEngine(SHORT, Processes())
 
 
@@ -243,9 +242,8 @@ def test_untied_with_a_bias_midway_nothing_changes_at_that_step(engine, trained)
         np.testing.assert_array_equal(
             midway.records[name][:3], tied.records[name][:3], err_msg=name
         )
-    np.testing.assert_allclose(
-        midway.records["loss"][3], tied.records["loss"][3], rtol=1e-2
-    )  # nothing starts anew
+    # nothing starts anew
+    np.testing.assert_allclose(midway.records["loss"][3], tied.records["loss"][3], rtol=1e-2)
     assert (midway.records["loss"][3:] != tied.records["loss"][3:]).all()
     assert (midway.records["input_distance"][-1] != midway.records["output_distance"][-1]).any()
 

@@ -106,17 +106,17 @@ def test_each_event_has_its_counts_its_median_and_its_race(planted):
 
 def test_fluctuation_is_of_relative_changes_late_in_training(planted):
     distance = planted["input_distance"]
-    distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y"}] = 2.0 ** np.arange(
-        11
-    )  # steady growth is none
+    # steady growth is none
+    distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y"}] = 2.0 ** np.arange(11)
     np.testing.assert_allclose(
         fluctuations(planted).sel(arm="tied", pair="X-Y", table="input"), 0, atol=1e-12
     )
+    # 10 %, 20 %
     distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y", "step": [80, 90, 100]}] = [
         1.0,
         1.1,
         1.32,
-    ]  # 10 %, 20 %
+    ]
     found = fluctuations(planted).sel(arm="tied", pair="X-Y", table="input")
     np.testing.assert_allclose(found, 0.1 / math.sqrt(2), rtol=1e-9)
 

@@ -80,9 +80,8 @@ def test_distances_are_those_of_the_arms_own_table(label):
     start = np.mean(
         [start.sel(symbol=first, symbol2=second).mean() for first, second, *_ in expected]
     )
-    np.testing.assert_allclose(
-        decay.get_ydata(), start * 0.99 ** np.arange(len(STEPS))
-    )  # what decay alone would do
+    # what decay alone would do
+    np.testing.assert_allclose(decay.get_ydata(), start * 0.99 ** np.arange(len(STEPS)))
     for line, (first, second, name, colour) in zip(lines, expected, strict=True):
         assert (line.get_label(), line.get_color()) == (name, colour)
         distance = results[f"{table or 'input'}_distance"].sel(

@@ -196,13 +196,11 @@ def test_arms_that_untie_stand_beside_the_plain_ones_that_never_do():
     first, second, third = ("1.000 [1.000, 1.000]", "2.000 [2.000, 2.000]", "3.000 [3.000, 3.000]")
     assert rows["untied@50", "50"] == f"{first}; {second}; {third}"
     assert rows["untied@50", "100"] == f"1.005 [1.005, 1.005]; {first}; {first}"
-    assert (
-        rows["untied@50", "within 0.01 of untied, first after"] == "0 steps, 4 of 4 seeds"
-    )  # too few for an interval
+    # too few for an interval
+    assert rows["untied@50", "within 0.01 of untied, first after"] == "0 steps, 4 of 4 seeds"
     assert {len(row) for row in table.rows} == {len(table.header)}
-    results["valid_loss"] = results["valid_loss"].where(
-        results["eval_step"] < 100
-    )  # not trained so far yet
+    # not trained so far yet
+    results["valid_loss"] = results["valid_loss"].where(results["eval_step"] < 100)
     assert {row[0] for row in comparison.untying_table(results).rows} == {"untied@50"}
 
 
@@ -216,11 +214,12 @@ def test_equivalences_stand_beside_distances(results):
         "0.800",
         "–",
     )
+    # median of d and 2d; two seeds have no interval
     assert rows["X-A"][3:] == (
         "0.000",
         "0.000",
         "4.500",
-    )  # median of d and 2d; two seeds have no interval
+    )
     assert [cell.split()[0] for cell in rows["Y-A"][3:]] == ["1.500", "1.500", "3.000"]
     agreement = {
         name: [float(cell.split()[0]) for cell in cells[3:]]

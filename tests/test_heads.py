@@ -179,9 +179,8 @@ def test_claims_about_arms_that_are_not_there_are_left_out():
         assert list(judge_heads(results)) == claims
         shown = [row[0] for row in text_verdict_table(results).rows]
         assert shown[len(shown) - len(claims) :] == claims
-        assert len(shown) - len(claims) == (
-            TIED in arms
-        )  # whether untied is better, is for plain arms
+        # whether untied is better, is for plain arms
+        assert len(shown) - len(claims) == (TIED in arms)
 
 
 def test_intervals_are_right_together_over_pairs_and_shares():
@@ -228,9 +227,8 @@ def test_where_no_heads_are_compared_nothing_is_said_of_them(arms, task, begun):
 
 def test_tables_tell_of_heads_between_verdicts_and_neighbours():
     results = made_up({SMALL: 0.7}, HIGH, {TIED: 5.5})
-    results["estimated_initial_loss"][ARMS.index(SCALED)] = (
-        np.nan
-    )  # there is no estimate for every head
+    # there is no estimate for every head
+    results["estimated_initial_loss"][ARMS.index(SCALED)] = np.nan
     tables = text_tables(results)
     starts = [
         "made-up: step 3,000",
@@ -265,12 +263,13 @@ def test_members_that_diverged_and_steps_to_come_leave_the_rest():
     results["valid_loss"][ARMS.index(HALF_SWAP), 0, 60:] = np.nan
     results["diverged_at"][ARMS.index(HALF_SWAP), 0] = 1500
     assert head_loss_table(results).title.endswith("1 members diverged and are left out")
+    # it had come to the levels
     assert verdicts(results) == [
         "holds",
         "holds",
         "holds",
         "undecided",
-    ]  # it had come to the levels
+    ]
     results["valid_loss"][:, :, 100:] = np.nan
     assert head_loss_table(results).title.split("; ")[1] == "the end is step 2,475"
     assert heads.valid_curves(results)[0][-1] == 2475

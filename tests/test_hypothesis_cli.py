@@ -216,9 +216,8 @@ def test_masked_models_are_asked(asked, tmp_path, capsys, monkeypatch):
     text, vocabulary = map(str, write_topics(tmp_path, law_ZxW, 20_000))
     small = {"deviation": 0.3, "learning_rate": 1e-2, "batch": 64, "length": 8, "buckets": (8,)}
     monkeypatch.setitem(two_models.TASKS_OF_TWO, "masked", small)
-    monkeypatch.setattr(
-        asking, "check_knows_more_than_frequencies", lambda *_: None
-    )  # four words tell little of a fifth
+    # four words tell little of a fifth
+    monkeypatch.setattr(asking, "check_knows_more_than_frequencies", lambda *_: None)
     text = ["--text", text, "--vocab", vocabulary, "--steps", "600"]
     few, out = ["--tokens", "20", "--contexts", "24", "--quiet"], tmp_path / "out"
     assert (

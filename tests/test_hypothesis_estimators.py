@@ -243,9 +243,8 @@ def exor_pair(first: int, second: int, models: int = 2):
                 there[tokens.index(token)] = other
                 rows = number[tuple(tokens)], number[tuple(sorted(there))]
                 laws.append(np.sqrt(law_CxV[list(rows if token == first else rows[::-1])]))
-    roots = np.repeat(
-        np.stack(laws, axis=1)[:, None, :, None], models, axis=1
-    )  # one masked position
+    # one masked position
+    roots = np.repeat(np.stack(laws, axis=1)[:, None, :, None], models, axis=1)
     conditional = estimators.conditional(estimators.conditional_sums(*logs, np.arange(asked.sum())))
     sums = estimators.semantic_sums(estimators.semantic_products(*roots), np.arange(len(laws)))
     return conditional, estimators.semantic(sums)

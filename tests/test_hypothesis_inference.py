@@ -88,9 +88,8 @@ def test_the_null_is_that_of_all_signs():
         assert p == pytest.approx(np.mean(np.array(sums) >= part_G.sum() - 1e-9), abs=0.01)
     assert found[2] == 1 and np.isnan(found[3])
     assert inference.sign_flip_test([np.ones(40)], flips=999)[0] == 0.001
-    assert (
-        inference.sign_flip_test([-np.ones(40)], flips=999)[0] == 1
-    )  # one-sided: a divergence is not below 0
+    # one-sided: a divergence is not below 0
+    assert inference.sign_flip_test([-np.ones(40)], flips=999)[0] == 1
 
 
 def test_sentences_are_drawn_and_not_contexts():
@@ -172,16 +171,16 @@ def test_discoveries_are_those_of_benjamini_and_hochberg():
 
 def test_unrelated_is_the_median_of_random_pairs_that_are_as_frequent():
     count_V = np.array([10, 1000, 10, 1000, 100])
+    # as the geometric mean of the counts
     np.testing.assert_allclose(
         inference.pair_frequency(count_V, np.array([[0, 1], [0, 2]])), [np.log(100), np.log(10)]
-    )  # as the geometric mean of the counts
+    )
     frequency_Q, divergence_Q = np.arange(10.0), np.array([9, 7, 8, 1, np.nan, 2, -1, -3, -2, -5.0])
     level_P = inference.unrelated_level(
         np.array([0.2, 4.4, 9]), frequency_Q, divergence_Q, number=3
     )
-    np.testing.assert_array_equal(
-        level_P, [8, 1, np.nan]
-    )  # medians of 9 7 8, of 1 2 -1, and of -3 -2 -5: no level
+    # medians of 9 7 8, of 1 2 -1, and of -3 -2 -5: no level
+    np.testing.assert_array_equal(level_P, [8, 1, np.nan])
     assert inference.unrelated_level(np.array([5.0]), frequency_Q, divergence_Q)[0] == 1  # all nine
     assert np.isnan(inference.unrelated_level(np.zeros(1), np.zeros(2), np.full(2, np.nan))).all()
 
@@ -207,14 +206,12 @@ def test_what_is_near_does_not_depend_on_a_linear_map():
         others = [other for other in np.flatnonzero(usable_V) if other != token]
         steps = moved_VxD[others] - moved_VxD[token]
         apart = [step @ inverse_DxD @ step for step in steps]
-        assert nearest_N.tolist() == [
-            others[rank] for rank in np.argsort(apart)[:5]
-        ]  # Mahalanobis's distance
+        # Mahalanobis's distance
+        assert nearest_N.tolist() == [others[rank] for rank in np.argsort(apart)[:5]]
         plain.append([others[rank] for rank in np.argsort(np.linalg.norm(steps, axis=1))[:5]])
     assert np.any(plain != nearest)
-    flat_VxD = np.column_stack(
-        [table_VxD, table_VxD[:, :1], np.ones(60)]
-    )  # directions in which nothing differs
+    # directions in which nothing differs
+    flat_VxD = np.column_stack([table_VxD, table_VxD[:, :1], np.ones(60)])
     np.testing.assert_array_equal(inference.nearest_tokens(flat_VxD, token_K, usable_V), nearest)
 
 

@@ -197,9 +197,8 @@ def test_shared_errors_go_with_how_rare_tokens_are():
     count_Px2 = rng.choice([30, 2000], (4000, 2))
     pairs = xr.Dataset({"count": (("pair", "side"), count_Px2)})
     rarity_P = judgement.rarity_of(pairs)
-    error_2xPx2xD = (
-        rng.normal(size=(2, 4000, 2, 6)) / np.sqrt(count_Px2)[..., None]
-    )  # of A's rows and of B's
+    # of A's rows and of B's
+    error_2xPx2xD = rng.normal(size=(2, 4000, 2, 6)) / np.sqrt(count_Px2)[..., None]
     between_2xPxD = error_2xPx2xD[:, :, 0] - error_2xPx2xD[:, :, 1]
     divergence_P = np.sum(between_2xPxD[0] * between_2xPxD[1], axis=-1)
     found = judgement.with_shared_errors(

@@ -52,9 +52,8 @@ def test_what_is_planted(whole):
     assert np.bincount(whole.token_N)[homograph] == 2
     np.testing.assert_allclose(whole.transition_NxN.sum(axis=1), 1)
     assert np.all(whole.transition_NxN[:, 0] == 0)
-    np.testing.assert_allclose(
-        whole.share_N @ whole.transition_NxN, whole.share_N, atol=1e-12
-    )  # the law of every place
+    # the law of every place
+    np.testing.assert_allclose(whole.share_N @ whole.transition_NxN, whole.share_N, atol=1e-12)
     again, other = sources.planted(sources.Plan()), sources.planted(sources.Plan(seed=1))
     np.testing.assert_array_equal(again.transition_NxN, whole.transition_NxN)
     assert np.abs(other.transition_NxN - whole.transition_NxN).max() > 0.1
@@ -73,9 +72,8 @@ def test_allomorphs_are_told_by_the_left_token_alone(whole):
     found = values(whole, "allomorph")
     np.testing.assert_allclose(found[:, 3:], 0, atol=1e-12)
     odds = math.log(0.98 / 0.02)  # either way after every token: follow is 0.96
-    endless = values(
-        sources.planted(sources.Plan(homograph=False)), "allomorph", places=10**6
-    )  # no first place to speak of
+    # no first place to speak of
+    endless = values(sources.planted(sources.Plan(homograph=False)), "allomorph", places=10**6)
     np.testing.assert_allclose(endless[:, 1] + endless[:, 0] ** 2, odds**2, rtol=1e-4)
     np.testing.assert_allclose(found[:, 1], odds**2, rtol=0.1)
     np.testing.assert_allclose(found[:, 2], 4 * 0.98 * 0.02, atol=0.04)
@@ -87,9 +85,8 @@ def test_allomorphs_are_told_by_the_left_token_alone(whole):
     ]
     assert weaker[0] == pytest.approx(0, abs=1e-12) and np.all(np.diff(weaker) > 0.1)
     always = sources.planted(SMALL._replace(follow=1.0))
-    assert math.isnan(
-        values(always, "allomorph")[0, 1]
-    )  # but for the first place, one of the two is excluded
+    # but for the first place, one of the two is excluded
+    assert math.isnan(values(always, "allomorph")[0, 1])
     assert values(always, "allomorph")[0, 2] < estimators.EXTRAPOLATED
 
 
@@ -248,9 +245,8 @@ def test_estimates_from_sentences_come_to_the_exact_values(small, kind):
     exact_conditional, exact_semantic = exact(source, np.array([pair]), places=7)
     np.testing.assert_allclose(conditional, np.ravel(exact_conditional), rtol=0.1, atol=0.05)
     np.testing.assert_allclose(semantic, np.ravel(exact_semantic), rtol=0.1, atol=0.005)
-    assert (
-        np.abs(roots[1, 0, :, 2:] - roots[0, 0, :, 2:]).max() < 1e-12
-    )  # so nothing is missing beyond distance 2
+    # so nothing is missing beyond distance 2
+    assert np.abs(roots[1, 0, :, 2:] - roots[0, 0, :, 2:]).max() < 1e-12
 
 
 def word_laws(source: sources.KnownSource) -> tuple[np.ndarray, np.ndarray]:

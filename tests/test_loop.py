@@ -123,9 +123,8 @@ class Counting:
         until: int,
         control: Control,
     ) -> Iterator[Piece]:
-        states = {
-            number: (-1, {"value": number}) for number in numbers
-        }  # -1: nothing is recorded yet
+        # -1: nothing is recorded yet
+        states = {number: (-1, {"value": number}) for number in numbers}
         for place, number in enumerate([] if standing is None else standing.numbers.tolist()):
             states[number] = (
                 int(standing.steps[place]),
@@ -325,9 +324,8 @@ def test_stopped_after_any_piece_it_goes_on(tmp_path, left, spares):
         assert [run.config["arms"][arm]["seed_steps"] for arm in ("untied@4", "tied")] == [24, 24]
 
 
-SHARED = Toy(
-    arms=("tied", "untied", "untied@4", "untied@6", "tied+bias")
-)  # the last shares nothing
+# the last shares nothing
+SHARED = Toy(arms=("tied", "untied", "untied@4", "untied@6", "tied+bias"))
 
 
 def updates_of(run: Run) -> list[int]:
@@ -393,9 +391,8 @@ def test_a_checkpoint_has_all_that_are_under_way(tmp_path, monkeypatch):
     hand_out, save = engine._piece, run.kept.save
 
     def piece(*arguments: Any, **options: Any) -> Piece:
-        due.extend(
-            ["due"] * (engine.left == -4)
-        )  # while both blocks of the first phase are on their way
+        # while both blocks of the first phase are on their way
+        due.extend(["due"] * (engine.left == -4))
         return hand_out(*arguments, **options)
 
     def keep(arms: dict[str, Members], config: dict) -> None:

@@ -80,9 +80,8 @@ def test_swaps_are_fair_and_of_these_words_only():
     check_alike("every occurrence", (swapped != TOKENS)[:, ~others].sum(axis=0), len(KEYS), 0.5)
     certain = masking.swap(KEYS[0], TOKENS, WORDS, DUPLICATES, probability=1.0)
     assert not np.isin(certain, WORDS).any()
-    assert np.array_equal(
-        masking.swap(KEYS[0], certain, WORDS, DUPLICATES), certain
-    )  # duplicates have none of their own
+    # duplicates have none of their own
+    assert np.array_equal(masking.swap(KEYS[0], certain, WORDS, DUPLICATES), certain)
 
 
 def test_fifteen_of_a_hundred_are_chosen(drawn):
@@ -107,9 +106,8 @@ def test_of_these_eighty_ten_ten(drawn):
     target = drawn.target_P[asked]
     assert np.array_equal(target, TOKENS.ravel()[drawn.at_P[asked]])
     n = len(target)
-    kept = (
-        seen == target
-    )  # and so is one random token in BASE; the mask, too, may be drawn at random
+    # and so is one random token in BASE; the mask, too, may be drawn at random
+    kept = seen == target
     other = ~kept & (seen != MASK)
     counts = [np.sum(seen == MASK), kept.sum(), other.sum()]
     check(
@@ -137,9 +135,8 @@ def test_without_room_all_places_suffer_alike():
     times = np.bincount(few.at_P.ravel(), minlength=TOKENS.size)[REAL.ravel()]
     assert all(len(set(at)) == room for at in few.at_P)  # none twice
     check_alike("every place, no room", times, len(few.at_P), room / REAL.sum())
-    quarter = (
-        np.cumsum(REAL.ravel()) * 4 // (REAL.sum() + 1)
-    )  # what is dropped is a run, so a batch counts as one draw
+    # what is dropped is a run, so a batch counts as one draw
+    quarter = np.cumsum(REAL.ravel()) * 4 // (REAL.sum() + 1)
     for i in range(4):
         p = ttest_1samp(
             (quarter[few.at_P] == i).mean(axis=1), np.mean(quarter[REAL.ravel()] == i)

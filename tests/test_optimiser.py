@@ -50,9 +50,8 @@ def test_float32_schedule_repeats_bit_by_bit(periods):
     assert first.dtype == jnp.float32
     np.testing.assert_array_equal(first, later)
     exact = 1e-5 + 4.9e-4 * (1 + np.cos(np.pi * np.arange(20_000) / 10_000)) / 2
-    np.testing.assert_allclose(
-        later, exact, rtol=0, atol=2e-10
-    )  # cos(πt) unreduced: 3e-9 at step 500,000
+    # cos(πt) unreduced: 3e-9 at step 500,000
+    np.testing.assert_allclose(later, exact, rtol=0, atol=2e-10)
 
 
 def test_adamw_decays_every_leaf_by_the_current_rate(x64):

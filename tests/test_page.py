@@ -117,9 +117,8 @@ def test_one_command_runs_all_that_can_be_run(at, capsys):
         for line in out.splitlines()
         if len(cells := line.split("│")) > 3
     }
-    failed = dict.fromkeys(
-        ("b_broken", "plain"), "failed"
-    )  # of two files with one name, the second
+    # of two files with one name, the second
+    failed = dict.fromkeys(("b_broken", "plain"), "failed")
     assert statuses == dict.fromkeys(FOLDERS, "finished before") | failed
     assert "3 of 5 experiments are done" in out and "runs/index.html" in out
     assert error.count("\n") == 2 and "ZeroDivisionError" in error

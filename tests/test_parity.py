@@ -205,15 +205,13 @@ def test_exact_evaluation(case, x64):
     joint_CxV = torch.tensor(ordered.joint_CxV)
     with torch.no_grad():
         logits_CxV = twin(tokens, at)[:, 0]
-    loss = torch.nn.functional.cross_entropy(
-        logits_CxV, joint_CxV, reduction="sum"
-    )  # targets: joint probabilities
+    # targets: joint probabilities
+    loss = torch.nn.functional.cross_entropy(logits_CxV, joint_CxV, reduction="sum")
     right_C = joint_CxV.gather(1, logits_CxV.argmax(1, keepdim=True))
     np.testing.assert_allclose(ours["loss"], loss, rtol=1e-9)
     np.testing.assert_allclose(ours["accuracy"], right_C.sum(), rtol=1e-9)
-    assert (
-        0.01 < ours["accuracy"] < 0.5
-    )  # neither always wrong, as fresh models can be, nor perfect
+    # neither always wrong, as fresh models can be, nor perfect
+    assert 0.01 < ours["accuracy"] < 0.5
     for pair, (first, second) in enumerate([(0, 1), (2, 3)]):
         weight_C = (joint_CxV[:, first] + joint_CxV[:, second]).numpy()
         odds_C = (logits_CxV[:, second] - logits_CxV[:, first]).numpy()

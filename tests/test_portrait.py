@@ -35,9 +35,8 @@ def test_seeds_that_differ_by_a_turn_and_a_shift_are_one(flat):
     np.testing.assert_allclose(places, np.broadcast_to(places[:1], places.shape), atol=1e-12)
     np.testing.assert_allclose(distances(places[0]), distances(flat), atol=1e-12)
     centred = flat - flat.mean(axis=1, keepdims=True)
-    moved = np.linalg.norm(
-        np.diff(centred, axis=0), axis=-1
-    )  # each seed is turned once, not at every time anew
+    # each seed is turned once, not at every time anew
+    moved = np.linalg.norm(np.diff(centred, axis=0), axis=-1)
     np.testing.assert_allclose(
         np.linalg.norm(np.diff(places[0], axis=0), axis=-1), moved, atol=1e-12
     )
@@ -60,9 +59,8 @@ def results() -> xr.Dataset:
     start, a seed is lost.
     """
     rng = np.random.default_rng(0)
-    tables = np.tile(
-        rng.normal(size=(SEEDS, 3, 4, 4)), (2, 2, 1, 1, 1, 1)
-    )  # [input or output, arm, ...]
+    # [input or output, arm, ...]
+    tables = np.tile(rng.normal(size=(SEEDS, 3, 4, 4)), (2, 2, 1, 1, 1, 1))
     tables[1, 1, :, 1:] += rng.normal(size=(SEEDS, 2, 4, 4))
     tables[:, 1, 3, 1:] = np.nan
     loss = np.ones((2, SEEDS, 3))

@@ -223,6 +223,5 @@ def test_samples_spelled_by_the_label_are_distributed_as_their_law_says():
     assert not counts[~possible].any()
     assert chi_square(counts[possible], law.joint_CxV[possible] * counts.sum()) > 1e-4
     other = process.enumerate_contexts(SPLIT.train, zeros, ones, ordered=False)
-    assert (
-        chi_square(counts[possible], other.joint_CxV[possible] * counts.sum()) < 1e-6
-    )  # the label matters
+    # the label matters
+    assert chi_square(counts[possible], other.joint_CxV[possible] * counts.sum()) < 1e-6

@@ -88,9 +88,8 @@ def test_two_processes_give_the_bits_of_one_also_after_losing_one(
         == 0
     )
     folder, before = tmp_path / "two", 0
-    for records, victim in zip(
-        (20, 100), victims
-    ):  # checkpoints are behind by a chunk, of 64 records at most
+    # checkpoints are behind by a chunk, of 64 records at most
+    for records, victim in zip((20, 100), victims):
         kill_one(folder, options, victim, records, JAX_NUM_CPU_DEVICES=devices_each)
         assert before < reached(folder) < seeds * steps
         before = reached(folder)

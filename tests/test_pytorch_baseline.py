@@ -92,9 +92,10 @@ def test_seeds_that_are_stopped_go_on_as_they_began(tmp_path, monkeypatch):
         pytorch_seeds.train("tied", 2, 8, tmp_path / "parts.pt")
     monkeypatch.setattr(pytorch_seeds, "measure", measure)
     assert pytorch_seeds.train("tied", 2, 8, tmp_path / "parts.pt") == whole
+    # seeds, steps, two distances and a loss
     assert len(whole) == 2 * 4 * 3 and {row[2] for row in whole} == {
         1,
         3,
         5,
         8,
-    }  # seeds, steps, two distances and a loss
+    }

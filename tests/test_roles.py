@@ -87,9 +87,8 @@ def training() -> Training:
 def test_the_member_is_trained_as_ever(training):
     for plain, by_role in zip(training.plain, training.by_role, strict=True):
         ours, theirs = (flatten(state._replace(role_moments=())) for state in (by_role, plain))
-        for name in ours.keys() - {
-            name for name in ours if "in_proj_bias" in name
-        }:  # of keys it walks at random
+        # of keys it walks at random
+        for name in ours.keys() - {name for name in ours if "in_proj_bias" in name}:
             np.testing.assert_allclose(
                 ours[name], theirs[name], rtol=1e-9, atol=1e-12, err_msg=name
             )
@@ -127,9 +126,8 @@ def test_adams_step_is_the_sum_of_both_parts_and_is_what_the_table_moves_by(trai
         np.testing.assert_allclose(
             (sums.input_step_product + by_output) / sums.step_square, 1, rtol=1e-12
         )
-    assert (
-        np.abs(by_output / sums.step_square - 0.5).max() > 0.1
-    )  # it does not say half of everything
+    # it does not say half of everything
+    assert np.abs(by_output / sums.step_square - 0.5).max() > 0.1
 
 
 def test_a_role_that_is_stopped_writes_nothing():

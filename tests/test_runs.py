@@ -151,11 +151,12 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
 def test_results_of_another_version_are_refused_in_one_line(finished, tmp_path, capsys):
     folder = shutil.copytree(finished[0], tmp_path / "old")
     results = xr.load_dataset(folder / "results.nc", engine="h5netcdf")
+    # so whatever a version adds is looked for
     assert set(results.data_vars) == {
         *VARIABLES,
         *CONSTANTS,
         "diverged_at",
-    }  # so whatever a version adds is looked for
+    }
     results.drop_vars(["semantic_divergence", "log_odds"]).to_netcdf(
         folder / "results.nc", engine="h5netcdf"
     )

@@ -415,9 +415,8 @@ def test_untied_with_a_bias_midway_nothing_changes_at_that_step(heads):
     assert sum("['output']" in path for path in opened) == 3  # the table and its two moments
     before, after = measure(engine, first, midway.first_end), measure(engine, second, midway.opened)
     assert abs(before - after) < 1e-6 * before
-    assert (
-        midway.losses[:3] == tied.losses[:3] and midway.losses[3] != tied.losses[3]
-    )  # the same batches, the same program
+    # the same batches, the same program
+    assert midway.losses[:3] == tied.losses[:3] and midway.losses[3] != tied.losses[3]
     np.testing.assert_allclose(midway.losses[3], tied.losses[3], rtol=0.02)  # nothing starts anew
     ends = [
         load_carry(engine.compile(second).shapes, midway.after[-1]).state.params["embedding"][table]

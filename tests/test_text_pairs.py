@@ -74,9 +74,10 @@ def test_training_draws_each_word_at_its_own_probability(asked):
     found = jax.device_get(ask_all(jax.random.split(jax.random.key(0), 50)))
     for word, twin, p in zip(*drawn[:3]):
         words, twins = (int(np.sum(found == each)) for each in (word, twin))
+        # BERT's random tokens
         assert (
             abs(twins / (words + twins) - p) < 4 * math.sqrt(p * (1 - p) / (words + twins)) + 0.01
-        )  # BERT's random tokens
+        )
 
 
 @pytest.mark.slow
@@ -105,9 +106,8 @@ def test_pairs_match_words_and_duplicates_in_frequency_and_are_neither():
             closer = np.abs(np.log(count_V[5:]) - np.log(count_V[like])) < abs(
                 math.log(count_V[token] / count_V[like])
             )
-            assert (
-                closer.sum() <= CLOSE + 2
-            )  # itself, its twin, and the others that could have been drawn
+            # itself, its twin, and the others that could have been drawn
+            assert closer.sum() <= CLOSE + 2
     again = matched_pairs(3, count_V, drawn, Special(0, 1, 2, 3, 4))
     assert np.array_equal(again, (first_K, second_K))
 

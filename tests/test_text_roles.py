@@ -32,9 +32,8 @@ def test_tokens_are_grouped_by_their_rank_in_the_training_rows(place):
         counted = Counter(int(token) for r in range(rows.count) for token in [*rows.row(r), sep])
         found, group_V = token_counts(material), frequency_groups(material)
         for word, twin in zip(*material.drawn[:2], strict=True):
-            assert (
-                found[word] == found[twin] == counted.pop(int(word)) / 2
-            )  # half of its occurrences, drawn at each step
+            # half of its occurrences, drawn at each step
+            assert found[word] == found[twin] == counted.pop(int(word)) / 2
         assert {token: found[token] for token in counted} == counted
         expected = [10, min(90, len(found) - 10), max(0, len(found) - 100)]
         np.testing.assert_array_equal(
@@ -97,9 +96,8 @@ def test_a_run_on_text_is_kept_beside_its_experiment(place, kept, tmp_path, monk
         (tmp_path / page).write_text("No tables.\n")
     code = cli.main_report([str(kept[0])])
     told = capsys.readouterr()
-    assert (
-        code == 2 and "differs from experiments/roles.py in corpus.vocab_size" in told.err
-    )  # the command asked for another
+    # the command asked for another
+    assert code == 2 and "differs from experiments/roles.py in corpus.vocab_size" in told.err
     source = (tmp_path / "experiments" / "roles.py").read_text()
     source += (
         "from jaxtie import Corpus\nexperiment = dataclasses.replace(experiment,"
@@ -115,7 +113,6 @@ def test_a_run_on_text_is_kept_beside_its_experiment(place, kept, tmp_path, monk
     untied, tied = tables["untied"], tables["tied"][0].sel(seed=4).values
     assert 50 < tied.shape[0] < 120 and tied.shape[1] == 16  # without special tokens
     for table, own in zip(("input", "output"), untied, strict=True):
-        expected = pytest.approx(
-            linear_cka(own.sel(seed=4).values, tied).value, rel=1e-5
-        )  # five digits are kept
+        # five digits are kept
+        expected = pytest.approx(linear_cka(own.sel(seed=4).values, tied).value, rel=1e-5)
         assert float(similarity.sel(arm="tied", table=table)) == expected

@@ -28,10 +28,11 @@ from jaxtie.text.results import TEXT_VARIABLES
 from jaxtie.text.tables import text_tables
 from jaxtie.training.processes import GONE
 
+# as the tests compile, so that programs are found where these left them
 WRAPPED = (
     COMPILED_QUICKLY,
     WITHOUT_FIGURES,
-)  # as the tests compile, so that programs are found where these left them
+)
 PREFIX = after(*WRAPPED)
 DRAW = runs.draw
 CONSTANTS = (
@@ -228,11 +229,12 @@ def test_killed_then_interrupted_at_random_moments_it_ends_with_the_numbers_of_o
     assert "interrupted" in error
     loss = RunFolder(folder).load()["loss"]
     assert loss.notnull().any() and loss.isnull().any()
+    # a locale that knows no sign but ASCII's
     plain = {
         "LC_ALL": "C",
         "PYTHONUTF8": "0",
         "PYTHONCOERCECLOCALE": "0",
-    }  # a locale that knows no sign but ASCII's
+    }
     process = start(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES="2", **plain)
     status, error = ended(process)
     assert status == 0 and "compiling" in error, error

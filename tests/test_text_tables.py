@@ -32,9 +32,8 @@ def text_results(duplicate: dict[str, float], loss: dict[str, float], seeds: int
     )
     dims = ("arm", "seed", "eval_step")
     apart = np.where(np.array(arms)[:, None, None, None, None] == "tied", distance, distance + 0.01)
-    neighbour = np.tile([[1, 2], [2, np.nan]], (len(arms), seeds, 1, 1))[
-        :, :, :, None
-    ]  # evaluations, probe, rank
+    # evaluations, probe, rank
+    neighbour = np.tile([[1, 2], [2, np.nan]], (len(arms), seeds, 1, 1))[:, :, :, None]
     measured = {
         "valid_loss": valid_loss,
         "valid_accuracy": valid_loss / 10,
@@ -97,12 +96,13 @@ def test_claims_on_tying_compare_plain_arms():
     found = text_verdict_table(
         text_results({}, {"tied+bias": 9, "untied@20": 0, "untied": 0.1, "tied": 0})
     ).rows
+    # the last one is of a bias
     assert [row[1] for row in found] == [
         "undecided",
         "holds",
         "holds",
         "fails",
-    ]  # the last one is of a bias
+    ]
     assert (
         found[1][0].startswith("tied, 40 % fewer parameters")
         and "validation loss, tied − untied " in found[1][2]

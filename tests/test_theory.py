@@ -29,9 +29,8 @@ def test_ceilings(variant, ordered):
     zeros, ones, *published = VARIANTS[variant]
     for bits, (accuracy, loss), digits in zip((SPLIT.train, SPLIT.valid), published, (5, 4)):
         joint_CxV = process.enumerate_contexts(bits, zeros, ones, ordered=ordered).joint_CxV
-        share = np.mean(
-            bits == 0
-        )  # the label tells which bit is masked, so only its spelling is uncertain
+        # the label tells which bit is masked, so only its spelling is uncertain
+        share = np.mean(bits == 0)
         best_accuracy, best_loss = theory.best_accuracy(joint_CxV), theory.best_loss(joint_CxV)
         assert best_accuracy == pytest.approx(
             share * max(zeros) + (1 - share) * max(ones), abs=1e-12

@@ -36,9 +36,8 @@ def test_intervals_are_wider_where_several_must_be_right():
         of_three.low < alone.low and of_three.high > alone.high and of_three.middle == alone.middle
     )
     assert math.isnan(compare("a", values[:1]).low)
-    missing = compare(
-        "a", np.array([1.0, 2.0, math.nan])
-    )  # a seed that diverged: of the others nothing follows
+    # a seed that diverged: of the others nothing follows
+    missing = compare("a", np.array([1.0, 2.0, math.nan]))
     assert math.isnan(missing.low) and missing.middle == 1.5
 
 

@@ -56,9 +56,8 @@ def test_scales(scale, x64):
     )
     np.testing.assert_allclose(table, TABLE * SCALES[scale], rtol=1e-14)
     for tree, output in (({"input": TABLE}, TABLE), ({"input": TABLE, "output": OTHER}, OTHER)):
-        scaled = logits(
-            tree, logit_scale=scale, input_scale=7
-        )  # a scale of the input is not one of the output
+        # a scale of the input is not one of the output
+        scaled = logits(tree, logit_scale=scale, input_scale=7)
         np.testing.assert_allclose(
             scaled, np.einsum("pd,vd->pv", HIDDEN, output) * SCALES[scale], rtol=1e-12
         )

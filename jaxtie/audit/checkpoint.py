@@ -24,6 +24,7 @@ READ = (".safetensors", ".npz", ".h5", ".gguf", ".json")
 EXPECTED_FORMATS = "expected .safetensors, .npz, Keras .weights.h5, .gguf, or an Orbax folder"
 INDEX = ".safetensors.index.json"
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|gguf)$")
+# of an Orbax step, the first that is there
 ITEMS = (
     "params",
     "state",
@@ -31,7 +32,7 @@ ITEMS = (
     "items",
     "model",
     "members",
-)  # of an Orbax step, the first that is there
+)
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,8 @@ def _refuse_pickle(path: Path) -> None:
     with path.open("rb") as file:
         begins = file.read(2)
     begun = begins[:1] == b"\x80" and begins[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
-    pickled = path.suffix in PICKLES or (
-        begun and path.suffix not in READ
-    )  # so a safetensors file may begin, too
+    # so a safetensors file may begin, too
+    pickled = path.suffix in PICKLES or (begun and path.suffix not in READ)
     check(
         not pickled,
         f"{path}: is a pickle, which runs code when it is read, so it is not; save it as"

@@ -19,9 +19,8 @@ from jaxtie.audit.find import RowTable
 BLOCK_BYTES = 2**25  # bytes of a table that are looked at together
 TRIED = 256  # rows that tell which relation two tables may have
 WORKERS = 2  # blocks at once; each takes some hundred MB
-PRECISION = tuple(
-    map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32, np.float64))
-)  # coarsest first
+# coarsest first
+PRECISION = tuple(map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32, np.float64)))
 EXPONENT = dict(zip(PRECISION, (0x7F80, 0x7C00, 0x7F80_0000, 0x7FF0_0000_0000_0000), strict=True))
 Relation = Literal["bits", "cast", "scale", "different"]
 Ticker = Callable[[str, int, int], None]  # what is done, rows done, rows of all

@@ -15,11 +15,12 @@ from jaxtie.audit.flags import Configuration
 from jaxtie.audit.ids import part_of, runs_of, shown_ids
 from jaxtie.audit.loaders import LOADERS, Condition
 
+# architectures that needed output.weight, see the loaders
 OLD_LLAMA_CPP = (
     "gpt2",
     "bloom",
     "codeshell",
-)  # architectures that needed output.weight, see the loaders
+)
 SHOWN_NAMES = 5
 Level = Literal["wrong", "note", "fine"]
 

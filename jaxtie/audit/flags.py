@@ -20,11 +20,13 @@ HEADLESS = (
     "ForQuestionAnswering",
     "ForTextEncoding",
 )
+# what names of such an ending hold where there is a head after all
 WITH_HEAD = (
     "Head",
     "MTModel",
     "EncoderDecoder",
-)  # what names of such an ending hold where there is a head after all
+)
+# levels that no output embedding belongs to
 OTHER_ENDS = (
     "encoder",
     "vision",
@@ -32,14 +34,15 @@ OTHER_ENDS = (
     "audio",
     "speech",
     "qformer",
-)  # levels that no output embedding belongs to
+)
+# levels of a language model within another
 LANGUAGE = (
     "text_config",
     "llm_config",
     "language_config",
     "decoder",
     "model",
-)  # levels of a language model within another
+)
 
 
 @dataclass(frozen=True)

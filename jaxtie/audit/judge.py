@@ -166,9 +166,8 @@ def _judge(
 ) -> ModelVerdict:
     ends = _find(checkpoint, subject, asked)
     before = _same_table(old, subject, ends.input, asked) if old else None
-    adapter = (
-        read_adapter(asked.adapter) if asked.adapter else None
-    )  # what cannot be read is refused before the long part
+    # what cannot be read is refused before the long part
+    adapter = read_adapter(asked.adapter) if asked.adapter else None
     looked = _look(ends, tick)
     configuration = checkpoint.configuration
     claim = configuration.claim if subject.tied is None else subject.tied

@@ -111,11 +111,12 @@ OUTPUTS = (
     ),
     Stem("embedding.output", "jaxtie", "jaxtie/models/embedding.py"),
 )
+# beside the `bias` of an output stem
 BIAS_ENDS = (
     "cls.predictions.bias",
     "final_logits_bias",
     "embedding.bias",
-)  # beside the `bias` of an output stem
+)
 LEAVES = frozenset({"weight", "embedding", "embeddings", "kernel", "table"})
 PACKED_LEAVES = {
     "qweight": "AutoGPTQ, AutoAWQ",
@@ -138,10 +139,11 @@ NOT_WEIGHTS = frozenset(
         "param_states",
     }
 )
+# of a ReversibleEmbedding, in `.weights.h5` files
 KERAS_VARIABLES = {
     "vars.0": "",
     "vars.1": "reverse_embeddings",
-}  # of a ReversibleEmbedding, in `.weights.h5` files
+}
 
 # A flag -> the value that means tied, and where it is documented.
 FLAGS = {

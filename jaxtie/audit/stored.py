@@ -24,9 +24,8 @@ from jaxtie.experiment import UserError, check
 
 CACHE = 2**30  # bytes of decoded chunks that are kept
 UNPACKED_LIMIT = 4 * 2**30  # bytes of a compressed array, which cannot be mapped
-VALUES = tuple(
-    map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
-)  # eight bits need a scale
+# eight bits need a scale
+VALUES = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 LFS = b"version https://git-lfs"
 NPY_VERSIONS = 3  # of .npy headers that there are
 NO_ARCHIVE = (  # what zipfile, its decompressors and NumPy's reader of headers raise
@@ -168,9 +167,8 @@ def _from_member(
     )
     needed = math.prod(shape) * dtype.itemsize
     check(info.file_size == header + needed, f"{path}: array {name!r} is truncated")
-    dtype = (
-        np.dtype(ml_dtypes.bfloat16) if dtype == np.dtype("V2") else dtype
-    )  # as NumPy writes what it has no name for
+    # as NumPy writes what it has no name for
+    dtype = np.dtype(ml_dtypes.bfloat16) if dtype == np.dtype("V2") else dtype
     if info.compress_type == zipfile.ZIP_STORED and not columns_first:
         raw.seek(info.header_offset + 26)
         name_length, extra = (int.from_bytes(raw.read(2), "little") for _ in range(2))
@@ -234,9 +232,8 @@ def from_keras(path: Path) -> list[Stored]:
             )
 
     try:
-        h5py.File(path, "r").visititems(
-            visit
-        )  # it stays open as long as its datasets; links elsewhere are not visited
+        # it stays open as long as its datasets; links elsewhere are not visited
+        h5py.File(path, "r").visititems(visit)
     except (OSError, RuntimeError, KeyError) as error:
         raise _damaged_hdf5(path, error) from None
     return found

@@ -168,9 +168,8 @@ def batch_members(static: Static, block: int, platform: str) -> Batched:
         )
 
     seeds, settings = jax.ShapeDtypeStruct((block,), jnp.uint32), _setting_shapes(static, block)
-    states, streams, shapes = jax.eval_shape(
-        start, seeds, settings
-    )  # a record has the shapes of the first one
+    # a record has the shapes of the first one
+    states, streams, shapes = jax.eval_shape(start, seeds, settings)
     return Batched(start, advance, states, streams, seeds, settings)
 
 

@@ -51,17 +51,19 @@ FORCE = 1.25
 NEARNESS = (  # beginning of a quantity; a measure of `jaxtie.results.similarity` follows
     "nearness by "
 )
+# beginnings of quantities that are judged by their mean
 MEANS = (
     NEARNESS,
     "loss",
     "stuck share",
     "output share",
-)  # beginnings of quantities that are judged by their mean
+)
+# judged by their logarithms; bounds are factors
 RATIOS = (
     "decay ratio",
     "reference ratio",
     "fluctuation",
-)  # judged by their logarithms; bounds are factors
+)
 
 
 @dataclass(frozen=True)
@@ -258,9 +260,8 @@ def judge_claim(
     """
     values = claimed(results, claim, others)
     if claim.against is not None:
-        values = values - claimed(
-            others[claim.against], claim
-        )  # xarray: of the seeds that both have
+        # xarray: of the seeds that both have
+        values = values - claimed(others[claim.against], claim)
     make = compare if claim.is_judged_by_mean else compare_median
     compared = make(claim.expression, values.values, count)._replace(is_factor=claim.is_ratio)
     if any(": " in arm for arm in claim.weights):

@@ -209,9 +209,8 @@ def _matching_rows(
     rows = []
     for label, for_good in (("first", False), ("for good", True)):
         needed = steps_to_match(results, arm, other, for_good=for_good)
-        among_all = median_interval(
-            np.where(np.isnan(needed), np.inf, needed)
-        )  # seeds that never do count as late
+        # seeds that never do count as late
+        among_all = median_interval(np.where(np.isnan(needed), np.inf, needed))
         text = steps_between(among_all, left)
         text += f" steps, {np.isfinite(needed).sum()} of {len(needed)} seeds"
         rows.append((arm.name, f"within {REACHED} of {other}, {label} after", text))

@@ -21,11 +21,13 @@ from jaxtie.experiment import (
 )
 from jaxtie.models.sizes import Body, Transformer
 
+# by what the exact laws take: 44 s and 3 GB of 10 bits; of 9 in order more than 10 GB
 MOST_BITS, MOST_BITS_IN_ORDER = (
     10,
     8,
-)  # by what the exact laws take: 44 s and 3 GB of 10 bits; of 9 in order more than 10 GB
+)
 DATA_STREAMS = ("per-seed", "shared")
+# what can be a member's own
 SWEPT = (
     "learning_rate",
     "eta_min",
@@ -33,7 +35,7 @@ SWEPT = (
     "eps",
     "p_X",
     "p_A",
-)  # what can be a member's own
+)
 
 
 def _check_distribution(name: str, values: tuple[float, ...]) -> None:

@@ -196,9 +196,8 @@ class BlockRun:
         return Piece(block.numbers, first_record, own, members, updates)
 
 
-_on_host = partial(
-    jax.tree.map, np.array
-)  # copies: the device's own are given away to the next call
+# copies: the device's own are given away to the next call
+_on_host = partial(jax.tree.map, np.array)
 
 
 def _in_blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
@@ -283,9 +282,8 @@ def seconds_per_record(
     """
     seeds = tuple(range(program.block * len(workers)))
     steps = (1 + TRIAL_RECORDS) * experiment.record_every
-    trial = dataclasses.replace(
-        experiment, seeds=seeds, steps=steps, arms=("untied",), sweep=()
-    )  # others may end later
+    # others may end later
+    trial = dataclasses.replace(experiment, seeds=seeds, steps=steps, arms=("untied",), sweep=())
     for piece in BlockRun(program, workers, trial, steps).pieces(trial.members, None):
         if piece.first_record <= 1:
             began = time.monotonic()

@@ -33,9 +33,8 @@ from jaxtie.results.tables import Table, arms_of, last_step, number
 
 # nat: nearer to the best reachable loss it is reached, further below the first plateau that is left
 SOLVED = 0.05
-LOSS_DECIMALS = DECIMALS[
-    "train_loss"
-]  # levels and losses are compared as they are kept: a run and its data say the same
+# levels and losses are compared as they are kept: a run and its data say the same
+LOSS_DECIMALS = DECIMALS["train_loss"]
 LEFT, HALFWAY, AT_BEST = "left the first plateau", "halfway to the best", "reached the best"
 
 

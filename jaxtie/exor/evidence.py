@@ -96,9 +96,8 @@ def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]
     renamed = results[["input_table", "output_table"]].rename(
         symbol="row", input_table="input", output_table="output"
     )
-    measures = [
-        name for name in SIMILARITIES if name != "neighbours"
-    ]  # there are no more than seven rows
+    # there are no more than seven rows
+    measures = [name for name in SIMILARITIES if name != "neighbours"]
     found = []
     for step in np.intersect1d(steps, results["table_step"]):
         here = renamed.sel(table_step=step, drop=True)

@@ -355,9 +355,8 @@ def swap_divergence(logits_CxV: jax.Array, joint_CxV: jax.Array, swaps: Swaps) -
     total variation, in [0, 1], averaged over both directions. It says what the model does, whatever
     its tables are. NaN where one of the two never occurs.
     """
-    p_CxV = jax.nn.softmax(
-        jax.lax.optimization_barrier(logits_CxV)
-    )  # else the bits of the loss change
+    # else the bits of the loss change
+    p_CxV = jax.nn.softmax(jax.lax.optimization_barrier(logits_CxV))
     first_E, second_E = swaps.context_2xE
     variation_E = jnp.sum(jnp.abs(p_CxV[first_E] - p_CxV[second_E]), axis=-1) / 2
     weight_2xE = jnp.sum(joint_CxV, axis=-1)[swaps.context_2xE] * swaps.places_2xE.astype(

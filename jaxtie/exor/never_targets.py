@@ -25,9 +25,8 @@ from jaxtie.results.survival import share_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, median
 
 NO_DATA = "no data yet"
-SEEDS_SEEN = range(
-    64, 128
-)  # seeds that were looked at before anything was claimed: left out everywhere here
+# seeds that were looked at before anything was claimed: left out everywhere here
+SEEDS_SEEN = range(64, 128)
 
 
 class ProcessRuns(NamedTuple):

@@ -44,9 +44,8 @@ def align(tables_SxTxVxD: np.ndarray, reference: int) -> np.ndarray:
     from scipy.linalg import orthogonal_procrustes  # heavy
 
     centred = tables_SxTxVxD - tables_SxTxVxD.mean(axis=2, keepdims=True)
-    centred = np.pad(
-        centred, [(0, 0)] * 3 + [(0, max(0, 2 - centred.shape[-1]))]
-    )  # of width 1: on a line
+    # of width 1: on a line
+    centred = np.pad(centred, [(0, 0)] * 3 + [(0, max(0, 2 - centred.shape[-1]))])
     end_SxVxD, fit_to_VxD = centred[:, -1], centred[reference, -1]
     turns_SxDxD = np.stack(
         [orthogonal_procrustes(table_VxD, fit_to_VxD)[0] for table_VxD in end_SxVxD]
@@ -88,9 +87,8 @@ def _portraits(results: xr.Dataset, steps: np.ndarray) -> list[_Portrait]:
                     values[finite, :, symbols.index(symbol)] for symbol in pair.split("-")
                 )
                 distances[pair] = np.median(np.linalg.norm(first - second, axis=-1), axis=0)
-            places = align(
-                values[finite], int(np.argmin(loss_S[finite]))
-            )  # the best seed is the reference
+            # the best seed is the reference
+            places = align(values[finite], int(np.argmin(loss_S[finite])))
             portraits.append(_Portrait(f"{label} embedding", places, distances))
     if not portraits:
         raise UserError(
@@ -211,9 +209,8 @@ def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
             figure.suptitle(title, x=0.04, ha="left", parse_math=False)
             canvas.draw()
             images.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    palette = images[len(images) // 2].quantize(
-        48
-    )  # one for all, and no dithering: less than half the size
+    # one for all, and no dithering: less than half the size
+    palette = images[len(images) // 2].quantize(48)
     images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "portrait.gif"

@@ -126,17 +126,15 @@ def enumerate_contexts(
     probability 0 if one of these is 0.
     """
     size, length = bits_Bxn.shape
-    spell = np.array(
-        [[zeros, ones], [zeros[::-1] if zeros_by_label else zeros, ones]]
-    )  # [label, bit, first or second]
+    # [label, bit, first or second]
+    spell = np.array([[zeros, ones], [zeros[::-1] if zeros_by_label else zeros, ones]])
     odd_Bx1x1 = bits_Bxn.sum(1)[:, None, None] % 2
     choices = np.array(list(itertools.product([0, 1], repeat=length - 1)))
     tokens, weights, targets = [], [], []
     for at in range(length):
         others_BxM = np.delete(bits_Bxn, at, axis=1)
-        probability = spell[odd_Bx1x1, others_BxM[:, None], choices[None]].prod(
-            -1
-        )  # [strings, choices]
+        # [strings, choices]
+        probability = spell[odd_Bx1x1, others_BxM[:, None], choices[None]].prod(-1)
         symbols = np.where(others_BxM[:, None] == 0, X, A) + choices[None]
         symbols = np.insert(symbols, at, MASK, axis=2)
         label = np.broadcast_to(EVEN + odd_Bx1x1, (*symbols.shape[:2], 1))

@@ -168,9 +168,8 @@ def equivalence_table(results: xr.Dataset) -> Table:
     ]
     if {"E", "D"} <= {*results["symbol"].values}:
         rows.append(_labels_row(results))
-    divergences["log ratio, nat"] = np.nan_to_num(
-        divergences["log ratio, nat"], nan=np.inf
-    )  # never in one context
+    # never in one context
+    divergences["log ratio, nat"] = np.nan_to_num(divergences["log ratio, nat"], nan=np.inf)
     for name, divergence in divergences.items():
         agreement = [interval(somers_d(divergence, distance)) for distance in distances.values()]
         rows.append((f"rank agreement with {name.removesuffix(', nat')}", "", "", "", *agreement))

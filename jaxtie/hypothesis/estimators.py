@@ -114,9 +114,8 @@ def conditional_sums(
     """
     with np.errstate(invalid="ignore"):
         ratio_2xN = np.asarray(log_second_2xN, np.float64) - np.asarray(log_first_2xN, np.float64)
-    overlap_N = np.mean(
-        np.cosh(ratio_2xN / 2) ** -2.0, axis=0
-    )  # 4e(1 - e), with e = 1 / (1 + exp(-ratio))
+    # 4e(1 - e), with e = 1 / (1 + exp(-ratio))
+    overlap_N = np.mean(np.cosh(ratio_2xN / 2) ** -2.0, axis=0)
     a_N, b_N = np.where(np.isfinite(ratio_2xN), ratio_2xN, np.nan)
     values = (np.ones(len(a_N)), a_N, b_N, a_N * b_N, a_N - b_N, (a_N - b_N) ** 2, overlap_N)
     return ConditionalSums(*(_by_sentence(value_N, sentence_N) for value_N in values))

@@ -208,10 +208,11 @@ def random_partners(
     """
     usable_U = np.setdiff1d(np.flatnonzero(usable_V), np.append(besides, token))
     apart_U = np.abs(np.log(count_V[usable_U] / count_V[token]))
+    # of equal ones, any
     apart_U, usable_U = (
         apart_U[order := rng.permutation(len(usable_U))],
         usable_U[order],
-    )  # of equal ones, any
+    )
     return rng.choice(
         usable_U[np.argsort(apart_U, kind="stable")[:LIKE_FREQUENCY]], number, replace=False
     )

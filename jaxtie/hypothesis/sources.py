@@ -107,9 +107,8 @@ def planted(plan: Plan) -> KnownSource:
     law_WxW = _law_of_words(plan, kind_W, rng)
     order_W, permuted_W = rng.permutation(len(kind_W)), np.empty(len(kind_W), int)
     permuted_W[order_W] = np.roll(order_W, 1)  # one cycle: no word stays what it is
-    side_SxW = rng.choice(
-        [-1, 1], (plan.sides, len(kind_W))
-    )  # which spelling of an allomorph comes after the word
+    # which spelling of an allomorph comes after the word
+    side_SxW = rng.choice([-1, 1], (plan.sides, len(kind_W)))
     near_P = np.flatnonzero(kind_W == "near neighbours")[::2]
     side_SxW[:, near_P + 1] = side_SxW[:, near_P]
     chance_N = np.select(

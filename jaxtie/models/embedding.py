@@ -33,9 +33,8 @@ class Embedding(VocabularyEnd, nn.Module):
         rows, columns = self.partition or (None, None)
         table = split(partial(initial_table, self), (rows, columns))
         shape = (self.vocabulary, self.width)
-        passes_over_one = (
-            self.is_initializing() and self.tied
-        )  # of two keys, so that the projection is the same, tied or not
+        # of two keys, so that the projection is the same, tied or not
+        passes_over_one = self.is_initializing() and self.tied
         if passes_over_one and self.start == "output":
             self.make_rng("params")
         self.input = self.param("input", table, shape, self.param_dtype)

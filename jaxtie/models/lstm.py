@@ -125,9 +125,8 @@ class LSTMBody(nn.Module):
     ) -> jax.Array:
         (vocabulary, width), gates = table_VxD.shape, 4 * self.hidden
         inner, outer = uniform(self.hidden**-0.5), uniform((2 * self.hidden) ** -0.5)
-        by_entry = vocabulary <= len(
-            tokens_L
-        )  # the first weights meet each entry of the table once, not each token
+        # the first weights meet each entry of the table once, not each token
+        by_entry = vocabulary <= len(tokens_L)
         if by_entry:
             one_hot_LxV = jax.nn.one_hot(tokens_L, vocabulary, dtype=table_VxD.dtype)
             inputs = [jax.lax.optimization_barrier(one_hot_LxV)]  # else each use makes it again

@@ -17,9 +17,8 @@ from jaxtie.models.paths import Path
 from jaxtie.models.vocabulary_end import PARTS, check_ids
 
 How = Literal["input", "output", "mean"]
-Place = (
-    str | Sequence[Hashable]
-)  # "decoder/head/kernel", or its keys one by one where these have slashes
+# "decoder/head/kernel", or its keys one by one where these have slashes
+Place = str | Sequence[Hashable]
 
 
 class Tables(NamedTuple):

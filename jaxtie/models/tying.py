@@ -164,9 +164,8 @@ def saved_by_tying(
     if isinstance(params, nnx.Module):
         found = modules.find_in_module(params, input, output)
         params, opt_state = modules.trees_of(params, opt_state)
-        found = [
-            tables for tables in found if paths.look(params, tables.now) is not None
-        ]  # what is trained
+        # what is trained
+        found = [tables for tables in found if paths.look(params, tables.now) is not None]
     else:
         found = find_tables(params, input, output)
     # A module of Equinox may have leaves that are no arrays.

@@ -11,10 +11,11 @@ import xarray as xr
 
 KEPT_BITS = 16  # of a member's numbers, behind the first: five digits, and documents show no more
 DECIMALS = {"train_loss": 3}  # decimals of what is kept of all evaluations, nat
+# attributes of a run that may be put otherwise, and it is the same experiment
 WORDING = (
     "claim",
     "command",
-)  # attributes of a run that may be put otherwise, and it is the same experiment
+)
 
 
 def write_kept(condensed: xr.Dataset, path: Path) -> None:

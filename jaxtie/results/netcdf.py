@@ -166,10 +166,11 @@ def _fill(
     members: Any = places[order]
     if len(members) == members[-1] - members[0] + 1:  # a slice is much faster
         members = slice(members[0], members[-1] + 1)
+    # -1, until it is set for good; an older stretch may be filled after a newer one
     at = (
         *start,
         members,
-    )  # -1, until it is set for good; an older stretch may be filled after a newer one
+    )
     file["diverged_at"][at] = np.maximum(
         file["diverged_at"][at], of_setting.records["diverged_at"][-1][order]
     )

@@ -42,9 +42,8 @@ PUSH_VARIABLES = {
     )
     for role in ("input", "output")
 }
-EARLY_PART = COURSE[
-    1
-]  # of the training: what "early" means, also in what is condensed to its course
+# of the training: what "early" means, also in what is condensed to its course
+EARLY_PART = COURSE[1]
 
 
 def has_roles(results: xr.Dataset) -> bool:
@@ -67,9 +66,8 @@ def at_stretches(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
     own = results[[name for name in (*ROLE_VARIABLES, *PUSH_VARIABLES) if name in results]]
     parts = [own.sel(step=0, drop=True)]
     for low, high in itertools.pairwise(ends):
-        here = own.sel(
-            step=slice(low + 1, high)
-        )  # records are evenly spaced, so each stands for as many updates
+        # records are evenly spaced, so each stands for as many updates
+        here = own.sel(step=slice(low + 1, high))
         parts.append(
             xr.Dataset(
                 {

@@ -88,9 +88,8 @@ def judge(compared: Sequence[Comparison], low: float, high: float) -> Judgement:
         """How far an interval is from the nearer bound; below 0: how far it is beyond; -infinity
         where it has no ends.
         """
-        above = (
-            math.inf if low == -math.inf else each.low - low
-        )  # where all is allowed, intervals may be open
+        # where all is allowed, intervals may be open
+        above = math.inf if low == -math.inf else each.low - low
         below = math.inf if high == math.inf else high - each.high
         return float(np.nan_to_num(np.minimum(above, below), nan=-math.inf, posinf=math.inf))
 

@@ -19,11 +19,12 @@ from jaxtie.text.declaration import TextExperiment
 from jaxtie.text.planting import Duplicates
 from jaxtie.text.windows import AFTER, BEFORE, by_token, places_of, stream_of, windows_at
 
+# what is looked at there, see `jaxtie.text.predictions`
 PREDICTED = (
     "log_odds",
     "log_odds_deviation",
     "swap_divergence",
-)  # what is looked at there, see `jaxtie.text.predictions`
+)
 LONGEST = 32  # tokens of a sentence that a masked model is asked about
 STREAM = 2  # of the random numbers that are drawn here, beside others of the same seed
 

@@ -44,9 +44,8 @@ from jaxtie.training.roles import RoleSums
 from jaxtie.training.side_by_side import side_by_side
 from jaxtie.training.streams import evaluation_stream, stream
 
-SIDE_BY_SIDE = (
-    2**25
-)  # bytes of a member's parameters and moments, at most, where several are trained side by side
+# bytes of a member's parameters and moments, at most, where several are trained side by side
+SIDE_BY_SIDE = 2**25
 AHEAD = 4  # batches that are made before they are wanted
 TRIAL_STEPS = 20  # that an estimate of time takes
 
@@ -264,9 +263,8 @@ class TextEngine:
         members = (MemberRun(self, program, seed, standing, until) for seed in numbers)
         if (count := min(self.at_a_time(program), len(numbers))) > 1:
             for piece in side_by_side(map(pieces, members), count, control.stopped):
-                yield piece._replace(
-                    evaluating=piece.evaluating / count
-                )  # the others train meanwhile
+                # the others train meanwhile
+                yield piece._replace(evaluating=piece.evaluating / count)
             return
         for member in members:
             yield from pieces(member)
@@ -329,9 +327,8 @@ class TextEngine:
         steps, own = min(TRIAL_STEPS, experiment.steps), experiment.seeds[: self.at_a_time(program)]
         pieces = self.run(program, own, None, steps, Control([]))
         first: list[Piece] = []
-        while {number for piece in first for number in piece.numbers.tolist()} != {
-            *own
-        }:  # each begins by an evaluation
+        # each begins by an evaluation
+        while {number for piece in first for number in piece.numbers.tolist()} != {*own}:
             first.append(next(pieces))
         began, found = time.monotonic(), list(pieces)
         training = time.monotonic() - began - sum(piece.evaluating for piece in found)

@@ -94,9 +94,8 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: Arm, table: str, title: str
         float(results[f"{each}_distance"].mean(("seed", "pair")).max())
         for each in ("input", "output")
     )
-    top = (
-        5 if 2.5 < highest < 4.9 else 1.1 * highest
-    )  # one scale for all tables: the paper's, where the curves fit
+    # one scale for all tables: the paper's, where the curves fit
+    top = 5 if 2.5 < highest < 4.9 else 1.1 * highest
     axes.set_ylim(0, top if highest > 0 else None)
     finish(axes, title, "Euclidean distance", results["eval_step"].values)
 

@@ -18,17 +18,19 @@ from jaxtie.results.statistics import first_at_level
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm
 from jaxtie.results.verdicts import Comparison, Judgement, compare, judge
 
+# of the way from log n to untied's end; the losses there are those to be reached
 SHARES = (
     0.5,
     0.75,
     0.9,
     0.95,
-)  # of the way from log n to untied's end; the losses there are those to be reached
+)
+# tied, each of them is said to converge as untied does
 ALIKE_TRANSFORMS = (
     "projection",
     "half-swap",
     "shuffle",
-)  # tied, each of them is said to converge as untied does
+)
 SMALL_DEVIATION = Head(deviation="log(n)/D")  # tied, it is said to converge slowest
 # nat: what "about log n" means; n words that are alike start at log n + Dσ²/2, n + n of them at log
 # 2n

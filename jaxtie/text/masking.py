@@ -140,8 +140,7 @@ def _pack_positions(
     if key is not None:
         begin = jax.random.randint(key, (), 0, jnp.maximum(number, 1))
         place_P = jnp.where(number > room, (begin + place_P) % jnp.maximum(number, 1), place_P)
-    at_P = jnp.searchsorted(count_N, place_P + 1).astype(
-        jnp.int32
-    )  # of the k-th: the first place with a count of k
+    # of the k-th: the first place with a count of k
+    at_P = jnp.searchsorted(count_N, place_P + 1).astype(jnp.int32)
     asked_P = jnp.arange(room) < number
     return jnp.where(asked_P, at_P, 0), asked_P, jnp.maximum(number - room, 0)

@@ -103,9 +103,8 @@ def swap_all(
     def one(task: tuple[int, Sequence[int]]) -> list[tuple[int, int, Swapped]]:
         token, some = task
         own, number = windows[token], len(windows[token].sentence_N)
-        tokens_NxL = np.resize(
-            own.tokens_NxL, (most, *own.tokens_NxL.shape[1:])
-        )  # again from the first where there are fewer
+        # again from the first where there are fewer
+        tokens_NxL = np.resize(own.tokens_NxL, (most, *own.tokens_NxL.shape[1:]))
         other_M = np.zeros(AT_A_TIME, np.int32)
         other_M[: len(some)] = some
         left, products = (

@@ -114,9 +114,8 @@ class Checkpoints:
         import orbax.checkpoint as ocp  # heavy
 
         if self._manager is None:
-            logging.getLogger("absl").setLevel(
-                logging.CRITICAL
-            )  # it logs tracebacks of what it raises anyway
+            # it logs tracebacks of what it raises anyway
+            logging.getLogger("absl").setLevel(logging.CRITICAL)
             if not self._to_read:
                 self._folder.mkdir(exist_ok=True)
             alone = ocp.options.MultiprocessingOptions(

@@ -170,9 +170,8 @@ class Loop:
             if program is None:
                 return
             compiled, latest = time.monotonic(), {}
-            waited_for: set[int] = (
-                set()
-            )  # under way, and did not say since the last checkpoint where they stand
+            # under way, and did not say since the last checkpoint where they stand
+            waited_for: set[int] = set()
             control = Control(stopped, self._checkpoint_is_due)
             for piece in self.engine.run(
                 program, todo, self.standing.get(phase.name), phase.until, control

@@ -23,9 +23,8 @@ def periodic_cosine(
     """
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
-        phase = jnp.asarray(step) % (
-            2 * half_period
-        )  # as an integer: in float32 cos(πt) loses digits as t grows
+        # as an integer: in float32 cos(πt) loses digits as t grows
+        phase = jnp.asarray(step) % (2 * half_period)
         return eta_min + (learning_rate - eta_min) / 2 * (1 + jnp.cos(jnp.pi * phase / half_period))
 
     return schedule

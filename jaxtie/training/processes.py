@@ -63,9 +63,8 @@ class Processes:
         data = np.frombuffer(_pack(tree), np.uint8)
         try:
             sizes = multihost_utils.process_allgather(np.int32(len(data)))
-            padded = np.zeros(
-                1 << int(max(sizes)).bit_length(), np.uint8
-            )  # few sizes: each is compiled once
+            # few sizes: each is compiled once
+            padded = np.zeros(1 << int(max(sizes)).bit_length(), np.uint8)
             padded[: len(data)] = data
             rows = multihost_utils.process_allgather(padded)
         except Exception:  # whatever the transport raises when the other end is gone
@@ -153,15 +152,13 @@ def join(coordinator: str | None, count: int | None, index: int | None) -> Proce
         f"the processes did not come together within {JOIN_SECONDS} s; is each started, with the"
         " same --process-count?"
     )
-    timer = threading.Timer(
-        JOIN_SECONDS, end_at_once, [late]
-    )  # before JAX itself ends the process, with a stack dump
+    # before JAX itself ends the process, with a stack dump
+    timer = threading.Timer(JOIN_SECONDS, end_at_once, [late])
     timer.daemon = True
     timer.start()
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM
-    jax.config.update(
-        "jax_enable_recoverability", True
-    )  # else the end of one process aborts the others
+    # else the end of one process aborts the others
+    jax.config.update("jax_enable_recoverability", True)
     try:
         if coordinator and index == 0:
             with socket.create_server(("", int(coordinator.rpartition(":")[2]))):

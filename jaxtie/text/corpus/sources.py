@@ -194,9 +194,10 @@ def _open_data_set(name: str, field: str, say: Say) -> Source:
     """
     info, splits = _load_data_set(name, say)
     fields = info.features.items() if isinstance(info.features, tfds.features.FeaturesDict) else ()
+    # strings
     texts = [
         key for key, feature in fields if feature.shape == () and feature.np_dtype == np.object_
-    ]  # strings
+    ]
     if field not in texts:
         expected = f"expected --tfds-field {' or '.join(texts)}" if texts else "it has no text"
         raise UserError(f"--tfds {name}: has no text in a field {field!r}; {expected}")
@@ -272,9 +273,8 @@ def _load_data_set(name: str, say: Say) -> tuple[tfds.core.DatasetInfo, dict[str
             f"--tfds {name}: TFDS needs a package to prepare it ({in_one_line(error)}); install it"
         ) from error
     except Exception as error:
-        if (
-            "Connect" in type(error).__name__ or "Timeout" in type(error).__name__
-        ):  # of requests, or of httpx
+        # of requests, or of httpx
+        if "Connect" in type(error).__name__ or "Timeout" in type(error).__name__:
             host = re.search(r"host='([^']+)'", str(error))
             where = f"{host[1]} does not answer" if host else in_one_line(error)
             raise UserError(

@@ -18,9 +18,8 @@ from jaxtie.text.corpus.prepared import in_one_line
 
 WAY_OF_TRAINING = 2  # how vocabularies are trained; another way gives others
 ALPHABET = 1000  # characters, at most
-SPECIAL_TOKENS = tuple(
-    f"[{name.upper()}]" for name in Special._fields
-)  # [PAD], [UNK], [CLS], [SEP], [MASK]
+# [PAD], [UNK], [CLS], [SEP], [MASK]
+SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)
 
 
 class Vocabulary(NamedTuple):
@@ -79,9 +78,8 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
         expected = f"a vocabulary like BERT's, with {' '.join(SPECIAL_TOKENS)}"
         raise UserError(f"{name}: has no {', '.join(missing)}; expected {expected}")
     try:
-        tokenizer.encode_batch_fast(
-            ["x" * 1000], add_special_tokens=False
-        )  # too long for WordPiece, so unknown
+        # too long for WordPiece, so unknown
+        tokenizer.encode_batch_fast(["x" * 1000], add_special_tokens=False)
     except Exception as error:  # it may be given another token for that
         raise UserError(
             f"{name}: cannot tokenise an unknown word ({in_one_line(error)})"
@@ -152,16 +150,14 @@ def _alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
     for character, count in raw.items():
         for letter in tokenizer.normalizer.normalize_str(character):
             seen[letter] += count
-    letters = [
-        letter for letter in seen if tokenizer.pre_tokenizer.pre_tokenize_str(letter)
-    ]  # no white space
+    # no white space
+    letters = [letter for letter in seen if tokenizer.pre_tokenizer.pre_tokenize_str(letter)]
     return sorted(sorted(letters, key=lambda letter: (-seen[letter], letter))[:ALPHABET])
 
 
 def _is_within_words(tokenizer: Tokenizer, letter: str) -> bool:
-    between = tokenizer.normalizer.normalize_str(
-        f"a{letter}a"
-    )  # which sets Chinese characters apart
+    # which sets Chinese characters apart
+    between = tokenizer.normalizer.normalize_str(f"a{letter}a")
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(between)) == 1
 
 
