@@ -1,15 +1,15 @@
-"""EXor's training as a careful PyTorch loop: the baseline that `throughput.py` runs beside jaxtie.
+"""EXor's training as a careful PyTorch loop: the baseline of `throughput.py`.
 
 Samples are drawn as tensors, the models are PyTorch's own modules (those of
-`tests/torch_reference.py`, which tests hold against jaxtie's), the optimiser is `torch.optim.AdamW`
-in its fused form, nothing is copied to Python within the timed loop.
-One thread: run one process a core. It prints seed-steps per second.
+`tests/torch_reference.py`, which tests compare with jaxtie's), the optimizer is
+`torch.optim.AdamW` in its fused form, and nothing is copied to Python within the timed loop. It
+uses one thread: run one process per core. It prints seed-steps per second.
 
-    python benchmarks/pytorch_loop.py --seconds 4 --arm untied                  # one seed
-    python benchmarks/pytorch_loop.py --seeds 32                                # so many at once,
-    by torch.func.vmap python benchmarks/pytorch_loop.py --seeds 32 --compile                      #
-    ... in a function by torch.compile python benchmarks/pytorch_loop.py --model
-    experiments/lstm_small.py
+    # one seed; 32 seeds at once by torch.func.vmap; the same in a function by torch.compile
+    python benchmarks/pytorch_loop.py --seconds 4 --arm untied
+    python benchmarks/pytorch_loop.py --seeds 32
+    python benchmarks/pytorch_loop.py --seeds 32 --compile
+    python benchmarks/pytorch_loop.py --model experiments/lstm_small.py
 """
 
 import argparse

@@ -1,15 +1,13 @@
-"""The main experiment in PyTorch, many seeds and to the end: what jaxtie's distributions over seeds
-are compared with.
+"""Train the main experiment in PyTorch, many seeds to the end, to compare distributions over seeds.
 
-Its loop is that of `pytorch_loop.py`, seeds at once by `torch.func.vmap`, a process an arm, a
-thread each. At four steps it measures distances and the exact training loss, the latter by every
-string, place of the mask and spelling. Killed, it goes
-on when it is started again: beside the file that it writes lies a checkpoint of each arm until that
-is there.
+The loop is that of `pytorch_loop.py`: seeds at once by `torch.func.vmap`, a process per arm, a
+thread each. At four steps it measures distances and the exact training loss, by every string,
+masked position and symbol. Killed, it goes on when it is started again: a checkpoint of each arm
+lies next to the output file until that is complete.
 
-    python benchmarks/pytorch_seeds.py experiments/data/pytorch.csv              # 64 seeds of both
-    arms python benchmarks/pytorch_seeds.py experiments/data/pytorch.csv --compile    # ... by
-    torch.compile: half the time
+    # 64 seeds of both arms; with torch.compile in half the time
+    python benchmarks/pytorch_seeds.py experiments/data/pytorch.csv
+    python benchmarks/pytorch_seeds.py experiments/data/pytorch.csv --compile
 """
 
 import argparse

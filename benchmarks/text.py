@@ -1,10 +1,9 @@
-"""Real tokens per second and peak memory of the models of text at published size, against PyTorch
-where it is installed.
+"""Real tokens per second and peak memory of text models at published size, against PyTorch.
 
-    python benchmarks/text.py                                          # sentences' lengths drawn
-    from a lognormal, any tokens python benchmarks/text.py --text books/ --vocabulary 30522
-    # sentences of a text, split into pieces of words python benchmarks/text.py --only jaxtie-masked
-                        # one side, in this process
+    # sentence lengths from a lognormal; sentences of a text; one side, in this process
+    python benchmarks/text.py
+    python benchmarks/text.py --text books/ --vocabulary 30522
+    python benchmarks/text.py --only jaxtie-masked
 
 Each side trains in a process of its own with every core; they take turns, a few seconds each. Rows
 are sentences, batches have 128. jaxtie's batches have rows of one length bucket (16, 32, 64, 128),
@@ -27,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from turns import Spread, has_torch, take_turns
@@ -126,10 +125,8 @@ def batches(
     return made
 
 
-def make_jaxtie(
-    causal: bool, own: Vocabulary = SMALLER, *, tied: bool = False, dtype: Any = None
-) -> tuple["TextModel", "Ask"]:
-    """jaxtie's model, operands of its products of a dtype, and what it is asked of a batch."""
+def make_jaxtie(causal: bool, own: Vocabulary) -> tuple["TextModel", "Ask"]:
+    """jaxtie's model, untied, and what it predicts of a batch."""
     import jax
 
     from jaxtie.experiment import Head
@@ -137,9 +134,9 @@ def make_jaxtie(
     from jaxtie.models.text_model import causal_model, masked_model
     from jaxtie.text import masking
 
-    options = {"deviation": 0.02 if causal else 0.3, "padding": PAD, "matmul_dtype": dtype}
+    options = {"deviation": 0.02 if causal else 0.3, "padding": PAD}
     words = np.array(own.words)
-    ends = make_embedding(Head(), own.rows, WIDTH, tied=tied, **options)
+    ends = make_embedding(Head(), own.rows, WIDTH, tied=False, **options)
     make = causal_model if causal else masked_model
 
     def ask(key, tokens):
@@ -157,7 +154,7 @@ def make_jaxtie(
             room=room,
         )
 
-    return make(ends, layers=LAYERS, heads=HEADS, feedforward=FEEDFORWARD, dtype=dtype), ask
+    return make(ends, layers=LAYERS, heads=HEADS, feedforward=FEEDFORWARD), ask
 
 
 def time_jaxtie(

@@ -1,11 +1,13 @@
-"""Seed-steps per second of the EXor models, against PyTorch or against another version of jaxtie.
+"""Seed-steps per second of the EXor models, against PyTorch or another version of jaxtie.
 
-    python benchmarks/throughput.py                              # the main experiment; with PyTorch
-    where torch is installed python benchmarks/throughput.py --models lstm_small,mixer_medium
-    --seeds 1,64 --arms untied python benchmarks/throughput.py --json > throughput.json
-    python benchmarks/throughput.py --against CHECKOUT           # this version and that one, in
-    turns python benchmarks/throughput.py --against CHECKOUT --models lstm_medium --steps 500
-    --seeds 64
+    # the main experiment, with PyTorch where torch is installed; other models; JSON
+    python benchmarks/throughput.py
+    python benchmarks/throughput.py --models lstm_small,mixer_medium --seeds 1,64 --arms untied
+    python benchmarks/throughput.py --json > throughput.json
+
+    # this version and that one, in turns
+    python benchmarks/throughput.py --against CHECKOUT
+    python benchmarks/throughput.py --against CHECKOUT --models lstm_medium --steps 500 --seeds 64
 
 Everything runs as shipped: a stream of samples per seed, a record every 100 steps, an exact
 evaluation every 1,000. The

@@ -19,8 +19,10 @@ They train on any text; of a sampled one, write it first:
     plan = Plan(pairs=(0, 0, 0, 64), plain=95, homograph=False, aligned=True, seed=4)  # 64 antonyms
     write_known_text(Path("known"), planted(plan), sentences=24_000, length=64)
 
-    python -m jaxtie.run experiments/hypothesis_known.py --text known/known.txt --vocab
-    known/vocab.txt
+Then:
+
+    python -m jaxtie.run experiments/hypothesis_known.py \\
+        --text known/known.txt --vocab known/vocab.txt
 
 Results: jaxtie/hypothesis/README.md.
 Time: a few minutes of one core.

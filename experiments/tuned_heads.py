@@ -36,7 +36,7 @@ HEADS = (
 )
 
 experiment = TextExperiment(
-    name="tuned-heads",
+    name="tuned-heads-one-rate",  # so that a run of it never replaces those data
     claim=(
         "Remedies for a tied model's high initial loss, each at its own learning rate: which is"
         " slowest, do all end alike?"

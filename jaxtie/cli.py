@@ -55,9 +55,9 @@ class CommonOptions:
     ] = None
     """File that defines `experiment`."""
     seeds: Annotated[
-        tuple[int, ...] | None, option("N|A-B|A,B,C", parse_seeds, _in_main(len(MAIN.seeds)))
+        tuple[int, ...] | None, option("N|A-B|A-B,C", parse_seeds, _in_main(len(MAIN.seeds)))
     ] = None
-    """Model seeds: how many (from 0), a range, or a list."""
+    """Model seeds: how many (from 0), a range, or a list of seeds and ranges."""
     steps: Annotated[int | None, option("STEPS", parse_positive, _in_main(MAIN.steps))] = None
     """Updates of each member, one batch each."""
     scale: Annotated[float | None, option("F", parse_factor, "1")] = None

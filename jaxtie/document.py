@@ -88,7 +88,7 @@ def keep_run(run: Path, experiments: Path) -> Path:
         raise UserError(f"{run}: is not finished; the command that began it goes on")
     if different := set(folder.differences(experiment, config)) - GIVEN:
         raise UserError(f"{run}: differs from {declared[name]} in {', '.join(sorted(different))}")
-    condensed = kinds.of_results(results).condensed(results, run, experiment)
+    condensed = kinds.of_results(results).condensed(results, run)
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
     write_kept(_with_earlier_seeds(condensed, path), path)

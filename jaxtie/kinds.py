@@ -107,10 +107,8 @@ class Kind(Protocol):
     def animate(self, results: xr.Dataset, folder: Path) -> Path:
         """Write an animation into a folder; UserError where there is none."""
 
-    def condensed(self, results: xr.Dataset, run: Path, experiment: Declaration) -> xr.Dataset:
-        """What is committed of a run, of its results and of its last checkpoint; UserError where
-        nothing is.
-        """
+    def condensed(self, results: xr.Dataset, run: Path) -> xr.Dataset:
+        """What is committed of the results and checkpoints of a run."""
 
     def exact_divergences(self, experiment: Declaration) -> xr.Dataset:
         """How far what it draws from is from equivalent, pair by pair; UserError where no law is at

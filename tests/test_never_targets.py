@@ -273,3 +273,9 @@ def test_parts_of_a_run_are_joined_by_seed(trained, tmp_path):
     for name in ("label_cosine", "mask_logit", "train_loss"):
         values = together[name].transpose(*whole[name].dims)
         np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-3)
+
+
+def test_seeds_join_data_of_a_version_that_kept_less(trained):
+    older = condense(trained.sel(seed=[0, 1])).drop_vars(["label_distance", "label_cosine"])
+    together = joined_seeds(older, condense(trained.sel(seed=[2])))
+    assert together["seed"].values.tolist() == [0, 1, 2] and "label_cosine" not in together

@@ -298,7 +298,10 @@ def trained_block(name):
 
 @pytest.mark.parametrize(
     ("partly", "whole"),
-    [("tied+untie-rows=labels", "untied"), ("untied+tie-rows=labels", "tied")],
+    [
+        pytest.param("tied+untie-rows=labels", "untied", marks=pytest.mark.slow),
+        ("untied+tie-rows=labels", "tied"),
+    ],
 )
 def test_both_ends_are_the_untied_and_the_tied_training_to_the_bit(
     monkeypatch, compiled_as_users_do, partly, whole
@@ -377,7 +380,7 @@ def test_text_has_no_labels():
     assert row_sets("causal", special)["never-targets"] == (0, 2, 4)
 
 
-@pytest.mark.parametrize("task", ["masked", "causal"])
+@pytest.mark.parametrize("task", [pytest.param("masked", marks=pytest.mark.slow), "causal"])
 def test_text_trains_with_rows_apart(place, tmp_path, task):
     """Every arm on text comes to its end, has its parameters, and starts as it should."""
     arms = "tied,tied+targets-only,untied+targets-only,tied+untie-rows=mask,untied+tie-rows=mask"

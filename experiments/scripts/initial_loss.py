@@ -1,15 +1,16 @@
 """Measure the loss of fresh models, tied and untied, against two estimates in closed form.
 
-A fresh deep network passes on the normalised embedding of its token. In a tied model that vector
-meets itself in the output embedding, so the loss starts near Dσ, far above log n; each of five
-remedies brings it down to about log n (kexue.fm/archives/9698). Nothing is trained: n is 100 to
-100,000, D 16 to 2048, σ 0.02, 1, 1/√D and (log n)/D; 8 seeds of 256 tokens each.
+A fresh deep network passes on the normalised embedding of its token. In a tied model the logit of
+the token itself is then Dσ, so the loss starts near Dσ, far above log n; each of five remedies
+brings it down to about log n (kexue.fm/archives/9698). Nothing is trained: n is 100 to 100,000,
+D 16 to 2048, σ 0.02, 1, 1/√D and (log n)/D; 8 seeds of 256 tokens each.
 
-    python experiments/scripts/initial_loss.py             measure (8 minutes on two cores)
-    python experiments/scripts/initial_loss.py --tables    only from
-    experiments/data/initial-loss.nc
+    python experiments/scripts/initial_loss.py
+    python experiments/scripts/initial_loss.py --tables
 
-Either writes experiments/initial_loss.png and prints the tables of experiments/README.md.
+The first measures (8 minutes on two cores) and replaces experiments/data/initial-loss.nc, the
+second reads that file. Either writes experiments/initial_loss.png and prints the tables of
+experiments/README.md.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def word_rows(key: jax.Array, words: jax.Array, width: int) -> jax.Array:
 
 
 def transform_of(arm: Arm, width: int) -> Callable[[jax.Array], jax.Array] | Projection | None:
-    """What the hidden states of an arm go through before they meet the output embedding."""
+    """The transform of an arm's hidden states before the output embedding."""
     return make_embedding(arm.head, 1, width, tied=arm.tied).transform
 
 
@@ -210,8 +211,9 @@ def errors_table(results: xr.Dataset) -> Table:
     return Table(title, header, rows)
 
 
-def losses_table(results: xr.Dataset, width: int = 512, vocabulary: int = 10_000) -> Table:
+def losses_table(results: xr.Dataset) -> Table:
     """Every arm with every init std next to both estimates, at one width and vocabulary."""
+    width, vocabulary = 512, 10_000
     here = results.sel(width=width, vocabulary=vocabulary)
     rows = []
     for std in here["deviation"].values:

@@ -1,7 +1,6 @@
-"""How the steps of a block are laid out on a device: in lanes on a CPU, by `jax.vmap` elsewhere,
-with the same results.
+"""How the steps of a block are laid out on a device; either way is the same training.
 
-See `jaxtie.training.lanes`. A GPU also takes small models in lanes.
+Narrow models go in lanes on CPUs and GPUs (`jaxtie.training.lanes`), all else by `jax.vmap`.
 """
 
 import jax

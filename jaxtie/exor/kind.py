@@ -132,7 +132,7 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
     return animate_portrait(results, folder)
 
 
-def condensed(results: xr.Dataset, run: Path, experiment: Experiment) -> xr.Dataset:
+def condensed(results: xr.Dataset, run: Path) -> xr.Dataset:
     """What is committed of a run."""
     from jaxtie.exor.evidence import condense
 

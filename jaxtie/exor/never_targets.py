@@ -25,12 +25,12 @@ from jaxtie.results.survival import share_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, median
 
 NO_DATA = "no data yet"
-# seeds that were looked at before anything was claimed: left out everywhere here
+# Exploratory: these seeds gave the idea, so they are left out everywhere here.
 SEEDS_SEEN = range(64, 128)
 
 
 class ProcessRuns(NamedTuple):
-    """Where the arms of a process are: names of experiments."""
+    """Names of the experiments that hold the arms of a process."""
 
     published: str
     targets_only: str
@@ -57,7 +57,7 @@ COLOUR = dict(zip(("tied", "untied"), COLOURS, strict=False))
 
 
 def unseen(results: xr.Dataset) -> xr.Dataset:
-    """Without the seeds that gave the idea."""
+    """Drop the exploratory seeds."""
     return results.sel(seed=~results["seed"].isin([*SEEDS_SEEN]))
 
 
@@ -196,6 +196,9 @@ def _draw_final(axes: Axes, place: int, arm: str, results: xr.Dataset | None) ->
         return
     stuck_S = is_stuck(unseen(results)).sel(arm=arm).values
     known_S = stuck_S[np.isfinite(stuck_S)] == 1
+    if not len(known_S):
+        axes.text(0, place, "no seed is finite", color="grey", va="center", size=8)
+        return
     share, ends = known_S.mean(), share_interval(known_S)
     colour = COLOUR[arm.partition("+")[0]]
     axes.errorbar(

@@ -33,21 +33,20 @@ class VocabularyEnd:
     """The vocabulary end of a model: input and output embedding, tied or not.
 
         rows = a·E_in[tokens]        `embedding(tokens)`; a: input_scale; also `table()`, all V rows
-        logits = cap(s·f(h)·E_outᵀ + b)    `embedding.logits(h)`; f: transform, s: logit_scale, b:
-        bias cap(x) = soft_cap·tanh(x / soft_cap)
+        logits = cap(s·f(h)·E_outᵀ + b)    `embedding.logits(h)`
+        cap(x) = soft_cap·tanh(x / soft_cap)
 
-    where E_out = E_in if tied, but for the rows `untied_rows`. Whatever is not asked for is left
-    out, not computed with a neutral value. Sizes may be numbers or the name of a formula in D and n
-    = V, see `jaxtie.formulas.size`.
+    f: transform, s: logit_scale, b: bias; E_out = E_in if tied, but for the rows `untied_rows`.
+    Whatever is not asked for is left out, not computed with a neutral value. Sizes may be numbers
+    or the name of a formula in D and n = V, see `jaxtie.formulas.size`.
 
     Attributes:
       vocabulary, width: V and D; a table is VxD.
       tied: which parameters are made; rows and logits go by those that are there.
       deviation: the tables are N(0, deviation²) at the start.
       input_scale: a, "sqrt(D)" in Vaswani et al. (2017).
-      transform: f, a function of vectors of length D such as `half_swap`, `partial(channel_shuffle,
-        groups=4)`; or a
-        `Projection`, which has parameters.
+      transform: f, a function of vectors of length D such as `half_swap` or
+        `partial(channel_shuffle, groups=4)`; or a `Projection`, which has parameters.
       logit_scale: s, for instance "1/sqrt(D)".
       bias: learn b, of length V, 0 at the start.
       soft_cap: logits stay within ±soft_cap (Gemma 2: 30).

@@ -56,8 +56,8 @@ def joined_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
     """What is kept of a run with what would be kept of another one, of other seeds, as if they had
     been run together.
 
-    Of more seeds less is kept: recorded steps that one of them lacks, and evaluations of which one
-    has nothing, are left out.
+    Of more seeds less is kept: variables and recorded steps that one of them lacks, and evaluations
+    of which one has nothing, are left out.
 
     Raises:
       ValueError: where they differ in more than seeds, wording and the versions of libraries.
@@ -88,7 +88,8 @@ def joined_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
 
 def _in_common(one: xr.Dataset, other: xr.Dataset) -> list[xr.Dataset]:
     steps = np.intersect1d(one["step"], other["step"])
-    one, other = (each.sel(step=steps) for each in (one, other))
+    shared = [name for name in one.data_vars if name in other.data_vars]
+    one, other = (each[shared].sel(step=steps) for each in (one, other))
     members = [
         name
         for name, values in one.data_vars.items()

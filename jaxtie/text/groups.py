@@ -61,7 +61,7 @@ class Group(NamedTuple):
 
 
 def groups_of(results: xr.Dataset) -> list[Group]:
-    """The groups of a run's pairs; a run of an earlier version has duplicates of probability ½."""
+    """The groups of a run's pairs."""
     pairs = np.arange(results.sizes["pair"])
     known = (
         results["duplicate_probability"].values

@@ -133,8 +133,8 @@ def prepare(
 def _compare(folder: RunFolder, earlier: dict | None, what: str, found: str) -> None:
     if (earlier or {}).get("text", {}).get(what, found) != found:
         raise UserError(
-            f"--out {folder.path}: holds a run on a text that has changed since; choose another"
-            " --out"
+            f"--out {folder.path}: holds a run on a text that has changed since, or that another"
+            " version prepared; choose another --out"
         )
 
 
@@ -197,7 +197,7 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
     raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
 
 
-def condensed(results: xr.Dataset, run: Path, experiment: TextExperiment) -> xr.Dataset:
+def condensed(results: xr.Dataset, run: Path) -> xr.Dataset:
     """Losses and, where the roles of a tied table were told apart, these and how alike the tables
     at the end are.
     """

@@ -1,6 +1,6 @@
-"""Compares two checkouts of jaxtie on one machine: programs, data, tables, bad lines, runs' bits.
+"""Compare two checkouts of jaxtie on one machine: programs, data, tables, errors, bits of runs.
 
-    python tests/helpers/golden.py BEFORE AFTER [--only KIND,KIND:ITEM] [--work DIR] [--python P]
+    python tests/helpers/golden.py BEFORE AFTER [--book FILE] [--only KIND,KIND:ITEM] [--work DIR]
 
 Each checkout is measured by processes of its own, so the two never meet in one. A measurement is
 a table of items; each item has names, and a short text for each. Two measurements are compared
@@ -517,11 +517,13 @@ def commit_of(checkout: Path) -> str | None:
 
 
 def measure(kind: str, items: set[str], checkout: Path, options: argparse.Namespace) -> Measured:
-    """What is known of a checkout, and the rest measured by another process."""
+    """Cached measurements of a checkout; another process measures the rest."""
     python, commit = Path(options.python).absolute(), commit_of(checkout)
     _, _, what, how, _ = Path(__file__).read_text().split("\n# ----- ")
-    version = hashed((what + how).encode())
-    kept = options.work / f"{commit}-{python.parent.parent.name}-{version}-{kind}.json"
+    libraries = "import jax, platform; print(platform.python_version(), jax.__version__)"
+    libraries = subprocess.check_output([python, "-c", libraries], text=True)
+    version = hashed((what + how + libraries + Path(options.book).read_text()).encode())
+    kept = options.work / f"{commit}-{version}-{kind}.json"
     known: Measured = json.loads(kept.read_text()) if commit and kept.exists() else {}
     if missing := items - known.keys():
         began = time.monotonic()
