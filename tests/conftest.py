@@ -11,11 +11,14 @@ if WORKER is None:  # workers, and the commands that the tests run, share the fi
         cache = tempfile.TemporaryDirectory(prefix="jaxtie-programs-")
         os.environ["JAX_COMPILATION_CACHE_DIR"] = cache.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-elif hasattr(
-    os, "sched_setaffinity"
-):  # threads of several workers on every core would wait for each other
+# Threads of several workers on every core would wait for each other.
+elif hasattr(os, "sched_setaffinity"):
     own = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {own[int(WORKER.removeprefix("gw")) % len(own)]})
+
+# XLA starts a thread per core or device. With two threads the all-reduces of two devices deadlock
+# now and then under JAX 0.12: each device waits for the other one in another all-reduce.
+os.environ.setdefault("NPROC", "16")
 
 import jax  # noqa: E402, after its environment
 import pytest  # noqa: E402
