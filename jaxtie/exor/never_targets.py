@@ -185,8 +185,8 @@ def draw_final_shares(runs: Runs) -> Figure:
             xlim=(-0.02, 1.02),
             yticks=range(len(order)),
             yticklabels=order,
+            ylim=(len(order) - 0.5, -0.5),
         )
-    row[0].invert_yaxis()
     return figure
 
 
