@@ -108,7 +108,7 @@ class Kind(Protocol):
         """Write an animation into a folder; UserError where there is none."""
 
     def condensed(self, results: xr.Dataset, run: Path) -> xr.Dataset:
-        """What is committed of the results and checkpoints of a run."""
+        """Select the part of a run's results that is committed."""
 
     def exact_divergences(self, experiment: Declaration) -> xr.Dataset:
         """How far what it draws from is from equivalent, pair by pair; UserError where no law is at
