@@ -1,7 +1,7 @@
 """EXor's training as a careful PyTorch loop: the baseline of `throughput.py`.
 
 Samples are drawn as tensors, the models are PyTorch's own modules (those of
-`tests/torch_reference.py`, which tests compare with jaxtie's), the optimizer is
+`tests/helpers/torch_reference.py`, which tests compare with jaxtie's), the optimizer is
 `torch.optim.AdamW` in its fused form, and nothing is copied to Python within the timed loop. It
 uses one thread: run one process per core. It prints seed-steps per second.
 
@@ -27,10 +27,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from jaxtie import Experiment
-from jaxtie.models.sizes import LSTM
-from jaxtie.runs import load_experiment
+from jaxtie.config import LSTM
+from jaxtie.run.lifecycle import load_experiment
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 from torch_reference import Reference
 
 WARM_UP = 20  # steps, or 3 of what is compiled

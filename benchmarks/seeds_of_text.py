@@ -26,15 +26,15 @@ import jax.numpy as jnp
 import numpy as np
 from turns import CHECKOUT, Spread, run_command, take_turns
 
-from jaxtie.experiment import Head, Optimiser
-from jaxtie.models.embedding import make_embedding
-from jaxtie.models.text_model import causal_model
+from jaxtie.config import Head, Optimiser
+from jaxtie.models.language_model import causal_model
 from jaxtie.text import masking
-from jaxtie.text.member import make_step
+from jaxtie.text.task import make_step
 from jaxtie.training.devices import cores, start_jax
 from jaxtie.training.member import initial_state
-from jaxtie.training.optimiser import adamw_of
+from jaxtie.training.optimizer import adamw_of
 from jaxtie.training.side_by_side import side_by_side
+from jaxtie.tying.linen import make_embedding
 
 SEEDS, VOCABULARY, WIDTH = 4, 2_148, 64
 

@@ -34,8 +34,8 @@ from turns import Spread, has_torch, take_turns
 if TYPE_CHECKING:
     import torch
 
-    from jaxtie.models.text_model import TextModel
-    from jaxtie.text.member import Ask
+    from jaxtie.models.language_model import TextModel
+    from jaxtie.text.task import Ask
 
 DUPLICATES, ROWS, BUCKETS = 100, 128, (16, 32, 64, 128)
 SENTENCES = 64 * ROWS
@@ -87,9 +87,9 @@ def sentences_of(
     """Sentences of some texts, by a vocabulary that was trained on them; of those that are too long
     the beginning.
     """
-    from jaxtie.text.corpus.tokens import prepare_text
-    from jaxtie.text.corpus.words import frequent_words
-    from jaxtie.text.declaration import Corpus
+    from jaxtie.text.config import Corpus
+    from jaxtie.text.data.tokens import prepare_text
+    from jaxtie.text.data.words import frequent_words
 
     text = prepare_text(Corpus(tuple(texts), vocab_size=entries))
     assert text.special == (PAD, UNK, CLS, SEP, MASK)
@@ -129,10 +129,10 @@ def make_jaxtie(causal: bool, own: Vocabulary) -> tuple["TextModel", "Ask"]:
     """jaxtie's model, untied, and what it predicts of a batch."""
     import jax
 
-    from jaxtie.experiment import Head
-    from jaxtie.models.embedding import make_embedding
-    from jaxtie.models.text_model import causal_model, masked_model
+    from jaxtie.config import Head
+    from jaxtie.models.language_model import causal_model, masked_model
     from jaxtie.text import masking
+    from jaxtie.tying.linen import make_embedding
 
     options = {"deviation": 0.02 if causal else 0.3, "padding": PAD}
     words = np.array(own.words)
@@ -161,11 +161,11 @@ def time_jaxtie(
     causal: bool, own: Vocabulary, made: list[np.ndarray], seconds: float
 ) -> tuple[float, float]:
     """Real tokens and seconds of training on batches in turn, compiled beforehand."""
-    from jaxtie.experiment import Optimiser
-    from jaxtie.text.member import make_step
+    from jaxtie.config import Optimiser
+    from jaxtie.text.task import make_step
     from jaxtie.training.devices import start_jax
     from jaxtie.training.member import initial_state
-    from jaxtie.training.optimiser import adamw_of
+    from jaxtie.training.optimizer import adamw_of
 
     jax = start_jax()
     model, ask = make_jaxtie(causal, own)

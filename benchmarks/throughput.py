@@ -76,7 +76,7 @@ def declaration_of(model: str, checkout: Path = CHECKOUT) -> Path:
 
 def declared(model: str) -> Experiment:
     """What a file of `experiments/` declares."""
-    from jaxtie.runs import load_experiment
+    from jaxtie.run.lifecycle import load_experiment
 
     return load_experiment(declaration_of(model))
 
@@ -88,7 +88,7 @@ def jaxtie_sides(
     program.
     """
     from jaxtie.exor.blocks import assign_workers, block_of, compile_block
-    from jaxtie.exor.member import Static
+    from jaxtie.exor.task import Static
 
     devices, sides, compile_seconds = start_jax().devices(), {}, {}
     for model, arm, seeds in itertools.product(models, arms, numbers):

@@ -10,19 +10,19 @@ counted it: commit 23a757e has the code and the nine sources. They had 256 to 26
 text of 60,000 sentences of 32 tokens, and two models, trained for 2,000 steps.
 
 Below is the first of the two models that were trained on each source, and nothing of the test. It
-trains on one half of any text; `python -m jaxtie.hypothesis --text PATH` trains both and compares
+trains on one half of any text; `python -m jaxtie.advise --text PATH` trains both and compares
 what they say.
 
     python -m jaxtie.run experiments/hypothesis_classes.py --text PATH
 
-Results: jaxtie/hypothesis/README.md.
+Results: jaxtie/advise/README.md.
 Time: a few minutes of one core.
 """
 
 import dataclasses
 
-from jaxtie.text.declaration import Corpus
-from jaxtie.text.two_models import two_models
+from jaxtie.advise.models import two_models
+from jaxtie.text.config import Corpus
 
 experiment = dataclasses.replace(
     two_models(Corpus(), "small", 2_000)[0],

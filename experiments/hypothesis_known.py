@@ -13,8 +13,8 @@ Below are the models that were trained on each data set, of the narrower of two 
 They train on any text; of a sampled one, write it first:
 
     from pathlib import Path
-    from jaxtie.hypothesis.sources import Plan, planted
-    from jaxtie.instrument.known import write_known_text
+    from jaxtie.text.data.synthetic import Plan, planted
+    from jaxtie.text.data.synthetic import write_known_text
 
     plan = Plan(pairs=(0, 0, 0, 64), plain=95, homograph=False, aligned=True, seed=4)  # 64 antonyms
     write_known_text(Path("known"), planted(plan), sentences=24_000, length=64)
@@ -24,7 +24,7 @@ Then:
     python -m jaxtie.run experiments/hypothesis_known.py \\
         --text known/known.txt --vocab known/vocab.txt
 
-Results: jaxtie/hypothesis/README.md.
+Results: jaxtie/advise/README.md.
 Time: a few minutes of one core.
 """
 

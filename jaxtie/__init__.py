@@ -1,20 +1,21 @@
 """Should input and output embeddings be tied, from when to when, and how?"""
 
 import importlib
+import sys
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jaxtie.experiment import Arm, Optimiser, UserError
-from jaxtie.models.sizes import LSTM, Mixer, Transformer
+from jaxtie.config import LSTM, Arm, Mixer, Optimiser, Transformer, UserError
 
 if TYPE_CHECKING:
     from jaxtie import nnx
-    from jaxtie.exor.declaration import Experiment, Process
-    from jaxtie.models.cross_entropy import cross_entropy
-    from jaxtie.models.embedding import Embedding
-    from jaxtie.models.tying import is_tied, saved_by_tying, tie, untie
-    from jaxtie.runs import load, run
-    from jaxtie.text.declaration import Corpus, TextExperiment
+    from jaxtie.exor.config import Experiment, Process
+    from jaxtie.run.lifecycle import load, run
+    from jaxtie.text.config import Corpus, TextExperiment
+    from jaxtie.tying.cross_entropy import cross_entropy
+    from jaxtie.tying.linen import Embedding
+    from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
 
 try:
     __version__ = version("jaxtie")
@@ -23,15 +24,15 @@ except PackageNotFoundError:  # a checkout that was never installed
 
 # imported when they are asked for: what is declared in a room, and what needs xarray or jax
 _LATER = {
-    **dict.fromkeys(("is_tied", "saved_by_tying", "tie", "untie"), "jaxtie.models.tying"),
-    "Embedding": "jaxtie.models.embedding",
-    "cross_entropy": "jaxtie.models.cross_entropy",
-    "Experiment": "jaxtie.exor.declaration",
-    "Process": "jaxtie.exor.declaration",
-    "Corpus": "jaxtie.text.declaration",
-    "TextExperiment": "jaxtie.text.declaration",
-    "load": "jaxtie.runs",
-    "run": "jaxtie.runs",
+    **dict.fromkeys(("is_tied", "saved_by_tying", "tie", "untie"), "jaxtie.tying.tie"),
+    "Embedding": "jaxtie.tying.linen",
+    "cross_entropy": "jaxtie.tying.cross_entropy",
+    "Experiment": "jaxtie.exor.config",
+    "Process": "jaxtie.exor.config",
+    "Corpus": "jaxtie.text.config",
+    "TextExperiment": "jaxtie.text.config",
+    "load": "jaxtie.run.lifecycle",
+    "run": "jaxtie.run.lifecycle",
 }
 
 __all__ = [
@@ -64,3 +65,14 @@ def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'jaxtie' has no attribute {name!r}")
     return getattr(importlib.import_module(_LATER[name]), name)
+
+
+class _Package(ModuleType):
+    """Keeps `jaxtie.run` the function when the package of that name is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "run" or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

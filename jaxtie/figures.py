@@ -1,8 +1,8 @@
-"""`python -m jaxtie.figures`: see `jaxtie.cli`. Nobody imports this."""
+"""`python -m jaxtie.figures`: see `jaxtie.run.command`. Nobody imports this."""
 
 import sys
 
-from jaxtie.cli import main_figures
+from jaxtie.run.command import main_figures
 
 if __name__ == "__main__":
     sys.exit(main_figures())

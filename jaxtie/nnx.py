@@ -7,10 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxtie.models.layers import Tree
-from jaxtie.models.modules import Transposed, UntiedEmbed
-from jaxtie.models.tying import is_tied, saved_by_tying, tie, untie
-from jaxtie.models.vocabulary_end import (
+from jaxtie.tying.head import (
     PARTS,
     VocabularyEnd,
     initial_params,
@@ -18,6 +15,9 @@ from jaxtie.models.vocabulary_end import (
     rows_of_tokens,
     whole_table,
 )
+from jaxtie.tying.layers import Tree
+from jaxtie.tying.nnx import Transposed, UntiedEmbed
+from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
 
 __all__ = ["Embedding", "Transposed", "UntiedEmbed", "is_tied", "saved_by_tying", "tie", "untie"]
 

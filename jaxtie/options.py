@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxtie.experiment import Arm, UserError
+from jaxtie.config import Arm, UserError
 
 AS_DECLARED = "as in the experiment"
 MOST_SEEDS = 2**24

@@ -1,8 +1,8 @@
-"""`python -m jaxtie.report`: see `jaxtie.cli`. Nobody imports this."""
+"""`python -m jaxtie.report`: see `jaxtie.run.command`. Nobody imports this."""
 
 import sys
 
-from jaxtie.cli import main_report
+from jaxtie.run.command import main_report
 
 if __name__ == "__main__":
     sys.exit(main_report())

@@ -29,14 +29,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from jaxtie import Arm
-from jaxtie.formulas import size
-from jaxtie.models.embedding import make_embedding
-from jaxtie.models.initial_loss import estimate
-from jaxtie.models.transforms import Projection
-from jaxtie.results.kept import write_kept
+from jaxtie.config import size
+from jaxtie.results.committed import write_kept
 from jaxtie.results.plots import STYLE, coloured
 from jaxtie.results.tables import Table, interval, number
 from jaxtie.training.devices import start_jax
+from jaxtie.tying.head import Projection
+from jaxtie.tying.initial_loss import estimate
+from jaxtie.tying.linen import make_embedding
 
 EXPERIMENTS = Path(__file__).parents[1]
 DATA, FIGURE = EXPERIMENTS / "data" / "initial-loss.nc", EXPERIMENTS / "initial_loss.png"

@@ -11,7 +11,7 @@ from jaxtie.audit.find import RowTable
 from jaxtie.audit.flags import read_json
 from jaxtie.audit.names import INPUTS, OUTPUTS, parts_of, stem_of
 from jaxtie.audit.stored import Stored, from_safetensors
-from jaxtie.experiment import check
+from jaxtie.config import check
 
 WRAPPERS = frozenset(
     "lora_A lora_B lora_embedding_A lora_embedding_B lora_magnitude_vector weight default"

@@ -17,7 +17,7 @@ from jaxtie.audit.stored import (
     is_orbax,
     refuse_pointer,
 )
-from jaxtie.experiment import Arm, UserError, check
+from jaxtie.config import Arm, UserError, check
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 READ = (".safetensors", ".npz", ".h5", ".gguf", ".json")

@@ -13,9 +13,9 @@ import tyro
 
 from jaxtie.audit.find import RowTable
 from jaxtie.audit.judge import Audit, ModelVerdict, Request, audit
-from jaxtie.experiment import UserError
-from jaxtie.leave import INTERRUPTED
+from jaxtie.config import UserError
 from jaxtie.options import Flag, option, parse_command, parse_path
+from jaxtie.shutdown import INTERRUPTED
 
 SECONDS = 5.0  # between two lines of progress, at least
 UNREADABLE = 2  # exit status

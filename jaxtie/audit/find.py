@@ -20,7 +20,7 @@ from jaxtie.audit.names import (
     stem_of,
 )
 from jaxtie.audit.stored import Stored
-from jaxtie.experiment import UserError, check
+from jaxtie.config import UserError, check
 
 SHOWN = 12  # candidates in an error
 READ_ROWS = 4096  # at once, of what is not mapped

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxtie.audit.headers import reason_of
 from jaxtie.audit.names import FLAGS, default_of
-from jaxtie.experiment import UserError, check
+from jaxtie.config import UserError, check
 
 CONFIG_LIMIT = 100_000_000  # bytes
 DEEPEST = 6  # level of a configuration that is looked at

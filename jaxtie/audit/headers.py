@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from jaxtie.experiment import UserError, check
+from jaxtie.config import UserError, check
 
 HEADER_LIMIT = 100_000_000  # bytes; the same as the safetensors library's
 SAFETENSORS_DTYPES = {

@@ -22,8 +22,8 @@ from jaxtie.audit.findings import (
     tying,
 )
 from jaxtie.audit.ids import runs_of
-from jaxtie.experiment import UserError, check
-from jaxtie.results.terminal import finite
+from jaxtie.config import UserError, check
+from jaxtie.results.tables import finite
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ INPUTS = (
         "github.com/AI-Hypercomputer/maxtext, checkpoint conversion, param_mapping.py",
     ),
     Stem("token_embedding", "KerasHub", KERAS),
-    Stem("embedding.input", "jaxtie", "jaxtie/models/embedding.py"),
+    Stem("embedding.input", "jaxtie", "jaxtie/tying/linen.py"),
 )
 OUTPUTS = (
     Stem("lm_head", "most causal models; T5", f"{HF}/llama/modeling_llama.py"),
@@ -109,7 +109,7 @@ OUTPUTS = (
         KERAS,
         across=True,
     ),
-    Stem("embedding.output", "jaxtie", "jaxtie/models/embedding.py"),
+    Stem("embedding.output", "jaxtie", "jaxtie/tying/linen.py"),
 )
 # beside the `bias` of an output stem
 BIAS_ENDS = (

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxtie.audit.headers import Entry, read_gguf, read_safetensors, reason_of
-from jaxtie.experiment import UserError, check
+from jaxtie.config import UserError, check
 
 CACHE = 2**30  # bytes of decoded chunks that are kept
 UNPACKED_LIMIT = 4 * 2**30  # bytes of a compressed array, which cannot be mapped

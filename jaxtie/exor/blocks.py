@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
-from jaxtie.exor.declaration import Experiment
+from jaxtie.config import LSTM, Body
+from jaxtie.exor.config import Experiment
 from jaxtie.exor.forms import WIDE, advance_members
-from jaxtie.exor.member import Setting, Static, build_contexts, make_member, record
-from jaxtie.models.bodies import build_body
-from jaxtie.models.sizes import LSTM, Body
+from jaxtie.exor.task import Setting, Static, build_contexts, make_member, record
+from jaxtie.models.language_model import build_body
 from jaxtie.training import devices as machine
 from jaxtie.training.member import State
 

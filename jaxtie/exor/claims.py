@@ -21,11 +21,11 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor.escape import is_stuck
-from jaxtie.experiment import UserError
-from jaxtie.results.roles import early_share
+from jaxtie.config import UserError
+from jaxtie.exor.plateau import is_stuck
+from jaxtie.results.claims import Comparison, Judgement, compare, compare_median, judge
+from jaxtie.results.gradient_by_role import early_share
 from jaxtie.results.tables import last_step
-from jaxtie.results.verdicts import Comparison, Judgement, compare, compare_median, judge
 
 Role = Literal["input", "output"]  # of a table
 Quantity = Literal[
@@ -73,7 +73,7 @@ class Claim:
     Attributes:
       statement: a sentence that is true if the claim holds.
       quantity: what is measured. At the last step `loss`, exact on the training split, nats; `stuck
-        share`, of the seeds that know nothing of the parity, see `jaxtie.exor.escape.is_stuck`;
+        share`, of the seeds that know nothing of the parity, see `jaxtie.exor.plateau.is_stuck`;
         `decay ratio`, the distance of a pair in a table divided by what weight decay alone leaves
         of its start (1: nothing but decay, below: drawn together,
         above: held apart); `reference ratio`, the distance of a pair divided by that of X and A;
@@ -83,7 +83,7 @@ class Claim:
         `output share`, of Adam's steps on the tied table over the first fifteenth of the training,
         or by how much it is larger there than over all the rest; over the whole training `input
         push` and `output push`, what that role adds to the logarithm of a pair's distance, see
-        `jaxtie.training.roles`.
+        `jaxtie.training.gradient_by_role`.
       arms: weight of each arm in the sum; of a single arm its name. An arm of another experiment is
         named "EXPERIMENT: ARM"; then seeds that all have count, and the verdict says how many.
       low, high: bounds, in the quantity's unit; of ratios, factors.

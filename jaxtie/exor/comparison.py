@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor.escape import steps_between
+from jaxtie.config import Arm, Head, names_of
 from jaxtie.exor.pairs import distance_rows, live_pairs
-from jaxtie.experiment import Arm, Head, names_of
+from jaxtie.exor.plateau import steps_between
 from jaxtie.results.statistics import correlation, median_interval
 from jaxtie.results.tables import (
     Table,

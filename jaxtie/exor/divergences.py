@@ -1,4 +1,4 @@
-"""How far the symbols of EXor are from equivalent, in the measures of `jaxtie.hypothesis`, exact:
+"""How far the symbols of EXor are from equivalent, in the measures of `jaxtie.advise`, exact:
 by enumeration.
 
 What two trained models are asked of a text, the law itself is asked of the process: as many
@@ -12,8 +12,8 @@ import itertools
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor import process, theory
-from jaxtie.exor.declaration import Process
+from jaxtie.exor import data, theory
+from jaxtie.exor.config import Process
 
 EXACT = {
     "semantic": (
@@ -35,7 +35,7 @@ def pair_divergences(declared: Process) -> xr.Dataset:
     Symbols that never occur are left out. Where one of a pair excludes the other, there is no log
     ratio: m and C² are NaN.
     """
-    law = process.enumerate_process(
+    law = data.enumerate_process(
         declared.length,
         declared.zeros,
         declared.ones,
@@ -70,7 +70,7 @@ def conditional_of(joint_CxV: np.ndarray, pair: tuple[int, int]) -> tuple[float,
     return float(weight_C @ (ratio_C - bias) ** 2), bias, overlap
 
 
-def semantic_of(law: process.Contexts, pair: tuple[int, int]) -> float:
+def semantic_of(law: data.Contexts, pair: tuple[int, int]) -> float:
     """S² of a pair: each of the two put for the other where it stands, both directions alike. NaN
     where no swap occurs.
     """

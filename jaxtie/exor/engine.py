@@ -11,17 +11,25 @@ from functools import partial
 import jax
 import numpy as np
 
+from jaxtie.config import UserError, setting_and_seed
 from jaxtie.exor import theory
 from jaxtie.exor.blocks import CHUNK, Program, assign_workers, block_of, compile_block
-from jaxtie.exor.declaration import Experiment
-from jaxtie.exor.member import Setting, Static, build_contexts, make_member, stack_settings
-from jaxtie.experiment import UserError, setting_and_seed
-from jaxtie.models import tying
+from jaxtie.exor.config import Experiment
+from jaxtie.exor.task import Setting, Static, build_contexts, make_member, stack_settings
 from jaxtie.training.devices import cores, describe_device, memory_limit
-from jaxtie.training.engine import Estimate, Phase
+from jaxtie.training.distributed import Processes
 from jaxtie.training.member import State
-from jaxtie.training.members import Control, Members, Piece, Records, flatten, unflatten
-from jaxtie.training.processes import Processes
+from jaxtie.training.task import (
+    Control,
+    Estimate,
+    Members,
+    Phase,
+    Piece,
+    Records,
+    flatten,
+    unflatten,
+)
+from jaxtie.tying import tie
 
 TRIAL_RECORDS = 2  # that an estimate of time takes
 
@@ -205,7 +213,7 @@ def _in_blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 class ExorEngine:
-    """See `jaxtie.training.engine.Engine`. Each process trains a share of the members."""
+    """See `jaxtie.training.task.Engine`. Each process trains a share of the members."""
 
     def __init__(self, experiment: Experiment, processes: Processes):
         devices = jax.local_devices()
@@ -231,7 +239,7 @@ class ExorEngine:
         return program
 
     def parameters(self, program: Program) -> int:
-        return tying.count_parameters(program.states.params) // program.block
+        return tie.count_parameters(program.states.params) // program.block
 
     def run(
         self,
@@ -268,7 +276,7 @@ def untie_members(experiment: Experiment, phase: Phase, members: Members) -> Mem
     """Tied members, untied where they stand."""
     like = member_shapes(experiment, Static.of(experiment, tied=True, head=phase.arm.head))
     state = unflatten(like, members.states)
-    params, opt_state = tying.untie(state.params, state.opt_state)
+    params, opt_state = tie.untie(state.params, state.opt_state)
     return members._replace(
         states=flatten(state._replace(params=params, opt_state=opt_state, role_moments=()))
     )

@@ -10,7 +10,7 @@ import xarray as xr
 
 from jaxtie.exor.claims import Quantity, at_end, measured
 from jaxtie.exor.pairs import live_pairs
-from jaxtie.results.roles import tied_arms
+from jaxtie.results.gradient_by_role import tied_arms
 from jaxtie.results.statistics import median_interval
 from jaxtie.results.tables import (
     Table,

@@ -6,8 +6,8 @@ Narrow models go in lanes on CPUs and GPUs (`jaxtie.training.lanes`), all else b
 import jax
 import jax.numpy as jnp
 
-from jaxtie.exor.member import Member
-from jaxtie.models.sizes import LSTM, Body
+from jaxtie.config import LSTM, Body
+from jaxtie.exor.task import Member
 from jaxtie.training.lanes import lanes
 
 # a member this wide fills a CPU's vector units and cache alone: twice as fast, at 16 half as fast

@@ -1,4 +1,4 @@
-"""EXor as a kind of experiment: see `jaxtie.kinds.Kind`. Imports no jax until something is
+"""EXor as a kind of experiment: see `jaxtie.run.kinds.Kind`. Imports no jax until something is
 trained.
 """
 
@@ -7,10 +7,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from jaxtie.exor.declaration import Experiment
-from jaxtie.exor.results import CONSTANTS, VARIABLES, exor_attributes, exor_constants, exor_schema
-from jaxtie.experiment import UserError
-from jaxtie.models.sizes import Transformer
+from jaxtie.config import Transformer, UserError
+from jaxtie.exor.analysis import CONSTANTS, VARIABLES, exor_attributes, exor_constants, exor_schema
+from jaxtie.exor.config import Experiment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from jaxtie.exor.engine import ExorEngine
     from jaxtie.exor.options import ExorOptions
     from jaxtie.results.folder import RunFolder, Say
+    from jaxtie.results.netcdf import Schema
     from jaxtie.results.plots import Picture
-    from jaxtie.results.schema import Schema
     from jaxtie.results.tables import Table
-    from jaxtie.training.processes import Processes
+    from jaxtie.training.distributed import Processes
 
 name = "exor"
 accepted = frozenset(
@@ -113,14 +112,14 @@ def tables(results: xr.Dataset) -> list[Table]:
 
 def pictures(results: xr.Dataset) -> dict[str, Picture]:
     """All that is drawn of its results."""
-    from jaxtie.exor.figures import exor_pictures
+    from jaxtie.exor.plots import exor_pictures
 
     return exor_pictures(results)
 
 
 def frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
     """Its results as tidy tables."""
-    from jaxtie.exor.figures import exor_frames
+    from jaxtie.exor.plots import exor_frames
 
     return exor_frames(results)
 
@@ -134,7 +133,7 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
 
 def condensed(results: xr.Dataset, run: Path) -> xr.Dataset:
     """What is committed of a run."""
-    from jaxtie.exor.evidence import condense
+    from jaxtie.exor.committed import condense
 
     return condense(results)
 

@@ -16,12 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from jaxtie.config import Arm
 from jaxtie.exor.claims import at_end
-from jaxtie.exor.escape import is_stuck, stuck_shares
-from jaxtie.exor.evidence import Runs
-from jaxtie.experiment import Arm
+from jaxtie.exor.committed import Runs
+from jaxtie.exor.plateau import is_stuck, stuck_shares
 from jaxtie.results.plots import COLOURS, draw_for_document, subplots
-from jaxtie.results.survival import share_interval
+from jaxtie.results.statistics import share_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, median
 
 NO_DATA = "no data yet"

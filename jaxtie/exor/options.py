@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxtie.exor.declaration import DATA_STREAMS, SWEPT, Experiment
+from jaxtie.exor.config import DATA_STREAMS, SWEPT, Experiment
 from jaxtie.options import AS_DECLARED, option
 
 DECLARED = Experiment()

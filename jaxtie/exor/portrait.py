@@ -15,8 +15,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
+from jaxtie.config import UserError, check
 from jaxtie.exor.pairs import live_pairs, targets
-from jaxtie.experiment import UserError, check
 from jaxtie.results.plots import FAILS, HOLDS, STYLE, subplots
 from jaxtie.results.tables import arms_of, last_step, swept, tables_of
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import xarray as xr
 
+from jaxtie.config import names_of
 from jaxtie.exor.comparison import correlation_table, sweep_table, untying_table
-from jaxtie.exor.escape import SOLVED, escape_table, has_reached_best
 from jaxtie.exor.forces import forces_table
 from jaxtie.exor.pairs import distance_rows, live_pairs, targets
-from jaxtie.experiment import names_of
+from jaxtie.exor.plateau import SOLVED, escape_table, has_reached_best
 from jaxtie.results.statistics import somers_d
 from jaxtie.results.tables import (
     COURSE,

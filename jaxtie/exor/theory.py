@@ -2,13 +2,13 @@
 
 A `joint_CxV` is the exact law of one masked position: p(context c and target symbol v), summing to
 1 (see
-`jaxtie.exor.process.enumerate_contexts`).
+`jaxtie.exor.data.enumerate_contexts`).
 
 Two symbols are semantically equivalent if swapping one for the other in a context changes no
 prediction, conditionally equivalent if they are equally likely in every context (paper, section 3).
 Two divergences measure by how far they fail: VxV, symmetric, 0 (but for rounding) exactly where the
 symbols are equivalent, NaN where the process does not say. It is to be the whole process
-(`jaxtie.exor.process.enumerate_process`): a swap leads out of a split.
+(`jaxtie.exor.data.enumerate_process`): a swap leads out of a split.
 """
 
 import itertools

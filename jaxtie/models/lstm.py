@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.models.layers import pick, uniform
+from jaxtie.tying.layers import pick, uniform
 
 
 def _sigmoid(x: jax.Array) -> jax.Array:
@@ -103,7 +103,8 @@ def _both_directions(
 
 
 class LSTMBody(nn.Module):
-    """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`).
+    """A body: from the input table and the tokens to hidden states
+    (see `jaxtie.models.language_model`).
 
     `torch.nn.LSTM(bidirectional=True)`, its parameters by the same names, and `torch.nn.Linear` to
     the width of the table.

@@ -11,7 +11,7 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
-from jaxtie.models.layers import layer_norm, linear, pick, uniform
+from jaxtie.tying.layers import layer_norm, linear, pick, uniform
 
 Mapped = Callable[[jax.Array], jax.Array]
 
@@ -63,7 +63,8 @@ class MixerLayer(nn.Module):
 
 
 class MixerBody(nn.Module):
-    """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`).
+    """A body: from the input table and the tokens to hidden states
+    (see `jaxtie.models.language_model`).
 
     It is initialised for sequences of one length. The first norm meets each entry of the table once
     where the vocabulary is no larger than the sequence is long; the last layer's tokenwise output

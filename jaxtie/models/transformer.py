@@ -24,7 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.models.layers import count_entries, gelu, layer_norm, linear, pick, uniform
+from jaxtie.tying.layers import count_entries, gelu, layer_norm, linear, pick, uniform
 
 
 def _attention(
@@ -220,7 +220,8 @@ def _attend(
 
 
 class TransformerBody(nn.Module):
-    """A body: from the input table and the tokens to hidden states (see `jaxtie.models.masked_lm`);
+    """A body: from the input table and the tokens to hidden states (see
+    `jaxtie.models.language_model`);
     `attend`, `finish`: text.
 
     Attributes:

@@ -20,9 +20,8 @@ import filelock
 import numpy as np
 import xarray as xr
 
-from jaxtie.experiment import Declaration, UserError, differing_fields, number_of
-from jaxtie.results.netcdf import Stretch, joined, write_netcdf
-from jaxtie.results.schema import Schema
+from jaxtie.config import Declaration, UserError, differing_fields, number_of
+from jaxtie.results.netcdf import Schema, Stretch, joined, write_netcdf
 from jaxtie.results.tables import swept
 
 LOCK = ".lock"

@@ -1,7 +1,12 @@
-"""Records of members -> one labelled NetCDF-4 file. Imports no jax."""
+"""Schema of the variables; write records to NetCDF.
+
+What the results of an experiment hold, as its kind declares it. Imports no jax.
+
+Records of members -> one labelled NetCDF-4 file. Imports no jax.
+"""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,15 +14,57 @@ import h5netcdf
 import numpy as np
 import xarray as xr
 
-from jaxtie.experiment import Declaration, names_of, setting_and_seed
-from jaxtie.results.schema import Schema
+from jaxtie.config import Declaration, names_of, setting_and_seed
+
+
+class Variable(NamedTuple):
+    """One variable of members.
+
+    Attributes:
+      dimensions: after arm, swept settings and seed; the first is "step", or another that ends in
+        "step" for what is there at evaluations only.
+      units, meaning: for a reader.
+    """
+
+    dimensions: tuple[str, ...]
+    units: str
+    meaning: str
+
+
+class Schema(NamedTuple):
+    """Every variable that members have, beside `diverged_at`, and the labels along their
+    dimensions.
+    """
+
+    variables: Mapping[str, Variable]
+    labels: Mapping[str, Sequence[Any]]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of one record of a member."""
+        return tuple(
+            len(self.labels[dimension]) for dimension in self.variables[name].dimensions[1:]
+        )
+
+    def size_in_bytes(self, experiment: Declaration) -> int:
+        """Bytes of all records of an experiment, before compression."""
+        lengths = {name: len(labels) for name, labels in self.labels.items()}
+        values = sum(
+            math.prod(lengths[each] for each in variable.dimensions)
+            for variable in self.variables.values()
+        )
+        return 4 * values * len(experiment.members) * len(experiment.arms)
+
+
+def steps_of(experiment: Declaration) -> dict[str, Sequence[int]]:
+    """Labels of the dimensions along which experiments of every kind are recorded."""
+    return {"step": experiment.record_steps, "eval_step": experiment.eval_steps}
 
 
 class Stretch(NamedTuple):
     """Records of some members of an arm, one after the other without a gap.
 
     Attributes:
-      numbers: of the members, see `jaxtie.experiment.number_of`.
+      numbers: of the members, see `jaxtie.config.number_of`.
       first_record: number of the first of the records.
       records: arrays (records, members, ...).
     """

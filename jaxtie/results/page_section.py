@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxtie.experiment import UserError
+from jaxtie.config import UserError
 from jaxtie.results.tables import Table
 
 SECTION = "section.json"

@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxtie.experiment import UserError
+from jaxtie.config import UserError
+from jaxtie.results.claims import Comparison, Judgement, claims_table, compare, judge
 from jaxtie.results.tables import Table, last_step
-from jaxtie.results.verdicts import Comparison, Judgement, claims_table, compare, judge
 from jaxtie.text.groups import Group, at_last, groups_of, log_decay_ratio
 
 MeasuredOnText = Literal["validation loss", "decay ratio", "error of log-odds", "swap divergence"]

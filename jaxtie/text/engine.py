@@ -20,11 +20,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from jaxtie.models import tying
-from jaxtie.text.corpus.batches import CausalBatches, MaskedBatches, RowBatch
-from jaxtie.text.declaration import TextExperiment
-from jaxtie.text.material import FREQUENCIES, Material, training_batches, validation_batches
-from jaxtie.text.member import summarise
+from jaxtie.text.analysis import text_schema
+from jaxtie.text.config import TextExperiment
+from jaxtie.text.corpus import FREQUENCIES, Material, training_batches, validation_batches
+from jaxtie.text.data.batches import CausalBatches, MaskedBatches, RowBatch
 from jaxtie.text.programs import (
     Carry,
     TextProgram,
@@ -35,14 +34,23 @@ from jaxtie.text.programs import (
     no_role_sums,
     no_totals,
 )
-from jaxtie.text.results import text_schema
+from jaxtie.text.task import summarise
 from jaxtie.training.devices import cores, describe_device
-from jaxtie.training.engine import Estimate, Phase
-from jaxtie.training.members import Control, Members, Piece, Records, flatten, unflatten
-from jaxtie.training.processes import Processes
-from jaxtie.training.roles import RoleSums
+from jaxtie.training.distributed import Processes
+from jaxtie.training.gradient_by_role import RoleSums
+from jaxtie.training.member import evaluation_stream, stream
 from jaxtie.training.side_by_side import side_by_side
-from jaxtie.training.streams import evaluation_stream, stream
+from jaxtie.training.task import (
+    Control,
+    Estimate,
+    Members,
+    Phase,
+    Piece,
+    Records,
+    flatten,
+    unflatten,
+)
+from jaxtie.tying import tie
 
 # bytes of a member's parameters and moments, at most, where several are trained side by side
 SIDE_BY_SIDE = 2**25
@@ -212,7 +220,7 @@ class MemberRun:
 
 
 class TextEngine:
-    """See `jaxtie.training.engine.Engine`."""
+    """See `jaxtie.training.task.Engine`."""
 
     best_losses = ()
 
@@ -246,7 +254,7 @@ class TextEngine:
         )
 
     def parameters(self, program: TextProgram) -> int:
-        return tying.count_parameters(program.shapes.state.params)
+        return tie.count_parameters(program.shapes.state.params)
 
     def run(
         self,
@@ -315,7 +323,7 @@ class TextEngine:
     def untie(self, phase: Phase, members: Members) -> Members:
         shapes = carry_shapes(self.experiment, self.material, tied=True, head=phase.arm.head)
         carry = unflatten(_stacked(shapes), members.states)
-        params, opt_state = tying.untie(carry.state.params, carry.state.opt_state)
+        params, opt_state = tie.untie(carry.state.params, carry.state.opt_state)
         carry = carry._replace(
             state=carry.state._replace(params=params, opt_state=opt_state, role_moments=()),
             roles=(),

@@ -12,7 +12,7 @@ import xarray as xr
 
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, tables_of
-from jaxtie.text.contexts import PREDICTED
+from jaxtie.text.pairs import PREDICTED
 
 AS_LIKELY = 0.5  # duplicates of this probability are as likely as their words
 CALLED = {

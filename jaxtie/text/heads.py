@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxtie.experiment import Arm, Head
+from jaxtie.config import Arm, Head
+from jaxtie.results.claims import Comparison, Judgement, compare, judge
 from jaxtie.results.statistics import first_at_level
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm
-from jaxtie.results.verdicts import Comparison, Judgement, compare, judge
 
 # of the way from log n to untied's end; the losses there are those to be reached
 SHARES = (

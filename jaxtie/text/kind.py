@@ -1,4 +1,4 @@
-"""Text as a kind of experiment: see `jaxtie.kinds.Kind`. Imports no jax until something is
+"""Text as a kind of experiment: see `jaxtie.run.kinds.Kind`. Imports no jax until something is
 trained.
 """
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxtie.experiment import MissingInputError, UserError
-from jaxtie.text.declaration import TextExperiment
+from jaxtie.config import MissingInputError, UserError
+from jaxtie.text.config import TextExperiment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from jaxtie.results.folder import RunFolder, Say
+    from jaxtie.results.netcdf import Schema
     from jaxtie.results.plots import Picture
-    from jaxtie.results.schema import Schema
     from jaxtie.results.tables import Table
-    from jaxtie.text.corpus.tokens import Text
+    from jaxtie.text.corpus import Material
+    from jaxtie.text.data.tokens import Text
     from jaxtie.text.engine import TextEngine
-    from jaxtie.text.material import Material
     from jaxtie.text.options import TextOptions
-    from jaxtie.training.processes import Processes
+    from jaxtie.training.distributed import Processes
 
 name = "text"
 accepted = frozenset(
@@ -75,18 +75,18 @@ def changes(experiment: TextExperiment, options: Any) -> dict[str, Any]:
 
 def schema(experiment: TextExperiment) -> Schema:
     """What its results hold of members."""
-    from jaxtie.text.results import text_schema
+    from jaxtie.text.analysis import text_schema
 
     return text_schema(experiment)
 
 
 def check_unchanged(experiment: TextExperiment, folder: RunFolder, earlier: dict) -> None:
     """UserError where the files of a finished run hold something else by now; they may be gone."""
-    from jaxtie.text.corpus import reading
+    from jaxtie.text.data import files
 
     if experiment.corpus.paths:
         try:
-            found = reading.look_at(experiment.corpus.paths)
+            found = files.look_at(experiment.corpus.paths)
         except UserError:
             return
         _compare(folder, earlier, "source", found.key)
@@ -106,9 +106,9 @@ def prepare(
       UserError: where the text cannot be prepared, has changed since that run, or is not that of
         the first process.
     """
-    from jaxtie.text.corpus.tokens import prepare_text
-    from jaxtie.text.corpus.vocabulary import vocabulary_file
-    from jaxtie.text.material import make_material
+    from jaxtie.text.corpus import make_material
+    from jaxtie.text.data.tokens import prepare_text
+    from jaxtie.text.data.vocabulary import vocabulary_file
 
     if processes.leads:
         known = folder.vocabulary.read_bytes() if earlier and folder.vocabulary.exists() else None
@@ -140,7 +140,7 @@ def _compare(folder: RunFolder, earlier: dict | None, what: str, found: str) -> 
 
 def keep(experiment: TextExperiment, material: Material, folder: RunFolder) -> dict[str, Any]:
     """Write the vocabulary, if it was trained: another version might train another."""
-    from jaxtie.text.corpus.vocabulary import vocabulary_file
+    from jaxtie.text.data.vocabulary import vocabulary_file
 
     text = material.text
     if not experiment.corpus.vocab:
@@ -159,14 +159,14 @@ def engine(experiment: TextExperiment, material: Material, processes: Processes)
 
 def attributes(experiment: TextExperiment, material: Material) -> dict[str, str | int]:
     """Attributes of its results."""
-    from jaxtie.text.results import text_attributes
+    from jaxtie.text.analysis import text_attributes
 
     return text_attributes(experiment, material)
 
 
 def constants(experiment: TextExperiment, material: Material) -> dict[str, xr.DataArray]:
     """What no member owns."""
-    from jaxtie.text.results import text_constants
+    from jaxtie.text.analysis import text_constants
 
     return text_constants(experiment, material)
 
@@ -180,14 +180,14 @@ def tables(results: xr.Dataset) -> list[Table]:
 
 def pictures(results: xr.Dataset) -> dict[str, Picture]:
     """All that is drawn of its results."""
-    from jaxtie.text.figures import text_pictures
+    from jaxtie.text.plots import text_pictures
 
     return text_pictures(results)
 
 
 def frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
     """Its results as tidy tables."""
-    from jaxtie.text.figures import text_frames
+    from jaxtie.text.plots import text_frames
 
     return text_frames(results)
 
@@ -201,7 +201,7 @@ def condensed(results: xr.Dataset, run: Path) -> xr.Dataset:
     """Losses and, where the roles of a tied table were told apart, these and how alike the tables
     at the end are.
     """
-    from jaxtie.text.evidence import condense_text
+    from jaxtie.text.committed import condense_text
 
     return condense_text(results, run)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from jaxtie.options import AS_DECLARED, option, parse_path, parse_positive
-from jaxtie.text.declaration import Corpus
+from jaxtie.text.config import Corpus
 
 NOTHING_GIVEN = Corpus()
 

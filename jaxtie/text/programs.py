@@ -20,15 +20,11 @@ import numpy as np
 import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxtie.experiment import Head, UserError
-from jaxtie.models.embedding import make_embedding
-from jaxtie.models.text_model import TextModel, causal_model, masked_model
-from jaxtie.models.tying import count_parameters
-from jaxtie.models.vocabulary_end import tables_of_params
+from jaxtie.config import Head, UserError
+from jaxtie.models.language_model import TextModel, causal_model, masked_model
 from jaxtie.text import masking
-from jaxtie.text.corpus.batches import Special
-from jaxtie.text.declaration import Corpus, TextExperiment
-from jaxtie.text.material import (
+from jaxtie.text.config import Corpus, TextExperiment
+from jaxtie.text.corpus import (
     FREQUENCIES,
     NEIGHBOURS,
     Material,
@@ -37,20 +33,23 @@ from jaxtie.text.material import (
     probes,
     row_lengths,
 )
-from jaxtie.text.member import (
+from jaxtie.text.data.batches import Special
+from jaxtie.text.task import (
     Ask,
     make_evaluation,
+    make_look_at_predictions,
     make_step,
     make_step_by_role,
     nearest,
     pair_distances,
 )
-from jaxtie.text.predictions import make_look_at_predictions
 from jaxtie.training import devices as machine
-from jaxtie.training.member import State, initial_state
-from jaxtie.training.optimiser import adamw_of
-from jaxtie.training.roles import RoleSums, with_role_moments
-from jaxtie.training.streams import key_at
+from jaxtie.training.gradient_by_role import RoleSums, with_role_moments
+from jaxtie.training.member import State, initial_state, key_at
+from jaxtie.training.optimizer import adamw_of
+from jaxtie.tying.head import tables_of_params
+from jaxtie.tying.linen import make_embedding
+from jaxtie.tying.tie import count_parameters
 
 KEPT = 8  # programs that a process keeps at most
 

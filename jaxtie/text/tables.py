@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 import xarray as xr
 
-from jaxtie.experiment import Arm
+from jaxtie.config import Arm
+from jaxtie.results.claims import Comparison, Judgement, compare, judge, verdict_table
 from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm, tables_of
-from jaxtie.results.verdicts import Comparison, Judgement, compare, judge, verdict_table
-from jaxtie.text.contexts import PREDICTED
 from jaxtie.text.groups import AS_LIKELY, Group, groups_of, word_pairs_table
 from jaxtie.text.heads import SEVERAL_SHARES, compares_heads, head_tables, judge_heads
+from jaxtie.text.pairs import PREDICTED
 
 SAME_LOSS = 0.01  # nat, 1 % of a perplexity: losses that differ by less are the same
 BASELINES = {

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from jaxtie.experiment import UserError
+from jaxtie.config import UserError
 from jaxtie.results.folder import Say
-from jaxtie.training.members import Members
-from jaxtie.training.processes import Processes
-from jaxtie.training.streams import KEY_IMPLEMENTATION
+from jaxtie.training.distributed import Processes
+from jaxtie.training.member import KEY_IMPLEMENTATION
+from jaxtie.training.task import Members
 
 KEEP = 3
 SUMS = "sha256.json"

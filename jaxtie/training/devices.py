@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jaxtie.experiment import check
+from jaxtie.config import check
 
 if TYPE_CHECKING:
     import jax

@@ -1,4 +1,9 @@
-"""What every member does, whatever it is trained on: it starts, it is updated, it is frozen where
+"""Train one member: random streams, steps and records.
+
+Streams of random numbers: one for each seed, shared by its arms; what is drawn is a function of
+stream and step.
+
+What every member does, whatever it is trained on: it starts, it is updated, it is frozen where
 it diverges. All pure.
 """
 
@@ -8,7 +13,36 @@ from typing import NamedTuple, TypeVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+
+from jaxtie.config import SEEDS
+
+KEY_IMPLEMENTATION = "threefry2x32"
+
+
+def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> jax.Array:
+    """The key of a seed's own stream of samples, or with `seed` None of the stream that all share;
+    uint32[2].
+    """
+    key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
+    return jax.random.key_data(key if seed is None else jax.random.fold_in(key, seed))
+
+
+def key_at(stream: jax.Array, step: jax.typing.ArrayLike) -> jax.Array:
+    """The key of a stream's step."""
+    return jax.random.fold_in(jax.random.wrap_key_data(stream, impl=KEY_IMPLEMENTATION), step)
+
+
+def evaluation_stream(data_seed: int) -> np.ndarray:
+    """The stream that evaluations draw from: of a seed and a step that training does not have;
+    uint32[2].
+    """
+    key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
+    for _ in range(2):
+        key = jax.random.fold_in(key, np.uint32(SEEDS - 1))
+    return np.asarray(jax.random.key_data(key))
+
 
 Looked = TypeVar("Looked")
 
@@ -22,7 +56,7 @@ class State(NamedTuple):
       diverged_at: the record at which it had diverged (step; -1: it has not).
       role_moments: of a tied member whose roles are looked at, Adam's first moment of the table by
         role, see
-        `jaxtie.training.roles`; else nothing.
+        `jaxtie.training.gradient_by_role`; else nothing.
     """
 
     params: dict

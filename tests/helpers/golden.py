@@ -44,20 +44,29 @@ RENAMED: dict[str, str] = {}
 
 # Where things are: the first place that a checkout has. This alone knows the inside of the package.
 PLACES = {
-    "jaxtie.run": ("jaxtie.cli:main",),
-    "jaxtie.hypothesis": ("jaxtie.instrument.command:main_hypothesis",),
+    "jaxtie.run": ("jaxtie.run.command:main", "jaxtie.cli:main"),
+    "jaxtie.hypothesis": (
+        "jaxtie.advise.command:main_advise",
+        "jaxtie.instrument.command:main_hypothesis",
+    ),
     "jaxtie.audit": ("jaxtie.audit.command:main_audit",),
-    "tables": ("jaxtie.document:tables_by_name",),
-    "documents": ("jaxtie.document:DOCUMENTS",),
-    "split": ("jaxtie.exor.process:split",),
-    "sample": ("jaxtie.exor.process:sample",),
-    "process law": ("jaxtie.exor.process:enumerate_process",),
-    "split laws": ("jaxtie.exor.member:build_contexts",),
-    "stream": ("jaxtie.training.streams:stream",),
-    "prepare": ("jaxtie.text.corpus.tokens:prepare_text",),
-    "material": ("jaxtie.text.material:make_material",),
-    "training batches": ("jaxtie.text.material:training_batches",),
-    "validation batches": ("jaxtie.text.material:validation_batches",),
+    "tables": ("jaxtie.run.report:tables_by_name", "jaxtie.document:tables_by_name"),
+    "documents": ("jaxtie.run.report:DOCUMENTS", "jaxtie.document:DOCUMENTS"),
+    "split": ("jaxtie.exor.data:split", "jaxtie.exor.process:split"),
+    "sample": ("jaxtie.exor.data:sample", "jaxtie.exor.process:sample"),
+    "process law": ("jaxtie.exor.data:enumerate_process", "jaxtie.exor.process:enumerate_process"),
+    "split laws": ("jaxtie.exor.task:build_contexts", "jaxtie.exor.member:build_contexts"),
+    "stream": ("jaxtie.training.member:stream", "jaxtie.training.streams:stream"),
+    "prepare": ("jaxtie.text.data.tokens:prepare_text", "jaxtie.text.corpus.tokens:prepare_text"),
+    "material": ("jaxtie.text.corpus:make_material", "jaxtie.text.material:make_material"),
+    "training batches": (
+        "jaxtie.text.corpus:training_batches",
+        "jaxtie.text.material:training_batches",
+    ),
+    "validation batches": (
+        "jaxtie.text.corpus:validation_batches",
+        "jaxtie.text.material:validation_batches",
+    ),
 }
 
 

@@ -1,0 +1,1 @@
+"""Should I tie? Two trained models and what they say about pairs of tokens."""

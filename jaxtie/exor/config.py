@@ -1,0 +1,223 @@
+"""What an experiment on EXor is: process, model, arms, sweep. Every default is the paper's main
+one. Imports no jax.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from jaxtie.config import (
+    Arm,
+    Body,
+    Declaration,
+    Optimiser,
+    Sweep,
+    Transformer,
+    UserError,
+    check,
+    check_positive_integers,
+    check_seed,
+)
+
+# by what the exact laws take: 44 s and 3 GB of 10 bits; of 9 in order more than 10 GB
+MOST_BITS, MOST_BITS_IN_ORDER = (
+    10,
+    8,
+)
+DATA_STREAMS = ("per-seed", "shared")
+# what can be a member's own
+SWEPT = (
+    "learning_rate",
+    "eta_min",
+    "weight_decay",
+    "eps",
+    "p_X",
+    "p_A",
+)
+
+
+def _check_distribution(name: str, values: tuple[float, ...]) -> None:
+    check(
+        len(values) == 2
+        and all(math.isfinite(p) and 0 <= p <= 1 for p in values)
+        and math.isclose(sum(values), 1.0),
+        f"{name} = {values}: expected two probabilities in [0, 1] that sum to 1, for example"
+        " 0.1,0.9",
+    )
+
+
+@dataclass(frozen=True)
+class Process:
+    """EXor: strings of bits with their parity, each bit spelled by one of two symbols (paper,
+    section 5).
+
+    Attributes:
+      zeros: p(X), p(Y): how a zero is spelled.
+      ones: p(A), p(B): how a one is spelled.
+      length: bits in a string, 4 to 10 (to 8 where the model sees their order); a sequence is one
+        token longer, the parity label.
+      all_strings: include the string of ones, which the published code leaves out.
+      data_seed: of the split, and of the random stream that samples are drawn from.
+      zeros_by_label: in strings of odd parity `zeros` are p(Y), p(X). X and Y are semantically
+        equivalent then as ever, for the label tells which it is; but their log-odds have either
+        sign, and no output bias can carry both (`jaxtie/exor/README.md`). All else, best loss and
+        accuracy too, stays what it is.
+    """
+
+    zeros: tuple[float, float] = (0.1, 0.9)
+    ones: tuple[float, float] = (0.5, 0.5)
+    length: int = 7
+    all_strings: bool = False
+    data_seed: int = 14
+    zeros_by_label: bool = False
+
+    def __post_init__(self):
+        for name in ("zeros", "ones"):
+            _check_distribution(name, values := getattr(self, name))
+            object.__setattr__(self, name, tuple(values))
+        check_positive_integers(self, "length")
+        check(
+            4 <= self.length <= MOST_BITS,
+            f"length = {self.length}: expected 4 to {MOST_BITS} bits (every spelling of every"
+            " string is enumerated)",
+        )
+        check_seed(self.data_seed, "data_seed")
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The vocabulary in the order of the token ids."""
+        return ("X", "Y", "A", "B", "E", "D", "mask")
+
+    @property
+    def pairs(self) -> dict[str, tuple[float, float]]:
+        """The two pairs of exchangeable symbols with their probabilities."""
+        return {"X-Y": self.zeros, "A-B": self.ones}
+
+
+@dataclass(frozen=True)
+class Experiment(Declaration):
+    """A base configuration and the arms that are compared on it, all on the same seeds and the same
+    data.
+
+    Attributes:
+      name: of the run folder.
+      claim: one sentence: what the experiment shows.
+      process: what is learned, see `Process`.
+      model: what is between the two tables, and how wide they are.
+      optimiser: AdamW and its schedule, see `Optimiser`.
+      arms: what is compared: by name: "tied", "untied", "untied@STEP": tied up to that step, then
+        untied; see `Arm`.
+      steps: updates, one full batch each.
+      seeds: one member each: its initial values and, with `data` "per-seed", its stream of samples.
+      record_every: steps between two records of loss, accuracy and distances.
+      eval_every: steps between two exact evaluations; a multiple of `record_every`.
+      data: "per-seed": a stream of samples per seed, shared by its arms; "shared": one stream for
+        all.
+      sweep: values that take the place of a scalar setting, by its name (see `SWEPT`), pairs or a
+        dictionary; every combination of them is trained with every seed, in one program. p_X and
+        p_A are the probabilities of X for a zero and of A for a one.
+      roles: record which role of a tied table writes it, see `jaxtie.training.gradient_by_role`; it
+        costs
+        time.
+      mask_logit: record the mask's own logit and probability at the masked position.
+    """
+
+    kind: ClassVar[str] = "exor"
+    name: str = "transformer-small"
+    claim: str = (
+        "Tied, X and Y cannot be both alike (as inputs) and apart (as outputs); untied, they are."
+    )
+    process: Process = field(default_factory=Process)
+    model: Body = field(default_factory=Transformer)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    # a name becomes an Arm in __post_init__
+    arms: tuple[Arm | str, ...] = ("tied", "untied")  # type: ignore[assignment]
+    steps: int = 150_000
+    seeds: tuple[int, ...] = tuple(range(64))
+    record_every: int = 100
+    eval_every: int = 1_000
+    data: str = "per-seed"
+    sweep: Sweep = ()
+    roles: bool = False
+    mask_logit: bool = False
+
+    def __post_init__(self):
+        check(
+            isinstance(self.model, Body),
+            f"model = {self.model!r}: expected one of"
+            f" {', '.join(each.__name__ for each in Body.__args__)}",
+        )
+        check(
+            isinstance(self.model, Transformer) or self.process.length <= MOST_BITS_IN_ORDER,
+            f"length = {self.process.length}: expected at most {MOST_BITS_IN_ORDER} bits with"
+            f" {type(self.model).__name__}, which is evaluated on every order of the symbols",
+        )
+        self.check_names_and_members()
+        self.check_heads(self.model.width)
+        self.check_steps()
+        self._check_sweep()
+        check(
+            self.data in DATA_STREAMS,
+            f"data = {self.data!r}: expected one of {', '.join(DATA_STREAMS)}",
+        )
+
+    def _check_sweep(self) -> None:
+        pairs = self.sweep.items() if isinstance(self.sweep, Mapping) else self.sweep
+        try:
+            sweep: Any = tuple((name, tuple(values)) for name, values in pairs)
+            object.__setattr__(self, "sweep", sweep)
+        except (TypeError, ValueError):
+            raise UserError(
+                f'sweep = {self.sweep!r}: expected names and values, such as {{"p_X": (0.1, 0.5)}}'
+            ) from None
+        for name, values in sweep:
+            check(name in SWEPT, f"sweep of {name!r}: expected one of {', '.join(SWEPT)}")
+            check(bool(values), f"sweep of {name}: expected at least one value")
+            check(
+                all(isinstance(value, int | float) and math.isfinite(value) for value in values),
+                f"sweep of {name} = {values!r}: expected numbers",
+            )
+            check(len(set(values)) == len(values), f"sweep of {name}: each value may be named once")
+            if name.startswith("p_"):
+                check(
+                    all(0 <= p <= 1 for p in values),
+                    f"sweep of {name} = {values!r}: expected probabilities in [0, 1]",
+                )
+            else:
+                for value in values:
+                    dataclasses.replace(self.optimiser, **{name: value})  # it checks
+        names = [name for name, _ in sweep]
+        check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
+        sizes = math.prod(len(values) for _, values in sweep)
+        check(
+            sizes * len(self.seeds) * len(self.arms) < 2**24,
+            f"sweep: {sizes:,} settings times seeds are too many",
+        )
+
+    @property
+    def settings(self) -> list["Experiment"]:
+        """The experiment at every combination of the swept values, the last name's running
+        fastest.
+        """
+        return [
+            self._at(dict(zip(self.swept, values)))
+            for values in itertools.product(*self.swept.values())
+        ]
+
+    def _at(self, values: dict[str, float]) -> "Experiment":
+        zeros, ones = (
+            (values[name], 1 - values[name]) if name in values else pair
+            for name, pair in (("p_X", self.process.zeros), ("p_A", self.process.ones))
+        )
+        own: dict[str, Any] = {
+            name: value for name, value in values.items() if not name.startswith("p_")
+        }
+        return dataclasses.replace(
+            self,
+            sweep=(),
+            process=dataclasses.replace(self.process, zeros=zeros, ones=ones),
+            optimiser=dataclasses.replace(self.optimiser, **own),
+        )

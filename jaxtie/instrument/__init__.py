@@ -1,3 +1,0 @@
-"""The instrument of `python -m jaxtie.hypothesis`: what ties the rooms' models to the estimates of
-`jaxtie.hypothesis`.
-"""

@@ -1,0 +1,1 @@
+"""Run experiments: files, runs, reports, the command line."""

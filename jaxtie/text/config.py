@@ -1,0 +1,224 @@
+"""What an experiment on natural text is: a corpus, a model, arms. Imports no jax."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from jaxtie.config import (
+    Arm,
+    Declaration,
+    Optimiser,
+    Size,
+    Transformer,
+    check,
+    check_positive_integers,
+    check_seed,
+    check_size,
+)
+
+TASKS = ("masked", "causal")
+HALVES = ("first", "second")  # of the rows of a split
+PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
+PUBLISHED_OPTIMISER = Optimiser(learning_rate=1e-4, weight_decay=0.01)
+PUBLISHED_DUPLICATES = (0.5,)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where natural text comes from, and the vocabulary that it is written in; without a text, the
+    command line names it.
+
+    Attributes:
+      paths: text files, and folders that are searched for `*.txt`; or else
+      tfds: NAME[/CONFIG][:VERSION] of a TFDS data set, all of its splits together.
+      field: the feature of that data set that holds the text.
+      vocab: a BERT `vocab.txt` or a `tokenizer.json`; without it WordPiece is trained on the
+        training split.
+      vocab_size: entries of the trained vocabulary, at most.
+      split_seed: of the split into training, validation and test.
+      documents_to_split: of so many documents or more, each goes into one split as a whole; of
+        fewer, each paragraph does.
+    """
+
+    paths: tuple[str, ...] = ()
+    tfds: str | None = None
+    field: str = "text"
+    vocab: str | None = None
+    vocab_size: int = 8192
+    split_seed: int = 42
+    documents_to_split: int = 10
+
+    def __post_init__(self):
+        check(
+            not (self.paths and self.tfds),
+            "text: expected either files and folders or the name of a TFDS data set",
+        )
+        check(
+            not self.tfds or bool(re.fullmatch(r"(\w+:)?\w+(/[^\s:]+)?(:[\w.*]+)?", self.tfds)),
+            f"--tfds {self.tfds}: expected NAME[/CONFIG][:VERSION], such as lm1b or wiki40b/en",
+        )
+        check(
+            bool(self.field),
+            f"field = {self.field!r}: expected the name of a feature, such as text",
+        )
+        check_positive_integers(self, "vocab_size", "documents_to_split")
+        check(
+            100 <= self.vocab_size <= 2**20,
+            f"vocab_size = {self.vocab_size}: expected 100 to {2**20} (published: 30522)",
+        )
+        check_seed(self.split_seed, "split_seed")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a text to be read."""
+        return bool(self.paths or self.tfds)
+
+
+@dataclass(frozen=True)
+class TextExperiment(Declaration):
+    """A language model of text, tied and untied: the paper's second experiment, or the next token.
+
+    Attributes:
+      name, claim, arms, seeds, record_every: as `Experiment` has them; each seed has its own order
+        of the rows and its own swaps and masks, shared by its arms.
+      task: "masked": BERT's masks; "causal": each token from those before it.
+      corpus: the text, or what is known of it before the command line names one.
+      model: sizes. Masked: PyTorch's encoder, without positions. Causal: pre-norm, with rotary
+        positions.
+      deviation: of the tables at the start; a number or a formula, see `jaxtie.config`.
+      optimiser: AdamW and its schedule, see `Optimiser`.
+      steps: updates, a batch each.
+      eval_every: steps between two evaluations on the validation split, of distances and nearest
+        neighbours too.
+      eval_batches: of the validation split, at most; a fixed random choice of them where there are
+        more.
+      batch: rows of a batch.
+      length: tokens of a row at most, [CLS] and [SEP] included; of a causal model all rows are as
+        long.
+      buckets: lengths that shorter rows of a masked model are padded to.
+      words: how many of the most frequent words are looked at, or which words.
+      duplicates: probabilities, which these words get in turn: with it an occurrence of the word
+        becomes a second id, its duplicate, drawn afresh at each step. True: 0.5, as published;
+        False: there are no duplicates.
+      contexts: at how many places in the validation text predictions of each pair are looked at
+        where there are duplicates: log-odds, swap divergence. Then there are pairs that match these
+        in frequency, too. 0: none of that.
+      masks_unknown: whether a masked model may be asked for [UNK]; as published it is not.
+      data_seed: of the order of the rows, of swaps and masks, and of the random pairs of words.
+      half: "first" or "second": train on that half of the training rows alone, see
+        `jaxtie.text.pairs`; None: on all.
+      planted: how many frequent words have a duplicate in the text itself, once and for all, in
+        every split.
+      roles: record which role of a tied table writes it, see `jaxtie.training.gradient_by_role`.
+    """
+
+    kind: ClassVar[str] = "text"
+    name: str = "text-mlm"
+    claim: str = (
+        "A word and its duplicate draw together in every table; other pairs of words do not."
+    )
+    task: str = "masked"
+    corpus: Corpus = Corpus()
+    model: Transformer = PUBLISHED_MODEL
+    deviation: Size = 0.3
+    optimiser: Optimiser = PUBLISHED_OPTIMISER
+    arms: tuple[Arm | Any, ...] = ("tied", "untied")  # Any: names, which become arms
+    steps: int = 10_000
+    seeds: tuple[int, ...] = (42,)
+    record_every: int = 100
+    eval_every: int = 500
+    eval_batches: int = 100
+    batch: int = 128
+    length: int = 128
+    buckets: tuple[int, ...] = (16, 32, 64, 128)
+    words: int | tuple[str, ...] = 100
+    duplicates: tuple[float, ...] | Any = PUBLISHED_DUPLICATES  # Any: a bool
+    contexts: int = 16
+    masks_unknown: bool = False
+    data_seed: int = 42
+    half: str | None = None
+    planted: int = 0
+    roles: bool = False
+
+    def __post_init__(self):
+        self.check_names_and_members()
+        self.check_steps()
+        check(self.task in TASKS, f"task = {self.task!r}: expected one of {', '.join(TASKS)}")
+        check(isinstance(self.corpus, Corpus), f"corpus = {self.corpus!r}: expected a Corpus")
+        check(
+            isinstance(self.model, Transformer) and not self.model.independent_layers,
+            f"model = {self.model!r}: expected a Transformer; independent_layers is no choice of"
+            " text",
+        )
+        self.check_heads(self.model.width)
+        self.check_row_sets(("mask", "never-targets"))
+        check(
+            self.task == "masked" or self.model.width // self.model.heads % 2 == 0,
+            f"heads = {self.model.heads}: expected width / heads to be even, for rotary positions",
+        )
+        check_size("deviation", self.deviation)
+        check_positive_integers(self, "eval_batches", "batch", "length")
+        self._check_words()
+        check(self.length >= 4, f"length = {self.length}: expected at least 4")
+        check(
+            all(isinstance(bucket, int) and bucket >= 4 for bucket in self.buckets),
+            f"buckets = {self.buckets}: expected lengths of at least 4",
+        )
+        check_seed(self.data_seed, "data_seed")
+        check(
+            self.half in (None, *HALVES),
+            f"half = {self.half!r}: expected None, {' or '.join(HALVES)}",
+        )
+        check(
+            isinstance(self.planted, int)
+            and self.planted >= 0
+            and not (self.planted and self.duplicates),
+            f"planted = {self.planted!r}: expected an integer of at least 0, and 0 with duplicates",
+        )
+
+    def _check_words(self) -> None:
+        """Check words and duplicates; True and False become probabilities, a list of words a
+        tuple.
+        """
+        if not isinstance(self.words, int):
+            named = isinstance(self.words, Iterable) and not isinstance(self.words, str)
+            check(
+                named, f"words = {self.words!r}: expected how many, or which: ('the', 'of', 'and')"
+            )
+            object.__setattr__(self, "words", tuple(self.words))
+            twice = sorted({word for word in self.words if self.words.count(word) > 1})
+            check(not twice, f"words: {', '.join(twice)}: each may be named once")
+        check(
+            self.word_count >= 3,
+            f"words = {self.words!r}: expected at least 3, for as many pairs of different ones",
+        )
+        if isinstance(self.duplicates, bool):
+            object.__setattr__(self, "duplicates", PUBLISHED_DUPLICATES if self.duplicates else ())
+        object.__setattr__(self, "duplicates", tuple(self.duplicates))
+        for probability in self.duplicates:
+            check(
+                isinstance(probability, float) and 0 < probability < 1,
+                f"duplicates = {self.duplicates}: expected probabilities above 0 and below 1, such"
+                " as 0.5",
+            )
+        check(
+            isinstance(self.contexts, int) and self.contexts >= 0,
+            f"contexts = {self.contexts!r}: expected an integer of at least 0",
+        )
+
+    @property
+    def word_count(self) -> int:
+        """How many words are looked at."""
+        return self.words if isinstance(self.words, int) else len(self.words)
+
+    @property
+    def looks_at_predictions(self) -> bool:
+        """Whether predictions of words and duplicates are looked at."""
+        return bool(self.duplicates and self.contexts)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of pairs of words that are looked at, `word_count` of each."""
+        matched = ("matched",) if self.looks_at_predictions else ()
+        return ("duplicate", *matched, "random") if self.duplicates else ("random",)

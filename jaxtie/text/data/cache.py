@@ -1,0 +1,136 @@
+"""Folders that are prepared once: as a whole or not at all, by one process at a time.
+
+A folder is made under another name, brought to the disk and renamed; a manifest tells the sizes of
+its files.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import filelock
+
+from jaxtie.config import UserError
+from jaxtie.results.folder import Say
+
+FORMAT = 1  # of what is prepared; a new one leaves what older versions prepared unused
+MANIFEST = "manifest.json"
+PATIENCE = 2.0  # seconds without a word
+
+
+def silence(line: str) -> None:
+    """A `Say` for those who want to hear nothing."""
+
+
+def key(*parts: object) -> str:
+    """The name of a folder whose content depends on these parts, which JSON can write, and on
+    nothing else.
+    """
+    return hashlib.sha256(json.dumps([FORMAT, *parts]).encode()).hexdigest()[:32]
+
+
+def now_and_then(say: Say) -> Say:
+    """The same `say`, which drops what comes within `PATIENCE` of the last line."""
+    last = time.monotonic()
+
+    def speak(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > PATIENCE:
+            last = time.monotonic()
+            say(line)
+
+    return speak
+
+
+def _manifest(folder: Path) -> dict | None:
+    """What is in a prepared folder, or None where it is not whole."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        whole = all(
+            (folder / name).stat().st_size == size for name, size in manifest["sizes"].items()
+        )
+        return manifest["counts"] if whole else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def once(folder: Path, make: Callable[[Path], dict], say: Say) -> dict:
+    """What `make(new folder)` returned when it filled the folder, now or in an earlier run.
+
+    One process at a time makes it; the others wait and find it.
+
+    Raises:
+      UserError: where the disk is full or the folder cannot be written.
+    """
+    if (found := _manifest(folder)) is not None:
+        return found
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder, say):
+            if (found := _manifest(folder)) is not None:
+                return found
+            for left in folder.parent.glob(f".{folder.name}.*"):  # of a process that was killed
+                shutil.rmtree(left)
+            new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+            try:
+                counts = make(new)
+                sizes = {
+                    str(path.relative_to(new)): path.stat().st_size
+                    for path in new.rglob("*")
+                    if path.is_file()
+                }
+                (new / MANIFEST).write_text(
+                    json.dumps({"counts": counts, "sizes": sizes}, indent=1)
+                )
+                for path in new.rglob("*"):
+                    _sync(path)
+                _sync(new)
+                if folder.exists():  # damaged
+                    shutil.rmtree(folder)
+                new.rename(folder)
+                _sync(folder.parent)
+            finally:
+                shutil.rmtree(new, ignore_errors=True)
+            return counts
+    except (OSError, NotImplementedError) as error:
+        reason = getattr(error, "strerror", None) or in_one_line(error)
+        raise UserError(
+            f"{folder.parent}: the text could not be prepared ({reason}); make room there, or set"
+            " XDG_CACHE_HOME; nothing half-prepared is kept"
+        ) from error
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, say: Say) -> Iterator[None]:
+    lock = filelock.FileLock(folder.parent / f"{folder.name}.lock")
+    while True:
+        try:
+            lock.acquire(timeout=PATIENCE)
+            break
+        except filelock.Timeout:
+            say("another process is preparing this text; waiting for it")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an exception says; TFDS puts all it knows in front of the reason."""
+    text = re.sub(r'^Failed to construct dataset .*?}": ', "", " ".join(str(error).split()))
+    return text[:200] or type(error).__name__

@@ -1,0 +1,166 @@
+"""Vocabularies of WordPiece, BERT's kind: read, checked, trained, written.
+
+The only importer of `tokenizers`, which has its own threads (TOKENIZERS_PARALLELISM=false turns
+them off).
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from jaxtie.config import UserError
+from jaxtie.text.data.batches import Special
+from jaxtie.text.data.cache import in_one_line
+
+WAY_OF_TRAINING = 2  # how vocabularies are trained; another way gives others
+ALPHABET = 1000  # characters, at most
+# [PAD], [UNK], [CLS], [SEP], [MASK]
+SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)
+
+
+class Vocabulary(NamedTuple):
+    """A tokenizer and what it writes.
+
+    Attributes:
+      tokens: in the order of their ids.
+      special: ids of the special tokens.
+      hash: of the file that it was read from.
+    """
+
+    tokenizer: Tokenizer
+    tokens: tuple[str, ...]
+    special: Special
+    hash: str
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Ids of the tokens of each sentence, no special ones around them."""
+        return [
+            each.ids
+            for each in self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+        ]
+
+
+def wrap_as_bert(model: models.WordPiece) -> Tokenizer:
+    """BERT's uncased tokenizer around a model; text that looks like a special token is text."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def load_vocabulary(path: Path) -> Vocabulary:
+    """The vocabulary of a file, as `parse_vocabulary`; raises UserError where it cannot be read,
+    too.
+    """
+    try:
+        return parse_vocabulary(path.read_bytes(), f"--vocab {path}")
+    except OSError as error:
+        raise UserError(f"--vocab {path}: cannot be read ({error.strerror})") from error
+
+
+def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
+    """The vocabulary of a `tokenizer.json`, or of a `vocab.txt` with an entry a line.
+
+    Args:
+      content: of the file.
+      name: of the file; ends with `.json` or not, and begins what errors say.
+
+    Raises:
+      UserError: where it is none, lacks special tokens, or its ids leave gaps.
+    """
+    tokenizer = _parse_tokenizer(content, name)
+    entries = tokenizer.get_vocab()
+    if missing := [token for token in SPECIAL_TOKENS if token not in entries]:
+        expected = f"a vocabulary like BERT's, with {' '.join(SPECIAL_TOKENS)}"
+        raise UserError(f"{name}: has no {', '.join(missing)}; expected {expected}")
+    try:
+        # too long for WordPiece, so unknown
+        tokenizer.encode_batch_fast(["x" * 1000], add_special_tokens=False)
+    except Exception as error:  # it may be given another token for that
+        raise UserError(
+            f"{name}: cannot tokenise an unknown word ({in_one_line(error)})"
+        ) from error
+    tokens = _in_order(tokenizer)
+    if [entries[token] for token in tokens] != list(range(len(tokens))):
+        raise UserError(f"{name}: its ids are not 0...{len(tokens) - 1}; does an entry come twice?")
+    special = Special(*(entries[each] for each in SPECIAL_TOKENS))
+    return Vocabulary(tokenizer, tokens, special, hashlib.sha256(content).hexdigest())
+
+
+def _parse_tokenizer(content: bytes, name: str) -> Tokenizer:
+    try:
+        if name.endswith(".json"):
+            tokenizer = Tokenizer.from_str(content.decode())
+            tokenizer.encode_special_tokens = True
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            return tokenizer
+        entries = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
+        return wrap_as_bert(
+            models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token="[UNK]")
+        )
+    except Exception as error:
+        expected = "a tokenizer.json of the tokenizers library, or a vocab.txt with an entry a line"
+        raise UserError(f"{name}: expected {expected} ({in_one_line(error)})") from error
+
+
+def _in_order(tokenizer: Tokenizer) -> tuple[str, ...]:
+    entries = tokenizer.get_vocab()
+    return tuple(sorted(entries, key=entries.__getitem__))
+
+
+def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str, ...]:
+    """Train WordPiece of at most `size` tokens; returns them in the order of their ids.
+
+    The same texts give the same tokens. Merges that are as frequent as each other are made in the
+    order of the ids of their parts, and the library numbers characters within words in the order in
+    which a hash map with a seed of its own has the words. So characters are numbered first, as if
+    they were special tokens.
+
+    Args:
+      texts: gives all of them, whenever it is called: they are gone through twice.
+    """
+    tokenizer = wrap_as_bert(models.WordPiece(unk_token="[UNK]"))
+    alphabet = _alphabet(tokenizer, texts())
+    within_words = [f"##{letter}" for letter in alphabet if _is_within_words(tokenizer, letter)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        special_tokens=[*SPECIAL_TOKENS, *alphabet, *within_words],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(), trainer)
+    return _in_order(tokenizer)
+
+
+def _alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
+    """The most frequent characters as the tokenizer sees them, at most `ALPHABET`, in the order of
+    their code points.
+    """
+    raw: Counter[str] = Counter()
+    for text in texts:
+        raw.update(text)
+    seen: Counter[str] = Counter()
+    for character, count in raw.items():
+        for letter in tokenizer.normalizer.normalize_str(character):
+            seen[letter] += count
+    # no white space
+    letters = [letter for letter in seen if tokenizer.pre_tokenizer.pre_tokenize_str(letter)]
+    return sorted(sorted(letters, key=lambda letter: (-seen[letter], letter))[:ALPHABET])
+
+
+def _is_within_words(tokenizer: Tokenizer, letter: str) -> bool:
+    # which sets Chinese characters apart
+    between = tokenizer.normalizer.normalize_str(f"a{letter}a")
+    return len(tokenizer.pre_tokenizer.pre_tokenize_str(between)) == 1
+
+
+def vocabulary_file(tokens: Iterable[str]) -> bytes:
+    """A `vocab.txt` like BERT's: an entry a line, in the order of their ids."""
+    return "".join(f"{token}\n" for token in tokens).encode()

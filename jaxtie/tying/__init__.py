@@ -1,0 +1,1 @@
+"""The toolkit: embedding tables, tying and untying them, the loss."""

@@ -1,0 +1,327 @@
+"""What the tables of EXor say, on results that are made up."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from made_up import BEST, exor_results
+from scipy import stats
+
+from jaxtie.config import Arm
+from jaxtie.exor import comparison, pairs, tables
+from jaxtie.results.statistics import correlation
+from jaxtie.results.tables import between, median
+
+NAMES, PAIR = ("input", "output"), ("symbol", "symbol2")
+SYMBOLS = ["X", "Y", "A", "E"]
+
+
+@pytest.fixture
+def results() -> xr.Dataset:
+    """Two arms, two seeds; in the tied one A is where X is, in the untied one only as an input. E
+    is never a target.
+    """
+    values = np.zeros((2, 2, 2, 2, 4, 1))  # [input or output, arm, seed, time, symbol, dim]
+    values[..., 0] = [0, 1, 0, 5]
+    values[1, 1, ..., 0] = [0, 1, 3, 5]
+    values[1, :, 1] *= 2  # the second seed
+    values[0, :, 1] *= 2
+    distances = np.abs(values - np.swapaxes(values, -1, -2))
+    semantic = np.array(
+        [[0, 1, 0, np.nan], [1, 0, 1, np.nan], [0, 1, 0, np.nan], [np.nan, np.nan, np.nan, 0]]
+    )
+    conditional = np.array(
+        [[0, 0.2, 0.8, np.nan], [0.2, 0, 0.6, np.nan], [0.8, 0.6, 0, np.nan], [np.nan] * 4]
+    )
+    log_ratio = np.array(
+        [[0, np.log(9), np.nan, np.nan], [np.log(9), 0, np.nan, np.nan], [np.nan] * 4, [np.nan] * 4]
+    )
+    matrices = {
+        "semantic_divergence": semantic,
+        "conditional_divergence": conditional,
+        "conditional_log_ratio": log_ratio,
+    }
+    return xr.Dataset(
+        {
+            **{
+                f"{name}_table": (("arm", "seed", "table_step", "symbol", "dim"), values[i])
+                for i, name in enumerate(NAMES)
+            },
+            **{
+                f"{name}_distance": (("arm", "seed", "step", *PAIR), distances[i])
+                for i, name in enumerate(NAMES)
+            },
+            **{name: (PAIR, matrix) for name, matrix in matrices.items()},
+            "valid_loss": (("arm", "seed", "eval_step"), np.ones((2, 2, 2))),
+            "diverged_at": (("arm", "seed"), np.full((2, 2), -1)),
+        },
+        {
+            "arm": ["tied", "untied"],
+            "symbol": SYMBOLS,
+            "symbol2": SYMBOLS,
+            "step": [0, 100],
+            "eval_step": [0, 100],
+        },
+    )
+
+
+def swept_results(noise: float) -> xr.Dataset:
+    """Loss above the best reachable grows by 0.2 a unit of the log-odds when tied, not at all
+    untied.
+    """
+    rng, p_X = np.random.default_rng(0), np.array([0.5, 0.2, 0.05])
+    log_odds = np.log((1 - p_X) / p_X)
+    excess = np.stack([0.2 * log_odds, np.full(3, 0.1)])[:, :, None, None] + noise * rng.normal(
+        size=(2, 3, 8, 1)
+    )
+    best = np.array([0.7, 0.6, 0.45])
+    distance = np.broadcast_to(np.arange(8.0)[:, None, None, None], (2, 3, 8, 1, 2, 2))
+    loss = ("arm", "p_X", "seed", "eval_step"), excess + best[:, None, None]
+    return xr.Dataset(
+        {
+            "train_loss": loss,
+            "valid_loss": loss,
+            "best_loss": (("p_X", "split"), best[:, None]),
+            "theory_log_odds": (("p_X", "pair"), log_odds[:, None]),
+            "diverged_at": (("arm", "p_X", "seed"), np.full((2, 3, 8), -1)),
+            **{
+                f"{name}_distance": (("arm", "p_X", "seed", "step", *PAIR), distance)
+                for name in NAMES
+            },
+        },
+        {
+            "arm": ["tied", "untied"],
+            "p_X": p_X,
+            "step": [0],
+            "eval_step": [0],
+            "split": ["train"],
+            "pair": ["X-Y"],
+        }
+        | {name: ["X", "Y"] for name in PAIR},
+        {"experiment": "skewed"},
+    )
+
+
+def test_every_setting_of_a_sweep_stands_beside_its_own_ceiling():
+    table = comparison.sweep_table(swept_results(noise=0))
+    assert table.header[:3] == ("p_X", "arm", "loss above the best, nat")
+    assert [row[:2] for row in table.rows[:3]] == [
+        ("0.5", "tied"),
+        ("0.5", "untied"),
+        ("0.2", "tied"),
+    ]
+    expected = (0, 0.1, 0.2 * np.log(4), 0.1, 0.2 * np.log(19), 0.1)
+    assert [row[2] for row in table.rows] == [f"{x:.3f} ± 0.000" for x in expected]
+    assert table.rows[5][-2] == f"{0.2 * np.log(19) - 0.1:.3f} ± 0.000"
+
+
+def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
+    results = swept_results(noise=0.1)
+    excess = comparison.outcomes(results)[comparison.EXCESS].sel(arm="tied").values
+    label, x_K = comparison.abscissa(results, "p_X")
+    assert label == "ln p(Y)/p(X)"
+    np.testing.assert_allclose(x_K, np.log([1, 4, 19]), atol=1e-12)
+    pooled = np.repeat(x_K, 8), excess.ravel()
+    for ranks, reference in ((False, stats.pearsonr(*pooled)), (True, stats.spearmanr(*pooled))):
+        r, low, high = correlation(x_K, excess, ranks=ranks)
+        np.testing.assert_allclose(r, reference.statistic, atol=1e-12)
+        assert low < r < high and high - low < 0.5
+    cells = {row[1]: row[2] for row in comparison.correlation_table(results).rows}
+    assert float(cells["loss above the best, tied"].split()[0]) > 0.8
+    low, high = map(
+        float, cells["loss above the best, untied"].split("[")[1].rstrip("]").split(", ")
+    )
+    assert low < 0 < high
+    assert np.isnan(correlation(x_K, np.full((3, 8), np.nan), ranks=True)).all()
+    assert cells.keys() >= {
+        f"distance X-Y, {label}" for label in ("tied", "untied input", "untied output")
+    }
+
+
+def test_a_sweep_over_two_values_has_no_correlations():
+    assert [
+        len(tables.exor_tables(exor_results("tied", p_X=p_X)))
+        for p_X in ([0.1, 0.2], [0.1, 0.2, 0.5])
+    ] == [2, 3]
+
+
+UNTIED = np.array([[1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5], [1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5]])
+MIDWAY = np.array(
+    [[1, 0.9, 0.509, 0.5], [1, 0.8, 0.7, 0.7], [1, 0.9, 0.9, 0.511], [1, 0.8, 0.7, 0.5]]
+)
+
+
+def test_steps_to_the_untied_loss_are_counted_from_the_untying_seed_by_seed():
+    loss = ("arm", "seed", "eval_step"), np.stack([UNTIED, MIDWAY])
+    results = xr.Dataset(
+        {
+            "train_loss": loss,
+            "valid_loss": loss,
+            "diverged_at": (("arm", "seed"), np.full((2, 4), -1)),
+        },
+        {"arm": ["untied", "untied@100"], "eval_step": [0, 100, 200, 300]},
+    )
+    arm, other = Arm.parse("untied@100"), Arm.parse("untied")
+    for for_good, expected in ((False, [100, 0, np.nan, 0]), (True, [100, np.nan, np.nan, 200])):
+        steps = comparison.steps_to_match(results, arm, other, for_good=for_good)
+        np.testing.assert_array_equal(steps, expected)
+
+
+def test_arms_that_untie_stand_beside_the_plain_ones_that_never_do():
+    results = exor_results("untied@50", "untied", "untied@100", "tied+bias", "tied")
+    for i, arm in enumerate(("untied@50", "tied", "untied")):
+        results["train_loss"].loc[{"arm": arm, "eval_step": 50}] = 1 + i
+        results["train_loss"].loc[{"arm": arm, "eval_step": 100}] = (
+            1.005 if arm == "untied@50" else 1
+        )
+    table = comparison.untying_table(results)
+    assert table.title.endswith("of this arm; tied; untied")
+    rows = {row[:2]: row[2] for row in table.rows}
+    assert list(rows) == [
+        *[
+            ("untied@50", step)
+            for step in (
+                "50",
+                "100",
+                *(f"within 0.01 of untied, {x} after" for x in ("first", "for good")),
+            )
+        ],
+        *[
+            ("untied@100", step)
+            for step in (
+                "100",
+                *(f"within 0.01 of untied, {x} after" for x in ("first", "for good")),
+            )
+        ],
+    ]
+    first, second, third = ("1.000 [1.000, 1.000]", "2.000 [2.000, 2.000]", "3.000 [3.000, 3.000]")
+    assert rows["untied@50", "50"] == f"{first}; {second}; {third}"
+    assert rows["untied@50", "100"] == f"1.005 [1.005, 1.005]; {first}; {first}"
+    # too few for an interval
+    assert rows["untied@50", "within 0.01 of untied, first after"] == "0 steps, 4 of 4 seeds"
+    assert {len(row) for row in table.rows} == {len(table.header)}
+    # not trained so far yet
+    results["valid_loss"] = results["valid_loss"].where(results["eval_step"] < 100)
+    assert {row[0] for row in comparison.untying_table(results).rows} == {"untied@50"}
+
+
+def test_equivalences_stand_beside_distances(results):
+    table = tables.equivalence_table(results)
+    assert table.header[-3:] == ("tied", "untied input", "untied output")
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert list(rows)[:3] == ["X-Y", "X-A", "Y-A"]
+    assert rows["X-Y"][:3] == ("1.000", "0.200", "2.197") and rows["X-A"][:3] == (
+        "0.000",
+        "0.800",
+        "–",
+    )
+    # median of d and 2d; two seeds have no interval
+    assert rows["X-A"][3:] == (
+        "0.000",
+        "0.000",
+        "4.500",
+    )
+    assert [cell.split()[0] for cell in rows["Y-A"][3:]] == ["1.500", "1.500", "3.000"]
+    agreement = {
+        name: [float(cell.split()[0]) for cell in cells[3:]]
+        for name, cells in rows.items()
+        if "rank" in name
+    }
+    assert agreement == {
+        "rank agreement with semantic divergence": [
+            1,
+            1,
+            -1,
+        ],  # output: 1, 2 and 3 against 1, 1 and 0
+        "rank agreement with conditional divergence": [-0.667, -0.667, 1],
+        "rank agreement with log ratio": [-0.5, -0.5, 1],
+    }
+
+
+def test_the_last_table_pairs_arms_seed_by_seed_and_counts_seeds():
+    results = exor_results("tied+bias", "untied+bias", "tied", seeds=4)
+    at_the_end = {"eval_step": 100}
+    results["train_loss"].loc[{"arm": "tied+bias", **at_the_end}] = BEST["loss"] + np.array(
+        [0.04, 0.06, 0.01, 0.3]
+    )
+    for arm, more in (("untied+bias", 0.5), ("tied", -0.25)):  # of each seed as much as of another
+        results["train_loss"].loc[{"arm": arm, **at_the_end}] = (
+            results["train_loss"].sel(arm="tied+bias", **at_the_end) + more
+        )
+    table = tables.exor_final_table(results)
+    assert table.header[2:] == (
+        "tied+bias",
+        "untied+bias",
+        "tied",
+        *(f"{x} − tied+bias, paired" for x in ("untied+bias", "tied")),
+    )
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["train loss, nat"][0] == "0.750" and rows["train loss, nat"][-2:] == (
+        "0.500 ± 0.000",
+        "-0.250 ± 0.000",
+    )
+    assert rows["seeds within 0.05 nat of the best"] == ("", "2 of 4", "0 of 4", "4 of 4", "", "")
+    assert "seeds that diverged" not in rows and {len(row) for row in table.rows} == {
+        len(table.header)
+    }
+    results["diverged_at"].loc[{"arm": "untied+bias", "seed": [1, 3]}] = 20
+    assert tables.exor_final_table(results).rows[-1] == (
+        "seeds that diverged",
+        "0",
+        "0",
+        "2",
+        "0",
+        "",
+        "",
+    )
+
+
+def test_all_tables_of_a_run_stand_in_order_and_only_seeds_are_too_long_for_a_terminal():
+    for arms, untying in (
+        (("tied", "untied+half-swap"), []),
+        (("tied", "untied+bias@50"), ["Untying"]),
+    ):
+        found = tables.exor_tables(exor_results(*arms))
+        plateaus = ["When 4 seeds leave"]
+        starts = [
+            "made-up: step 100",
+            "made-up: step 100, median",
+            "Over training",
+            *plateaus,
+            *untying,
+        ]
+        starts += ["Equivalences", "Per seed at step 100"]
+        assert [
+            table.title.startswith(start) for table, start in zip(found, starts, strict=True)
+        ] == [True] * len(starts)
+        assert [table.long for table in found] == [False] * (len(starts) - 1) + [True]
+
+
+def test_every_seed_has_a_row_with_its_distance_from_the_known_log_odds():
+    results = exor_results("tied", "untied", seeds=3)
+    results["log_odds"].loc[{"arm": "untied", "seed": 2, "eval_step": 100, "pair": "X-Y"}] = (
+        np.log(9) + 0.5
+    )
+    table = tables.seed_table(results)
+    rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    assert [row["seed"] for row in rows] == ["0", "1", "2"]
+    assert rows[2]["untied: ln p(Y)/p(X) − 2.197"] == "0.500"
+    assert (
+        rows[1]["tied: training loss, nat"]
+        == f"{float(results['train_loss'].sel(arm='tied', seed=1, eval_step=100)):.3f}"
+    )
+
+
+def test_pairs_and_targets_are_those_that_occur():
+    assert pairs.targets(exor_results("tied")) == ["X", "Y", "A", "B"]
+    results = exor_results("tied", p_X=[0.1, 1.0])
+    results["theory_log_odds"].loc[{"pair": "X-Y", "p_X": 1.0}] = np.nan
+    assert pairs.live_pairs(results) == ["X-Y", "A-B"]  # at one setting it does
+    results["theory_log_odds"].loc[{"pair": "X-Y"}] = np.nan
+    assert list(pairs.distance_rows(results)) == ["distance A-B, input", "distance A-B, output"]
+
+
+def test_few_seeds_have_a_median_and_no_interval():
+    """Ranks of five seeds bound nothing at 95 %; of six the least and the greatest do."""
+    values = np.arange(1.0, 7.0)
+    assert median(values[:5]) == "3.000" and median(values) == "3.500 [1.000, 6.000]"
+    assert between(np.nan, np.nan, np.nan, "{:.1e}".format) == "–"

@@ -1,0 +1,61 @@
+"""A made-up text and its vocabulary; what tests ask of a text that is prepared, or cannot be."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxtie.config import UserError
+from jaxtie.text.config import Corpus
+from jaxtie.text.data.batches import Rows
+from jaxtie.text.data.tokens import Text, prepare_text
+from jaxtie.text.data.vocabulary import SPECIAL_TOKENS
+
+WORDS = (
+    "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my"
+    " house".split()
+)
+SIZE = 120  # of vocabularies that are trained
+
+
+def write_corpus(folder: Path, files: int = 3, paragraphs: int = 40) -> Path:
+    """Make a folder of files whose paragraphs are three sentences of random words, always the same
+    ones.
+    """
+    rng = np.random.default_rng(7)
+
+    def sentence() -> str:
+        return " ".join(rng.choice(WORDS, rng.integers(3, 12))).capitalize() + "."
+
+    def paragraph() -> str:
+        return "\n".join(sentence() for _ in range(3))
+
+    folder.mkdir()
+    for i in range(files):
+        (folder / f"{i}.txt").write_text("\n\n".join(paragraph() for _ in range(paragraphs)))
+    return folder
+
+
+def write_vocabulary(path: Path, *, without: str = "") -> Path:
+    """Write a `vocab.txt` that has all that the made-up text needs."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    entries = [*SPECIAL_TOKENS, ".", *WORDS, *letters, *(f"##{c}" for c in letters)]
+    path.write_text("\n".join(dict.fromkeys(entry for entry in entries if entry != without)))
+    return path
+
+
+def words(text: Text, rows: Rows) -> list[str]:
+    """Rows as words."""
+    return [" ".join(text.vocabulary[i] for i in rows.row(r)) for r in range(rows.count)]
+
+
+def error_of(corpus: Corpus, cache: Path) -> str:
+    """The one line that preparing ends with; nothing that is whole or half is left of the step that
+    failed.
+    """
+    with pytest.raises(UserError) as caught:
+        prepare_text(corpus, cache)
+    assert "\n" not in str(caught.value)
+    assert not list(cache.glob("tokens/*/*"))
+    assert not list(cache.glob("*/.*"))
+    return str(caught.value)

@@ -1,0 +1,65 @@
+"""A small made-up corpus and cheap variants of the experiments on text, for tests that train
+them.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxtie.run import command as cli
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+WORDS = (
+    "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my"
+    " house".split()
+)
+SIZES = "layers=1, heads=2, width=16, feedforward=16"
+TINY = """import dataclasses, runpy
+from jaxtie import Corpus, Optimiser, Transformer
+full = runpy.run_path({path!r})["experiment"]
+experiment = dataclasses.replace(
+    full, model=Transformer({sizes}), batch=16, length=16, buckets=(8, 16), words=10, steps=40,
+    record_every=10, eval_every=20, arms={arms}, seeds=(3,),
+    optimiser=Optimiser(learning_rate=1e-2),
+)
+"""
+
+
+def sentence(rng: np.random.Generator) -> str:
+    return " ".join(rng.choice(WORDS, rng.integers(3, 12))).capitalize() + "."
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with a corpus and cheap variants of the experiments; prepared text is kept below
+    it.
+    """
+    place = tmp_path_factory.mktemp("place")
+    rng = np.random.default_rng(7)
+    paragraphs = ["\n".join(sentence(rng) for _ in range(3)) for _ in range(150)]
+    (place / "corpus").mkdir()
+    (place / "corpus" / "a.txt").write_text("\n\n".join(paragraphs))
+    for name, arms in (("text_mlm", ("tied", "untied@20")), ("text_clm", ("tied", "untied"))):
+        source = TINY.format(path=str(EXPERIMENTS / f"{name}.py"), sizes=SIZES, arms=arms)
+        (place / f"{name}.py").write_text(source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        yield place
+
+
+def command(place: Path, *options: str, name: str = "text_mlm") -> list[str]:
+    return [
+        str(place / f"{name}.py"),
+        "--text",
+        str(place / "corpus"),
+        "--vocab-size",
+        "120",
+        "--quiet",
+        *options,
+    ]
+
+
+def finished_run(place: Path, folder: Path, *options: str, name: str = "text_mlm") -> Path:
+    assert cli.main([*command(place, *options, name=name), "--out", str(folder)]) == 0
+    return folder

@@ -1,0 +1,139 @@
+"""The models in PyTorch, by its own modules where it has them, and the way between its parameters
+and a jaxtie tree.
+"""
+
+import copy
+from dataclasses import asdict
+
+import numpy as np
+import torch
+from flax.traverse_util import flatten_dict, unflatten_dict
+from torch import nn
+
+from jaxtie import config as sizes
+
+
+class LSTM(nn.Module):
+    def __init__(self, layers: int, width: int, hidden: int):
+        super().__init__()
+        self.lstm = nn.LSTM(width, hidden, layers, bidirectional=True, batch_first=True)
+        self.linear = nn.Linear(2 * hidden, width)
+
+    def forward(self, x_BxLxD: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.lstm(x_BxLxD)[0])
+
+
+class MixerLayer(nn.Module):
+    def __init__(self, length: int, width: int, tokenwise: int, channelwise: int):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.tokenwise1, self.tokenwise2 = (
+            nn.Linear(length, tokenwise),
+            nn.Linear(tokenwise, length),
+        )
+        self.channelwise1, self.channelwise2 = (
+            nn.Linear(width, channelwise),
+            nn.Linear(channelwise, width),
+        )
+
+    def forward(self, x_BxLxD: torch.Tensor) -> torch.Tensor:
+        x_BxLxD = x_BxLxD + self.tokenwise2(self.tokenwise1(self.norm1(x_BxLxD).mT).relu()).mT
+        return x_BxLxD + self.channelwise2(self.channelwise1(self.norm2(x_BxLxD)).relu())
+
+
+class Mixer(nn.Module):
+    def __init__(self, layers: int, length: int, **sizes: int):
+        super().__init__()
+        self.layers = nn.ModuleList(MixerLayer(length, **sizes) for _ in range(layers))
+
+    def forward(self, x_BxLxD: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x_BxLxD = layer(x_BxLxD)
+        return x_BxLxD
+
+
+def make_body(config: sizes.Body, length: int) -> nn.Module:
+    """From BxLxD to BxLxD."""
+    match config:
+        case sizes.LSTM():
+            return LSTM(**asdict(config))
+        case sizes.Mixer():
+            return Mixer(length=length, **asdict(config))
+    layer = nn.TransformerEncoderLayer(
+        config.width,
+        config.heads,
+        config.feedforward,
+        dropout=0.0,
+        activation="gelu",
+        batch_first=True,
+    )
+    return nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
+
+
+class Reference(nn.Module):
+    """Logits BxPxV at masked positions. Tied: `output` is the very parameter `input`."""
+
+    def __init__(self, config: sizes.Body, *, tied: bool, vocabulary: int = 7, length: int = 8):
+        super().__init__()
+        self.input = nn.Embedding(vocabulary, config.width).weight
+        self.output = self.input if tied else nn.Embedding(vocabulary, config.width).weight
+        self.body = make_body(config, length)
+
+    def forward(self, tokens_BxL: torch.Tensor, at_BxP: torch.Tensor) -> torch.Tensor:
+        h_BxLxD = self.body(nn.functional.embedding(tokens_BxL, self.input))
+        h_BxPxD = torch.take_along_dim(h_BxLxD, at_BxP[..., None], dim=1)
+        return h_BxPxD @ self.output.T
+
+    def loss(
+        self, tokens_BxL: torch.Tensor, at_BxP: torch.Tensor, target_BxP: torch.Tensor
+    ) -> torch.Tensor:
+        return nn.functional.cross_entropy(
+            self(tokens_BxL, at_BxP).flatten(0, 1), target_BxP.flatten()
+        )
+
+
+def place(name: str) -> tuple[str, ...]:
+    """Path in a jaxtie tree: of body.layers.0.self_attn.out_proj.weight, (body, layer_0,
+    out_proj_weight).
+    """
+    if not name.startswith("body."):
+        return "embedding", name
+    name = name.removeprefix("body.").replace("self_attn.", "").removeprefix("lstm.")
+    if name.startswith("layers."):
+        _, layer, parameter = name.split(".", 2)
+        return "body", f"layer_{layer}", parameter.replace(".", "_")
+    return "body", name.replace(".", "_")
+
+
+def _tree(model: Reference, read) -> dict:
+    return unflatten_dict(
+        {place(name): read(p).numpy().copy() for name, p in model.named_parameters()}
+    )
+
+
+def parameters(model: Reference) -> dict:
+    """The parameters as a jaxtie tree of arrays."""
+    return _tree(model, lambda p: p.detach())
+
+
+def gradients(model: Reference) -> dict:
+    """The gradients as a jaxtie tree of arrays."""
+    return _tree(model, lambda p: p.grad)
+
+
+def load(model: Reference, tree: dict) -> Reference:
+    """A copy of the model with the values, and the precision, of a jaxtie tree."""
+    leaves = {path: torch.tensor(np.asarray(leaf)) for path, leaf in flatten_dict(tree).items()}
+    model = copy.deepcopy(model).to(next(iter(leaves.values())).dtype)
+    named = {place(name): p for name, p in model.named_parameters()}
+    assert named.keys() == leaves.keys(), named.keys() ^ leaves.keys()
+    with torch.no_grad():
+        for path, parameter in named.items():
+            assert parameter.shape == leaves[path].shape, path
+            parameter.copy_(leaves[path])
+    return model
+
+
+def tensors(batch) -> tuple[torch.Tensor, ...]:
+    """Integer arrays as torch indexes with them."""
+    return tuple(torch.tensor(np.asarray(array), dtype=torch.int64) for array in batch)

@@ -1,0 +1,28 @@
+"""Commands that tests start with something of the package replaced beforehand, such as what takes
+long.
+"""
+
+import sys
+
+from quickly import QUICK
+
+WITHOUT_FIGURES = "from jaxtie.run import lifecycle; lifecycle.draw = lambda *_: []"
+COMPILED_QUICKLY = (
+    "from jaxtie.training import devices; devices.FAST = devices.REPEATABLE = devices.ONCE ="
+    f" {{'cpu': {QUICK}}}"
+)
+SAVED_SLOWLY = """import time
+from jaxtie.training.checkpoints import Checkpoints
+save = Checkpoints.save
+Checkpoints.save = lambda *arguments: (time.sleep(0.05), save(*arguments))"""
+RUN = (
+    "import sys; from jaxtie.run.command import main;"
+    " sys.exit(main(sys.argv[sys.argv.index('jaxtie.run') + 1 :]))"
+)
+
+
+def after(*statements: str) -> list[str]:
+    """The `prefix` of a command that runs the same options in a process where these statements were
+    executed before.
+    """
+    return [sys.executable, "-c", "\n".join([*statements, RUN])]

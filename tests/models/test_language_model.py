@@ -1,0 +1,443 @@
+"""Models of text: against PyTorch's modules, a batch with padding; blocks of the loss; memory; the
+step.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from bodies import once
+from flax.traverse_util import flatten_dict
+
+from jaxtie.config import Optimiser
+from jaxtie.models.language_model import TextModel, causal_model, masked_model
+from jaxtie.text import masking, task
+from jaxtie.text.corpus import random_pairs
+from jaxtie.training.member import initial_state
+from jaxtie.training.optimizer import adamw, adamw_of
+from jaxtie.tying.cross_entropy import blockwise_cross_entropy
+from jaxtie.tying.layers import matmul
+from jaxtie.tying.linen import Embedding
+from jaxtie.tying.tie import is_tied, untie
+
+V, D, HEADS, F, PAD = 60, 16, 4, 24, 0
+RNG = np.random.default_rng(0)
+LENGTHS = (9, 4, 12, 0)  # the last row is padding alone, as a last batch may have it
+TOKENS = np.array([[*RNG.integers(1, V, n), *[PAD] * (12 - n)] for n in LENGTHS], np.int32)
+TOKENS[0, 2] = TOKENS[2, 5]  # one that occurs twice
+ASKED = masking.Asked(
+    tokens_BxL=TOKENS,
+    at_P=np.array([1, 8, 12, 24, 31, 35, 0, 0], np.int32),
+    target_P=RNG.integers(0, V, 8),
+    weight_P=np.float32([1] * 6 + [0] * 2),
+    dropped=np.int32(0),
+)
+
+
+def make(kind: str, tied: bool, dtype=None) -> TextModel:
+    end = Embedding(V, D, tied, deviation=0.3, padding=PAD, matmul_dtype=dtype)
+    return {"masked": masked_model, "causal": causal_model}[kind](
+        end, layers=2, heads=HEADS, feedforward=F, dtype=dtype
+    )
+
+
+next_tokens = once(partial(masking.next_tokens, padding=PAD))
+
+
+def asked_of(kind: str) -> masking.Asked:
+    return ASKED if kind == "masked" else jax.device_get(next_tokens(jnp.asarray(TOKENS)))
+
+
+def random_params(model: TextModel, dtype: str) -> dict:
+    shapes = jax.eval_shape(
+        model.init, jax.random.key(0), jnp.zeros(4, jnp.int32), jnp.zeros(1, jnp.int32)
+    )["params"]
+    rng = np.random.default_rng(1)
+    return jax.tree.map(lambda leaf: (0.4 * rng.standard_normal(leaf.shape)).astype(dtype), shapes)
+
+
+def path_of(name: str) -> tuple[str, ...]:
+    """Where jaxtie keeps a parameter of PyTorch's."""
+    if name.startswith(("input", "output")):
+        return "embedding", name.split(".")[0]
+    name = name.removeprefix("encoder.").replace("self_attn.", "")
+    if name.startswith("layers."):
+        _, layer, name = name.split(".", 2)
+        return "body", f"layer_{layer}", name.replace(".", "_")
+    return "body", name.replace(".", "_")
+
+
+def in_torch(params: dict, kind: str):
+    """The same model of PyTorch's modules, rotary positions by complex numbers; named as jaxtie's
+    tree.
+    """
+    torch = pytest.importorskip(
+        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+    )
+    from torch import nn
+    from torch.nn.functional import scaled_dot_product_attention
+
+    class CausalLayer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.self_attn = nn.MultiheadAttention(D, HEADS, batch_first=True)
+            self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
+            self.linear1, self.linear2 = nn.Linear(D, F), nn.Linear(F, D)
+
+        def forward(self, x):
+            projected = nn.functional.linear(
+                self.norm1(x), self.self_attn.in_proj_weight, self.self_attn.in_proj_bias
+            )
+            q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in projected.chunk(3, -1))
+            half = D // HEADS // 2
+            angle = torch.arange(x.shape[1]).double()[:, None] / 10_000 ** (
+                torch.arange(half).double() / half
+            )
+
+            def turn(y):
+                turned = torch.complex(*y.chunk(2, -1)) * torch.polar(torch.ones_like(angle), angle)
+                return torch.cat([turned.real, turned.imag], -1)
+
+            attended = scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True)
+            x = x + self.self_attn.out_proj(attended.transpose(1, 2).flatten(2))
+            return x + self.linear2(nn.functional.gelu(self.linear1(self.norm2(x))))
+
+    class Reference(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.input = nn.Embedding(V, D, padding_idx=PAD)
+            self.output = self.input if is_tied(params) else nn.Embedding(V, D)
+            if kind == "causal":
+                self.layers = nn.Sequential(CausalLayer(), CausalLayer())
+                self.norm = nn.LayerNorm(D)
+            else:
+                layer = nn.TransformerEncoderLayer(
+                    D, HEADS, F, dropout=0.0, activation="gelu", batch_first=True
+                )
+                self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+        def forward(self, tokens):
+            """Logits at all positions, one row after the other; of no padding row, for which
+            PyTorch has NaN.
+            """
+            tokens = tokens[:3]
+            if kind == "causal":
+                h = self.norm(self.layers(self.input(tokens)))
+            else:
+                h = self.encoder(self.input(tokens), src_key_padding_mask=tokens == PAD)
+            return nn.functional.linear(h, self.output.weight).flatten(0, 1)
+
+    twin, leaves = Reference().double(), flatten_dict(params)
+    named = {path_of(name): parameter for name, parameter in twin.named_parameters()}
+    assert named.keys() == leaves.keys()
+    with torch.no_grad():
+        for path, parameter in named.items():
+            parameter.copy_(torch.tensor(leaves[path]))
+    return twin, named
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_parity(kind, tied, x64):
+    """Logits, loss, gradients in float64."""
+    torch = pytest.importorskip(
+        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+    )
+    model, asked = make(kind, tied), asked_of(kind)
+    params = random_params(model, "float64")
+    assert np.any(params["embedding"]["input"][PAD])  # as after training
+    twin, named = in_torch(params, kind)
+
+    real = asked.weight_P == 1
+
+    @once
+    def look(params):
+        loss_and_gradient = jax.value_and_grad(
+            lambda p: task.metrics(model, p, asked, block=5).loss
+        )(params)
+        return *loss_and_gradient, model.apply(
+            {"params": params}, TOKENS, asked.at_P[real], method="hidden"
+        )
+
+    loss, gradient, h_PxD = jax.device_get(look(params))
+    logits = h_PxD @ params["embedding"]["input" if tied else "output"].T
+
+    theirs = twin(torch.tensor(TOKENS, dtype=torch.int64))[
+        torch.tensor(asked.at_P[real], dtype=torch.int64)
+    ]
+    expected = torch.nn.functional.cross_entropy(
+        theirs, torch.tensor(asked.target_P[real], dtype=torch.int64)
+    )
+    expected.backward()
+    np.testing.assert_allclose(logits, theirs.detach().numpy(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(loss, expected.item(), rtol=1e-9)
+    for path, leaf in flatten_dict(gradient).items():
+        of_torch = named[path].grad.numpy()
+        if path[-1] == "in_proj_bias":  # what the key bias does is rounding
+            leaf, of_torch = (
+                np.delete(bias.reshape(3, -1), 1, axis=0) for bias in (leaf, of_torch)
+            )
+        np.testing.assert_allclose(
+            leaf, of_torch, rtol=0, atol=1e-9 * np.abs(of_torch).max(), err_msg=str(path)
+        )
+        assert np.abs(of_torch).max() > 1e-4, path
+    row = gradient["embedding"]["input"][PAD]
+    assert np.any(row) == tied  # as an input the padding has none
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_padding_is_not_there(kind, x64):
+    """A row alone, without padding, gives what it gives in the batch."""
+    model = make(kind, True)
+    params = {"params": jax.tree.map(jnp.asarray, random_params(model, "float64"))}
+    apply = once(lambda tokens, at: model.apply(params, tokens, at, method="hidden"))
+    together = apply(TOKENS, np.arange(TOKENS.size)).reshape(*TOKENS.shape, D)
+    assert np.isfinite(together).all()
+    for row, length in enumerate(LENGTHS[:3]):
+        alone = apply(TOKENS[row : row + 1, :length], np.arange(length))
+        np.testing.assert_allclose(together[row, :length], alone, atol=1e-12)
+
+
+def test_causal_sees_the_past_in_order(x64):
+    model = make("causal", True)
+    params = {"params": jax.tree.map(jnp.asarray, random_params(model, "float64"))}
+    apply = once(lambda tokens: model.apply(params, tokens[None], np.arange(12), method="hidden"))
+    row = TOKENS[2]
+    later, swapped = row.copy(), row.copy()
+    later[7:] = 1 + later[7:] % (V - 1)
+    swapped[[1, 2]] = row[[2, 1]]
+    base = apply(row)
+    np.testing.assert_allclose(apply(later)[:7], base[:7], atol=1e-13)
+    assert np.abs(apply(later)[7:] - base[7:]).min(axis=1).max() > 1e-3
+    assert np.abs(apply(swapped)[5] - base[5]).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_initial_values(kind):
+    def start(tied):
+        return initial_state(make(kind, tied), optax.sgd(0.1), KEY, 4).params
+
+    tied, untied = once(lambda: (start(True), start(False)))()
+    output = untied["embedding"].pop("output")
+    jax.tree.map(np.testing.assert_array_equal, tied, untied)
+    for table in (output, untied["embedding"]["input"]):
+        assert not np.any(table[PAD]) and np.std(table[1:]) == pytest.approx(0.3, rel=0.1)
+    first, second = (tied["body"][f"layer_{i}"]["linear1_weight"] for i in (0, 1))
+    assert np.array_equal(first, second) == (kind == "masked")
+    if kind == "causal":  # fresh, it hands on the normalised embedding
+        hidden = once(
+            lambda params: make(kind, True).apply(
+                {"params": params}, TOKENS[2:3], np.arange(12), method="hidden"
+            )
+        )
+        h = hidden(tied)
+        rows = np.asarray(tied["embedding"]["input"])[TOKENS[2]]
+        normalised = (rows - rows.mean(1, keepdims=True)) / rows.std(1, keepdims=True)
+        np.testing.assert_allclose(h, normalised, atol=0.1)
+
+
+KEY = jax.random.key(3)
+# What is fused into what takes memory, how well it is coded does not.
+UNOPTIMISED = {"xla_backend_optimization_level": 0}
+
+
+def logits_of(params, h_KxD):
+    return 20 * jnp.tanh(h_KxD @ params["table"].T / 20) + params["bias"][None]
+
+
+@pytest.mark.parametrize("positions", [1, 37])
+@pytest.mark.parametrize("block", [1, 7, 1000])
+def test_blocks_do_not_matter(positions, block, x64):
+    """Against the whole at once, by another formula; weights of 0 at the end and in between."""
+    rng = np.random.default_rng(2)
+    params = {"table": rng.standard_normal((V, D)), "bias": rng.standard_normal(V)}
+    h, target = rng.standard_normal((positions, D)), rng.integers(0, V, positions)
+    weight = rng.random(positions) * (np.arange(positions) < 30) * (np.arange(positions) != 3)
+
+    def whole(params, h):
+        logits = logits_of(params, h)
+        chosen = jax.nn.log_softmax(logits)[np.arange(positions), target]
+        return -jnp.sum(weight * chosen) / weight.sum(), jnp.argmax(logits, axis=1) == target
+
+    def of_blocks(params, h):
+        return blockwise_cross_entropy(logits_of, params, h, target, weight, block)
+
+    @once
+    def look(params, h):
+        both = (
+            jax.value_and_grad(each, (0, 1), has_aux=True)(params, h) for each in (of_blocks, whole)
+        )
+        return *both, of_blocks(params, h)
+
+    ((loss, right), gradient), ((expected, is_right), by_autodiff), without_gradient = (
+        jax.device_get(look(params, h))
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-13)
+    np.testing.assert_allclose(without_gradient, (loss, right), rtol=1e-13)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-13), gradient, by_autodiff)
+    np.testing.assert_allclose(right, np.sum(weight * is_right) / weight.sum(), rtol=1e-13)
+
+
+def test_block_size_in_float32():
+    rng = np.random.default_rng(3)
+    params = {
+        "table": rng.standard_normal((3000, 64), np.float32),
+        "bias": np.zeros(3000, np.float32),
+    }
+    h, target = rng.standard_normal((500, 64), np.float32), rng.integers(0, 3000, 500)
+    weight = np.ones(500, np.float32)
+    losses = [
+        float(
+            once(partial(blockwise_cross_entropy, logits_of, block=b))(params, h, target, weight)[0]
+        )
+        for b in (16, 99, 500)
+    ]
+    assert np.ptp(losses) / losses[0] < 1e-6, losses
+    nothing = once(partial(blockwise_cross_entropy, logits_of))(params, h, target, 0 * weight)
+    assert nothing == (0, 0)
+
+
+def test_memory():
+    """Vocabulary 30,622, batch 128 x 128: under 2 GiB above parameters and optimiser state, which
+    are donated.
+    """
+    optimiser = adamw_of(Optimiser(learning_rate=1e-4, weight_decay=0.01))
+    mask = partial(
+        masking.mask,
+        mask=4,
+        never=(0, 2, 3),
+        base_vocabulary=30_522,
+        room=masking.capacity(128 * 128),
+    )
+    shape = jax.ShapeDtypeStruct
+    for model, ask in (
+        (masked_model(ends := Embedding(30_622, 128, padding=0)), mask),
+        (causal_model(ends), lambda _, tokens: masking.next_tokens(tokens, padding=0)),
+    ):
+        state = jax.eval_shape(
+            lambda key, model=model: initial_state(model, optimiser, key, 16), KEY
+        )
+        step = jax.jit(task.make_step(model, optimiser, ask), donate_argnums=0)
+        size = (
+            step.lower(state, shape((128, 128), jnp.int32), KEY)
+            .compile(UNOPTIMISED)
+            .memory_analysis()
+        )
+        above = size.temp_size_in_bytes + size.output_size_in_bytes - size.alias_size_in_bytes
+        print(
+            f"{type(model.body).__name__}: {above / 2**20:,.0f} MiB above"
+            f" {size.argument_size_in_bytes / 2**20:,.0f} MiB"
+        )
+        assert above < 2 * 2**30
+
+
+def test_rounded_matmul():
+    rng = np.random.default_rng(4)
+    x, weight, d = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((5, 8), (6, 8), (5, 6))
+    )
+    out, back = jax.vjp(lambda x, w: matmul(x, w, jnp.bfloat16), x, weight)
+    rounded = [np.asarray(jnp.asarray(array, jnp.bfloat16), np.float64) for array in (x, weight, d)]
+    assert out.dtype == jnp.float32
+    np.testing.assert_allclose(out, rounded[0] @ rounded[1].T, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(back(d), (rounded[2] @ rounded[1], rounded[2].T @ rounded[0])):
+        assert ours.dtype == jnp.float32
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["masked", pytest.param("causal", marks=pytest.mark.slow)])
+def test_bfloat16_is_near_and_tables_stay_float32(kind):
+    exact, rounded = (make(kind, False, dtype) for dtype in (None, jnp.bfloat16))
+    params, asked = random_params(exact, "float32"), asked_of(kind)
+
+    def look(model):
+        return once(jax.value_and_grad(lambda p: task.metrics(model, p, asked).loss))(params)
+
+    def cosine(a, b):
+        return jnp.sum(a * b) / jnp.sqrt(jnp.sum(a**2) * jnp.sum(b**2))
+
+    (loss, gradient), (near, near_gradient) = look(exact), look(rounded)
+    assert near.dtype == jnp.float32 and 0 < abs(near - loss) < 0.05 * loss
+    for table in ("input", "output"):
+        ours = near_gradient["embedding"][table]
+        assert ours.dtype == jnp.float32 and cosine(ours, gradient["embedding"][table]) > 0.99
+
+
+def make_training(kind: str, tied: bool):
+    """A step, an evaluation and a fresh state: of rows that count up, each number twice."""
+    model = make(kind, tied)
+    optimiser = adamw(lambda step: 3e-3, weight_decay=0.01, b1=0.9, b2=0.999, eps=1e-12)
+    masks = partial(
+        masking.mask,
+        mask=V - 1,
+        never=(PAD,),
+        base_vocabulary=V - 1,
+        room=masking.capacity(16 * 16),
+    )
+
+    def ask(key, tokens):
+        return masks(key, tokens) if kind == "masked" else masking.next_tokens(tokens, padding=PAD)
+
+    def start(seed):
+        return initial_state(model, optimiser, jax.random.key(seed), 4)
+
+    return task.make_step(model, optimiser, ask), task.make_evaluation(model, ask), start
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_trains_alone_and_stacked(kind):
+    """It learns; members under `vmap` do what each does alone; an untied one goes on."""
+    step, evaluate, start = make_training(kind, True)
+    first = np.arange(1, 17)[:, None]
+    tokens = ((first + np.arange(16)[None] // 2) % 40 + 1).astype(np.int32)
+    tokens[3, 9:] = PAD
+
+    def several(state, key):
+        return jax.lax.scan(
+            lambda state, key: step(state, tokens, key), state, jax.random.split(key, 40)
+        )
+
+    keys = jax.random.split(KEY, 2)
+    fresh = once(jax.vmap(start))(jnp.arange(2))
+    _, looked_at = once(jax.vmap(several))(fresh, keys)
+    alone, of_alone = once(several)(jax.tree.map(lambda leaf: leaf[1], fresh), keys[1])
+    np.testing.assert_allclose(looked_at.loss[1], of_alone.loss, rtol=2e-3)
+    assert np.all(looked_at.loss[:, -1] < 0.7 * looked_at.loss[:, 0]) and np.all(
+        looked_at.dropped == 0
+    )
+    assert np.all(looked_at.accuracy[:, -5:].mean(1) > looked_at.accuracy[:, :5].mean(1))
+    untied = untie(alone.params, alone.opt_state)
+    seen, later = once(lambda params: evaluate(params, tokens, KEY)), once(step)
+    assert seen(untied[0]).loss == seen(alone.params).loss
+    embedding = later(alone._replace(params=untied[0], opt_state=untied[1]), tokens, KEY)[0].params[
+        "embedding"
+    ]
+    assert not np.array_equal(embedding["input"], embedding["output"])
+
+
+def test_summary_counts_positions():
+    batches = [task.Metrics(1.0, 0.5, 10, 0), task.Metrics(3.0, 0.0, 30, 0)]
+    summary = task.summarise(batches)
+    assert summary == (2.5, 0.125, pytest.approx(np.exp(2.5)))
+    stacked = task.summarise([task.Metrics(*(np.full(3, x) for x in batch)) for batch in batches])
+    np.testing.assert_allclose(stacked.loss, [2.5] * 3)
+
+
+def test_distances_and_pairs():
+    table = np.zeros((6, 2), np.float32)
+    table[1], table[4] = (3, 0), (0, 4)
+    np.testing.assert_allclose(
+        task.pair_distances(table, np.array([1, 0]), np.array([4, 4])), [5, 4]
+    )
+    words = np.array([7, 3, 11, 20])
+    first, second = random_pairs(1, words, 6)
+    assert {frozenset(pair) for pair in zip(first.tolist(), second.tolist())} == {
+        frozenset(p) for p in [(7, 3), (7, 11), (7, 20), (3, 11), (3, 20), (11, 20)]
+    }
+    assert all(np.array_equal(a, b) for a, b in zip((first, second), random_pairs(1, words, 6)))
+    with pytest.raises(ValueError, match="4 words make 6"):
+        random_pairs(1, words, 7)

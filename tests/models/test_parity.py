@@ -1,0 +1,217 @@
+"""The same weights and batches give what PyTorch gives: logits, loss, gradients, 500 updates, exact
+evaluation.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bodies import PROCESS, build_model, once
+from flax.traverse_util import flatten_dict
+
+from jaxtie.config import LSTM, Mixer, Optimiser, Transformer
+from jaxtie.exor import data, task
+from jaxtie.training.member import State, stream
+from jaxtie.training.optimizer import adamw_of
+
+torch = pytest.importorskip(
+    "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+)
+import torch_reference as reference  # noqa: E402
+
+SMALL = Transformer(layers=1, heads=1, width=4, feedforward=4)
+MEDIUM = Transformer(layers=2, heads=1, width=32, feedforward=32)
+TWO_HEADS = Transformer(layers=1, heads=2, width=8, feedforward=16)
+SIZES = {
+    "small": SMALL,
+    "medium": MEDIUM,
+    "two-heads": TWO_HEADS,
+    "lstm-small": LSTM(),
+    "lstm-medium": LSTM(layers=4, width=32, hidden=32),
+    "mixer-small": Mixer(),
+    "mixer-medium": Mixer(layers=2, width=32, tokenwise=32, channelwise=32),
+}
+CASES = {
+    f"{name}-{'tied' if tied else 'untied'}": (sizes, tied)
+    for name, sizes in SIZES.items()
+    for tied in (True, False)
+    if tied is False or name != "two-heads"
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sums in one order; and threads cost more than they save on models of this size."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def batches():
+    """What 500 steps train on."""
+    bits = data.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).train
+    draw = jax.jit(
+        jax.vmap(lambda step: data.sample(stream(14, 6), step, bits, PROCESS.zeros, PROCESS.ones))
+    )
+    return jax.device_get(draw(jnp.arange(500)))
+
+
+def both(case: str, dtype: str, *, noise: float = 0.2, seed: int = 5):
+    """The model in JAX, parameters, and the model in torch with the same: every leaf at random, no
+    two layers alike.
+    """
+    config, tied = CASES[case]
+    torch.manual_seed(5)
+    twin = reference.Reference(config, tied=tied)
+    rng = np.random.default_rng(seed)
+
+    def add_noise(leaf):
+        return (leaf + noise * rng.standard_normal(leaf.shape)).astype(dtype)
+
+    params = jax.tree.map(add_noise, reference.parameters(twin))
+    return build_model(config, tied=tied), params, reference.load(twin, params)
+
+
+def logits(model, params: dict, batch: data.Batch) -> jax.Array:
+    return jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(
+        batch.tokens_BxL, batch.at_BxP
+    )
+
+
+def deviation(ours: dict, theirs: dict) -> float:
+    """The worst difference in a leaf, relative to the leaf's largest value."""
+    ours, theirs = flatten_dict(ours), flatten_dict(theirs)
+    assert ours.keys() == theirs.keys()
+    worst = 0.0
+    for path, leaf in theirs.items():
+        mine = np.asarray(ours[path])
+        assert mine.dtype == leaf.dtype and mine.shape == leaf.shape, path
+        # What has gradient 0: what it does is rounding, and changes nothing. Of attention the key
+        # bias; of a mixer the bias of the label's place, which is never asked for and which all
+        # norms take away from it.
+        if path[-1] == "in_proj_bias":
+            mine, leaf = (np.delete(bias.reshape(3, -1), 1, axis=0) for bias in (mine, leaf))
+        if path[-1] == "tokenwise2_bias":
+            mine, leaf = mine[:-1], leaf[:-1]
+        worst = max(worst, np.max(np.abs(mine - leaf)) / np.max(np.abs(leaf)))
+    return worst
+
+
+IN_FLOAT32 = ("small-tied", "small-untied", "medium-tied", "medium-untied")
+CASES_AND_TYPES = [("float64", case) for case in CASES] + [("float32", case) for case in IN_FLOAT32]
+
+
+def but_slow(*slow: str) -> list:
+    """All cases, those with one of these words in their names marked."""
+    marks = {case: [pytest.mark.slow] * any(word in case for word in slow) for case in CASES}
+    return [pytest.param(case, dtype, marks=marks[case]) for dtype, case in CASES_AND_TYPES]
+
+
+@pytest.mark.parametrize(("case", "dtype"), but_slow("medium"))
+def test_logits_loss_and_gradients(case, dtype, batches):
+    model, params, twin = both(case, dtype)
+    batch = data.Batch(*(array[0] for array in batches))
+
+    @once
+    def look(params):
+        gradient_of = jax.value_and_grad(lambda p: task.loss_and_accuracy(model, p, batch)[0])
+        return logits(model, params, batch), *gradient_of(params)
+
+    with jax.enable_x64(dtype == "float64"):
+        logits_BxPxV, loss, gradient = jax.device_get(look(params))
+
+    tokens, at, target = reference.tensors(batch)
+    expected = twin.loss(tokens, at, target)
+    expected.backward()
+    tolerance = {"float64": 1e-9, "float32": 1e-4}[dtype]
+    np.testing.assert_allclose(loss, expected.item(), rtol=tolerance)
+    assert (
+        deviation({"logits": logits_BxPxV}, {"logits": twin(tokens, at).detach().numpy()})
+        < tolerance
+    )
+    assert deviation(gradient, reference.gradients(twin)) < tolerance
+
+
+@pytest.mark.parametrize(("case", "dtype"), but_slow("medium", "lstm-small-tied"))
+def test_500_updates(case, dtype, batches):
+    model, params, twin = both(case, dtype)
+    every = 10 if "lstm" in case else 3 if "mixer" in case else 1  # for time
+    batches = data.Batch(*(array[:, ::every] for array in batches))
+    adamw = adamw_of(Optimiser())
+    last = data.Batch(*(array[-1] for array in batches))
+
+    @(jax.jit if "medium" in case else once)
+    def train_all(params, batches):
+        state = State(params, adamw.init(params), jnp.int32(-1))
+        state, (loss_T, _) = jax.lax.scan(
+            lambda s, batch: task.step(model, adamw, s, batch), state, batches
+        )
+        return state.params, loss_T, logits(model, state.params, last)
+
+    with jax.enable_x64(dtype == "float64"):
+        trained, loss_T, logits_BxPxV = jax.device_get(train_all(params, batches))
+
+    optimiser = torch.optim.AdamW(
+        twin.parameters(), lr=5e-4, betas=(0.9, 0.999), eps=1e-12, weight_decay=0.1
+    )
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=10_000, eta_min=1e-5)
+    expected_T = []
+    for batch in zip(*reference.tensors(batches)):
+        optimiser.zero_grad()
+        loss = twin.loss(*batch)
+        loss.backward()
+        optimiser.step()
+        cosine.step()
+        expected_T.append(loss.item())
+
+    assert deviation(params, reference.parameters(twin)) > 0.02  # it did train
+    if dtype == "float64":  # in float32 the parameters drift along directions that change nothing
+        assert deviation(trained, reference.parameters(twin)) < 1e-9
+    tolerance = {"float64": 1e-9, "float32": 1e-4}[dtype]
+    np.testing.assert_allclose(loss_T, expected_T, rtol=tolerance)
+    tokens, at, _ = reference.tensors(last)
+    assert (
+        deviation({"logits": logits_BxPxV}, {"logits": twin(tokens, at).detach().numpy()})
+        < tolerance
+    )
+
+
+@pytest.mark.parametrize(
+    "case", ["small-tied", "small-untied", "lstm-small-untied", "mixer-small-untied"]
+)
+def test_exact_evaluation(case, x64):
+    """Torch sees every ordered context, jaxtie's transformer each multiset once."""
+    model, params, twin = both(case, "float64", noise=1.0, seed=8)
+    valid = data.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).valid
+    ordered, merged = (
+        data.enumerate_contexts(valid, PROCESS.zeros, PROCESS.ones, ordered=o)
+        for o in (True, False)
+    )
+    seen = ordered if model.body.ordered else merged
+
+    def evaluate(params: dict) -> dict:
+        (logits_CxV,) = task.exact_logits(model, params, [seen])
+        return task.expectations(logits_CxV, seen.joint_CxV, [(0, 1), (2, 3)])
+
+    ours = once(evaluate)(params)
+
+    tokens, at = reference.tensors(ordered[:2])
+    joint_CxV = torch.tensor(ordered.joint_CxV)
+    with torch.no_grad():
+        logits_CxV = twin(tokens, at)[:, 0]
+    # targets: joint probabilities
+    loss = torch.nn.functional.cross_entropy(logits_CxV, joint_CxV, reduction="sum")
+    right_C = joint_CxV.gather(1, logits_CxV.argmax(1, keepdim=True))
+    np.testing.assert_allclose(ours["loss"], loss, rtol=1e-9)
+    np.testing.assert_allclose(ours["accuracy"], right_C.sum(), rtol=1e-9)
+    # neither always wrong, as fresh models can be, nor perfect
+    assert 0.01 < ours["accuracy"] < 0.5
+    for pair, (first, second) in enumerate([(0, 1), (2, 3)]):
+        weight_C = (joint_CxV[:, first] + joint_CxV[:, second]).numpy()
+        odds_C = (logits_CxV[:, second] - logits_CxV[:, first]).numpy()
+        mean = np.average(odds_C, weights=weight_C)
+        np.testing.assert_allclose(ours["log_odds"][pair], mean, rtol=1e-9)
+        variance = np.average((odds_C - mean) ** 2, weights=weight_C)
+        np.testing.assert_allclose(ours["log_odds_deviation"][pair], variance**0.5, rtol=1e-9)

@@ -1,0 +1,281 @@
+"""Every experiment file: it declares what the protocol says, and a cheap variant of it trains from
+end to end.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from bodies import once
+from drawing import save_small
+
+from jaxtie import LSTM, Experiment, Mixer, Optimiser, Process, Transformer
+from jaxtie.config import names_of
+from jaxtie.exor import blocks, theory
+from jaxtie.exor.task import Static, build_contexts, make_member, stack_settings
+from jaxtie.results import plots
+from jaxtie.run.command import main
+from jaxtie.run.lifecycle import load_claims, load_experiment
+
+FILES = {path.stem: path for path in (Path(__file__).parents[2] / "experiments").glob("*.py")}
+LIKELY, FAIR, ONLY = (0.1, 0.9), (0.5, 0.5), (1.0, 0.0)
+# model, zeros, ones, learning rate, steps
+PROTOCOL = {
+    "transformer_small": (Transformer(1, 1, 4, 4), LIKELY, FAIR, 5e-4, 150_000),
+    "transformer_ndh": (Transformer(1, 1, 4, 4), ONLY, LIKELY, 5e-4, 150_000),
+    "transformer_ydh": (Transformer(1, 1, 4, 4), ONLY, FAIR, 5e-4, 150_000),
+    "transformer_medium": (Transformer(2, 1, 32, 32), LIKELY, FAIR, 1e-4, 300_000),
+    "lstm_small": (LSTM(2, 4, 8), LIKELY, FAIR, 5e-4, 150_000),
+    "lstm_medium": (LSTM(4, 32, 32), LIKELY, FAIR, 5e-4, 150_000),
+    "mixer_small": (Mixer(1, 4, 4, 8), LIKELY, FAIR, 5e-4, 150_000),
+    "mixer_medium": (Mixer(2, 32, 32, 32), LIKELY, FAIR, 5e-4, 300_000),
+}
+
+
+COSTS = "tied untied tied+bias untied+bias"
+SCALED = "tied+input-gradient=5 tied+input-gradient=5+output-start"
+STOPPED = "tied+input-gradient=0 tied+output-gradient=0"
+OTHERS = " ".join(f"tied+input-gradient={factor}" for factor in ("2", "10", "0.5"))
+# What differs from the main experiment, and the arms.
+VARIANTS = {
+    "output_bias": ({}, f"{COSTS} tied+undecayed-bias"),
+    "output_bias_ndh": ({"process": Process(zeros=ONLY, ones=LIKELY)}, COSTS),
+    "output_bias_ydh": ({"process": Process(zeros=ONLY, ones=FAIR)}, COSTS),
+    "output_bias_control": ({"process": Process(zeros_by_label=True)}, COSTS),
+    "weight_decay": (
+        {"sweep": {"weight_decay": (0.0, 0.001, 0.01, 0.1, 0.3)}, "eval_every": 5_000},
+        "tied untied tied+bias",
+    ),
+    "roles": ({}, "tied tied+input-gradient=0 tied+output-gradient=0 untied"),
+    "gradient_roles": (
+        {"steps": 50_000, "seeds": range(64, 128), "roles": True},
+        f"tied tied+output-start {SCALED} untied {STOPPED} {OTHERS}",
+    ),
+    **{
+        f"width_{width}": ({"model": Transformer(width=width)}, "tied untied tied+bias")
+        for width in (2, 3, 6, 8)
+    },
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_is_claimed_of_variants_can_be_measured(name):
+    """They differ in what their name says, and every arm that a claim is about is there."""
+    experiment, claims = load_experiment(FILES[name]), load_claims(FILES[name])
+    changes, arms = VARIANTS[name]
+    same = {"name": name.replace("_", "-"), "claim": experiment.claim, "record_every": 1_000}
+    assert experiment == dataclasses.replace(
+        Experiment(), arms=tuple(arms.split()), **same, **changes
+    )
+    assert claims and {arm for claim in claims for arm in claim.weights} <= set(arms.split())
+    assert {claim.against for claim in claims} <= {
+        None,
+        *(other.replace("_", "-") for other in VARIANTS),
+    }
+    for claim in claims:
+        assert claim.low < claim.high and (claim.low, claim.high) != (-np.inf, np.inf)
+        assert all(value in dict(experiment.sweep)[name] for name, value in claim.setting.items())
+
+
+def test_experiments_are_those_of_the_protocol():
+    others = {"untie_midway", "skewed_zeros", "head_convergence", "tuned_heads_one_rate"}
+    others |= {
+        "text_mlm",
+        "text_mlm_faster",
+        "text_clm",
+        "price_of_tying",
+        "duplicates_causal",
+        "duplicates_masked",
+        "gradient_roles_text",
+    }
+    others |= {"price_of_tying", "hypothesis_known", "hypothesis_classes", *VARIANTS}
+    others |= {name for name in FILES if name.startswith("never_targets")}  # see test_never_targets
+    assert FILES.keys() == {*PROTOCOL, *others}
+    for name, (model, zeros, ones, learning_rate, steps) in PROTOCOL.items():
+        experiment = load_experiment(FILES[name])
+        expected = Experiment(
+            name=name.replace("_", "-"),
+            claim=experiment.claim,
+            seeds={
+                "transformer_medium": range(8),
+                "mixer_medium": range(8),
+                "lstm_medium": range(5),
+            }.get(name, range(64)),
+            process=Process(zeros=zeros, ones=ones),
+            model=model,
+            optimiser=Optimiser(learning_rate=learning_rate),
+            steps=steps,
+            eval_every=experiment.eval_every,
+        )
+        assert experiment == expected
+        assert f"python -m jaxtie.run experiments/{name}.py" in FILES[name].read_text()
+
+
+def test_untying_midway_is_the_main_experiment_with_two_more_arms():
+    midway = load_experiment(FILES["untie_midway"])
+    assert names_of(midway.arms) == ["tied", "untied", "untied@25000", "untied@75000"]
+    assert (
+        dataclasses.replace(
+            midway, name="transformer-small", claim=Experiment().claim, arms=("tied", "untied")
+        )
+        == Experiment()
+    )
+
+
+def test_text_is_as_published():
+    masked, causal = (load_experiment(FILES[name]) for name in ("text_mlm", "text_clm"))
+    optimiser = Optimiser(
+        learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01, eps=1e-12
+    )
+    assert (masked.model, masked.optimiser) == (Transformer(3, 4, 128, 512), optimiser)
+    assert (masked.batch, masked.length, masked.words, masked.deviation, masked.seeds) == (
+        128,
+        128,
+        100,
+        0.3,
+        (42,),
+    )
+    assert (
+        masked.steps >= 10_000 and names_of(masked.arms) == ["tied", "untied"] and masked.duplicates
+    )
+    faster = dataclasses.replace(
+        masked, name="text-mlm-faster", optimiser=dataclasses.replace(optimiser, learning_rate=1e-3)
+    )
+    assert load_experiment(FILES["text_mlm_faster"]) == faster
+    assert causal.task == "causal" and not causal.duplicates
+    assert (
+        names_of(causal.arms) == ["tied", "untied", f"untied@{causal.steps // 2}"]
+        and len(causal.seeds) >= 3
+    )
+
+
+def test_roles_on_text_have_the_arms_of_roles_on_exor():
+    exor, text = (
+        load_experiment(FILES[name]) for name in ("gradient_roles", "gradient_roles_text")
+    )
+    assert (
+        set(text.arms) == set(exor.arms)
+        and text.roles
+        and text.task == "causal"
+        and len(text.seeds) == 3
+    )
+    claims = load_claims(FILES["gradient_roles_text"])
+    assert claims and {arm for claim in claims for arm in claim.weights} <= set(names_of(text.arms))
+
+
+@pytest.mark.parametrize("name", ["causal", "masked"])
+def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
+    """And what is claimed of them can be measured: its arms and probabilities are there."""
+    experiment, claims = (
+        load(FILES[f"duplicates_{name}"]) for load in (load_experiment, load_claims)
+    )
+    assert (experiment.task, experiment.duplicates, len(experiment.seeds)) == (name, (0.5, 0.1), 3)
+    assert names_of(experiment.arms) == [
+        "tied",
+        "tied+bias",
+        "untied",
+        f"untied@{experiment.steps // 2}",
+    ]
+    cells = {cell for claim in claims for cell in claim.of}
+    assert {cell.arm for cell in cells} == set(names_of(experiment.arms))
+    assert {cell.probability for cell in cells if cell.probability == cell.probability} == {
+        0.5,
+        0.1,
+    }
+    assert all(claim.low < claim.high for claim in claims) and len(
+        {claim.expression for claim in claims}
+    ) == len(claims)
+
+
+def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():
+    skewed = load_experiment(FILES["skewed_zeros"])
+    ((name, values),) = skewed.sweep
+    assert name == "p_X" and values[0] == 0.5 and values[-1] == 0.01 and len(values) == 12
+    np.testing.assert_allclose(
+        np.diff([np.log((1 - p) / p) for p in values]), np.log(99) / 11, rtol=1e-2
+    )
+    main_one = dataclasses.replace(
+        Experiment(), name="skewed-zeros", claim=skewed.claim, seeds=skewed.seeds
+    )
+    assert skewed == dataclasses.replace(
+        main_one, sweep=skewed.sweep, record_every=1_000, eval_every=5_000
+    )
+
+
+@functools.cache
+def training_of(static: Static) -> Callable:
+    """A seed's training on its setting: ten steps, evaluations before and after; one program for
+    all that are alike.
+    """
+    member = make_member(static)
+
+    def train(seed, setting):
+        state, stream, before = member.start(seed, setting)
+        state, after = member.advance(state, stream, setting, 0)
+        return before, after | member.evaluate(state, setting)
+
+    return once(train)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("medium")) for name in PROTOCOL],
+)
+def test_a_cheap_variant_trains(name):
+    """One seed, ten steps, strings of six bits, at most two layers no wider than 4."""
+    full = load_experiment(FILES[name])
+    narrow = {
+        field: min(size, 2 if field == "layers" else 4) for field, size in vars(full.model).items()
+    }
+    cheap = dataclasses.replace(
+        full,
+        model=dataclasses.replace(full.model, **narrow),
+        process=dataclasses.replace(full.process, length=6),
+        record_every=10,
+        eval_every=10,
+        steps=10,
+    )
+    own = jax.tree.map(lambda x: x[0], stack_settings(cheap))
+    before, after = training_of(Static.of(cheap, tied=True))(3, own)
+    dead = [0 in probabilities for probabilities in cheap.process.pairs.values()]
+    for records in (before, after):
+        np.testing.assert_array_equal(np.isnan(records.pop("swap_divergence")), dead)
+    assert all(
+        np.isfinite(value).all()
+        for records in (before, after)
+        for value in jax.tree.leaves(records)
+    )
+    assert after["diverged_at"] == -1 and not np.array_equal(
+        before["input_table"], after["input_table"]
+    )
+    best = theory.best_loss(build_contexts(cheap.process, ordered=False)[0].joint_CxV)
+    assert best < after["train_loss"] != before["train_loss"]
+
+
+@pytest.mark.slow
+def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "WIDE", 1)
+    monkeypatch.setattr(plots, "save", save_small)
+    options = (
+        "--seeds 2 --steps 20 --record-every 10 --eval-every 10 --arms tied --quiet --out".split()
+    )
+    assert main([str(FILES["transformer_ndh"]), *options, str(tmp_path / "run")]) == 0
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
+        "config.json",
+        "results.nc",
+        "figures",
+        "summary.md",
+    }
+    assert len(list((tmp_path / "run" / "figures").iterdir())) == 7
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["block"] == 1
+
+
+def test_independent_layers_are_an_option_of_the_transformer(capsys):
+    assert main([str(FILES["mixer_small"]), "--independent-layers", "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "--independent-layers: expected a transformer" in error

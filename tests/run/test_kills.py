@@ -1,0 +1,394 @@
+"""Runs that are killed, damaged, extended, or meet a full disk: nothing is lost, and the numbers
+are those of one go.
+"""
+
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from commands import ended, recorded, start, until, until_recorded
+
+from jaxtie.run import command, lifecycle
+from jaxtie.training.checkpoints import KEEP, SUMS, Checkpoints, find_damage, opened
+from jaxtie.training.progress import Progress
+from jaxtie.training.task import Members
+
+OFTEN = ["--record-every", "20", "--eval-every", "100"]
+ALWAYS = [*OFTEN, "--checkpoint-every", "1e-6", "--quiet"]
+ARMS = ["--arms", "untied"]
+
+
+def no_figures(*_: object) -> list[Path]:
+    return []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_figures():
+    """They take most of the time of a short run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lifecycle, "draw", no_figures)
+        yield
+
+
+def results(folder: Path) -> xr.Dataset:
+    """All that a run found; the command is that of its last sitting."""
+    return lifecycle.load(folder).drop_attrs()
+
+
+def same(one: Path, other: Path) -> bool:
+    return results(one).identical(results(other))
+
+
+def finished_run(folder: Path, *options: str) -> Path:
+    assert command.main([*options, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory) -> Path:
+    return finished_run(
+        tmp_path_factory.mktemp("short") / "run", *ALWAYS, "--seeds", "3", "--steps", "200", *ARMS
+    )
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory) -> Path:
+    """The same, twice as long, in one go."""
+    return finished_run(tmp_path_factory.mktemp("long") / "run", *TO_400)
+
+
+@pytest.fixture
+def extended(short, tmp_path) -> Path:
+    """A copy of the short run, to be made longer."""
+    return shutil.copytree(short, tmp_path / "run")
+
+
+TO_400 = [*ALWAYS, "--seeds", "3", "--steps", "400", *ARMS]
+
+
+def test_more_steps_give_what_one_go_gives(extended, long):
+    assert command.main([*TO_400, "--out", str(extended)]) == 0
+    assert same(extended, long)
+    assert not (extended / "records").exists()
+
+
+# The second time there are several blocks, larger ones once there are more members.
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "more"), [("1,9,5", "12"), ("1,37,5", "40")])
+@pytest.mark.usefixtures("compiled_as_users_do")
+def test_more_seeds_give_what_one_go_gives(tmp_path, seeds, more):
+    """Seeds are added before, between and behind those that are there, and to a block that was
+    padded.
+
+    Those that are new are tied at first, while those that are there are untied.
+    """
+    line = [*ALWAYS, "--steps", "200", "--arms", "untied@100", "--seeds"]
+    some = finished_run(tmp_path / "some", *line, seeds)
+    assert command.main([*line, more, "--out", str(some)]) == 0
+    assert same(some, finished_run(tmp_path / "one", *line, more))
+
+
+@pytest.mark.parametrize(
+    "options", [("--seeds", "2"), ("--steps", "100"), ("--seeds", "1,2,3"), ("--zeros", "0.2,0.8")]
+)
+def test_less_or_other_than_what_is_there_is_refused(extended, capsys, options):
+    before = {path: path.stat().st_mtime_ns for path in extended.rglob("*")}
+    assert command.main([*TO_400, *options, "--out", str(extended)]) == 2
+    assert "differs in" in capsys.readouterr().err
+    assert before == {path: path.stat().st_mtime_ns for path in extended.rglob("*")}
+
+
+def newest(folder: Path) -> Path:
+    return max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = [truncate, zero, delete, flip_a_bit]
+
+
+def checkpointed(run: Path) -> list[Path]:
+    """The files of a run's newest checkpoint, from its folder on."""
+    files = sorted(path.relative_to(run) for path in newest(run).rglob("*") if path.is_file())
+    assert len(files) > 8
+    return files
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_to_any_file_of_a_checkpoint_is_found(short, tmp_path, damage):
+    assert not find_damage(newest(short))
+    for file in checkpointed(short):
+        copy = shutil.copytree(newest(short), tmp_path / file / "checkpoints" / newest(short).name)
+        damage(tmp_path / file / file)
+        assert find_damage(copy), file
+
+
+def goes_on_after(damage, file: Path, short: Path, long: Path, folder: Path, capsys) -> None:
+    """The run with a damaged file of its newest checkpoint says so, and goes on from the one
+    before.
+    """
+    shutil.copytree(short, folder)
+    damage(folder / file)
+    assert command.main([*TO_400, "--out", str(folder)]) == 0
+    assert f"{newest(short).name} cannot be used" in capsys.readouterr().err
+    assert same(folder, long), file
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(short, long, tmp_path, capsys):
+    file = random.Random(14).choice(checkpointed(short))
+    goes_on_after(flip_a_bit, file, short, long, tmp_path / "run", capsys)
+
+
+@pytest.mark.slow
+def test_whatever_is_damaged_in_a_checkpoint_the_one_before_is_used(short, long, tmp_path, capsys):
+    """The ways take turns: that each damage to each file is found is tested above."""
+    for i, (file, damage) in enumerate(zip(checkpointed(short), itertools.cycle(DAMAGES))):
+        goes_on_after(damage, file, short, long, tmp_path / str(i), capsys)
+
+
+def test_who_only_reads_checkpoints_leaves_those_that_a_run_is_writing(short, tmp_path):
+    """One without its sums, one under Orbax's other name: a run that is killed meanwhile would
+    remove them itself.
+    """
+    folder = shutil.copytree(short, tmp_path / "run") / "checkpoints"
+    last = int(newest(short).name)
+    shutil.copytree(newest(short), folder / f"{last + 1}", ignore=shutil.ignore_patterns(SUMS))
+    (folder / f"{last + 2}.orbax-checkpoint-tmp").mkdir()
+    before = sorted(folder.rglob("*"))
+    with opened(folder, to_read=True) as checkpoints:
+        assert (checkpoints.load(print)["untied"].steps == 200).all()
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_sound_checkpoint_that_cannot_be_read_here_is_kept(extended, capsys, monkeypatch):
+    """Another version of a library can read it: nothing is removed, and nothing begins anew."""
+    before = {path: path.stat().st_mtime_ns for path in (extended / "checkpoints").rglob("*")}
+
+    def fail(*_: object) -> None:
+        raise OSError("Input/output error")
+
+    monkeypatch.setattr(Checkpoints, "_restore", fail)
+    assert command.main([*TO_400, "--out", str(extended)]) == 2
+    error = capsys.readouterr().err
+    assert (
+        "is whole, but cannot be read here (OSError Input/output error)" in error
+        and "Traceback" not in error
+    )
+    assert before == {
+        path: path.stat().st_mtime_ns for path in (extended / "checkpoints").rglob("*")
+    }
+
+
+def test_without_any_sound_checkpoint_a_run_starts_again(extended, long, capsys):
+    for number in (extended / "checkpoints").iterdir():
+        flip_a_bit(number / SUMS)
+    assert command.main([*TO_400, "--out", str(extended)]) == 0
+    assert capsys.readouterr().err.count("cannot be used") == KEEP
+    assert same(extended, long)
+
+
+KILLED = ["--seeds", "16", *OFTEN, "--checkpoint-every", "0.2", "--quiet"]
+AT_ONCE = 64  # records that may come at once
+KILLS = 12  # of a slow test; a hundred take ten minutes and more
+
+
+def killed_again_and_again(
+    folder: Path, steps: int, arms: str, kills: int, rng: random.Random
+) -> int:
+    """Carry a run to its end that is killed so often; returns how often that was possible.
+
+    Each time it has come further than ever before: to a random record, and a random moment after
+    that.
+    """
+    line = [*KILLED, "--steps", f"{steps}", "--arms", arms]
+    records, done = (steps // 20 + 1) * len(arms.split(",")), 0
+    while done < kills and recorded(folder) < records - 2 * AT_ONCE:
+        target = recorded(folder) + rng.randint(1, AT_ONCE)
+        process = start(folder, *line)
+        until_recorded(process, folder, target)
+        time.sleep(rng.uniform(0, 0.1))
+        process.kill()
+        assert ended(process)[0] == -signal.SIGKILL, "it had ended before"
+        done += 1
+    assert not json.loads((folder / "config.json").read_text())["finished"]
+    finished_run(folder, *line)
+    return done
+
+
+@pytest.mark.usefixtures("compiled_as_users_do")
+def test_killed_while_it_trains_a_run_ends_as_if_it_had_not_been(tmp_path):
+    assert killed_again_and_again(tmp_path / "killed", 4000, "tied", 1, random.Random(14)) == 1
+    assert same(
+        tmp_path / "killed",
+        finished_run(tmp_path / "whole", *KILLED, "--steps", "4000", "--arms", "tied"),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled_as_users_do")
+def test_killed_again_and_again_runs_end_as_if_they_had_not_been(tmp_path):
+    arms, rng, kills, run_number = "tied,untied@4000", random.Random(14), 0, 0
+    whole = finished_run(tmp_path / "whole", *KILLED, "--steps", "8000", "--arms", arms)
+    while kills < KILLS:
+        folder, run_number = tmp_path / f"killed-{run_number}", run_number + 1
+        kills += killed_again_and_again(folder, 8000, arms, KILLS - kills, rng)
+        assert same(folder, whole), f"after {kills} kills"
+        shutil.rmtree(folder)
+    print(f"{kills} kills over {run_number} runs", file=sys.stderr)
+
+
+ENDLESS = ["--seeds", "2", "--arms", "tied", *OFTEN, "--steps", "3000000"]
+
+
+def standing(folder: Path) -> dict[str, Members]:
+    """What a run goes on from."""
+    with opened(folder / "checkpoints") as checkpoints:
+        return checkpoints.load(print)
+
+
+@pytest.mark.usefixtures("compiled_as_users_do")
+def test_while_a_run_is_under_way_it_is_alone_and_sigterm_saves(tmp_path, capsys, monkeypatch):
+    """The same command goes on, here up to its first piece of training."""
+    folder = tmp_path / "run"
+    process = start(folder, *ENDLESS)
+    until(process, "seed-steps/s")
+    assert command.main([*ENDLESS, "--out", str(folder)]) == 2
+    assert "another run is writing there" in capsys.readouterr().err
+    process.terminate()
+    assert ended(process)[0] == 130
+    assert np.isfinite(results(folder)["loss"]).any()
+    reached = standing(folder)["tied"].steps
+    assert (reached > 0).all()
+    add = Progress.add
+
+    def stop(progress, *piece):
+        add(progress, *piece)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Progress, "add", stop)
+    assert command.main([*ENDLESS, "--out", str(folder)]) == 130
+    assert (standing(folder)["tied"].steps > reached).all()
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_at_once(tmp_path):
+    process = start(tmp_path / "run", *ENDLESS)
+    until(process, "seed-steps/s")
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    status, error = ended(process)
+    assert status == 130
+    assert "Traceback" not in error
+
+
+def test_a_folder_that_vanishes_ends_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        Progress, "add", lambda *_: shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    )
+    assert (
+        command.main([*ENDLESS, "--checkpoint-every", "1e-6", "--out", str(tmp_path / "run")]) == 2
+    )
+    error = capsys.readouterr().err
+    assert sum(line.startswith("jaxtie: ") for line in error.splitlines()) == 1, error
+    assert "Traceback" not in error and str(tmp_path / "run") in error
+
+
+def test_no_room_on_the_disk_is_said_before_the_start(tmp_path, capsys, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**20))
+    assert command.main(["--out", str(tmp_path / "run")]) == 2
+    assert "the disk has 1 MiB left" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("compiled_as_users_do")
+def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_path):
+    """A limit on the size of files stands for it: the dataset's is the first to be too large."""
+    options = [
+        "--seeds",
+        "8",
+        "--steps",
+        "2000",
+        *OFTEN,
+        "--arms",
+        "tied",
+        "--checkpoint-every",
+        "0.1",
+    ]
+    status, error = ended(
+        start(tmp_path / "run", *options, prefix=["bash", "-c", 'ulimit -f 150; exec "$@"', "-"])
+    )
+    assert status == 2, error
+    assert sum(line.startswith("jaxtie: ") for line in error.splitlines()) == 1, error
+    assert "Traceback" not in error
+    assert not find_damage(newest(tmp_path / "run"))
+    assert command.main([*options, "--out", str(tmp_path / "run")]) == 0
+    assert same(tmp_path / "run", finished_run(tmp_path / "one", *options))
+
+
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
+def test_a_signal_before_anything_is_trained_ends_it_too(tmp_path, seconds):
+    """While modules are imported, or what is trained on is prepared, or a program compiled."""
+    process = start(tmp_path / "run", *ENDLESS)
+    time.sleep(seconds)
+    process.terminate()
+    began = time.monotonic()
+    status, error = ended(process)
+    assert status == 130 and "Traceback" not in error, error
+    assert time.monotonic() - began < 10
+
+
+def test_a_compiler_that_takes_minutes_is_not_waited_for(tmp_path):
+    """Nothing was compiled before. The folder is left as one that the same command goes on with."""
+    folder, lstm = (
+        tmp_path / "run",
+        str(Path(__file__).parents[2] / "experiments" / "lstm_small.py"),
+    )
+    process = start(
+        folder, lstm, "--seeds", "1", "--arms", "tied", JAX_ENABLE_COMPILATION_CACHE="0"
+    )
+    until(process, "compiling")
+    time.sleep(1)
+    process.terminate()
+    began = time.monotonic()
+    status, error = ended(process)
+    assert status == 130 and "Traceback" not in error and "the same command goes on" in error, error
+    assert (
+        time.monotonic() - began < 10 and lifecycle.RunFolder(folder).config()["finished"] is False
+    )
+
+
+def test_where_nothing_is_compiled_nothing_is_trained(tmp_path):
+    process = start(tmp_path / "run", *ENDLESS, JAX_DISABLE_JIT="1")
+    status, error = ended(process)
+    assert (status, error) == (
+        2,
+        "jaxtie: JAX_DISABLE_JIT is set, so nothing would be compiled; unset it\n",
+    )
+    assert not (tmp_path / "run").exists()

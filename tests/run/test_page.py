@@ -1,0 +1,311 @@
+"""`--all`: every experiment of a folder, and the one page about them."""
+
+import base64
+import itertools
+import os
+import shutil
+import signal
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import xarray as xr
+from drawing import save_small
+
+from jaxtie.results import plots
+from jaxtie.results.folder import RunFolder
+from jaxtie.results.page_section import leave_for_page
+from jaxtie.results.tables import Table
+from jaxtie.run import command, kinds, lifecycle
+from jaxtie.run.page import Section, check_page, sections_left, write_page
+from jaxtie.training.progress import Progress
+
+NAME = """<script>alert('&"$_{$')<script>"""
+CLAIM = """</p></title><img src=http://a.b/c.png onerror="d()"> {{ 7 }} &amp; é"""
+TINY = """import jaxtie
+experiment = jaxtie.Experiment(
+    name={!r}, claim={!r}, arms=("untied",), steps=6000, record_every=20, eval_every=100
+)
+"""
+FILES = {
+    "a_hostile": TINY.format(NAME, CLAIM),
+    "b_broken": "1 / 0",
+    "c_plain": TINY.format("plain", "More of the same."),
+    "d_twin": TINY.format("plain", "Not the same."),
+    "e_third": TINY.format("third", "The third."),
+}
+ALL = ["--all", "--seeds", "3", "--scale", "0.01", "--quiet"]  # 60 of 6,000 steps
+PNG = "data:image/png;base64,"
+FOLDERS = (NAME, "plain", "third")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with experiments."""
+    place = tmp_path_factory.mktemp("place")
+    (place / "experiments").mkdir()
+    for name, text in FILES.items():
+        (place / "experiments" / f"{name}.py").write_text(text)
+    return place
+
+
+@pytest.fixture(scope="module")
+def done(place) -> Path:
+    """Where all of them have been run, interrupted once in the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr(Progress, "add", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        assert command.main(ALL) == 130
+        assert RunFolder(place / "runs" / NAME).config()["finished"] is False
+        assert not (place / "runs" / "plain").exists()
+        text = Page.of(place).text
+        assert "interrupted" in text and "to come" in text
+        patch.undo()
+        patch.chdir(place)
+        patch.setattr(plots, "save", save_small)
+        assert command.main(ALL) == 2
+    return place
+
+
+@pytest.fixture
+def at(done, monkeypatch) -> Path:
+    monkeypatch.chdir(done)
+    return done / "runs"
+
+
+class Page(HTMLParser):
+    """What is on a page; refuses one whose tags are not balanced."""
+
+    VOID = ("meta", "img")
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.open, self.tags, self.text, self.policy = [], [], "", ""
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    @classmethod
+    def of(cls, place: Path) -> "Page":
+        return cls((place / "runs" / "index.html").read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data
+
+    def all(self, tag: str) -> list[dict]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def test_one_command_runs_all_that_can_be_run(at, capsys):
+    before = {path: path.stat().st_mtime_ns for name in FOLDERS for path in (at / name).rglob("*")}
+    assert command.main(ALL) == 2  # and again, what is finished is not run again
+    assert before == {
+        path: path.stat().st_mtime_ns for name in FOLDERS for path in (at / name).rglob("*")
+    }
+    out, error = capsys.readouterr()
+    statuses = {
+        cells[1].strip(): cells[2].strip()
+        for line in out.splitlines()
+        if len(cells := line.split("│")) > 3
+    }
+    # of two files with one name, the second
+    failed = dict.fromkeys(("b_broken", "plain"), "failed")
+    assert statuses == dict.fromkeys(FOLDERS, "finished before") | failed
+    assert "3 of 5 experiments are done" in out and "runs/index.html" in out
+    assert error.count("\n") == 2 and "ZeroDivisionError" in error
+    assert "d_twin.py: is named 'plain' as experiments/c_plain.py is" in error
+    assert {path.name for path in at.iterdir()} == {*FOLDERS, "index.html"}
+    assert RunFolder(at / "plain").config()["experiment"]["steps"] == 60
+
+
+def test_what_other_commands_left_is_on_the_page(tmp_path):
+    """The instrument's answer, with its figure, as it was left; what is damaged says so and harms
+    nothing.
+    """
+    for name in ("answer", "damaged", "empty"):
+        (tmp_path / name / "figures").mkdir(parents=True)
+    png = base64.b64decode("iVBORw0KGgo=")
+    (tmp_path / "answer" / "figures" / "plane.png").write_bytes(png)
+    table = Table("Prices", ("bias", "G"), [("none", CLAIM)], "A note.")
+    leave_for_page(
+        tmp_path / "answer",
+        "python -m x",
+        ["It fails.", "Advice: tie."],
+        [table],
+        plane="S beside C",
+    )
+    (tmp_path / "damaged" / "section.json").write_text("{")
+    answer, damaged = sections_left(tmp_path)
+    assert (answer.name, answer.claim, answer.tables) == (
+        "answer",
+        "It fails. Advice: tie.",
+        [table],
+    )
+    assert damaged.status == "failed" and "remove it" in damaged.error
+    write_page(tmp_path / "index.html", "", [answer, damaged])
+    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert [base64.b64decode(image["src"].removeprefix(PNG)) for image in page.all("img")] == [png]
+    assert (
+        page.text.count(CLAIM) == 1
+        and "Advice: tie." in page.text
+        and "damaged/section.json: cannot be read" in page.text
+    )
+
+
+def test_an_interrupted_run_gives_what_one_go_gives(at):
+    interrupted, other = (RunFolder(at / name).load().drop_attrs() for name in FOLDERS[:2])
+    xr.testing.assert_identical(interrupted, other)
+
+
+def test_members_that_diverged_are_in_the_status(at, tmp_path):
+    folder = RunFolder(shutil.copytree(at / "plain", tmp_path / "run"))
+    results = folder.load()
+    results["diverged_at"][0, 1] = 20
+    results.to_netcdf(folder.results, engine="h5netcdf")
+    section = Section("experiments/c_plain.py", "plain", status="done")
+    section.read(folder)
+    assert section.status == "done, 1 of 3 members diverged"
+
+
+def test_the_page_needs_nothing_else_and_shows_names_as_they_are(at):
+    page = Page.of(at.parent)
+    assert not {"script", "link", "iframe", "object", "base"} & {tag for tag, _ in page.tags}
+    for tag, attributes in page.tags:
+        assert not [
+            name for name in attributes if name.startswith("on") or name in ("srcset", "style")
+        ]
+        assert attributes.get("src", PNG).startswith(PNG)
+        assert attributes.get("href", "#").startswith("#"), tag
+    source = (at / "index.html").read_text(encoding="utf-8")
+    assert "url(" not in source and "@import" not in source
+    assert page.text.count(NAME) >= 2 and page.text.count(CLAIM) == 2
+    assert "default-src 'none'" in str(page.all("meta"))
+
+
+def test_every_figure_and_table_is_on_the_page(at):
+    page = Page.of(at.parent)
+    images = [base64.b64decode(image["src"].removeprefix(PNG)) for image in page.all("img")]
+    files = [path for name in FOLDERS for path in (at / name / "figures").glob("*.png")]
+    assert sorted(images) == sorted(path.read_bytes() for path in files) and len(files) == 24
+    assert all(len(image["alt"]) > 50 for image in page.all("img"))
+    for name in FOLDERS:
+        results = lifecycle.load(at / name)
+        pictures = kinds.of_results(results).pictures(results)
+        assert pictures.keys() == {path.stem for path in (at / name / "figures").glob("*.png")}
+    for text in (
+        "rank agreement with semantic divergence",
+        "distance X-Y, input",
+        "Per seed at step 60",
+    ):
+        assert text in page.text
+    assert len(page.all("table")) == len(page.all("caption")) + 1 == 3 * 6 + 1
+    assert (
+        page.text.count("python -m jaxtie.run --all") == 4
+        and page.text.count("orbax-checkpoint") == 3
+    )
+
+
+def test_the_page_can_be_found_ones_way_about_in(at):
+    page = Page.of(at.parent)
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {link["href"].removeprefix("#") for link in page.all("a")} | {
+        attributes["aria-labelledby"]
+        for _, attributes in page.tags
+        if "aria-labelledby" in attributes
+    } == set(ids)
+    levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3", "h4")]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
+    assert page.all("html")[0]["lang"] == "en" and {"scope"} <= page.all("th")[0].keys()
+
+
+def test_what_differs_is_told_and_the_others_go_on(at, capsys):
+    before = (at / "plain" / "config.json").read_bytes()
+    assert command.main([*ALL, "--seeds", "1-2"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("holds a run that differs in seeds") == 3
+    page = Page.of(at.parent)
+    assert page.text.count("holds a run that differs in seeds") == 3 and not page.all("img")
+    assert (at / "plain" / "config.json").read_bytes() == before
+
+
+@pytest.fixture
+def without_training(place, monkeypatch):
+    """What is run instead of an experiment can be told."""
+    monkeypatch.chdir(place)
+
+    def instead(function):
+        monkeypatch.setattr(command, "_run_one", function)
+
+    return instead
+
+
+def test_a_bug_in_one_does_not_cost_the_others(without_training, tmp_path, capsys):
+    def fail(experiment, *_):
+        if experiment.name == "plain":
+            raise MemoryError("all of it")
+        return lifecycle.Outcome.DONE
+
+    without_training(fail)
+    assert command.main([*ALL, "--out", str(tmp_path)]) == 1
+    out, error = capsys.readouterr()
+    assert error.count("Traceback") == 1 and "third" in out
+    assert "MemoryError: all of it" in (tmp_path / "index.html").read_text()
+
+
+def test_what_knows_no_signals_can_be_interrupted_too(without_training, tmp_path, capsys):
+    def interrupt(experiment, *_):
+        if experiment.name == "plain":
+            raise KeyboardInterrupt
+        return lifecycle.Outcome.DONE
+
+    without_training(interrupt)
+    assert command.main([*ALL[:-1], "--out", str(tmp_path)]) == 130
+    out, error = capsys.readouterr()
+    assert "interrupted" in out and "to come" in out
+    assert "2 of 3: plain, 0:00 since the start" in error
+
+
+def test_a_dry_run_of_all_writes_nothing(without_training, tmp_path, capsys):
+    without_training(command._run_one)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "plan", lambda experiment, *_: [f"plan of {experiment.name}"])
+        assert command.main([*ALL, "--dry-run", "--out", str(tmp_path / "new")]) == 2
+    out = capsys.readouterr().out
+    assert out == f"plan of {NAME}\nplan of plain\nplan of third\n"
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_other_page_is_overwritten(without_training, tmp_path, capsys):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text("<h1>My site</h1>")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text('{"experiment": {"name": "plain"}}')
+    (tmp_path / "file").touch()
+    (tmp_path / "folder" / "index.html").mkdir(parents=True)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for name in ("site", "run", "file", "file/below", "folder"):
+        assert command.main([*ALL, "--out", str(tmp_path / name)]) == 2
+        out, error = capsys.readouterr()
+        assert (
+            out == ""
+            and error.splitlines()[-1].startswith("jaxtie: ")
+            and str(tmp_path / name) in error
+        )
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+
+def test_a_file_name_of_no_encoding_is_no_obstacle(tmp_path):
+    write_page(tmp_path / "index.html", "command", [Section("experiments/\udce9.py", "a\udce9")])
+    assert "&#56553;" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    check_page(tmp_path / "index.html")

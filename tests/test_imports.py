@@ -1,0 +1,106 @@
+"""Imports between packages point down; configurations and results need no jax."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import jaxtie
+
+PACKAGE = Path(jaxtie.__file__).parent
+# A package may import from the layers above its own in this list, never from its neighbours.
+LAYERS = (
+    {"config", "shutdown"},
+    {"options"},
+    {"tying", "results"},
+    {"models"},
+    {"training"},
+    {"exor", "text"},
+    {"run"},
+    {"advise"},
+    {"figures", "report"},
+)
+BESIDE = {
+    "audit": {"config", "options", "shutdown", "tying", "results"},
+    "nnx": {"config", "tying"},
+}
+WITH_JAX = {
+    "advise",
+    "exor.blocks",
+    "exor.data",
+    "exor.divergences",
+    "exor.engine",
+    "exor.forms",
+    "exor.task",
+    "models",
+    "nnx",
+    "text.engine",
+    "text.masking",
+    "text.programs",
+    "text.task",
+    "training",
+    "tying",
+}
+FILES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+MODULES = {name: path for name, path in FILES.items() if path.name != "__init__.py"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Names of the jaxtie modules that a file imports, at its top or within functions."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name.removeprefix("jaxtie.") for name in names} & MODULES.keys()
+
+
+def package_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_imports_point_down():
+    allowed = dict(BESIDE)
+    for i, layer in enumerate(LAYERS):
+        allowed |= dict.fromkeys(layer, set().union(*LAYERS[:i]))
+    assert {package_of(module) for module in MODULES} == allowed.keys()
+    for module, path in MODULES.items():
+        for imported in imports_of(path):
+            own, other = package_of(module), package_of(imported)
+            assert other == own or other in allowed[own], f"{module} imports {imported}"
+
+
+def test_no_import_cycles():
+    """Not even by way of imports within functions."""
+    graph = {module: imports_of(path) for module, path in MODULES.items()}
+    assert set(TopologicalSorter(graph).static_order()) == MODULES.keys()  # it raises CycleError
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_jaxtie_is_light():
+    heavy = "jax flax matplotlib orbax xarray tyro tensorflow_datasets tokenizers".split()
+    assert (
+        run_python(f"import sys, jaxtie; print([name for name in {heavy} if name in sys.modules])")
+        == "[]"
+    )
+
+
+def test_configurations_and_results_need_no_jax():
+    modules = [
+        f"jaxtie.{name}"
+        for name in MODULES
+        if not {name, package_of(name)} & WITH_JAX and not name.endswith("__main__")
+    ]
+    assert len(modules) > 50
+    code = f"import sys, {', '.join(modules)}; print('jax' in sys.modules)"
+    assert run_python(code) == "False"

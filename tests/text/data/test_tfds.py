@@ -1,0 +1,235 @@
+"""TFDS data sets as texts, the user's own files among them: what is read, in which parts, what
+errors say.
+"""
+
+import dataclasses
+import functools
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from corpora import WORDS, error_of, write_corpus
+from drawing import save_small
+
+from jaxtie import load
+from jaxtie.config import UserError
+from jaxtie.results import plots
+from jaxtie.run.command import main
+from jaxtie.text.config import Corpus
+from jaxtie.text.data import cache as prepared
+from jaxtie.text.data import files
+from jaxtie.text.data import tfds as sources
+from jaxtie.text.data.tokens import prepare_text
+
+pytest_plugins = "corpus_fixtures"
+TINY = """from jaxtie import Optimiser, TextExperiment, Transformer
+experiment = TextExperiment(
+    name="tiny", task="causal", model=Transformer(layers=1, heads=2, width=8, feedforward=8),
+    deviation=0.02, steps=20, optimiser=Optimiser(learning_rate=2e-2), arms=("tied",), seeds=(0,),
+    record_every=10, eval_every=20, batch=2, length=16, words=4, duplicates=False,
+)
+"""
+
+
+class TinyText(tfds.core.GeneratorBasedBuilder):
+    """Sixty documents, in two splits."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.FeaturesDict({"body": tfds.features.Text(), "label": np.int64})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(0, 40), "test": self._generate_examples(40, 60)}
+
+    def _generate_examples(self, start, end):
+        for i in range(start, end):
+            yield (
+                i,
+                {
+                    "body": (
+                        f"The cat saw {WORDS[i % len(WORDS)]}. A {WORDS[i // 7]} ran.\r\n\r\nÜber"
+                        f" {i}."
+                    ),
+                    "label": i,
+                },
+            )
+
+
+@pytest.fixture
+def tfds_folder(tmp_path, monkeypatch) -> Path:
+    for name in ("data_source", "builder"):
+        monkeypatch.setattr(
+            tfds, name, functools.partial(getattr(tfds, name), data_dir=tmp_path / "tfds")
+        )
+    return tmp_path / "tfds"
+
+
+@pytest.mark.usefixtures("tfds_folder")
+def test_a_tfds_data_set(tmp_path, vocabulary, cache, capsys):
+    corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
+    report = prepare_text(corpus, cache).report
+    assert (report.files, report.documents, report.paragraphs, report.split_by) == (
+        0,
+        60,
+        120,
+        "document",
+    )
+    assert (
+        report.rows["train"] == 42 * 3
+        and report.rows["valid"] == 6 * 3
+        and report.rows["test"] == 12 * 3
+    )
+    assert prepare_text(corpus, cache).report == report
+    assert capsys.readouterr() == ("", "")
+    assert error_of(Corpus(tfds="tiny_text", field="text"), tmp_path / "x").endswith(
+        "expected --tfds-field body"
+    )
+
+
+def test_a_tfds_data_set_in_a_format_that_needs_tensorflow(
+    tfds_folder, vocabulary, tmp_path, cache, monkeypatch
+):
+    """Made so by what TFDS writes about it: reading ends where TFDS sees the format, and no
+    TensorFlow.
+    """
+    corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
+    prepare_text(corpus, tmp_path / "before")
+    # importing it raises, whether it is installed or not
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    (about,) = tfds_folder.rglob("dataset_info.json")
+    about.write_text(about.read_text().replace("array_record", "tfrecord"))
+    for path in [*tfds_folder.rglob("*.array_record-*")]:
+        path.rename(str(path).replace("array_record", "tfrecord"))
+    # TFDS finds out in another way where no version is named
+    for name in (
+        "tiny_text:1.0.0",
+        "tiny_text",
+    ):
+        error = error_of(dataclasses.replace(corpus, tfds=name), cache)
+        assert error.startswith(
+            f"--tfds {name}: was prepared as tfrecord, which needs TensorFlow to be read; install"
+        )
+
+
+def test_both_formats_of_a_tfds_data_set_are_the_same_text(
+    tfds_folder, vocabulary, tmp_path, cache, capsys
+):
+    """Written by TFDS itself in either; so documents come in the same order, and go into the same
+    splits.
+    """
+    pytest.importorskip(
+        "tensorflow", reason="TensorFlow is not installed: nothing can write or read TFRecord"
+    )
+    corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
+    one = prepare_text(corpus, cache)
+    shutil.rmtree(tfds_folder)
+    tfds.builder("tiny_text", file_format="tfrecord").download_and_prepare()
+    assert len(list(tfds_folder.rglob("*.tfrecord-*"))) == 2 and not list(
+        tfds_folder.rglob("*array_record*")
+    )
+    other = prepare_text(corpus, tmp_path / "other")
+    assert other.report == one.report and one.report.documents == 60
+    for rows in zip(one[2:5], other[2:5], strict=True):
+        assert all(np.array_equal(*arrays) for arrays in zip(*rows, strict=True))
+    error = error_of(Corpus(tfds="tiny_text", field="text"), tmp_path / "x")
+    assert error.endswith("expected --tfds-field body")
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_training_on_a_tfds_data_set_from_end_to_end(
+    tfds_folder, vocabulary, tmp_path, monkeypatch, capsys
+):
+    """One command: prepared, trained, told; the same again reads it from the cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(plots, "save", save_small)
+    experiment = tmp_path / "tiny.py"
+    experiment.write_text(TINY)
+    options = [
+        str(experiment),
+        "--tfds",
+        "tiny_text:1.0.0",
+        "--tfds-field",
+        "body",
+        "--vocab",
+        vocabulary,
+        "--quiet",
+    ]
+    assert main([*options, "--out", str(tmp_path / "run")]) == 0
+    shutil.rmtree(tmp_path / "cache")  # then TFDS's own copy is read
+    assert main([*options, "--out", str(tmp_path / "again")]) == 0
+    one, again = (load(tmp_path / name) for name in ("run", "again"))
+    assert "60 documents" in one.attrs["text"] and one.attrs["text_key"] == again.attrs["text_key"]
+    np.testing.assert_array_equal(one["valid_loss"], again["valid_loss"])
+    assert float(one["valid_loss"][..., -1].mean()) < float(one["valid_loss"][..., 0].mean())
+    assert (
+        main(
+            [
+                *options[:-3],
+                "--vocab",
+                vocabulary,
+                "--tfds-field",
+                "label",
+                "--out",
+                str(tmp_path / "x"),
+            ]
+        )
+        == 2
+    )
+    assert "has no text in a field 'label'; expected --tfds-field body" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("tfds_folder")
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("wiki_40b", "knows no such data set; did you mean wiki40b"),
+        ("tiny_text:9.9.9", "cannot be loaded at version 9.9.9"),
+        ("wiki40b/xx", "BuilderConfig xx not found"),
+    ],
+)
+def test_a_tfds_data_set_that_does_not_exist(cache, name, message):
+    error = error_of(Corpus(tfds=name), cache)
+    assert message in error and error.startswith(f"--tfds {name}: ") and len(error) < 330
+
+
+@pytest.mark.usefixtures("tfds_folder")
+def test_no_network(cache, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(prepared, "PATIENCE", 0.0)
+    told = []
+    with pytest.raises(
+        UserError, match=r"--tfds lm1b: cannot be downloaded .*statmt.*network"
+    ) as caught:
+        prepare_text(Corpus(tfds="lm1b"), cache, told.append)
+    assert "\n" not in str(caught.value)
+    assert told == ["no answer from the network yet, trying again"] * len(told) and told
+    assert capsys.readouterr().out == ""
+
+
+def test_large_files_are_written_in_parts(tmp_path, vocabulary, cache, monkeypatch):
+    """The last part may be small, and a blank stretch leaves none empty."""
+    monkeypatch.setattr(files, "PIECE", 2**12)
+    folder = write_corpus(tmp_path / "corpus", paragraphs=250)
+    (folder / "3.txt").write_text("\n" * 2**14)
+    corpus = Corpus((str(folder),), vocab=vocabulary)
+    whole = prepare_text(corpus, cache)
+    assert len(list(cache.glob("sources/*/given_text/*/*.array_record-*"))) == 1
+    monkeypatch.setattr(sources, "PART", 2**13)
+    parts = prepare_text(corpus, tmp_path / "parts")
+    assert len(list((tmp_path / "parts").glob("sources/*/given_text/*/*.array_record-*"))) > 5
+    assert parts.report == whole.report and parts.key == whole.key
+    assert all(
+        np.array_equal(one.tokens_N, other.tokens_N)
+        for one, other in zip(parts[2:5], whole[2:5], strict=True)
+    )

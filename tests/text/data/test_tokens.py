@@ -1,0 +1,250 @@
+"""From files to rows of tokens: what they hold, which split they belong to, their vocabulary, their
+frequent words.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from corpora import SIZE, words, write_corpus
+from tokenizers import AddedToken
+
+from jaxtie.config import UserError
+from jaxtie.text.config import Corpus
+from jaxtie.text.data import files as reading
+from jaxtie.text.data import tfds, tokens
+from jaxtie.text.data.batches import Rows, Special
+from jaxtie.text.data.tokens import SPLITS, Text, prepare_text
+from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, load_vocabulary
+from jaxtie.text.data.words import BERT_ENTRIES, PUBLISHED_WORDS, frequent_words
+
+pytest_plugins = "corpus_fixtures"
+GUTENBERG = Path(__file__).parents[1] / "../shared/corpora/gutenberg"
+
+
+def test_a_row_is_a_sentence_in_the_order_of_the_text(corpus, vocabulary, cache):
+    text = prepare_text(Corpus(corpus.paths, vocab=vocabulary), cache)
+    raw = " ".join(path.read_text() for path in sorted(Path(corpus.paths[0]).glob("*")))
+    expected = [
+        f"{sentence.strip()} .".lower()
+        for sentence in raw.replace("\n", " ").split(".")
+        if sentence.strip()
+    ]
+    found = {row for name in SPLITS for row in words(text, getattr(text, name))}
+    assert found == set(expected)
+    place = {sentence: i for i, sentence in enumerate(expected)}
+    unique = [row for row in words(text, text.train) if expected.count(row) == 1]
+    assert [place[row] for row in unique] == sorted(place[row] for row in unique) and len(
+        unique
+    ) > 100
+    report = text.report
+    assert (report.files, report.documents, report.paragraphs, report.sentences) == (3, 3, 120, 360)
+    assert report.rows == {"train": 252, "valid": 36, "test": 72} and report.split_by == "paragraph"
+    assert sum(report.tokens.values()) == sum(len(row.split()) for row in expected) and not any(
+        report.unknown.values()
+    )
+    assert text.train.tokens_N.dtype == np.uint16
+    assert len(str(report).splitlines()) == 2
+
+
+@pytest.mark.parametrize("files", [9, 10, 50])
+def test_ten_documents_are_split_whole(tmp_path, vocabulary, cache, files):
+    """Nine are split by paragraphs, and the report says what that means; what was prepared of fifty
+    before stays valid.
+    """
+    folder = write_corpus(tmp_path / "corpus", files=files, paragraphs=20)
+    for i, path in enumerate(sorted(folder.glob("*"))):
+        path.write_text(
+            path.read_text().replace(".", f" {'abcdefghij'[i // 10]}{'abcdefghij'[i % 10]}.")
+        )
+    text = prepare_text(Corpus((str(folder),), vocab=vocabulary), cache)
+    places = {
+        name: {tuple(row.split()[-3:-1]) for row in words(text, getattr(text, name))}
+        for name in SPLITS
+    }
+    apart = not places["train"] & places["valid"] and not places["valid"] & places["test"]
+    assert apart == (files >= 10) and text.report.split_by == (
+        "document" if files >= 10 else "paragraph"
+    )
+    assert ("so that a document is in several splits" in str(text.report)) == (files < 10)
+    if files >= 10:
+        assert [len(places[name]) for name in SPLITS] == [
+            files * 7 // 10,
+            files // 10,
+            files * 2 // 10,
+        ]
+    before = prepare_text(Corpus((str(folder),), vocab=vocabulary, documents_to_split=50), cache)
+    assert (before.key == text.key) == (files != 10)
+
+
+def test_the_split_depends_on_seed_and_text_alone(tmp_path, corpus, vocabulary, cache):
+    one, other = Path(corpus.paths[0]), tmp_path / "other"
+    other.mkdir()
+    (other / "z.txt").write_text(
+        "\n\n".join(path.read_text() for path in sorted(one.glob("*"), reverse=True))
+    )
+
+    def splits(folder: Path, seed: int) -> list[set[str]]:
+        text = prepare_text(Corpus((str(folder),), vocab=vocabulary, split_seed=seed), cache)
+        return [set(words(text, getattr(text, name))) for name in SPLITS]
+
+    assert splits(one, 1) == splits(other, 1) != splits(one, 2)
+
+
+def test_a_trained_vocabulary_sees_the_training_split_alone(filled):
+    _, text = filled
+    assert text.vocabulary[:5] == SPECIAL_TOKENS and text.special == Special(0, 1, 2, 3, 4)
+    assert {"cat", "bread", "##e"} & set(text.vocabulary) and 40 < len(text.vocabulary) <= SIZE
+
+
+MANY_TIES = """
+import itertools, random, sys
+from jaxtie.text.data.vocabulary import train_vocabulary
+words = ["".join(word) for word in itertools.product("abcdefghij", repeat=4)]
+random.Random(7).shuffle(words)
+texts = [" ".join(2 * words[i : i + 50]) + " 日本 été." for i in range(0, 5000, 50)]
+print(*train_vocabulary(lambda: iter(texts), int(sys.argv[1])))
+"""
+
+
+def test_the_same_text_gives_the_same_vocabulary():
+    """In every process, though all words are as frequent as each other, and so are most merges."""
+    command = [sys.executable, "-c", MANY_TIES, "150"]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+        for _ in range(3)
+    ]
+    first, *others = [process.communicate()[0].split() for process in started]
+    assert [first] * 2 == others and len(first) == 150
+    letters = "abcdefghijt"  # no accents are left, and a Chinese character is a word
+    expected = {*letters, ".", "\u65e5", "\u672c"} | {f"##{letter}" for letter in letters}
+    assert first[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert {entry for entry in first[5:] if len(entry.removeprefix("##")) == 1} == expected
+
+
+def test_what_looks_like_a_special_token_is_text(tmp_path, own_corpus, vocabulary, cache):
+    (own_corpus[1] / "3.txt").write_text(
+        "The [MASK] ran off.\n\nThe [SEP] ran off.\n\nThe [PAD] ran off."
+    )
+    tokenizer = load_vocabulary(Path(vocabulary)).tokenizer
+    tokenizer.add_special_tokens([AddedToken(token) for token in SPECIAL_TOKENS])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    vocabularies = vocabulary, str(tmp_path / "tokenizer.json")
+    plain, marked = (
+        prepare_text(Corpus(own_corpus[0].paths, vocab=each), cache) for each in vocabularies
+    )
+    for text in (plain, marked):
+        for name in SPLITS:
+            assert not np.isin(getattr(text, name).tokens_N, [0, 2, 3, 4]).any()
+    assert plain.key != marked.key and np.array_equal(plain.train.tokens_N, marked.train.tokens_N)
+    assert sum(plain.report.unknown.values()) == 6  # the brackets
+
+
+def test_frequent_words(tmp_path, cache):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    sentences = "The cat saw the dog. The cat ran. It'a cats thed."
+    (folder / "a.txt").write_text("\n\n".join(f"{sentences} {'one ' * i}." for i in range(1, 60)))
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text(
+        "\n".join([*SPECIAL_TOKENS, *". ' the cat saw dog ran one it a ##s ##d".split()])
+    )
+    text = prepare_text(Corpus((str(folder),), vocab=str(vocab)), cache)
+    ids, found = frequent_words(text, 4)
+    assert found[:3] == ("one", "the", "cat") and found[3] in ("saw", "dog", "ran", "it")
+    assert [text.vocabulary[i] for i in ids] == list(found) and ids.dtype == np.int32
+    # "a" comes behind an apostrophe alone
+    with pytest.raises(UserError, match="only 7 of its words"):
+        frequent_words(text, 100)
+
+
+def test_frequent_words_of_berts_vocabulary_are_the_published():
+    assert len(set(PUBLISHED_WORDS)) == 100
+    rest = [f"[unused{i}]" for i in range(BERT_ENTRIES - 105)]
+    entries = [
+        "[PAD]",
+        *rest[:99],
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *PUBLISHED_WORDS,
+        *rest[99:],
+    ]
+    nothing = Rows(np.zeros(0, np.uint16), np.zeros(1, np.int64))
+    special = Special(0, 100, 101, 102, 103)
+    bert = Text(tuple(entries[:BERT_ENTRIES]), special, nothing, nothing, nothing, None, "", "")
+    ids, found = frequent_words(bert)
+    assert found == PUBLISHED_WORDS and ids[0] == 104
+    # more than are published: counted, and some are no words
+    token_N = np.repeat(np.arange(104, 254), 2).astype(np.uint16)
+    counted = bert._replace(train=Rows(token_N, np.array([0, len(token_N)], np.int64)))
+    with pytest.raises(UserError, match="only 100 of its words are single tokens, 101 are needed"):
+        frequent_words(counted, 101)
+    more = counted._replace(
+        vocabulary=tuple(
+            each.replace("[unused", "word").replace("]", "") for each in bert.vocabulary
+        )
+    )
+    assert len(frequent_words(more, 100)[1]) == 100
+
+
+@pytest.mark.skipif(
+    not GUTENBERG.is_dir(), reason="the Gutenberg books are not beside this repository"
+)
+def test_the_gutenberg_books_come_through_right(cache, monkeypatch):
+    latin1, rows = {}, {}
+    for path in reading.find_files([str(GUTENBERG)]):  # white space apart, nothing is lost
+        paragraphs = list(reading.read_paragraphs(path, found := reading.Reading()))
+        if found.latin1_lines:
+            latin1[path.name] = found.latin1_lines
+        lines = path.read_bytes().split(b"\n")
+        expected = " ".join(
+            line.decode("latin-1" if found.latin1_lines else "utf-8") for line in lines
+        ).split()
+        sentences = [
+            sentence
+            for each in paragraphs
+            for sentence in reading.split_sentences(" ".join(each.split()))
+        ]
+        assert " ".join(sentences) == " ".join(expected), path
+        rows[path.stem] = len(sentences)
+    assert latin1 == {"chesterton-ball.txt": 2, "shakespeare-caesar.txt": 2}
+
+    text = prepare_text(Corpus((str(GUTENBERG),)), cache)
+    report = text.report
+    assert (report.files, report.latin1_lines, report.cuts) == (17, 4, 0)
+    assert (report.documents, report.paragraphs, report.sentences) == (17, 23_279, 63_229)
+    valid = rows["edgeworth-parents"] + rows["whitman-leaves"]  # whole books
+    test = sum(
+        rows[book]
+        for book in ("blake-poems", "milton-paradise", "shakespeare-caesar", "shakespeare-macbeth")
+    )
+    assert report.split_by == "document"
+    assert report.rows == {"train": 63_229 - valid - test, "valid": valid, "test": test}
+    # by the vocabulary, which knows the characters of training books only
+    assert 1.7e6 < sum(report.tokens.values()) < 1.9e6
+    assert report.unknown["train"] == 0 and sum(report.unknown.values()) < 1e-3 * sum(
+        report.tokens.values()
+    )
+    assert (
+        report.tokens["train"] == len(text.train.tokens_N)
+        and report.rows["train"] == text.train.count
+    )
+    found = frequent_words(text)[1]
+    assert (
+        found[:3] == ("the", "and", "of")
+        and {"he", "she", "said"} <= set(found)
+        and not {"s", "t", "d"} & set(found)
+    )
+
+    for module, name in (
+        (tfds, "_write_source"),
+        (tokens, "_write_vocabulary"),
+        (tokens, "_write_tokens"),
+    ):
+        monkeypatch.delattr(module, name)  # what is there is not prepared again
+    again = prepare_text(Corpus((str(GUTENBERG),)), cache)
+    assert again.key == text.key and again.report == report

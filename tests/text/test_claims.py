@@ -1,0 +1,252 @@
+"""Groups of pairs, the table and the claims that are about them, on made-up results whose answers
+are known.
+"""
+
+import math
+import re
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+
+from jaxtie.config import UserError
+from jaxtie.text.claims import (
+    Cell,
+    TextClaim,
+    claims_of_duplicates,
+    judge_text_claims,
+    text_claims_table,
+)
+from jaxtie.text.committed import condense_text
+from jaxtie.text.groups import groups_of, log_decay_ratio, word_pairs_table
+from jaxtie.text.plots import text_frames, text_panels
+from jaxtie.text.tables import judge_text, validation_table
+
+ARMS, SEEDS, PAIRS = ("tied", "tied+bias", "untied", "untied@20"), 3, 6
+P = np.resize([0.5, 0.1], PAIRS)
+DECAY = 0.9
+
+
+def made_up(ratio, odds=None, swap=0.1) -> xr.Dataset:
+    """Results whose distances end at `ratio(arm, table, kind, probability)` times what decay
+    leaves, nearly so each seed.
+    """
+    kinds, rng = ["duplicate", "matched", "random"], np.random.default_rng(0)
+    dims = ("arm", "seed", "eval_step", "kind", "pair")
+    start = rng.uniform(1, 2, (len(ARMS), SEEDS, 1, 3, PAIRS))
+    found = {}
+    for table in ("input", "output"):
+        end = np.array(
+            [[[ratio(arm, table, kind, p) for p in P] for kind in kinds] for arm in ARMS]
+        )[:, None, None]
+        end = end * start * DECAY * (1 + 0.001 * rng.standard_normal((len(ARMS), SEEDS, 1, 1, 1)))
+        found[f"{table}_distance"] = dims, np.concatenate([start, end], axis=2)
+    true = np.log(1 / P - 1) if odds is None else odds
+    shape = (len(ARMS), SEEDS, 2, 3, PAIRS)
+    for name, value in (("log_odds", true), ("log_odds_deviation", 0.2), ("swap_divergence", swap)):
+        found[name] = dims, np.broadcast_to(value, shape) + 1e-3 * rng.standard_normal(shape)
+    loss = np.array([4.0, 3.9, 3.8, 3.85])[:, None, None] + 0.001 * rng.standard_normal(
+        (len(ARMS), SEEDS, 2)
+    )
+    found |= {name: (dims[:3], loss) for name in ("valid_loss", "valid_accuracy", "perplexity")}
+    found |= {name: (("arm", "seed", "step"), loss) for name in ("loss", "accuracy")}
+    found["diverged_at"] = dims[:2], np.full((len(ARMS), SEEDS), -1)
+    found["parameters"] = "arm", [1, 2, 3, 3]
+    found["duplicate_probability"], found["decay_alone"] = ("pair", P), ("step", [1.0, DECAY])
+    found["unigram_loss"], found["bigram_loss"] = ((), 6.0), ((), 4.5)
+    found["token"] = "token_number", ["the", "the*"]
+    for name in ("first_word", "second_word"):
+        found[name] = ("kind", "pair"), np.full((3, PAIRS), name)
+    labels = {
+        "arm": list(ARMS),
+        "seed": np.arange(SEEDS),
+        "step": [0, 40],
+        "eval_step": [0, 40],
+        "kind": kinds,
+    }
+    attrs = {"kind": "text", "task": "causal", "experiment": "made-up"}
+    return xr.Dataset(found, labels | {"pair": np.arange(PAIRS)}, attrs)
+
+
+def as_claimed(arm: str, table: str, kind: str, p: float) -> float:
+    """Held apart where logits are written, but for the bias; near as inputs; all other pairs
+    far.
+    """
+    if kind != "duplicate":
+        return 4.0
+    writes = p == 0.1 and (table == "output" or arm in ("tied", "untied@20"))
+    return (
+        2.0
+        if writes and arm != "tied+bias" and not (arm == "untied@20" and table == "input")
+        else 1.0
+    )
+
+
+def test_groups_are_kinds_and_probabilities():
+    results = made_up(as_claimed)
+    found = groups_of(results)
+    assert [group.label for group in found] == [
+        "word–duplicate at 0.5",
+        "word–duplicate at 0.1",
+        "as frequent as word–duplicate at 0.5",
+        "as frequent as word–duplicate at 0.1",
+        "random pairs",
+    ]
+    assert [group.hypothesis for group in found] == [" (DH holds)", " (DH fails)", "", "", ""]
+    assert (
+        found[0].pairs.tolist() == [0, 2, 4]
+        and found[1].true_odds == pytest.approx(math.log(9))
+        and found[0].true_odds == 0
+    )
+    old = results.drop_vars("duplicate_probability").sel(kind=["duplicate", "random"])
+    assert [group.label for group in groups_of(old)] == ["word–duplicate", "random pairs"]
+
+
+def test_ratios_are_to_decay_alone():
+    results = made_up(as_claimed)
+    for group, expected in zip(groups_of(results), (1, 2, 4, 4, 4)):
+        np.testing.assert_allclose(
+            np.exp(log_decay_ratio(results, group, "tied", "input")), expected, rtol=0.01
+        )
+
+
+def test_the_table_has_a_row_a_table_and_a_group():
+    table = word_pairs_table(made_up(as_claimed))
+    assert len(table.rows) == (1 + 1 + 2 + 2) * 5 and "decay alone leaves 0.900" in table.title
+    rows = {row[:2]: dict(zip(table.header, row)) for row in table.rows}
+    rare = rows["untied output", "word–duplicate at 0.1"]
+    assert float(rare["ratio to decay alone"].split()[0]) == pytest.approx(2, rel=0.01)
+    assert (
+        float(rare["ln of odds, nat"].split()[0]) == pytest.approx(math.log(9), abs=0.01)
+        and rare["true"] == "2.197"
+    )
+    assert rows["tied", "random pairs"]["true"] == "–" and rare["swap divergence"].startswith("0.1")
+    assert "±" not in str(word_pairs_table(made_up(as_claimed).isel(seed=[0])).rows)
+
+
+def test_baselines_stand_beside_the_loss():
+    rows = {row[0]: row[1:] for row in validation_table(made_up(as_claimed)).rows}
+    assert rows["loss of frequencies alone (unigram), nat"][:4] == ("6.000",) * 4
+    assert rows["loss of the token on the left alone (bigram), nat"][0] == "4.500"
+
+
+def verdicts(results: xr.Dataset) -> list[str]:
+    return [
+        judgement.verdict
+        for _, _, judgement in judge_text_claims(
+            claims_of_duplicates(0.5, 0.1, "untied@20"), results
+        )
+    ]
+
+
+def test_verdicts_follow_the_data():
+    """All claims but those of swaps, which are of one size here; then nothing differs, and all
+    distances grow alike.
+    """
+    assert verdicts(made_up(as_claimed)) == ["holds"] * 10 + ["fails", "undecided", "holds"]
+    found = verdicts(made_up(lambda *_: 1.0, odds=np.zeros(PAIRS)))
+    assert found == ["fails"] * 10 + ["fails", "undecided", "holds"]
+
+
+def test_swaps_are_compared_as_ratios():
+    results = made_up(as_claimed)
+    own = {"kind": "duplicate", "pair": np.arange(PAIRS)[P == 0.1]}
+    results["swap_divergence"].loc[own | {"arm": "tied"}] = 0.03
+    results["swap_divergence"].loc[own | {"arm": "untied"}] = 0.01
+    found = judge_text_claims(claims_of_duplicates(0.5, 0.1, "untied@20"), results)
+    half, farther = found[10:12]
+    assert half[2].verdict == "holds" and str(half[1]).split()[-3] == "0.30"
+    assert (
+        farther[2].verdict == "holds"
+        and "swap divergence: tied, duplicates at 0.1" in farther[0].expression
+    )
+
+
+def test_an_interval_of_few_seeds_is_students():
+    """Of 3 seeds, at q = 1 - 0.05 / (2 · 13): t of two degrees of freedom by its closed form."""
+    results = made_up(as_claimed)
+    claims = claims_of_duplicates(0.5, 0.1, "untied@20")
+    loss = results["valid_loss"].sel(eval_step=40)
+    values = (loss.sel(arm="tied+bias") - loss.sel(arm="tied")).values
+    q = 1 - 0.05 / (2 * len(claims))
+    t = (2 * q - 1) * math.sqrt(2 / (4 * q * (1 - q)))
+    compared = judge_text_claims(claims, results)[-1][1]
+    assert compared.high - compared.low == pytest.approx(
+        2 * t * values.std(ddof=1) / math.sqrt(SEEDS), rel=1e-9
+    )
+
+
+def test_what_is_kept_gives_the_same_tables_and_verdicts(tmp_path):
+    """But for what 1 in 2,048 of a distance leaves."""
+    results = made_up(as_claimed)
+    condense_text(results, tmp_path).to_netcdf(tmp_path / "kept.nc", engine="h5netcdf")
+    kept = xr.load_dataset(tmp_path / "kept.nc", engine="h5netcdf")
+    assert np.nanmax(np.abs(kept["input_distance"] / results["input_distance"] - 1)) < 1 / 2048
+    missing = kept["output_distance"].isnull().all(["seed", "eval_step", "kind", "pair"])
+    assert missing.values.tolist() == [True, True, False, False]
+    assert validation_table(kept).rows == validation_table(results).rows
+    claims = claims_of_duplicates(0.5, 0.1, "untied@20")
+    tables = [text_claims_table({"made-up": each}, {"made-up": claims}) for each in (kept, results)]
+    assert [row[-1] for row in tables[0].rows] == [row[-1] for row in tables[1].rows]
+    for of_kept, whole in zip(
+        word_pairs_table(kept).rows, word_pairs_table(results).rows, strict=True
+    ):
+        assert of_kept[:2] == whole[:2]
+        for one, other in zip(of_kept[2:], whole[2:], strict=True):
+            numbers = [
+                [float(number) for number in re.findall(r"-?[0-9.]+", cell)]
+                for cell in (one, other)
+            ]
+            np.testing.assert_allclose(*numbers, atol=2e-3)
+
+
+def test_what_cannot_be_measured_is_named():
+    results = made_up(as_claimed)
+    for cell, told in (
+        (Cell("tied+shuffle", 0.5), "no arm tied"),
+        (Cell("tied", 0.3), "no pairs of kind duplicate at 0.3"),
+    ):
+        with pytest.raises(UserError, match=told):
+            judge_text_claims([TextClaim("So.", "decay ratio", {cell: 1.0}, high=1)], results)
+
+
+def test_the_hypothesis_is_judged_where_it_holds_and_beside_pairs_as_frequent():
+    (claim,) = (claim for claim in judge_text(made_up(as_claimed)) if claim.startswith("a word"))
+    assert (
+        claim
+        == "a word and its duplicate that is as likely draw together, more than two other tokens as"
+        " frequent as these do"
+    )
+    only_rare = made_up(as_claimed).isel(pair=P == 0.1)
+    assert not [claim for claim in judge_text(only_rare) if claim.startswith("a word")]
+
+
+def test_figures_show_what_predictions_say():
+    results = made_up(as_claimed)
+    panels = text_panels(results)
+    assert {
+        "odds_duplicate_0.5",
+        "odds_duplicate_0.1",
+        "swaps_matched_0.1",
+        "swaps_random",
+    } <= panels.keys()
+    for name in ("odds_duplicate_0.1", "swaps_duplicate_0.5", "distances_tied", "loss"):
+        figure, axes = plt.subplots()
+        panels[name].draw(axes)
+        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        if name == "distances_tied":
+            assert (
+                labels[:2]
+                == ["word–duplicate at 0.5 (DH holds)", "word–duplicate at 0.1 (DH fails)"]
+                and labels[-1] == "random pairs"
+            )
+            assert len({line.get_color() for line in axes.lines}) == len(labels) == 5
+        else:
+            assert labels == list(ARMS)
+        heights = [line.get_ydata()[0] for line in axes.lines[len(labels) :]]
+        assert heights == pytest.approx(
+            {"odds_duplicate_0.1": [math.log(9)], "loss": [6.0, 4.5]}.get(name, [])
+        )
+        plt.close(figure)
+    assert len(text_frames(results)["predictions"]) == len(ARMS) * SEEDS * 2 * 3 * PAIRS

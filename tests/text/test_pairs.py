@@ -1,0 +1,241 @@
+"""Pairs of words: duplicates of several probabilities, pairs that match them, what predictions say
+of both.
+"""
+
+import dataclasses
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from corpora import SIZE, write_corpus
+from quickly import QUICK
+
+from jaxtie import Transformer
+from jaxtie.text.config import Corpus, TextExperiment
+from jaxtie.text.corpus import Material, make_material, token_counts
+from jaxtie.text.data.batches import Special
+from jaxtie.text.data.tokens import prepare_text
+from jaxtie.text.pairs import CLOSE, PairContexts, choose_contexts, duplicates_of, matched_pairs
+from jaxtie.text.programs import build_text_model, make_ask
+from jaxtie.text.task import make_look_at_predictions
+
+TINY = {
+    "batch": 8,
+    "length": 16,
+    "buckets": (16,),
+    "words": 6,
+    "duplicates": (0.5, 0.1),
+    "contexts": 4,
+}
+MODEL = Transformer(layers=1, heads=2, width=8, feedforward=8)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs")
+    paths = (str(write_corpus(folder / "corpus", paragraphs=120)),)
+    return prepare_text(Corpus(paths=paths, vocab_size=SIZE), folder / "cache")
+
+
+@pytest.fixture(scope="module", params=("masked", "causal"))
+def asked(request, text) -> tuple[TextExperiment, Material]:
+    experiment = TextExperiment(task=request.param, model=MODEL, arms=("untied",), **TINY)
+    return experiment, make_material(experiment, text)
+
+
+def test_words_get_the_probabilities_in_turn(asked):
+    experiment, material = asked
+    assert material.drawn.probability_K.tolist() == [0.5, 0.1] * 3
+    assert material.vocabulary[-6:] == tuple(
+        f"{material.vocabulary[word]}*" for word in material.words_K
+    )
+    assert experiment.kinds == ("duplicate", "matched", "random")
+    counted = np.bincount(material.text.train.tokens_N, minlength=len(material.vocabulary))
+    found = token_counts(material)
+    for word, twin, p in zip(*material.drawn[:3]):
+        assert found[twin] == pytest.approx(p * counted[word]) and found[word] == pytest.approx(
+            (1 - p) * counted[word]
+        )
+
+
+def test_training_draws_each_word_at_its_own_probability(asked):
+    experiment, material = asked
+    ask, drawn = make_ask(experiment, material), material.drawn
+    tokens = np.resize(drawn.words_K, (40, 15))
+    tokens = np.pad(tokens, ((0, 0), (0, 1)), constant_values=material.text.special.sep)
+    ask_all = jax.jit(
+        jax.vmap(lambda key: ask(key, jnp.asarray(tokens)).tokens_BxL), compiler_options=QUICK
+    )
+    found = jax.device_get(ask_all(jax.random.split(jax.random.key(0), 50)))
+    for word, twin, p in zip(*drawn[:3]):
+        words, twins = (int(np.sum(found == each)) for each in (word, twin))
+        # BERT's random tokens
+        assert (
+            abs(twins / (words + twins) - p) < 4 * math.sqrt(p * (1 - p) / (words + twins)) + 0.01
+        )
+
+
+@pytest.mark.slow
+def test_unknown_tokens_are_asked_for_only_where_that_is_declared(text):
+    unk = text.special.unk
+    tokens = jnp.full((8, 16), unk)
+    for masks_unknown in (False, True):
+        experiment = TextExperiment(task="masked", masks_unknown=masks_unknown, **TINY)
+        asked = make_ask(experiment, make_material(experiment, text))(jax.random.key(0), tokens)
+        assert (int(asked.weight_P.sum()) > 0) == masks_unknown
+        assert masks_unknown or bool((asked.tokens_BxL == unk).all())
+
+
+def test_pairs_match_words_and_duplicates_in_frequency_and_are_neither():
+    count_V = np.array([0, 0, 0, 0, 0, 800, 100, 64, *range(1000, 5, -5)], float)
+    words_K = np.array([5, 6, 7])
+    drawn = duplicates_of(words_K, ("a", "b", "c"), len(count_V), (0.5, 0.1))
+    count_V = np.append(count_V, np.zeros(3))
+    count_V[drawn.duplicates_K] = count_V[words_K] * drawn.probability_K
+    count_V[words_K] *= 1 - drawn.probability_K
+    first_K, second_K = matched_pairs(3, count_V, drawn, Special(0, 1, 2, 3, 4))
+    for k in range(3):
+        own = (drawn.words_K[k], drawn.duplicates_K[k])
+        assert not {first_K[k], second_K[k]} & {*own, 0, 1, 2, 3, 4} and first_K[k] != second_K[k]
+        for token, like in ((first_K[k], own[0]), (second_K[k], own[1])):
+            closer = np.abs(np.log(count_V[5:]) - np.log(count_V[like])) < abs(
+                math.log(count_V[token] / count_V[like])
+            )
+            # itself, its twin, and the others that could have been drawn
+            assert closer.sum() <= CLOSE + 2
+    again = matched_pairs(3, count_V, drawn, Special(0, 1, 2, 3, 4))
+    assert np.array_equal(again, (first_K, second_K))
+
+
+def test_contexts_are_of_the_text(asked):
+    """Where a pair's word stood in a validation sentence its first token stands; what else differs
+    is drawn duplicates.
+    """
+    experiment, material = asked
+    contexts, drawn, rows = material.contexts, material.drawn, material.text.valid
+    kinds, pairs, number = contexts.shape
+    assert (kinds, pairs, number) == (3, 6, 4) and len(contexts.at_Q) == kinds * pairs * number
+    base = np.arange(len(material.vocabulary))
+    base[drawn.duplicates_K] = drawn.words_K
+    special = material.text.special
+    stream = "".join(
+        f" {token}" for r in range(rows.count) for token in [*rows.row(r), special.sep]
+    )
+    for q in range(0, len(contexts.at_Q), 5):
+        tokens, at = contexts.tokens_QxL[q], contexts.at_Q[q]
+        assert tokens[at] == contexts.first_Q[q]
+        pair = {int(base[contexts.first_Q[q]]), int(base[contexts.second_Q[q]])}
+        there = [int(base[token]) for token in tokens if token not in (special.pad, special.cls)]
+        place = at - (experiment.task == "masked")
+        assert any(
+            "".join(f" {t}" for t in [*there[:place], token, *there[place + 1 :]]) in stream
+            for token in pair
+        )
+        assert not np.isin(tokens[contexts.asked_QxM[q]][contexts.counts_QxM[q]], special[:3]).any()
+    assert contexts.counts_QxM.any(axis=1).mean() > 0.9
+    again = choose_contexts(experiment, material.text, drawn, material.first, material.second)
+    assert all(np.array_equal(x, y) for x, y in zip(again[:6], contexts[:6]))
+
+
+def brute_force(of_sequence, contexts: PairContexts, q: int) -> tuple[float, float]:
+    """Log-odds and swap divergence at one place, one sequence at a time."""
+    tokens, at, first, second = (
+        contexts.tokens_QxL[q],
+        int(contexts.at_Q[q]),
+        contexts.first_Q[q],
+        contexts.second_Q[q],
+    )
+
+    def law(tokens, where):
+        return np.asarray(of_sequence(tokens.astype(np.int32), np.array([where])), np.float64)
+
+    hidden, seen = tokens.copy(), tokens.copy()
+    if contexts.mask is not None:
+        hidden[at] = contexts.mask
+        seen[contexts.asked_QxM[q]] = contexts.mask
+    itself = law(hidden, at if contexts.mask is not None else at - 1)
+    swapped, moved = seen.copy(), []
+    swapped[at] = second
+    for where, counts in zip(contexts.asked_QxM[q], contexts.counts_QxM[q]):
+        if counts:
+            moved.append(0.5 * np.abs(law(seen, where) - law(swapped, where)).sum())
+    return math.log(itself[first] / itself[second]), float(np.mean(moved)) if moved else math.nan
+
+
+def test_predictions_are_those_of_one_sequence_at_a_time(asked):
+    experiment, material = asked
+    model = build_text_model(experiment, material, "cpu", tied=False)
+    params = model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
+    look = jax.jit(make_look_at_predictions(model, material.contexts), compiler_options=QUICK)
+    found = jax.device_get(look(params))
+
+    @partial(jax.jit, compiler_options=QUICK)
+    def of_sequence(tokens, at):
+        return jax.nn.softmax(model.apply({"params": params}, tokens, at)[0])
+
+    _, pairs, number = material.contexts.shape
+    for kind, pair in ((0, 1), (1, 0), (2, 5)):
+        start = (kind * pairs + pair) * number
+        each = np.array(
+            [brute_force(of_sequence, material.contexts, q) for q in range(start, start + number)]
+        )
+        each = each[np.isfinite(each[:, 1])]
+        assert found["log_odds"][kind, pair] == pytest.approx(each[:, 0].mean(), abs=1e-5)
+        assert found["log_odds_deviation"][kind, pair] == pytest.approx(each[:, 0].std(), abs=1e-5)
+        assert found["swap_divergence"][kind, pair] == pytest.approx(each[:, 1].mean(), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_equal_rows_are_equally_likely_and_move_nothing(asked):
+    """A bias carries the odds of duplicates whose rows are equal: ln 9, in every context."""
+    experiment, material = asked
+    from jaxtie.config import Head
+
+    model = build_text_model(experiment, material, "cpu", tied=True, head=Head(bias=True))
+    params = model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
+    drawn, ends = material.drawn, params["embedding"]
+    odds_K = np.log(1 / drawn.probability_K - 1)
+    ends = ends | {"input": ends["input"].at[drawn.duplicates_K].set(ends["input"][drawn.words_K])}
+    ends |= {"bias": ends["bias"].at[drawn.words_K].set(ends["bias"][drawn.duplicates_K] + odds_K)}
+    found = jax.device_get(
+        make_look_at_predictions(model, material.contexts)(params | {"embedding": ends})
+    )
+    np.testing.assert_allclose(found["log_odds"][0], odds_K, atol=1e-4)
+    np.testing.assert_allclose(found["log_odds_deviation"][0], 0, atol=1e-4)
+    np.testing.assert_allclose(found["swap_divergence"][0], 0, atol=1e-5)
+    assert found["swap_divergence"][2].min() > 1e-4
+
+
+@pytest.mark.slow
+def test_pairs_without_a_place_are_missing(asked):
+    experiment, material = asked
+    contexts = material.contexts
+    none = contexts._replace(
+        counts_QxM=contexts.counts_QxM
+        & (np.arange(len(contexts.at_Q)) >= contexts.shape[2])[:, None]
+    )
+    model = build_text_model(experiment, material, "cpu", tied=True)
+    params = model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
+    found = jax.device_get(make_look_at_predictions(model, none)(params))
+    assert all(
+        np.isnan(found[name][0, 0]) and np.isfinite(found[name][0, 1:]).all() for name in found
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"duplicates": (0.5, 1.0)}, "above 0 and below 1"),
+        ({"duplicates": (0,)}, "above 0 and below 1"),
+        ({"words": ("the", "the", "cat")}, "the: each may be named once"),
+        ({"words": ("the", "cat")}, "at least 3"),
+        ({"words": "the"}, "how many, or which"),
+        ({"contexts": -1}, "contexts"),
+    ],
+)
+def test_what_cannot_be_meant_is_named(changes, told):
+    with pytest.raises(ValueError, match=told):
+        dataclasses.replace(TextExperiment(), **changes)

@@ -1,0 +1,420 @@
+"""Language models of text from the command line to figures, on a made-up corpus: what comes out,
+and that it survives.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from commands import ended, recorded, start, start_two, until_recorded
+from drawing import save_small
+from matplotlib.figure import Figure
+from text_fixtures import WORDS, command, finished_run
+from wrapped import COMPILED_QUICKLY, SAVED_SLOWLY, WITHOUT_FIGURES, after
+
+from jaxtie.results import plots
+from jaxtie.results.folder import RunFolder
+from jaxtie.run import command as cli
+from jaxtie.run import lifecycle, page
+from jaxtie.text.analysis import TEXT_VARIABLES
+from jaxtie.text.data import tokens
+from jaxtie.text.pairs import PREDICTED
+from jaxtie.text.tables import text_tables
+from jaxtie.training.distributed import GONE
+
+# as the tests compile, so that programs are found where these left them
+WRAPPED = (
+    COMPILED_QUICKLY,
+    WITHOUT_FIGURES,
+)
+PREFIX = after(*WRAPPED)
+DRAW = lifecycle.draw
+CONSTANTS = (
+    "first_word second_word probe_word token scheduled_learning_rate parameters"
+    " estimated_initial_loss decay_alone duplicate_probability unigram_loss bigram_loss"
+).split()
+
+
+@pytest.fixture(scope="module")
+def masked(place, tmp_path_factory) -> Path:
+    """A finished run, with all its figures; their PDFs take most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "save", save_png)
+        return finished_run(place, tmp_path_factory.mktemp("masked") / "run")
+
+
+@pytest.fixture(autouse=True)
+def without_figures(monkeypatch):
+    """They take most of the time of a short run. (What is made once for all tests is made
+    before.)
+    """
+    monkeypatch.setattr(lifecycle, "draw", nothing)
+
+
+def nothing(*_: object) -> list[Path]:
+    return []
+
+
+def save_png(figure: Figure, folder: Path, name: str) -> Path:
+    """`plots.save` without the PDF."""
+    folder.mkdir(exist_ok=True)
+    figure.savefig(folder / f"{name}.png")
+    return folder / f"{name}.png"
+
+
+def results(folder: Path) -> xr.Dataset:
+    return RunFolder(folder).load().drop_attrs()
+
+
+def test_a_masked_model_from_files_to_figures(masked):
+    found = RunFolder(masked).load()
+    assert set(found.data_vars) == {*TEXT_VARIABLES, *PREDICTED, *CONSTANTS, "diverged_at"}
+    assert all(np.isfinite(found[name]).all() for name in (*TEXT_VARIABLES, *PREDICTED))
+    assert all(
+        2 < found[name] < np.log(found.sizes["token_number"])
+        for name in ("unigram_loss", "bigram_loss")
+    )
+    assert (found["duplicate_probability"] == 0.5).all()
+    assert (
+        found["loss"].dims == ("arm", "seed", "step")
+        and found.sizes["step"] == 5
+        and found.sizes["eval_step"] == 3
+    )
+    assert (found["first_word"] + "*" == found["second_word"]).sel(kind="duplicate").all()
+    different = found.sel(kind="random")
+    assert (different["first_word"] != different["second_word"]).all()
+    tied, untied = found.sel(arm="tied"), found.sel(arm="untied@20")
+    np.testing.assert_array_equal(tied["input_distance"], tied["output_distance"])
+    np.testing.assert_array_equal(
+        untied["output_distance"].sel(eval_step=20), tied["output_distance"].sel(eval_step=20)
+    )
+    assert (untied["output_distance"] != untied["input_distance"]).sel(eval_step=40).any()
+    assert (found["valid_loss"].sel(eval_step=40) < found["valid_loss"].sel(eval_step=0)).all()
+    config = json.loads((masked / "config.json").read_text())
+    times = config["arms"]["untied@20"]
+    assert config["finished"] and times["tokens"] > 40 * 16 * 4 and times["tokens_per_second"] > 0
+    counts = found["parameters"]
+    assert times["parameters"] == counts.sel(arm="untied@20") > counts.sel(arm="tied")
+    assert config["text"]["report"]["files"] == 1
+    names = (
+        "overview",
+        "accuracy",
+        "loss",
+        "distances_tied",
+        "distances_untied@20_input",
+        "distances_untied@20_output",
+    )
+    for name in names:
+        assert (masked / "figures" / f"{name}.png").stat().st_size > 10_000
+    told = (masked / "summary.md").read_text(encoding="utf-8")
+    assert "untied@20 − tied" in told and "a star marks a duplicate" in told
+    assert (
+        "| tied, word–duplicate | " in told
+        and "| untied@20 output, random pairs | " in told
+        and "A claim holds if" in told
+    )
+
+
+def test_what_reads_results_reads_those_of_text(masked, capsys, monkeypatch):
+    monkeypatch.setattr(lifecycle, "draw", DRAW)
+    monkeypatch.setattr(plots, "save", save_png)
+    before = (masked / "figures" / "overview.png").read_bytes()
+    assert cli.main_figures([str(masked), "--csv"]) == 0
+    assert (masked / "figures" / "overview.png").read_bytes() == before
+    lines = (masked / "csv" / "distances.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * 3 * 3 * 10 and "dog*" in "".join(lines)
+    capsys.readouterr()
+    assert cli.main_figures([str(masked), "--animate"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    section = page.Section("text_mlm.py", "text-mlm")
+    section.read(RunFolder(masked))
+    assert len(section.tables) == 5 and "tokens a second" in section.facts
+    assert {image.name for image in section.images} == {
+        path.stem for path in (masked / "figures").glob("*.png")
+    }
+
+
+def test_a_causal_model_from_files_to_figures(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(lifecycle, "draw", DRAW)
+    monkeypatch.setattr(plots, "save", save_small)
+    folder = finished_run(place, tmp_path / "run", name="text_clm")
+    found = RunFolder(folder).load()
+    assert found["kind"].values.tolist() == ["random"] and not any(
+        "*" in token for token in found["token"].values
+    )
+    np.testing.assert_allclose(found["perplexity"], np.exp(found["valid_loss"]), rtol=1e-5)
+    assert (
+        found["perplexity"].sel(eval_step=40) < 0.7 * found["perplexity"].sel(eval_step=0)
+    ).all()
+    assert (folder / "figures" / "perplexity.png").exists() and "perplexity" in (
+        folder / "summary.md"
+    ).read_text()
+    first, *_, neighbours = text_tables(found)
+    assert first.title.startswith("text-clm: step 40, one seed")
+    assert len({row[0] for row in neighbours.rows}) == 8 and {
+        row[0] for row in neighbours.rows
+    } <= {*WORDS}
+
+
+def test_the_same_seed_gives_the_same_bits_another_seed_others(place, masked, tmp_path):
+    both = results(finished_run(place, tmp_path / "run", "--seeds", "3,4"))
+    assert both.sel(seed=[3]).identical(results(masked))
+    assert (both["loss"].sel(seed=3) != both["loss"].sel(seed=4)).all()
+
+
+def test_a_longer_run_goes_on_with_the_finished_one(place, masked, tmp_path, monkeypatch):
+    """By the vocabulary that it kept, also where the cache is gone: another version may train
+    another.
+    """
+    options = "--steps", "60", "--arms", "tied,untied@20"
+    grown = tmp_path / "grown"
+    shutil.copytree(masked, grown)
+    once = finished_run(place, tmp_path / "once", *options)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tokens, "train_vocabulary", None)
+    finished_run(place, grown, *options)
+    assert results(grown).identical(results(once))
+
+
+def test_a_finished_run_is_not_shown_for_another_text(place, tmp_path, capsys):
+    own = tmp_path / "corpus"
+    shutil.copytree(place / "corpus", own)
+    again = [
+        *command(place, "--steps", "10", "--eval-every", "10", "--arms", "tied"),
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    again[again.index("--text") + 1] = str(own)
+    assert cli.main(again) == cli.main(again) == 0
+    (own / "a.txt").write_text((own / "a.txt").read_text() + "One more.")
+    capsys.readouterr()
+    assert cli.main(again) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1) and "a text that has changed since" in error
+    shutil.rmtree(own)  # what came out still came out
+    assert cli.main(again) == 0 and "validation loss" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_killed_then_interrupted_at_random_moments_it_ends_with_the_numbers_of_one_go(
+    place, masked, tmp_path
+):
+    """Each step takes the time of a slow checkpoint, so that the signal comes before the 10 records
+    are there.
+
+    The second comes once the run has gone on: what the first left may be more than what it waited
+    for.
+    """
+    rng, folder = random.Random(os.getpid()), tmp_path / "run"
+    options = [
+        option for option in command(place, "--checkpoint-every", "1e-6") if option != "--quiet"
+    ]
+    for number, more in ((signal.SIGKILL, rng.randint(2, 4)), (signal.SIGINT, 1)):
+        target = recorded(folder) + more
+        process = start(
+            folder, *options, prefix=after(SAVED_SLOWLY, *WRAPPED), JAX_NUM_CPU_DEVICES="2"
+        )
+        until_recorded(process, folder, target)
+        process.send_signal(number)
+        status, error = ended(process)
+        assert status == (-signal.SIGKILL if number == signal.SIGKILL else 130), error
+        assert "compiling" in error and "Traceback" not in error
+        assert RunFolder(folder).config()["finished"] is False
+    assert "interrupted" in error
+    loss = RunFolder(folder).load()["loss"]
+    assert loss.notnull().any() and loss.isnull().any()
+    # a locale that knows no sign but ASCII's
+    plain = {
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+    }
+    process = start(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES="2", **plain)
+    status, error = ended(process)
+    assert status == 0 and "compiling" in error, error
+    assert results(folder).identical(results(masked))
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place, tmp_path):
+    """They share each batch, so every number is a sum in another order: equal but for rounding,
+    over 100 steps.
+    """
+    own = "--steps", "100", "--arms", "untied@20", "--eval-every", "50"
+    one = results(finished_run(place, tmp_path / "one", *own))
+    options = command(place, *own, "--checkpoint-every", "1e-6")
+    both = start_two(tmp_path / "two", *options, prefix=PREFIX)
+    until_recorded(both[0], tmp_path / "two", 4)
+    both[1].kill()
+    began, (status, error) = time.monotonic(), ended(both[0])
+    ended(both[1])
+    assert status == 2 and time.monotonic() - began < 30, error
+    assert [line for line in error.splitlines() if line.startswith("jaxtie: another")] == [
+        f"jaxtie: {GONE}"
+    ], error
+    assert "Traceback" not in error and "stack trace" not in error
+    assert RunFolder(tmp_path / "two").config()["finished"] is False
+    both = start_two(
+        tmp_path / "two", *options, prefix=PREFIX, XDG_CACHE_HOME=str(tmp_path / "cache")
+    )
+    assert [ended(process)[0] for process in both] == [0, 0]
+    two = results(tmp_path / "two")
+    for name in ("loss", "valid_loss", "input_distance"):
+        np.testing.assert_allclose(two[name], one[name], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_member_that_diverges_is_frozen_and_told_of(place, tmp_path, capsys):
+    source = (place / "text_mlm.py").read_text().replace("learning_rate=1e-2", "learning_rate=1e30")
+    (place / "wild.py").write_text(source)
+    for steps in ("40", "1"):  # the last update of all is seen by the validation loss alone
+        every = (
+            "--steps",
+            steps,
+            "--record-every",
+            steps.replace("40", "10"),
+            "--eval-every",
+            steps.replace("40", "20"),
+        )
+        folder = finished_run(place, tmp_path / steps, "--arms", "tied", *every, name="wild")
+        found = RunFolder(folder).load()
+        assert found["diverged_at"].item() == int(steps.replace("40", "10"))
+        assert "seeds that diverged" in (folder / "summary.md").read_text(encoding="utf-8")
+
+
+LACKING = ("the", "cat", "zebra")
+BAD = {  # what is wrong -> the command line, and words that the line must hold
+    "no text": (["text_mlm.py"], "needs a text"),
+    "text and a data set": (
+        ["text_mlm.py", "--text", "corpus", "--tfds", "lm1b"],
+        "either files and folders or the name",
+    ),
+    "text that is not there": (["text_mlm.py", "--text", "nowhere"], "nowhere: no such file"),
+    "an empty folder": (["text_mlm.py", "--text", "empty"], "empty: holds no"),
+    "a data set that is no name": (["text_mlm.py", "--tfds", "a b"], "--tfds a b: expected NAME"),
+    "a field without a data set": (
+        ["text_mlm.py", "--text", "corpus", "--tfds-field", "body"],
+        "--tfds-field: expected with --tfds",
+    ),
+    "a vocabulary that is not there": (
+        ["text_mlm.py", "--text", "corpus", "--vocab", "nowhere"],
+        "--vocab nowhere: cannot be read",
+    ),
+    "a vocabulary of none": (
+        ["text_mlm.py", "--text", "corpus", "--vocab-size", "0"],
+        "--vocab-size",
+    ),
+    "a vocabulary too small": (
+        ["text_mlm.py", "--text", "corpus", "--vocab-size", "99"],
+        "vocab_size = 99",
+    ),
+    "too little text": (["text_mlm.py", "--text", "short.txt"], "too little for three splits"),
+    "fewer words than asked": (
+        ["wordy.py", "--text", "corpus", "--vocab-size", "120"],
+        "100 are needed",
+    ),
+    "rows that fill no batch": (
+        ["broad.py", "--text", "corpus", "--vocab-size", "120"],
+        "do not fill one batch",
+    ),
+    "a duplicate that is certain": (
+        ["certain.py", "--text", "corpus"],
+        "certain.py:4: duplicates = (0.5, 1.0): expected",
+    ),
+    "words that the text lacks": (
+        ["lacking.py", "--text", "corpus", "--vocab-size", "120"],
+        "has no token zebra; leave",
+    ),
+    "fewer documents than splits": (
+        ["parted.py", "--text", "corpus"],
+        "1 different documents are too little for three splits",
+    ),
+    "a vocabulary without special tokens": (
+        ["text_mlm.py", "--text", "corpus", "--vocab", "plain.txt"],
+        (
+            "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP], [MASK]; expected a vocabulary"
+            " like BERT's"
+        ),
+    ),
+    "zeros": (["text_mlm.py", "--text", "corpus", "--zeros", "0.2,0.8"], "--zeros: no option"),
+    "a sweep": (["text_mlm.py", "--text", "corpus", "--sweep", "eps=1e-8"], "--sweep: no option"),
+    "text for what reads none": (["--text", "corpus"], "--text: no option"),
+    "a vocabulary for what reads none": (["--vocab-size", "200"], "--vocab-size: no option"),
+    "steps between records": (["text_mlm.py", "--text", "corpus", "--steps", "15"], "steps = 15"),
+    "an unknown task": (["untasked.py", "--text", "corpus"], "task = 'x'"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "word"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_one_line_that_names_it(place, monkeypatch, capsys, arguments, word):
+    monkeypatch.chdir(place)
+    source = (place / "text_mlm.py").read_text()
+    changed = {
+        "wordy": ("words=10", "words=100"),
+        "broad": ("batch=16", "batch=4096"),
+        "untasked": ("words=10", "task='x'"),
+    }
+    changed |= {
+        "certain": ("words=10", "words=10, duplicates=(0.5, 1.0)"),
+        "lacking": ("words=10", f"words={LACKING}"),
+    }
+    changed |= {"parted": ("words=10", "words=10, corpus=Corpus(documents_to_split=1)")}
+    for name, change in changed.items():
+        (place / f"{name}.py").write_text(source.replace(*change))
+    (place / "short.txt").write_text("One.\n\nTwo.")
+    (place / "plain.txt").write_text("\n".join(WORDS))
+    (place / "empty").mkdir(exist_ok=True)
+    assert cli.main([*arguments, "--quiet", "--out", "new"]) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1) and error.startswith("jaxtie: ") and word in error
+    assert not (place / "new").exists()
+
+
+def test_other_text_is_not_trained_on_in_the_same_folder(place, masked, tmp_path, capsys):
+    """The files have the same names; what is in them differs."""
+    config = json.loads((masked / "config.json").read_text())
+    config["text"]["key"] = "another"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"finished": False}))
+    assert cli.main([*command(place), "--out", str(tmp_path / "run")]) == 2
+    assert "holds a run on a text that has changed since" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_it_takes(place, tmp_path, capsys):
+    assert cli.main([*command(place), "--dry-run", "--out", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "members   2: 1 seeds x tied, untied@20, 40 steps" in out
+        and "tokens/s" in out
+        and "MiB on the devices" in out
+        and "2 programs" in out
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_leaves_text_out_unless_some_is_given(place, tmp_path, monkeypatch, capsys):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "text.py").write_text((place / "text_mlm.py").read_text())
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--all", "--quiet"]) == 0
+    out, error = capsys.readouterr()
+    assert "skipped" in out and "needs a text" in error
+    options = [
+        "--text",
+        str(place / "corpus"),
+        "--vocab-size",
+        "120",
+        "--seeds",
+        "64",
+        "--scale",
+        "0.5",
+    ]
+    assert cli.main(["--all", "--quiet", *options]) == 0
+    assert RunFolder(tmp_path / "runs" / "text-mlm").load().sizes["seed"] == 1

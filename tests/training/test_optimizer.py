@@ -1,0 +1,141 @@
+"""The schedule is PyTorch's and repeats exactly; AdamW decays everything; declared, traced and
+recorded they are one.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bodies import once, random_params
+
+from jaxtie.config import Arm, Optimiser, Transformer
+from jaxtie.training.optimizer import adamw, adamw_of, make_adamw, periodic_cosine, schedule_table
+
+RATES = {"learning_rate": 5e-4, "eta_min": 1e-5, "half_period": 10_000}
+
+
+def test_schedule_is_torchs(x64):
+    torch = pytest.importorskip(
+        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+    )
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=1_000, eta_min=1e-5)
+    optimiser.step()  # once, or the schedule warns
+    expected = []
+    for _ in range(5_001):
+        expected.append(optimiser.param_groups[0]["lr"])
+        cosine.step()
+    rates = jax.jit(periodic_cosine(**RATES | {"half_period": 1_000}))(
+        jnp.arange(5_001, dtype=jnp.int32)
+    )
+    assert rates.dtype == jnp.float64
+    np.testing.assert_allclose(rates, expected, rtol=0, atol=1e-12)
+
+
+def test_schedule_goes_down_and_back_up():
+    rates = np.array(
+        [periodic_cosine(**RATES)(step) for step in (0, 5_000, 10_000, 15_000, 20_000, 30_000)]
+    )
+    np.testing.assert_allclose(rates, [5e-4, 2.55e-4, 1e-5, 2.55e-4, 5e-4, 1e-5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("periods", [1, 24, 25, 100_000])
+def test_float32_schedule_repeats_bit_by_bit(periods):
+    schedule = jax.jit(periodic_cosine(**RATES))
+    step = jnp.arange(20_000, dtype=jnp.int32)
+    first, later = schedule(step), schedule(step + 20_000 * periods)
+    assert first.dtype == jnp.float32
+    np.testing.assert_array_equal(first, later)
+    exact = 1e-5 + 4.9e-4 * (1 + np.cos(np.pi * np.arange(20_000) / 10_000)) / 2
+    # cos(πt) unreduced: 3e-9 at step 500,000
+    np.testing.assert_allclose(later, exact, rtol=0, atol=2e-10)
+
+
+def test_adamw_decays_every_leaf_by_the_current_rate(x64):
+    """With gradient 0 Adam's own part is 0, so what is left is the decay: on tables, norms and
+    biases alike.
+    """
+    params = random_params(Transformer())
+    optimiser = adamw(
+        lambda step: jnp.where(step == 0, 0.5, 0.25), weight_decay=0.1, b1=0.9, b2=0.999, eps=1e-12
+    )
+    state, now, zero = optimiser.init(params), params, jax.tree.map(jnp.zeros_like, params)
+    update = once(optimiser.update)
+    for kept in (1 - 0.05, (1 - 0.05) * (1 - 0.025)):
+        updates, state = update(zero, state, now)
+        now = jax.tree.map(jnp.add, now, updates)
+        jax.tree.map(
+            lambda new, old, kept=kept: np.testing.assert_allclose(new, kept * old, rtol=1e-15),
+            now,
+            params,
+        )
+
+
+def test_an_undecayed_bias_alone_is_left_out_of_the_decay():
+    """Of the vocabulary end; the biases of the body decay as ever."""
+    head = Arm.parse("tied+undecayed-bias").head
+    params = {
+        "embedding": {"input": jnp.ones((3, 2)), "bias": jnp.ones(3)},
+        "body": {"bias": jnp.ones(2)},
+    }
+    optimiser = adamw_of(dataclasses.replace(DECLARED, weight_decay=0.5, learning_rate=0.5), head)
+    updates, _ = optimiser.update(
+        jax.tree.map(jnp.zeros_like, params), optimiser.init(params), params
+    )
+    moved = jax.tree.map(lambda leaf: float(jnp.abs(leaf).max()), updates)
+    assert moved == {"embedding": {"input": 0.25, "bias": 0.0}, "body": {"bias": 0.25}}
+
+
+DECLARED = Optimiser(
+    learning_rate=3e-3, eta_min=2e-4, half_period=7, weight_decay=0.3, b1=0.8, b2=0.95, eps=1e-3
+)
+
+
+def trained(optimiser, params, steps: int = 12):
+    """After some updates along -1."""
+    gradient = jax.tree.map(lambda leaf: -jnp.ones_like(leaf), params)
+
+    def step(_, state):
+        params, opt_state = state
+        updates, opt_state = optimiser.update(gradient, opt_state, params)
+        return jax.tree.map(jnp.add, params, updates), opt_state
+
+    return jax.lax.fori_loop(0, steps, step, (params, optimiser.init(params)))[0]
+
+
+def test_every_declared_value_counts(x64):
+    """By the formulas of Adam and of decoupled decay, word by word."""
+    theta, mean, square = 0.7, 0.0, 0.0
+    for t in range(12):
+        rate = 2e-4 + (3e-3 - 2e-4) * (1 + np.cos(np.pi * t / 7)) / 2
+        mean, square = 0.8 * mean + 0.2 * -1, 0.95 * square + 0.05 * 1
+        towards = mean / (1 - 0.8 ** (t + 1)) / (np.sqrt(square / (1 - 0.95 ** (t + 1))) + 1e-3)
+        theta -= rate * (towards + 0.3 * theta)
+    np.testing.assert_allclose(trained(adamw_of(DECLARED), jnp.float64(0.7)), theta, rtol=1e-12)
+
+
+def test_a_members_own_values_are_those_declared():
+    """As arguments of a compiled program, and stacked: to rounding, for a constant may be folded
+    into others.
+    """
+    fixed = {"half_period": 7, "b1": 0.8, "b2": 0.95}
+    declared = [
+        DECLARED,
+        dataclasses.replace(DECLARED, learning_rate=1e-2, eta_min=0.0, weight_decay=0.0, eps=1e-8),
+    ]
+    names = dataclasses.asdict(DECLARED).keys() - fixed.keys()
+    own = {name: np.float32([getattr(each, name) for each in declared]) for name in names}
+    found = once(jax.vmap(lambda own: trained(make_adamw(**fixed, **own), jnp.float32(0.7))))(own)
+    expected = [trained(adamw_of(each), jnp.float32(0.7)) for each in declared]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_the_table_of_the_schedule_is_the_schedule():
+    table = schedule_table(Optimiser(), range(0, 30_001, 5_000))
+    assert table.dtype == np.float32
+    np.testing.assert_array_equal(table, periodic_cosine(**RATES)(jnp.arange(0, 30_001, 5_000)))
+    np.testing.assert_allclose(
+        table, [5e-4, 2.55e-4, 1e-5, 2.55e-4, 5e-4, 2.55e-4, 1e-5], rtol=1e-6
+    )

@@ -1,0 +1,329 @@
+"""Untying and tying, parameters and the state of any optimiser, at any step of training."""
+
+from functools import cache, partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from bodies import PROCESS, build_model, once
+from flax.core import freeze
+from optax import contrib
+
+from jaxtie.config import Transformer
+from jaxtie.exor import data, task
+from jaxtie.training.member import initial_state, stream
+from jaxtie.tying.linen import Embedding
+from jaxtie.tying.tie import count_parameters, is_tied, saved_by_tying, tie, untie
+
+
+class Bigram(nn.Module):
+    """The smallest model with a body."""
+
+    tied: bool = True
+
+    @nn.compact
+    def __call__(self, token):
+        embedding = Embedding(7, 4, tied=self.tied, name="embedding")
+        return embedding.logits(jnp.tanh(nn.Dense(4, name="body")(embedding.input[token])))
+
+
+MODEL = Bigram()
+PAIRS_2xB = np.random.default_rng(0).integers(7, size=(2, 64))
+
+
+def by_part(params):
+    return {name: "adam" if name == "embedding" else "momentum" for name in params}
+
+
+OPTIMISERS = {
+    "adamw": optax.adamw(1e-2, weight_decay=0.1),
+    "adafactor": optax.adafactor(1e-2, momentum=0.9),
+    "adafactor-factored": optax.adafactor(1e-2, min_dim_size_to_factor=4),
+    "lion": optax.lion(1e-3),
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9, nesterov=True),
+    "clipped": optax.chain(
+        optax.clip_by_global_norm(0.1), optax.adam(optax.cosine_decay_schedule(1e-2, 100))
+    ),
+    "partition": optax.multi_transform(
+        {"adam": optax.adam(1e-2), "momentum": optax.sgd(0.1, momentum=0.9)}, by_part
+    ),
+    "masked": optax.chain(
+        optax.masked(
+            optax.trace(0.9), lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+        ),
+        optax.scale(-0.1),
+    ),
+    "sm3": optax.sm3(0.1),  # a leaf's statistics are a list
+}
+
+
+def look(params):
+    """Logits and loss."""
+    logits = MODEL.apply({"params": params}, PAIRS_2xB[0])
+    return logits, jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, PAIRS_2xB[1]))
+
+
+compiled_look = jax.jit(look)
+
+
+@cache
+def three_members():
+    return once(jax.vmap(lambda key: MODEL.init(key, 0)["params"]))(
+        jax.random.split(jax.random.key(5), 3)
+    )
+
+
+def alone(stacked, number=0):
+    return jax.tree.map(lambda leaf: leaf[number], stacked)
+
+
+def start(optimiser):
+    """A member."""
+    params = alone(three_members())
+    return params, optimiser.init(params)
+
+
+@partial(once, static_argnums=0)
+def advance(optimiser, state, steps):
+    def step(_, state):
+        params, opt_state = state
+        updates, opt_state = optimiser.update(
+            jax.grad(lambda p: look(p)[1])(params), opt_state, params
+        )
+        return optax.apply_updates(params, updates), opt_state
+
+    return jax.lax.fori_loop(0, steps, step, state)
+
+
+def assert_equal(one, other):
+    """Same structure, types and bits."""
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other)):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+def shapes(tree):
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+
+
+def apart(tree):
+    """Leaves that belong to an output table, leaves that belong to an input table, all the others:
+    lists by path.
+    """
+    leaves = [
+        ([str(key) for key in path], leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    outputs, inputs = (
+        [leaf for path, leaf in leaves if f"['{name}']" in path] for name in ("output", "input")
+    )
+    return (
+        outputs,
+        inputs,
+        [leaf for path, leaf in leaves if not {"['input']", "['output']"} & set(path)],
+    )
+
+
+STEPS_S = np.array([0, 1, 30])  # a member each
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_untying_at_any_step_changes_nothing_and_training_goes_on(name):
+    """Alone and stacked, as it is and compiled."""
+    optimiser = OPTIMISERS[name]
+    stacked_advance = jax.vmap(partial(advance, optimiser))
+    fresh = three_members(), once(jax.vmap(optimiser.init))(three_members())
+    tied = stacked_advance(fresh, STEPS_S)
+    untied = untie(*tied)
+    for other in (once(untie)(*tied), jax.vmap(untie)(*tied), once(jax.vmap(untie))(*tied)):
+        assert_equal(other, untied)
+    assert_equal(once(jax.vmap(tie))(*untied), tied)
+    later = stacked_advance(untied, jnp.full(3, 30))[0]
+    assert not np.any(
+        np.all(later["embedding"]["input"] == later["embedding"]["output"], axis=(1, 2))
+    )
+    for k in range(len(STEPS_S)):
+        assert_equal(untie(*alone(tied, k)), alone(untied, k))
+        assert_untied_and_nothing_else(optimiser, alone(tied, k), alone(untied, k))
+        assert compiled_look(alone(later, k))[1] < compiled_look(alone(untied[0], k))[1]
+
+
+def assert_untied_and_nothing_else(optimiser, tied, untied):
+    """Parameters and state, of one member."""
+    assert is_tied(tied[0]) and not is_tied(untied[0])
+    assert_equal(look(untied[0]), look(tied[0]))
+    assert_equal(compiled_look(untied[0]), compiled_look(tied[0]))
+    for now, before in zip(untied, tied):
+        outputs, inputs, rest = apart(now)
+        assert_equal(outputs, inputs)
+        assert_equal([inputs, rest], list(apart(before)[1:]))
+    assert shapes(untied[1]) == shapes(jax.eval_shape(optimiser.init, untied[0]))
+    for how in ("input", "output", "mean"):
+        assert_equal(tie(*untied, how), tied)
+
+
+@pytest.mark.slow
+def test_untying_a_transformer():
+    """The project's own model, amid training on EXor."""
+    optimiser, model = (
+        OPTIMISERS["adamw"],
+        build_model(Transformer(layers=1, heads=1, width=4, feedforward=4), tied=True),
+    )
+    bits = data.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).train
+
+    def batch(step):
+        return data.sample(stream(14, 6), step, bits, PROCESS.zeros, PROCESS.ones)
+
+    @once
+    def advance(state, first, last):
+        return jax.lax.fori_loop(
+            first, last, lambda at, s: task.step(model, optimiser, s, batch(at))[0], state
+        )
+
+    @once
+    def look(params):
+        logits = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(
+            *batch(30)[:2]
+        )
+        return logits, task.loss_and_accuracy(model, params, batch(30))
+
+    begin = once(lambda key: initial_state(model, optimiser, key, PROCESS.length + 1))
+    tied = advance(begin(jax.random.key(5)), 0, 30)
+    params, opt_state = untie(tied.params, tied.opt_state)
+    assert_equal(look(params), look(tied.params))
+    later = advance(tied._replace(params=params, opt_state=opt_state), 30, 60)
+    assert np.isfinite(look(later.params)[1][0])
+
+
+ALIASES = """
+    adabelief adadelta adagrad adam adamax adan amsgrad fromage lamb lars lbfgs novograd
+    optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sign_sgd signum yogi
+""".split()
+CONTRIB = (
+    "acprop ademamix simplified_ademamix adopt cocob dadapt_adamw dog galore madgrad momo_adam muon"
+    " prodigy sophia".split()
+)
+WRAPPED = {
+    "accumulated": optax.MultiSteps(optax.adam(1e-2), every_k_schedule=4).gradient_transformation(),
+    "guarded": optax.apply_if_finite(optax.adam(1e-2), 3),
+    "injected": optax.inject_hyperparams(optax.adamw)(learning_rate=1e-2),
+    "masked-part": optax.masked(optax.adam(1e-2), {"body": True, "embedding": False}),
+    "masked-other-part": optax.masked(optax.adam(1e-2), {"body": False, "embedding": True}),
+    "mechanised": contrib.mechanize(optax.adam(1e-2)),
+    "schedule-free": contrib.schedule_free_adamw(1e-2),
+    "sharpness-aware": contrib.sam(optax.sgd(1e-2, momentum=0.9), optax.sgd(1e-2)),
+}
+
+WITH_VALUES = (
+    "lbfgs",
+    "galore",
+    "muon",
+    "prodigy",
+    "accumulated",
+    "masked-part",
+    "masked-other-part",
+    "mechanised",
+)
+
+
+@pytest.mark.parametrize("name", [*ALIASES, *CONTRIB, *WRAPPED])
+def test_state_fits_the_untied_parameters(name):
+    """What Optax would make for the untied parameters: structure, shapes, types; of special states
+    the values too.
+    """
+    if name in WRAPPED:
+        optimiser = WRAPPED[name]
+    else:
+        make = getattr(optax if name in ALIASES else contrib, name)
+        optimiser = make(**({} if name == "lbfgs" else {"learning_rate": 1e-2}))
+    tied = jax.eval_shape(lambda: start(optimiser))
+    untied = jax.eval_shape(untie, *tied)
+    assert shapes(untied[1]) == shapes(jax.eval_shape(optimiser.init, untied[0]))
+    assert shapes(jax.eval_shape(tie, *untied)) == shapes(tied)
+    if name in WITH_VALUES:
+        tied = start(optimiser)
+        assert_equal(tie(*untie(*tied)), tied)
+
+
+@pytest.mark.parametrize("how", ["input", "output", "mean"])
+def test_tying_picks_or_averages(how):
+    """With tables and moments that differ; the rest stays."""
+    untied = advance(OPTIMISERS["adamw"], untie(*start(OPTIMISERS["adamw"])), 5)
+    for now, before in zip(tie(*untied, how), untied):
+        (outputs, inputs, rest), (none, table, rest_now) = apart(before), apart(now)
+        expected = {
+            "input": inputs,
+            "output": outputs,
+            "mean": [(a + b) / 2 for a, b in zip(inputs, outputs)],
+        }[how]
+        assert none == [] and not np.array_equal(inputs[0], outputs[0])
+        for a, b in zip(table, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=0)
+        assert_equal(rest_now, rest)
+
+
+def test_any_tree():
+    """At any depth, several at once, in other containers, on the host; what is untied already
+    stays.
+    """
+    table = np.arange(6.0, dtype=np.float32).reshape(3, 2)
+    params = {
+        "a": freeze({"input": table, "transform": {"kernel": table}}),
+        "b": [{"x": {"input": table + 1, "output": table}}, None],
+        "c": {"input": {"w": table}},
+    }
+    moments = (jax.tree.map(np.zeros_like, params), np.int32(3))
+    untied, state = untie(params, moments)
+    expected = {**params, "a": params["a"].copy({"output": table})}
+    assert_equal(untied, expected)
+    assert_equal(state, (jax.tree.map(np.zeros_like, expected), np.int32(3)))
+    assert not is_tied(params) and not is_tied(untied) and is_tied(params["a"])
+    assert_equal(
+        tie(untied, how="input"),
+        ({"a": params["a"], "b": [{"x": {"input": table + 1}}, None], "c": params["c"]}, ()),
+    )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_untied_state_can_be_donated(compiled):
+    """No array stands in it twice, so every one of them is given away, and what comes out is
+    right.
+    """
+    untied = (once(untie) if compiled else untie)(*start(OPTIMISERS["adamw"]))
+    expected = jax.tree.map(lambda leaf: np.asarray(leaf) + 1, untied)
+    found = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)(
+        untied
+    )
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(untied))
+    assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("operation", [untie, tie, is_tied])
+def test_no_embedding(operation):
+    with pytest.raises(ValueError, match="no embedding"):
+        operation({"body": {"input": {"kernel": np.ones(3)}, "weight": np.ones(2)}})
+
+
+def test_unknown_choice():
+    with pytest.raises(ValueError, match=r"how is 'both'; expected one of input, output, mean"):
+        tie({"input": np.ones((3, 2))}, how="both")
+
+
+def test_what_tying_saves():
+    params = alone(three_members())
+    untied, size = untie(params)[0], 7 * 4
+    assert count_parameters(params) == size + 4 * 4 + 4
+    assert count_parameters(untied) - count_parameters(params) == size
+    for optimiser, moments in (
+        (optax.adam(1.0), 2 * size),
+        (optax.lion(1.0), size),
+        (optax.sgd(1.0), 0),
+    ):
+        for now in (params, untied):
+            saving = saved_by_tying(now, jax.eval_shape(optimiser.init, now))
+            assert saving == (size, moments, 4 * (size + moments))

@@ -1,0 +1,319 @@
+"""The vocabulary end of a model: every scale and transform by its formula, both roles' gradients, a
+split vocabulary.
+"""
+
+import math
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from scipy.special import erf
+
+from jaxtie.config import size
+from jaxtie.tying.head import Projection, channel_shuffle, half_swap, scale_gradient
+from jaxtie.tying.linen import Embedding
+from jaxtie.tying.tie import untie
+
+V, D, P = 30, 12, 5
+RNG = np.random.default_rng(0)
+TABLE, OTHER = RNG.standard_normal((2, V, D))
+HIDDEN = RNG.standard_normal((P, D))
+TOKENS = np.array([3, 0, 29, 3, 7])
+
+
+def logits(tree, hidden=HIDDEN, **options):
+    return Embedding(V, D, **options).apply({"params": tree}, hidden, method="logits")
+
+
+def gelu(x):
+    return x * (1 + erf(x / math.sqrt(2))) / 2
+
+
+SCALES = {
+    None: 1,
+    3.5: 3.5,
+    "sqrt(D)": math.sqrt(D),
+    "1/sqrt(D)": 1 / math.sqrt(D),
+    "log(n)/D": math.log(V) / D,
+}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_scales(scale, x64):
+    rows = Embedding(V, D, input_scale=scale).apply(
+        {"params": {"input": TABLE, "output": OTHER}}, TOKENS
+    )
+    np.testing.assert_allclose(
+        rows, np.stack([TABLE[token] for token in TOKENS]) * SCALES[scale], rtol=1e-14
+    )
+    table = Embedding(V, D, input_scale=scale).apply(
+        {"params": {"input": TABLE, "output": OTHER}}, method="table"
+    )
+    np.testing.assert_allclose(table, TABLE * SCALES[scale], rtol=1e-14)
+    for tree, output in (({"input": TABLE}, TABLE), ({"input": TABLE, "output": OTHER}, OTHER)):
+        # a scale of the input is not one of the output
+        scaled = logits(tree, logit_scale=scale, input_scale=7)
+        np.testing.assert_allclose(
+            scaled, np.einsum("pd,vd->pv", HIDDEN, output) * SCALES[scale], rtol=1e-12
+        )
+
+
+@pytest.mark.parametrize("deviation", [1.0, 0.02, "1/sqrt(D)", "log(n)/D"])
+def test_deviation(deviation):
+    expected = {1.0: 1, 0.02: 0.02, "1/sqrt(D)": 64**-0.5, "log(n)/D": math.log(3000) / 64}[
+        deviation
+    ]
+    params = Embedding(3000, 64, deviation=deviation).init(jax.random.key(0), 0)["params"]
+    for table in params.values():
+        assert (
+            np.std(table) == pytest.approx(expected, rel=0.01)
+            and abs(np.mean(table)) < 0.01 * expected
+        )
+    assert not np.array_equal(*params.values())
+
+
+@pytest.mark.parametrize("cap", [None, 2.0, 30.0])
+def test_bias_then_cap(cap, x64):
+    bias = RNG.standard_normal(V)
+    expected = np.einsum("pd,vd->pv", HIDDEN, TABLE) / math.sqrt(D) + bias
+    if cap:
+        expected = cap * np.tanh(expected / cap)
+    options = {"bias": True, "logit_scale": "1/sqrt(D)", "soft_cap": cap}
+    np.testing.assert_allclose(
+        logits({"input": TABLE, "bias": bias}, **options), expected, rtol=1e-12
+    )
+    batched = logits({"input": TABLE, "bias": bias}, np.stack([HIDDEN, HIDDEN])[None], **options)
+    np.testing.assert_allclose(batched, np.stack([expected, expected])[None], rtol=1e-12)
+    assert np.all(
+        Embedding(V, D, bias=True).init(jax.random.key(0), 0)["params"]["bias"] == np.zeros(V)
+    )
+
+
+def swapped(h):
+    return np.array([*h[D // 2 :], *h[: D // 2]])
+
+
+def shuffled(h, groups):
+    out = np.empty(D)
+    for i in range(D):
+        out[i % (D // groups) * groups + i // (D // groups)] = h[i]
+    return out
+
+
+TRANSFORMS = {
+    "half swap": (half_swap, swapped),
+    **{
+        f"shuffle {g}": (partial(channel_shuffle, groups=g), partial(shuffled, groups=g))
+        for g in (1, 2, 3, 4, 12)
+    },
+    "own": (jnp.sin, np.sin),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_without_parameters(name, x64):
+    transform, formula = TRANSFORMS[name]
+    transformed = np.stack([formula(h) for h in HIDDEN])
+    for tree, output in (({"input": TABLE}, TABLE), ({"input": TABLE, "output": OTHER}, OTHER)):
+        expected = np.einsum("pd,vd->pv", transformed, output)
+        np.testing.assert_allclose(logits(tree, transform=transform), expected, rtol=1e-12)
+        np.testing.assert_allclose(
+            logits(tree, HIDDEN[0], transform=transform), expected[0], rtol=1e-12
+        )
+    assert Embedding(V, D, tied=True, transform=transform).init(jax.random.key(0), 0)[
+        "params"
+    ].keys() == {"input"}
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4, 8, 16, 64])
+def test_coordinates_that_a_shuffle_leaves(groups):
+    stays = np.sum(np.asarray(channel_shuffle(jnp.arange(64.0), groups)) == np.arange(64))
+    assert stays == 1 + math.gcd(groups - 1, 63)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("norm", [False, True])
+def test_projection(bias, activation, norm, x64):
+    projection = Projection(bias, activation and partial(jax.nn.gelu, approximate=False), norm)
+    fresh = Embedding(V, D, tied=True, transform=projection).init(jax.random.key(0), 0)["params"]
+    names = {"weight", *["bias"] * bias, *["norm_weight", "norm_bias"] * norm}
+    assert fresh.keys() == {"input", "projection"} and fresh["projection"].keys() == names
+    weight = fresh["projection"]["weight"]
+    np.testing.assert_allclose(weight.T @ weight, np.eye(D), atol=1e-6)
+
+    own = {name: RNG.standard_normal(value.shape) for name, value in fresh["projection"].items()}
+    expected = np.empty((P, V))
+    for p in range(P):
+        h = own["weight"].T @ HIDDEN[p] + (own["bias"] if bias else 0)
+        h = gelu(h) if activation else h
+        if norm:
+            h = (h - np.mean(h)) / math.sqrt(np.mean((h - np.mean(h)) ** 2) + 1e-12) * own[
+                "norm_weight"
+            ] + own["norm_bias"]
+        expected[p] = TABLE @ h
+    np.testing.assert_allclose(
+        logits({"input": TABLE, "projection": own}, transform=projection), expected, rtol=1e-10
+    )
+
+
+OPTIONS = {
+    "plain": {},
+    "all": {
+        "input_scale": "sqrt(D)",
+        "logit_scale": "1/sqrt(D)",
+        "bias": True,
+        "soft_cap": 3.0,
+        "transform": Projection(bias=True, activation=nn.gelu, norm=True),
+    },
+}
+
+
+def loss_of(**options):
+    """Of a model that looks up and decodes; its parameters."""
+    embedding = Embedding(V, D, tied=True, **options)
+    target = jax.nn.one_hot(TOKENS[::-1], V)
+
+    def apply(tree):
+        h = jnp.tanh(embedding.apply({"params": tree}, TOKENS))
+        logits = embedding.apply({"params": tree}, h, method="logits")
+        return -jnp.sum(jax.nn.log_softmax(logits) * target), logits
+
+    return embedding.init(jax.random.key(3), 0)["params"], apply
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_untied_with_equal_tables_gives_the_same_bits(name):
+    tied, apply = loss_of(**OPTIONS[name])
+    untied = untie(tied)[0]
+    for run in (apply, jax.jit(apply)):
+        np.testing.assert_array_equal(run(tied)[1], run(untied)[1])
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1.0), (0.25, 1.0), (1.0, 3.0), (0.0, 1.0), (-2.0, 0.5)])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_tied_tables_gradient_is_the_sum_of_both_roles(name, scales, x64):
+    tied, plain = loss_of(**OPTIONS[name], param_dtype="float64")
+    _, scaled = loss_of(**OPTIONS[name], input_gradient=scales[0], output_gradient=scales[1])
+    by_role = jax.grad(lambda tree: plain(tree)[0])(untie(tied)[0])
+    gradient = jax.grad(lambda tree: scaled(tree)[0])(tied)
+    expected = scales[0] * by_role["input"] + scales[1] * by_role["output"]
+    np.testing.assert_allclose(gradient["input"], expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(scaled(tied)[1], plain(tied)[1])
+    for part in gradient.keys() - {"input"}:
+        jax.tree.map(
+            partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
+            gradient[part],
+            by_role[part],
+        )
+    untied_gradient = jax.grad(lambda tree: scaled(tree)[0])(untie(tied)[0])
+    np.testing.assert_allclose(
+        untied_gradient["input"], scales[0] * by_role["input"], rtol=1e-9, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        untied_gradient["output"], scales[1] * by_role["output"], rtol=1e-9, atol=1e-12
+    )
+
+
+def test_scaled_gradient_is_the_value_itself():
+    x = jnp.array([1e-30, jnp.inf, 3.1])
+    np.testing.assert_array_equal(scale_gradient(x, 0.3), x)
+    assert jax.jvp(partial(scale_gradient, factor=0.5), (2.0,), (1.0,)) == (2.0, 0.5)
+
+
+def test_dtypes():
+    """Of tables and logits apart: low precision is not what sums are accumulated in."""
+    small = Embedding(
+        V,
+        D,
+        tied=True,
+        bias=True,
+        param_dtype=jnp.bfloat16,
+        logits_dtype=jnp.float32,
+        logit_scale=0.5,
+    )
+    params = small.init(jax.random.key(0), 0)["params"]
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
+    h = small.apply({"params": params}, TOKENS)
+    assert h.dtype == jnp.bfloat16
+    found = small.apply({"params": params}, h, method="logits")
+    assert found.dtype == jnp.float32
+    exact = np.asarray(h, np.float64) @ np.asarray(params["input"], np.float64).T / 2
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+    rounded = Embedding(V, D).apply({"params": {"input": params["input"]}}, h, method="logits")
+    assert (
+        rounded.dtype == jnp.bfloat16
+        and np.max(np.abs(np.asarray(rounded, np.float64) / 2 - exact)) > 1e-3
+    )
+    gradient = jax.grad(lambda p: jnp.sum(small.apply({"params": p}, h, method="logits") ** 2))(
+        params
+    )
+    assert gradient["input"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": True, "transform": half_swap, "soft_cap": 30.0}], ids=["plain", "more"]
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_vocabulary_split_over_a_mesh(tied, options):
+    """Same values, gradients and surgery; tables, gradients and logits stay split; no device ever
+    holds a whole one.
+    """
+    mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
+    embedding = Embedding(64, 48, tied, partition=("vocabulary", None), **options)
+    whole = Embedding(64, 48, tied, **options)
+    specs = nn.get_partition_spec(jax.eval_shape(embedding.init, jax.random.key(0), 0))
+    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    params = jax.jit(embedding.init, out_shardings=shardings)(jax.random.key(0), 0)["params"]
+    plain = nn.unbox(params)
+    assert {leaf.sharding.spec[0] for leaf in jax.tree.leaves(params)} == {"vocabulary"}
+    jax.tree.map(np.testing.assert_array_equal, plain, whole.init(jax.random.key(0), 0)["params"])
+
+    def at(*axes):
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    def apply(embedding, tree):
+        h = jnp.tanh(embedding.apply({"params": tree}, TOKENS))
+        logits = embedding.apply({"params": tree}, h, method="logits")
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - logits[:, 3]), logits
+
+    split = jax.jit(jax.value_and_grad(partial(apply, embedding), has_aux=True))
+    with jax.set_mesh(mesh):
+        (loss, found), gradient = split(params)
+        program = split.lower(params).compile().as_text()
+    on_one = jax.device_put(plain, jax.devices()[0])
+    (expected_loss, expected), expected_gradient = jax.value_and_grad(
+        partial(apply, whole), has_aux=True
+    )(on_one)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+        nn.unbox(gradient),
+        expected_gradient,
+    )
+    assert found.sharding.is_equivalent_to(at(None, "vocabulary"), 2)
+    for leaf in jax.tree.leaves(gradient):
+        assert leaf.sharding.is_equivalent_to(at("vocabulary"), leaf.ndim)
+    assert "f32[32,48]" in program and "f32[64,48]" not in program and "f32[48,64]" not in program
+
+    for leaf in jax.tree.leaves(untie(params)[0]):
+        assert leaf.sharding.is_equivalent_to(at("vocabulary"), leaf.ndim)
+
+
+def test_unknown_size():
+    with pytest.raises(
+        ValueError, match=r"'1/D'; expected a number or one of sqrt\(D\), 1/sqrt\(D\), log\(n\)/D"
+    ):
+        Embedding(V, D, deviation="1/D").init(jax.random.key(0), 0)
+    assert size(0.3, 10, 10) == 0.3
+
+
+@pytest.mark.parametrize("transform", [half_swap, partial(channel_shuffle, groups=4)])
+def test_coordinates_that_cannot_be_taken_apart(transform):
+    with pytest.raises(ValueError, match="the width is 7; expected a multiple of"):
+        transform(jnp.ones(7))

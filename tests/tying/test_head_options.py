@@ -1,0 +1,271 @@
+"""From a declared head to the vocabulary end that it asks for, and to the loss that a fresh model
+starts at.
+"""
+
+import dataclasses
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bodies import once
+
+from jaxtie.config import NUMBERED, TRANSFORMS, Arm, Head, Transformer
+from jaxtie.models.language_model import MaskedLM, build_body
+from jaxtie.tying.head import Projection, channel_shuffle, half_swap
+from jaxtie.tying.initial_loss import estimate, initial_loss, overlap_of
+from jaxtie.tying.layers import gelu
+from jaxtie.tying.linen import Embedding, make_embedding
+from jaxtie.tying.tie import untie
+
+V, D = 30, 12
+BERT = Projection(bias=True, activation=gelu, norm=True)
+REACHES = {  # an option -> what it changes of a plain `Embedding`
+    "bias": {"bias": True},
+    "half-swap": {"transform": half_swap},
+    "shuffle": {"transform": (channel_shuffle, {"groups": 2})},
+    "shuffle=4": {"transform": (channel_shuffle, {"groups": 4})},
+    "projection": {"transform": Projection()},
+    "bert-head": {"transform": BERT},
+    "deviation=0.02": {"deviation": 0.02},
+    "deviation=log-n-by-D": {"deviation": "log(n)/D"},
+    "input-scale=root-D": {"input_scale": "sqrt(D)"},
+    "logit-scale=1-by-root-D": {"logit_scale": "1/sqrt(D)"},
+    "logit-scale=3": {"logit_scale": 3.0},
+    "input-gradient=0": {"input_gradient": 0.0},
+    "output-gradient=0.5": {"output_gradient": 0.5},
+    "soft-cap=30": {"soft_cap": 30.0},
+    "output-start": {"start": "output"},
+    "bias+bert-head+soft-cap=7": {"bias": True, "transform": BERT, "soft_cap": 7.0},
+}
+
+
+def head_of(options: str) -> Head:
+    return Arm.parse(f"tied+{options}" if options else "tied").head
+
+
+def plain_values(embedding: Embedding) -> dict:
+    """Its attributes; a partial function as what it is made of, for no two of them are equal."""
+    values = {field.name: getattr(embedding, field.name) for field in dataclasses.fields(embedding)}
+    if isinstance(values["transform"], partial):
+        values["transform"] = values["transform"].func, values["transform"].keywords
+    return values
+
+
+def test_every_option_is_looked_at():
+    looked_at = {option.partition("=")[0] for option in REACHES if "+" not in option}
+    assert looked_at == {"bias", "output-start", *TRANSFORMS, *NUMBERED}
+
+
+@pytest.mark.parametrize("options", REACHES)
+def test_an_option_reaches_the_embedding_and_nothing_else_does(options):
+    common = {"tied": True, "deviation": 0.3, "padding": 2, "matmul_dtype": jnp.bfloat16}
+    expected = plain_values(Embedding(V, D, **common)) | REACHES[options]
+    assert plain_values(make_embedding(head_of(options), V, D, **common)) == expected
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_plain_head_is_the_plain_embedding(tied):
+    assert make_embedding(Head(), V, D, tied=tied) == Embedding(V, D, tied)
+    common = {"tied": tied, "deviation": 0.3, "padding": 0, "matmul_dtype": jnp.bfloat16}
+    assert make_embedding(Head(), V, D, **common) == Embedding(V, D, **common)
+
+
+def test_an_unknown_transform():
+    with pytest.raises(
+        ValueError, match=r"'turn'; expected one of half-swap, shuffle, projection, bert-head"
+    ):
+        make_embedding(Head(transform="turn"), V, D, tied=True)
+
+
+def test_models_share_what_they_have_in_common():
+    """Bit for bit, whatever the head, tied or not: the body, either table, the projection."""
+    options = (
+        "",
+        "+bias",
+        "+projection",
+        "+bert-head",
+        "+bias+bert-head",
+        "+half-swap+soft-cap=7+output-gradient=0",
+    )
+    arms = [Arm.parse(start + each) for start in ("tied", "untied") for each in options]
+
+    def draw(key):
+        return [
+            MaskedLM(
+                make_embedding(arm.head, V, D, tied=arm.tied),
+                build_body(Transformer(1, 2, D, 5)),
+                3,
+            ).init(key, jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+            for arm in arms
+        ]
+
+    first: dict[str, jax.Array] = {}
+    for arm, params in zip(arms, once(draw)(jax.random.key(3)), strict=True):
+        projected = arm.head.transform in ("projection", "bert-head")
+        leaves = {
+            "input",
+            *["output"] * (not arm.tied),
+            *["bias"] * arm.head.bias,
+            *["projection"] * projected,
+        }
+        assert params.keys() == {"embedding", "body"} and params["embedding"].keys() == leaves, arm
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            same = first.setdefault(jax.tree_util.keystr(path), leaf)
+            np.testing.assert_array_equal(leaf, same, f"{arm}: {path}")
+    assert not np.array_equal(first["['embedding']['input']"], first["['embedding']['output']"])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_berts_head_is_pytorchs(tied, x64):
+    """Linear, exact GELU, layer norm, then the output table and its bias: logits and gradients."""
+    torch = pytest.importorskip(
+        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
+    )
+    from torch import nn
+
+    embedding = make_embedding(head_of("bert-head+bias"), V, D, tied=tied)
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(embedding.init, jax.random.key(0), 0)["params"]
+    params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), shapes)
+    h_PxD, weight_PxV = rng.standard_normal((5, D)), rng.standard_normal((5, V))
+
+    @once
+    @partial(jax.value_and_grad, has_aux=True)
+    def look(params):
+        logits_PxV = embedding.apply({"params": params}, h_PxD, method="logits")
+        return jnp.sum(weight_PxV * logits_PxV), logits_PxV
+
+    (_, logits_PxV), gradient = jax.device_get(look(params))
+
+    transform = nn.Sequential(nn.Linear(D, D), nn.GELU(), nn.LayerNorm(D, eps=1e-12)).double()
+    decoder = nn.Linear(D, V).double()
+    table, own = ("input" if tied else "output"), params["projection"]
+    parts = {  # its parameter, ours, whether ours is transposed
+        "weight": (transform[0].weight, own["weight"].T),
+        "bias": (transform[0].bias, own["bias"]),
+        "norm_weight": (transform[2].weight, own["norm_weight"]),
+        "norm_bias": (transform[2].bias, own["norm_bias"]),
+        table: (decoder.weight, params[table]),
+        "output_bias": (decoder.bias, params["bias"]),
+    }
+    with torch.no_grad():
+        for parameter, values in parts.values():
+            parameter.copy_(torch.tensor(values))
+    theirs = decoder(transform(torch.tensor(h_PxD)))
+    (theirs * torch.tensor(weight_PxV)).sum().backward()
+    np.testing.assert_allclose(logits_PxV, theirs.detach().numpy(), rtol=1e-10, atol=1e-12)
+    ours = gradient["projection"] | {table: gradient[table], "output_bias": gradient["bias"]}
+    for name, (parameter, _) in parts.items():
+        found = ours[name].T if name == "weight" else ours[name]
+        np.testing.assert_allclose(
+            found, parameter.grad.numpy(), rtol=1e-9, atol=1e-11, err_msg=name
+        )
+
+
+@pytest.mark.parametrize(
+    ("option", "role"), [("input-gradient=0", "output"), ("output-gradient=0", "input")]
+)
+def test_a_table_that_learns_in_one_role_only(option, role, x64):
+    """Tied, its gradient is that of the other role; untied, the table without one has none."""
+    tokens, embeddings = (
+        np.array([3, 0, 29, 3]),
+        [make_embedding(head_of(each), V, D, tied=True) for each in ("", option)],
+    )
+    tied = {"input": jnp.asarray(np.random.default_rng(0).standard_normal((V, D)))}
+
+    def loss(embedding, params):
+        h = jnp.tanh(embedding.apply({"params": params}, tokens))
+        return jnp.sum(jnp.sin(embedding.apply({"params": params}, h, method="logits")))
+
+    whole, one = (partial(loss, each) for each in embeddings)
+    by_role, tied_one, untied_one = once(
+        lambda tied, untied: (jax.grad(whole)(untied), jax.grad(one)(tied), jax.grad(one)(untied))
+    )(tied, untie(tied)[0])
+    np.testing.assert_allclose(tied_one["input"], by_role[role], rtol=1e-12)
+    np.testing.assert_allclose(untied_one[role], by_role[role], rtol=1e-12)
+    (other,) = {"input", "output"} - {role}
+    assert not np.any(untied_one[other]) and np.all(
+        np.any(by_role[role], axis=1) == np.any(untied_one[role], axis=1)
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["", "bias", "half-swap", "shuffle", "shuffle=1", "shuffle=4", "shuffle=8", "shuffle=64"],
+)
+def test_overlap_is_the_share_of_coordinates_that_stay(options):
+    head, width = head_of(options), 64
+    transform = make_embedding(head, V, width, tied=True).transform or (lambda h: h)
+    stays = np.mean(np.asarray(transform(jnp.arange(width))) == np.arange(width))
+    assert overlap_of(head, width, tied=True) == stays
+    assert overlap_of(head, width, tied=False) == 0
+    if options == "shuffle":
+        assert stays == 2 / width
+
+
+# overlap, logit scale, deviation of the tables, for n = 2,000 and D = 64 and tables N(0, 1/D)
+ARMS = {
+    "tied": (1, 1, 1 / 8),
+    "untied": (0, 1, 1 / 8),
+    "tied+logit-scale=1-by-root-D": (1, 1 / 8, 1 / 8),
+    "tied+logit-scale=2": (1, 2, 1 / 8),
+    "tied+deviation=log-n-by-D": (1, 1, math.log(2000) / 64),
+    "untied+deviation=0.02": (0, 1, 0.02),
+    "tied+shuffle": (2 / 64, 1, 1 / 8),
+    "tied+shuffle=4+bias": (4 / 64, 1, 1 / 8),
+    "tied+half-swap": (0, 1, 1 / 8),
+    "untied+half-swap": (0, 1, 1 / 8),
+    "tied+projection": (0, 1, 1 / 8),
+    "tied+bert-head": (0, 1, 1 / 8),
+    "tied+bias+input-scale=root-D+input-gradient=0": (1, 1, 1 / 8),
+}
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, float]:
+    """The mean loss of fresh models whose body hands on the normalised embedding; the target is
+    another word.
+    """
+    vocabulary, width, tokens = 2000, 64, 512
+    token, target = np.random.default_rng(0).integers(vocabulary, size=(2, tokens))
+
+    def loss(arm, key):
+        embedding = make_embedding(
+            arm.head, vocabulary, width, tied=arm.tied, deviation="1/sqrt(D)"
+        )
+        params = embedding.init(key, 0)
+        rows = embedding.apply(params, token)
+        h = rows * jnp.sqrt(width / jnp.sum(rows**2, axis=1, keepdims=True))
+        logits = embedding.apply(params, h, method="logits")
+        chosen = jnp.take_along_axis(logits, target[:, None], axis=1)[:, 0]
+        return jnp.mean(jax.nn.logsumexp(logits, axis=1) - chosen, where=token != target)
+
+    look = once(lambda key: {name: loss(Arm.parse(name), key) for name in ARMS})
+    return jax.device_get(look(jax.random.key(0)))
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_estimate(name, measured):
+    (overlap, scale, deviation), arm = ARMS[name], Arm.parse(name)
+    for corrected in (True, False):
+        options = {"overlap": overlap, "logit_scale": scale, "corrected": corrected}
+        found = estimate(
+            arm.head,
+            tied=arm.tied,
+            vocabulary=2000,
+            width=64,
+            deviation="1/sqrt(D)",
+            corrected=corrected,
+        )
+        assert found == initial_loss(2000, 64, deviation, **options)
+    found = estimate(arm.head, tied=arm.tied, vocabulary=2000, width=64, deviation=1 / 8)
+    assert found == pytest.approx(measured[name], rel=0.03)
+
+
+def test_no_estimate_is_known_with_a_soft_cap():
+    assert math.isnan(
+        estimate(head_of("soft-cap=30"), tied=True, vocabulary=2000, width=64, deviation=1.0)
+    )

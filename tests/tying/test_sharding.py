@@ -1,0 +1,128 @@
+"""A model, written six ways, with its vocabulary split over two devices: no device ever holds a
+whole table.
+"""
+
+import re
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from six_models import WAYS, ByHand, D, OfModules, V, module_step
+
+import jaxtie.nnx
+from jaxtie import tie, untie
+
+WHOLE = re.compile(rf"f64\[(?:{V},{D}|{D},{V})\]")
+HALF = f"f64[{V // 2},{D}]"
+
+
+@pytest.fixture
+def mesh():
+    return jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
+
+
+def sharding_of(leaf, mesh) -> NamedSharding:
+    """Tables and their moments along V, all else on both devices."""
+    axes = {(V, D): ("vocabulary", None), (D, V): (None, "vocabulary")}.get(np.shape(leaf), ())
+    return NamedSharding(mesh, PartitionSpec(*axes))
+
+
+def split(tree, mesh):
+    return jax.tree.map(
+        lambda leaf: (
+            jax.device_put(leaf, sharding_of(leaf, mesh)) if hasattr(leaf, "shape") else leaf
+        ),
+        tree,
+    )
+
+
+def assert_split(model, mesh, tables: int):
+    """So many tables, and two moments of each."""
+    found = [
+        leaf
+        for leaf in jax.tree.leaves((model.params, model.moments()))
+        if np.shape(leaf) in ((V, D), (D, V))
+    ]
+    assert len(found) == 3 * tables
+    for leaf in found:
+        assert leaf.sharding.is_equivalent_to(sharding_of(leaf, mesh), 2)
+        assert {shard.data.size for shard in leaf.addressable_shards} == {V * D // 2}
+
+
+def programs(model, surgery, **options) -> list[str]:
+    """What is compiled for a step, and for tying or untying within a program."""
+    if isinstance(model, OfModules):
+        paths = model.paths
+        own = model.model, model.optimizer
+        change = nnx.jit(lambda model, optimizer: surgery(model, optimizer, **paths) and None)
+        return [program.lower(*own).compile().as_text() for program in (module_step, change)]
+    leaves, outer = jax.tree.flatten(model.params)
+
+    def arrays_of(params):
+        return [leaf for leaf in jax.tree.leaves(params) if hasattr(leaf, "shape")]
+
+    def params_of(arrays):
+        arrays = iter(arrays)
+        return jax.tree.unflatten(
+            outer, [next(arrays) if hasattr(leaf, "shape") else leaf for leaf in leaves]
+        )
+
+    def step(arrays, opt_state):
+        _, params, opt_state = model._update(params_of(arrays), opt_state)
+        return arrays_of(params), opt_state
+
+    def change(arrays, opt_state):
+        params, opt_state = surgery(params_of(arrays), opt_state, **model.paths, **options)
+        return arrays_of(params), opt_state
+
+    own = arrays_of(model.params), model.opt_state
+    return [jax.jit(program).lower(*own).compile().as_text() for program in (step, change)]
+
+
+MOST_OF = [pytest.param(way, marks=[] if way == "nnx" else pytest.mark.slow) for way in WAYS]
+
+
+@pytest.mark.parametrize("way", MOST_OF)
+def test_a_split_vocabulary(way, mesh, x64):
+    if way == "equinox":
+        pytest.importorskip("equinox", reason="the test needs Equinox: pip install 'jaxtie[test]'")
+    model, reference = WAYS[way](), ByHand()
+    if isinstance(model, OfModules):
+        for each in (model.model, model.optimizer):
+            nnx.update(each, split(nnx.state(each), mesh))
+    else:
+        model.params, model.opt_state = split(model.params, mesh), split(model.opt_state, mesh)
+    with jax.set_mesh(mesh):
+        for change, tables in ((None, 1), ("untie", 2), ("tie", 1)):
+            if change:
+                getattr(model, change)()
+                getattr(reference, change)()
+            assert_split(model, mesh, tables)
+            for _ in range(2):
+                np.testing.assert_allclose(model.step(), reference.step(), rtol=1e-9)
+            assert_split(model, mesh, tables)
+            surgery, options = (
+                (tie, {}) if change == "untie" else (untie, {"transposed": way == "maxtext"})
+            )
+            for text in programs(model, surgery, **options):
+                assert HALF in text and not WHOLE.search(text)
+
+
+def test_the_partition_of_a_module(mesh):
+    """Split where it is made, moments too; untied and tied again it stays so."""
+    with jax.set_mesh(mesh):
+        embedding = jaxtie.nnx.Embedding(
+            V, D, tied=True, bias=True, partition=("vocabulary", None), rngs=nnx.Rngs(0)
+        )
+        optimizer = nnx.Optimizer(embedding, optax.adam(1.0), wrt=nnx.Param)
+        for change, arrays in ((untie, 9), (tie, 6)):
+            change(embedding, optimizer)
+            leaves = jax.tree.leaves((nnx.state(embedding), optimizer.opt_state))
+            found = [leaf.sharding.spec for leaf in leaves if leaf.ndim]
+            assert len(found) == arrays and {spec[0] for spec in found} == {"vocabulary"}
+            assert embedding.logits(embedding(np.array([3, 0, 5]))).sharding.spec == PartitionSpec(
+                None, "vocabulary"
+            )

@@ -1,0 +1,391 @@
+"""Rows of an embedding that are untied, or never predicted: both ends, surgery, gradients."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import xarray as xr
+from flax import nnx as flax_nnx
+from text_fixtures import finished_run
+
+import jaxtie
+from jaxtie import Experiment, is_tied, nnx, tie, untie
+from jaxtie.config import Arm, Head, UserError
+from jaxtie.exor import data
+from jaxtie.exor.blocks import _compile_block, compile_block
+from jaxtie.exor.task import Static, stack_settings
+from jaxtie.tying.cross_entropy import cross_entropy
+from jaxtie.tying.head import STRETCHES, VocabularyEnd, initial_params, logits_of_hidden, with_rows
+from jaxtie.tying.linen import Embedding, make_embedding
+from jaxtie.tying.tie import saved_by_tying
+
+V, D, P = 7, 4, 5
+IDS = (1, 4, 5)
+KEY = jax.random.key(3)
+HIDDEN = np.random.default_rng(0).standard_normal((P, D)).astype(np.float32)
+
+
+def linen(**options):
+    return Embedding(V, D, **options).init(KEY, jnp.zeros(1, int))["params"]
+
+
+def pure(**options):
+    return initial_params(VocabularyEnd(V, D, **options), KEY)
+
+
+def of_nnx(**options):
+    return nnx.Embedding(V, D, rngs=flax_nnx.Rngs(3), **options)._parameters()
+
+
+@pytest.mark.parametrize("make", [linen, pure, of_nnx])
+@pytest.mark.parametrize("options", [{}, {"bias": True, "padding": 1}])
+def test_own_rows_start_as_those_of_the_untied_output(make, options):
+    tied, untied = make(tied=True, **options), make(**options)
+    partly = make(tied=True, untied_rows=IDS, **options)
+    assert partly.keys() == {*tied, "output_rows"}
+    np.testing.assert_array_equal(partly["input"], tied["input"])
+    np.testing.assert_array_equal(partly["output_rows"], untied["output"][jnp.array(IDS)])
+    whole = make(tied=True, untied_rows=tuple(range(V)), **options)
+    np.testing.assert_array_equal(whole["output_rows"], untied["output"])
+
+
+def test_a_projection_is_the_same_whatever_is_tied():
+    heads = [Head(transform="projection", untied_rows=rows) for rows in (None, "mask")]
+    made = [
+        make_embedding(head, V, D, tied=True, row_sets=data.ROW_SETS).init(KEY, 0)["params"]
+        for head in heads
+    ]
+    jax.tree.map(np.testing.assert_array_equal, made[0]["projection"], made[1]["projection"])
+
+
+@pytest.mark.parametrize("ids", [(0,), (6,), (1, 2, 5), tuple(range(V)), IDS])
+def test_logits_are_of_the_input_table_with_own_rows_put_in(ids):
+    partly = linen(tied=True, untied_rows=ids)
+    expected = partly["input"].at[jnp.array(ids)].set(partly["output_rows"])
+    module = Embedding(V, D, True, untied_rows=ids)
+    got = module.apply({"params": partly}, HIDDEN, method="logits")
+    np.testing.assert_array_equal(got, HIDDEN @ expected.T)
+    end = VocabularyEnd(V, D, True, untied_rows=ids)
+    np.testing.assert_array_equal(logits_of_hidden(end, partly, HIDDEN), got)
+    np.testing.assert_array_equal(module.apply({"params": partly}, 1), partly["input"][1])
+
+
+def test_many_stretches_are_put_in_by_index():
+    table, ids = np.zeros((40, 2)), tuple(range(1, 40, 2))
+    assert len(ids) > STRETCHES
+    rows = np.arange(40.0).reshape(20, 2)
+    got = with_rows(jnp.asarray(table), jnp.asarray(rows), ids)
+    table[list(ids)] = rows
+    np.testing.assert_array_equal(got, table)
+
+
+ERRORS = [
+    ({"untied_rows": (2, 1), "tied": True}, "untied_rows = .* expected ascending ids in 0...6"),
+    ({"untied_rows": (7,), "tied": True}, "untied_rows"),
+    ({"untied_rows": (1,)}, "all rows are untied; expected tied=True"),
+    ({"untied_rows": (1,), "tied": True, "start": "output"}, "expected start='input'"),
+    ({"excluded_rows": (1, 1)}, "excluded_rows"),
+    ({"excluded_rows": tuple(range(V))}, "expected one that can be predicted"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), ERRORS)
+@pytest.mark.parametrize("make", [linen, pure, of_nnx])
+def test_rows_that_cannot_be(make, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("tied", [True, False])
+def test_excluded_rows_have_no_probability_and_no_gradient(tied, dtype):
+    module = Embedding(V, D, tied, excluded_rows=IDS, bias=True)
+    params = jax.tree.map(lambda x: x.astype(dtype), module.init(KEY, 0)["params"])
+    h_PxD, target_P = HIDDEN.astype(dtype), np.array([0, 2, 3, 6, 0])
+
+    def loss_of(params):
+        logits = module.apply({"params": params}, h_PxD, method="logits")
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), target_P[:, None], 1))
+
+    logits = module.apply({"params": params}, h_PxD, method="logits")
+    assert np.all(jax.nn.softmax(logits)[:, list(IDS)] == 0) and np.all(0 * logits == 0)
+    gradient = jax.grad(loss_of)(params)
+    role = "input" if tied else "output"
+    for name in (role, "bias"):
+        assert np.all(gradient[name][jnp.array(IDS)] == 0)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
+    assert np.all(np.any(gradient[role][jnp.array([0, 2, 3, 6])] != 0, axis=-1))
+
+
+def test_excluded_rows_in_cross_entropy_blocks():
+    """Of the embedding, and of `cross_entropy` with `allowed_V`."""
+    allowed_V, target_P = ~np.isin(np.arange(V), IDS), np.array([0, 2, 3, 6, 0])
+    module = Embedding(V, D, True, excluded_rows=IDS)
+    params = module.init(KEY, 0)["params"]
+
+    def of_allowed(table):
+        return cross_entropy(jnp.asarray(HIDDEN), table, target_P, allowed_V=allowed_V, block=2)[0]
+
+    def of_module(table):
+        logits = module.apply({"params": {"input": table}}, HIDDEN, method="logits")
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), target_P[:, None], 1))
+
+    found, expected = (jax.value_and_grad(f)(params["input"]) for f in (of_allowed, of_module))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), found, expected)
+    assert np.all(found[1][jnp.array(IDS)] == 0)
+
+
+FIVE = (0, 1, 4, 5, 6)  # more than D: Optax lays out statistics by which side is the longer one
+OPTIMISERS = {
+    "adamw": optax.adamw(1e-2),
+    "factored": optax.adafactor(1e-2, min_dim_size_to_factor=1),
+    "masked": optax.masked(
+        optax.adam(1e-2),
+        lambda params: {"embedding": False, "body": True},
+    ),
+}
+
+
+def tree_of(**options):
+    return {"embedding": linen(**options), "body": jnp.ones((D, D))}
+
+
+def trained(params, optimiser, steps=2):
+    state = optimiser.init(params)
+    for i in range(steps):
+        gradient = jax.tree.map(lambda x, i=i: jnp.sin(x * (3 + i)), params)
+        updates, state = optimiser.update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_untie_and_tie_with_own_rows(name):
+    """Own rows and moments move over and come back; the optimiser goes on from both."""
+    optimiser, rows = OPTIMISERS[name], FIVE if name == "factored" else IDS
+    ids = jnp.array(rows)
+    params, state = trained(tree_of(tied=True, untied_rows=rows), optimiser)
+    assert not is_tied(params)
+    two, state_of_two = untie(params, state, untied_rows=rows)
+    own, apart = params["embedding"], two["embedding"]
+    assert apart.keys() == {"input", "output"}
+    np.testing.assert_array_equal(apart["output"], own["input"].at[ids].set(own["output_rows"]))
+    shapes = jax.eval_shape(optimiser.init, two)
+    assert jax.tree.map(jnp.shape, state_of_two) == jax.tree.map(jnp.shape, shapes)
+    gradient = jax.tree.map(jnp.sin, two)
+    optimiser.update(gradient, state_of_two, two)
+    if name == "adamw":
+        adam, of_two = state[0], state_of_two[0]
+        for each, moved in ((adam.mu, of_two.mu), (adam.nu, of_two.nu)):
+            expected = each["embedding"]["input"].at[ids].set(each["embedding"]["output_rows"])
+            np.testing.assert_array_equal(moved["embedding"]["output"], expected)
+            np.testing.assert_array_equal(moved["embedding"]["input"], each["embedding"]["input"])
+    for how in ("input", "output", "mean"):
+        back, state_back = tie(two, state_of_two, how, untied_rows=rows)
+        assert back["embedding"].keys() == {"input", "output_rows"}
+        jax.tree.map(np.testing.assert_array_equal, back, params)
+        assert jax.tree.map(jnp.shape, state_back) == jax.tree.map(jnp.shape, state)
+        if name != "factored":  # its statistics of columns are of all rows
+            jax.tree.map(np.testing.assert_array_equal, state_back, state)
+    again = partial(tie, untied_rows=rows)
+    for same in (again(params, state), jax.jit(again)(params, state)):
+        jax.tree.map(np.testing.assert_array_equal, same, (params, state))
+
+
+def test_tie_of_what_differs_combines_the_tied_rows_alone():
+    two = tree_of()
+    back, _ = tie(two, how="mean", untied_rows=IDS)
+    one, other = two["embedding"]["input"], two["embedding"]["output"]
+    expected = ((one + other) / 2).at[jnp.array(IDS)].set(one[jnp.array(IDS)])
+    np.testing.assert_array_equal(back["embedding"]["input"], expected)
+    np.testing.assert_array_equal(back["embedding"]["output_rows"], other[jnp.array(IDS)])
+
+
+def test_members_that_are_stacked_and_arrays_of_the_host():
+    params = jax.tree.map(lambda *each: np.stack(each), *[tree_of(tied=True, untied_rows=IDS)] * 3)
+    two, _ = untie(params, untied_rows=IDS)
+    assert isinstance(two["embedding"]["output"], np.ndarray)
+    one, _ = untie(tree_of(tied=True, untied_rows=IDS), untied_rows=IDS)
+    np.testing.assert_array_equal(two["embedding"]["output"][1], one["embedding"]["output"])
+    back, _ = tie(two, untied_rows=IDS)
+    jax.tree.map(np.testing.assert_array_equal, back, params)
+
+
+def test_surgery_that_lacks_the_ids():
+    params = tree_of(tied=True, untied_rows=IDS)
+    for surgery in (untie, tie):
+        with pytest.raises(ValueError, match="output_rows are rows of their own; say which"):
+            surgery(params)
+        with pytest.raises(ValueError, match="are 3 rows; expected as many untied_rows"):
+            surgery(params, untied_rows=(1, 2))
+        with pytest.raises(ValueError, match="expected an Embedding of jaxtie"):
+            paths = {"input": "embedding/input", "output": "head"}
+            surgery(params, untied_rows=IDS, **paths)
+    factored = OPTIMISERS["factored"].init(params)
+    with pytest.raises(ValueError, match=r"keeps \(4,\) .* \(3,\) .*; expected both"):
+        untie(params, factored, untied_rows=IDS)
+    with pytest.raises(ValueError, match="its rows cannot be told"):
+        square = optax.adafactor(1e-2, min_dim_size_to_factor=1)
+        own = {"embedding": Embedding(D, D, True, untied_rows=(1,)).init(KEY, 0)["params"]}
+        untie(own, square.init(own), untied_rows=(1,))
+
+
+def test_what_is_saved():
+    params = tree_of(tied=True, untied_rows=IDS)
+    saved = saved_by_tying(params, optax.adamw(1e-2).init(params))
+    assert (saved.parameters, saved.moments) == ((V - len(IDS)) * D, 2 * (V - len(IDS)) * D)
+
+
+class Model(flax_nnx.Module):
+    def __init__(self):
+        self.embedding = nnx.Embedding(V, D, True, rngs=flax_nnx.Rngs(0), untied_rows=IDS)
+
+    def __call__(self, tokens):
+        return self.embedding.logits(self.embedding(tokens))
+
+
+def arrays_of(model):
+    return jax.tree.map(jnp.copy, flax_nnx.to_pure_dict(flax_nnx.state(model)))
+
+
+def test_a_module_of_nnx_knows_its_rows():
+    model = Model()
+    optimizer = flax_nnx.Optimizer(model, optax.adamw(1e-2), wrt=flax_nnx.Param)
+    tokens = jnp.arange(V)
+
+    def step():
+        gradient = flax_nnx.grad(lambda model: jnp.sum(jnp.sin(model(tokens))))(model)
+        optimizer.update(model, gradient)
+
+    step()
+    before, whole = model(tokens), arrays_of(model)
+    assert not is_tied(model)
+    jaxtie.untie(model, optimizer)
+    np.testing.assert_array_equal(model(tokens), before)
+    assert arrays_of(model)["embedding"].keys() == {"input", "output"}
+    jaxtie.tie(model, optimizer)
+    jax.tree.map(np.testing.assert_array_equal, arrays_of(model), whole)
+    step()
+    jaxtie.untie(model, optimizer)
+    step()
+
+
+ALL_ROWS = {**data.ROW_SETS, "labels": tuple(range(7))}  # so that a name means all rows
+EVERY = 100
+
+
+def trained_block(name):
+    """The records after some hundred steps of EXor, and the tables."""
+    experiment = Experiment(record_every=EVERY, steps=4 * EVERY, eval_every=4 * EVERY)
+    arm = Arm.parse(name)
+    static = Static.of(experiment, tied=arm.tied, head=arm.head)
+    program = compile_block(static, 32, jax.devices()[:1])
+    settings = jax.tree.map(lambda x: np.repeat(x, 32, axis=0), stack_settings(experiment))
+    states, streams, _ = program.start(np.arange(32, dtype=np.uint32), settings)
+    (advance,) = program.advance.values()
+    steps = map(np.int32, (0, 4, experiment.steps))
+    return jax.tree.map(np.asarray, advance(states, streams, settings, *steps))
+
+
+@pytest.mark.parametrize(
+    ("partly", "whole"),
+    [
+        pytest.param("tied+untie-rows=labels", "untied", marks=pytest.mark.slow),
+        ("untied+tie-rows=labels", "tied"),
+    ],
+)
+def test_both_ends_are_the_untied_and_the_tied_training_to_the_bit(
+    monkeypatch, compiled_as_users_do, partly, whole
+):
+    monkeypatch.setattr(data, "ROW_SETS", ALL_ROWS)
+    _compile_block.cache_clear()
+    (found, records), (expected, expected_records) = map(trained_block, (partly, whole))
+    jax.tree.map(np.testing.assert_array_equal, records, expected_records)
+    embedding = found.params["embedding"]
+    np.testing.assert_array_equal(embedding["input"], expected.params["embedding"]["input"])
+    if whole == "untied":
+        output = expected.params["embedding"]["output"]
+        np.testing.assert_array_equal(embedding["output_rows"], output)
+    _compile_block.cache_clear()  # it does not know that a name meant other rows
+
+
+@pytest.mark.parametrize(
+    "name", ["tied+untie-rows=mask", "untied+tie-rows=labels", "tied+targets-only"]
+)
+def test_training_in_lanes(name):
+    """Own rows differ from the input's, tied ones are the same in both tables; nothing is NaN."""
+    _, records = trained_block(name)
+    for each in ("loss", "train_loss", "swap_divergence"):
+        assert np.all(np.isfinite(records[each][3]))
+    apart = np.any(records["input_table"][3] != records["output_table"][3], axis=(0, -1))
+    expected = {"tied+untie-rows=mask": [6], "untied+tie-rows=labels": [0, 1, 2, 3, 6]}
+    assert np.flatnonzero(apart).tolist() == expected.get(name, [])
+
+
+def test_rows_of_tasks():
+    def rows(name):
+        arm = Arm.parse(name)
+        made = make_embedding(arm.head, 7, D, tied=arm.tied, row_sets=data.ROW_SETS)
+        return made.tied, made.untied_rows, made.excluded_rows
+
+    assert rows("tied+untie-rows=mask") == (True, (6,), ())
+    assert rows("tied+untie-rows=labels") == (True, (4, 5), ())
+    assert rows("untied+tie-rows=never-targets") == (True, (0, 1, 2, 3), ())
+    assert rows("untied+tie-rows=mask") == (True, (0, 1, 2, 3, 4, 5), ())
+    assert rows("untied+targets-only") == (False, (), (4, 5, 6))
+    assert rows("tied+targets-only+bias") == (True, (), (4, 5, 6))
+    assert not Arm.parse("tied+untie-rows=mask").tied and Arm.parse("tied+targets-only").tied
+    assert Arm.parse("untied+targets-only@300").untie_at == 300
+    with pytest.raises(UserError, match="rows 'labels': this task has no such rows; expected mask"):
+        make_embedding(Head(untied_rows="labels"), 7, D, tied=True, row_sets={"mask": (6,)})
+
+
+ARM_ERRORS = {
+    "tied+untie-rows=masks": "untie-rows is 'masks'; expected mask, labels, never-targets",
+    "tied+untie-rows": "is no option of a head",
+    "tied+tie-rows=mask": "all rows are tied; +tie-rows is for an untied table",
+    "untied+untie-rows=mask": "all rows are untied; +untie-rows is for a tied table",
+    "untied+tie-rows=mask@300": "rows are tied from start to end; leave out @STEP",
+    "tied+untie-rows=mask+output-start": "leave out +output-start",
+    "tied+untie-rows=mask+untie-rows=labels": "is the second word on the same",
+}
+
+
+@pytest.mark.parametrize("name", ARM_ERRORS)
+def test_arms_that_cannot_be(name):
+    with pytest.raises(UserError) as error:
+        Arm.parse(name)
+    assert ARM_ERRORS[name] in str(error.value) and "\n" not in str(error.value)
+
+
+def test_text_has_no_labels():
+    from jaxtie.text.config import TextExperiment
+    from jaxtie.text.data.batches import Special
+    from jaxtie.text.programs import row_sets
+
+    with pytest.raises(UserError, match="no rows 'labels' on text; expected mask or never-targets"):
+        TextExperiment(arms=("tied+untie-rows=labels",))
+    TextExperiment(arms=("tied+untie-rows=mask", "tied+targets-only"))
+    special = Special(pad=0, unk=1, cls=2, sep=3, mask=4)
+    assert row_sets("masked", special) == {"mask": (4,), "never-targets": (0, 4)}
+    assert row_sets("causal", special)["never-targets"] == (0, 2, 4)
+
+
+@pytest.mark.parametrize("task", [pytest.param("masked", marks=pytest.mark.slow), "causal"])
+def test_text_trains_with_rows_apart(place, tmp_path, task):
+    """Every arm on text comes to its end, has its parameters, and starts as it should."""
+    arms = "tied,tied+targets-only,untied+targets-only,tied+untie-rows=mask,untied+tie-rows=mask"
+    name = {"masked": "text_mlm", "causal": "text_clm"}[task]
+    run = finished_run(place, tmp_path / "run", "--arms", arms, name=name)
+    results = xr.open_dataset(run / "results.nc", engine="h5netcdf")
+    assert np.all(np.isfinite(results["valid_loss"].isel(eval_step=-1)))
+    count = results["parameters"]
+    width = (count.sel(arm="tied+untie-rows=mask") - count.sel(arm="tied")).item()
+    assert width > 0 and count.sel(arm="tied") == count.sel(arm="tied+targets-only")
+    both = count.sel(arm="untied+targets-only") - count.sel(arm="untied+tie-rows=mask")
+    assert both.item() == width
+    first = results["valid_loss"].isel(eval_step=0).mean("seed")
+    assert first.sel(arm="tied+targets-only") < first.sel(arm="tied")
