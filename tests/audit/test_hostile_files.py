@@ -1,0 +1,419 @@
+"""Unreadable files end with one line and status 2; nothing is executed, and memory stays small."""
+
+import io
+import json
+import pickle
+import random
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from helpers.checkpoints import (
+    VOCABULARY,
+    WIDTH,
+    A,
+    B,
+    E,
+    H,
+    header_of,
+    run_command,
+    write_folder,
+    write_gguf,
+    write_safetensors,
+    write_shards,
+)
+
+from jaxtie.audit.audit import audit
+from jaxtie.audit.command import lines_of
+from jaxtie.audit.headers import HEADER_LIMIT, read_gguf, read_safetensors
+from jaxtie.experiment import UserError
+
+BOTH = {E: A, H: B}
+SIZE = A.nbytes
+F32 = {E: A.astype(np.float32), H: B.astype(np.float32)}
+INDEX = "model.safetensors.index.json"
+SECOND_SHARD = "model-00002-of-00002.safetensors"
+Make = Callable[[Path], Path]  # makes something in a folder and returns what to audit
+
+
+class Loud:
+    """Leaves a file behind when it is unpickled."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("unpickled"),)
+
+
+PICKLE = pickle.dumps({"embed_tokens.weight": Loud()})
+
+
+def written(name: str, content: bytes) -> Make:
+    def make(path: Path) -> Path:
+        (path / name).write_bytes(content)
+        return path / name
+
+    return make
+
+
+def with_length(text: bytes, length: int | None = None) -> Make:
+    """Make a safetensors file of a header alone, which claims a length."""
+    size = len(text) if length is None else length
+    return written("model.safetensors", struct.pack("<Q", size) + text)
+
+
+def with_header(name: str, **changes) -> Make:
+    """Make a safetensors file with other values in the header of one tensor."""
+
+    def make(path: Path) -> Path:
+        header = header_of(BOTH)
+        header[name] |= changes
+        return write_safetensors(path / "model.safetensors", BOTH, json.dumps(header).encode())
+
+    return make
+
+
+def with_tensors(**tensors: np.ndarray) -> Make:
+    return lambda path: write_safetensors(path / "model.safetensors", tensors)
+
+
+def with_hole(path: Path) -> Path:
+    header = header_of(BOTH)
+    del header[E]
+    return write_safetensors(path / "model.safetensors", BOTH, json.dumps(header).encode())
+
+
+def without(*names: str) -> Make:
+    """Make a sharded checkpoint and remove files of it."""
+
+    def make(path: Path) -> Path:
+        write_shards(path, [{E: A}, {H: B}])
+        for name in names:
+            (path / name).unlink()
+        return path
+
+    return make
+
+
+def with_config(text: str) -> Make:
+    def make(path: Path) -> Path:
+        write_folder(path, BOTH)
+        (path / "config.json").write_text(text)
+        return path
+
+    return make
+
+
+def cut(make: Make, end: int) -> Make:
+    """Make a file and cut its end off."""
+
+    def make_shorter(path: Path) -> Path:
+        file = make(path)
+        file.write_bytes(file.read_bytes()[:end])
+        return file
+
+    return make_shorter
+
+
+def damaged(make: Make) -> Make:
+    """Make a file and overwrite its middle, where the values are, past all headers."""
+
+    def make_damaged(path: Path) -> Path:
+        file = make(path)
+        content = bytearray(file.read_bytes())
+        third = len(content) // 3
+        content[third : 2 * third] = bytes(third)
+        file.write_bytes(content)
+        return file
+
+    return make_damaged
+
+
+def npz(path: Path) -> Path:
+    np.savez(path / "tables.npz", **F32)
+    return path / "tables.npz"
+
+
+def compressed_npz(path: Path) -> Path:
+    np.savez_compressed(path / "tables.npz", **F32)
+    return path / "tables.npz"
+
+
+def npz_of_objects(path: Path) -> Path:
+    np.savez(path / "tables.npz", **{E: np.array([Loud()], object)})
+    return path / "tables.npz"
+
+
+def npz_with_member(content: bytes) -> Make:
+    def make(path: Path) -> Path:
+        with zipfile.ZipFile(path / "tables.npz", "w") as archive:
+            archive.writestr("embed_tokens.npy", content)
+        return path / "tables.npz"
+
+    return make
+
+
+def large_npy_header() -> bytes:
+    """Return the header of an array that is larger than the file."""
+    content = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 64)}
+    np.lib.format.write_array_header_1_0(content, header)
+    return content.getvalue()
+
+
+def keras(**options) -> Make:
+    def make(path: Path) -> Path:
+        with h5py.File(path / "model.weights.h5", "w") as file:
+            file.create_dataset("token_embedding/vars/0", **options)
+        return path / "model.weights.h5"
+
+    return make
+
+
+def orbax_without_data(path: Path) -> Path:
+    """Make a checkpoint whose metadata are complete, but the file of the values is cut."""
+    folder = (path / "tree").absolute()
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(folder, {name: array.repeat(8, 0) for name, array in F32.items()})
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    largest = max(files, key=lambda file: file.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:200])
+    return folder
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 100\n"
+ODD_NPY_HEADER = b"\x93NUMPY\x01\x00" + struct.pack("<H", 20) + b"{'descr': (((\n" + b" " * 6
+# What cannot be read -> what the line says, how to make it.
+UNREADABLE = {
+    "pickle .bin": ("is a pickle", written("pytorch_model.bin", PICKLE)),
+    "pickle .pt": ("is a pickle", written("model.pt", PICKLE)),
+    "pickle .ckpt": ("is a pickle", written("model.ckpt", PICKLE)),
+    "pickle of another name": ("is a pickle", written("model.weights", PICKLE)),
+    "folder of pickles": (
+        "is a pickle",
+        lambda path: written("pytorch_model.bin", PICKLE)(path).parent,
+    ),
+    "truncated": ("truncated", cut(with_tensors(**BOTH), -100)),
+    "truncated within the header": ("truncated", with_length(b"{", 5000)),
+    "truncated within the length": ("truncated", written("model.safetensors", b"12345")),
+    "empty file": ("truncated", written("model.safetensors", b"")),
+    "header above 100 MB": ("above 100 MB", with_length(b"{}", HEADER_LIMIT + 1)),
+    "header that is no JSON": ("header cannot be read", with_length(b"{,")),
+    "header that is a list": ("header is not a JSON object", with_length(b"[]")),
+    "header too deep": ("header cannot be read", with_length(b"[" * 99_999)),
+    "name twice": ("occurs twice", with_length(b'{"a":{},"a":{}}')),
+    "offsets that overlap": ("overlap", with_header(H, data_offsets=[SIZE - 2, 2 * SIZE - 2])),
+    "offsets past the end": ("past the end", with_header(H, data_offsets=[SIZE + 2, 2 * SIZE + 2])),
+    "offsets with a hole": ("belong to no tensor", with_hole),
+    "offsets backwards": ("backwards", with_header(H, data_offsets=[2 * SIZE, SIZE])),
+    "offsets below 0": ("data_offsets", with_header(E, data_offsets=[-SIZE, 0])),
+    "shape that is too large": ("do not hold", with_header(H, shape=[VOCABULARY, 2 * WIDTH])),
+    "shape below 0": ("shape", with_header(H, shape=[-VOCABULARY, -WIDTH])),
+    "unknown type": ("unknown", with_header(H, dtype="F7")),
+    "missing shard": ("a shard is missing", without(SECOND_SHARD)),
+    "missing shard, no index": ("a shard is missing", without(SECOND_SHARD, INDEX)),
+    "index that names files elsewhere": (
+        "expected files in the same folder",
+        lambda path: write_shards(path, [{E: A}, {H: B}], {"other": "../model.safetensors"}),
+    ),
+    "LFS pointer": ("git lfs pull", written("model.safetensors", LFS)),
+    "LFS pointer of a GGUF": ("git lfs pull", written("model.gguf", LFS)),
+    "table of one dimension": ("2-D", with_tensors(**{E: A.reshape(-1), H: B})),
+    "table of three dimensions": ("2-D", with_tensors(**{E: A, H: B.reshape(2, -1, WIDTH)})),
+    "widths that differ": ("widths differ", with_tensors(**{E: A, H: B[:, :8]})),
+    "config that is no JSON": ("is not valid JSON", with_config("{")),
+    "config that is a list": ("is not a JSON object", with_config("[]")),
+    "config too deep": ("is not valid JSON", with_config('{"a":' * 9999)),
+    "empty folder": ("empty folder", lambda path: path),
+    "folder of other things": (
+        "holds no checkpoint",
+        lambda path: written("notes.txt", b"")(path).parent,
+    ),
+    "nothing there": ("no such file or folder", lambda path: path / "nowhere"),
+    "unknown format": ("in no supported format", written("model.onnx", b"ONNX")),
+    "npz of objects": ("Python objects (a pickle)", npz_of_objects),
+    "npz that is truncated": ("truncated", cut(npz, -300)),
+    "npz whose array is": ("is truncated", npz_with_member(large_npy_header())),
+    "npz whose packed values are damaged": ("truncated or damaged", damaged(compressed_npz)),
+    "npz whose header is no literal": ("truncated or damaged", npz_with_member(ODD_NPY_HEADER)),
+    "HDF5 whose packed values are damaged": (
+        "cannot be read as HDF5",
+        damaged(keras(data=F32[E], compression="gzip", chunks=A.shape)),
+    ),
+    "HDF5 that is none": ("cannot be read as HDF5", written("model.weights.h5", b"HDF5")),
+    "HDF5 that points elsewhere": (
+        "not followed",
+        keras(shape=A.shape, dtype="f4", external=[("elsewhere.bin", 0, 4 * A.size)]),
+    ),
+    "GGUF that is none": ("does not begin with GGUF", written("model.gguf", b"GGML" + bytes(20))),
+    "GGUF that is truncated": (
+        "truncated",
+        cut(lambda path: write_gguf(path / "model.gguf", {"token_embd.weight": A}), -100),
+    ),
+    "GGUF of many tensors": (
+        "truncated",
+        written("m.gguf", b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0)),
+    ),
+    "Orbax without its data": ("an Orbax checkpoint: truncated or damaged", orbax_without_data),
+    "Orbax that is damaged": (
+        "an Orbax checkpoint: truncated or damaged",
+        lambda path: written("manifest.ocdbt", b"no manifest")(path).parent,
+    ),
+    "two tables that may be meant": (
+        "give one as --input",
+        with_tensors(**{"text.embed_tokens.weight": A, "other.embed_tokens.weight": B}),
+    ),
+    "no table by its name": ("give --input", with_tensors(a=A, b=B)),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made").mkdir()
+
+
+def assert_refused(capsys, words: str, *arguments: str | Path) -> None:
+    assert run_command(*arguments) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.count("\n") == 1 and error.startswith("jaxtie.audit: ")
+    assert words in error and "Traceback" not in error
+    assert not Path("unpickled").exists()
+
+
+@pytest.mark.parametrize(("words", "make"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_what_cannot_be_read_is_refused(capsys, words, make):
+    assert_refused(capsys, words, make(Path("made")))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--output", "lm_head.wieght", "nearest: 'lm_head.weight'"),
+        ("--input", "embed_tokens", "nearest: 'model.embed_tokens.weight'"),
+        ("--against", "small", "small: its table has shape (100, 16), this one (512, 16)"),
+        ("--against", "nowhere", "nowhere: no such file or folder"),
+        ("--adapter", "nowhere", "no such folder"),
+        ("--adapter", "small", "holds no adapter_model.safetensors"),
+        ("--adapter", "pickled", "is a pickle"),
+        ("--sideways", "1", "see python -m jaxtie.audit --help"),
+    ],
+)
+def test_bad_options_are_refused(capsys, option, value, words):
+    path = write_folder(Path("made"), BOTH)
+    write_folder(Path("small"), {E: A[:100], H: B[:100]})
+    Path("pickled").mkdir()
+    Path("pickled/adapter_model.bin").touch()
+    assert_refused(capsys, words, path, option, value)
+
+
+def test_names_that_would_break_the_line_are_escaped(capsys):
+    assert_refused(capsys, "give --input", with_tensors(**{"a\nb\x1b[31m\ud800": A})(Path("made")))
+    assert run_command(with_tensors(**{"a\nb.embed_tokens": A})(Path("made"))) == 0
+    assert "a\\nb.embed_tokens" in capsys.readouterr().out
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Write into an existing file, since making files anew takes milliseconds on some disks."""
+    with path.open("r+b") as file:
+        file.write(content)
+        file.truncate()
+
+
+def mutated(rng: random.Random, text: bytes) -> bytes:
+    """Return a header with one to five random changes."""
+    content = bytearray(text)
+    inserts = (b"[", b"{", b'"', b"-", b"e9", b"null", b"\\ud800", b",")
+    numbers = (0, 1, 2**31, 2**63, 2**64, 10**30)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at, kind = rng.randrange(len(content)), rng.randrange(6)
+        if kind == 0:
+            content[at] = rng.randrange(256)
+        elif kind == 1:
+            del content[at : at + rng.randrange(1, 20)]
+        elif kind == 2:
+            content[at:at] = rng.choice((b"9" * rng.randrange(1, 40), *inserts))
+        elif kind == 3:
+            content[at : at + 1] = str(rng.choice(numbers)).encode()
+        elif kind == 4:
+            content[at:at] = content[at : at + rng.randrange(1, 60)]
+        else:
+            content[at] ^= 1 << rng.randrange(8)
+        if not content:
+            break
+    return bytes(content)
+
+
+def test_mutated_safetensors_headers(tmp_path):
+    """Only UserError is raised, memory stays below the file's size, and entries lie within it."""
+    path, rng = tmp_path / "model.safetensors", random.Random(0)
+    header = json.dumps({"__metadata__": {"format": "pt"}} | header_of(BOTH)).encode()
+    data = bytes(2 * SIZE)
+    path.touch()
+    accepted = refused = 0
+    for i in range(10_000):
+        text = mutated(rng, header)
+        length = len(text)
+        if i % 10 == 0:
+            lengths = (0, 1, length - 1, length + 1, 2**20, 2**63, rng.getrandbits(64))
+            length = rng.choice(lengths)
+        overwrite(path, struct.pack("<Q", length) + text + data)
+        if i % 20 == 0:
+            tracemalloc.start()
+        try:
+            entries = read_safetensors(path)
+            accepted += 1
+            assert all(8 <= entry.begin <= entry.end <= path.stat().st_size for entry in entries)
+        except UserError as error:
+            refused += 1
+            assert "\n" not in str(error)
+        if i % 20 == 0:
+            assert tracemalloc.get_traced_memory()[1] < path.stat().st_size
+            tracemalloc.stop()
+    assert accepted > 100 and refused > 5000
+
+
+def test_mutated_gguf_headers(tmp_path):
+    path, rng = tmp_path / "model.gguf", random.Random(0)
+    content = write_gguf(path, {"token_embd.weight": A, "output.weight": B}).read_bytes()
+    end = content.index(b"output.weight") + 60
+    for _ in range(1000):
+        overwrite(path, mutated(rng, content[:end]) + content[end:])
+        try:
+            entries, _ = read_gguf(path)
+            assert all(entry.end <= path.stat().st_size for entry in entries)
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
+def test_audits_of_mutated_headers_and_configurations(tmp_path):
+    """Over tables of any bits, there is a verdict that can be printed, or a UserError."""
+    rng = random.Random(1)
+    path, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    header = json.dumps(header_of(BOTH)).encode()
+    data = np.random.default_rng(0).integers(0, 256, 2 * SIZE, dtype=np.uint8).tobytes()
+    flags = {
+        "tie_word_embeddings": True,
+        "vocab_size": VOCABULARY,
+        "text_config": {"tie_word_embeddings": False},
+    }
+    said = json.dumps(flags).encode()
+    path.touch()
+    config.touch()
+    judged = 0
+    for _ in range(1500):
+        text = mutated(rng, header) if rng.random() < 0.7 else header
+        overwrite(path, struct.pack("<Q", len(text)) + text + data)
+        overwrite(config, mutated(rng, said) if rng.random() < 0.5 else said)
+        try:
+            found = audit(tmp_path)
+            assert json.dumps(found.as_dict(), allow_nan=False)
+            assert all("\n" not in line for line in lines_of(found))
+            judged += 1
+        except UserError as error:
+            assert error.args
+    assert judged > 100

@@ -1,0 +1,114 @@
+"""Known names and flags: each has a source and is found behind any prefix, but not in a layer."""
+
+import subprocess
+import sys
+
+import pytest
+from helpers.checkpoints import TIED, VOCABULARY, A, B, E, H, audit_folder, write_folder
+
+from jaxtie.audit import knowledge
+from jaxtie.audit.knowledge import INPUTS, OUTPUTS, match_name, split_name
+
+PATTERNS = {pattern.text: (pattern, group) for group in (INPUTS, OUTPUTS) for pattern in group}
+
+
+@pytest.mark.parametrize(("pattern", "group"), PATTERNS.values(), ids=PATTERNS.keys())
+def test_a_pattern_is_found_behind_any_prefix(pattern, group):
+    text = pattern.text
+    assert pattern.source and pattern.models
+    path = f"target/{text.replace('.', '/')}/kernel"
+    for name in (f"{text}.weight", f"a.b.{text}.weight", path, text):
+        assert match_name(name, group)[0].text.endswith(text)
+    for name in (f"layers.3.{text}", f"opt_state.mu.{text}", f"not_{text}_either"):
+        assert match_name(f"{name}.weight", group) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        (".params['embedding']['input']", "params embedding input"),
+        ("bert/word_embeddings/embeddings:0", "bert word_embeddings embeddings"),
+        ("layers/token_embedding/vars/0", "layers token_embedding"),
+        ("layers/token_embedding/vars/1", "layers token_embedding reverse_embeddings"),
+    ],
+)
+def test_names_are_split(name, parts):
+    assert split_name(name) == parts.split()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.61.embed_tokens.weight",
+        "model.embed_tokens_per_layer.weight",
+        "model.layers.61.shared_head.head.weight",
+    ],
+)
+def test_names_that_only_look_like_embeddings(name):
+    assert match_name(name, INPUTS + OUTPUTS) is None
+
+
+@pytest.mark.parametrize(
+    "name", [*knowledge.BIASES, "lm_head.bias", "lm_head.decoder.bias", "decoder.logits_dense.bias"]
+)
+def test_output_biases(name):
+    assert knowledge.is_output_bias(f"model.{name}")
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.mlp.bias", "model.norm.bias"])
+def test_other_biases(name):
+    assert not knowledge.is_output_bias(name)
+
+
+@pytest.mark.parametrize(("name", "tied"), knowledge.FLAGS.items())
+def test_every_flag_at_every_level(tmp_path, name, tied):
+    two = {E: A, H: B}
+    assert audit_folder(tmp_path / "tied", two, {name: tied}).status == 1
+    assert audit_folder(tmp_path / "untied", two, {name: not tied}).status == 0
+    inner = {"text_config": {name: tied, "vocab_size": VOCABULARY}}
+    found = audit_folder(tmp_path / "inner", two, inner)
+    assert found.status == 1
+    assert [flag.text for flag in found.checkpoint.configuration.flags] == [
+        "tie_word_embeddings: missing",
+        f"text_config.{name}: {str(tied).lower()}",
+    ]
+    assert f"set {name}: {str(not tied).lower()}" in found.verdicts[0].main.fix
+
+
+def test_defaults_of_classes():
+    tied = {name: knowledge.tied_by_default(name) for name in ("llama", "gpt2", "other", "", None)}
+    assert tied == {"llama": False, "gpt2": True, "other": None, "": None, None: None}
+
+
+def test_every_fact_has_a_source():
+    assert all(row["source"] for row in knowledge.NAMES["flags"].values())
+    rows = [row for rows in knowledge.LOADERS.values() for row in rows]
+    assert len(rows) > 15
+    for row in rows:
+        year, month = row["date"].split("-")
+        *_, kind, number = row["thread"].split("/")
+        assert int(year) > 2020 and 1 <= int(month) <= 12
+        assert kind in ("pull", "issues") and number.isdigit()
+
+
+def run_python(*arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *arguments], capture_output=True, text=True, timeout=120
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_in_its_own_process(tmp_path):
+    path = write_folder(tmp_path, {E: A}, TIED)
+    status, out, error = run_python("-m", "jaxtie.audit", str(path))
+    assert (status, error) == (0, "")
+    assert out.startswith(
+        f"Consistent. Tied: one embedding table, {E}, is stored, and config.json says tied.\n"
+    )
+    status, out, error = run_python("-m", "jaxtie.audit", str(tmp_path / "nowhere"))
+    assert (status, out, error.count("\n")) == (2, "", 1)
+
+
+def test_the_command_imports_no_jax():
+    code = "import sys, jaxtie.audit.command; print('jax' in sys.modules)"
+    assert run_python("-c", code) == (0, "False\n", "")

@@ -1,0 +1,295 @@
+"""Broken checkpoints as public issue threads describe them: what is wrong, and how to fix it."""
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers.checkpoints import (
+    TIED,
+    UNTIED,
+    VOCABULARY,
+    A,
+    B,
+    E,
+    H,
+    V,
+    audit_folder,
+    codes,
+    run_command,
+    write_folder,
+    write_gguf,
+    write_safetensors,
+    write_shards,
+)
+
+from jaxtie.audit.audit import Audit, audit
+
+LLAMA = V | {"model_type": "llama"}
+VISION = "model.language_model.embed_tokens.weight"
+
+
+def with_rows_of_b(start: int, stop: int) -> np.ndarray:
+    rows = A.copy()
+    rows[start:stop] = B[start:stop]
+    return rows
+
+
+def loaders_of(found: Audit) -> str:
+    findings = [finding for verdict in found.verdicts for finding in verdict.findings]
+    return "\n".join(line for finding in findings for line in finding.loaders)
+
+
+# What is wrong -> tensors, configuration, codes of what is wrong, part of the verdict, part of the
+# fix, parts of the lines on loaders.
+BROKEN = {
+    # transformers 4.54 to 4.57 overwrite the output embedding.
+    "flag says tied, embeddings differ": (
+        {E: A, H: B},
+        LLAMA | TIED,
+        {"tied-but-different"},
+        "says tied, but the two embeddings differ in all 512 rows",
+        "set tie_word_embeddings: false",
+        ["transformers 4.54 to 4.57: overwrites", "transformers/pull/42612"],
+    ),
+    # A LoRA with an extended vocabulary, merged: transformers 45127.
+    "output trained for added tokens only": (
+        {E: A, H: with_rows_of_b(500, 512)},
+        LLAMA | TIED,
+        {"tied-but-different"},
+        "12 of 512 rows (only 500 to 511: perhaps added tokens)",
+        "set tie_word_embeddings: false",
+        [],
+    ),
+    # The top level says tied, text_config does not, and an output embedding is dropped.
+    "levels disagree": (
+        {VISION: A, H: B},
+        TIED | {"model_type": "mistral3", "text_config": V | UNTIED},
+        {"tied-but-different", "levels-disagree"},
+        "says tied, but",
+        "",
+        ["vllm/issues/51063"],
+    ),
+    # Mistral 3 has one table; its output embedding was made up.
+    "flag only in text_config": (
+        {VISION: A},
+        {"model_type": "mistral3", "text_config": V | TIED},
+        {"top-missing"},
+        "the flag that says tied is in a nested configuration",
+        "set tie_word_embeddings: true in config.json at the top level",
+        ["transformers/pull/43429"],
+    ),
+    # transformers 48154: the encoder took lm_head.
+    "T5 without shared.weight": (
+        {"decoder.embed_tokens.weight": A, H: B, "encoder.final_layer_norm.weight": A[0]},
+        V | UNTIED | {"model_type": "t5"},
+        {"no-shared-table"},
+        "There is an encoder, but no embedding for it",
+        "write decoder.embed_tokens.weight as shared.weight too",
+        ["transformers/issues/48154"],
+    ),
+    # Automodel 2511: the output embedding was left out when it was saved.
+    "flag says untied, output missing": (
+        {E: A},
+        LLAMA | UNTIED,
+        {"untied-but-once"},
+        "only one embedding table, model.embed_tokens.weight, is stored",
+        "restore the output embedding",
+        ["at random"],
+    ),
+    # Automodel 2511 again; the default of the class counts, since there is no flag.
+    "output drifted away": (
+        {E: A, H: B},
+        V | {"model_type": "gemma"},
+        {"tied-but-different"},
+        "are tied, but",
+        "set tie_word_embeddings: false",
+        ["NeMo Automodel before pull 2511"],
+    ),
+    # Megatron-LM 7577: an output embedding that no forward pass reads.
+    "output saved but not used": (
+        {
+            "embedding.word_embeddings.weight": A,
+            "output_layer.weight": (A.astype(np.float32) * 0.5 + 0.1).astype(A.dtype),
+        },
+        {"share_embeddings_and_output_weights": True},
+        {"tied-but-different"},
+        "says tied, but",
+        "set share_embeddings_and_output_weights: false in config.json, if both were trained; else"
+        " drop output_layer.weight",
+        ["Megatron-LM/pull/7577"],
+    ),
+    # vec2text 94: tying was never called, and the allocated output embedding was saved.
+    "output of zeros": (
+        {E: A, H: np.zeros_like(A)},
+        LLAMA | UNTIED,
+        {"dead-table"},
+        "The output embedding is dead",
+        "restore it",
+        [],
+    ),
+    # PyTorch 176076, seen from one checkpoint that kept both.
+    "output differs in a shard": (
+        {E: A, H: with_rows_of_b(448, 512)},
+        LLAMA | TIED,
+        {"tied-but-different"},
+        "the last eighth, 448 to 511: a shard",
+        "look for a shard that was not trained",
+        ["pytorch/issues/176076"],
+    ),
+    "flag says untied, embeddings are equal": (
+        {E: A, H: A},
+        LLAMA | UNTIED,
+        {"untied-but-equal"},
+        "says untied, but the two embeddings are equal",
+        "set tie_word_embeddings: true",
+        [],
+    ),
+    "flag says tied, embeddings differ by a scale": (
+        {E: A, H: (A.astype(np.float32) * 4).astype(ml_dtypes.bfloat16)},
+        LLAMA | TIED,
+        {"tied-but-scaled"},
+        "output = 4 (√D) × input",
+        "remove the scale",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "wrong", "verdict", "fix", "loaders"), BROKEN.values(), ids=BROKEN.keys()
+)
+def test_broken_checkpoint(tmp_path, tensors, config, wrong, verdict, fix, loaders):
+    found = audit_folder(tmp_path, tensors, config)
+    assert found.status == 1 and codes(found) == wrong
+    main = found.verdicts[0].main
+    assert verdict in main.text and fix in main.fix
+    lines = "\n".join(main.loaders)
+    assert all(part in lines for part in loaders)
+
+
+def test_levels_and_missing_flags_are_listed(tmp_path):
+    config = TIED | {"model_type": "mistral3", "text_config": V | UNTIED}
+    found = audit_folder(tmp_path / "disagree", {VISION: A, H: B}, config)
+    texts = {finding.code: finding.text for finding in found.verdicts[0].findings}
+    levels = "tie_word_embeddings: true; text_config.tie_word_embeddings: false"
+    assert levels in texts["levels-disagree"]
+    found = audit_folder(tmp_path / "missing", {VISION: A}, {"text_config": V | TIED})
+    assert found.checkpoint.configuration.flags[0].text == "tie_word_embeddings: missing"
+
+
+def test_default_of_the_top_level_contradicts_text_config(tmp_path):
+    """transformers 45857: the flag is not lifted from text_config."""
+    config = UNTIED | {"model_type": "qwen2_vl", "text_config": V | TIED}
+    found = audit_folder(tmp_path, {VISION: A}, config)
+    assert codes(found) == {"untied-but-once", "levels-disagree"}
+    assert "transformers/pull/45857" in loaders_of(found)
+    assert "text_config" not in found.verdicts[0].main.fix  # it says tied already
+
+
+def test_output_bias_of_a_tied_model_is_noted(tmp_path):
+    """vLLM 46835: the bias was dropped with the output embedding; the checkpoint is sound."""
+    bias = np.linspace(-3, 3, VOCABULARY).astype(np.float32)
+    tensors = {"transformer.wte.weight": A, "lm_head.bias": bias}
+    found = audit_folder(tmp_path, tensors, V | TIED | {"model_type": "gpt2"})
+    assert found.status == 0 and "bias" in codes(found, "note")
+    loaders = {finding.code: finding.loaders for finding in found.verdicts[0].findings}
+    (line,) = loaders["bias"]
+    assert "46835" in line
+
+
+def test_output_in_the_index_but_in_no_file(tmp_path):
+    """Megatron-Bridge 4883: a vision model's tied output embedding was not written."""
+    shards = [{VISION: A}, {"model.norm.weight": A[0]}]
+    listed = {H: "model-00002-of-00002.safetensors"}
+    found = audit(write_shards(tmp_path, shards, listed, model_type="qwen3_vl", **V, **TIED))
+    assert codes(found) == {"index-without-tensor"}
+    assert "'lm_head.weight'" in found.verdicts[0].main.text
+
+
+@pytest.mark.parametrize(("architecture", "is_warned"), [("gpt2", True), ("llama", False)])
+def test_gguf_of_an_architecture_that_needed_an_output(tmp_path, architecture, is_warned):
+    """llama.cpp 12567: the file is tied and sound, but older builds stop."""
+    found = audit(write_gguf(tmp_path / "m.gguf", {"token_embd.weight": A}, architecture))
+    loaders = found.verdicts[0].main.loaders
+    assert found.status == 0 and any("12567" in line for line in loaders) == is_warned
+    assert is_warned or not loaders
+
+
+@pytest.mark.parametrize("leaf", ["weight_packed", "qweight"])
+def test_packed_output_is_not_comparable(tmp_path, leaf):
+    """llm-compressor 2835: nothing is guessed."""
+    packed = np.zeros((VOCABULARY, 4), np.int32)
+    tensors = {E: A, f"lm_head.{leaf}": packed, "lm_head.weight_scale": A[:, :1]}
+    found = audit_folder(tmp_path, tensors, LLAMA | TIED)
+    assert found.status == 0 and found.verdicts[0].main.code == "packed"
+    assert found.verdicts[0].main.text.startswith("Not comparable")
+
+
+LORA = {"lm_head.lora_A.weight": A[:2], "lm_head.lora_B.weight": A[:, :2]}
+QWEIGHT = np.zeros((A.shape[1], len(A) // 8), np.int32)
+ADAPTERS = {
+    # PEFT 2018: a LoRA of the output is merged into the table that both share.
+    "one side": ({E: A}, TIED, LORA, {}, {"adapter-one-side"}),
+    "one side, kept tied": ({E: A}, TIED, LORA, {"ensure_weight_tying": True}, set()),
+    "a layer": ({E: A}, TIED, {"model.layers.0.q_proj.lora_A.weight": A[:2]}, {}, set()),
+    "an untied model": ({E: A, H: B}, UNTIED, LORA, {}, set()),
+    "an untied model, packed": ({E: A, "lm_head.qweight": QWEIGHT}, UNTIED, LORA, {}, set()),
+    # transformers 45127: modules_to_save of both, the flag unchanged.
+    "both sides": ({E: A}, TIED, {E: A, H: B}, {}, {"adapter-both-sides"}),
+    "both sides, equal": ({E: A}, TIED, {E: B, H: B}, {}, set()),
+}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "flag", "trained", "config", "wrong"), ADAPTERS.values(), ids=ADAPTERS.keys()
+)
+def test_adapter(tmp_path, tensors, flag, trained, config, wrong):
+    adapter = tmp_path / "adapter"
+    weights = {f"base_model.model.{name}": array for name, array in trained.items()}
+    write_safetensors(adapter / "adapter_model.safetensors", weights)
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    found = audit_folder(tmp_path / "base", tensors, LLAMA | flag, adapter=adapter)
+    assert codes(found) == wrong
+    if wrong == {"adapter-one-side"}:
+        assert "the output embedding" in found.verdicts[0].main.text
+
+
+def audit_against(tmp_path: Path, old: np.ndarray, new: np.ndarray) -> Audit:
+    before = write_folder(tmp_path / "old", {E: old}, TIED)
+    return audit_folder(tmp_path / "new", {E: new}, TIED, against=before)
+
+
+def test_shard_that_was_never_trained(tmp_path):
+    """PyTorch 176076: the last rank of an uneven split."""
+    old, new = A[:-3], B[:-3].copy()
+    new[448:] = old[448:]
+    found = audit_against(tmp_path, old, new)
+    assert codes(found) == {"untrained-shard"}
+    assert "(the last eighth, 448 to 508: a shard)" in found.verdicts[0].main.text
+    assert "176076" in loaders_of(found)
+
+
+def test_rare_tokens_that_were_never_trained(tmp_path):
+    old, new = A[:-3], B[:-3].copy()
+    new[100:103] = old[100:103]
+    found = audit_against(tmp_path, old, new)
+    texts = {finding.code: finding.text for finding in found.verdicts[0].findings}
+    assert found.status == 0
+    assert "3 of 509 rows are unchanged since OLD (ids 100 to 102)" in texts["against"]
+
+
+def test_the_command_prints_the_verdict_first(tmp_path, capsys):
+    path = write_folder(tmp_path, {E: A, H: B}, LLAMA | TIED)
+    assert run_command(path) == 1
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith(
+        "Inconsistent. config.json says tied, but the two embeddings differ in all 512 rows"
+    )
+    assert second.startswith("Fix: set tie_word_embeddings: false in config.json")
+    assert "cost     tying saves 16,384 bytes" in rest
+    assert run_command(path, "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["status"] == 1 and found["models"][0]["input"]["name"] == E
+    assert found["models"][0]["comparison"]["differing runs"] == [[0, 511]]
