@@ -4,10 +4,11 @@ Every length in a file is compared with the file's size before anything is read 
 malformed header raises `UserError`, whatever is wrong with it.
 """
 
+import contextlib
 import json
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,6 +55,8 @@ GGUF_SCALARS = dict(enumerate(("<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?")))
 GGUF_SCALARS |= {10: "<Q", 11: "<q", 12: "<d"}
 GGUF_STRING, GGUF_ARRAY = 8, 9
 LONGEST_VALUE = 1024  # bytes of a GGUF string that are kept
+NOT_SAFETENSORS = "not a safetensors file"
+AGAIN = "download it again"
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,16 @@ class Entry:
     end: int
 
 
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a file and yield it with its size; prepend the path to errors."""
+    try:
+        with path.open("rb") as file:
+            yield file, path.stat().st_size
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
 def read_safetensors(path: Path) -> list[Entry]:
     """Read which tensors a safetensors file holds.
 
@@ -84,34 +97,30 @@ def read_safetensors(path: Path) -> list[Entry]:
       UserError: if the file is truncated, its header is above 100 MB or malformed, or tensors
         overlap, leave holes or run past the end.
     """
-    size = path.stat().st_size
-    check(
-        size >= 8,
-        f"{path}: truncated: {size} bytes cannot hold a safetensors header; download it again",
-    )
-    with path.open("rb") as file:
+    with _opened(path) as (file, size):
+        check(size >= 8, f"truncated: {size} bytes cannot hold a safetensors header; {AGAIN}")
         (length,) = struct.unpack("<Q", file.read(8))
+        limit = f"{HEADER_LIMIT // 10**6} MB"
         check(
             length <= HEADER_LIMIT,
-            f"{path}: a header of {length:,} bytes is above {HEADER_LIMIT // 10**6} MB;"
-            " not a safetensors file",
+            f"a header of {length:,} bytes is above {limit}; {NOT_SAFETENSORS}",
         )
+        start = 8 + length
         check(
-            8 + length <= size,
-            f"{path}: truncated: the header alone takes {length:,} of {size:,} bytes;"
-            " download it again",
+            start <= size,
+            f"truncated: the header alone takes {length:,} of {size:,} bytes; {AGAIN}",
         )
-        header = _parse_json(path, file.read(length))
-    check(
-        isinstance(header.pop("__metadata__", {}), dict),
-        f"{path}: the header's __metadata__ is not a JSON object; not a safetensors file",
-    )
-    entries = [_entry(path, name, value, 8 + length, size) for name, value in header.items()]
-    _check_contiguous(path, entries, 8 + length, size)
+        header = _parse_json(file.read(length))
+        check(
+            isinstance(header.pop("__metadata__", {}), dict),
+            f"the header's __metadata__ is not a JSON object; {NOT_SAFETENSORS}",
+        )
+        entries = [_entry(name, value, start, size) for name, value in header.items()]
+        _check_contiguous(entries, start, size)
     return entries
 
 
-def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
+def _parse_json(text: bytes) -> dict[str, Any]:
     def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
@@ -124,12 +133,9 @@ def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode(), object_pairs_hook=unique, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: its header cannot be read ({reason_of(error)}); not a safetensors file"
-        ) from None
-    check(
-        isinstance(header, dict), f"{path}: its header is not a JSON object; not a safetensors file"
-    )
+        reason = reason_of(error)
+        raise UserError(f"its header cannot be read ({reason}); {NOT_SAFETENSORS}") from None
+    check(isinstance(header, dict), f"its header is not a JSON object; {NOT_SAFETENSORS}")
     return header
 
 
@@ -147,9 +153,9 @@ def _quote(name: str) -> str:
     return repr(name[:80])
 
 
-def _entry(path: Path, name: str, value: Any, start: int, size: int) -> Entry:
+def _entry(name: str, value: Any, start: int, size: int) -> Entry:
     """Check one entry of a safetensors header; the data begin at `start`."""
-    what = f"{path}: tensor {_quote(name)}"
+    what = f"tensor {_quote(name)}"
     check(isinstance(value, dict), f"{what}: is not an object with dtype, shape and data_offsets")
     stored, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
     check(
@@ -157,21 +163,15 @@ def _entry(path: Path, name: str, value: Any, start: int, size: int) -> Entry:
         f"{what}: dtype {_quote(str(stored))} is unknown; expected one of"
         f" {', '.join(SAFETENSORS_DTYPES)}",
     )
-    check(
-        isinstance(shape, list) and len(shape) <= 32 and all(map(is_count, shape)),
-        f"{what}: its shape is not a list of sizes",
-    )
-    check(
-        isinstance(offsets, list) and len(offsets) == 2 and all(map(is_count, offsets)),
-        f"{what}: bad data_offsets",
-    )
+    is_shape = isinstance(shape, list) and len(shape) <= 32 and all(map(is_count, shape))
+    check(is_shape, f"{what}: its shape is not a list of sizes")
+    is_pair = isinstance(offsets, list) and len(offsets) == 2 and all(map(is_count, offsets))
+    check(is_pair, f"{what}: bad data_offsets")
     begin, end = offsets
+    check(begin <= end, f"{what}: data_offsets {begin:,} to {end:,} go backwards")
+    check(start + end <= size, f"{what}: runs past the end of the file: truncated; {AGAIN}")
     dtype = np.dtype(SAFETENSORS_DTYPES[stored]) if stored in SAFETENSORS_DTYPES else None
     bits = PACKED_BITS[stored] if dtype is None else 8 * dtype.itemsize
-    check(begin <= end, f"{what}: data_offsets {begin:,} to {end:,} go backwards")
-    check(
-        start + end <= size, f"{what}: runs past the end of the file: truncated; download it again"
-    )
     check(
         8 * (end - begin) == math.prod(shape) * bits,
         f"{what}: {end - begin:,} bytes do not hold {stored} of shape {shape}",
@@ -179,38 +179,34 @@ def _entry(path: Path, name: str, value: Any, start: int, size: int) -> Entry:
     return Entry(name, tuple(shape), dtype, stored, start + begin, start + end)
 
 
-def _check_contiguous(path: Path, entries: Iterable[Entry], start: int, size: int) -> None:
+def _check_contiguous(entries: Iterable[Entry], start: int, size: int) -> None:
     """Raise UserError unless the tensors fill the file without overlap or hole."""
     at, before = start, "the header"
     for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
         name = _quote(entry.name)
-        check(
-            entry.begin >= at,
-            f"{path}: tensors {_quote(before)} and {name} overlap; not a safetensors file",
-        )
+        check(entry.begin >= at, f"tensors {_quote(before)} and {name} overlap; {NOT_SAFETENSORS}")
         check(
             entry.begin == at,
-            f"{path}: bytes before tensor {name} belong to no tensor; not a safetensors file",
+            f"bytes before tensor {name} belong to no tensor; {NOT_SAFETENSORS}",
         )
         at, before = entry.end, entry.name
     check(
         at == size,
-        f"{path}: {size - at:,} bytes after the last tensor belong to no tensor: damaged, or not a"
-        " safetensors file",
+        f"{size - at:,} bytes after the last tensor belong to no tensor: damaged, or"
+        f" {NOT_SAFETENSORS}",
     )
 
 
 class _Reader:
     """Read values from a GGUF header, never more than the file has left."""
 
-    def __init__(self, path: Path, file: BinaryIO):
-        self.path, self.file, self.left = path, file, path.stat().st_size
+    def __init__(self, file: BinaryIO, size: int):
+        self.file, self.left = file, size
 
     def require(self, count: int) -> None:
         check(
             count <= self.left,
-            f"{self.path}: truncated: its GGUF header claims more than the file has; download it"
-            " again",
+            f"truncated: its GGUF header claims more than the file has; {AGAIN}",
         )
 
     def take(self, count: int, keep: int) -> bytes:
@@ -240,10 +236,7 @@ class _Reader:
             return self.unpack(GGUF_SCALARS[kind])
         if kind == GGUF_STRING:
             return self.text()
-        check(
-            kind == GGUF_ARRAY and depth < 4,
-            f"{self.path}: metadata of type {kind}; not a GGUF file",
-        )
+        check(kind == GGUF_ARRAY and depth < 4, f"metadata of type {kind}; not a GGUF file")
         inner = self.unpack("<I")
         if inner in GGUF_SCALARS:
             width = struct.calcsize(GGUF_SCALARS[inner])
@@ -258,9 +251,7 @@ class _Reader:
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         """Read name, shape, type and offset of a tensor."""
         name, rank = self.text(), self.unpack("<I")
-        check(
-            rank <= 4, f"{self.path}: tensor {_quote(name)} has {rank} dimensions; not a GGUF file"
-        )
+        check(rank <= 4, f"tensor {_quote(name)} has {rank} dimensions; not a GGUF file")
         shape = tuple(self.unpack("<Q") for _ in range(rank))[::-1]
         return name, shape, self.unpack("<I"), self.unpack("<Q")
 
@@ -274,35 +265,29 @@ def read_gguf(path: Path) -> tuple[list[Entry], dict[str, Any]]:
       UserError: if the file is truncated, is not a GGUF file of version 2 or 3, or a tensor runs
         past its end.
     """
-    size = path.stat().st_size
-    with path.open("rb") as raw:
-        file = _Reader(path, raw)
-        check(file.take(4, 4) == b"GGUF", f"{path}: does not begin with GGUF; not a GGUF file")
+    metadata, entries = {}, []
+    with _opened(path) as (raw, size):
+        file = _Reader(raw, size)
+        check(file.take(4, 4) == b"GGUF", "does not begin with GGUF; not a GGUF file")
         version = file.unpack("<I")
-        check(version in (2, 3), f"{path}: GGUF version {version}; expected 2 or 3, little-endian")
+        check(version in (2, 3), f"GGUF version {version}; expected 2 or 3, little-endian")
         tensor_count, pair_count = file.count(24), file.count(12)
-        metadata = {}
         for _ in range(pair_count):
             name = file.text()
             metadata[name] = file.value(file.unpack("<I"))
         declared = [file.tensor() for _ in range(tensor_count)]
-        at = raw.tell()
-    alignment = metadata.get("general.alignment", 32)
-    check(
-        isinstance(alignment, int) and 0 < alignment <= 2**20,
-        f"{path}: general.alignment is {alignment!r}; not a GGUF file",
-    )
-    start = -(-at // alignment) * alignment
-    entries = []
-    for name, shape, kind, offset in declared:
-        dtype = np.dtype(GGUF_DTYPES[kind]) if kind in GGUF_DTYPES else None
-        begin = start + offset
-        end = begin if dtype is None else begin + math.prod(shape) * dtype.itemsize
-        check(
-            end <= size,
-            f"{path}: tensor {_quote(name)} runs past the end of the file: truncated; download it"
-            " again",
-        )
-        stored = f"GGML type {kind}" if dtype is None else dtype.name
-        entries.append(Entry(name, shape, dtype, stored, begin, end))
+        alignment = metadata.get("general.alignment", 32)
+        is_alignment = isinstance(alignment, int) and 0 < alignment <= 2**20
+        check(is_alignment, f"general.alignment is {alignment!r}; not a GGUF file")
+        start = -(-raw.tell() // alignment) * alignment
+        for name, shape, kind, offset in declared:
+            dtype = np.dtype(GGUF_DTYPES[kind]) if kind in GGUF_DTYPES else None
+            begin = start + offset
+            end = begin if dtype is None else begin + math.prod(shape) * dtype.itemsize
+            check(
+                end <= size,
+                f"tensor {_quote(name)} runs past the end of the file: truncated; {AGAIN}",
+            )
+            stored = f"GGML type {kind}" if dtype is None else dtype.name
+            entries.append(Entry(name, shape, dtype, stored, begin, end))
     return entries, metadata

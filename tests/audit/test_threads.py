@@ -25,6 +25,7 @@ from helpers.checkpoints import (
 )
 
 from jaxtie.audit.audit import Audit, audit
+from jaxtie.audit.findings import Finding
 
 LLAMA = V | {"model_type": "llama"}
 VISION = "model.language_model.embed_tokens.weight"
@@ -36,107 +37,105 @@ def with_rows_of_b(start: int, stop: int) -> np.ndarray:
     return rows
 
 
-def loaders_of(found: Audit) -> str:
-    findings = [finding for verdict in found.verdicts for finding in verdict.findings]
-    return "\n".join(line for finding in findings for line in finding.loaders)
+def finding_of(found: Audit, code: str) -> Finding:
+    (finding,) = [finding for finding in found.verdicts[0].findings if finding.code == code]
+    return finding
 
 
-# What is wrong -> tensors, configuration, codes of what is wrong, part of the verdict, part of the
-# fix, parts of the lines on loaders.
+# Thread: what is wrong -> tensors, configuration, codes of what is wrong, parts of the verdict, of
+# the fix and of the lines on loaders.
 BROKEN = {
-    # transformers 4.54 to 4.57 overwrite the output embedding.
-    "flag says tied, embeddings differ": (
+    "transformers 42612: flag says tied, embeddings differ": (
         {E: A, H: B},
         LLAMA | TIED,
         {"tied-but-different"},
         "says tied, but the two embeddings differ in all 512 rows",
         "set tie_word_embeddings: false",
-        ["transformers 4.54 to 4.57: overwrites", "transformers/pull/42612"],
+        "transformers 4.54 to 4.57: overwrites the output embedding",
     ),
-    # A LoRA with an extended vocabulary, merged: transformers 45127.
-    "output trained for added tokens only": (
+    "transformers 45127: output trained for added tokens only": (
         {E: A, H: with_rows_of_b(500, 512)},
         LLAMA | TIED,
         {"tied-but-different"},
         "12 of 512 rows (only 500 to 511: perhaps added tokens)",
         "set tie_word_embeddings: false",
-        [],
+        "transformers/pull/42612",
     ),
-    # The top level says tied, text_config does not, and an output embedding is dropped.
-    "levels disagree": (
+    "vLLM 51063: top level says tied, text_config does not": (
         {VISION: A, H: B},
         TIED | {"model_type": "mistral3", "text_config": V | UNTIED},
         {"tied-but-different", "levels-disagree"},
-        "says tied, but",
-        "",
-        ["vllm/issues/51063"],
+        "says tied, but the two embeddings differ",
+        "set tie_word_embeddings: false",
+        "vllm/issues/51063",
     ),
-    # Mistral 3 has one table; its output embedding was made up.
-    "flag only in text_config": (
+    "transformers 43429: flag only in text_config": (
         {VISION: A},
         {"model_type": "mistral3", "text_config": V | TIED},
         {"top-missing"},
         "the flag that says tied is in a nested configuration",
         "set tie_word_embeddings: true in config.json at the top level",
-        ["transformers/pull/43429"],
+        "transformers/pull/43429",
     ),
-    # transformers 48154: the encoder took lm_head.
-    "T5 without shared.weight": (
+    "transformers 45857: default of the top level contradicts text_config": (
+        {VISION: A},
+        UNTIED | {"model_type": "qwen2_vl", "text_config": V | TIED},
+        {"untied-but-once", "levels-disagree"},
+        "says untied, but only one embedding table",
+        "set tie_word_embeddings: true in config.json if",  # text_config says it already
+        "transformers/pull/43429",
+    ),
+    "transformers 48154: T5 without shared.weight": (
         {"decoder.embed_tokens.weight": A, H: B, "encoder.final_layer_norm.weight": A[0]},
         V | UNTIED | {"model_type": "t5"},
         {"no-shared-table"},
         "There is an encoder, but no embedding for it",
         "write decoder.embed_tokens.weight as shared.weight too",
-        ["transformers/issues/48154"],
+        "transformers/issues/48154",
     ),
-    # Automodel 2511: the output embedding was left out when it was saved.
-    "flag says untied, output missing": (
+    "Automodel 2511: flag says untied, output missing": (
         {E: A},
         LLAMA | UNTIED,
         {"untied-but-once"},
         "only one embedding table, model.embed_tokens.weight, is stored",
         "restore the output embedding",
-        ["at random"],
+        "at random",
     ),
-    # Automodel 2511 again; the default of the class counts, since there is no flag.
-    "output drifted away": (
+    "Automodel 2511: output drifted from what its class ties": (
         {E: A, H: B},
         V | {"model_type": "gemma"},
         {"tied-but-different"},
-        "are tied, but",
+        "are tied, but the two embeddings differ",
         "set tie_word_embeddings: false",
-        ["NeMo Automodel before pull 2511"],
+        "NeMo Automodel before pull 2511",
     ),
-    # Megatron-LM 7577: an output embedding that no forward pass reads.
-    "output saved but not used": (
+    "Megatron-LM 7577: output saved but not used": (
         {
             "embedding.word_embeddings.weight": A,
             "output_layer.weight": (A.astype(np.float32) * 0.5 + 0.1).astype(A.dtype),
         },
         {"share_embeddings_and_output_weights": True},
         {"tied-but-different"},
-        "says tied, but",
+        "says tied, but the two embeddings differ",
         "set share_embeddings_and_output_weights: false in config.json, if both were trained; else"
         " drop output_layer.weight",
-        ["Megatron-LM/pull/7577"],
+        "Megatron-LM/pull/7577",
     ),
-    # vec2text 94: tying was never called, and the allocated output embedding was saved.
-    "output of zeros": (
+    "vec2text 94: output of zeros": (
         {E: A, H: np.zeros_like(A)},
         LLAMA | UNTIED,
         {"dead-table"},
         "The output embedding is dead",
         "restore it",
-        [],
+        "",
     ),
-    # PyTorch 176076, seen from one checkpoint that kept both.
-    "output differs in a shard": (
+    "PyTorch 176076: output differs in a shard": (
         {E: A, H: with_rows_of_b(448, 512)},
         LLAMA | TIED,
         {"tied-but-different"},
         "the last eighth, 448 to 511: a shard",
         "look for a shard that was not trained",
-        ["pytorch/issues/176076"],
+        "pytorch/issues/176076",
     ),
     "flag says untied, embeddings are equal": (
         {E: A, H: A},
@@ -144,7 +143,7 @@ BROKEN = {
         {"untied-but-equal"},
         "says untied, but the two embeddings are equal",
         "set tie_word_embeddings: true",
-        [],
+        "",
     ),
     "flag says tied, embeddings differ by a scale": (
         {E: A, H: (A.astype(np.float32) * 4).astype(ml_dtypes.bfloat16)},
@@ -152,7 +151,7 @@ BROKEN = {
         {"tied-but-scaled"},
         "output = 4 (√D) × input",
         "remove the scale",
-        [],
+        "",
     ),
 }
 
@@ -164,28 +163,17 @@ def test_broken_checkpoint(tmp_path, tensors, config, wrong, verdict, fix, loade
     found = audit_folder(tmp_path, tensors, config)
     assert found.status == 1 and codes(found) == wrong
     main = found.verdicts[0].main
-    assert verdict in main.text and fix in main.fix
-    lines = "\n".join(main.loaders)
-    assert all(part in lines for part in loaders)
+    assert verdict in main.text and fix in main.fix and loaders in "\n".join(main.loaders)
 
 
 def test_levels_and_missing_flags_are_listed(tmp_path):
     config = TIED | {"model_type": "mistral3", "text_config": V | UNTIED}
     found = audit_folder(tmp_path / "disagree", {VISION: A, H: B}, config)
-    texts = {finding.code: finding.text for finding in found.verdicts[0].findings}
     levels = "tie_word_embeddings: true; text_config.tie_word_embeddings: false"
-    assert levels in texts["levels-disagree"]
+    finding = finding_of(found, "levels-disagree")
+    assert levels in finding.text and "transformers/pull/45857" in "".join(finding.loaders)
     found = audit_folder(tmp_path / "missing", {VISION: A}, {"text_config": V | TIED})
     assert found.checkpoint.configuration.flags[0].text == "tie_word_embeddings: missing"
-
-
-def test_default_of_the_top_level_contradicts_text_config(tmp_path):
-    """transformers 45857: the flag is not lifted from text_config."""
-    config = UNTIED | {"model_type": "qwen2_vl", "text_config": V | TIED}
-    found = audit_folder(tmp_path, {VISION: A}, config)
-    assert codes(found) == {"untied-but-once", "levels-disagree"}
-    assert "transformers/pull/45857" in loaders_of(found)
-    assert "text_config" not in found.verdicts[0].main.fix  # it says tied already
 
 
 def test_output_bias_of_a_tied_model_is_noted(tmp_path):
@@ -194,8 +182,7 @@ def test_output_bias_of_a_tied_model_is_noted(tmp_path):
     tensors = {"transformer.wte.weight": A, "lm_head.bias": bias}
     found = audit_folder(tmp_path, tensors, V | TIED | {"model_type": "gpt2"})
     assert found.status == 0 and "bias" in codes(found, "note")
-    loaders = {finding.code: finding.loaders for finding in found.verdicts[0].findings}
-    (line,) = loaders["bias"]
+    (line,) = finding_of(found, "bias").loaders
     assert "46835" in line
 
 
@@ -268,16 +255,15 @@ def test_shard_that_was_never_trained(tmp_path):
     found = audit_against(tmp_path, old, new)
     assert codes(found) == {"untrained-shard"}
     assert "(the last eighth, 448 to 508: a shard)" in found.verdicts[0].main.text
-    assert "176076" in loaders_of(found)
+    assert "176076" in "".join(found.verdicts[0].main.loaders)
 
 
 def test_rare_tokens_that_were_never_trained(tmp_path):
     old, new = A[:-3], B[:-3].copy()
     new[100:103] = old[100:103]
     found = audit_against(tmp_path, old, new)
-    texts = {finding.code: finding.text for finding in found.verdicts[0].findings}
-    assert found.status == 0
-    assert "3 of 509 rows are unchanged since OLD (ids 100 to 102)" in texts["against"]
+    text = "3 of 509 rows are unchanged since OLD (ids 100 to 102)"
+    assert found.status == 0 and text in finding_of(found, "against").text
 
 
 def test_the_command_prints_the_verdict_first(tmp_path, capsys):
