@@ -1,3 +1,1 @@
-"""A checkpoint's two embeddings: one table, equal or different; what its flags say and what loaders
-do. See README.md.
-"""
+"""Audit what a checkpoint says about tying; see README.md."""

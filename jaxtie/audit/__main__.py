@@ -1,10 +1,9 @@
-"""`python -m jaxtie.audit`: see `jaxtie.audit.command`. Nobody imports this."""
+"""Run `python -m jaxtie.audit`."""
 
 import os
 import sys
 
-# One is enough, and where a machine is busy two wait for each other much longer than they work.
-# Before NumPy is imported.
+# More threads of BLAS than one wait for each other on a busy machine. Set before NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from jaxtie.audit.command import main_audit

@@ -1,18 +1,17 @@
-"""Which ends of a model an adapter trains, as PEFT saves them (huggingface.co/docs/peft, checkpoint
-format).
-"""
+"""Read which embeddings an adapter trains, as PEFT saves it."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxtie.audit.checkpoint import PICKLES
-from jaxtie.audit.find import RowTable
+from jaxtie.audit.checkpoint import PICKLES, refuse_pickle
+from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.flags import read_json
-from jaxtie.audit.names import INPUTS, OUTPUTS, parts_of, stem_of
-from jaxtie.audit.stored import Stored, from_safetensors
+from jaxtie.audit.knowledge import INPUTS, OUTPUTS, Pattern, match_name, split_name
+from jaxtie.audit.stored import StoredTensor, from_safetensors
 from jaxtie.config import check
 
+# Parts that PEFT appends to a module's name.
 WRAPPERS = frozenset(
     "lora_A lora_B lora_embedding_A lora_embedding_B lora_magnitude_vector weight default"
     " modules_to_save base_layer original_module token_adapter trainable_tokens_delta"
@@ -22,27 +21,26 @@ WRAPPERS = frozenset(
 
 @dataclass(frozen=True)
 class Adapter:
-    """What an adapter does to the two ends.
+    """The effect of an adapter on the embeddings.
 
     Attributes:
-      path: its folder.
-      input, output: names of the tensors that train each end.
+      input: names of the tensors that train the input embedding.
+      output: names of the tensors that train the output embedding.
       keeps_tied: whether its configuration says `ensure_weight_tying`.
-      tables: whole tables of both ends, where it has saved them.
+      tables: both embeddings, if it has saved them whole.
     """
 
-    path: Path
     input: tuple[str, ...]
     output: tuple[str, ...]
     keeps_tied: bool
-    tables: tuple[RowTable, RowTable] | None
+    tables: tuple[EmbeddingTable, EmbeddingTable] | None
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """The adapter in a folder.
+    """Read the adapter in a folder.
 
     Raises:
-      UserError: where there is none, it is a pickle, or it cannot be read.
+      UserError: if there is none, it is a pickle, or it cannot be read.
     """
     check(
         folder.is_dir(),
@@ -50,55 +48,46 @@ def read_adapter(folder: Path) -> Adapter:
     )
     weights = folder / "adapter_model.safetensors"
     if not weights.is_file():
-        pickles = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
-        check(
-            not pickles,
-            f"{folder / ''.join(pickles[:1])}: is a pickle, which runs code when it is read, so it"
-            " is not",
-        )
+        for path in sorted(folder.iterdir()):
+            if path.suffix in PICKLES:
+                refuse_pickle(path)
     check(
         weights.is_file(),
         f"--adapter {folder}: holds no adapter_model.safetensors; expected what PEFT saves",
     )
     config = folder / "adapter_config.json"
     content = read_json(config) if config.is_file() else {}
-    tensors = {tensor.name: tensor for tensor in from_safetensors(weights)}
-    first, second = (
-        tuple(name for name in tensors if _trains(name, stems)) for stems in (INPUTS, OUTPUTS)
+    tensors = from_safetensors(weights)
+    inputs, outputs = (
+        [tensor for tensor in tensors if _trains(tensor.name, patterns)]
+        for patterns in (INPUTS, OUTPUTS)
     )
     return Adapter(
-        folder,
-        first,
-        second,
+        tuple(tensor.name for tensor in inputs),
+        tuple(tensor.name for tensor in outputs),
         content.get("ensure_weight_tying") is True,
-        _tables(tensors, first, second),
+        _whole_tables(inputs, outputs),
     )
 
 
-def _trains(name: str, stems: tuple) -> bool:
-    parts = parts_of(name)
+def _trains(name: str, patterns: Sequence[Pattern]) -> bool:
+    parts = split_name(name)
     while parts and parts[-1] in WRAPPERS:
         parts.pop()
-    match = stem_of(".".join(parts), stems)
+    match = match_name(".".join(parts), patterns)
     return match is not None and not match[0].loose
 
 
-def _tables(
-    tensors: Mapping[str, Stored], first: tuple[str, ...], second: tuple[str, ...]
-) -> tuple[RowTable, RowTable] | None:
-    """The whole tables, where either end has one and they are of one shape."""
-
-    def whole(names: tuple[str, ...]) -> list[Stored]:
-        found = (
-            tensors[name] for name in names if parts_of(name)[-1] == "weight" and "lora" not in name
-        )
-        return [
-            tensor
-            for tensor in found
-            if len(tensor.shape) == 2 and tensor.is_values and tensor.size
-        ]
-
-    ends = whole(first), whole(second)
-    if all(len(tables) == 1 for tables in ends) and ends[0][0].shape == ends[1][0].shape:
-        return RowTable(ends[0][0], False), RowTable(ends[1][0], False)
+def _whole_tables(
+    inputs: Sequence[StoredTensor], outputs: Sequence[StoredTensor]
+) -> tuple[EmbeddingTable, EmbeddingTable] | None:
+    """Return both embeddings, if each side has one whole table and their shapes are equal."""
+    whole = [[tensor for tensor in side if _is_whole(tensor)] for side in (inputs, outputs)]
+    if all(len(side) == 1 for side in whole) and whole[0][0].shape == whole[1][0].shape:
+        return EmbeddingTable(whole[0][0], False), EmbeddingTable(whole[1][0], False)
     return None
+
+
+def _is_whole(tensor: StoredTensor) -> bool:
+    is_table = len(tensor.shape) == 2 and tensor.is_values and tensor.size > 0
+    return is_table and split_name(tensor.name)[-1] == "weight" and "lora" not in tensor.name

@@ -1,4 +1,4 @@
-"""Which files a path means, and the tensors in them, under one roof whatever the format."""
+"""Decide which files a path means and open the tensors in them, whatever the format."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxtie.audit.flags import Configuration, read_configuration, read_json
 from jaxtie.audit.stored import (
-    Stored,
+    StoredTensor,
     from_gguf,
     from_keras,
     from_npz,
@@ -20,52 +20,46 @@ from jaxtie.audit.stored import (
 from jaxtie.config import Arm, UserError, check
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-READ = (".safetensors", ".npz", ".h5", ".gguf", ".json")
+PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+SUPPORTED = (".safetensors", ".npz", ".h5", ".gguf", ".json")
 EXPECTED_FORMATS = "expected .safetensors, .npz, Keras .weights.h5, .gguf, or an Orbax folder"
 INDEX = ".safetensors.index.json"
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|gguf)$")
-# of an Orbax step, the first that is there
-ITEMS = (
-    "params",
-    "state",
-    "default",
-    "items",
-    "model",
-    "members",
-)
+ITEMS = ("params", "state", "default", "items", "model", "members")  # of an Orbax step, in order
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One model in a checkpoint; a run of jaxtie has one for each arm.
+class StoredModel:
+    """One model in a checkpoint; a run of jaxtie has one per arm.
 
     Attributes:
-      name: of the arm; empty elsewhere.
+      arm: name of the arm; empty unless the checkpoint is a run of jaxtie.
       tensors: by name.
-      tied: what the arm is to be; None where a configuration tells.
+      tied: what the arm is supposed to be; None if a configuration says it.
     """
 
-    name: str
-    tensors: Mapping[str, Stored]
+    arm: str
+    tensors: Mapping[str, StoredTensor]
     tied: bool | None = None
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was found at a path.
+    """The contents of a path.
 
     Attributes:
-      path, form: the path as given, and the format.
-      subjects: the models.
-      configuration: what stands beside it.
+      path: as given.
+      format: its name.
+      models: usually one.
+      configuration: from the config.json next to it.
       missing: names in its index that no file has.
       unlisted: tensors in its files that the index does not name.
-      architecture: of a GGUF, `general.architecture`.
+      architecture: `general.architecture` of a GGUF; else empty.
     """
 
     path: Path
-    form: str
-    subjects: tuple[Subject, ...]
+    format: str
+    models: tuple[StoredModel, ...]
     configuration: Configuration
     missing: tuple[str, ...] = ()
     unlisted: tuple[str, ...] = ()
@@ -73,31 +67,30 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint at a path: a file, a folder of files, an Orbax folder, or the folder of a run
-    of jaxtie.
+    """Open a file, a folder of files, an Orbax folder, or the folder of a run of jaxtie.
 
     Raises:
-      UserError: where there is none, it is a pickle, or it cannot be read.
+      UserError: if there is no checkpoint, it is a pickle, or it cannot be read.
     """
     check(path.exists(), f"{path}: no such file or folder")
     if path.is_dir():
         return _open_folder(path)
     refuse_pointer(path)
-    _refuse_pickle(path)
+    refuse_pickle(path)
     if path.name.endswith(INDEX):
         return _open_sharded(path)
-    return _open_plain([path], path)
+    return _open_files([path], path)
 
 
-def _refuse_pickle(path: Path) -> None:
-    with path.open("rb") as file:
-        begins = file.read(2)
-    begun = begins[:1] == b"\x80" and begins[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
-    # so a safetensors file may begin, too
-    pickled = path.suffix in PICKLES or (begun and path.suffix not in READ)
+def refuse_pickle(path: Path) -> None:
+    """Raise UserError if a file is a pickle by its suffix, or by its first bytes."""
+    is_pickle = path.suffix in PICKLES
+    if not is_pickle and path.suffix not in SUPPORTED:  # a safetensors file may begin like that
+        with path.open("rb") as file:
+            is_pickle = file.read(2) in PICKLE_STARTS
     check(
-        not pickled,
-        f"{path}: is a pickle, which runs code when it is read, so it is not; save it as"
+        not is_pickle,
+        f"{path}: is a pickle, which may run code when it is read, so it is not read; save it as"
         " safetensors",
     )
 
@@ -109,124 +102,109 @@ def _open_folder(folder: Path) -> Checkpoint:
         return _open_orbax(folder, folder)
     indices = [name for name in names if name.endswith(INDEX)]
     if indices:
-        return _open_sharded(
-            folder / min(indices, key=lambda name: (name != f"model{INDEX}", name))
-        )
+        return _open_sharded(folder / min(indices, key=lambda name: name != f"model{INDEX}"))
     for ending in (".safetensors", ".gguf", ".npz", ".weights.h5", ".h5"):
         found = [folder / name for name in names if name.endswith(ending)]
         if found:
-            return _open_plain(_together(found), folder)
-    item = _orbax_below(folder)
+            return _open_files(_files_of_one_checkpoint(found), folder)
+    item = _find_orbax_item(folder)
     if item:
         return _open_orbax(item, folder)
     for name in names:
         if Path(name).suffix in PICKLES:
-            _refuse_pickle(folder / name)
+            refuse_pickle(folder / name)
     raise UserError(f"{folder}: holds no checkpoint; {EXPECTED_FORMATS}")
 
 
-def _together(paths: list[Path]) -> list[Path]:
-    """The files of one checkpoint among those of one ending: the only one, `model`, or all
-    shards.
-    """
-    if len(paths) == 1:
-        return _with_all_shards(paths)
-    main = [path for path in paths if path.name == "model.safetensors"]
-    shards = [path for path in paths if SHARD_NAME.search(path.name)]
-    if main:
-        return main
-    if len({SHARD_NAME.sub("", path.name) for path in shards}) == 1 and len(shards) == len(paths):
-        return _with_all_shards(paths)
-    raise UserError(
-        f"{paths[0].parent}: holds several checkpoints; give one:"
-        f" {', '.join(path.name for path in paths[:12])}"
-    )
-
-
-def _with_all_shards(paths: list[Path]) -> list[Path]:
-    """These, if none of the numbered ones is missing."""
-    match = SHARD_NAME.search(paths[0].name)
-    if match:
-        count = int(match[2])
-        have = {int(found[1]) for path in paths if (found := SHARD_NAME.search(path.name))}
-        lost = sorted(set(range(1, count + 1)) - have)[:5] if count <= 100_000 else []
+def _files_of_one_checkpoint(paths: list[Path]) -> list[Path]:
+    """Return the only file, `model.safetensors`, or all shards of the only sharded checkpoint."""
+    folder = paths[0].parent
+    if len(paths) > 1:
+        main = [path for path in paths if path.name == "model.safetensors"]
+        if main:
+            return main
+        stems = {
+            SHARD_NAME.sub("", path.name) if SHARD_NAME.search(path.name) else None
+            for path in paths
+        }
+        if len(stems) > 1 or None in stems:
+            names = ", ".join(path.name for path in paths[:12])
+            raise UserError(f"{folder}: holds several checkpoints; give one: {names}")
+    matches = [match for path in paths if (match := SHARD_NAME.search(path.name))]
+    if matches:
+        count = int(matches[0][2])
+        present = {int(match[1]) for match in matches}
+        lost = sorted(set(range(1, count + 1)) - present)[:5]
         check(
             not lost,
-            f"{paths[0].parent}: a shard is missing: {', '.join(map(str, lost))} of {count};"
-            " download it",
+            f"{folder}: a shard is missing: {', '.join(map(str, lost))} of {count}; download it",
         )
     return paths
 
 
-def _read_file(path: Path) -> tuple[list[Stored], str, dict[str, Any]]:
-    if path.suffix == ".safetensors":
-        return from_safetensors(path), "safetensors", {}
-    if path.suffix == ".npz":
-        return from_npz(path), "npz", {}
-    if path.suffix == ".h5":
-        return from_keras(path), "Keras", {}
-    if path.suffix == ".gguf":
-        tensors, metadata = from_gguf(path)
-        return tensors, "GGUF", metadata
-    raise UserError(f"{path}: is of no format that is read; {EXPECTED_FORMATS}")
-
-
-def _open_plain(paths: list[Path], given: Path) -> Checkpoint:
-    tensors: dict[str, Stored] = {}
-    metadata: dict[str, Any] = {}
-    form = ""
+def _open_files(paths: list[Path], given: Path) -> Checkpoint:
+    tensors: dict[str, StoredTensor] = {}
+    format_name = architecture = ""
     for path in paths:
-        found, form, more = _read_file(path)
-        metadata = metadata or more
-        _merge_into(tensors, found, path)
+        metadata: dict[str, Any] = {}
+        if path.suffix == ".safetensors":
+            format_name, found = "safetensors", from_safetensors(path)
+        elif path.suffix == ".npz":
+            format_name, found = "npz", from_npz(path)
+        elif path.suffix == ".h5":
+            format_name, found = "Keras", from_keras(path)
+        elif path.suffix == ".gguf":
+            format_name = "GGUF"
+            found, metadata = from_gguf(path)
+        else:
+            raise UserError(f"{path}: is in no supported format; {EXPECTED_FORMATS}")
+        architecture = architecture or str(metadata.get("general.architecture", ""))
+        _add(tensors, found, path)
     configuration = read_configuration((given if given.is_dir() else given.parent) / "config.json")
-    architecture = str(metadata.get("general.architecture", ""))
     return Checkpoint(
-        given, form, (Subject("", tensors),), configuration, architecture=architecture
+        given, format_name, (StoredModel("", tensors),), configuration, architecture=architecture
     )
 
 
-def _merge_into(tensors: dict[str, Stored], found: Iterable[Stored], path: Path) -> None:
+def _add(tensors: dict[str, StoredTensor], found: Iterable[StoredTensor], path: Path) -> None:
     for tensor in found:
         check(
             tensor.name not in tensors,
-            f"{path}: tensor {tensor.name!r} stands in another file too; take one away",
+            f"{path}: tensor {tensor.name!r} is in another file too; remove one of them",
         )
         tensors[tensor.name] = tensor
 
 
 def _open_sharded(index: Path) -> Checkpoint:
     listed: Any = read_json(index).get("weight_map")
-    good = (
+    check(
         isinstance(listed, dict)
         and bool(listed)
-        and all(isinstance(name, str) for name in listed.values())
+        and all(isinstance(name, str) for name in listed.values()),
+        f"{index}: has no weight_map from names to files; download it again",
     )
-    check(good, f"{index}: has no weight_map of names to files; download it again")
-    tensors: dict[str, Stored] = {}
+    tensors: dict[str, StoredTensor] = {}
     for name in sorted(set(listed.values())):
         path = index.parent / name
         check(
-            Path(name).name == name, f"{index}: names the file {name!r}; expected files beside it"
-        )
-        check(
-            path.suffix not in PICKLES,
-            f"{path}: is a pickle, which runs code when it is read, so it is not",
+            Path(name).name == name,
+            f"{index}: names the file {name!r}; expected files in the same folder",
         )
         check(path.is_file(), f"{path}: a shard is missing; {index.name} names it; download it")
-        _merge_into(tensors, from_safetensors(path), path)
+        refuse_pickle(path)
+        _add(tensors, from_safetensors(path), path)
     return Checkpoint(
         index.parent,
         "safetensors",
-        (Subject("", tensors),),
+        (StoredModel("", tensors),),
         read_configuration(index.parent / "config.json"),
         tuple(name for name in listed if name not in tensors),
         tuple(name for name in tensors if name not in listed),
     )
 
 
-def _orbax_below(folder: Path) -> Path | None:
-    """The item of the newest step below a folder: of a manager's, of a run's, of a step's."""
+def _find_orbax_item(folder: Path) -> Path | None:
+    """Return the item of the newest step below the folder of a manager, a run or a step."""
     for place in (folder, folder / "checkpoints"):
         steps = [path for path in place.glob("[0-9]*") if path.name.isdigit() and path.is_dir()]
         newest = max(steps, key=lambda path: int(path.name), default=None)
@@ -240,28 +218,25 @@ def _orbax_below(folder: Path) -> Path | None:
 def _open_orbax(item: Path, given: Path) -> Checkpoint:
     if item.name == "members":
         return _open_run(item, given)
-    beside = [place / "config.json" for place in (item, *item.parents[:2])]
-    configuration = read_configuration(next(filter(Path.is_file, beside), beside[0]))
-    return Checkpoint(
-        given,
-        "Orbax",
-        (Subject("", {tensor.name: tensor for tensor in from_orbax(item)}),),
-        configuration,
-    )
+    candidates = [place / "config.json" for place in (item, *item.parents[:2])]
+    configuration = read_configuration(next(filter(Path.is_file, candidates), candidates[0]))
+    tensors = {tensor.name: tensor for tensor in from_orbax(item)}
+    return Checkpoint(given, "Orbax", (StoredModel("", tensors),), configuration)
 
 
 def _open_run(item: Path, given: Path) -> Checkpoint:
-    """A run of jaxtie: a subject for each arm, its members' tables behind each other."""
-    arms: dict[str, dict[str, Stored]] = {}
+    """Open a run of jaxtie: a model per arm, with the embeddings of its members stacked."""
+    arms: dict[str, dict[str, StoredTensor]] = {}
     for tensor in from_orbax(item, stacked=True):
-        name, found, rest = tensor.name.partition(".states.")
-        if found and rest.startswith(".params"):
-            arms.setdefault(name, {})[rest] = tensor
+        name, found, path = tensor.name.partition(".states.")
+        if found and path.startswith(".params"):
+            arms.setdefault(name, {})[path] = tensor
     check(bool(arms), f"{item}: holds no members of a run")
-    subjects = []
+    models = []
     for name, tensors in arms.items():
         arm = Arm.parse(name)
-        # Before the step at which it unties, an arm has one table; the checkpoint may be of then.
-        one = len([rest for rest in tensors if rest.endswith("['output']")]) == 0
-        subjects.append(Subject(name, tensors, one if arm.untie_at is not None else arm.tied))
-    return Checkpoint(given, "a run of jaxtie", tuple(subjects), Configuration())
+        tied = arm.tied
+        if arm.untie_at is not None:  # tied up to that step; the checkpoint may be older
+            tied = not any(path.endswith("['output']") for path in tensors)
+        models.append(StoredModel(name, tensors, tied))
+    return Checkpoint(given, "a run of jaxtie", tuple(models), Configuration())

@@ -1,117 +1,114 @@
-"""Names and flags: each has a source, each is found whatever stands before it, and none within a
-layer.
-"""
+"""Known names and flags: each has a source and is found behind any prefix, but not in a layer."""
 
 import subprocess
 import sys
 
 import pytest
-from checkpoints import VOCABULARY, audited, folder, table
+from checkpoints import TIED, VOCABULARY, A, B, E, H, audit_folder, write_folder
 
-from jaxtie.audit.loaders import LOADERS
-from jaxtie.audit.names import (
-    BIAS_ENDS,
-    FLAGS,
-    INPUTS,
-    OUTPUTS,
-    default_of,
-    is_bias,
-    parts_of,
-    stem_of,
-)
+from jaxtie.audit import knowledge
+from jaxtie.audit.knowledge import INPUTS, OUTPUTS, match_name, split_name
 
-A, B = table(0), table(1)
-STEMS = {stem.text: (stem, stems) for stems in (INPUTS, OUTPUTS) for stem in stems}
+PATTERNS = {pattern.text: (pattern, group) for group in (INPUTS, OUTPUTS) for pattern in group}
 
 
-@pytest.mark.parametrize(("stem", "stems"), STEMS.values(), ids=STEMS.keys())
-def test_a_stem_is_found_behind_any_prefix(stem, stems):
-    assert stem.source and stem.models
-    for name in (
-        f"{stem.text}.weight",
-        f"a.b.{stem.text}.weight",
-        f"target/{stem.text.replace('.', '/')}/kernel",
-        stem.text,
-    ):
-        assert stem_of(name, stems)[0].text.endswith(stem.text)
-    for name in (
-        f"layers.3.{stem.text}.weight",
-        f"opt_state.mu.{stem.text}.weight",
-        f"not_{stem.text}_either.weight",
-    ):
-        assert stem_of(name, stems) is None
-
-
-def test_how_names_are_taken_apart():
-    assert parts_of(".params['embedding']['input']") == ["params", "embedding", "input"]
-    assert parts_of("bert/embeddings/word_embeddings/embeddings:0")[-1] == "embeddings"
-    assert parts_of("layers/token_embedding/vars/1")[-2:] == [
-        "token_embedding",
-        "reverse_embeddings",
-    ]
-    assert stem_of("model.layers.61.embed_tokens.weight", INPUTS) is None
-    assert stem_of("model.embed_tokens_per_layer.weight", INPUTS) is None
-    assert stem_of("model.layers.61.shared_head.head.weight", OUTPUTS) is None
+@pytest.mark.parametrize(("pattern", "group"), PATTERNS.values(), ids=PATTERNS.keys())
+def test_a_pattern_is_found_behind_any_prefix(pattern, group):
+    text = pattern.text
+    assert pattern.source and pattern.models
+    path = f"target/{text.replace('.', '/')}/kernel"
+    for name in (f"{text}.weight", f"a.b.{text}.weight", path, text):
+        assert match_name(name, group)[0].text.endswith(text)
+    for name in (f"layers.3.{text}", f"opt_state.mu.{text}", f"not_{text}_either"):
+        assert match_name(f"{name}.weight", group) is None
 
 
 @pytest.mark.parametrize(
-    "name", [*BIAS_ENDS, "lm_head.bias", "lm_head.decoder.bias", "decoder.logits_dense.bias"]
+    ("name", "parts"),
+    [
+        (".params['embedding']['input']", "params embedding input"),
+        ("bert/word_embeddings/embeddings:0", "bert word_embeddings embeddings"),
+        ("layers/token_embedding/vars/0", "layers token_embedding"),
+        ("layers/token_embedding/vars/1", "layers token_embedding reverse_embeddings"),
+    ],
+)
+def test_names_are_split(name, parts):
+    assert split_name(name) == parts.split()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.61.embed_tokens.weight",
+        "model.embed_tokens_per_layer.weight",
+        "model.layers.61.shared_head.head.weight",
+    ],
+)
+def test_names_that_only_look_like_embeddings(name):
+    assert match_name(name, INPUTS + OUTPUTS) is None
+
+
+@pytest.mark.parametrize(
+    "name", [*knowledge.BIASES, "lm_head.bias", "lm_head.decoder.bias", "decoder.logits_dense.bias"]
 )
 def test_output_biases(name):
-    assert is_bias(f"model.{name}")
-    assert not is_bias("model.layers.0.mlp.bias") and not is_bias("model.norm.bias")
+    assert knowledge.is_output_bias(f"model.{name}")
 
 
-@pytest.mark.parametrize(
-    ("name", "means", "source"), [(name, *flag) for name, flag in FLAGS.items()], ids=FLAGS.keys()
-)
-def test_every_flag_at_every_level(tmp_path, name, means, source):
-    assert source
-    two = {"embed_tokens.weight": A, "lm_head.weight": B}
-    assert audited(folder(tmp_path / "tied", two, {name: means})).status == 1
-    assert audited(folder(tmp_path / "untied", two, {name: not means})).status == 0
-    inner = {"text_config": {name: means, "vocab_size": VOCABULARY}}
-    found = audited(folder(tmp_path / "inner", two, inner))
-    word = str(means).lower()
-    texts = [flag.text for flag in found.checkpoint.configuration.flags]
-    assert found.status == 1 and texts == [
+@pytest.mark.parametrize("name", ["model.layers.0.mlp.bias", "model.norm.bias"])
+def test_other_biases(name):
+    assert not knowledge.is_output_bias(name)
+
+
+@pytest.mark.parametrize(("name", "tied"), knowledge.FLAGS.items())
+def test_every_flag_at_every_level(tmp_path, name, tied):
+    two = {E: A, H: B}
+    assert audit_folder(tmp_path / "tied", two, {name: tied}).status == 1
+    assert audit_folder(tmp_path / "untied", two, {name: not tied}).status == 0
+    inner = {"text_config": {name: tied, "vocab_size": VOCABULARY}}
+    found = audit_folder(tmp_path / "inner", two, inner)
+    assert found.status == 1
+    assert [flag.text for flag in found.checkpoint.configuration.flags] == [
         "tie_word_embeddings: missing",
-        f"text_config.{name}: {word}",
+        f"text_config.{name}: {str(tied).lower()}",
     ]
-    assert f"set {name}: {str(not means).lower()}" in found.verdicts[0].main.fix
+    assert f"set {name}: {str(not tied).lower()}" in found.verdicts[0].main.fix
 
 
 def test_defaults_of_classes():
-    assert default_of("llama") is False and default_of("gpt2") is True
-    assert default_of("unheard-of") is default_of(None) is default_of("") is None
+    tied = {name: knowledge.tied_by_default(name) for name in ("llama", "gpt2", "other", "", None)}
+    assert tied == {"llama": False, "gpt2": True, "other": None, "": None, None: None}
 
 
-def test_what_loaders_do_is_dated_and_has_a_thread():
-    lines = [loader for loaders in LOADERS.values() for loader in loaders]
-    assert len(lines) > 15
-    for loader in lines:
-        assert loader.date[:2] == "20" and len(loader.date) == 7
-        assert (
-            loader.thread.split("/")[-2] in ("pull", "issues")
-            and loader.thread.split("/")[-1].isdigit()
-        )
+def test_every_fact_has_a_source():
+    assert all(row["source"] for row in knowledge.NAMES["flags"].values())
+    rows = [row for rows in knowledge.LOADERS.values() for row in rows]
+    assert len(rows) > 15
+    for row in rows:
+        year, month = row["date"].split("-")
+        *_, kind, number = row["thread"].split("/")
+        assert int(year) > 2020 and 1 <= int(month) <= 12
+        assert kind in ("pull", "issues") and number.isdigit()
 
 
-def test_the_real_door(tmp_path):
-    """Without warnings, without jax."""
-    path = folder(tmp_path, {"embed_tokens.weight": A}, {"tie_word_embeddings": True})
-    command = [sys.executable, "-W", "error", "-m", "jaxtie.audit", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(
-        "Consistent. Tied: one table, embed_tokens.weight, is stored, and config.json says tied.\n"
-    )
+def run_python(*arguments: str) -> tuple[int, str, str]:
     done = subprocess.run(
-        [*command[:-1], str(tmp_path / "nowhere")], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "error", *arguments], capture_output=True, text=True, timeout=120
     )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_in_its_own_process(tmp_path):
+    path = write_folder(tmp_path, {E: A}, TIED)
+    status, out, error = run_python("-m", "jaxtie.audit", str(path))
+    assert (status, error) == (0, "")
+    assert out.startswith(
+        f"Consistent. Tied: one embedding table, {E}, is stored, and config.json says tied.\n"
+    )
+    status, out, error = run_python("-m", "jaxtie.audit", str(tmp_path / "nowhere"))
+    assert (status, out, error.count("\n")) == (2, "", 1)
+
+
+def test_the_command_imports_no_jax():
     code = "import sys, jaxtie.audit.command; print('jax' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout == "False\n"
+    assert run_python("-c", code) == (0, "False\n", "")

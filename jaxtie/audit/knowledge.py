@@ -1,0 +1,105 @@
+"""Known tensor names, tying flags, class defaults and loader behaviour.
+
+The facts are in `names.toml` and `loaders.toml`, each with its source.
+"""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+
+def _load(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("jaxtie.audit").joinpath(name).read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The end of the name of an embedding.
+
+    Attributes:
+      text: its parts, separated by dots, without the leaf (`weight`, `kernel`, ...).
+      models: some models that use it.
+      source: where to look it up.
+      loose: whether it counts only if the shape fits the input embedding.
+      transposed: whether the table is D × V even if the leaf does not say so.
+    """
+
+    text: str
+    models: str
+    source: str
+    loose: bool = False
+    transposed: bool = False
+
+
+NAMES = _load("names.toml")
+INPUTS = tuple(Pattern(text, **row) for text, row in NAMES["input"].items())
+OUTPUTS = tuple(Pattern(text, **row) for text, row in NAMES["output"].items())
+BIASES: list[str] = NAMES["biases"]
+PACKED_LEAVES: dict[str, str] = NAMES["packed"]
+LEAVES = {*NAMES["leaves"], *PACKED_LEAVES}
+FLAGS: dict[str, bool] = {name: row["tied"] for name, row in NAMES["flags"].items()}
+LOADERS = _load("loaders.toml")
+
+
+def split_name(name: str) -> list[str]:
+    """Split a tensor's name into parts at dots, slashes and `['x']`, without a final `:0`."""
+    plain = re.sub(r":\d+$", "", re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", name))
+    # The variables of a ReversibleEmbedding in a Keras file are numbered.
+    plain = re.sub(r"(token_embedding)[./]vars[./]0$", r"\1", plain)
+    plain = re.sub(r"(token_embedding)[./]vars[./]1$", r"\1.reverse_embeddings", plain)
+    return [part for part in re.split(r"[./]", plain) if part]
+
+
+def is_model_level(parts: Sequence[str]) -> bool:
+    """Return whether a name belongs to no layer (a numbered part) and to no optimizer state."""
+    return not any(part.isdigit() or part in NAMES["optimizer"] for part in parts)
+
+
+def _ends_with(parts: list[str], text: str) -> bool:
+    words = text.split(".")
+    return parts[-len(words) :] == words
+
+
+def match_name(name: str, patterns: Sequence[Pattern]) -> tuple[Pattern, str] | None:
+    """Return the longest pattern that a name ends with, and its leaf, which may be empty."""
+    parts = split_name(name)
+    if not parts or not is_model_level(parts):
+        return None
+    splits = [(parts, "")]
+    if parts[-1] in LEAVES:
+        splits.append((parts[:-1], parts[-1]))
+    found = [
+        (pattern, leaf)
+        for stem, leaf in splits
+        for pattern in patterns
+        if _ends_with(stem, pattern.text)
+    ]
+    return max(found, key=lambda pair: len(pair[0].text), default=None)
+
+
+def is_output_bias(name: str) -> bool:
+    """Return whether a name is that of an output bias."""
+    parts = split_name(name)
+    if not is_model_level(parts):
+        return False
+    if any(_ends_with(parts, bias) for bias in BIASES):
+        return True
+    return parts[-1:] == ["bias"] and match_name(".".join(parts[:-1]), OUTPUTS) is not None
+
+
+def tied_by_default(model_type: str | None) -> bool | None:
+    """Return whether transformers ties models of this type without a flag; None if unknown."""
+    if model_type in NAMES["defaults"]["tied"]:
+        return True
+    return False if model_type in NAMES["defaults"]["untied"] else None
+
+
+def loader_lines(condition: str) -> tuple[str, ...]:
+    """Return a line on each loader that is known to mishandle a condition."""
+    return tuple(
+        f"{row['loader']}: {row['does']} ({row['date']}, github.com/{row['thread']})"
+        for row in LOADERS[condition]
+    )
