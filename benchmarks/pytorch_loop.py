@@ -64,11 +64,11 @@ def batches(experiment: Experiment, seeds: int) -> Iterator[Batch]:
         yield tokens.scatter(2, at, 6), at, target
 
 
-def optimiser_of(
+def optimizer_of(
     experiment: Experiment, parameters: list[torch.Tensor]
 ) -> tuple[torch.optim.AdamW, CosineAnnealingLR]:
     """AdamW and its schedule, each of which steps once a batch."""
-    own = experiment.optimiser
+    own = experiment.optimizer
     options = {
         "betas": (own.b1, own.b2),
         "eps": own.eps,
@@ -82,7 +82,7 @@ def optimiser_of(
 def loop_of(experiment: Experiment, model: Reference) -> Step:
     """The plain loop of one seed."""
     parameters = list(model.parameters())
-    adamw, schedule = optimiser_of(experiment, parameters)
+    adamw, schedule = optimizer_of(experiment, parameters)
 
     def step(batch: Batch) -> torch.Tensor:
         loss = model.loss(*(x[0] for x in batch))
@@ -110,7 +110,7 @@ class SeedsAtOnce:
     def __init__(self, experiment: Experiment, models: list[Reference], compiled: bool = False):
         stacked, _ = stack_module_state(models)
         self.parameters = {name: value.detach().clone() for name, value in stacked.items()}
-        self.adamw, self.schedule = optimiser_of(experiment, list(self.parameters.values()))
+        self.adamw, self.schedule = optimizer_of(experiment, list(self.parameters.values()))
         skeleton = copy.deepcopy(models[0])
 
         def loss_of(own: Mapping[str, torch.Tensor], *batch: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from turns import CHECKOUT, Spread, run_command, take_turns
 
-from jaxtie.config import Head, Optimiser
+from jaxtie.config import Head, Optimizer
 from jaxtie.models.language_model import causal_model
 from jaxtie.text import masking
 from jaxtie.text.task import make_step
@@ -137,10 +137,10 @@ def compare_ways(options: argparse.Namespace) -> None:
 def pieces(options: argparse.Namespace):
     """Start and step of one member, and what it is trained on."""
     ends = make_embedding(
-        Head(), VOCABULARY, WIDTH, tied=True, deviation=0.02, padding=0, matmul_dtype=None
+        Head(), VOCABULARY, WIDTH, tied=True, init_std=0.02, padding=0, matmul_dtype=None
     )
     model = causal_model(ends, layers=1, heads=4, feedforward=256)
-    adamw = adamw_of(Optimiser(learning_rate=2e-3, weight_decay=0.01))
+    adamw = adamw_of(Optimizer(learning_rate=2e-3, weight_decay=0.01))
 
     def ask(key, tokens_BxL):
         return masking.next_tokens(tokens_BxL, padding=0)

@@ -161,7 +161,7 @@ def time_jaxtie(
     causal: bool, own: Vocabulary, made: list[np.ndarray], seconds: float
 ) -> tuple[float, float]:
     """Real tokens and seconds of training on batches in turn, compiled beforehand."""
-    from jaxtie.config import Optimiser
+    from jaxtie.config import Optimizer
     from jaxtie.text.task import make_step
     from jaxtie.training.devices import start_jax
     from jaxtie.training.member import initial_state
@@ -170,7 +170,7 @@ def time_jaxtie(
     jax = start_jax()
     model, ask = make_jaxtie(causal, own)
     adamw = adamw_of(
-        Optimiser(learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01)
+        Optimizer(learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01)
     )
     # compiled: so clones get their own copies
     start = jax.jit(partial(initial_state, model, adamw, length=16))
@@ -230,8 +230,8 @@ def time_pytorch(
     keep_memory()  # as jaxtie's side has it
     embedding, output, encoder = make_pytorch(causal, own.rows)
     parameters = [*embedding.parameters(), *encoder.parameters(), output]
-    optimiser = torch.optim.AdamW(parameters, 1e-4, eps=1e-12, weight_decay=0.01, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 10_000, 1e-5)
+    optimizer = torch.optim.AdamW(parameters, 1e-4, eps=1e-12, weight_decay=0.01, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000, 1e-5)
     twin = torch.arange(own.rows)
     twin[torch.tensor(own.words)] = torch.tensor(own.twins)
 
@@ -258,9 +258,9 @@ def time_pytorch(
         tokens = torch.from_numpy(batch).long()
         tokens = torch.where(torch.rand(tokens.shape) < 0.5, twin[tokens], tokens)
         loss = causal_loss(tokens) if causal else masked_loss(tokens)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
 
     one(made[0])

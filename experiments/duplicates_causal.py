@@ -17,7 +17,7 @@ Results, on seventeen books of Project Gutenberg, split by book: README.md.
 Time: 41 min of two cores of an AMD EPYC that had much other work.
 """
 
-from jaxtie import Corpus, Optimiser, TextExperiment, Transformer
+from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 from jaxtie.text.claims import claims_of_duplicates
 
 EVEN, RARE = 0.5, 0.1
@@ -28,11 +28,11 @@ experiment = TextExperiment(
         "Duplicates as likely as their words stay nearer than tokens as frequent; rarer ones less"
         " where they write logits."
     ),
-    task="causal",
+    objective="causal",
     corpus=Corpus(vocab_size=2_048),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
-    deviation=0.02,
-    optimiser=Optimiser(learning_rate=2e-3, weight_decay=0.01, half_period=1_000),
+    init_std=0.02,
+    optimizer=Optimizer(learning_rate=2e-3, weight_decay=0.01, half_period=1_000),
     arms=("tied", "tied+bias", "untied", "untied@500"),
     steps=1_000,
     seeds=(0, 1, 2),

@@ -12,7 +12,7 @@ the rule in
 was run, when two shorter
 ones had been seen: 1,000 steps from tables of the published deviation (0.3) moved no distance, and
 1,000 steps from tables of
-0.02 left ten of the thirteen claims undecided (one step asks a masked model for 15 % of its
+0.02 left ten of the thirteen claims inconclusive (one step asks a masked model for 15 % of its
 tokens). Claims and margins have stayed as they were; steps and learning rate are larger.
 
     python -m jaxtie.run experiments/duplicates_masked.py --text PATH
@@ -21,7 +21,7 @@ Results, on seventeen books of Project Gutenberg, split by book: README.md.
 Time: 13 min of two cores of an AMD EPYC that had much other work.
 """
 
-from jaxtie import Corpus, Optimiser, TextExperiment, Transformer
+from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 from jaxtie.text.claims import claims_of_duplicates
 
 EVEN, RARE = 0.5, 0.1
@@ -34,8 +34,8 @@ experiment = TextExperiment(
     ),
     corpus=Corpus(vocab_size=2_048),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
-    deviation=0.02,
-    optimiser=Optimiser(learning_rate=3e-3, weight_decay=0.01, half_period=2_400),
+    init_std=0.02,
+    optimizer=Optimizer(learning_rate=3e-3, weight_decay=0.01, half_period=2_400),
     arms=("tied", "tied+bias", "untied", "untied@1200"),
     steps=2_400,
     seeds=(0, 1, 2),

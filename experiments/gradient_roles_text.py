@@ -15,7 +15,7 @@ Results, on seventeen books of Project Gutenberg: README.md.
 Time: 15 min on one core of an AMD EPYC.
 """
 
-from jaxtie import Corpus, Optimiser, TextExperiment, Transformer
+from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 from jaxtie.exor.claims import Claim
 
 SCALED = tuple(f"tied+input-gradient={factor}" for factor in ("0", "0.5", "2", "5", "10"))
@@ -27,11 +27,11 @@ experiment = TextExperiment(
         "Gradients of the output role write most of the tied table, and it ends nearer to the"
         " untied output table."
     ),
-    task="causal",
+    objective="causal",
     corpus=Corpus(vocab_size=2_048),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
-    deviation=0.02,
-    optimiser=Optimiser(learning_rate=1e-3, weight_decay=0.01, half_period=1_000),
+    init_std=0.02,
+    optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.01, half_period=1_000),
     arms=(
         "tied",
         "tied+output-start",

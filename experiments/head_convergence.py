@@ -16,7 +16,7 @@ Time: 75 min on two cores of an AMD EPYC that other work used too; 6 min an arm 
 of its own.
 """
 
-from jaxtie import Corpus, Optimiser, TextExperiment, Transformer
+from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 
 experiment = TextExperiment(
     name="head-convergence",
@@ -24,16 +24,16 @@ experiment = TextExperiment(
         "Remedies for a tied model's high initial loss, trained alike: which is slowest, and do all"
         " end about the same?"
     ),
-    task="causal",
+    objective="causal",
     corpus=Corpus(vocab_size=2000),
     model=Transformer(layers=1, heads=4, width=256, feedforward=256),
-    deviation="1/sqrt(D)",
-    optimiser=Optimiser(
+    init_std="1/sqrt(D)",
+    optimizer=Optimizer(
         learning_rate=1e-3, eta_min=1e-5, half_period=3000, weight_decay=0.1, b2=0.99, eps=1e-8
     ),
     arms=(
         "tied",
-        "tied+deviation=log-n-by-D",
+        "tied+init-std=log-n-by-D",
         "untied",
         "tied+projection",
         "tied+half-swap",

@@ -28,17 +28,17 @@ Results: jaxtie/advise/README.md.
 Time: a few minutes of one core.
 """
 
-from jaxtie import Optimiser, TextExperiment, Transformer
+from jaxtie import Optimizer, TextExperiment, Transformer
 
 STEPS = 1_000
 
 experiment = TextExperiment(
     name="hypothesis-known",
     claim="The price of one table that two untied models predict goes with what one table costs.",
-    task="causal",
+    objective="causal",
     model=Transformer(layers=1, heads=2, width=12, feedforward=48),
-    deviation=0.02,
-    optimiser=Optimiser(learning_rate=1e-2, weight_decay=0.01, half_period=STEPS),
+    init_std=0.02,
+    optimizer=Optimizer(learning_rate=1e-2, weight_decay=0.01, half_period=STEPS),
     arms=("tied", "tied+bias", "untied", f"untied@{STEPS // 2}"),
     steps=STEPS,
     seeds=range(8),

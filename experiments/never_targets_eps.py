@@ -7,14 +7,14 @@ it.
 Time: 10 minutes on two cores.
 """
 
-from jaxtie import Experiment, Optimiser
+from jaxtie import Experiment, Optimizer
 
 SEEDS = (*range(64), *range(128, 512))  # 64 to 127 were looked at before anything was claimed
 
 experiment = Experiment(
     name="never-targets-eps",
     claim="Adam's eps of 1e-8 changes neither how many seeds get stuck nor what tying costs.",
-    optimiser=Optimiser(eps=1e-8),
+    optimizer=Optimizer(eps=1e-8),
     seeds=SEEDS,
     record_every=5_000,
     eval_every=5_000,

@@ -19,7 +19,7 @@ Results: README.md.
 Time: ten minutes of two cores.
 """
 
-from jaxtie import Optimiser, TextExperiment, Transformer
+from jaxtie import Optimizer, TextExperiment, Transformer
 
 STEPS = 1_200
 
@@ -29,10 +29,10 @@ experiment = TextExperiment(
         "Does the price of one table on text fall with the width, and does an output bias take part"
         " of it off?"
     ),
-    task="causal",
+    objective="causal",
     model=Transformer(layers=1, heads=2, width=32, feedforward=128),
-    deviation=0.02,
-    optimiser=Optimiser(learning_rate=5e-3, weight_decay=0.01, half_period=STEPS),
+    init_std=0.02,
+    optimizer=Optimizer(learning_rate=5e-3, weight_decay=0.01, half_period=STEPS),
     arms=("tied", "tied+bias", "untied", f"untied@{STEPS // 2}"),
     steps=STEPS,
     seeds=range(5),

@@ -15,15 +15,15 @@ Results, on seventeen books of Project Gutenberg: README.md.
 Time: 42 min on two cores of an AMD EPYC.
 """
 
-from jaxtie import Optimiser, TextExperiment, Transformer
+from jaxtie import Optimizer, TextExperiment, Transformer
 
 experiment = TextExperiment(
     name="text-clm",
     claim="Perplexity of a small causal model, tied, untied and untied midway, at equal tokens.",
-    task="causal",
+    objective="causal",
     model=Transformer(layers=2, heads=4, width=64, feedforward=256),
-    deviation=0.02,
-    optimiser=Optimiser(learning_rate=1e-3, weight_decay=0.01, half_period=5_000),
+    init_std=0.02,
+    optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.01, half_period=5_000),
     arms=("tied", "untied", "untied@2500"),
     steps=5_000,
     seeds=(0, 1, 2),

@@ -9,10 +9,10 @@ Results, on seventeen books of Project Gutenberg: README.md.
 Time: 72 min on two cores of an AMD EPYC while the machine had other work.
 """
 
-from jaxtie import Optimiser, TextExperiment
+from jaxtie import Optimizer, TextExperiment
 
 experiment = TextExperiment(
     name="text-mlm-faster",
     claim="A word and its duplicate draw together in every table; other pairs of words less.",
-    optimiser=Optimiser(learning_rate=1e-3, weight_decay=0.01),
+    optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.01),
 )

@@ -10,7 +10,7 @@ Results: README.md.
 Time: about 50 min on two cores of an AMD EPYC.
 """
 
-from jaxtie import Experiment, Optimiser, Transformer
+from jaxtie import Experiment, Optimizer, Transformer
 from jaxtie.exor.claims import PAPERS_PICTURE
 
 experiment = Experiment(
@@ -18,7 +18,7 @@ experiment = Experiment(
     claim="Do two layers and width 32 show what the small transformer shows?",
     seeds=range(8),
     model=Transformer(layers=2, width=32, feedforward=32),
-    optimiser=Optimiser(learning_rate=1e-4),
+    optimizer=Optimizer(learning_rate=1e-4),
     steps=300_000,
 )
 

@@ -21,12 +21,12 @@ Results: README.md.
 Time: about three hours of two cores.
 """
 
-from jaxtie import Corpus, Optimiser, TextExperiment, Transformer
+from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 
 STEPS = 9_600
 HEADS = (
     "tied",
-    "tied+deviation=log-n-by-D",
+    "tied+init-std=log-n-by-D",
     "untied",
     "tied+projection",
     "tied+half-swap",
@@ -41,11 +41,11 @@ experiment = TextExperiment(
         "Remedies for a tied model's high initial loss, each at its own learning rate: which is"
         " slowest, do all end alike?"
     ),
-    task="causal",
+    objective="causal",
     corpus=Corpus(vocab_size=2000),
     model=Transformer(layers=1, heads=4, width=256, feedforward=256),
-    deviation="1/sqrt(D)",
-    optimiser=Optimiser(
+    init_std="1/sqrt(D)",
+    optimizer=Optimizer(
         learning_rate=1e-3, eta_min=1e-5, half_period=STEPS, weight_decay=0.1, b2=0.99, eps=1e-8
     ),
     arms=(*HEADS, *(f"{head}+bias" for head in HEADS)),

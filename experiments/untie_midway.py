@@ -6,7 +6,7 @@ apart in the output embedding. Not all seeds come back to the loss of their unti
 
     python -m jaxtie.run experiments/untie_midway.py --seeds 128
 
-At the step of untying nothing changes: the output embedding and its optimiser moments are copies.
+At the step of untying nothing changes: the output embedding and its optimizer moments are copies.
 
 What is claimed, and by which margin, stands below. It was written when the first 64 seeds had been
 seen, and they are among those that judge it. The rule stands in `jaxtie/exor/claims.py`.

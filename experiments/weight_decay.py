@@ -5,7 +5,7 @@ Claim, before the run: nothing but decay. AdamW shrinks every difference of two 
 puts no force on a difference, decay alone rules. Without decay X and Y stay where they were in the
 untied input embedding.
 Found: they keep four fifths of their distance, as A and B do; so near the margin that the claim is
-undecided.
+inconclusive.
 
     python -m jaxtie.run experiments/weight_decay.py --seeds 256
 

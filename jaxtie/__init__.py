@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jaxtie.config import LSTM, Arm, Mixer, Optimiser, Transformer, UserError
+from jaxtie.config import LSTM, Arm, Mixer, Optimizer, Transformer, UserError
 
 if TYPE_CHECKING:
     from jaxtie import nnx
@@ -42,7 +42,7 @@ __all__ = [
     "Embedding",
     "Experiment",
     "Mixer",
-    "Optimiser",
+    "Optimizer",
     "Process",
     "TextExperiment",
     "Transformer",

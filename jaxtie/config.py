@@ -1,11 +1,11 @@
 """Declare experiments: arms, heads, optimizer and model sizes; refuse what is invalid in one line.
 
-Sizes that follow from the vocabulary and the width, such as the deviation of fresh tables.
+Sizes that follow from the vocabulary and the width, such as the init_std of fresh tables.
 Imports no jax.
 
 What bodies are declared by: their sizes. The bodies themselves are beside. Imports no jax.
 
-What all declarations share: arms and their heads, the optimiser, numbers of members, checks.
+What all declarations share: arms and their heads, the optimizer, numbers of members, checks.
 Imports no jax.
 
 A value that cannot be meant raises `UserError`, whose message is one line: the value, what was
@@ -182,10 +182,10 @@ class Head:
       transform: what the hidden state goes through before it meets the output table, a name of
         `TRANSFORMS`.
       groups: of the channel shuffle.
-      deviation: of the tables at the start; None: the experiment's.
+      init_std: of the tables at the start; None: the experiment's.
       input_scale, logit_scale: what the rows of the input table, and the logits, are multiplied by.
       input_gradient, output_gradient: what the gradient of a table is multiplied by in that role.
-      soft_cap: logits stay within ± this.
+      logit_softcap: logits stay within ± this.
       start: of a tied table: which table's initial values in the untied model of its seed are its
         own.
       untied_rows: of a tied model: the name of a set of rows that are untied; the task knows their
@@ -198,12 +198,12 @@ class Head:
     decayed_bias: bool = True
     transform: Literal["half-swap", "shuffle", "projection", "bert-head"] | None = None
     groups: int = 2
-    deviation: Size | None = None
+    init_std: Size | None = None
     input_scale: Size | None = None
     logit_scale: Size | None = None
     input_gradient: float = 1.0
     output_gradient: float = 1.0
-    soft_cap: float | None = None
+    logit_softcap: float | None = None
     start: Literal["input", "output"] = "input"
     untied_rows: str | None = None
     tied_rows: str | None = None
@@ -230,12 +230,12 @@ TRANSFORMS = ("half-swap", "shuffle", "projection", "bert-head")
 # an arm's name can be a file's
 SPELLED: dict[str, Size] = dict(zip(("root-D", "1-by-root-D", "log-n-by-D"), FORMULAS, strict=True))
 NUMBERED = {  # options of a head with a value: the least, and whether a formula can stand there
-    "deviation": (0.0, True),
+    "init-std": (0.0, True),
     "input-scale": (0.0, True),
     "logit-scale": (0.0, True),
     "input-gradient": (0.0, False),
     "output-gradient": (0.0, False),
-    "soft-cap": (0.0, False),
+    "logit-softcap": (0.0, False),
 }
 WORDS: dict[str, dict[str, Any]] = {  # options of a head without a value, beside the transforms
     "bias": {"bias": True},
@@ -396,7 +396,7 @@ def setting_and_seed(number: Number) -> tuple[Number, Number]:
 
 
 @dataclass(frozen=True)
-class Optimiser:
+class Optimizer:
     """AdamW on every parameter, under a cosine between two learning rates that never stops.
 
     Attributes:
@@ -443,7 +443,7 @@ class Declaration:
       sweep: name of a setting -> its values; a member is a seed at one setting.
     """
 
-    kind: ClassVar[str]
+    task: ClassVar[str]
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # each kind is a dataclass
     name: str
     claim: str
@@ -496,7 +496,7 @@ class Declaration:
             for name in arm.head.row_sets:
                 check(
                     name in known,
-                    f"arm {arm}: no rows {name!r} on {self.kind}; expected {' or '.join(known)}",
+                    f"arm {arm}: no rows {name!r} on {self.task}; expected {' or '.join(known)}",
                 )
 
     def check_steps(self) -> None:
@@ -572,7 +572,7 @@ class Declaration:
     def as_dict(self) -> dict[str, Any]:
         """Nested plain values, as `config.json` holds them."""
         fields = dataclasses.asdict(self)
-        return {"kind": self.kind, **fields, "arms": names_of(self.arms)}
+        return {"task": self.task, **fields, "arms": names_of(self.arms)}
 
 
 def differing_fields(new: dict, old: dict, prefix: str = "") -> list[str]:

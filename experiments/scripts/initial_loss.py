@@ -157,7 +157,7 @@ def measure_grid(
         return np.array(
             [
                 [
-                    [value(vocabulary=n, width=d, deviation=std) for std in INIT_STDS]
+                    [value(vocabulary=n, width=d, init_std=std) for std in INIT_STDS]
                     for n in vocabularies
                 ]
                 for d in widths
@@ -169,7 +169,7 @@ def measure_grid(
         "spread": (
             grid,
             over_grid(
-                lambda vocabulary, width, deviation: width * size(deviation, vocabulary, width) ** 2
+                lambda vocabulary, width, init_std: width * size(init_std, vocabulary, width) ** 2
             ),
         ),
     }

@@ -239,7 +239,7 @@ class Share(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What becomes of the hypothesis: `word` is holds, fails, or undecided."""
+    """What becomes of the hypothesis: `word` is holds, fails, or inconclusive."""
 
     word: str
     conditional_of_semantic: Share
@@ -267,14 +267,14 @@ def bounded_relative(pairs: xr.Dataset) -> np.ndarray:
 
 def verdict(pairs: xr.Dataset, seed: int = 0) -> Verdict:
     """The answer: it holds if both shares are wholly above `HELD`, fails if one is wholly below,
-    else it is undecided.
+    else it is inconclusive.
 
     Shares of the pairs below `NEAR` in one sense that are below `BESIDE` in the other; C² bounded.
     README.md says why.
-    It is undecided, too, where the models do not tell what is known of the text.
+    It is inconclusive, too, where the models do not tell what is known of the text.
     """
     found = _judged(pairs, bounded_relative(pairs), BESIDE, seed)
-    return found._replace(word="undecided") if told_of_planted(pairs) < TELLING else found
+    return found._replace(word="inconclusive") if told_of_planted(pairs) < TELLING else found
 
 
 def told_of_planted(pairs: xr.Dataset) -> float:
@@ -310,7 +310,8 @@ def _judged(pairs: xr.Dataset, conditional_P: np.ndarray, beside: float, seed: i
     if any(each.pairs and each.high < HELD for each in shares):
         return Verdict("fails", *shares)
     return Verdict(
-        "holds" if all(each.pairs and each.low > HELD for each in shares) else "undecided", *shares
+        "holds" if all(each.pairs and each.low > HELD for each in shares) else "inconclusive",
+        *shares,
     )
 
 

@@ -58,10 +58,10 @@ class Measurement(NamedTuple):
 
 def check_two(a: Trained, b: Trained) -> None:
     """UserError where they do not speak of the same tokens, or are not asked in the same way."""
-    if a.experiment.task != b.experiment.task:
+    if a.experiment.objective != b.experiment.objective:
         raise UserError(
-            f"--second {b.folder}: is of a {b.experiment.task} model, {a.folder} of a"
-            f" {a.experiment.task} one; expected two of one kind"
+            f"--second {b.folder}: is of a {b.experiment.objective} model, {a.folder} of a"
+            f" {a.experiment.objective} one; expected two of one kind"
         )
     if a.material.vocabulary != b.material.vocabulary:
         raise UserError(
@@ -86,7 +86,7 @@ def measure_text(a: Trained, b: Trained, plan: Extent, say: Say) -> Measurement:
       UserError: where the text has too few frequent tokens.
     """
     words, sep = a.material.vocabulary, a.material.text.special.sep
-    stream, is_masked = stream_of(a.material.text.valid, sep), a.experiment.task == "masked"
+    stream, is_masked = stream_of(a.material.text.valid, sep), a.experiment.objective == "masked"
     places = (swaps.places_in_rows if is_masked else places_of)(stream, len(words))
     count_V = np.array([len(each) for each in places])
     whole_V = _whole_words(a)
@@ -165,7 +165,7 @@ def _chosen(
 def _swap_with_progress(a: Trained, b: Trained, windows: dict, others: dict, say: Say) -> Found:
     total, found, last = sum(map(len, others.values())), {}, time.monotonic()
     models = a.model, b.model
-    is_masked, mask = a.experiment.task == "masked", a.material.text.special.mask
+    is_masked, mask = a.experiment.objective == "masked", a.material.text.special.mask
     swap = swaps.make_masked_swap(models, mask) if is_masked else swaps.make_swap(models)
     say(f"measuring {total:,} swaps of tokens, {len(windows):,} tokens; compiling")
     for token, other, each in swaps.swap_all(swap, (a.params, b.params), windows, others):

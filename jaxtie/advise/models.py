@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxtie.config import Arm, Optimiser, Transformer, UserError, check
+from jaxtie.config import Arm, Optimizer, Transformer, UserError, check
 from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.text import kind, masking
@@ -45,10 +45,10 @@ NAMES = ("A", "B")
 
 # By what they are asked: the next token, or masks. A masked batch asks 15 % of its tokens; its
 # encoder is post-norm.
-TASKS_OF_TWO: dict[str, dict[str, Any]] = {
-    "causal": {"deviation": 0.02, "learning_rate": 2e-3, "batch": 16, "length": 64},
+OBJECTIVES_OF_TWO: dict[str, dict[str, Any]] = {
+    "causal": {"init_std": 0.02, "learning_rate": 2e-3, "batch": 16, "length": 64},
     "masked": {
-        "deviation": 0.3,
+        "init_std": 0.3,
         "learning_rate": 1e-3,
         "batch": 64,
         "length": 64,
@@ -71,20 +71,20 @@ def two_models(
       size: of `SIZES`.
       steps: updates of each, a multiple of `RECORD`; the learning rate falls over all of them.
       planted: words with a duplicate, see `jaxtie.text.pairs`.
-      task: of `TASKS_OF_TWO`.
+      task: of `OBJECTIVES_OF_TWO`.
     """
-    own = dict(TASKS_OF_TWO[task])
-    optimiser = Optimiser(
+    own = dict(OBJECTIVES_OF_TWO[task])
+    optimizer = Optimizer(
         learning_rate=own.pop("learning_rate"), weight_decay=0.01, half_period=steps
     )
     return tuple(
         TextExperiment(
             name=f"hypothesis-{name}",
             claim=f"Model {name} of two, on the {half} half of the text.",
-            task=task,
+            objective=task,
             corpus=corpus,
             model=SIZES[size],
-            optimiser=optimiser,
+            optimizer=optimizer,
             arms=("untied",),
             steps=steps,
             seeds=(seed,),
@@ -182,22 +182,22 @@ def declared_again(path: Path, config: Mapping[str, Any]) -> TextExperiment:
     Raises:
       UserError: where it is of another kind, or another version wrote it.
     """
-    if config.get("kind") != TextExperiment.kind:
+    if config.get("task") != TextExperiment.task:
         raise UserError(
             f"{path}: is a run of kind {config.get('kind')}; expected one of a model of text"
         )
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in config.items()
-        if name != "kind"
+        if name != "task"
     }
     corpus: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in fields.pop("corpus").items()
     }
     try:
-        model, optimiser = Transformer(**fields.pop("model")), Optimiser(**fields.pop("optimiser"))
-        return TextExperiment(corpus=Corpus(**corpus), model=model, optimiser=optimiser, **fields)
+        model, optimizer = Transformer(**fields.pop("model")), Optimizer(**fields.pop("optimizer"))
+        return TextExperiment(corpus=Corpus(**corpus), model=model, optimizer=optimizer, **fields)
     except (TypeError, KeyError) as error:
         raise UserError(
             f"{path}: another version wrote its config.json ({error}); run it again with"
@@ -231,7 +231,7 @@ def batches_of(
         make_ask(trained.experiment, trained.material),
     )
     batches: CausalBatches | MaskedBatches
-    if own.task == "causal":
+    if own.objective == "causal":
         batches = CausalBatches(rows, special, own.batch, own.length, seed)
     else:
         batches = MaskedBatches(rows, special, own.batch, own.length, seed, own.buckets)
@@ -274,7 +274,7 @@ def unigram_loss(trained: Trained, rows: Rows) -> float:
 
     def counts(some: Rows) -> np.ndarray:
         count_V = np.bincount(some.tokens_N, minlength=vocabulary).astype(np.float64)
-        count_V[sep] += some.count * (trained.experiment.task == "causal")
+        count_V[sep] += some.count * (trained.experiment.objective == "causal")
         count_V[drawn.duplicates_K] = count_V[drawn.words_K] * drawn.probability_K
         count_V[drawn.words_K] -= count_V[drawn.duplicates_K]
         return count_V

@@ -101,7 +101,7 @@ def verdict_sentence(verdict: judgement.Verdict) -> str:
         f"of pairs with nearly the same consequences {one} are nearly as likely up to a constant, "
         f"of pairs nearly as likely up to a constant {other} have nearly the same consequences"
     )
-    words = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}
+    words = {"holds": "holds", "fails": "fails", "inconclusive": "is inconclusive"}
     return f"The distributional hypothesis {words[verdict.word]} for these tokens: {shares}."
 
 
@@ -346,7 +346,7 @@ def _notes(
     found = [
         f"Validation loss of the two models: {before[0].mean:.3f} and {before[1].mean:.3f} nat."
     ]
-    if a.experiment.task == "masked":
+    if a.experiment.objective == "masked":
         found.append(OF_MASKED)
     if skipped:
         found.append(f"Skipped, seen fewer than 30 times: {', '.join(skipped)}.")

@@ -72,7 +72,7 @@ CONSTANTS = (
     "theory_log_odds",
     "theory_log_odds_deviation",
     "scheduled_learning_rate",
-    "decay_alone",
+    "decay_factor",
     "semantic_divergence",
     "conditional_divergence",
     "conditional_log_ratio",
@@ -119,7 +119,7 @@ def _constants_of_setting(setting: Experiment) -> xr.Dataset:
 
     own = setting.process
     laws = [contexts.joint_CxV for contexts in build_contexts(own, ordered=False)]
-    rates = schedule_table(setting.optimiser, setting.record_steps)
+    rates = schedule_table(setting.optimizer, setting.record_steps)
     whole = data.enumerate_process(
         own.length, own.zeros, own.ones, zeros_by_label=own.zeros_by_label
     )
@@ -137,7 +137,7 @@ def _constants_of_setting(setting: Experiment) -> xr.Dataset:
                 ("arm", "step"),
                 np.broadcast_to(rates, (len(setting.arms), len(rates))),
             ),
-            "decay_alone": ("step", decay_table(setting.optimiser, setting.record_steps)),
+            "decay_factor": ("step", decay_table(setting.optimizer, setting.record_steps)),
             **{
                 name: (("symbol", "symbol2"), matrix_VxV)
                 for name, matrix_VxV in divergences.items()

@@ -6,7 +6,7 @@ Of runs on EXor; those about roles and tables also of runs on text that record r
 The rule. A claim is about one number of each seed: a quantity of an arm, or a sum of it over arms
 with weights, so that each seed is compared with itself. A claim holds if the interval of the
 typical seed lies wholly within the claim's bounds, fails if it lies wholly outside, and is
-undecided else. Losses are judged by their mean (Student's t), for what tying costs is a mean; so
+inconclusive else. Losses are judged by their mean (Student's t), for what tying costs is a mean; so
 are similarities of tables, which are bounded, and shares of what is written over many steps.
 Everything else is judged by its median (ranks), for one seed of many can rule a mean of distances.
 All intervals of the claims that an experiment makes are right together with 95 % (Bonferroni).
@@ -220,7 +220,7 @@ def measured(results: xr.Dataset, quantity: Quantity, pair: str, table: str) -> 
     own = distance(pair.split("-"), step)
     if quantity == "reference ratio":
         return xr.apply_ufunc(np.log, own / distance(REFERENCE, step))
-    decayed = results["decay_alone"].sel(step=step, drop=True)
+    decayed = results["decay_factor"].sel(step=step, drop=True)
     return xr.apply_ufunc(np.log, own / (distance(pair.split("-"), 0) * decayed))
 
 

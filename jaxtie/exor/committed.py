@@ -220,7 +220,7 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
     for name in names:
         results = runs[name]
         step, reached = last_step(results), has_reached_best(results)
-        left = float(results["decay_alone"].sel(step=step))
+        left = float(results["decay_factor"].sel(step=step))
         for arm in arms_of(results):
             loss_S = at_end(results["train_loss"], results).sel(arm=arm.name).values
             count = int(reached.sel(arm=arm.name).sum())
@@ -267,7 +267,7 @@ def seeds_left_table(runs: Runs, names: Sequence[str]) -> Table:
     rows = []
     for name in names:
         results = runs[name]
-        left = float(results["decay_alone"].sel(step=last_step(results)))
+        left = float(results["decay_factor"].sel(step=last_step(results)))
         for arm in arms_of(results):
             for (label, table), pair in itertools.product(tables_of(arm).items(), BODIES_PAIRS):
                 left_S = left * np.exp(

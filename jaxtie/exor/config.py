@@ -13,7 +13,7 @@ from jaxtie.config import (
     Arm,
     Body,
     Declaration,
-    Optimiser,
+    Optimizer,
     Sweep,
     Transformer,
     UserError,
@@ -107,7 +107,7 @@ class Experiment(Declaration):
       claim: one sentence: what the experiment shows.
       process: what is learned, see `Process`.
       model: what is between the two tables, and how wide they are.
-      optimiser: AdamW and its schedule, see `Optimiser`.
+      optimizer: AdamW and its schedule, see `Optimizer`.
       arms: what is compared: by name: "tied", "untied", "untied@STEP": tied up to that step, then
         untied; see `Arm`.
       steps: updates, one full batch each.
@@ -125,14 +125,14 @@ class Experiment(Declaration):
       mask_logit: record the mask's own logit and probability at the masked position.
     """
 
-    kind: ClassVar[str] = "exor"
+    task: ClassVar[str] = "exor"
     name: str = "transformer-small"
     claim: str = (
         "Tied, X and Y cannot be both alike (as inputs) and apart (as outputs); untied, they are."
     )
     process: Process = field(default_factory=Process)
     model: Body = field(default_factory=Transformer)
-    optimiser: Optimiser = field(default_factory=Optimiser)
+    optimizer: Optimizer = field(default_factory=Optimizer)
     # a name becomes an Arm in __post_init__
     arms: tuple[Arm | str, ...] = ("tied", "untied")  # type: ignore[assignment]
     steps: int = 150_000
@@ -188,7 +188,7 @@ class Experiment(Declaration):
                 )
             else:
                 for value in values:
-                    dataclasses.replace(self.optimiser, **{name: value})  # it checks
+                    dataclasses.replace(self.optimizer, **{name: value})  # it checks
         names = [name for name, _ in sweep]
         check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
         sizes = math.prod(len(values) for _, values in sweep)
@@ -219,5 +219,5 @@ class Experiment(Declaration):
             self,
             sweep=(),
             process=dataclasses.replace(self.process, zeros=zeros, ones=ones),
-            optimiser=dataclasses.replace(self.optimiser, **own),
+            optimizer=dataclasses.replace(self.optimizer, **own),
         )

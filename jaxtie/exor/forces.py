@@ -63,7 +63,7 @@ def forces_table(results: xr.Dataset) -> Table:
         "swap divergence",
     )
     header = (*header, "bias, nat") if biased else header
-    decayed = results["decay_alone"].sel(step=last_step(results))
+    decayed = results["decay_factor"].sel(step=last_step(results))
     left = "" if names else f"; decay alone leaves {float(decayed):.3g} of every distance"
     seeds, step = results.sizes["seed"], last_step(results)
     title = (
@@ -85,7 +85,7 @@ def since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
                 .sel(arm=arm.name, symbol=first, symbol2=second)
                 .astype(np.float64)
             )
-            ratio = xr.apply_ufunc(np.log, distance / results["decay_alone"])
+            ratio = xr.apply_ufunc(np.log, distance / results["decay_factor"])
             rows.append(
                 (
                     label,

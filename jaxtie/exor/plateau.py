@@ -113,13 +113,13 @@ def escape_table(results: xr.Dataset) -> Table:
                 rows.append((*cells, *[""] * 4))
                 continue
             ahead = race(own, first)
-            undecided = len(own.step_S) - ahead.won - ahead.lost
+            inconclusive = len(own.step_S) - ahead.won - ahead.lost
             share = (
                 f"{number(ahead.share)} [{number(ahead.low)}, {number(ahead.high)}]"
                 if ahead.won + ahead.lost
                 else "–"
             )
-            decided = f"{ahead.won} : {ahead.lost} ({undecided})"
+            decided = f"{ahead.won} : {ahead.lost} ({inconclusive})"
             rows.append(
                 (*cells, decided, share, probability(ahead.p), probability(logrank_p(own, first)))
             )
@@ -130,7 +130,7 @@ def escape_table(results: xr.Dataset) -> Table:
         "not yet",
         "diverged",
         "median step [95 %]",
-        f"before : after {arms[0]} (undecided)",
+        f"before : after {arms[0]} (inconclusive)",
     )
     title = (
         f"When {results.sizes['seed']:,} seeds leave the first plateau and reach the best loss, by"
@@ -140,9 +140,9 @@ def escape_table(results: xr.Dataset) -> Table:
         "At the first evaluation with an exact training loss at or below the level, if the next"
         " one is too. Seeds not yet there are censored at the end, those that diverged among them."
         " Median: Kaplan–Meier, with the interval of Brookmeyer and Crowley. Before : after: seed"
-        f" by seed against {arms[0]}; undecided: neither came, or both at one evaluation; share of"
-        " the decided ones with its exact 95 % interval, and p of the sign test. The log-rank test"
-        " takes the arms' seeds for independent. No p is corrected for how many there are."
+        f" by seed against {arms[0]}; inconclusive: neither came, or both at one evaluation; share"
+        " of the decided ones with its exact 95 % interval, and p of the sign test. The log-rank"
+        " test takes the arms' seeds for independent. No p is corrected for how many there are."
     )
     return Table(title, (*header, "share before", "p, sign", "p, log-rank"), rows, note)
 

@@ -142,7 +142,7 @@ def draw_pair_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, t
             f"{first}–{second} (DH {'holds' if holds else 'fails'})",
         )
         starts.append(float(values.sel(step=0).mean()))
-    steps, decayed = results["step"].values, np.mean(starts) * results["decay_alone"].values
+    steps, decayed = results["step"].values, np.mean(starts) * results["decay_factor"].values
     axes.plot(steps, decayed, color="grey", linestyle=":", label="weight decay alone")
     axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, where the curves fit
     finish(axes, title, "Euclidean distance", results["step"].values)

@@ -66,7 +66,7 @@ class Static(NamedTuple):
     @classmethod
     def of(cls, experiment: Experiment, *, tied: bool, head: Head = Head()) -> "Static":  # noqa: B008, it is frozen
         """What is static of an experiment's members while they are tied, or untied, with a head."""
-        own, adam = experiment.process, experiment.optimiser
+        own, adam = experiment.process, experiment.optimizer
         return cls(
             experiment.model,
             tied,
@@ -176,7 +176,7 @@ def stack_settings(experiment: Experiment) -> Setting:
     laws: dict[Process, list[np.ndarray]] = {}
 
     def own(setting: Experiment) -> Setting:
-        law, adam = setting.process, setting.optimiser
+        law, adam = setting.process, setting.optimizer
         if law not in laws:
             laws[law] = [split.joint_CxV for split in build_contexts(law, ordered=ordered)]
         scalars = (getattr(adam, name) for name in Setting._fields[:4])
@@ -188,7 +188,7 @@ def stack_settings(experiment: Experiment) -> Setting:
     return jax.tree.map(lambda *values: np.stack(values), *map(own, experiment.settings))
 
 
-def optimiser_of(static: Static, setting: Setting) -> optax.GradientTransformation:
+def optimizer_of(static: Static, setting: Setting) -> optax.GradientTransformation:
     """A member's own."""
     own = {
         name: getattr(setting, name) for name in ("learning_rate", "eta_min", "weight_decay", "eps")
@@ -217,15 +217,15 @@ def loss_and_accuracy(model: nn.Module, params: dict, batch: Batch) -> tuple[jax
 
 
 def step(
-    model: nn.Module, optimiser: optax.GradientTransformation, state: State, batch: Batch
+    model: nn.Module, optimizer: optax.GradientTransformation, state: State, batch: Batch
 ) -> tuple[State, tuple[jax.Array, jax.Array]]:
     """One update; returns the new state and the batch's loss and accuracy before it."""
-    return update(lambda params: loss_and_accuracy(model, params, batch), optimiser, state)
+    return update(lambda params: loss_and_accuracy(model, params, batch), optimizer, state)
 
 
 def step_by_role(
     model: nn.Module,
-    optimiser: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation,
     static: Static,
     setting: Setting,
     state: State,
@@ -237,7 +237,7 @@ def step_by_role(
     """
     new, looked_at, own = update_by_role(
         lambda params: loss_and_accuracy(model, params, batch),
-        optimiser,
+        optimizer,
         state,
         b1=static.b1,
         b2=static.b2,
@@ -400,7 +400,7 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
 
     def start(seed, setting):
         state = initial_state(
-            model, optimiser_of(static, setting), jax.random.key(seed), static.length + 1
+            model, optimizer_of(static, setting), jax.random.key(seed), static.length + 1
         )
         state = with_role_moments(state) if static.roles else state
         stream = member.stream(static.data_seed, seed if static.data == "per-seed" else None)
@@ -412,17 +412,17 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
         )
 
     def advance(state, stream, setting, at):
-        optimise = optimiser_of(static, setting)
+        optimize = optimizer_of(static, setting)
 
         def body(carry, place):
             state, total = carry
             drawn = jax.lax.optimization_barrier(batch(stream, setting, place))
             if static.tells_roles:
                 state, looked_at = step_by_role(
-                    model, optimise, static, setting, state, drawn, place
+                    model, optimize, static, setting, state, drawn, place
                 )
             else:
-                state, looked_at = step(model, optimise, state, drawn)
+                state, looked_at = step(model, optimize, state, drawn)
             return (state, jax.tree.map(jnp.add, total, looked_at)), None
 
         zero = (

@@ -1,7 +1,7 @@
 """Claims and what measurements make of them: one rule. Imports no jax.
 
 A claim says where some quantities lie: it holds if every interval is wholly there, fails if one is
-wholly elsewhere, else it is undecided. All intervals of a claim are right together with 95 %
+wholly elsewhere, else it is inconclusive. All intervals of a claim are right together with 95 %
 (Bonferroni): of many, one would be elsewhere by chance.
 """
 
@@ -16,7 +16,7 @@ from jaxtie.results.tables import Table
 
 RULE = (
     "A claim holds if every interval lies wholly where it says, fails if one lies wholly elsewhere,"
-    " else is undecided; all intervals of a claim are right together with 95 % (Bonferroni,"
+    " else is inconclusive; all intervals of a claim are right together with 95 % (Bonferroni,"
     " Student's t over {over})."
 )
 
@@ -71,7 +71,7 @@ def compare_median(label: str, values: np.ndarray, count: int = 1) -> Comparison
     return Comparison(label, low, middle, high)
 
 
-Verdict = Literal["holds", "fails", "undecided", "no data yet"]
+Verdict = Literal["holds", "fails", "inconclusive", "no data yet"]
 
 
 class Judgement(NamedTuple):
@@ -96,7 +96,7 @@ def judge(compared: Sequence[Comparison], low: float, high: float) -> Judgement:
     outside = [each for each in compared if each.high <= low or each.low >= high]
     inside = [each for each in compared if room(each) > 0]
     verdict: Verdict = (
-        "fails" if outside else "holds" if len(inside) == len(compared) else "undecided"
+        "fails" if outside else "holds" if len(inside) == len(compared) else "inconclusive"
     )
     return Judgement(verdict, min(outside or compared, key=room))
 

@@ -37,7 +37,7 @@ class Kind(Protocol):
     """What a room answers for. `material`: what `prepare` returned.
 
     Attributes:
-      name: also `Declaration.kind`, and `attrs["kind"]` of results.
+      name: also `Declaration.kind`, and `attrs["task"]` of results.
       accepted: options of the command line that change its experiments.
       refusal: why it has no others: "experiment NAME, which ...".
       many_seeds: whether the seeds that `--all` asks for are meant for it too, though it declares
@@ -120,12 +120,12 @@ class Kind(Protocol):
 
 def of(experiment: Declaration) -> Kind:
     """The kind of an experiment."""
-    return named(experiment.kind)
+    return named(experiment.task)
 
 
 def of_results(results: xr.Dataset) -> Kind:
     """The kind of an experiment by its results."""
-    return named(results.attrs.get("kind", "unknown"))
+    return named(results.attrs.get("task", "unknown"))
 
 
 def named(name: str) -> Kind:
@@ -148,4 +148,4 @@ def every() -> list[Kind]:
 
 def is_experiment(value: object) -> TypeGuard[Declaration]:
     """Whether a value is a declaration of some kind."""
-    return isinstance(value, Declaration) and value.kind in ROOMS
+    return isinstance(value, Declaration) and value.task in ROOMS

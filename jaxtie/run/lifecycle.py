@@ -396,7 +396,7 @@ class _Run:
 
     def _attributes(self) -> dict[str, str | int]:
         common = {
-            "kind": self.experiment.kind,
+            "task": self.experiment.task,
             "experiment": self.experiment.name,
             "claim": self.experiment.claim,
         }

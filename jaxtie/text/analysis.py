@@ -94,11 +94,11 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
     from jaxtie.tying.initial_loss import estimate
 
     vocabulary, arms = np.array(material.vocabulary), experiment.arms
-    rates = schedule_table(experiment.optimiser, experiment.record_steps)
+    rates = schedule_table(experiment.optimizer, experiment.record_steps)
     sizes: dict[str, Any] = {
         "vocabulary": len(vocabulary),
         "width": experiment.model.width,
-        "deviation": experiment.deviation,
+        "init_std": experiment.init_std,
     }
     estimates = [estimate(arm.head, tied=arm.tied, **sizes) for arm in arms]
     counts = [
@@ -109,7 +109,7 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
     looked_at = material.words_K[probes(experiment)]
     losses = baselines(experiment, material)._asdict()
     with np.errstate(over="ignore", invalid="ignore"):  # of a rate at which everything diverges
-        decayed = decay_table(experiment.optimiser, experiment.record_steps)
+        decayed = decay_table(experiment.optimizer, experiment.record_steps)
     found = {
         f"{name}_loss": xr.DataArray(
             loss, attrs={"units": "nat", "long_name": f"of a {name} model on validation batches"}
@@ -123,7 +123,7 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
         for name, ids in words.items()
     }
     return found | {
-        "decay_alone": xr.DataArray(decayed, dims="step"),
+        "decay_factor": xr.DataArray(decayed, dims="step"),
         "probe_word": xr.DataArray(vocabulary[looked_at].astype(object), dims="probe"),
         "token": xr.DataArray(vocabulary.astype(object), dims="token_number"),
         "scheduled_learning_rate": xr.DataArray(
@@ -146,7 +146,7 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
 def text_attributes(experiment: TextExperiment, material: Material) -> dict[str, str | int]:
     """What a reader wants to know of the whole."""
     return {
-        "task": experiment.task,
+        "objective": experiment.objective,
         "text": str(material.text.report),
         "text_key": material.text.key,
         "model": repr(experiment.model),

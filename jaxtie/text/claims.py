@@ -4,8 +4,8 @@ Imports no jax.
 The rule. A claim is about one number of each seed: a quantity of an arm and a group of pairs, or a
 sum of it with weights, so that each seed is compared with itself. A claim holds if the interval of
 the mean seed (Student's t) lies wholly within the claim's bounds, fails if it lies wholly outside,
-and is undecided else. All intervals of the claims that an experiment makes are right together with
-95 % (Bonferroni). Ratios are judged by their logarithms; bounds are factors then.
+and is inconclusive else. All intervals of the claims that an experiment makes are right together
+with 95 % (Bonferroni). Ratios are judged by their logarithms; bounds are factors then.
 """
 
 import math

@@ -45,7 +45,7 @@ def _pairs_at_ends(results: xr.Dataset, last: int) -> xr.Dataset:
     """Distances of all pairs at the start and at the end, and what predictions said of them at the
     end; and what is known.
     """
-    names = ["duplicate_probability", "decay_alone", *BASELINES]
+    names = ["duplicate_probability", "decay_factor", *BASELINES]
     distances = (
         results[["input_distance", "output_distance"]]
         .sel(eval_step=sorted({0, last}))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from jaxtie.config import (
     Arm,
     Declaration,
-    Optimiser,
+    Optimizer,
     Size,
     Transformer,
     check,
@@ -17,10 +17,10 @@ from jaxtie.config import (
     check_size,
 )
 
-TASKS = ("masked", "causal")
+OBJECTIVES = ("masked", "causal")
 HALVES = ("first", "second")  # of the rows of a split
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
-PUBLISHED_OPTIMISER = Optimiser(learning_rate=1e-4, weight_decay=0.01)
+PUBLISHED_OPTIMISER = Optimizer(learning_rate=1e-4, weight_decay=0.01)
 PUBLISHED_DUPLICATES = (0.5,)
 
 
@@ -82,12 +82,12 @@ class TextExperiment(Declaration):
     Attributes:
       name, claim, arms, seeds, record_every: as `Experiment` has them; each seed has its own order
         of the rows and its own swaps and masks, shared by its arms.
-      task: "masked": BERT's masks; "causal": each token from those before it.
+      objective: "masked": BERT's masks; "causal": each token from those before it.
       corpus: the text, or what is known of it before the command line names one.
       model: sizes. Masked: PyTorch's encoder, without positions. Causal: pre-norm, with rotary
         positions.
-      deviation: of the tables at the start; a number or a formula, see `jaxtie.config`.
-      optimiser: AdamW and its schedule, see `Optimiser`.
+      init_std: of the tables at the start; a number or a formula, see `jaxtie.config`.
+      optimizer: AdamW and its schedule, see `Optimizer`.
       steps: updates, a batch each.
       eval_every: steps between two evaluations on the validation split, of distances and nearest
         neighbours too.
@@ -113,16 +113,16 @@ class TextExperiment(Declaration):
       roles: record which role of a tied table writes it, see `jaxtie.training.gradient_by_role`.
     """
 
-    kind: ClassVar[str] = "text"
+    task: ClassVar[str] = "text"
     name: str = "text-mlm"
     claim: str = (
         "A word and its duplicate draw together in every table; other pairs of words do not."
     )
-    task: str = "masked"
+    objective: str = "masked"
     corpus: Corpus = Corpus()
     model: Transformer = PUBLISHED_MODEL
-    deviation: Size = 0.3
-    optimiser: Optimiser = PUBLISHED_OPTIMISER
+    init_std: Size = 0.3
+    optimizer: Optimizer = PUBLISHED_OPTIMISER
     arms: tuple[Arm | Any, ...] = ("tied", "untied")  # Any: names, which become arms
     steps: int = 10_000
     seeds: tuple[int, ...] = (42,)
@@ -144,7 +144,10 @@ class TextExperiment(Declaration):
     def __post_init__(self):
         self.check_names_and_members()
         self.check_steps()
-        check(self.task in TASKS, f"task = {self.task!r}: expected one of {', '.join(TASKS)}")
+        check(
+            self.objective in OBJECTIVES,
+            f"objective = {self.objective!r}: expected one of {', '.join(OBJECTIVES)}",
+        )
         check(isinstance(self.corpus, Corpus), f"corpus = {self.corpus!r}: expected a Corpus")
         check(
             isinstance(self.model, Transformer) and not self.model.independent_layers,
@@ -154,10 +157,10 @@ class TextExperiment(Declaration):
         self.check_heads(self.model.width)
         self.check_row_sets(("mask", "never-targets"))
         check(
-            self.task == "masked" or self.model.width // self.model.heads % 2 == 0,
+            self.objective == "masked" or self.model.width // self.model.heads % 2 == 0,
             f"heads = {self.model.heads}: expected width / heads to be even, for rotary positions",
         )
-        check_size("deviation", self.deviation)
+        check_size("init_std", self.init_std)
         check_positive_integers(self, "eval_batches", "batch", "length")
         self._check_words()
         check(self.length >= 4, f"length = {self.length}: expected at least 4")

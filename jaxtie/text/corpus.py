@@ -148,7 +148,7 @@ def _batches(
     experiment: TextExperiment, material: Material, rows: Rows, seed: int | None, **options: bool
 ):
     special = material.text.special
-    if experiment.task == "causal":
+    if experiment.objective == "causal":
         return CausalBatches(rows, special, experiment.batch, experiment.length, seed, **options)
     return MaskedBatches(
         rows, special, experiment.batch, experiment.length, seed, experiment.buckets, **options
@@ -174,7 +174,7 @@ def validation_batches(experiment: TextExperiment, material: Material) -> list[R
 
 def row_lengths(experiment: TextExperiment) -> tuple[int, ...]:
     """How many tokens the rows of batches may have, ascending."""
-    if experiment.task == "causal":
+    if experiment.objective == "causal":
         return (experiment.length + 1,)
     return lengths_of(experiment.buckets, experiment.length)
 
@@ -254,14 +254,14 @@ def baselines(experiment: TextExperiment, material: Material) -> Baselines:
     """
     special, planted = material.text.special, material.planted
     vocabulary = len(material.text.vocabulary) + len(planted.words_K)
-    never = (special.pad,) if experiment.task == "causal" else never_asked(experiment, special)
+    never = (special.pad,) if experiment.objective == "causal" else never_asked(experiment, special)
     usable_V = ~np.isin(np.arange(vocabulary), never)
 
     def wanted(follows: Follows) -> Follows:
         return Follows(*(each[usable_V[follows.token_N]] for each in follows))
 
     rows = first_rows(material.text.train, MOST_COUNTED)
-    start = special.sep if experiment.task == "causal" else special.cls
+    start = special.sep if experiment.objective == "causal" else special.cls
     bigrams = Bigrams(wanted(follows_in_rows(rows, start, special.sep)), vocabulary, usable_V)
     asked = wanted(follows_in_batches(validation_batches(experiment, material)))
     drawing = drawing_loss(asked.token_N, material.drawn)

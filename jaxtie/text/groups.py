@@ -91,7 +91,7 @@ def log_decay_ratio(
     left: Any = distance.sel(eval_step=step, drop=True) / distance.sel(eval_step=0, drop=True)
     with np.errstate(divide="ignore", invalid="ignore"):  # of members that diverged
         return np.log(left).mean("pair", skipna=False) - float(
-            np.log(results["decay_alone"].sel(step=step))
+            np.log(results["decay_factor"].sel(step=step))
         )
 
 
@@ -133,7 +133,7 @@ def word_pairs_table(results: xr.Dataset) -> Table:
                 rows.append((label, group.label, *cells))
     seeds, step = results.sizes["seed"], last_step(results)
     over = f"mean over {seeds} seeds ± 95 %" if seeds > 1 else "one seed"
-    decayed = float(results["decay_alone"].sel(step=step))
+    decayed = float(results["decay_factor"].sel(step=step))
     title = (
         f"{results.attrs['experiment']}: step {step:,}, {over}; decay alone leaves"
         f" {number(decayed)} of every distance"

@@ -31,7 +31,7 @@ ALIKE_TRANSFORMS = (
     "half-swap",
     "shuffle",
 )
-SMALL_DEVIATION = Head(deviation="log(n)/D")  # tied, it is said to converge slowest
+SMALL_DEVIATION = Head(init_std="log(n)/D")  # tied, it is said to converge slowest
 # nat: what "about log n" means; n words that are alike start at log n + Dσ²/2, n + n of them at log
 # 2n
 ABOUT = 1.0
@@ -48,7 +48,7 @@ def compares_heads(results: xr.Dataset) -> bool:
     """
     heads = {arm.head for arm in arms_of(results)}
     there = (
-        results.attrs["task"] == "causal"
+        results.attrs["objective"] == "causal"
         and len(heads) > 1
         and plain_arm(results, tied=False) is not None
     )

@@ -239,7 +239,7 @@ def choose_contexts(
     word_V = np.arange(vocabulary)
     word_V[drawn.duplicates_K] = drawn.words_K
     pair_Px2 = word_V[np.stack([first.ravel(), second.ravel()], axis=1)]
-    if experiment.task == "causal":
+    if experiment.objective == "causal":
         before = max(1, min(BEFORE, experiment.length - AFTER))
         tokens_QxL, at_Q, asked_QxM, counts_QxM = _in_stream(
             rng, text, vocabulary, pair_Px2, number, before

@@ -119,12 +119,12 @@ def build_text_model(
         len(material.vocabulary),
         experiment.model.width,
         tied=tied,
-        deviation=experiment.deviation,
+        init_std=experiment.init_std,
         padding=special.pad,
         matmul_dtype=dtype,
-        row_sets=row_sets(experiment.task, special),
+        row_sets=row_sets(experiment.objective, special),
     )
-    make = {"causal": causal_model, "masked": masked_model}[experiment.task]
+    make = {"causal": causal_model, "masked": masked_model}[experiment.objective]
     return make(ends, **sizes, dtype=dtype)
 
 
@@ -151,7 +151,7 @@ def make_ask(experiment: TextExperiment, material: Material) -> Ask:
             tokens_BxL = masking.swap(
                 swap_key, tokens_BxL, drawn.words_K, drawn.duplicates_K, drawn.probability_K
             )
-        if experiment.task == "causal":
+        if experiment.objective == "causal":
             return masking.next_tokens(tokens_BxL, padding=special.pad)
         return masking.mask(
             mask_key,
@@ -182,7 +182,7 @@ def carry_shapes(
     """Shapes and dtypes of a member."""
     model = build_text_model(experiment, material, "cpu", tied=tied, head=head)
     return jax.eval_shape(
-        partial(_start, experiment, model, adamw_of(experiment.optimiser, head)), np.uint32(0)
+        partial(_start, experiment, model, adamw_of(experiment.optimizer, head)), np.uint32(0)
     )
 
 
@@ -278,11 +278,11 @@ def _compile(
     model = build_text_model(
         experiment, material, mesh.devices.flat[0].platform, tied=tied, head=head
     )
-    adamw, ask = adamw_of(experiment.optimiser, head), make_ask(experiment, material)
+    adamw, ask = adamw_of(experiment.optimizer, head), make_ask(experiment, material)
     evaluation = make_evaluation(model, ask)
     one_step: Callable[..., tuple]
     if experiment.roles and tied:
-        adam, group_V = experiment.optimiser, frequency_groups(material)
+        adam, group_V = experiment.optimizer, frequency_groups(material)
         one_step = make_step_by_role(model, adamw, ask, adam, group_V, len(FREQUENCIES))
     else:
         one_step = make_step(model, adamw, ask)

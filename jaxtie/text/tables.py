@@ -32,7 +32,7 @@ def measures(results: xr.Dataset) -> dict[str, str]:
     return {
         name: label
         for name, label in MEASURES.items()
-        if name != "perplexity" or results.attrs["task"] == "causal"
+        if name != "perplexity" or results.attrs["objective"] == "causal"
     }
 
 

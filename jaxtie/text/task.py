@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.config import Optimiser
+from jaxtie.config import Optimizer
 from jaxtie.models.language_model import TextModel, output_end
 from jaxtie.text.masking import Asked
 from jaxtie.text.pairs import PREDICTED, PairContexts
@@ -127,7 +127,7 @@ def metrics(model: TextModel, params: dict, asked: Asked, block: int = POSITIONS
 
 
 def make_step(
-    model: TextModel, optimiser: optax.GradientTransformation, ask: Ask, block: int = POSITIONS
+    model: TextModel, optimizer: optax.GradientTransformation, ask: Ask, block: int = POSITIONS
 ) -> Callable[[State, jax.Array, jax.Array], tuple[State, Metrics]]:
     """A step: (state, tokens BxL, key) -> (state, metrics of the batch before it). Jit it with the
     state donated.
@@ -135,7 +135,7 @@ def make_step(
 
     def step(state: State, tokens_BxL: jax.Array, key: jax.Array) -> tuple[State, Metrics]:
         state, (_, looked_at) = update(
-            _loss_on(model, ask(key, tokens_BxL), block), optimiser, state
+            _loss_on(model, ask(key, tokens_BxL), block), optimizer, state
         )
         return state, looked_at
 
@@ -156,16 +156,16 @@ def _loss_on(
 
 def make_step_by_role(
     model: TextModel,
-    optimiser: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation,
     ask: Ask,
-    adam: Optimiser,
+    adam: Optimizer,
     group_V: np.ndarray,
     groups: int,
 ) -> Callable[[State, jax.Array, jax.Array], tuple[State, Metrics, RoleSums]]:
     """A step of a tied member as `make_step` makes it, and who wrote the table, group by group.
 
     Args:
-      optimiser: what `adam` declares.
+      optimizer: what `adam` declares.
       group_V: the group of each token.
     """
     constants = {"b1": adam.b1, "b2": adam.b2, "eps": adam.eps}
@@ -174,7 +174,7 @@ def make_step_by_role(
         state: State, tokens_BxL: jax.Array, key: jax.Array
     ) -> tuple[State, Metrics, RoleSums]:
         loss_of = _loss_on(model, ask(key, tokens_BxL), POSITIONS)
-        state, (_, looked_at), own = update_by_role(loss_of, optimiser, state, **constants)
+        state, (_, looked_at), own = update_by_role(loss_of, optimizer, state, **constants)
         return state, looked_at, sum_by_group(own, group_V, groups)
 
     return step

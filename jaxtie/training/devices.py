@@ -22,7 +22,7 @@ CompilerOptions = dict[str, int | bool]
 REPEATABLE: dict[str, CompilerOptions] = {
     "gpu": {"xla_gpu_deterministic_ops": True, "xla_gpu_autotune_level": 0}
 }
-# On a CPU vectors are as wide as the processor has them. Optimised more, an inner loop of 32
+# On a CPU vectors are as wide as the processor has them. Optimized more, an inner loop of 32
 # members would be written out number by number before it is made one of vectors: seven times the
 # time.
 FAST: dict[str, CompilerOptions] = REPEATABLE | {

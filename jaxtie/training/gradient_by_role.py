@@ -74,7 +74,7 @@ def with_role_moments(state: State) -> State:
 
 def update_by_role(
     loss_of: Callable[[dict], tuple[jax.Array, Looked]],
-    optimiser: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation,
     state: State,
     *,
     b1: float,
@@ -85,14 +85,14 @@ def update_by_role(
 
     Args:
       loss_of: of the parameters of an untied model, which has the one table twice.
-      optimiser: AdamW with these b1, b2 and eps, see `jaxtie.training.optimizer.adamw`.
+      optimizer: AdamW with these b1, b2 and eps, see `jaxtie.training.optimizer.adamw`.
     """
     two, _ = untie(state.params)
     looked_at, gradient = jax.value_and_grad(loss_of, has_aux=True)(two)
     rest = dict(gradient["embedding"])
     raw = ByRole(rest.pop("input"), rest.pop("output"))
     gradient = {**gradient, "embedding": {**rest, "input": raw.whole}}
-    updates, opt_state = optimiser.update(gradient, state.opt_state, state.params)
+    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
     moments = jax.tree.map(lambda m, g: (1 - b1) * g + b1 * m, state.role_moments, raw)
     adam = next(part for part in opt_state if isinstance(part, optax.ScaleByAdamState))
     second_VxD = adam.nu["embedding"]["input"] / (1 - b2**adam.count)

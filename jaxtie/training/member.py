@@ -52,7 +52,7 @@ class State(NamedTuple):
 
     Attributes:
       params: its parameters.
-      opt_state: of its optimiser.
+      opt_state: of its optimizer.
       diverged_at: the record at which it had diverged (step; -1: it has not).
       role_moments: of a tied member whose roles are looked at, Adam's first moment of the table by
         role, see
@@ -66,25 +66,25 @@ class State(NamedTuple):
 
 
 def initial_state(
-    model: nn.Module, optimiser: optax.GradientTransformation, key: jax.Array, length: int
+    model: nn.Module, optimizer: optax.GradientTransformation, key: jax.Array, length: int
 ) -> State:
     """A fresh member. Tied and untied models of one key share the initial values of all they
     share.
     """
     params = model.init(key, jnp.zeros(length, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
-    return State(params, optimiser.init(params), jnp.int32(-1))
+    return State(params, optimizer.init(params), jnp.int32(-1))
 
 
 def update(
     loss_of: Callable[[dict], tuple[jax.Array, Looked]],
-    optimiser: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation,
     state: State,
 ) -> tuple[State, tuple[jax.Array, Looked]]:
     """One update along the gradient of a loss that comes with something else; the new state, and
     both before it.
     """
     looked_at, gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params)
-    updates, opt_state = optimiser.update(gradient, state.opt_state, state.params)
+    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
     return state._replace(
         params=optax.apply_updates(state.params, updates), opt_state=opt_state
     ), looked_at

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.config import Head, Optimiser
+from jaxtie.config import Head, Optimizer
 from jaxtie.tying.layers import Tree
 
 
@@ -72,23 +72,23 @@ def make_adamw(
     return adamw(schedule, weight_decay=weight_decay, b1=b1, b2=b2, eps=eps, head=head)
 
 
-def adamw_of(optimiser: Optimiser, head: Head = Head()) -> optax.GradientTransformation:  # noqa: B008, it is frozen
+def adamw_of(optimizer: Optimizer, head: Head = Head()) -> optax.GradientTransformation:  # noqa: B008, it is frozen
     """The same, as declared."""
-    return make_adamw(**dataclasses.asdict(optimiser), head=head)
+    return make_adamw(**dataclasses.asdict(optimizer), head=head)
 
 
-def decay_table(optimiser: Optimiser, steps: Sequence[int]) -> np.ndarray:
+def decay_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:
     """What weight decay alone leaves of any difference of parameters after so many updates,
     float64[steps].
 
     AdamW multiplies every parameter by 1 - weight_decay·lr(t) at update t, whatever the gradient;
     so differences of rows too.
     """
-    rates = schedule_table(optimiser, range(max(steps))).astype(np.float64)
-    return np.append(1.0, np.cumprod(1 - optimiser.weight_decay * rates))[np.array(steps)]
+    rates = schedule_table(optimizer, range(max(steps))).astype(np.float64)
+    return np.append(1.0, np.cumprod(1 - optimizer.weight_decay * rates))[np.array(steps)]
 
 
-def schedule_table(optimiser: Optimiser, steps: Sequence[int]) -> np.ndarray:
+def schedule_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:
     """The learning rate of the update that follows each of so many updates, float32[steps]."""
-    schedule = periodic_cosine(optimiser.learning_rate, optimiser.eta_min, optimiser.half_period)
+    schedule = periodic_cosine(optimizer.learning_rate, optimizer.eta_min, optimizer.half_period)
     return np.asarray(schedule(np.array(steps)))

@@ -28,14 +28,14 @@ def cross_entropy(
     bias_V: jax.Array | None = None,
     allowed_V: jax.Array | None = None,
     logit_scale: float = 1.0,
-    soft_cap: float | None = None,
+    logit_softcap: float | None = None,
     z_loss: float = 0.0,
     block: int = POSITIONS,
 ) -> tuple[jax.Array, jax.Array]:
     """Loss of hidden states against an output table, tied or not; see `blockwise_cross_entropy` for
     what it is and does.
 
-        logits = cap(logit_scale·h·Eᵀ + b)    cap(x) = soft_cap·tanh(x / soft_cap)
+        logits = cap(logit_scale·h·Eᵀ + b)    cap(x) = logit_softcap·tanh(x / logit_softcap)
 
     Differentiable in hidden states, table and bias. Products of bfloat16 are accumulated in
     float32; so is the table's gradient over the blocks.
@@ -45,8 +45,8 @@ def cross_entropy(
         1 if not given.
       allowed_V: which tokens can be predicted at all, for instance no padding of the table; a
         target that cannot has an infinite loss.
-      logit_scale, soft_cap, z_loss: Python numbers, which are not differentiated; z_loss times the
-        mean square of ln Σ exp(logits) is added (Chowdhery et al., 2022: 1e-4).
+      logit_scale, logit_softcap, z_loss: Python numbers, which are not differentiated; z_loss times
+        the mean square of ln Σ exp(logits) is added (Chowdhery et al., 2022: 1e-4).
 
     Raises:
       ValueError: where leading axes differ.
@@ -65,12 +65,12 @@ def cross_entropy(
         jnp.ones((), dtype) if weight_P is None else weight_P, target_P.shape
     )
     flat = h_PxD.reshape(-1, h_PxD.shape[-1]), target_P.ravel(), weight_P.ravel()
-    logits_of = partial(_logits_of, logit_scale=logit_scale, soft_cap=soft_cap)
+    logits_of = partial(_logits_of, logit_scale=logit_scale, logit_softcap=logit_softcap)
     return blockwise_cross_entropy(logits_of, params, *flat, block, z_loss)
 
 
 def _logits_of(
-    params: Tree, h_KxD: jax.Array, *, logit_scale: float, soft_cap: float | None
+    params: Tree, h_KxD: jax.Array, *, logit_scale: float, logit_softcap: float | None
 ) -> jax.Array:
     dtype = jnp.promote_types(h_KxD.dtype, jnp.float32)
     logits_KxV = jnp.matmul(h_KxD, params["table"].T, preferred_element_type=dtype)
@@ -78,8 +78,8 @@ def _logits_of(
         logits_KxV = logits_KxV * logit_scale
     if "bias" in params:
         logits_KxV = logits_KxV + params["bias"].astype(dtype)[None]
-    if soft_cap is not None:
-        logits_KxV = soft_cap * jnp.tanh(logits_KxV / soft_cap)
+    if logit_softcap is not None:
+        logits_KxV = logit_softcap * jnp.tanh(logits_KxV / logit_softcap)
     return logits_KxV + params["shut"][None] if "shut" in params else logits_KxV
 
 

@@ -118,7 +118,7 @@ class VocabularyEnd:
 
         rows = a·E_in[tokens]        `embedding(tokens)`; a: input_scale; also `table()`, all V rows
         logits = cap(s·f(h)·E_outᵀ + b)    `embedding.logits(h)`
-        cap(x) = soft_cap·tanh(x / soft_cap)
+        cap(x) = logit_softcap·tanh(x / logit_softcap)
 
     f: transform, s: logit_scale, b: bias; E_out = E_in if tied, but for the rows `untied_rows`.
     Whatever is not asked for is left out, not computed with a neutral value. Sizes may be numbers
@@ -127,13 +127,13 @@ class VocabularyEnd:
     Attributes:
       vocabulary, width: V and D; a table is VxD.
       tied: which parameters are made; rows and logits go by those that are there.
-      deviation: the tables are N(0, deviation²) at the start.
+      init_std: the tables are N(0, init_std²) at the start.
       input_scale: a, "sqrt(D)" in Vaswani et al. (2017).
       transform: f, a function of vectors of length D such as `half_swap` or
         `partial(channel_shuffle, groups=4)`; or a `Projection`, which has parameters.
       logit_scale: s, for instance "1/sqrt(D)".
       bias: learn b, of length V, 0 at the start.
-      soft_cap: logits stay within ±soft_cap (Gemma 2: 30).
+      logit_softcap: logits stay within ±logit_softcap (Gemma 2: 30).
       input_gradient, output_gradient: what the gradient of a table is multiplied by in that role; a
         tied table's is the sum of both.
       start: which table of the untied model of the same key a tied one has the initial values of.
@@ -162,12 +162,12 @@ class VocabularyEnd:
     vocabulary: int
     width: int
     tied: bool = False
-    deviation: Size = 1.0
+    init_std: Size = 1.0
     input_scale: Size | None = None
     transform: Callable[[jax.Array], jax.Array] | Projection | None = None
     logit_scale: Size | None = None
     bias: bool = False
-    soft_cap: float | None = None
+    logit_softcap: float | None = None
     input_gradient: float = 1.0
     output_gradient: float = 1.0
     start: Literal["input", "output"] = "input"
@@ -204,8 +204,8 @@ def initial_table(
     shape: tuple[int, int],
     dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> jax.Array:
-    """A fresh table, VxD, as an end's `deviation` and `padding` say."""
-    table_VxD = jax.nn.initializers.normal(_size(end, end.deviation))(key, shape, dtype)
+    """A fresh table, VxD, as an end's `init_std` and `padding` say."""
+    table_VxD = jax.nn.initializers.normal(_size(end, end.init_std))(key, shape, dtype)
     return table_VxD if end.padding is None else table_VxD.at[end.padding].set(0)
 
 
@@ -299,8 +299,8 @@ def logits_of_hidden(end: VocabularyEnd, params: Mapping, h_PxD: jax.Array) -> j
     if end.bias:
         bias_V = params["bias"].astype(logits_PxV.dtype)
         logits_PxV = logits_PxV + bias_V.reshape((1,) * (logits_PxV.ndim - 1) + (-1,))
-    if end.soft_cap is not None:
-        logits_PxV = end.soft_cap * jnp.tanh(logits_PxV / end.soft_cap)
+    if end.logit_softcap is not None:
+        logits_PxV = end.logit_softcap * jnp.tanh(logits_PxV / end.logit_softcap)
     if end.excluded_rows:
         predicted_V = ~np.isin(np.arange(end.vocabulary), end.excluded_rows)
         logits_PxV = jnp.where(predicted_V, logits_PxV, excluded_logit(logits_PxV.dtype))

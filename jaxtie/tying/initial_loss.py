@@ -15,7 +15,7 @@ from jaxtie.config import Head, Size, size
 def initial_loss(
     vocabulary: int,
     width: int,
-    deviation: float,
+    init_std: float,
     *,
     overlap: float = 1,
     logit_scale: float = 1,
@@ -33,19 +33,19 @@ def initial_loss(
     model (Derrida, 1981).
 
     Args:
-      vocabulary, width, deviation: n, D and σ.
+      vocabulary, width, init_std: n, D and σ.
       overlap: the share of coordinates in which the hidden state meets the token's own output row,
         see `overlap_of`. Where it is 0, all n words are alike, and the loss is S.
       logit_scale: s.
     """
     own, others = (
-        (logit_scale * overlap * width * deviation, vocabulary - 1)
+        (logit_scale * overlap * width * init_std, vocabulary - 1)
         if overlap
         else (-math.inf, vocabulary)
     )
     log_sum = math.log(others)
     if corrected:
-        variance = width * (logit_scale * deviation) ** 2
+        variance = width * (logit_scale * init_std) ** 2
         log_sum = (
             log_sum + variance / 2 if variance < 2 * log_sum else math.sqrt(2 * variance * log_sum)
         )
@@ -70,22 +70,22 @@ def overlap_of(head: Head, width: int, *, tied: bool) -> float:
 
 
 def estimate(
-    head: Head, *, tied: bool, vocabulary: int, width: int, deviation: Size, corrected: bool = True
+    head: Head, *, tied: bool, vocabulary: int, width: int, init_std: Size, corrected: bool = True
 ) -> float:
-    """What `initial_loss` says of a fresh model with this head, nats; NaN with a soft cap or some
-    rows apart, of which it knows nothing.
+    """What `initial_loss` says of a fresh model with this head, nats; NaN with a logit softcap or
+    some rows apart, of which it knows nothing.
 
     Args:
       tied: at the start.
       vocabulary, width: n and D.
-      deviation: of the tables, where the head names none; a number or a formula.
+      init_std: of the tables, where the head names none; a number or a formula.
       corrected: see `initial_loss`.
     """
-    if head.soft_cap is not None or head.row_sets:
+    if head.logit_softcap is not None or head.row_sets:
         return math.nan
-    own_deviation = size(deviation if head.deviation is None else head.deviation, vocabulary, width)
+    own_std = size(init_std if head.init_std is None else head.init_std, vocabulary, width)
     scale = 1.0 if head.logit_scale is None else size(head.logit_scale, vocabulary, width)
     overlap = overlap_of(head, width, tied=tied)
     return initial_loss(
-        vocabulary, width, own_deviation, overlap=overlap, logit_scale=scale, corrected=corrected
+        vocabulary, width, own_std, overlap=overlap, logit_scale=scale, corrected=corrected
     )

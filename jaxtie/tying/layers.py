@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-Tree = Any  # a pytree: parameters, or the state of an optimiser
+Tree = Any  # a pytree: parameters, or the state of an optimizer
 
 
 def uniform(bound: float) -> nn.initializers.Initializer:

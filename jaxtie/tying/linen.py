@@ -84,7 +84,7 @@ def make_embedding(
     width: int,
     *,
     tied: bool,
-    deviation: Size = 1.0,
+    init_std: Size = 1.0,
     padding: int | None = None,
     matmul_dtype: jax.typing.DTypeLike | None = None,
     row_sets: Mapping[str, Sequence[int]] = MappingProxyType({}),
@@ -93,7 +93,7 @@ def make_embedding(
 
     Args:
       tied: which tree `init` makes.
-      deviation: of the tables, where the head names none.
+      init_std: of the tables, where the head names none.
       vocabulary, width, padding, matmul_dtype: see `Embedding`.
       row_sets: token ids of the sets of rows that a head can name.
 
@@ -105,12 +105,12 @@ def make_embedding(
         vocabulary,
         width,
         tied or head.is_partly_tied,
-        deviation=deviation if head.deviation is None else head.deviation,
+        init_std=init_std if head.init_std is None else head.init_std,
         input_scale=head.input_scale,
         transform=_make_transform(head),
         logit_scale=head.logit_scale,
         bias=head.bias,
-        soft_cap=head.soft_cap,
+        logit_softcap=head.logit_softcap,
         input_gradient=head.input_gradient,
         output_gradient=head.output_gradient,
         start=head.start,

@@ -1,4 +1,4 @@
-"""Tying and untying modules of Flax NNX and their optimisers, in place."""
+"""Tying and untying modules of Flax NNX and their optimizers, in place."""
 
 from collections.abc import Hashable
 from types import SimpleNamespace
@@ -229,7 +229,7 @@ def _find_with_rows(
 
 
 def trees_of(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
-    """What an optimiser trains, and its state."""
+    """What an optimizer trains, and its state."""
     if isinstance(optimizer, nnx.Optimizer):
         return nnx.state(model, optimizer.wrt), optimizer.opt_state
     return nnx.state(model, nnx.Param), optimizer
@@ -238,7 +238,7 @@ def trees_of(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
 def _operate_on_module(
     surgery: Surgery, found: list[Tables], model: nnx.Module, optimizer: Any
 ) -> tuple[nnx.State, Any]:
-    """The state of the changed model, which itself is not changed yet; the optimiser is, or the new
+    """The state of the changed model, which itself is not changed yet; the optimizer is, or the new
     state of Optax's.
     """
     changed, _ = operate(surgery, found, nnx.state(model), ())

@@ -1,4 +1,4 @@
-"""Tying and untying what is being trained: parameters or modules, and what an optimiser keeps for
+"""Tying and untying what is being trained: parameters or modules, and what an optimizer keeps for
 them.
 """
 
@@ -54,11 +54,11 @@ def untie(
         states, Equinox modules, anything that is a tree to JAX. Or an `nnx.Module`: with paths;
         with `jaxtie.nnx.Embedding`s; or with one `nnx.Embed` whose `attend` makes the logits, see
         `jaxtie.nnx.UntiedEmbed`. What is untied stays as it is.
-      opt_state: the state of any Optax optimiser for `params`. What belongs to the tables is found
+      opt_state: the state of any Optax optimizer for `params`. What belongs to the tables is found
         by structure: in every part of the state that is laid out as `params` (where a leaf may have
         become a tree of its own, of any shapes, and
         `optax.MaskedNode` may stand for any part), the input's entry is copied. Masks and labels of
-        the optimiser must fit both trees and treat both tables alike, as functions and prefix trees
+        the optimizer must fit both trees and treat both tables alike, as functions and prefix trees
         do. `optax.flatten` has no such structure.
       input, output: paths of the two tables, "a/b/c" or keys one by one. In a dictionary the
         output's is new; in an Equinox module it is there and None.
@@ -66,11 +66,11 @@ def untie(
         given them; a module of NNX knows them. They and their moments are put into the new table;
         statistics of columns stay those of the input table.
       transposed: the output table is D×V, not V×D as the input table; the moments of its shape too.
-        (What an optimiser keeps of a table's rows and columns stays: it can be told apart by
+        (What an optimizer keeps of a table's rows and columns stays: it can be told apart by
         length.) A `jaxtie.nnx.Transposed` says so itself.
 
     Returns:
-      The new parameters and the new state; of an `nnx.Module` itself and its optimiser.
+      The new parameters and the new state; of an `nnx.Module` itself and its optimizer.
 
     Raises:
       ValueError: if `params` has no embedding, or nothing at the path; if a part of the state
@@ -142,7 +142,7 @@ def count_parameters(tree: Tree) -> int:
 
 
 class Saving(NamedTuple):
-    """What tying saves: V·D parameters and, of most optimisers, as many of each moment (of a
+    """What tying saves: V·D parameters and, of most optimizers, as many of each moment (of a
     factored one, about V + D).
     """
 

@@ -1,9 +1,9 @@
 """Find the two tables in any tree and edit every part of an optimizer state laid out like it.
 
-Trees by paths, and the parts of an optimiser's state that are laid out as the parameters.
+Trees by paths, and the parts of an optimizer's state that are laid out as the parameters.
 
 A path is a tuple of the keys, attributes or indices that lead from the root to a table. A table may
-be an array, a box around one (`nn.Partitioned`, `nnx.Variable`), or what an optimiser keeps in its
+be an array, a box around one (`nn.Partitioned`, `nnx.Variable`), or what an optimizer keeps in its
 place: a tree of its own, or nothing.
 
 Two tables from one and one from two, in any tree: where they stand, how they fit, what is done
@@ -43,7 +43,7 @@ def shown(path: Path) -> str:
 
 
 def look(tree: Tree, path: Path) -> Tree:
-    """What stands at a path; None if nothing does, `MASKED` if it is in a part that an optimiser
+    """What stands at a path; None if nothing does, `MASKED` if it is in a part that an optimizer
     masks.
     """
     for key in path:
@@ -71,14 +71,14 @@ def put(tree: Tree, path: Path, value: Tree) -> Tree:
 
     Raises:
       ValueError: if what is there has no such part and can get none, as of a list or a module; if
-        an optimiser masks it.
+        an optimizer masks it.
     """
     if not path:
         return value
     if isinstance(tree, optax.MaskedNode):
         if jax.tree.leaves(value):
             raise ValueError(
-                f"the optimiser masks {shown(path)!r}, but not the other table; expected both alike"
+                f"the optimizer masks {shown(path)!r}, but not the other table; expected both alike"
             )
         return tree
     parts, rebuild = _parts(tree)
@@ -109,7 +109,7 @@ def drop(tree: Tree, path: Path) -> Tree:
 
 
 def edit_alike(edit: Callable[[Tree], Tree], params: Tree, opt_state: Tree) -> Tree:
-    """An optimiser's state with `edit` done to every part of it that is laid out as `params`.
+    """An optimizer's state with `edit` done to every part of it that is laid out as `params`.
 
     In such a part a leaf or box of `params` may have become a tree of its own, and
     `optax.MaskedNode` may stand for anything.
@@ -285,7 +285,7 @@ def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None)
 def operate(
     surgery: Surgery, found: Sequence[Tables], params: Tree, opt_state: Tree
 ) -> tuple[Tree, Tree]:
-    """A surgery on all of these embeddings, in parameters and in every part of an optimiser's state
+    """A surgery on all of these embeddings, in parameters and in every part of an optimizer's state
     laid out as they are.
     """
 
@@ -344,7 +344,7 @@ def _tied_tree(how: How, tables: Tables, tree: Tree) -> Tree:
         leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
         if len(leaves) != len(others):
             raise ValueError(
-                f"the optimiser keeps {len(leaves)} arrays for {shown(tables.input)} and"
+                f"the optimizer keeps {len(leaves)} arrays for {shown(tables.input)} and"
                 f" {len(others)} for {shown(tables.output)}; expected both tables to be"
                 " treated alike"
             )
@@ -368,7 +368,7 @@ def _with_own_rows(tables: Tables, whole: Tree, rows: Tree) -> Tree:
         at = _index_of_rows(tables, leaf)
         if own.shape != (leaf.shape if at is None else jax.eval_shape(lambda x: x[at], leaf).shape):
             raise ValueError(
-                f"the optimiser keeps {leaf.shape} for {shown(tables.input)} and {own.shape}"
+                f"the optimizer keeps {leaf.shape} for {shown(tables.input)} and {own.shape}"
                 f" for {shown(tables.rows)}; expected both to be treated alike"
             )
         if at is None:
@@ -381,7 +381,7 @@ def _with_own_rows(tables: Tables, whole: Tree, rows: Tree) -> Tree:
 
     if len(leaves) != len(others):
         raise ValueError(
-            f"the optimiser keeps {len(leaves)} arrays for {shown(tables.input)} and"
+            f"the optimizer keeps {len(leaves)} arrays for {shown(tables.input)} and"
             f" {len(others)} for {shown(tables.rows)}; expected both to be treated alike"
         )
     both = [put(leaf, own) for leaf, own in zip(leaves, others, strict=True)]
@@ -420,7 +420,7 @@ def _index_of_rows(tables: Tables, leaf: jax.Array) -> tuple | None:
         return None
     if vocabulary == width or len(of_rows) > 1:
         raise ValueError(
-            f"the optimiser keeps an array {leaf.shape} for a table {tables.shape}; its rows cannot"
+            f"the optimizer keeps an array {leaf.shape} for a table {tables.shape}; its rows cannot"
             " be told"
         )
     return (*[slice(None)] * of_rows[0], ids)
@@ -454,7 +454,7 @@ def _across(entry: Tree, shape: tuple[int, ...]) -> Tree:
         if leaf.ndim < len(shape) and not (leaf.ndim and shape[-1] == shape[-2] == leaf.shape[-1]):
             return leaf.copy()
         raise ValueError(
-            f"the optimiser keeps an array {leaf.shape} for a table {shape}; it cannot be"
+            f"the optimizer keeps an array {leaf.shape} for a table {shape}; it cannot be"
             " transposed with it"
         )
 

@@ -101,7 +101,7 @@ def test_the_same_command_trains_nothing_and_says_the_same(place, asked, capsys)
     summary = (asked / "summary.md").read_text()
     assert main_advise(text_of(place, "--out", str(asked), "--json")) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["verdict"] in ("holds", "fails", "undecided")
+    assert found["verdict"] in ("holds", "fails", "inconclusive")
     assert (asked / "A" / "config.json").stat().st_mtime_ns == before
     assert found["answer"][0] in summary
 
@@ -214,7 +214,7 @@ def test_masked_models_are_asked(asked, tmp_path, capsys, monkeypatch):
     """On a text of topics, beside its law; a causal run beside a masked one is refused."""
     law_ZxW = law_of_topics()
     text, vocabulary = map(str, write_topics(tmp_path, law_ZxW, 20_000))
-    small = {"deviation": 0.3, "learning_rate": 1e-2, "batch": 64, "length": 8, "buckets": (8,)}
+    small = {"init_std": 0.3, "learning_rate": 1e-2, "batch": 64, "length": 8, "buckets": (8,)}
     monkeypatch.setitem(models.TASKS_OF_TWO, "masked", small)
     # four words tell little of a fifth
     monkeypatch.setattr(report, "check_knows_more_than_frequencies", lambda *_: None)

@@ -107,7 +107,7 @@ def test_without_a_near_pair_nothing_is_decided(known):
     ones = pairs["semantic_relative"] * 0 + 1
     far = pairs.assign(semantic_relative=ones, conditional_relative=ones, conditional=ones)
     found = judgement.verdict(far)
-    assert found.word == "undecided" and found.conditional_of_semantic.pairs == 0
+    assert found.word == "inconclusive" and found.conditional_of_semantic.pairs == 0
     assert "no pair" in str(found.conditional_of_semantic)
 
 
@@ -124,7 +124,7 @@ def test_models_that_do_not_tell_what_was_planted_decide_nothing(known):
     )
     assert (
         judgement.told_of_planted(blind) < judgement.TELLING
-        and judgement.verdict(blind).word == "undecided"
+        and judgement.verdict(blind).word == "inconclusive"
     )
     nothing = pairs.assign(planted=pairs["planted"] * 0)
     assert (

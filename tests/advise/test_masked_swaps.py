@@ -151,7 +151,7 @@ def test_swaps_are_what_the_models_say_row_by_row(stream):
     """The whole row to the model, each time with one mask; padding left out."""
     rng, models = np.random.default_rng(3), []
     for seed, width in enumerate((4, 8)):
-        ends = Embedding(VOCABULARY, width, deviation=1.0, padding=SPECIAL.pad)
+        ends = Embedding(VOCABULARY, width, init_std=1.0, padding=SPECIAL.pad)
         model = masked_model(ends, layers=1, heads=2, feedforward=8)
         models.append(
             (
@@ -203,7 +203,7 @@ def test_frequencies_are_those_of_what_is_asked(task, asked):
     text = SimpleNamespace(special=SPECIAL, train=rows)
     drawn = Duplicates(np.array([5]), np.array([8]), np.array([0.5]), ("word*",))
     material = SimpleNamespace(vocabulary=range(9), text=text, drawn=drawn)
-    trained = SimpleNamespace(material=material, experiment=SimpleNamespace(task=task))
+    trained = SimpleNamespace(material=material, experiment=SimpleNamespace(objective=task))
     known_V = np.bincount(asked, minlength=9) + 1.0
     assert unigram_loss(trained, rows) == pytest.approx(
         -np.mean(np.log(known_V / known_V.sum())[asked])

@@ -22,7 +22,7 @@ def models():
     found = []
     for seed, width in enumerate((4, 8)):
         model = causal_model(
-            Embedding(VOCABULARY, width, deviation=1.0),
+            Embedding(VOCABULARY, width, init_std=1.0),
             layers=1,
             heads=2,
             feedforward=8,

@@ -38,7 +38,7 @@ def benchmarks_at_hand(monkeypatch):
 )  # PyTorch's, of kernels that have no rule for vmap
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_seeds_at_once_have_the_losses_of_the_loop(model, arm, compiled):
-    """Of the same initial values and the same samples, over steps of the same optimiser."""
+    """Of the same initial values and the same samples, over steps of the same optimizer."""
     import pytorch_loop
 
     experiment = Experiment(model=model)

@@ -13,7 +13,7 @@ import optax
 import pytest
 from bodies import once
 
-from jaxtie.config import Arm, Head, Optimiser
+from jaxtie.config import Arm, Head, Optimizer
 from jaxtie.exor import blocks
 from jaxtie.exor import data as process
 from jaxtie.exor.blocks import batch_members
@@ -41,7 +41,7 @@ SHORT = Experiment(
     record_every=10,
     eval_every=20,
     seeds=(5,),
-    optimiser=Optimiser(learning_rate=1e-2),
+    optimizer=Optimizer(learning_rate=1e-2),
 )
 BITS = process.split(7, False, 14).train
 BIAS = ".params['embedding']['bias']"
@@ -115,7 +115,7 @@ def state_of(members: Members, name: str = "tied") -> State:
     """Where the only member stands, of a tied arm."""
     model = build_model(Static.of(SHORT, tied=True, head=Arm.parse(name).head))
     like = jax.eval_shape(
-        lambda key: initial_state(model, adamw_of(SHORT.optimiser), key, 8), jax.random.key(0)
+        lambda key: initial_state(model, adamw_of(SHORT.optimizer), key, 8), jax.random.key(0)
     )
     stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
     return jax.tree.map(lambda x: x[0], unflatten(stacked, members.states))
@@ -169,7 +169,7 @@ def test_an_arm_is_the_plain_loop_with_its_head(trained, name):
     """Step by step on the batches of the seed's stream, with the gradient that JAX takes of the
     formula.
     """
-    rule, (seed,) = adamw_of(SHORT.optimiser), SHORT.seeds
+    rule, (seed,) = adamw_of(SHORT.optimizer), SHORT.seeds
     state = state_of(trained[name].first, name)
 
     @once
@@ -294,7 +294,7 @@ def test_a_member_that_diverges_is_frozen_and_disturbs_nobody():
 
 
 def test_a_learning_rate_that_is_too_high_is_reported():
-    wild = dataclasses.replace(SHORT, optimiser=Optimiser(learning_rate=1e30, eta_min=0))
+    wild = dataclasses.replace(SHORT, optimizer=Optimizer(learning_rate=1e30, eta_min=0))
     member = make_member(Static.of(wild, tied=False))
     state, own_stream, _ = once(member.start)(3, setting(wild))
     advance = once(member.advance)

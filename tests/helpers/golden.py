@@ -40,7 +40,18 @@ Measured = dict[str, dict[str, str]]  # item -> name -> what was found
 
 # Old word -> new word, in names that BEFORE has: of results, leaves of checkpoints, tables, ...
 # Experiment files and options below are tried as they stand first, then with the new words.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "optimiser": "optimizer",
+    "Optimiser": "Optimizer",
+    "deviation": "init_std",
+    "tied+deviation": "tied+init-std",
+    "soft_cap": "logit_softcap",
+    "soft-cap": "logit-softcap",
+    "decay_alone": "decay_factor",
+    "undecided": "inconclusive",
+    "task='masked'": "objective='masked'",
+    "task='causal'": "objective='causal'",
+}
 
 # Where things are: the first place that a checkout has. This alone knows the inside of the package.
 PLACES = {

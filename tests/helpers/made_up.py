@@ -55,7 +55,7 @@ def exor_results(*arms: str, seeds: int = 4, **swept: list[float]) -> xr.Dataset
     variables["theory_log_odds_deviation"] = known("pair", [0.0, 0.0])
     for name in ("semantic_divergence", "conditional_divergence", "conditional_log_ratio"):
         variables[name] = ("symbol", "symbol2"), divergence
-    variables["decay_alone"] = (
+    variables["decay_factor"] = (
         (*swept, "step"),
         np.broadcast_to(0.99 ** (STEPS / 10), (*map(len, swept.values()), len(STEPS))),
     )

@@ -17,7 +17,7 @@ AS_USERS = {name: dict(getattr(devices, name)) for name in ("FAST", "REPEATABLE"
 
 
 def quick_options() -> devices.CompilerOptions:
-    """No optimisation and, where XLA knows the option, the generator of loops that it had before
+    """No optimization and, where XLA knows the option, the generator of loops that it had before
     MLIR's.
     """
     options = devices.ONCE["cpu"] | {"xla_cpu_use_fusion_emitters": False}

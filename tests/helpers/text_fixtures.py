@@ -16,12 +16,12 @@ WORDS = (
 )
 SIZES = "layers=1, heads=2, width=16, feedforward=16"
 TINY = """import dataclasses, runpy
-from jaxtie import Corpus, Optimiser, Transformer
+from jaxtie import Corpus, Optimizer, Transformer
 full = runpy.run_path({path!r})["experiment"]
 experiment = dataclasses.replace(
     full, model=Transformer({sizes}), batch=16, length=16, buckets=(8, 16), words=10, steps=40,
     record_every=10, eval_every=20, arms={arms}, seeds=(3,),
-    optimiser=Optimiser(learning_rate=1e-2),
+    optimizer=Optimizer(learning_rate=1e-2),
 )
 """
 

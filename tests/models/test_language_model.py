@@ -12,7 +12,7 @@ import pytest
 from bodies import once
 from flax.traverse_util import flatten_dict
 
-from jaxtie.config import Optimiser
+from jaxtie.config import Optimizer
 from jaxtie.models.language_model import TextModel, causal_model, masked_model
 from jaxtie.text import masking, task
 from jaxtie.text.corpus import random_pairs
@@ -38,7 +38,7 @@ ASKED = masking.Asked(
 
 
 def make(kind: str, tied: bool, dtype=None) -> TextModel:
-    end = Embedding(V, D, tied, deviation=0.3, padding=PAD, matmul_dtype=dtype)
+    end = Embedding(V, D, tied, init_std=0.3, padding=PAD, matmul_dtype=dtype)
     return {"masked": masked_model, "causal": causal_model}[kind](
         end, layers=2, heads=HEADS, feedforward=F, dtype=dtype
     )
@@ -301,10 +301,10 @@ def test_block_size_in_float32():
 
 
 def test_memory():
-    """Vocabulary 30,622, batch 128 x 128: under 2 GiB above parameters and optimiser state, which
+    """Vocabulary 30,622, batch 128 x 128: under 2 GiB above parameters and optimizer state, which
     are donated.
     """
-    optimiser = adamw_of(Optimiser(learning_rate=1e-4, weight_decay=0.01))
+    optimizer = adamw_of(Optimizer(learning_rate=1e-4, weight_decay=0.01))
     mask = partial(
         masking.mask,
         mask=4,
@@ -318,9 +318,9 @@ def test_memory():
         (causal_model(ends), lambda _, tokens: masking.next_tokens(tokens, padding=0)),
     ):
         state = jax.eval_shape(
-            lambda key, model=model: initial_state(model, optimiser, key, 16), KEY
+            lambda key, model=model: initial_state(model, optimizer, key, 16), KEY
         )
-        step = jax.jit(task.make_step(model, optimiser, ask), donate_argnums=0)
+        step = jax.jit(task.make_step(model, optimizer, ask), donate_argnums=0)
         size = (
             step.lower(state, shape((128, 128), jnp.int32), KEY)
             .compile(UNOPTIMISED)
@@ -369,7 +369,7 @@ def test_bfloat16_is_near_and_tables_stay_float32(kind):
 def make_training(kind: str, tied: bool):
     """A step, an evaluation and a fresh state: of rows that count up, each number twice."""
     model = make(kind, tied)
-    optimiser = adamw(lambda step: 3e-3, weight_decay=0.01, b1=0.9, b2=0.999, eps=1e-12)
+    optimizer = adamw(lambda step: 3e-3, weight_decay=0.01, b1=0.9, b2=0.999, eps=1e-12)
     masks = partial(
         masking.mask,
         mask=V - 1,
@@ -382,9 +382,9 @@ def make_training(kind: str, tied: bool):
         return masks(key, tokens) if kind == "masked" else masking.next_tokens(tokens, padding=PAD)
 
     def start(seed):
-        return initial_state(model, optimiser, jax.random.key(seed), 4)
+        return initial_state(model, optimizer, jax.random.key(seed), 4)
 
-    return task.make_step(model, optimiser, ask), task.make_evaluation(model, ask), start
+    return task.make_step(model, optimizer, ask), task.make_evaluation(model, ask), start
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from bodies import PROCESS, build_model, once
 from flax.traverse_util import flatten_dict
 
-from jaxtie.config import LSTM, Mixer, Optimiser, Transformer
+from jaxtie.config import LSTM, Mixer, Optimizer, Transformer
 from jaxtie.exor import data, task
 from jaxtie.training.member import State, stream
 from jaxtie.training.optimizer import adamw_of
@@ -139,7 +139,7 @@ def test_500_updates(case, dtype, batches):
     model, params, twin = both(case, dtype)
     every = 10 if "lstm" in case else 3 if "mixer" in case else 1  # for time
     batches = data.Batch(*(array[:, ::every] for array in batches))
-    adamw = adamw_of(Optimiser())
+    adamw = adamw_of(Optimizer())
     last = data.Batch(*(array[-1] for array in batches))
 
     @(jax.jit if "medium" in case else once)
@@ -153,16 +153,16 @@ def test_500_updates(case, dtype, batches):
     with jax.enable_x64(dtype == "float64"):
         trained, loss_T, logits_BxPxV = jax.device_get(train_all(params, batches))
 
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         twin.parameters(), lr=5e-4, betas=(0.9, 0.999), eps=1e-12, weight_decay=0.1
     )
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=10_000, eta_min=1e-5)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10_000, eta_min=1e-5)
     expected_T = []
     for batch in zip(*reference.tensors(batches)):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = twin.loss(*batch)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         cosine.step()
         expected_T.append(loss.item())
 

@@ -15,12 +15,12 @@ def test_the_rule():
     )
     alone = Comparison("d", math.nan, 0.2, math.nan)  # one seed
     assert judge([within], 0, 0.5) == ("holds", within)
-    assert judge([within, wide], 0, 0.5) == ("undecided", wide)
+    assert judge([within, wide], 0, 0.5) == ("inconclusive", wide)
     assert judge([within, beyond, wide], 0, 0.5) == ("fails", beyond)
     for low, high in ((0, 0.5), (-math.inf, 0.5), (0, math.inf)):
-        assert judge([within, alone], low, high) == ("undecided", alone)
+        assert judge([within, alone], low, high) == ("inconclusive", alone)
     assert judge([beyond, within._replace(high=math.inf)], 0, math.inf)[0] == "holds"
-    assert judge([within._replace(high=math.inf)], 0, 0.5)[0] == "undecided"
+    assert judge([within._replace(high=math.inf)], 0, 0.5)[0] == "inconclusive"
     assert judge([Comparison("e", -3, -2, -1)], 0, math.inf)[0] == "fails"
     assert judge([Comparison("e", -3, -2, -1)], -math.inf, 0)[0] == "holds"
     assert judge([Comparison("f", -math.inf, -2, -1)], -math.inf, 0)[0] == "holds"
@@ -49,7 +49,7 @@ def test_a_verdict_tells_where():
     rows = verdict_table({"one": {"": here}, "two": {"x": here, "y": there}}, "seeds").rows
     assert rows[0] == ("one", "holds", "a +2.000 [+1.000, +3.000]")
     assert rows[1][1:] == (
-        "holds at x; undecided at y",
+        "holds at x; inconclusive at y",
         "x: a +2.000 [+1.000, +3.000]; y: b 0.61 [0.37, 2.72]",
     )
 

@@ -23,7 +23,7 @@ from jaxtie.results.tables import last_step, summary_markdown, swept, tables_of
 class Toy(Declaration):
     """An experiment of no kind: the wing must not need to know one."""
 
-    kind: ClassVar[str] = "toy"
+    task: ClassVar[str] = "toy"
     name: str = "toy"
     claim: str = "none"
     arms: tuple[Arm | str, ...] = ("tied", "untied")
@@ -177,7 +177,7 @@ def test_arms_with_heads_keep_their_records(folder):
     arms = (
         "tied+input-gradient=0.5",
         "tied+input-gradient=0.25",
-        "untied+bias+soft-cap=30.000000001@200",
+        "untied+bias+logit-softcap=30.000000001@200",
         "untied+bias@200",
     )
     heads = dataclasses.replace(SMALL, arms=arms)

@@ -256,8 +256,8 @@ BAD = {
         "+bias=1 is no option of a head",
     ),
     "head without its value": (
-        "causal.py --arms tied+deviation",
-        "+deviation is no option of a head",
+        "causal.py --arms tied+init-std",
+        "+init-std is no option of a head",
     ),
     "head of two biases": (
         "causal.py --arms tied+bias+bias",
@@ -268,16 +268,16 @@ BAD = {
         "+half-swap is the second word on the same",
     ),
     "head with a cap below 0": (
-        "causal.py --arms tied+soft-cap=-1",
-        "soft-cap is '-1'; expected a number above 0",
+        "causal.py --arms tied+logit-softcap=-1",
+        "logit-softcap is '-1'; expected a number above 0",
     ),
     "head of a gradient that is no number": (
         "causal.py --arms tied+input-gradient=nan",
         "input-gradient is 'nan'; expected",
     ),
     "head of an unknown formula": (
-        "causal.py --arms tied+deviation=D",
-        "deviation is 'D'; expected a number above 0 or",
+        "causal.py --arms tied+init-std=D",
+        "init-std is 'D'; expected a number above 0 or",
     ),
     "head behind the step": (
         "causal.py --arms untied@100+bias",
@@ -390,9 +390,9 @@ FILES = {
     "in_order.py": declared("Experiment(process=jaxtie.Process(length=9), model=jaxtie.Mixer())"),
     "unlikely.py": declared("Experiment(process=jaxtie.Process(zeros=(0.5, 0.6)))"),
     "other/thesis.tex": "years of work",
-    "causal.py": declared("TextExperiment(name='causal', task='causal')"),
+    "causal.py": declared("TextExperiment(name='causal', objective='causal')"),
     "odd.py": declared(
-        "TextExperiment(task='causal', model=jaxtie.Transformer(width=36, heads=4))"
+        "TextExperiment(objective='causal', model=jaxtie.Transformer(width=36, heads=4))"
     ),
     "good.py": declared("Experiment()"),
     "narrow.py": declared("Experiment(model=jaxtie.Transformer(width=5))"),
@@ -517,7 +517,7 @@ def test_scaled_steps_are_records_and_the_schedule_stays():
         "untied@200",
         "untied@800",
     ]
-    assert small.optimiser == midway.optimiser and small.eval_every == midway.eval_every
+    assert small.optimizer == midway.optimizer and small.eval_every == midway.eval_every
     assert small.eval_steps == (0, 1000, 1500)
 
 

@@ -14,7 +14,7 @@ import pytest
 from bodies import once
 from drawing import save_small
 
-from jaxtie import LSTM, Experiment, Mixer, Optimiser, Process, Transformer
+from jaxtie import LSTM, Experiment, Mixer, Optimizer, Process, Transformer
 from jaxtie.config import names_of
 from jaxtie.exor import blocks, theory
 from jaxtie.exor.task import Static, build_contexts, make_member, stack_settings
@@ -108,7 +108,7 @@ def test_experiments_are_those_of_the_protocol():
             }.get(name, range(64)),
             process=Process(zeros=zeros, ones=ones),
             model=model,
-            optimiser=Optimiser(learning_rate=learning_rate),
+            optimizer=Optimizer(learning_rate=learning_rate),
             steps=steps,
             eval_every=experiment.eval_every,
         )
@@ -129,11 +129,11 @@ def test_untying_midway_is_the_main_experiment_with_two_more_arms():
 
 def test_text_is_as_published():
     masked, causal = (load_experiment(FILES[name]) for name in ("text_mlm", "text_clm"))
-    optimiser = Optimiser(
+    optimizer = Optimizer(
         learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01, eps=1e-12
     )
-    assert (masked.model, masked.optimiser) == (Transformer(3, 4, 128, 512), optimiser)
-    assert (masked.batch, masked.length, masked.words, masked.deviation, masked.seeds) == (
+    assert (masked.model, masked.optimizer) == (Transformer(3, 4, 128, 512), optimizer)
+    assert (masked.batch, masked.length, masked.words, masked.init_std, masked.seeds) == (
         128,
         128,
         100,
@@ -144,10 +144,10 @@ def test_text_is_as_published():
         masked.steps >= 10_000 and names_of(masked.arms) == ["tied", "untied"] and masked.duplicates
     )
     faster = dataclasses.replace(
-        masked, name="text-mlm-faster", optimiser=dataclasses.replace(optimiser, learning_rate=1e-3)
+        masked, name="text-mlm-faster", optimizer=dataclasses.replace(optimizer, learning_rate=1e-3)
     )
     assert load_experiment(FILES["text_mlm_faster"]) == faster
-    assert causal.task == "causal" and not causal.duplicates
+    assert causal.objective == "causal" and not causal.duplicates
     assert (
         names_of(causal.arms) == ["tied", "untied", f"untied@{causal.steps // 2}"]
         and len(causal.seeds) >= 3
@@ -161,7 +161,7 @@ def test_roles_on_text_have_the_arms_of_roles_on_exor():
     assert (
         set(text.arms) == set(exor.arms)
         and text.roles
-        and text.task == "causal"
+        and text.objective == "causal"
         and len(text.seeds) == 3
     )
     claims = load_claims(FILES["gradient_roles_text"])
@@ -174,7 +174,11 @@ def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
     experiment, claims = (
         load(FILES[f"duplicates_{name}"]) for load in (load_experiment, load_claims)
     )
-    assert (experiment.task, experiment.duplicates, len(experiment.seeds)) == (name, (0.5, 0.1), 3)
+    assert (experiment.objective, experiment.duplicates, len(experiment.seeds)) == (
+        name,
+        (0.5, 0.1),
+        3,
+    )
     assert names_of(experiment.arms) == [
         "tied",
         "tied+bias",

@@ -64,7 +64,7 @@ def test_one_command_leaves_results_figures_and_summary(finished):
     config = json.loads((folder / "config.json").read_text())
     assert config["finished"] is True
     assert config["arms"]["untied"]["seed_steps"] == 600
-    assert config["experiment"]["kind"] == "exor" and config["experiment"]["arms"] == [
+    assert config["experiment"]["task"] == "exor" and config["experiment"]["arms"] == [
         "tied",
         "untied",
     ]
@@ -173,7 +173,7 @@ def test_results_of_another_version_are_refused_in_one_line(finished, tmp_path, 
 
 def test_results_of_an_unknown_kind_are_refused_in_one_line(finished, tmp_path, capsys):
     results = lifecycle.load(finished[0])
-    results.assign_attrs(kind="audit").to_netcdf(tmp_path / "results.nc", engine="h5netcdf")
+    results.assign_attrs(task="audit").to_netcdf(tmp_path / "results.nc", engine="h5netcdf")
     assert command.main_figures([str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "kind 'audit': expected one of exor, text;" in error
@@ -262,7 +262,7 @@ def test_a_run_of_an_earlier_version_is_refused_in_one_line_and_left_alone(
     """
     folder = shutil.copytree(finished[0], tmp_path / "run")
     config = json.loads((folder / "config.json").read_text())
-    del config["experiment"]["kind"], config["experiment"]["process"]["zeros_by_label"]
+    del config["experiment"]["task"], config["experiment"]["process"]["zeros_by_label"]
     (folder / "config.json").write_text(json.dumps(config))
     before = files(folder)
     for steps in ("200", "300"):

@@ -40,7 +40,7 @@ def judged(results, *claims: Claim, others=None) -> list[str]:
     return [judgement.verdict for _, _, judgement in judge_claims(claims, results, others or {})]
 
 
-def test_a_claim_holds_fails_or_is_undecided_by_its_interval(results):
+def test_a_claim_holds_fails_or_is_inconclusive_by_its_interval(results):
     cost, rest = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias": -1}
     told = judged(
         results,
@@ -55,7 +55,7 @@ def test_a_claim_holds_fails_or_is_undecided_by_its_interval(results):
             low=0.15,
         ),
     )
-    assert told == ["holds", "fails", "holds", "undecided", "holds"]
+    assert told == ["holds", "fails", "holds", "inconclusive", "holds"]
 
 
 def test_intervals_are_right_together(results):
@@ -71,7 +71,9 @@ def test_a_seed_without_a_value_decides_nothing(results):
     results["train_loss"].loc[{"arm": "tied", "seed": 3}] = np.nan
     results["valid_loss"].loc[{"arm": "tied", "seed": 3}] = np.nan
     results["diverged_at"].loc[{"arm": "tied", "seed": 3}] = 50
-    assert judged(results, Claim("more", "loss", {"tied": 1, "untied": -1}, low=0)) == ["undecided"]
+    assert judged(results, Claim("more", "loss", {"tied": 1, "untied": -1}, low=0)) == [
+        "inconclusive"
+    ]
 
 
 def test_ratios_are_of_each_seed_to_its_own_start_and_to_decay(results):
@@ -80,7 +82,7 @@ def test_ratios_are_of_each_seed_to_its_own_start_and_to_decay(results):
     """
     place = {"arm": "tied", "symbol": "X", "symbol2": "Y"}
     start = results["input_distance"].sel(place | {"step": 0}).values
-    decay = float(results["decay_alone"].sel(step=100))
+    decay = float(results["decay_factor"].sel(step=100))
     assert decay == pytest.approx(0.99**10)
     results["input_distance"].loc[place | {"step": 100}] = (
         3 * decay * start * np.exp(0.01 * np.random.default_rng(2).normal(size=40))
@@ -290,7 +292,7 @@ def test_other_bodies_have_their_distances_beside_decay(results):
         at = {"arm": "untied", "symbol": pair[0], "symbol2": pair[1]}
         begun = results["output_distance"].sel(**at, step=first)
         results["output_distance"].loc[at | {"step": last}] = (
-            begun * factor * float(results["decay_alone"][-1])
+            begun * factor * float(results["decay_factor"][-1])
         )
     results["train_loss"].loc[{"arm": "tied", "seed": [3, 5], "eval_step": 100}] = 0.76
     rows = {row[1]: row for row in committed.bodies_table({"made-up": results}, ["made-up"]).rows}
@@ -306,7 +308,7 @@ def test_other_bodies_have_their_distances_beside_decay(results):
         "2.000 [2.000, 2.000]",
     )
     few, many = results.isel(seed=slice(3)), results
-    decayed = float(results["decay_alone"][-1])
+    decayed = float(results["decay_factor"][-1])
     # each of few seeds; of many the quartiles and both ends
     for own, shown in (
         (few, 3),
@@ -336,7 +338,7 @@ def test_forces_can_be_counted_from_a_later_step(results):
     """Planted: from step 0 to 50 X and Y come to three times what decay leaves, from there on they
     fall as it makes them.
     """
-    at, decayed = {"arm": "untied", "symbol": "X", "symbol2": "Y"}, results["decay_alone"]
+    at, decayed = {"arm": "untied", "symbol": "X", "symbol2": "Y"}, results["decay_factor"]
     distance = results["output_distance"]
     for step, factor in ((50, 3), (100, 3)):
         distance.loc[at | {"step": step}] = (

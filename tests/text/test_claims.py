@@ -53,7 +53,7 @@ def made_up(ratio, odds=None, swap=0.1) -> xr.Dataset:
     found |= {name: (("arm", "seed", "step"), loss) for name in ("loss", "accuracy")}
     found["diverged_at"] = dims[:2], np.full((len(ARMS), SEEDS), -1)
     found["parameters"] = "arm", [1, 2, 3, 3]
-    found["duplicate_probability"], found["decay_alone"] = ("pair", P), ("step", [1.0, DECAY])
+    found["duplicate_probability"], found["decay_factor"] = ("pair", P), ("step", [1.0, DECAY])
     found["unigram_loss"], found["bigram_loss"] = ((), 6.0), ((), 4.5)
     found["token"] = "token_number", ["the", "the*"]
     for name in ("first_word", "second_word"):
@@ -65,7 +65,7 @@ def made_up(ratio, odds=None, swap=0.1) -> xr.Dataset:
         "eval_step": [0, 40],
         "kind": kinds,
     }
-    attrs = {"kind": "text", "task": "causal", "experiment": "made-up"}
+    attrs = {"task": "text", "objective": "causal", "experiment": "made-up"}
     return xr.Dataset(found, labels | {"pair": np.arange(PAIRS)}, attrs)
 
 
@@ -103,7 +103,7 @@ def test_groups_are_kinds_and_probabilities():
     assert [group.label for group in groups_of(old)] == ["word–duplicate", "random pairs"]
 
 
-def test_ratios_are_to_decay_alone():
+def test_ratios_are_to_decay_factor():
     results = made_up(as_claimed)
     for group, expected in zip(groups_of(results), (1, 2, 4, 4, 4)):
         np.testing.assert_allclose(
@@ -144,9 +144,9 @@ def test_verdicts_follow_the_data():
     """All claims but those of swaps, which are of one size here; then nothing differs, and all
     distances grow alike.
     """
-    assert verdicts(made_up(as_claimed)) == ["holds"] * 10 + ["fails", "undecided", "holds"]
+    assert verdicts(made_up(as_claimed)) == ["holds"] * 10 + ["fails", "inconclusive", "holds"]
     found = verdicts(made_up(lambda *_: 1.0, odds=np.zeros(PAIRS)))
-    assert found == ["fails"] * 10 + ["fails", "undecided", "holds"]
+    assert found == ["fails"] * 10 + ["fails", "inconclusive", "holds"]
 
 
 def test_swaps_are_compared_as_ratios():

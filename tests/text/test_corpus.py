@@ -73,7 +73,7 @@ def test_baselines_are_losses_on_what_is_asked(text, task):
     """Row by row; a word and its duplicate are one, and the draw between them costs its entropy."""
     probabilities = (0.5, 0.1)
     experiment = TextExperiment(
-        task=task,
+        objective=task,
         batch=4,
         length=16,
         buckets=(16,),

@@ -77,7 +77,7 @@ def test_both_halves_have_the_same_draws_and_splits_their_own(text):
 
 def test_material_names_duplicates_by_a_star(text):
     experiment = TextExperiment(
-        task="causal", half="second", planted=2, duplicates=False, words=3, batch=4, length=16
+        objective="causal", half="second", planted=2, duplicates=False, words=3, batch=4, length=16
     )
     material = make_material(experiment, text)
     assert len(material.vocabulary) == len(text.vocabulary) + 2 and material.vocabulary[

@@ -71,7 +71,13 @@ def made_up(speed: dict, start: dict, end: dict, spread=0.002, seeds=8, arms=ARM
             "eval_step": steps,
             "kind": ["random"],
         },
-        {"kind": "text", "task": "causal", "experiment": "made-up", "claim": "", "command": ""},
+        {
+            "task": "text",
+            "objective": "causal",
+            "experiment": "made-up",
+            "claim": "",
+            "command": "",
+        },
     )
 
 
@@ -88,9 +94,9 @@ def test_heads_are_compared_where_it_can_be_seen():
     """A tied model's own logit, √D, is far above log n; there are seeds enough for intervals; every
     part is played.
     """
-    assert len(STUDY.seeds) >= 8 and STUDY.task == "causal" and not STUDY.duplicates
+    assert len(STUDY.seeds) >= 8 and STUDY.objective == "causal" and not STUDY.duplicates
     assert STUDY.model.width**0.5 > 2 * np.log(STUDY.corpus.vocab_size)
-    assert STUDY.steps == STUDY.optimiser.half_period and STUDY.eval_batches * STUDY.batch == 64
+    assert STUDY.steps == STUDY.optimizer.half_period and STUDY.eval_batches * STUDY.batch == 64
     assert f"python -m jaxtie.run experiments/{FILE.name} --text " in FILE.read_text(
         encoding="utf-8"
     )
@@ -111,9 +117,9 @@ def test_the_part_of_an_arm_follows_from_its_head():
         "tied+shuffle=4",
         "tied+half-swap+bias",
         "tied+half-swap+input-gradient=1",
-        "tied+deviation=log-n-by-D+bias",
-        "untied+deviation=log-n-by-D",
-        "tied+deviation=0.03",
+        "tied+init-std=log-n-by-D+bias",
+        "untied+init-std=log-n-by-D",
+        "tied+init-std=0.03",
     )
     small, alike = Remedies.of(made_up({}, {}, {}, seeds=1, arms=arms))
     assert small is None
@@ -152,9 +158,9 @@ def test_verdicts_follow_the_data():
         verdicts(made_up({SMALL: 1.5, ALIKE[1]: 0.7}, HIGH | {ALIKE[2]: 2.0}, {SMALL: 5.1}))
         == ["fails"] * 4
     )
-    assert verdicts(made_up({SMALL: 0.7}, HIGH, {}, seeds=1)) == ["undecided"] * 4
+    assert verdicts(made_up({SMALL: 0.7}, HIGH, {}, seeds=1)) == ["inconclusive"] * 4
     noisy = verdicts(made_up({SMALL: 0.97}, HIGH, {}, spread=0.2))
-    assert noisy == ["holds", "undecided", "undecided", "undecided"]
+    assert noisy == ["holds", "inconclusive", "inconclusive", "inconclusive"]
     crossing = made_up({SMALL: 1.5}, HIGH, {SMALL: 5.25})  # sooner half way, later at nine tenths
     assert verdicts(crossing)[1] == "fails at 50%, 75%; holds at 90%, 95%"
     row = ARMS.index(SMALL)
@@ -206,7 +212,7 @@ def test_intervals_are_right_together_over_pairs_and_shares():
 
 
 @pytest.mark.parametrize(
-    ("arms", "task", "begun"),
+    ("arms", "objective", "begun"),
     [
         (ARMS, "masked", True),
         ([TIED, UNTIED], "causal", True),
@@ -215,8 +221,8 @@ def test_intervals_are_right_together_over_pairs_and_shares():
     ],
     ids=["masked", "one head", "no untied", "not begun"],
 )
-def test_where_no_heads_are_compared_nothing_is_said_of_them(arms, task, begun):
-    results = made_up({}, HIGH, {}, arms=arms).assign_attrs(task=task)
+def test_where_no_heads_are_compared_nothing_is_said_of_them(arms, objective, begun):
+    results = made_up({}, HIGH, {}, arms=arms).assign_attrs(objective=objective)
     if not begun:
         results["valid_loss"][:, :, 1:] = np.nan
     assert not compares_heads(results) and "heads" not in text_pictures(results)
@@ -268,7 +274,7 @@ def test_members_that_diverged_and_steps_to_come_leave_the_rest():
         "holds",
         "holds",
         "holds",
-        "undecided",
+        "inconclusive",
     ]
     results["valid_loss"][:, :, 100:] = np.nan
     assert head_loss_table(results).title.split("; ")[1] == "the end is step 2,475"
@@ -301,4 +307,4 @@ def test_the_figure_shows_every_head(tmp_path):
     results["diverged_at"][:] = 25
     (path,) = draw_all({"heads": text_pictures(results)["heads"]}, tmp_path)
     assert path.stat().st_size > 10_000 and path.with_suffix(".pdf").exists()
-    assert len(text_tables(results)) == 6 and set(verdicts(results)) <= {"holds", "undecided"}
+    assert len(text_tables(results)) == 6 and set(verdicts(results)) <= {"holds", "inconclusive"}

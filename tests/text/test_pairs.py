@@ -42,7 +42,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=("masked", "causal"))
 def asked(request, text) -> tuple[TextExperiment, Material]:
-    experiment = TextExperiment(task=request.param, model=MODEL, arms=("untied",), **TINY)
+    experiment = TextExperiment(objective=request.param, model=MODEL, arms=("untied",), **TINY)
     return experiment, make_material(experiment, text)
 
 
@@ -83,7 +83,7 @@ def test_unknown_tokens_are_asked_for_only_where_that_is_declared(text):
     unk = text.special.unk
     tokens = jnp.full((8, 16), unk)
     for masks_unknown in (False, True):
-        experiment = TextExperiment(task="masked", masks_unknown=masks_unknown, **TINY)
+        experiment = TextExperiment(objective="masked", masks_unknown=masks_unknown, **TINY)
         asked = make_ask(experiment, make_material(experiment, text))(jax.random.key(0), tokens)
         assert (int(asked.weight_P.sum()) > 0) == masks_unknown
         assert masks_unknown or bool((asked.tokens_BxL == unk).all())
@@ -129,7 +129,7 @@ def test_contexts_are_of_the_text(asked):
         assert tokens[at] == contexts.first_Q[q]
         pair = {int(base[contexts.first_Q[q]]), int(base[contexts.second_Q[q]])}
         there = [int(base[token]) for token in tokens if token not in (special.pad, special.cls)]
-        place = at - (experiment.task == "masked")
+        place = at - (experiment.objective == "masked")
         assert any(
             "".join(f" {t}" for t in [*there[:place], token, *there[place + 1 :]]) in stream
             for token in pair

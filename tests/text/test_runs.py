@@ -38,7 +38,7 @@ PREFIX = after(*WRAPPED)
 DRAW = lifecycle.draw
 CONSTANTS = (
     "first_word second_word probe_word token scheduled_learning_rate parameters"
-    " estimated_initial_loss decay_alone duplicate_probability unigram_loss bigram_loss"
+    " estimated_initial_loss decay_factor duplicate_probability unigram_loss bigram_loss"
 ).split()
 
 
@@ -348,7 +348,7 @@ BAD = {  # what is wrong -> the command line, and words that the line must hold
     "text for what reads none": (["--text", "corpus"], "--text: no option"),
     "a vocabulary for what reads none": (["--vocab-size", "200"], "--vocab-size: no option"),
     "steps between records": (["text_mlm.py", "--text", "corpus", "--steps", "15"], "steps = 15"),
-    "an unknown task": (["untasked.py", "--text", "corpus"], "task = 'x'"),
+    "an unknown task": (["untasked.py", "--text", "corpus"], "objective = 'x'"),
 }
 
 
@@ -359,7 +359,7 @@ def test_bad_input_is_one_line_that_names_it(place, monkeypatch, capsys, argumen
     changed = {
         "wordy": ("words=10", "words=100"),
         "broad": ("batch=16", "batch=4096"),
-        "untasked": ("words=10", "task='x'"),
+        "untasked": ("words=10", "objective='x'"),
     }
     changed |= {
         "certain": ("words=10", "words=10, duplicates=(0.5, 1.0)"),

@@ -59,7 +59,7 @@ def text_results(duplicate: dict[str, float], loss: dict[str, float], seeds: int
     return xr.Dataset(
         found,
         labels | {"pair": np.arange(pairs)},
-        {"kind": "text", "task": "causal", "experiment": "made-up"},
+        {"task": "text", "objective": "causal", "experiment": "made-up"},
     )
 
 
@@ -78,27 +78,27 @@ def test_verdicts_follow_the_data():
         == "holds at tied; fails at untied input, untied output"
     )
     assert told({}, {"tied": 0, "untied": 0, "untied@20": 0.002}) == {
-        "a": "undecided",
+        "a": "inconclusive",
         "tied,": "holds",
         "untying": "holds",
     }
     assert told({"tied": 1}, {"tied": 0, "untied@20": 0.1}) == {
-        "a": "fails at tied; undecided at untied@20 input, untied@20 output",
+        "a": "fails at tied; inconclusive at untied@20 input, untied@20 output",
         "untying": "fails",
     }
-    assert told(draw, {"tied": 0, "untied": 0.1}, 1) == {"a": "holds", "tied,": "undecided"}
+    assert told(draw, {"tied": 0, "untied": 0.1}, 1) == {"a": "holds", "tied,": "inconclusive"}
 
 
 def test_claims_on_tying_compare_plain_arms():
     """A head that does better, or a head that is untied midway, says nothing of tying."""
-    assert told({}, {"tied+bias": 0.1, "untied": 0}) == {"a": "undecided"}
-    assert told({}, {"tied": 0, "untied+bias": 1, "untied+bias@20": 1}) == {"a": "undecided"}
+    assert told({}, {"tied+bias": 0.1, "untied": 0}) == {"a": "inconclusive"}
+    assert told({}, {"tied": 0, "untied+bias": 1, "untied+bias@20": 1}) == {"a": "inconclusive"}
     found = text_verdict_table(
         text_results({}, {"tied+bias": 9, "untied@20": 0, "untied": 0.1, "tied": 0})
     ).rows
     # the last one is of a bias
     assert [row[1] for row in found] == [
-        "undecided",
+        "inconclusive",
         "holds",
         "holds",
         "fails",
@@ -164,7 +164,7 @@ def test_tables_show_every_arm():
         and neighbours.rows[0] == ("the", "tied", "an an*", "an*")
         and "a star" in neighbours.title
     )
-    assert "perplexity" not in str(validation_table(results.assign_attrs(task="masked")))
+    assert "perplexity" not in str(validation_table(results.assign_attrs(objective="masked")))
 
 
 def test_figures_leave_nothing_out():
@@ -194,7 +194,7 @@ def test_each_table_has_a_panel_and_each_pair_a_row():
         "distances_untied@20_input",
         "distances_untied@20_output",
     ]
-    assert "perplexity" not in text_panels(found.assign_attrs(task="masked"))
+    assert "perplexity" not in text_panels(found.assign_attrs(objective="masked"))
     assert panels["loss"].caption == "Validation loss of tied, untied@20 over the steps of training"
     for panel in panels.values():
         figure, axes = plt.subplots()

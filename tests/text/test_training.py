@@ -33,7 +33,7 @@ from jaxtie.training.task import Control, Members, Phase, Piece, phases_of
 SEED = 3
 HEADS = ("tied+bias", "untied+bias@20", "tied+half-swap+input-gradient=0")
 MORE_HEADS = (
-    "untied tied+shuffle tied+projection tied+bert-head tied+soft-cap=30"
+    "untied tied+shuffle tied+projection tied+bert-head tied+logit-softcap=30"
     " tied+logit-scale=1-by-root-D untied+bias"
 )
 
@@ -227,9 +227,9 @@ def test_programs_are_shared_by_what_differs_in_nothing_static(masked, monkeypat
     alike |= {"record_every": 5, "eval_every": 10}
     assert program("tied", **alike) is program("untied@20", **alike) is tied is not untied
     assert program("untied", **alike) is program("untied@20", 1, **alike) is untied
-    slower = dataclasses.replace(experiment.optimiser, learning_rate=1e-3)
+    slower = dataclasses.replace(experiment.optimizer, learning_rate=1e-3)
     other = (
-        program("tied", optimiser=slower),
+        program("tied", optimizer=slower),
         program("tied+bias"),
         program("tied", data_seed=1),
         program("tied", words=9),
@@ -286,7 +286,7 @@ def test_every_head_of_a_seed_starts_from_the_same_values_and_has_the_same_batch
 
     @once
     def start(key: jax.Array) -> dict[str, dict]:
-        rule, found = adamw_of(experiment.optimiser), {}
+        rule, found = adamw_of(experiment.optimizer), {}
         for name in ("tied", *MORE_HEADS.split()):
             arm = Arm.parse(name)
             model = build_text_model(experiment, material, "cpu", tied=arm.tied, head=arm.head)
@@ -332,7 +332,7 @@ def test_an_arm_is_the_plain_loop_with_its_head(causal, heads, name):
     """Step by step on the seed's batches, with the gradient that JAX takes of the formula."""
     (experiment, material), (engine, found) = causal, heads
     rule, plain = (
-        adamw_of(experiment.optimiser),
+        adamw_of(experiment.optimizer),
         build_text_model(experiment, material, "cpu", tied=True),
     )
     state = load_carry(engine.compile(phase(name)).shapes, found[name].after[0]).state
@@ -426,12 +426,12 @@ def test_untied_with_a_bias_midway_nothing_changes_at_that_step(heads):
 
 def test_experiments_that_cannot_be_meant():
     wrong = (
-        {"task": "other"},
+        {"objective": "other"},
         {"words": 2},
         {"length": 3},
         {"buckets": (1,)},
         {"data_seed": -1},
-        {"deviation": 0},
+        {"init_std": 0},
     )
     for each in wrong:
         with pytest.raises(UserError, match=next(iter(each))):

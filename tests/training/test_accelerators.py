@@ -16,7 +16,7 @@ from jaxtie.exor import engine
 from jaxtie.exor.blocks import block_size, block_sizes
 from jaxtie.exor.config import Experiment
 from jaxtie.exor.forms import advance_members
-from jaxtie.exor.task import Static, make_member, optimiser_of, stack_settings
+from jaxtie.exor.task import Static, make_member, optimizer_of, stack_settings
 from jaxtie.exor.task import build_model as build
 from jaxtie.models.language_model import build_body
 from jaxtie.training.distributed import Processes
@@ -77,7 +77,7 @@ def test_what_is_laid_out_for_a_gpu_trains_as_plain_members_do(model):
 
     def start(seed, setting):
         return initial_state(
-            build(static), optimiser_of(static, setting), jax.random.key(seed), 8
+            build(static), optimizer_of(static, setting), jax.random.key(seed), 8
         ), stream(14, seed)
 
     states, streams = once(jax.vmap(start))(seeds, settings)

@@ -13,7 +13,7 @@ import pytest
 from bodies import once
 from quickly import as_users
 
-from jaxtie.config import Arm, Mixer, Optimiser, Transformer
+from jaxtie.config import Arm, Mixer, Optimizer, Transformer
 from jaxtie.exor import data
 from jaxtie.exor.blocks import Program, batch_members, block_of, compile_block, lower_advance
 from jaxtie.exor.config import Experiment
@@ -174,7 +174,7 @@ def test_members_that_diverge_leave_the_others_the_bits_of_a_run_without_them():
     """
     wild = dataclasses.replace(
         SHORT,
-        optimiser=Optimiser(learning_rate=1e7, eta_min=0, weight_decay=0),
+        optimizer=Optimizer(learning_rate=1e7, eta_min=0, weight_decay=0),
         seeds=tuple(range(32)),
     )
     everyone = records(wild, "untied", like=wild)
@@ -243,7 +243,7 @@ def test_a_swept_member_gives_the_bits_of_its_setting_alone(arm):
     for at in (0, 6, 15):
         alone = swept.settings[at]
         assert (
-            alone.optimiser.weight_decay == SWEPT[0][1][at // 8]
+            alone.optimizer.weight_decay == SWEPT[0][1][at // 8]
             and alone.process.ones[0] == SWEPT[3][1][at % 2]
         )
         assert_same_bits(

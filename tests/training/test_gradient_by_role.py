@@ -65,15 +65,15 @@ def training() -> Training:
     """In float64, so that what is exact is seen to be."""
     with jax.enable_x64(True):
         model, batch = model_of("tied"), sample()
-        optimiser = adamw(optax.constant_schedule(RATE), weight_decay=DECAY, **ADAM)
-        fresh = initial_state(model, optimiser, jax.random.key(0), 8)
+        optimizer = adamw(optax.constant_schedule(RATE), weight_decay=DECAY, **ADAM)
+        fresh = initial_state(model, optimizer, jax.random.key(0), 8)
         fresh = fresh._replace(params=jax.tree.map(lambda x: x.astype(np.float64), fresh.params))
-        fresh = fresh._replace(opt_state=optimiser.init(fresh.params))
+        fresh = fresh._replace(opt_state=optimizer.init(fresh.params))
         one, loss_of = (
-            once(partial(step, model, optimiser)),
+            once(partial(step, model, optimizer)),
             lambda params: loss_and_accuracy(model, params, batch),
         )
-        split = once(lambda state: update_by_role(loss_of, optimiser, state, **ADAM))
+        split = once(lambda state: update_by_role(loss_of, optimizer, state, **ADAM))
         found = Training([fresh], [with_role_moments(fresh)], [])
         for _ in range(STEPS):
             found.plain.append(one(found.plain[-1], batch)[0])
@@ -132,11 +132,11 @@ def test_adams_step_is_the_sum_of_both_parts_and_is_what_the_table_moves_by(trai
 def test_a_role_that_is_stopped_writes_nothing():
     """Its first moment stays 0, so the other one has the whole of Adam's step."""
     model, batch = model_of("tied+input-gradient=0"), sample()
-    optimiser = adamw(optax.constant_schedule(RATE), weight_decay=DECAY, **ADAM)
-    state = with_role_moments(initial_state(model, optimiser, jax.random.key(0), 8))
+    optimizer = adamw(optax.constant_schedule(RATE), weight_decay=DECAY, **ADAM)
+    state = with_role_moments(initial_state(model, optimizer, jax.random.key(0), 8))
     _, _, own = once(
         lambda state: update_by_role(
-            lambda params: loss_and_accuracy(model, params, batch), optimiser, state, **ADAM
+            lambda params: loss_and_accuracy(model, params, batch), optimizer, state, **ADAM
         )
     )(state)
     sums = sum_by_row(own)

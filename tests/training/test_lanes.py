@@ -123,7 +123,7 @@ def test_samples_loss_and_gradients_are_those_of_vmap(config, tied, x64):
 @pytest.mark.parametrize(
     "arm",
     [
-        "tied+bert-head+bias+soft-cap=3+logit-scale=1-by-root-D+input-scale=root-D",
+        "tied+bert-head+bias+logit-softcap=3+logit-scale=1-by-root-D+input-scale=root-D",
         "untied+shuffle+input-gradient=0+output-gradient=0.5",
         "tied+half-swap+output-gradient=0",
     ],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from bodies import once, random_params
 
-from jaxtie.config import Arm, Optimiser, Transformer
+from jaxtie.config import Arm, Optimizer, Transformer
 from jaxtie.training.optimizer import adamw, adamw_of, make_adamw, periodic_cosine, schedule_table
 
 RATES = {"learning_rate": 5e-4, "eta_min": 1e-5, "half_period": 10_000}
@@ -20,12 +20,12 @@ def test_schedule_is_torchs(x64):
     torch = pytest.importorskip(
         "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
     )
-    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=1_000, eta_min=1e-5)
-    optimiser.step()  # once, or the schedule warns
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1_000, eta_min=1e-5)
+    optimizer.step()  # once, or the schedule warns
     expected = []
     for _ in range(5_001):
-        expected.append(optimiser.param_groups[0]["lr"])
+        expected.append(optimizer.param_groups[0]["lr"])
         cosine.step()
     rates = jax.jit(periodic_cosine(**RATES | {"half_period": 1_000}))(
         jnp.arange(5_001, dtype=jnp.int32)
@@ -58,11 +58,11 @@ def test_adamw_decays_every_leaf_by_the_current_rate(x64):
     biases alike.
     """
     params = random_params(Transformer())
-    optimiser = adamw(
+    optimizer = adamw(
         lambda step: jnp.where(step == 0, 0.5, 0.25), weight_decay=0.1, b1=0.9, b2=0.999, eps=1e-12
     )
-    state, now, zero = optimiser.init(params), params, jax.tree.map(jnp.zeros_like, params)
-    update = once(optimiser.update)
+    state, now, zero = optimizer.init(params), params, jax.tree.map(jnp.zeros_like, params)
+    update = once(optimizer.update)
     for kept in (1 - 0.05, (1 - 0.05) * (1 - 0.025)):
         updates, state = update(zero, state, now)
         now = jax.tree.map(jnp.add, now, updates)
@@ -80,29 +80,29 @@ def test_an_undecayed_bias_alone_is_left_out_of_the_decay():
         "embedding": {"input": jnp.ones((3, 2)), "bias": jnp.ones(3)},
         "body": {"bias": jnp.ones(2)},
     }
-    optimiser = adamw_of(dataclasses.replace(DECLARED, weight_decay=0.5, learning_rate=0.5), head)
-    updates, _ = optimiser.update(
-        jax.tree.map(jnp.zeros_like, params), optimiser.init(params), params
+    optimizer = adamw_of(dataclasses.replace(DECLARED, weight_decay=0.5, learning_rate=0.5), head)
+    updates, _ = optimizer.update(
+        jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params
     )
     moved = jax.tree.map(lambda leaf: float(jnp.abs(leaf).max()), updates)
     assert moved == {"embedding": {"input": 0.25, "bias": 0.0}, "body": {"bias": 0.25}}
 
 
-DECLARED = Optimiser(
+DECLARED = Optimizer(
     learning_rate=3e-3, eta_min=2e-4, half_period=7, weight_decay=0.3, b1=0.8, b2=0.95, eps=1e-3
 )
 
 
-def trained(optimiser, params, steps: int = 12):
+def trained(optimizer, params, steps: int = 12):
     """After some updates along -1."""
     gradient = jax.tree.map(lambda leaf: -jnp.ones_like(leaf), params)
 
     def step(_, state):
         params, opt_state = state
-        updates, opt_state = optimiser.update(gradient, opt_state, params)
+        updates, opt_state = optimizer.update(gradient, opt_state, params)
         return jax.tree.map(jnp.add, params, updates), opt_state
 
-    return jax.lax.fori_loop(0, steps, step, (params, optimiser.init(params)))[0]
+    return jax.lax.fori_loop(0, steps, step, (params, optimizer.init(params)))[0]
 
 
 def test_every_declared_value_counts(x64):
@@ -133,7 +133,7 @@ def test_a_members_own_values_are_those_declared():
 
 
 def test_the_table_of_the_schedule_is_the_schedule():
-    table = schedule_table(Optimiser(), range(0, 30_001, 5_000))
+    table = schedule_table(Optimizer(), range(0, 30_001, 5_000))
     assert table.dtype == np.float32
     np.testing.assert_array_equal(table, periodic_cosine(**RATES)(jnp.arange(0, 30_001, 5_000)))
     np.testing.assert_allclose(

@@ -35,7 +35,7 @@ from jaxtie.training.trainer import Loop, is_something_abandoned, stop_signals, 
 class Toy(Declaration):
     """An experiment of no kind."""
 
-    kind: ClassVar[str] = "toy"
+    task: ClassVar[str] = "toy"
     name: str = "toy"
     claim: str = "none"
     arms: tuple[Arm | str, ...] = ("untied@4", "tied")

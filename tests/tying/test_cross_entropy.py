@@ -15,9 +15,9 @@ P, V, D = 70, 50, 8
 HEADS = [
     {},
     {"bias": True},
-    {"soft_cap": 2.0, "logit_scale": 0.5},
+    {"logit_softcap": 2.0, "logit_scale": 0.5},
     {"allowed": True, "z_loss": 1e-2},
-    {"bias": True, "soft_cap": 3.0, "allowed": True, "z_loss": 1e-3},
+    {"bias": True, "logit_softcap": 3.0, "allowed": True, "z_loss": 1e-3},
 ]
 
 
@@ -37,12 +37,12 @@ ALLOWED = jnp.arange(V) < V - 10
 
 
 def plain(
-    values, *, bias=False, allowed=False, logit_scale=1.0, soft_cap=None, z_loss=0.0
+    values, *, bias=False, allowed=False, logit_scale=1.0, logit_softcap=None, z_loss=0.0
 ) -> jax.Array:
     """The formula, by all logits at once."""
     logits = values["h"] @ values["table"].T * logit_scale
     logits = logits + values["bias"].reshape(1, 1, -1) if bias else logits
-    logits = soft_cap * jnp.tanh(logits / soft_cap) if soft_cap else logits
+    logits = logit_softcap * jnp.tanh(logits / logit_softcap) if logit_softcap else logits
     logits = jnp.where(ALLOWED[None, None], logits, -jnp.inf) if allowed else logits
     log_sum = jax.nn.logsumexp(logits, axis=-1)
     chosen = jnp.take_along_axis(logits, TARGETS[..., None], axis=-1)[..., 0]

@@ -1,4 +1,4 @@
-"""Untying and tying, parameters and the state of any optimiser, at any step of training."""
+"""Untying and tying, parameters and the state of any optimizer, at any step of training."""
 
 from functools import cache, partial
 
@@ -81,17 +81,17 @@ def alone(stacked, number=0):
     return jax.tree.map(lambda leaf: leaf[number], stacked)
 
 
-def start(optimiser):
+def start(optimizer):
     """A member."""
     params = alone(three_members())
-    return params, optimiser.init(params)
+    return params, optimizer.init(params)
 
 
 @partial(once, static_argnums=0)
-def advance(optimiser, state, steps):
+def advance(optimizer, state, steps):
     def step(_, state):
         params, opt_state = state
-        updates, opt_state = optimiser.update(
+        updates, opt_state = optimizer.update(
             jax.grad(lambda p: look(p)[1])(params), opt_state, params
         )
         return optax.apply_updates(params, updates), opt_state
@@ -135,9 +135,9 @@ STEPS_S = np.array([0, 1, 30])  # a member each
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_untying_at_any_step_changes_nothing_and_training_goes_on(name):
     """Alone and stacked, as it is and compiled."""
-    optimiser = OPTIMISERS[name]
-    stacked_advance = jax.vmap(partial(advance, optimiser))
-    fresh = three_members(), once(jax.vmap(optimiser.init))(three_members())
+    optimizer = OPTIMISERS[name]
+    stacked_advance = jax.vmap(partial(advance, optimizer))
+    fresh = three_members(), once(jax.vmap(optimizer.init))(three_members())
     tied = stacked_advance(fresh, STEPS_S)
     untied = untie(*tied)
     for other in (once(untie)(*tied), jax.vmap(untie)(*tied), once(jax.vmap(untie))(*tied)):
@@ -149,11 +149,11 @@ def test_untying_at_any_step_changes_nothing_and_training_goes_on(name):
     )
     for k in range(len(STEPS_S)):
         assert_equal(untie(*alone(tied, k)), alone(untied, k))
-        assert_untied_and_nothing_else(optimiser, alone(tied, k), alone(untied, k))
+        assert_untied_and_nothing_else(optimizer, alone(tied, k), alone(untied, k))
         assert compiled_look(alone(later, k))[1] < compiled_look(alone(untied[0], k))[1]
 
 
-def assert_untied_and_nothing_else(optimiser, tied, untied):
+def assert_untied_and_nothing_else(optimizer, tied, untied):
     """Parameters and state, of one member."""
     assert is_tied(tied[0]) and not is_tied(untied[0])
     assert_equal(look(untied[0]), look(tied[0]))
@@ -162,7 +162,7 @@ def assert_untied_and_nothing_else(optimiser, tied, untied):
         outputs, inputs, rest = apart(now)
         assert_equal(outputs, inputs)
         assert_equal([inputs, rest], list(apart(before)[1:]))
-    assert shapes(untied[1]) == shapes(jax.eval_shape(optimiser.init, untied[0]))
+    assert shapes(untied[1]) == shapes(jax.eval_shape(optimizer.init, untied[0]))
     for how in ("input", "output", "mean"):
         assert_equal(tie(*untied, how), tied)
 
@@ -170,7 +170,7 @@ def assert_untied_and_nothing_else(optimiser, tied, untied):
 @pytest.mark.slow
 def test_untying_a_transformer():
     """The project's own model, amid training on EXor."""
-    optimiser, model = (
+    optimizer, model = (
         OPTIMISERS["adamw"],
         build_model(Transformer(layers=1, heads=1, width=4, feedforward=4), tied=True),
     )
@@ -182,7 +182,7 @@ def test_untying_a_transformer():
     @once
     def advance(state, first, last):
         return jax.lax.fori_loop(
-            first, last, lambda at, s: task.step(model, optimiser, s, batch(at))[0], state
+            first, last, lambda at, s: task.step(model, optimizer, s, batch(at))[0], state
         )
 
     @once
@@ -192,7 +192,7 @@ def test_untying_a_transformer():
         )
         return logits, task.loss_and_accuracy(model, params, batch(30))
 
-    begin = once(lambda key: initial_state(model, optimiser, key, PROCESS.length + 1))
+    begin = once(lambda key: initial_state(model, optimizer, key, PROCESS.length + 1))
     tied = advance(begin(jax.random.key(5)), 0, 30)
     params, opt_state = untie(tied.params, tied.opt_state)
     assert_equal(look(params), look(tied.params))
@@ -237,16 +237,16 @@ def test_state_fits_the_untied_parameters(name):
     the values too.
     """
     if name in WRAPPED:
-        optimiser = WRAPPED[name]
+        optimizer = WRAPPED[name]
     else:
         make = getattr(optax if name in ALIASES else contrib, name)
-        optimiser = make(**({} if name == "lbfgs" else {"learning_rate": 1e-2}))
-    tied = jax.eval_shape(lambda: start(optimiser))
+        optimizer = make(**({} if name == "lbfgs" else {"learning_rate": 1e-2}))
+    tied = jax.eval_shape(lambda: start(optimizer))
     untied = jax.eval_shape(untie, *tied)
-    assert shapes(untied[1]) == shapes(jax.eval_shape(optimiser.init, untied[0]))
+    assert shapes(untied[1]) == shapes(jax.eval_shape(optimizer.init, untied[0]))
     assert shapes(jax.eval_shape(tie, *untied)) == shapes(tied)
     if name in WITH_VALUES:
-        tied = start(optimiser)
+        tied = start(optimizer)
         assert_equal(tie(*untie(*tied)), tied)
 
 
@@ -319,11 +319,11 @@ def test_what_tying_saves():
     untied, size = untie(params)[0], 7 * 4
     assert count_parameters(params) == size + 4 * 4 + 4
     assert count_parameters(untied) - count_parameters(params) == size
-    for optimiser, moments in (
+    for optimizer, moments in (
         (optax.adam(1.0), 2 * size),
         (optax.lion(1.0), size),
         (optax.sgd(1.0), 0),
     ):
         for now in (params, untied):
-            saving = saved_by_tying(now, jax.eval_shape(optimiser.init, now))
+            saving = saved_by_tying(now, jax.eval_shape(optimizer.init, now))
             assert saving == (size, moments, 4 * (size + moments))

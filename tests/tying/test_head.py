@@ -62,12 +62,12 @@ def test_scales(scale, x64):
         )
 
 
-@pytest.mark.parametrize("deviation", [1.0, 0.02, "1/sqrt(D)", "log(n)/D"])
-def test_deviation(deviation):
+@pytest.mark.parametrize("init_std", [1.0, 0.02, "1/sqrt(D)", "log(n)/D"])
+def test_init_std(init_std):
     expected = {1.0: 1, 0.02: 0.02, "1/sqrt(D)": 64**-0.5, "log(n)/D": math.log(3000) / 64}[
-        deviation
+        init_std
     ]
-    params = Embedding(3000, 64, deviation=deviation).init(jax.random.key(0), 0)["params"]
+    params = Embedding(3000, 64, init_std=init_std).init(jax.random.key(0), 0)["params"]
     for table in params.values():
         assert (
             np.std(table) == pytest.approx(expected, rel=0.01)
@@ -82,7 +82,7 @@ def test_bias_then_cap(cap, x64):
     expected = np.einsum("pd,vd->pv", HIDDEN, TABLE) / math.sqrt(D) + bias
     if cap:
         expected = cap * np.tanh(expected / cap)
-    options = {"bias": True, "logit_scale": "1/sqrt(D)", "soft_cap": cap}
+    options = {"bias": True, "logit_scale": "1/sqrt(D)", "logit_softcap": cap}
     np.testing.assert_allclose(
         logits({"input": TABLE, "bias": bias}, **options), expected, rtol=1e-12
     )
@@ -167,7 +167,7 @@ OPTIONS = {
         "input_scale": "sqrt(D)",
         "logit_scale": "1/sqrt(D)",
         "bias": True,
-        "soft_cap": 3.0,
+        "logit_softcap": 3.0,
         "transform": Projection(bias=True, activation=nn.gelu, norm=True),
     },
 }
@@ -256,7 +256,9 @@ def test_dtypes():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"bias": True, "transform": half_swap, "soft_cap": 30.0}], ids=["plain", "more"]
+    "options",
+    [{}, {"bias": True, "transform": half_swap, "logit_softcap": 30.0}],
+    ids=["plain", "more"],
 )
 @pytest.mark.parametrize("tied", [True, False])
 def test_vocabulary_split_over_a_mesh(tied, options):
@@ -309,7 +311,7 @@ def test_unknown_size():
     with pytest.raises(
         ValueError, match=r"'1/D'; expected a number or one of sqrt\(D\), 1/sqrt\(D\), log\(n\)/D"
     ):
-        Embedding(V, D, deviation="1/D").init(jax.random.key(0), 0)
+        Embedding(V, D, init_std="1/D").init(jax.random.key(0), 0)
     assert size(0.3, 10, 10) == 0.3
 
 

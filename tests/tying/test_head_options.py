@@ -29,16 +29,16 @@ REACHES = {  # an option -> what it changes of a plain `Embedding`
     "shuffle=4": {"transform": (channel_shuffle, {"groups": 4})},
     "projection": {"transform": Projection()},
     "bert-head": {"transform": BERT},
-    "deviation=0.02": {"deviation": 0.02},
-    "deviation=log-n-by-D": {"deviation": "log(n)/D"},
+    "init-std=0.02": {"init_std": 0.02},
+    "init-std=log-n-by-D": {"init_std": "log(n)/D"},
     "input-scale=root-D": {"input_scale": "sqrt(D)"},
     "logit-scale=1-by-root-D": {"logit_scale": "1/sqrt(D)"},
     "logit-scale=3": {"logit_scale": 3.0},
     "input-gradient=0": {"input_gradient": 0.0},
     "output-gradient=0.5": {"output_gradient": 0.5},
-    "soft-cap=30": {"soft_cap": 30.0},
+    "logit-softcap=30": {"logit_softcap": 30.0},
     "output-start": {"start": "output"},
-    "bias+bert-head+soft-cap=7": {"bias": True, "transform": BERT, "soft_cap": 7.0},
+    "bias+bert-head+logit-softcap=7": {"bias": True, "transform": BERT, "logit_softcap": 7.0},
 }
 
 
@@ -61,7 +61,7 @@ def test_every_option_is_looked_at():
 
 @pytest.mark.parametrize("options", REACHES)
 def test_an_option_reaches_the_embedding_and_nothing_else_does(options):
-    common = {"tied": True, "deviation": 0.3, "padding": 2, "matmul_dtype": jnp.bfloat16}
+    common = {"tied": True, "init_std": 0.3, "padding": 2, "matmul_dtype": jnp.bfloat16}
     expected = plain_values(Embedding(V, D, **common)) | REACHES[options]
     assert plain_values(make_embedding(head_of(options), V, D, **common)) == expected
 
@@ -69,7 +69,7 @@ def test_an_option_reaches_the_embedding_and_nothing_else_does(options):
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_plain_head_is_the_plain_embedding(tied):
     assert make_embedding(Head(), V, D, tied=tied) == Embedding(V, D, tied)
-    common = {"tied": tied, "deviation": 0.3, "padding": 0, "matmul_dtype": jnp.bfloat16}
+    common = {"tied": tied, "init_std": 0.3, "padding": 0, "matmul_dtype": jnp.bfloat16}
     assert make_embedding(Head(), V, D, **common) == Embedding(V, D, **common)
 
 
@@ -88,7 +88,7 @@ def test_models_share_what_they_have_in_common():
         "+projection",
         "+bert-head",
         "+bias+bert-head",
-        "+half-swap+soft-cap=7+output-gradient=0",
+        "+half-swap+logit-softcap=7+output-gradient=0",
     )
     arms = [Arm.parse(start + each) for start in ("tied", "untied") for each in options]
 
@@ -212,8 +212,8 @@ ARMS = {
     "untied": (0, 1, 1 / 8),
     "tied+logit-scale=1-by-root-D": (1, 1 / 8, 1 / 8),
     "tied+logit-scale=2": (1, 2, 1 / 8),
-    "tied+deviation=log-n-by-D": (1, 1, math.log(2000) / 64),
-    "untied+deviation=0.02": (0, 1, 0.02),
+    "tied+init-std=log-n-by-D": (1, 1, math.log(2000) / 64),
+    "untied+init-std=0.02": (0, 1, 0.02),
     "tied+shuffle": (2 / 64, 1, 1 / 8),
     "tied+shuffle=4+bias": (4 / 64, 1, 1 / 8),
     "tied+half-swap": (0, 1, 1 / 8),
@@ -233,9 +233,7 @@ def measured() -> dict[str, float]:
     token, target = np.random.default_rng(0).integers(vocabulary, size=(2, tokens))
 
     def loss(arm, key):
-        embedding = make_embedding(
-            arm.head, vocabulary, width, tied=arm.tied, deviation="1/sqrt(D)"
-        )
+        embedding = make_embedding(arm.head, vocabulary, width, tied=arm.tied, init_std="1/sqrt(D)")
         params = embedding.init(key, 0)
         rows = embedding.apply(params, token)
         h = rows * jnp.sqrt(width / jnp.sum(rows**2, axis=1, keepdims=True))
@@ -257,15 +255,15 @@ def test_estimate(name, measured):
             tied=arm.tied,
             vocabulary=2000,
             width=64,
-            deviation="1/sqrt(D)",
+            init_std="1/sqrt(D)",
             corrected=corrected,
         )
         assert found == initial_loss(2000, 64, deviation, **options)
-    found = estimate(arm.head, tied=arm.tied, vocabulary=2000, width=64, deviation=1 / 8)
+    found = estimate(arm.head, tied=arm.tied, vocabulary=2000, width=64, init_std=1 / 8)
     assert found == pytest.approx(measured[name], rel=0.03)
 
 
-def test_no_estimate_is_known_with_a_soft_cap():
+def test_no_estimate_is_known_with_a_logit_softcap():
     assert math.isnan(
-        estimate(head_of("soft-cap=30"), tied=True, vocabulary=2000, width=64, deviation=1.0)
+        estimate(head_of("logit-softcap=30"), tied=True, vocabulary=2000, width=64, init_std=1.0)
     )

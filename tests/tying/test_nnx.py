@@ -1,4 +1,4 @@
-"""Flax NNX: the same vocabulary end as in linen; modules and their optimisers tied and untied in
+"""Flax NNX: the same vocabulary end as in linen; modules and their optimizers tied and untied in
 place.
 """
 
@@ -39,7 +39,7 @@ HEADS = {
         "input_scale": "sqrt(D)",
         "logit_scale": "1/sqrt(D)",
         "bias": True,
-        "soft_cap": 3.0,
+        "logit_softcap": 3.0,
         "transform": half_swap,
     },
     "projection": {
@@ -103,7 +103,7 @@ def test_three_views_of_one_vocabulary_end(head, x64):
 
 def test_initial_values_are_those_that_are_asked_for():
     """Tied or not, what both have starts alike, and what comes after draws the same numbers."""
-    options = {"deviation": "1/sqrt(D)", "transform": Projection(), "padding": 7}
+    options = {"init_std": "1/sqrt(D)", "transform": Projection(), "padding": 7}
     made = []
     for tied in (True, False):
         rngs = nnx.Rngs(3)
@@ -150,7 +150,7 @@ def assert_equal(one, other):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("way", [NNX, NNXShared, NNXLinear])
-def test_any_optimiser_goes_along(way, name):
+def test_any_optimizer_goes_along(way, name):
     """At once, under `nnx.jit`, split and merged: the same, what Optax makes for the untied model;
     and training goes on.
     """
@@ -242,7 +242,7 @@ def test_what_is_shared_by_reference(share_module, paths):
 TOKENS_OF_BATCH = np.random.default_rng(0).integers(V, size=40)
 
 
-def test_tables_that_are_not_trained_have_nothing_in_the_optimiser():
+def test_tables_that_are_not_trained_have_nothing_in_the_optimizer():
     model = WithEmbed(nnx.Rngs(0))
     body = nnx.All(nnx.Param, nnx.PathContains("body"))
     optimizer = nnx.Optimizer(model, OPTIMISERS["adamw"], wrt=body)
@@ -344,7 +344,7 @@ HEADS_ACROSS = {
     ],
 )
 def test_a_head_that_is_across_is_tied_where_it_is(first, head):
-    """Its kernel becomes the table seen the other way round; what the optimiser keeps of both is
+    """Its kernel becomes the table seen the other way round; what the optimizer keeps of both is
     averaged likewise.
     """
     model = WithHead(first, HEADS_ACROSS[head]())

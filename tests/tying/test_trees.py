@@ -40,7 +40,7 @@ def untied_tree(*stack, across=True):
 
 
 def filled(init, params):
-    """A state of an optimiser with other numbers in every array, as if it had been trained."""
+    """A state of an optimizer with other numbers in every array, as if it had been trained."""
     state = jax.eval_shape(init, params)
     return jax.tree.map(lambda leaf: (10 * RNG.random(leaf.shape)).astype(leaf.dtype), state)
 
@@ -67,17 +67,17 @@ OPTIMISERS = {
 @pytest.mark.parametrize("across", [True, False])
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_there_and_back(name, across):
-    """The output is the input, transposed where it is D×V, and so is all that the optimiser keeps
+    """The output is the input, transposed where it is D×V, and so is all that the optimizer keeps
     of its shape.
     """
-    optimiser, params = OPTIMISERS[name], tied_tree()
-    state = filled(optimiser.init, params)
+    optimizer, params = OPTIMISERS[name], tied_tree()
+    state = filled(optimizer.init, params)
     untied = untie(params, state, **PATHS, transposed=across)
     kernel = untied[0]["decoder"]["logits_dense"]["kernel"]
     np.testing.assert_array_equal(
         kernel.T if across else kernel, params["token_embedder"]["embedding"]
     )
-    fresh = jax.eval_shape(optimiser.init, untied[0])
+    fresh = jax.eval_shape(optimizer.init, untied[0])
     assert jax.tree.structure(untied[1]) == jax.tree.structure(fresh)
     found, expected = (
         [leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (untied[1], fresh)
@@ -97,8 +97,8 @@ def test_there_and_back(name, across):
 
 def test_how_two_become_one():
     params = untied_tree()
-    optimiser = OPTIMISERS["adamw"]
-    state = filled(optimiser.init, params)
+    optimizer = OPTIMISERS["adamw"]
+    state = filled(optimizer.init, params)
     trees = [params, optax.tree.get(state, "mu"), optax.tree.get(state, "nu")]
     for how in ("input", "output", "mean"):
         one, state_of_one = tie(params, state, how, **PATHS)
@@ -116,8 +116,8 @@ def test_how_two_become_one():
 def test_stacked_members():
     """Three members in one tree, mapped or not."""
     params = untied_tree(3)
-    optimiser = OPTIMISERS["adamw"]
-    state = filled(jax.vmap(optimiser.init), params)
+    optimizer = OPTIMISERS["adamw"]
+    state = filled(jax.vmap(optimizer.init), params)
     one = tie(params, state, **PATHS)
     assert_equal(once(jax.vmap(partial(tie, **PATHS)))(params, state), one)
     back = once(partial(untie, **PATHS, transposed=True))(*one)
@@ -168,9 +168,9 @@ def test_names_of_axes_are_transposed_too():
 
 
 def test_what_is_saved():
-    optimiser, size = OPTIMISERS["adamw"], V * D
+    optimizer, size = OPTIMISERS["adamw"], V * D
     for params in (tied_tree(), untied_tree()):
-        state = jax.eval_shape(optimiser.init, params)
+        state = jax.eval_shape(optimizer.init, params)
         assert saved_by_tying(params, state, **PATHS) == (size, 2 * size, 12 * size)
 
 
@@ -240,7 +240,7 @@ def test_what_does_not_fit_is_told_in_one_line(operation, tree, options, told):
     assert "\n" not in str(error.value)
 
 
-def test_what_an_optimiser_keeps_must_go_along():
+def test_what_an_optimizer_keeps_must_go_along():
     params = tied_tree()
     with pytest.raises(
         ValueError, match=r"an array \(4, 4\) for a table \(6, 4\); it cannot be transposed"
@@ -258,6 +258,6 @@ def test_what_an_optimiser_keeps_must_go_along():
         untie(square, filled(OPTIMISERS["adafactor"].init, square), **PATHS, transposed=True)
     apart = optax.multi_transform(LABELS, {"token_embedder": "a", "decoder": "b"})
     with pytest.raises(
-        ValueError, match=r"the optimiser masks .* but not the other table; expected both alike"
+        ValueError, match=r"the optimizer masks .* but not the other table; expected both alike"
     ):
         untie(params, apart.init(jax.tree.map(jnp.asarray, params)), **PATHS)

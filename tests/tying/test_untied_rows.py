@@ -153,30 +153,30 @@ def tree_of(**options):
     return {"embedding": linen(**options), "body": jnp.ones((D, D))}
 
 
-def trained(params, optimiser, steps=2):
-    state = optimiser.init(params)
+def trained(params, optimizer, steps=2):
+    state = optimizer.init(params)
     for i in range(steps):
         gradient = jax.tree.map(lambda x, i=i: jnp.sin(x * (3 + i)), params)
-        updates, state = optimiser.update(gradient, state, params)
+        updates, state = optimizer.update(gradient, state, params)
         params = optax.apply_updates(params, updates)
     return params, state
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_untie_and_tie_with_own_rows(name):
-    """Own rows and moments move over and come back; the optimiser goes on from both."""
-    optimiser, rows = OPTIMISERS[name], FIVE if name == "factored" else IDS
+    """Own rows and moments move over and come back; the optimizer goes on from both."""
+    optimizer, rows = OPTIMISERS[name], FIVE if name == "factored" else IDS
     ids = jnp.array(rows)
-    params, state = trained(tree_of(tied=True, untied_rows=rows), optimiser)
+    params, state = trained(tree_of(tied=True, untied_rows=rows), optimizer)
     assert not is_tied(params)
     two, state_of_two = untie(params, state, untied_rows=rows)
     own, apart = params["embedding"], two["embedding"]
     assert apart.keys() == {"input", "output"}
     np.testing.assert_array_equal(apart["output"], own["input"].at[ids].set(own["output_rows"]))
-    shapes = jax.eval_shape(optimiser.init, two)
+    shapes = jax.eval_shape(optimizer.init, two)
     assert jax.tree.map(jnp.shape, state_of_two) == jax.tree.map(jnp.shape, shapes)
     gradient = jax.tree.map(jnp.sin, two)
-    optimiser.update(gradient, state_of_two, two)
+    optimizer.update(gradient, state_of_two, two)
     if name == "adamw":
         adam, of_two = state[0], state_of_two[0]
         for each, moved in ((adam.mu, of_two.mu), (adam.nu, of_two.nu)):

@@ -26,10 +26,10 @@ from jaxtie.text.data import tfds as sources
 from jaxtie.text.data.tokens import prepare_text
 
 pytest_plugins = "corpus_fixtures"
-TINY = """from jaxtie import Optimiser, TextExperiment, Transformer
+TINY = """from jaxtie import Optimizer, TextExperiment, Transformer
 experiment = TextExperiment(
-    name="tiny", task="causal", model=Transformer(layers=1, heads=2, width=8, feedforward=8),
-    deviation=0.02, steps=20, optimiser=Optimiser(learning_rate=2e-2), arms=("tied",), seeds=(0,),
+    name="tiny", objective="causal", model=Transformer(layers=1, heads=2, width=8, feedforward=8),
+    init_std=0.02, steps=20, optimizer=Optimizer(learning_rate=2e-2), arms=("tied",), seeds=(0,),
     record_every=10, eval_every=20, batch=2, length=16, words=4, duplicates=False,
 )
 """
