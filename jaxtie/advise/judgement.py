@@ -232,7 +232,7 @@ def verdict(pairs: xr.Dataset) -> Verdict:
 def duplicates_auc(pairs: xr.Dataset) -> float:
     """Return the AUC of synthetic duplicates against random pairs, in the worse sense.
 
-    NaN without synthetic duplicates. Neighbours in the tables would not do in place of random pairs:
+    NaN without synthetic duplicates. Neighbours in the tables would not do instead of random pairs:
     where the hypothesis holds, neighbours are equivalent too.
     """
     planted_P, random_P = pairs["planted"].values > 0, pairs["random"].values.astype(bool)

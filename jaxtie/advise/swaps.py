@@ -61,7 +61,7 @@ def make_swap(
     place = BEFORE if mask is None else SIDE
 
     def log_q(model: TextModel, params: dict, tokens_BxL: jax.Array, first: int = 0) -> jax.Array:
-        """Return ln q of all tokens: causal, from `first` on, (B, K, V); masked, at the mask, (B, V)."""
+        """Return ln q from position `first` on, (B, K, V); masked: at the mask, (B, V)."""
         rows, length = tokens_BxL.shape
         if mask is None:
             at_P = (jnp.arange(rows)[:, None] * length + jnp.arange(first, length)[None]).ravel()
