@@ -83,27 +83,13 @@ def divergence_interval(estimate: Callable[..., Any], sums: Any, seed: int = 0) 
     return np.quantile(estimate(sums, weight_RxG.astype(np.float64)).divergence, [0.025, 0.975])
 
 
-class Null(NamedTuple):
-    """P-values and intervals that include the errors shared by all sentences.
-
-    Attributes:
-      p_P: NaN without pairs known to be equivalent.
-      ends_2xP: lower and upper ends of the intervals.
-      deviation: standard deviation of the shared error per unit of scale.
-    """
-
-    p_P: np.ndarray
-    ends_2xP: np.ndarray
-    deviation: float
-
-
 def with_shared_errors(
     divergence_P: np.ndarray,
     variance_P: np.ndarray,
     ends_2xP: np.ndarray,
     scale_P: np.ndarray,
     equivalent_P: np.ndarray,
-) -> Null:
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Add the errors shared by all sentences to p-values and intervals.
 
     A model that is wrong about a token is wrong about it in all sentences, so neither sign flips
@@ -117,19 +103,23 @@ def with_shared_errors(
       ends_2xP: their intervals over sentences.
       scale_P: what the shared error of each pair is proportional to.
       equivalent_P: pairs known to be equivalent.
+
+    Returns:
+      P-values, NaN without known pairs; the ends of the intervals, (2, P); and the standard
+      deviation of the shared error per unit of scale.
     """
     from scipy.stats import t  # heavy
 
     known_P = equivalent_P & np.isfinite(scale_P)
     if not known_P.any():
-        return Null(np.full(len(divergence_P), np.nan), ends_2xP, 0.0)
+        return np.full(len(divergence_P), np.nan), ends_2xP, 0.0
     deviation = shared_deviation(
         (divergence_P / scale_P)[known_P], (variance_P / scale_P**2)[known_P]
     )
     shared_P, freedom = deviation * np.nan_to_num(scale_P), int(known_P.sum())
     p_P = t.sf(divergence_P / np.sqrt(variance_P + shared_P**2), freedom)
     wider_2xP = np.hypot(ends_2xP - divergence_P, t.ppf(0.975, freedom) * shared_P)
-    return Null(p_P, divergence_P + np.array([[-1.0], [1.0]]) * wider_2xP, deviation)
+    return p_P, divergence_P + np.array([[-1.0], [1.0]]) * wider_2xP, deviation
 
 
 def shared_deviation(divergence_Q: np.ndarray, variance_Q: np.ndarray) -> float:

@@ -25,27 +25,6 @@ SAME_CONSEQUENCES, SAME_PLACES = (
 )
 
 
-class SelectedPairs(NamedTuple):
-    """Pairs to measure, each once, and why.
-
-    Attributes:
-      pair_Px2: token ids, the smaller one first.
-      near_P, random_P, mantel_P: selected as neighbours in a table, as random pairs, for the Mantel
-        correlation.
-      planted_P: probability of the duplicate's surface form, of synthetic duplicates; 0 of others.
-      candidate_Cx2: an evaluated token, and the number of its pair.
-      reason_C: as `inference.CandidatePairs.reason_P`.
-    """
-
-    pair_Px2: np.ndarray
-    near_P: np.ndarray
-    random_P: np.ndarray
-    mantel_P: np.ndarray
-    planted_P: np.ndarray
-    candidate_Cx2: np.ndarray
-    reason_C: np.ndarray
-
-
 class Sums(NamedTuple):
     """Sums of one pair, by sentence."""
 
@@ -58,14 +37,22 @@ def select_pairs(
     duplicate_Qx2: np.ndarray,
     probability_Q: np.ndarray,
     mantel_T: np.ndarray,
-) -> SelectedPairs:
+    names: Sequence[str],
+    count_V: np.ndarray,
+) -> xr.Dataset:
     """Merge candidates, synthetic duplicates and all pairs of some tokens without repetition.
 
     Args:
       candidates: evaluated tokens with their partners.
       duplicate_Qx2: words with their duplicates.
       probability_Q: how often the duplicate is used.
-      mantel_T: tokens of which all pairs are measured.
+      mantel_T: tokens of which all pairs are measured, for the Mantel correlation.
+      names: of all tokens.
+      count_V: occurrences of each token in the text that is measured on.
+
+    Returns:
+      Pairs of `token`, the smaller id first, with the reasons to measure them; and `candidate`, an
+      evaluated token and the number of its pair.
     """
     first, second = np.triu_indices(len(mantel_T), 1)
     mantel_Nx2 = np.stack([mantel_T[first], mantel_T[second]], axis=1).reshape(-1, 2)
@@ -84,50 +71,29 @@ def select_pairs(
     def is_in(numbers: np.ndarray) -> np.ndarray:
         return np.isin(np.arange(len(pair_Px2)), numbers)
 
-    return SelectedPairs(
-        pair_Px2=pair_Px2,
-        near_P=is_in(of_candidate[~is_random]),
-        random_P=is_in(of_candidate[is_random]),
-        mantel_P=is_in(of_mantel),
-        planted_P=planted_P,
-        candidate_Cx2=candidate_Cx2,
-        reason_C=candidates.reason_P[first_of],
-    )
-
-
-def measured_pairs(
-    selected: SelectedPairs,
-    sums: Sequence[Sums],
-    names: Sequence[str],
-    count_V: np.ndarray,
-) -> xr.Dataset:
-    """Return both divergences of each pair with p-value, interval and relative to unrelated pairs.
-
-    Args:
-      selected: the pairs.
-      sums: of each pair.
-      names: of all tokens.
-      count_V: occurrences of each token in the text that is measured on.
-    """
-    pair_Px2, planted = selected.pair_Px2, selected.planted_P > 0
-    count_Px2 = count_V[pair_Px2]
-    contexts_P = np.array([each.conditional.contexts_G.sum() for each in sums], np.int64)
-    dataset = xr.Dataset(
+    return xr.Dataset(
         {
             "first": ("pair", np.array(names, object)[pair_Px2[:, 0]]),
             "second": ("pair", np.array(names, object)[pair_Px2[:, 1]]),
             "token": (("pair", "side"), pair_Px2),
-            "count": (("pair", "side"), count_Px2),
-            "contexts": ("pair", contexts_P),
-            "near": ("pair", selected.near_P),
-            "random": ("pair", selected.random_P),
-            "mantel": ("pair", selected.mantel_P),
-            "planted": ("pair", selected.planted_P),
-            "candidate": (("candidate_number", "token_and_pair"), selected.candidate_Cx2),
-            "reason": ("candidate_number", selected.reason_C.astype(object)),
-            "mass": ("candidate_number", count_V[selected.candidate_Cx2[:, 0]]),
+            "count": (("pair", "side"), count_V[pair_Px2]),
+            "near": ("pair", is_in(of_candidate[~is_random])),
+            "random": ("pair", is_in(of_candidate[is_random])),
+            "mantel": ("pair", is_in(of_mantel)),
+            "planted": ("pair", planted_P),
+            "candidate": (("candidate_number", "token_and_pair"), candidate_Cx2),
+            "reason": ("candidate_number", candidates.reason_P[first_of].astype(object)),
+            "mass": ("candidate_number", count_V[candidate_Cx2[:, 0]]),
         }
     )
+
+
+def measured_pairs(selected: xr.Dataset, sums: Sequence[Sums]) -> xr.Dataset:
+    """Add both divergences of each pair with p-value, interval and relative to unrelated pairs."""
+    count_Px2, random_P = selected["count"].values, selected["random"].values
+    planted_P = selected["planted"].values > 0
+    contexts_P = np.array([each.conditional.contexts_G.sum() for each in sums], np.int64)
+    dataset = selected.assign(contexts=("pair", contexts_P))
     rarity_P = inference.rarity(count_Px2)
     semantic = {
         "semantic_first": "first",
@@ -143,21 +109,21 @@ def measured_pairs(
         parts = [parts_of(each) for each in own]
         values = [estimate(each) for each in own]
         divergence_P = np.array([value.divergence for value in values])
-        level_P = inference.unrelated_level(count_Px2, divergence_P, selected.random_P)
-        null = inference.with_shared_errors(
+        level_P = inference.unrelated_level(count_Px2, divergence_P, random_P)
+        p_P, ends_2xP, deviation = inference.with_shared_errors(
             divergence_P,
             np.array([np.sum(part_G**2) for part_G in parts]),
             np.array([inference.divergence_interval(estimate, each) for each in own]).T,
             rarity_P,
-            planted,
+            planted_P,
         )
-        p_P = np.fmax(null.p_P, inference.sign_flip_test(parts))
+        p_P = np.fmax(p_P, inference.sign_flip_test(parts))
         found = {
             sense: divergence_P,
-            f"{sense}_low": null.ends_2xP[0],
-            f"{sense}_high": null.ends_2xP[1],
+            f"{sense}_low": ends_2xP[0],
+            f"{sense}_high": ends_2xP[1],
             f"{sense}_p": p_P,
-            f"{sense}_found": inference.discoveries(np.where(planted, np.nan, p_P)),
+            f"{sense}_found": inference.discoveries(np.where(planted_P, np.nan, p_P)),
             f"{sense}_level": level_P,
             f"{sense}_relative": divergence_P / level_P,
         }
@@ -165,7 +131,7 @@ def measured_pairs(
             found[label] = np.array([getattr(value, name) for value in values])
         dataset = dataset.assign({label: ("pair", value_P) for label, value_P in found.items()})
         dataset.attrs[f"{sense}_shared_deviation"] = float(
-            np.nanmedian(null.deviation * rarity_P / level_P)
+            np.nanmedian(deviation * rarity_P / level_P)
         )
     dataset["extrapolated"] = dataset["overlap"] < estimators.EXTRAPOLATED
     return dataset

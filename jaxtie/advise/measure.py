@@ -15,7 +15,7 @@ import xarray as xr
 from jaxtie.advise import estimators, inference, judgement, models, swaps
 from jaxtie.advise.report import Answer
 from jaxtie.advise.trained import Trained, batches_of, check_gain, load_trained, mean_loss
-from jaxtie.config import UserError, check
+from jaxtie.config import check
 from jaxtie.results.folder import Say
 from jaxtie.text.data.words import count_whole_words
 from jaxtie.text.pairs import BEFORE, Stream, Windows, places_of, stream_of, windows_at
@@ -70,7 +70,16 @@ def evaluate(paths: tuple[Path, Path], tokens: int, contexts: int, say: Say) -> 
         f"--second {paths[1]}: is the first run; expected another model",
     )
     trained = a, b = load_trained(paths[0], say), load_trained(paths[1], say)
-    check_two(a, b)
+    check(
+        a.experiment.objective == b.experiment.objective,
+        f"--second {b.folder}: is of a {b.experiment.objective} model, {a.folder} of a"
+        f" {a.experiment.objective} one; expected two of one kind",
+    )
+    check(
+        a.corpus.vocabulary == b.corpus.vocabulary,
+        f"--second {b.folder}: has another vocabulary than {a.folder}; expected two runs on one"
+        " text, or with one --vocab",
+    )
     models.check_tokens(tokens, len(a.corpus.vocabulary))
     validation = batches_of(a, a.corpus.text.valid, VALIDATION, seed=2)
     losses = [mean_loss(each, validation) for each in trained]
@@ -114,20 +123,6 @@ def _notes(a: Trained, b: Trained, skipped: list[str]) -> list[str]:
     return notes
 
 
-def check_two(a: Trained, b: Trained) -> None:
-    """Raise UserError unless the two models have the same objective and vocabulary."""
-    if a.experiment.objective != b.experiment.objective:
-        raise UserError(
-            f"--second {b.folder}: is of a {b.experiment.objective} model, {a.folder} of a"
-            f" {a.experiment.objective} one; expected two of one kind"
-        )
-    if a.corpus.vocabulary != b.corpus.vocabulary:
-        raise UserError(
-            f"--second {b.folder}: has another vocabulary than {a.folder}; expected two runs on one"
-            " text, or with one --vocab"
-        )
-
-
 def measure_text(a: Trained, b: Trained, tokens: int, contexts: int, say: Say) -> Measurement:
     """Measure pairs of the most frequent words on the validation text of the first model.
 
@@ -138,33 +133,31 @@ def measure_text(a: Trained, b: Trained, tokens: int, contexts: int, say: Say) -
     is_masked = a.experiment.objective == "masked"
     stream = stream_of(a.corpus.text.valid, special.sep)
     places = (swaps.places_in_rows if is_masked else places_of)(stream, len(words))
-    selected, count_V, skipped = _select(a, places, tokens)
+    selected, skipped = _select(a, places, tokens)
     rng = np.random.default_rng(0)
     windows = {}
-    for token in np.unique(selected.pair_Px2).tolist():
+    for token in np.unique(selected["token"]).tolist():
         chosen_N = _choose_places(rng, stream, places[token], contexts)
         if is_masked:
             windows[token] = swaps.masked_windows(stream, chosen_N, special, rng)
         else:
             windows[token] = windows_at(stream, chosen_N)
     others = defaultdict(list)
-    for first, second in selected.pair_Px2.tolist():
+    for first, second in selected["token"].values.tolist():
         others[first].append(second)
         others[second].append(first)
     found = _swap_with_progress(a, b, windows, others, say)
     sums = [
         sums_of_pair(found, windows, *pair, is_masked=is_masked)
-        for pair in selected.pair_Px2.tolist()
+        for pair in selected["token"].values.tolist()
     ]
     say("p-values and intervals")
-    pairs = judgement.measured_pairs(selected, sums, words, count_V)
+    pairs = judgement.measured_pairs(selected, sums)
     return Measurement(pairs, skipped, found, windows, words)
 
 
-def _select(
-    a: Trained, places: list[np.ndarray], tokens: int
-) -> tuple[judgement.SelectedPairs, np.ndarray, list[str]]:
-    """Select pairs; return them, the count of each token and the tokens that are too rare."""
+def _select(a: Trained, places: list[np.ndarray], tokens: int) -> tuple[xr.Dataset, list[str]]:
+    """Select the pairs to measure; return them and the tokens that are too rare."""
     words, train, planted = a.corpus.vocabulary, a.corpus.text.train, a.corpus.planted
     count_V = np.array([len(each) for each in places])
     total_V = np.bincount(train.tokens_N, minlength=len(words))
@@ -182,9 +175,14 @@ def _select(
     skipped += [name for name, seen in zip(planted.names, seen_Q) if not seen]
     every = np.linspace(0, len(token_K) - 1, min(MANTEL, len(token_K))).astype(int)
     selected = judgement.select_pairs(
-        candidates, duplicate_Qx2[seen_Q], planted.probability_K[seen_Q], np.unique(token_K[every])
+        candidates,
+        duplicate_Qx2[seen_Q],
+        planted.probability_K[seen_Q],
+        np.unique(token_K[every]),
+        words,
+        count_V,
     )
-    return selected, count_V, skipped
+    return selected, skipped
 
 
 def _choose_places(

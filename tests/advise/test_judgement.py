@@ -27,10 +27,15 @@ def measured_source(plan: synthetic.Plan, noise: float = 0.15):
     candidates = inference.CandidatePairs(np.concatenate([near_Px2, random_Px2]), reason_P)
     duplicates = source.pairs["duplicate"]
     selected = judgement.select_pairs(
-        candidates, duplicates, np.full(len(duplicates), 0.5), source.pairs["plain"][:4].ravel()
+        candidates,
+        duplicates,
+        np.full(len(duplicates), 0.5),
+        source.pairs["plain"][:4].ravel(),
+        [f"t{token}" for token in range(len(count_V))],
+        count_V,
     )
     sums = []
-    for pair in selected.pair_Px2:
+    for pair in selected["token"].values:
         sentence_N, place_N = occurrences(tokens_BxL[:, : PLACES + 1], pair, EACH, rng)
         left_NxV, *after = predictions_around(
             source, tokens_BxL, pair, sentence_N, place_N, DISTANCES
@@ -40,8 +45,7 @@ def measured_source(plan: synthetic.Plan, noise: float = 0.15):
         conditional = estimators.conditional_sums(logs[..., 0], logs[..., 1], sentence_N)
         semantic = estimators.semantic_sums(*semantic_products(*roots), sentence_N)
         sums.append(judgement.Sums(conditional, semantic))
-    names = [f"t{token}" for token in range(len(count_V))]
-    return source, judgement.measured_pairs(selected, sums, names, count_V)
+    return source, judgement.measured_pairs(selected, sums)
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +137,25 @@ def test_each_pair_is_selected_once():
         np.array([[3, 1], [1, 3], [1, 2]]), np.array(["input", "output", "random"])
     )
     selected = judgement.select_pairs(
-        candidates, np.array([[5, 6]]), np.array([0.1]), np.array([1, 2, 3])
+        candidates,
+        np.array([[5, 6]]),
+        np.array([0.1]),
+        np.array([1, 2, 3]),
+        list("abcdefg"),
+        np.arange(7),
     )
-    assert selected.pair_Px2.tolist() == [[1, 2], [1, 3], [2, 3], [5, 6]]
-    assert selected.near_P.tolist() == [False, True, False, False]
-    assert selected.random_P.tolist() == [True, False, False, False]
-    assert selected.mantel_P.tolist() == [True, True, True, False]
-    assert selected.planted_P.tolist() == [0, 0, 0, 0.1]
-    assert selected.candidate_Cx2.tolist() == [[1, 0], [1, 1], [3, 1]]
+    expected = {
+        "token": [[1, 2], [1, 3], [2, 3], [5, 6]],
+        "near": [False, True, False, False],
+        "random": [True, False, False, False],
+        "mantel": [True, True, True, False],
+        "planted": [0, 0, 0, 0.1],
+        "candidate": [[1, 0], [1, 1], [3, 1]],
+        "first": list("bbcf"),
+        "second": list("cddg"),
+        "mass": [1, 1, 3],
+    }
+    assert {name: selected[name].values.tolist() for name in expected} == expected
 
 
 def test_mantel_is_a_rank_correlation_over_all_pairs_of_some_tokens(fails):
