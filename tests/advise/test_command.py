@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from drawing import save_small
-from ground_truth import exact
-from known_topics import LawOfTopics, Logits, law_of_topics, write_topics
+from ground_truth import Logits, PerfectTopics, exact, topic_probabilities, write_topics
 from scipy.stats import spearmanr
 
 from jaxtie import Transformer
@@ -186,8 +185,8 @@ def test_trained_models_find_the_divergences_of_a_sampled_text(place, tmp_path):
 @pytest.mark.slow
 def test_masked_models_on_a_text_of_topics(trained, tmp_path, capsys, monkeypatch):
     """They order pairs by exact values; a causal run next to a masked one is refused."""
-    law_ZxW = law_of_topics()
-    text, vocabulary = map(str, write_topics(tmp_path, law_ZxW, 20_000))
+    p_ZxW = topic_probabilities()
+    text, vocabulary = map(str, write_topics(tmp_path, p_ZxW, 20_000))
     small = {"init_std": 0.3, "learning_rate": 1e-2, "batch": 64, "length": 8, "buckets": (8,)}
     monkeypatch.setitem(models.OBJECTIVES, "masked", small)
     # four words say little about a fifth
@@ -200,7 +199,7 @@ def test_masked_models_on_a_text_of_topics(trained, tmp_path, capsys, monkeypatc
     assert any("by constants alone" in line for line in found["answer"])
     results = load(out)
     planted_P = results["planted"].values > 0
-    exact_2xP = exact_of_topics(load_trained(out / "A", lambda line: None), law_ZxW, results)
+    exact_2xP = exact_of_topics(load_trained(out / "A", lambda line: None), p_ZxW, results)
     for sense, exact_P in zip(("semantic", "conditional"), exact_2xP):
         measured_P = results[sense].values
         assert np.abs(exact_P[planted_P]).max() < 1e-6 < np.median(exact_P[~planted_P])
@@ -210,15 +209,15 @@ def test_masked_models_on_a_text_of_topics(trained, tmp_path, capsys, monkeypatc
     assert "of one kind" in error_of(capsys, *runs, *few, "--out", tmp_path / "answer")
 
 
-def exact_of_topics(trained, law_ZxW: np.ndarray, results: xr.Dataset) -> np.ndarray:
+def exact_of_topics(trained, p_ZxW: np.ndarray, results: xr.Dataset) -> np.ndarray:
     """S² and C² of measured pairs, (2, P), by two perfect models at contexts of their own."""
     words, special = trained.corpus.vocabulary, trained.corpus.text.special
     planted = trained.corpus.planted
-    law_ZxV, rng = np.zeros((len(law_ZxW), len(words))), np.random.default_rng(0)
-    law_ZxV[:, [words.index(synthetic.word_of(word)) for word in range(law_ZxW.shape[1])]] = law_ZxW
-    law_ZxV[:, planted.duplicates_K] = law_ZxV[:, planted.words_K] * planted.probability_K
-    law_ZxV[:, planted.words_K] *= 1 - planted.probability_K
-    model, pairs = LawOfTopics(Logits(), law_ZxV), results["token"].values.tolist()
+    p_ZxV, rng = np.zeros((len(p_ZxW), len(words))), np.random.default_rng(0)
+    p_ZxV[:, [words.index(synthetic.word_of(word)) for word in range(p_ZxW.shape[1])]] = p_ZxW
+    p_ZxV[:, planted.duplicates_K] = p_ZxV[:, planted.words_K] * planted.probability_K
+    p_ZxV[:, planted.words_K] *= 1 - planted.probability_K
+    model, pairs = PerfectTopics(Logits(), p_ZxV), results["token"].values.tolist()
     stream = stream_of(trained.corpus.text.valid, special.sep)
     places = swaps.places_in_rows(stream, len(words))
     windows = {

@@ -69,7 +69,7 @@ def test_symbols_that_never_occur_are_left_out():
 def test_tasks_without_a_known_distribution_are_refused(capsys):
     assert main_advise([str(EXPERIMENTS / "text_clm.py")]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "law" in error
+    assert error.count("\n") == 1 and "give --text PATH" in error
 
 
 def test_divergences_are_finite_where_both_symbols_can_occur():

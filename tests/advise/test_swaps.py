@@ -5,8 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ground_truth import semantic_products
-from known_topics import Logits
+from ground_truth import Logits, semantic_products
 
 from jaxtie import Process
 from jaxtie.advise import estimators, swaps

@@ -1,15 +1,21 @@
-"""Exact predictions and divergences of a synthetic source and of EXor, by enumeration.
+"""Ground truth: exact predictions and divergences of a synthetic source, EXor and topics.
 
 Shapes: N states, V tokens, C left contexts, B sentences, L tokens, K distances.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
+import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.advise import estimators
 from jaxtie.exor import data
-from jaxtie.text.data.synthetic import Source
+from jaxtie.text.data.synthetic import Source, word_of
+from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, vocabulary_file
+
+WORDS, LENGTH = 50, 5  # of a text of topics: vocabulary, words per sentence
 
 
 class LeftContexts(NamedTuple):
@@ -228,3 +234,43 @@ def noisy(q: np.ndarray, deviation: float, rng: np.random.Generator) -> np.ndarr
     """Add independent noise to every log-probability, as a model's errors."""
     odds = q * np.exp(deviation * rng.normal(size=q.shape))
     return odds / odds.sum(axis=-1, keepdims=True)
+
+
+def topic_probabilities() -> np.ndarray:
+    """Draw p(word | topic), ZxW; topics are equally likely, and words have no order."""
+    p_ZxW = np.random.default_rng(0).gamma(0.7, size=(4, WORDS))
+    return p_ZxW / p_ZxW.sum(axis=1, keepdims=True)
+
+
+def write_topics(folder: Path, p_ZxW: np.ndarray, number: int) -> tuple[Path, Path]:
+    """Write sentences of one topic each, a paragraph each, and their vocabulary."""
+    rng, names = np.random.default_rng(1), [word_of(word) for word in range(WORDS)]
+    topics = rng.integers(0, len(p_ZxW), number)
+    sentences = (rng.choice(WORDS, LENGTH, p=p_ZxW[topic]) for topic in topics)
+    text, vocabulary = folder / "topics.txt", folder / "topics-vocab.txt"
+    lines = (" ".join(names[word] for word in words) for words in sentences)
+    text.write_text("\n\n".join(lines) + "\n")
+    vocabulary.write_bytes(vocabulary_file([*SPECIAL_TOKENS, *names]))
+    return text, vocabulary
+
+
+class Logits(nn.Module):
+    """An output embedding for models whose hidden states are logits."""
+
+    def logits(self, h_PxV):
+        return h_PxV
+
+
+class PerfectTopics(nn.Module):
+    """A perfect masked model: the topic by Bayes, then the word. `p_ZxV`: 0 of special tokens."""
+
+    embedding: nn.Module
+    p_ZxV: np.ndarray
+
+    def hidden(self, tokens_BxL, at_P):
+        p_ZxV = jnp.asarray(self.p_ZxV)
+        is_word_BxL = p_ZxV.sum(axis=0)[tokens_BxL] > 0
+        logs_BxLxZ = jnp.where(is_word_BxL[..., None], jnp.log(p_ZxV.T[tokens_BxL]), 0)
+        topic_BxZ = jnp.exp(logs_BxLxZ.sum(axis=1))
+        q_BxV = topic_BxZ @ p_ZxV / topic_BxZ.sum(axis=1, keepdims=True)
+        return jnp.log(q_BxV)[at_P // tokens_BxL.shape[1]]
