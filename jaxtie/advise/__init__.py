@@ -1,1 +1,1 @@
-"""Should I tie? Two trained models and what they say about pairs of tokens."""
+"""Should I tie? Measure with two trained models how far pairs of tokens are from equivalent."""

@@ -1,6 +1,4 @@
-"""The command line of `python -m jaxtie.advise`: exact for a process, by two trained models for
-a text.
-"""
+"""Command line of `python -m jaxtie.advise`. Imports jax only to train or evaluate models."""
 
 import json
 import sys
@@ -11,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxtie.advise import report
-from jaxtie.advise.models import ENTRIES, PLANTED, RECORD, STEPS, corpus_of
+from jaxtie.advise import models, report
 from jaxtie.config import UserError
 from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive
 from jaxtie.results.folder import RunFolder
@@ -24,17 +21,17 @@ from jaxtie.shutdown import INTERRUPTED
 from jaxtie.text.options import TextOptions
 
 OUT = Path("runs/hypothesis")
-ANY = {"source", "json", "quiet"}  # options that every way to ask has
-QUESTIONS = {"tokens", "contexts"}
+COMMON = {"source", "json", "quiet"}  # options of every way to ask
+OF_RUNS = COMMON | {"second", "tokens", "contexts", "out"}
 
 
 @dataclass(frozen=True)
 class AdviseOptions(TextOptions):
     """Does the distributional hypothesis hold?
 
-    For a process (EXPERIMENT.py, on EXor) exactly. For a text (--text FOLDER) by two small models,
-    which are trained on disjoint halves of it, with a vocabulary of 4,096 where nothing is said of
-    one; or by two runs that exist (RUN_A --second RUN_B), causal or masked. The answer goes to
+    For a process (EXPERIMENT.py, on EXor) the answer is exact. For a text (--text FOLDER) two small
+    models are trained on disjoint halves of it, with a vocabulary of 4,096 by default. Two finished
+    runs (RUN_A --second RUN_B), causal or masked, are evaluated as they are. The answer goes to
     standard output, progress and errors to standard error.
     Exit status: 0 done, 2 a user's error, 130 interrupted.
     """
@@ -45,21 +42,23 @@ class AdviseOptions(TextOptions):
     """Experiment on EXor, or the folder of a finished run of a model of text."""
     vocab_size: Annotated[
         int | None,
-        option("N", parse_positive, f"{ENTRIES} of new models, else as in the experiment"),
+        option(
+            "N", parse_positive, f"{models.VOCAB_SIZE} of new models, else as in the experiment"
+        ),
     ] = None
-    """Entries of the vocabulary that is trained, at most."""
+    """Maximum number of entries of the trained vocabulary."""
     second: Annotated[Path | None, option("RUN_B", parse_path, "none")] = None
     """Folder of the second model's run."""
     size: Literal["small", "medium", "large"] = "small"
     """Of the two models that are trained: 2 layers of width 64, 3 of 128, 4 of 256."""
     masked: Flag = False
     """Train masked models instead of causal ones."""
-    steps: Annotated[int, option("STEPS", parse_positive)] = STEPS
+    steps: Annotated[int, option("STEPS", parse_positive)] = models.STEPS
     """Updates of each of the two models, to the nearest 100."""
-    planted: Annotated[int, option("N", parse_from_0)] = PLANTED
-    """Words that get a duplicate in the text: what is known to be equivalent."""
+    synthetic_duplicates: Annotated[int, option("N", parse_from_0)] = models.DUPLICATES
+    """Number of words that get a duplicate in the text, as ground truth of equivalence."""
     tokens: Annotated[int, option("K", parse_positive)] = 200
-    """How many of the most frequent words are asked about."""
+    """Number of most frequent words to evaluate."""
     contexts: Annotated[int, option("N", parse_positive)] = 32
     """Contexts of each token of a pair."""
     out: Annotated[Path, option("DIR", parse_path)] = OUT
@@ -73,7 +72,7 @@ class AdviseOptions(TextOptions):
 
 
 def main_advise(arguments: Sequence[str] | None = None) -> int:
-    """The command line of `python -m jaxtie.advise`; returns the exit status."""
+    """Run `python -m jaxtie.advise` and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         options = parse_command(AdviseOptions, "jaxtie.advise", arguments)
@@ -87,10 +86,10 @@ def main_advise(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(options: AdviseOptions, session: Session) -> int:
-    given = bool(options.text or options.tfds)
+    given, source = bool(options.text or options.tfds), options.source
     if options.masked and not given:
         raise UserError("--masked: expected with --text FOLDER; runs are what they are")
-    if options.source is None:
+    if source is None:
         if not given:
             raise UserError(
                 "expected a text (--text FOLDER), an experiment on EXor, or two runs (RUN_A"
@@ -101,29 +100,19 @@ def _answer(options: AdviseOptions, session: Session) -> int:
                 f"--second {options.second}: expected with the folder of a first run, RUN_A"
                 " --second RUN_B"
             )
-        return _of_new_models(options, session)
+        return _train_and_evaluate(options, session)
     if given:
-        raise UserError(
-            f"{options.source}: expected without --text, which trains two models of its own"
-        )
-    if options.source.suffix == ".py":
-        cli.refuse_other_than(
-            ANY,
-            options,
-            f"no option of {options.source}, whose answer is exact and is written nowhere",
-        )
-        return _exact(options.source, options.json)
+        raise UserError(f"{source}: expected without --text, which trains two models of its own")
+    if source.suffix == ".py":
+        exact = f"no option of {source}, whose answer is exact and is written nowhere"
+        cli.refuse_other_than(COMMON, options, exact)
+        return _exact(source, options.json)
     if options.second is None:
         raise UserError(
-            f"{options.source}: is one model where two are needed; give another run by --second"
-            " RUN_B"
+            f"{source}: is one model where two are needed; give another run by --second RUN_B"
         )
-    cli.refuse_other_than(
-        ANY | QUESTIONS | {"second", "out"},
-        options,
-        "no option of two runs, which are what they are",
-    )
-    return _of_runs((options.source, options.second), options, session)
+    cli.refuse_other_than(OF_RUNS, options, "no option of two runs, which are what they are")
+    return _evaluate((source, options.second), options, session)
 
 
 def _exact(source: Path, as_json: bool) -> int:
@@ -138,47 +127,38 @@ def _exact(source: Path, as_json: bool) -> int:
     return 0
 
 
-def _check_holds_no_run(out: Path) -> None:
-    if RunFolder(out).config():
-        raise UserError(f"--out {out}: holds a run; choose another folder")
-
-
-def _of_new_models(options: AdviseOptions, session: Session) -> int:
-    """Train the two models, or find them trained, and ask them."""
-    from jaxtie.advise.measure import check_tokens
-    from jaxtie.advise.models import NAMES, two_models
+def _train_and_evaluate(options: AdviseOptions, session: Session) -> int:
+    """Train the two models unless they are trained, and evaluate them."""
     from jaxtie.text.data.tokens import prepare_text
 
-    _check_holds_no_run(options.out)
-    corpus = corpus_of(options, ENTRIES)
-    steps = max(1, round(options.steps / RECORD)) * RECORD
-    task = "masked" if options.masked else "causal"
-    declared = two_models(corpus, options.size, steps, options.planted, task)
-    folders = [RunFolder(options.out / name) for name in NAMES]
-    for experiment, folder in zip(declared, folders):
-        lifecycle.found_in(
-            experiment, folder, options.overwrite
-        )  # raises before anything is prepared
-    vocabulary = len(prepare_text(corpus, say=session.say).vocabulary) + options.planted
-    check_tokens(options.tokens, vocabulary)
-    for experiment, folder in zip(declared, folders):
+    if RunFolder(options.out).config():
+        raise UserError(f"--out {options.out}: holds a run; choose another folder")
+    corpus = models.corpus_of(options)
+    steps = max(1, round(options.steps / models.RECORD)) * models.RECORD
+    objective = "masked" if options.masked else "causal"
+    duplicates = options.synthetic_duplicates
+    experiments = models.two_models(corpus, options.size, steps, duplicates, objective)
+    a, b = (RunFolder(options.out / name) for name in models.NAMES)
+    for experiment, folder in zip(experiments, (a, b)):  # raises before anything is prepared
+        lifecycle.found_in(experiment, folder, options.overwrite)
+    vocabulary = len(prepare_text(corpus, say=session.say).vocabulary) + duplicates
+    models.check_tokens(options.tokens, vocabulary)
+    for experiment, folder in zip(experiments, (a, b)):
         if lifecycle.carry_out(experiment, folder, session) is Outcome.INTERRUPTED:
             print(f"jaxtie: {lifecycle.goes_on(session)} with {folder.path}", file=sys.stderr)
             return INTERRUPTED
-    a, b = (folder.path for folder in folders)
-    return _of_runs((a, b), options, session)
+    return _evaluate((a.path, b.path), options, session)
 
 
-def _of_runs(paths: tuple[Path, Path], options: AdviseOptions, session: Session) -> int:
-    """Ask two trained models; what is found is written at the end, all or nothing."""
+def _evaluate(paths: tuple[Path, Path], options: AdviseOptions, session: Session) -> int:
+    """Evaluate two trained models; write all results at the end, or none."""
     from jaxtie.training.devices import start_jax
 
     start_jax()
-    from jaxtie.advise.measure import Extent
-    from jaxtie.advise.report import ask, write
+    from jaxtie.advise.measure import evaluate
 
-    answer = ask(paths, Extent(options.tokens, options.contexts), session)
-    write(answer, options.out, session.command)
+    answer = evaluate(paths, options.tokens, options.contexts, session.say)
+    report.write(answer, options.out, session.command)
     if options.json:
         print(json.dumps(finite(answer.as_dict())))
         return 0

@@ -1,10 +1,9 @@
-"""Which pairs to look at, which of their divergences are more than noise, and how large they are
-beside unrelated tokens'.
+"""Choose pairs of tokens to measure; test and bound their divergences.
 
-NumPy and SciPy only. README.md has the reasons.
+NumPy and SciPy only. README.md gives the reasons.
 
-Shapes: P pairs, G sentences, R resamples, Q random pairs, V tokens, K tokens that are asked about,
-D width.
+Shapes: P pairs, G sentences, R resamples, Q pairs known to be equivalent, or random pairs, V
+tokens, K evaluated tokens, D width.
 """
 
 from collections.abc import Callable
@@ -13,23 +12,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxtie.config import UserError
-from jaxtie.results.statistics import BOOTSTRAP
 
 FLIPS = 20_000
 FLIPS_AT_A_TIME = 1_000
-LIKE_FREQUENCY = 20  # a random partner is one of so many tokens that are as frequent
-UNRELATED = 64  # random pairs that a divergence is held against
-SEEN = 30  # occurrences below which nothing is said of a token
+RESAMPLES = 500  # of the sentences of a pair
+LIKE_FREQUENCY = 20  # a random partner is one of this many tokens of similar frequency
+UNRELATED = 64  # random pairs that give the level of unrelated tokens
+SEEN = 30  # minimum number of occurrences of an evaluated token
+NEAREST, RANDOM = 5, 2  # partners of a token: nearest in each embedding table, random ones
 
 
 class CandidatePairs(NamedTuple):
-    """Pairs to look at, each from the point of view of its first token.
-
-    A pair may be there several times, for several reasons or from both sides: measure it once.
+    """Evaluated tokens with their partners; a pair may occur several times, from both sides.
 
     Attributes:
-      pair_Px2: token ids.
-      reason_P: "input" or "output", the table in which the second is one of the nearest; or
+      pair_Px2: token ids, the evaluated token first.
+      reason_P: "input" or "output" if the second token is among the nearest in that table, or
         "random".
     """
 
@@ -37,158 +35,161 @@ class CandidatePairs(NamedTuple):
     reason_P: np.ndarray
 
 
-def sign_flip_test(parts: list[np.ndarray], seed: int = 0, flips: int = FLIPS) -> np.ndarray:
-    """How probable it is that a divergence comes out as high if it is 0: one p-value for each pair,
-    (P,).
+def sign_flip_test(parts: list[np.ndarray], flips: int = FLIPS) -> np.ndarray:
+    """Return one-sided p-values of divergences against 0, (P,).
 
-    If it is 0, the errors of A and of B are all there is, and the sign of B's factor in a sentence
-    is as good as the other.
+    If a divergence is 0, its estimate consists of errors of A times errors of B, and the sign of
+    B's factor is arbitrary in each sentence.
 
     Args:
-      parts: of each pair, what each sentence adds to its divergence
-        (`estimators.conditional_parts`, `semantic_parts`). NaN where there is one without value.
-      flips: the least p-value is 1 / (flips + 1), or 2^-G where there are few sentences.
+      parts: each sentence's contribution to the divergence of each pair
+        (`estimators.conditional_parts`, `semantic_parts`). A NaN among them gives a NaN.
+      flips: the smallest p-value is 1 / (flips + 1), or 2^-G with few sentences.
     """
     parts_PxG = np.zeros((len(parts), max(map(len, parts), default=0)))
     for row_G, part_G in zip(parts_PxG, parts):
         row_G[: len(part_G)] = part_G
     divergence_P = parts_PxG.sum(axis=1)
-    level_P = divergence_P - 1e-12 * np.abs(parts_PxG).sum(axis=1)  # rounding makes nothing higher
-    rng, as_high_P = np.random.default_rng(seed), np.zeros(len(parts))
+    level_P = divergence_P - 1e-12 * np.abs(parts_PxG).sum(axis=1)  # tolerate rounding
+    rng, as_high_P = np.random.default_rng(0), np.zeros(len(parts))
     for start in range(0, flips, FLIPS_AT_A_TIME):
-        sign_RxG = rng.choice(
-            [-1.0, 1.0], (min(FLIPS_AT_A_TIME, flips - start), parts_PxG.shape[1])
-        )
+        shape = min(FLIPS_AT_A_TIME, flips - start), parts_PxG.shape[1]
+        sign_RxG = rng.choice([-1.0, 1.0], shape)
         as_high_P += np.sum(parts_PxG @ sign_RxG.T >= level_P[:, None], axis=1)
     return np.where(np.isfinite(divergence_P), (as_high_P + 1) / (flips + 1), np.nan)
 
 
-def shared_deviation(divergence_Q: np.ndarray, variance_Q: np.ndarray) -> float:
-    """Standard deviation of what is wrong with a divergence in all sentences alike, from pairs
-    known to be equivalent.
-
-    A model that is wrong about a token is wrong about it in all sentences. That A and B are wrong
-    in like ways by chance is then no matter of sentences, and neither flips nor resamples of them
-    see it. Duplicates that are planted in the text do. It is added, for no factor helps where
-    sentences tell next to nothing, as of S² where contexts do not matter.
-
-    Args:
-      divergence_Q, variance_Q: of the known pairs: divergences, and what sentences tell of their
-        variance. In units in which pairs of any frequency are wrong alike, see
-        `judgement.rarity_of`.
-    """
-    known_Q = np.isfinite(divergence_Q) & np.isfinite(variance_Q)
-    if not known_Q.any():
-        return 0.0
-    return float(np.sqrt(max(0.0, np.mean(divergence_Q[known_Q] ** 2 - variance_Q[known_Q]))))
-
-
-def discoveries(p_P: np.ndarray, rate: float = 0.05) -> np.ndarray:
-    """Which pairs are told from 0, so that of all that are at most this share is not
-    (Benjamini-Hochberg); bool, (P,).
-
-    Pairs whose p-value is NaN are not asked, and not found.
-    """
+def discoveries(p_P: np.ndarray) -> np.ndarray:
+    """Select p-values at a false discovery rate of 5 % (Benjamini-Hochberg); never NaN."""
     from scipy.stats import false_discovery_control  # heavy
 
-    found_P, asked_P = np.zeros(len(p_P), bool), np.isfinite(p_P)
-    if asked_P.any():
-        found_P[asked_P] = false_discovery_control(p_P[asked_P]) <= rate
+    found_P, finite_P = np.zeros(len(p_P), bool), np.isfinite(p_P)
+    if finite_P.any():
+        found_P[finite_P] = false_discovery_control(p_P[finite_P]) <= 0.05
     return found_P
 
 
-def resampled_interval(
-    estimate: Callable[..., Any],
-    sums: Any,
-    seed: int = 0,
-    resamples: int = BOOTSTRAP,
-    error: float = 0.05,
-) -> tuple[Any, Any]:
-    """Confidence intervals of all estimates of a pair: percentiles of a bootstrap over sentences.
+def divergence_interval(estimate: Callable[..., Any], sums: Any, seed: int = 0) -> np.ndarray:
+    """Return the 95 % percentile interval of a divergence, (2,), by a bootstrap over sentences.
 
     Args:
       estimate: `estimators.conditional` or `estimators.semantic`.
-      sums: its argument, sums by sentence.
-      error: the probability that an interval misses.
-
-    Returns:
-      The lower and the upper ends, each as `estimate` returns its estimates. NaN where an estimate
-      is NaN.
+      sums: its argument.
+      seed: of the resamples.
     """
     sentences = len(sums.contexts_G)
-    rng = np.random.default_rng(seed)
-    weight_RxG = rng.multinomial(
-        sentences, np.full(sentences, 1 / sentences), size=resamples
-    ).astype(np.float64)
-    resampled = estimate(sums, weight_RxG)
-    low, high = (
-        type(resampled)(*(np.quantile(value_R, at) for value_R in resampled))
-        for at in (error / 2, 1 - error / 2)
+    share_G = np.full(sentences, 1 / sentences)
+    weight_RxG = np.random.default_rng(seed).multinomial(sentences, share_G, size=RESAMPLES)
+    return np.quantile(estimate(sums, weight_RxG.astype(np.float64)).divergence, [0.025, 0.975])
+
+
+def with_shared_errors(
+    divergence_P: np.ndarray,
+    variance_P: np.ndarray,
+    ends_2xP: np.ndarray,
+    scale_P: np.ndarray,
+    equivalent_P: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Add the errors shared by all sentences to p-values and intervals.
+
+    A model that is wrong about a token is wrong about it in all sentences, so neither sign flips
+    nor resamples of sentences see this error. Pairs known to be equivalent show its size. It is
+    added: a factor would not help where sentences hardly differ, as for S² if contexts do not
+    matter. Student's t has one degree of freedom per known pair.
+
+    Args:
+      divergence_P: estimates.
+      variance_P: their variance over sentences.
+      ends_2xP: their intervals over sentences.
+      scale_P: what the shared error of each pair is proportional to.
+      equivalent_P: pairs known to be equivalent.
+
+    Returns:
+      P-values, NaN without known pairs; the ends of the intervals, (2, P); and the standard
+      deviation of the shared error per unit of scale.
+    """
+    from scipy.stats import t  # heavy
+
+    known_P = equivalent_P & np.isfinite(scale_P)
+    if not known_P.any():
+        return np.full(len(divergence_P), np.nan), ends_2xP, 0.0
+    deviation = shared_deviation(
+        (divergence_P / scale_P)[known_P], (variance_P / scale_P**2)[known_P]
     )
-    return low, high
+    shared_P, freedom = deviation * np.nan_to_num(scale_P), int(known_P.sum())
+    p_P = t.sf(divergence_P / np.sqrt(variance_P + shared_P**2), freedom)
+    wider_2xP = np.hypot(ends_2xP - divergence_P, t.ppf(0.975, freedom) * shared_P)
+    return p_P, divergence_P + np.array([[-1.0], [1.0]]) * wider_2xP, deviation
 
 
-def pair_frequency(count_V: np.ndarray, pair_Px2: np.ndarray) -> np.ndarray:
-    """Mean logarithm of the two tokens' counts, (P,): by it pairs are as frequent as others."""
-    return np.log(np.asarray(count_V, np.float64)[pair_Px2]).mean(axis=1)
+def shared_deviation(divergence_Q: np.ndarray, variance_Q: np.ndarray) -> float:
+    """Return the standard deviation of shared errors, from pairs known to be equivalent.
+
+    Args:
+      divergence_Q: divided by the scale of each pair.
+      variance_Q: over sentences, divided by the square of the scale.
+    """
+    finite_Q = np.isfinite(divergence_Q) & np.isfinite(variance_Q)
+    if not finite_Q.any():
+        return 0.0
+    return float(np.sqrt(max(0.0, np.mean(divergence_Q[finite_Q] ** 2 - variance_Q[finite_Q]))))
+
+
+def rarity(count_Px2: np.ndarray) -> np.ndarray:
+    """Return 1/n of the first token plus 1/n of the second, (P,), the scale of shared errors.
+
+    A row learned from n occurrences has an error variance of about 1/n in A and in B. A divergence
+    is a product of both errors, so its standard deviation is proportional to the sum of variances.
+    """
+    return (1 / count_Px2.astype(np.float64)).sum(axis=1)
 
 
 def unrelated_level(
-    frequency_P: np.ndarray,
-    frequency_Q: np.ndarray,
-    divergence_Q: np.ndarray,
-    number: int = UNRELATED,
+    count_Px2: np.ndarray, divergence_P: np.ndarray, random_P: np.ndarray
 ) -> np.ndarray:
-    """The median divergence of the random pairs that are as frequent as each pair, (P,); divide by
-    it.
+    """Return the median divergence of the `UNRELATED` random pairs nearest in frequency, (P,).
 
-    Then 0 is equivalent, and 1 is unrelated. NaN where it is not above 0: there the models tell no
-    token from another.
+    A divergence divided by it is 0 for equivalent and about 1 for unrelated tokens. NaN where it is
+    not above 0, because such models do not distinguish tokens.
 
     Args:
-      frequency_P, frequency_Q: `pair_frequency` of the pairs and of the random ones.
-      divergence_Q: of the random pairs; those without value are left out.
-      number: of random pairs that each is held against, or all, if there are fewer.
+      count_Px2: occurrences of both tokens; their mean logarithm is the frequency of a pair.
+      divergence_P: of all pairs; NaNs are left out.
+      random_P: which pairs are random.
     """
-    usable_Q = np.isfinite(divergence_Q)
-    if not usable_Q.any():
+    frequency_P = np.log(count_Px2.astype(np.float64)).mean(axis=1)
+    usable_P = random_P & np.isfinite(divergence_P)
+    if not usable_P.any():
         return np.full(len(frequency_P), np.nan)
-    apart_PxQ = np.abs(frequency_P[:, None] - frequency_Q[usable_Q])
-    nearest_PxN = np.argsort(apart_PxQ, axis=1, kind="stable")[:, :number]
-    level_P = np.median(divergence_Q[usable_Q][nearest_PxN], axis=1)
+    distance_PxQ = np.abs(frequency_P[:, None] - frequency_P[usable_P])
+    nearest_PxN = np.argsort(distance_PxQ, axis=1, kind="stable")[:, :UNRELATED]
+    level_P = np.median(divergence_P[usable_P][nearest_PxN], axis=1)
     return np.where(level_P > 0, level_P, np.nan)
 
 
 def whitened(table_VxD: np.ndarray, usable_V: np.ndarray) -> np.ndarray:
-    """The table after the linear map that makes its usable rows of mean 0 and of variance 1 in
-    every direction.
+    """Map the table linearly so that its usable rows have mean 0 and variance 1 in every direction.
 
-    Distances in it are the same for any two tables that are linear maps of each other, as the body
-    can make them. Directions in which the rows do not differ, but for rounding, are left out: VxD',
-    D' <= D.
+    Distances then agree between tables that are linear maps of each other, which the body can undo.
+    Directions without variance are dropped: VxD', D' <= D.
     """
     table_VxD = np.asarray(table_VxD, np.float64)
     rows_UxD = table_VxD[usable_V]
-    _, scale_D, directions_DxD = np.linalg.svd(
-        rows_UxD - rows_UxD.mean(axis=0), full_matrices=False
-    )
+    centered_UxD = rows_UxD - rows_UxD.mean(axis=0)
+    _, scale_D, directions_DxD = np.linalg.svd(centered_UxD, full_matrices=False)
     kept_D = scale_D > 1e-6 * scale_D.max(initial=0)
     to_white_DxD = directions_DxD[kept_D].T / scale_D[kept_D] * np.sqrt(len(rows_UxD))
     return (table_VxD - rows_UxD.mean(axis=0)) @ to_white_DxD
 
 
-def nearest_tokens(
-    table_VxD: np.ndarray, token_K: np.ndarray, usable_V: np.ndarray, number: int = 5
-) -> np.ndarray:
-    """The usable tokens whose rows of a whitened table are nearest to each token's, nearest first;
-    (K, number).
-    """
+def nearest_tokens(table_VxD: np.ndarray, token_K: np.ndarray, usable_V: np.ndarray) -> np.ndarray:
+    """Return the usable tokens nearest to each token in the whitened table, nearest first; KxN."""
     table_VxD, usable_U = whitened(table_VxD, usable_V), np.flatnonzero(usable_V)
-    nearest_KxN = np.empty((len(token_K), number), np.int64)
+    nearest_KxN = np.empty((len(token_K), NEAREST), np.int64)
     for row_N, token in zip(nearest_KxN, token_K):
         distance_U = np.linalg.norm(table_VxD[usable_U] - table_VxD[token], axis=1)
         distance_U[usable_U == token] = np.inf
-        row_N[:] = usable_U[np.argsort(distance_U, kind="stable")[:number]]
+        row_N[:] = usable_U[np.argsort(distance_U, kind="stable")[:NEAREST]]
     return nearest_KxN
 
 
@@ -196,74 +197,66 @@ def random_partners(
     count_V: np.ndarray,
     token: int,
     usable_V: np.ndarray,
-    besides: np.ndarray,
-    number: int,
+    excluded: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Random tokens of like frequency: from the `LIKE_FREQUENCY` usable ones whose count is nearest
-    on a log scale.
+    """Draw tokens from the `LIKE_FREQUENCY` usable ones with the most similar log count.
 
-    Args:
-      besides: tokens that are not to be drawn, beside the token itself.
+    Never draw the token itself or an excluded one.
     """
-    usable_U = np.setdiff1d(np.flatnonzero(usable_V), np.append(besides, token))
-    apart_U = np.abs(np.log(count_V[usable_U] / count_V[token]))
-    # of equal ones, any
-    apart_U, usable_U = (
-        apart_U[order := rng.permutation(len(usable_U))],
-        usable_U[order],
-    )
-    return rng.choice(
-        usable_U[np.argsort(apart_U, kind="stable")[:LIKE_FREQUENCY]], number, replace=False
-    )
+    usable_U = np.setdiff1d(np.flatnonzero(usable_V), np.append(excluded, token))
+    usable_U = usable_U[rng.permutation(len(usable_U))]  # break ties at random
+    distance_U = np.abs(np.log(count_V[usable_U] / count_V[token]))
+    closest_N = usable_U[np.argsort(distance_U, kind="stable")[:LIKE_FREQUENCY]]
+    return rng.choice(closest_N, RANDOM, replace=False)
 
 
-def pairs_to_look_at(
+def candidate_pairs(
     input_VxD: np.ndarray,
     output_VxD: np.ndarray,
     count_V: np.ndarray,
     token_K: np.ndarray,
     whole_V: np.ndarray,
     seed: int = 0,
-    near: int = 5,
-    random: int = 2,
 ) -> CandidatePairs:
-    """Each token with its nearest in the input table, its nearest in the output table, and random
-    ones of like frequency.
+    """Pair each token with its nearest in both embedding tables and with random ones.
 
     Args:
-      input_VxD, output_VxD: tables of an untied model; their widths may differ.
-      count_V: how often each token occurs.
-      token_K: tokens that are asked about; each occurs `SEEN` times or more.
-      whole_V: which tokens may be partners: whole words, say. Those seen fewer than `SEEN` times
-        are left out.
+      input_VxD: input embedding of a model.
+      output_VxD: output embedding; its width may differ.
+      count_V: occurrences of each token.
+      token_K: evaluated tokens; each must occur `SEEN` times.
+      whole_V: possible partners, such as whole words; those seen less than `SEEN` times are left
+        out.
+      seed: of the random partners.
 
     Raises:
-      UserError: a token is too rare, or there are too few others.
+      UserError: a token is too rare, or there are too few partners.
     """
-    usable_V, least = np.asarray(whole_V, bool) & (count_V >= SEEN), 2 * near + random + 1
+    usable_V, needed = np.asarray(whole_V, bool) & (count_V >= SEEN), 2 * NEAREST + RANDOM + 1
     for token in token_K[count_V[token_K] < SEEN]:
         raise UserError(
             f"token {token} occurs {count_V[token]} times; give tokens that occur {SEEN} times or"
             " more"
         )
-    if usable_V.sum() < least:
+    if usable_V.sum() < needed:
         raise UserError(
-            f"{usable_V.sum()} tokens occur {SEEN} times or more; there must be {least}; give more"
+            f"{usable_V.sum()} tokens occur {SEEN} times or more; there must be {needed}; give more"
             " text"
         )
     rng = np.random.default_rng(seed)
-    of_input_KxN = nearest_tokens(input_VxD, token_K, usable_V, near)
-    of_output_KxN = nearest_tokens(output_VxD, token_K, usable_V, near)
-    near_KxN = np.concatenate([of_input_KxN, of_output_KxN], axis=1)
+    near_KxN = np.concatenate(
+        [nearest_tokens(table_VxD, token_K, usable_V) for table_VxD in (input_VxD, output_VxD)],
+        axis=1,
+    )
     random_KxN = np.array(
         [
-            random_partners(count_V, token, usable_V, near_N, random, rng)
+            random_partners(count_V, token, usable_V, near_N, rng)
             for token, near_N in zip(token_K, near_KxN)
         ],
         np.int64,
-    ).reshape(len(token_K), random)
+    ).reshape(len(token_K), RANDOM)
     partner_KxN = np.concatenate([near_KxN, random_KxN], axis=1)
-    reason_N = np.repeat(["input", "output", "random"], [near, near, random])
+    reason_N = np.repeat(["input", "output", "random"], [NEAREST, NEAREST, RANDOM])
     pair_Px2 = np.stack([np.repeat(token_K, partner_KxN.shape[1]), partner_KxN.ravel()], axis=1)
     return CandidatePairs(pair_Px2, np.tile(reason_N, len(token_K)))

@@ -1,6 +1,6 @@
-"""Two trained models of text -> both divergences of many pairs of tokens.
+"""Measure both divergences of many pairs of tokens with two trained models of text.
 
-Shapes: V vocabulary, P pairs, N contexts of a token, K tokens asked about.
+Shapes: V vocabulary, P pairs, N contexts of a token, K evaluated tokens.
 """
 
 import time
@@ -12,39 +12,36 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxtie.advise import estimators, inference, judgement, swaps
-from jaxtie.advise.models import Trained
-from jaxtie.config import UserError
+from jaxtie.advise import estimators, inference, judgement, models, swaps
+from jaxtie.advise.report import Answer
+from jaxtie.advise.trained import Trained, batches_of, check_gain, load_trained, mean_loss
+from jaxtie.config import check
 from jaxtie.results.folder import Say
 from jaxtie.text.data.words import count_whole_words
 from jaxtie.text.pairs import BEFORE, Stream, Windows, places_of, stream_of, windows_at
 from jaxtie.tying.head import tables_of_params
 
-TOKENS, CONTEXTS, MANTEL = 200, 32, 24
-NEAREST_OF_TABLE, RANDOM = 5, 2
-WHOLE = 0.9  # of its occurrences a token is a word by itself, to be one that is asked about
-TOLD_EVERY = 15.0  # between two lines of progress
+MANTEL = 24  # tokens of the Mantel correlation
+WHOLE = 0.9  # minimum share of a token's occurrences that are whole words
+VALIDATION = 100  # batches for the losses
+LISTED = 20  # offenders of each kind
+REPORT_EVERY = 15.0  # seconds between two lines of progress
+MASKED_NOTE = (
+    "Masked models, contexts on both sides: there tokens that are equally likely up to a constant"
+    " have the same consequences. So the hypothesis can fail by constants alone, which an output"
+    " bias carries, as long as single changes of tokens connect all contexts; what is near in C and"
+    " far in S is an error of the models, or lies outside of the context."
+)
 Found = Mapping[tuple[int, int], swaps.Swapped]
 
 
-class Extent(NamedTuple):
-    """How much is looked at: tokens asked about, contexts of each token of a pair, tokens of the
-    Mantel correlation.
-    """
-
-    tokens: int = TOKENS
-    contexts: int = CONTEXTS
-    mantel: int = MANTEL
-    seed: int = 0
-
-
 class Measurement(NamedTuple):
-    """What came out.
+    """Measurements of all pairs.
 
     Attributes:
       pairs: see `judgement.measured_pairs`.
-      skipped: tokens that are seen too rarely to be asked about.
-      found: (token, other) -> what the models make of the other one in its place.
+      skipped: tokens that are too rare to be evaluated.
+      found: (token, other) -> predictions with the other token in its place.
       windows: token -> its contexts.
       words: names of all tokens.
     """
@@ -56,105 +53,142 @@ class Measurement(NamedTuple):
     words: tuple[str, ...]
 
 
-def check_two(a: Trained, b: Trained) -> None:
-    """UserError where they do not speak of the same tokens, or are not asked in the same way."""
-    if a.experiment.objective != b.experiment.objective:
-        raise UserError(
-            f"--second {b.folder}: is of a {b.experiment.objective} model, {a.folder} of a"
-            f" {a.experiment.objective} one; expected two of one kind"
-        )
-    if a.material.vocabulary != b.material.vocabulary:
-        raise UserError(
-            f"--second {b.folder}: has another vocabulary than {a.folder}; expected two runs on one"
-            " text, or with one --vocab"
-        )
+def evaluate(paths: tuple[Path, Path], tokens: int, contexts: int, say: Say) -> Answer:
+    """Load the models of two runs, measure and judge.
 
-
-def check_tokens(tokens: int, vocabulary: int) -> None:
-    """UserError where more tokens are asked about than there are."""
-    if tokens > vocabulary:
-        raise UserError(
-            f"--tokens {tokens}: expected at most the vocabulary's {vocabulary:,} entries"
-        )
-
-
-def measure_text(a: Trained, b: Trained, plan: Extent, say: Say) -> Measurement:
-    """Both divergences of the pairs that are worth a look, on the validation text of the first
-    model.
+    Args:
+      paths: run folders of A and B.
+      tokens: number of most frequent words to evaluate.
+      contexts: of each token of a pair.
+      say: prints a line of progress.
 
     Raises:
-      UserError: where the text has too few frequent tokens.
+      UserError: a run cannot be evaluated, the two do not match, or the text is too small.
     """
-    words, sep = a.material.vocabulary, a.material.text.special.sep
-    stream, is_masked = stream_of(a.material.text.valid, sep), a.experiment.objective == "masked"
+    check(
+        paths[0].resolve() != paths[1].resolve(),
+        f"--second {paths[1]}: is the first run; expected another model",
+    )
+    trained = a, b = load_trained(paths[0], say), load_trained(paths[1], say)
+    check(
+        a.experiment.objective == b.experiment.objective,
+        f"--second {b.folder}: is of a {b.experiment.objective} model, {a.folder} of a"
+        f" {a.experiment.objective} one; expected two of one kind",
+    )
+    check(
+        a.corpus.vocabulary == b.corpus.vocabulary,
+        f"--second {b.folder}: has another vocabulary than {a.folder}; expected two runs on one"
+        " text, or with one --vocab",
+    )
+    models.check_tokens(tokens, len(a.corpus.vocabulary))
+    validation = batches_of(a, a.corpus.text.valid, VALIDATION, seed=2)
+    losses = [mean_loss(each, validation) for each in trained]
+    for each, loss in zip(trained, losses):
+        check_gain(each, loss)
+    measurement = measure_text(a, b, tokens, contexts, say)
+    offenders = judgement.offenders(measurement.pairs, LISTED)
+    examples = {
+        int(i): example(measurement, int(i), far=far)
+        for numbers, far in zip(offenders.values(), judgement.SENSES[::-1])
+        for i in numbers
+    }
+    notes = [f"Validation loss of the two models: {losses[0]:.3f} and {losses[1]:.3f} nat."]
+    notes += _notes(a, b, measurement.skipped)
+    verdict = judgement.verdict(measurement.pairs)
+    return Answer(measurement.pairs, verdict, offenders, examples, measurement.skipped, notes)
+
+
+def _notes(a: Trained, b: Trained, skipped: list[str]) -> list[str]:
+    """Return caveats for the reader."""
+    notes = []
+    if a.experiment.objective == "masked":
+        notes.append(MASKED_NOTE)
+    if skipped:
+        notes.append(f"Skipped, seen fewer than {inference.SEEN} times: {', '.join(skipped)}.")
+    if a.corpus.text.key != b.corpus.text.key:
+        notes.append(
+            "The two runs had different texts: the second may have seen some of what is"
+            " measured on."
+        )
+    elif None in (a.experiment.half, b.experiment.half) or a.experiment.half == b.experiment.half:
+        notes.append(
+            "Both models saw the same sentences: what these have by chance in common is not"
+            " distinguished from the truth."
+        )
+    if not len(a.corpus.planted.words_K):
+        notes.append(
+            "There are no synthetic duplicates: nulls and intervals know nothing of errors that all"
+            " sentences share."
+        )
+    return notes
+
+
+def measure_text(a: Trained, b: Trained, tokens: int, contexts: int, say: Say) -> Measurement:
+    """Measure pairs of the most frequent words on the validation text of the first model.
+
+    Raises:
+      UserError: the text has too few frequent tokens.
+    """
+    words, special = a.corpus.vocabulary, a.corpus.text.special
+    is_masked = a.experiment.objective == "masked"
+    stream = stream_of(a.corpus.text.valid, special.sep)
     places = (swaps.places_in_rows if is_masked else places_of)(stream, len(words))
-    count_V = np.array([len(each) for each in places])
-    whole_V = _whole_words(a)
-    wanted = np.argsort(-count_V * whole_V, kind="stable")[: plan.tokens]
-    token_K = wanted[(count_V[wanted] >= inference.SEEN) & whole_V[wanted]]
-    skipped = [words[token] for token in wanted if token not in set(token_K.tolist())]
-    asked, rare = _pairs(a, count_V, token_K, whole_V, plan)
-    rng = np.random.default_rng(plan.seed)
-    tokens = np.unique(asked.pair_Px2)
+    selected, skipped = _select(a, places, tokens)
+    rng = np.random.default_rng(0)
     windows = {}
-    for token in tokens.tolist():
-        chosen_N = _chosen(rng, stream, places[token], plan.contexts)
+    for token in np.unique(selected["token"]).tolist():
+        chosen_N = _choose_places(rng, stream, places[token], contexts)
         if is_masked:
-            windows[token] = swaps.masked_windows(stream, chosen_N, a.material.text.special, rng)
+            windows[token] = swaps.masked_windows(stream, chosen_N, special, rng)
         else:
             windows[token] = windows_at(stream, chosen_N)
     others = defaultdict(list)
-    for first, second in asked.pair_Px2.tolist():
+    for first, second in selected["token"].values.tolist():
         others[first].append(second)
         others[second].append(first)
     found = _swap_with_progress(a, b, windows, others, say)
     sums = [
-        sums_of_pair(found, windows, *pair, is_masked=is_masked) for pair in asked.pair_Px2.tolist()
+        sums_of_pair(found, windows, *pair, is_masked=is_masked)
+        for pair in selected["token"].values.tolist()
     ]
-    say("nulls and intervals")
-    pairs = judgement.measured_pairs(asked, sums, words, count_V, plan.seed)
-    return Measurement(pairs, skipped + rare, found, windows, words)
+    say("p-values and intervals")
+    pairs = judgement.measured_pairs(selected, sums)
+    return Measurement(pairs, skipped, found, windows, words)
 
 
-def _whole_words(a: Trained) -> np.ndarray:
-    """Which tokens stand for a word nearly always: no sign, no piece or beginning of a word, no
-    duplicate.
-    """
-    words, train = a.material.vocabulary, a.material.text.train
+def _select(a: Trained, places: list[np.ndarray], tokens: int) -> tuple[xr.Dataset, list[str]]:
+    """Select the pairs to measure; return them and the tokens that are too rare."""
+    words, train, planted = a.corpus.vocabulary, a.corpus.text.train, a.corpus.planted
+    count_V = np.array([len(each) for each in places])
     total_V = np.bincount(train.tokens_N, minlength=len(words))
-    alone_V = count_whole_words(train, words)
-    return (
-        np.array([word.isalpha() for word in words]) & (alone_V >= WHOLE * total_V) & (total_V > 0)
+    # Whole words: no punctuation, no word pieces, no synthetic duplicates.
+    whole_V = np.array([word.isalpha() for word in words]) & (total_V > 0)
+    whole_V &= count_whole_words(train, words) >= WHOLE * total_V
+    wanted = np.argsort(-count_V * whole_V, kind="stable")[:tokens]
+    token_K = wanted[(count_V[wanted] >= inference.SEEN) & whole_V[wanted]]
+    skipped = [words[token] for token in wanted if token not in set(token_K.tolist())]
+    tables = tables_of_params(a.params["embedding"], a.model.embedding.untied_rows)
+    input_VxD, output_VxD = map(np.asarray, tables)
+    candidates = inference.candidate_pairs(input_VxD, output_VxD, count_V, token_K, whole_V)
+    duplicate_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)
+    seen_Q = np.all(count_V[duplicate_Qx2] >= inference.SEEN, axis=1)
+    skipped += [name for name, seen in zip(planted.names, seen_Q) if not seen]
+    every = np.linspace(0, len(token_K) - 1, min(MANTEL, len(token_K))).astype(int)
+    selected = judgement.select_pairs(
+        candidates,
+        duplicate_Qx2[seen_Q],
+        planted.probability_K[seen_Q],
+        np.unique(token_K[every]),
+        words,
+        count_V,
     )
+    return selected, skipped
 
 
-def _pairs(
-    a: Trained, count_V: np.ndarray, token_K: np.ndarray, whole_V: np.ndarray, plan: Extent
-) -> tuple[judgement.AskedPairs, list[str]]:
-    """Which pairs are measured; and duplicates that are too rare to be."""
-    input_VxD, output_VxD = map(
-        np.asarray, tables_of_params(a.params["embedding"], a.model.embedding.untied_rows)
-    )
-    candidates = inference.pairs_to_look_at(
-        input_VxD, output_VxD, count_V, token_K, whole_V, plan.seed, NEAREST_OF_TABLE, RANDOM
-    )
-    planted = a.material.planted
-    planted_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)
-    seen_Q = np.all(count_V[planted_Qx2] >= inference.SEEN, axis=1)
-    mantel_T = np.sort(
-        token_K[np.linspace(0, len(token_K) - 1, min(plan.mantel, len(token_K))).astype(int)]
-    )
-    known = planted_Qx2[seen_Q], planted.probability_K[seen_Q]
-    asked = judgement.all_asked(candidates, *known, np.unique(mantel_T))
-    return asked, [name for name, seen in zip(planted.names, seen_Q) if not seen]
-
-
-def _chosen(
+def _choose_places(
     rng: np.random.Generator, stream: Stream, places_N: np.ndarray, number: int
 ) -> np.ndarray:
-    """So many occurrences at random, of as many sentences as there are: sentences are what is
-    independent.
-    """
+    """Draw occurrences from as many different sentences as possible."""
     mixed_N = rng.permutation(places_N)
     _, first_of = np.unique(stream.row_N[mixed_N], return_index=True)
     again = np.ones(len(mixed_N), bool)
@@ -164,13 +198,12 @@ def _chosen(
 
 def _swap_with_progress(a: Trained, b: Trained, windows: dict, others: dict, say: Say) -> Found:
     total, found, last = sum(map(len, others.values())), {}, time.monotonic()
-    models = a.model, b.model
-    is_masked, mask = a.experiment.objective == "masked", a.material.text.special.mask
-    swap = swaps.make_masked_swap(models, mask) if is_masked else swaps.make_swap(models)
+    is_masked = a.experiment.objective == "masked"
+    swap = swaps.make_swap((a.model, b.model), a.corpus.text.special.mask if is_masked else None)
     say(f"measuring {total:,} swaps of tokens, {len(windows):,} tokens; compiling")
     for token, other, each in swaps.swap_all(swap, (a.params, b.params), windows, others):
         found[token, other] = each
-        if time.monotonic() - last > TOLD_EVERY:
+        if time.monotonic() - last > REPORT_EVERY:
             last = time.monotonic()
             say(f"measured {len(found):,} of {total:,} swaps")
     return found
@@ -184,7 +217,7 @@ def sums_of_pair(
     *,
     is_masked: bool = False,
 ) -> judgement.Sums:
-    """What was found of a pair, by sentence; as many contexts of either token."""
+    """Sum the measurements of a pair by sentence, with equally many contexts of either token."""
     of_first, of_second = found[first, second], found[second, first]
     number = min(len(windows[first].sentence_N), len(windows[second].sentence_N))
 
@@ -192,32 +225,27 @@ def sums_of_pair(
         return np.concatenate([np.take(x, np.arange(number), axis) for x in (one, other)], axis)
 
     sentence_N = joined(windows[first].sentence_N, windows[second].sentence_N, 0)
-    log_first_2xN = joined(of_first.own_2xN, of_second.other_2xN, 1)
-    log_second_2xN = joined(of_first.other_2xN, of_second.own_2xN, 1)
+    log_first_2xN = joined(of_first.log_true_2xN, of_second.log_other_2xN, 1)
+    log_second_2xN = joined(of_first.log_other_2xN, of_second.log_true_2xN, 1)
+    conditional = estimators.conditional_sums(log_first_2xN, log_second_2xN, sentence_N)
     cross_NxK = joined(of_first.cross_NxK, of_second.cross_NxK, 0).astype(np.float64)
     own_2xNxK = joined(of_first.own_2xNxK, of_second.own_2xNxK, 1).astype(np.float64)
-    products, of_semantic_N = estimators.Products(cross_NxK, own_2xNxK), sentence_N
-    if is_masked:  # either side is a context of its own: S² is their mean
-        there_N, of_semantic_N = (
-            np.isfinite(cross_NxK.ravel()),
-            np.repeat(sentence_N, cross_NxK.shape[1]),
-        )
-        products = estimators.Products(
-            cross_NxK.reshape(-1, 1)[there_N], own_2xNxK.reshape(2, -1, 1)[:, there_N]
-        )
-        of_semantic_N = of_semantic_N[there_N]
-    return judgement.Sums(
-        estimators.conditional_sums(log_first_2xN, log_second_2xN, sentence_N),
-        estimators.semantic_sums(products, of_semantic_N),
-    )
+    if is_masked:  # each side is a context of its own: S² is their mean
+        sentence_N = np.repeat(sentence_N, cross_NxK.shape[1])
+        present_N = np.isfinite(cross_NxK.ravel())
+        sentence_N, cross_NxK = sentence_N[present_N], cross_NxK.reshape(-1, 1)[present_N]
+        own_2xNxK = own_2xNxK.reshape(2, -1, 1)[:, present_N]
+    semantic = estimators.semantic_sums(cross_NxK, own_2xNxK, sentence_N)
+    return judgement.Sums(conditional, semantic)
 
 
 def example(measurement: Measurement, number: int, *, far: str) -> tuple[str, str]:
-    """A context of each token of a pair, in words: where the two models agree most that the other
-    one would not do.
+    """Return a context of each token of a pair: where both models most reject the other token.
 
     Args:
-      far: the sense in which they are far, "conditional" or "semantic".
+      measurement: of all pairs.
+      number: of the pair.
+      far: the sense in which the tokens are far apart, "conditional" or "semantic".
     """
     first, second = measurement.pairs["token"].values[number].tolist()
     return _example(measurement, first, second, far), _example(measurement, second, first, far)
@@ -226,34 +254,19 @@ def example(measurement: Measurement, number: int, *, far: str) -> tuple[str, st
 def _example(measurement: Measurement, token: int, other: int, far: str) -> str:
     swapped, windows = measurement.found[token, other], measurement.windows[token]
     if far == "conditional":
-        apart_N = (swapped.own_2xN - swapped.other_2xN).min(axis=0)
+        distance_N = (swapped.log_true_2xN - swapped.log_other_2xN).min(axis=0)
     else:
-        apart_N = np.nansum(swapped.cross_NxK, axis=1)
-    ids, words = windows.tokens_NxL[int(np.argmax(apart_N))], measurement.words
+        distance_N = np.nansum(swapped.cross_NxK, axis=1)
+    ids, words = windows.tokens_NxL[int(np.argmax(distance_N))], measurement.words
     middle, ids = (BEFORE, ids) if ids.ndim == 1 else (swaps.SIDE, ids[0])
     before, after = ids[middle - 6 : middle], ids[middle + 1 : middle + 5]
     return f"{_text(words, before)} [{words[token]}] {_text(words, after)}".strip()
 
 
 def _text(words: tuple[str, ...], ids: np.ndarray) -> str:
-    """Tokens as text; the end of a sentence is a bar, and a duplicate is the word that it stands
-    for.
-    """
+    """Join tokens: a bar for the end of a sentence, the word for a synthetic duplicate."""
     shown = (
         "|" if words[i] == "[SEP]" else words[i] for i in ids if words[i] not in ("[PAD]", "[CLS]")
     )
-    return " ".join(word if len(word) == 1 else word.removesuffix("*") for word in shown).replace(
-        " ##", ""
-    )
-
-
-def write_pairs(pairs: xr.Dataset, path: Path) -> None:
-    """Write what was measured of pairs as NetCDF, which knows no booleans; what is there stays
-    until all is written.
-    """
-    known = pairs.assign(
-        {name: pairs[name].astype(np.int8) for name in pairs if pairs[name].dtype == bool}
-    )
-    temporary = path.with_name(f".{path.name}")
-    known.to_netcdf(temporary, engine="h5netcdf")
-    temporary.replace(path)
+    text = " ".join(word if len(word) == 1 else word.removesuffix("*") for word in shown)
+    return text.replace(" ##", "")

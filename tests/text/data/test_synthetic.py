@@ -1,6 +1,4 @@
-"""The source whose truth is known: what is planted, and exact values against brute force over all
-sentences, and samples.
-"""
+"""The synthetic source: its classes, and exact values against brute force and samples."""
 
 import itertools
 import math
@@ -8,8 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from exact_source import exact, predictions
-from known_pairs import laws_around, occurrences
+from ground_truth import estimate_both, exact, occurrences, predictions, predictions_around
 from scipy import stats
 from scipy.spatial.distance import pdist
 
@@ -23,39 +20,36 @@ PLACES = 33
 
 @pytest.fixture(scope="module")
 def whole():
-    return synthetic.planted(synthetic.Plan())
+    return synthetic.make_source(synthetic.Plan())
 
 
-def values(source: synthetic.KnownSource, kind: str, places: int = PLACES) -> np.ndarray:
-    """Of all pairs of a class: bias, C², overlap, S², variance of S; Px5."""
+def values(source: synthetic.Source, kind: str, places: int = PLACES) -> np.ndarray:
+    """Bias, C², overlap, S² and variance of S of all pairs of a class; Px5."""
     conditional, semantic = exact(source, source.pairs[kind], places)
-    of_both = (
-        conditional.bias,
-        conditional.divergence,
-        conditional.overlap,
-        semantic.divergence,
-        semantic.variance,
-    )
-    return np.stack(of_both, axis=1)
+    of_conditional = conditional.bias, conditional.divergence, conditional.overlap
+    return np.stack([*of_conditional, semantic.divergence, semantic.variance], axis=1)
 
 
-def test_what_is_planted(whole):
+def values_of_plan(kind: str, **plan) -> np.ndarray:
+    return values(synthetic.make_source(SMALL._replace(**plan)), kind)
+
+
+def test_source_of_the_default_plan(whole):
     assert whole.token_N.max() + 1 == 256
     assert [len(whole.pairs[kind]) for kind in synthetic.CLASSES] == [16] * 4
     tokens = np.concatenate([whole.pairs[kind].ravel() for kind in whole.pairs])
     times = np.bincount(tokens, minlength=256)
     homograph = whole.pairs["homograph"][0, 0]
-    assert (
-        times[synthetic.BEGINNING] == 0
-        and times[homograph] == 2
-        and np.all(np.delete(times, [0, homograph]) == 1)
-    )
+    assert times[synthetic.BEGINNING] == 0 and times[homograph] == 2
+    assert np.all(np.delete(times, [0, homograph]) == 1)
     assert np.bincount(whole.token_N)[homograph] == 2
     np.testing.assert_allclose(whole.transition_NxN.sum(axis=1), 1)
     assert np.all(whole.transition_NxN[:, 0] == 0)
-    # the law of every place
-    np.testing.assert_allclose(whole.share_N @ whole.transition_NxN, whole.share_N, atol=1e-12)
-    again, other = synthetic.planted(synthetic.Plan()), synthetic.planted(synthetic.Plan(seed=1))
+    # The distribution is the same at every place.
+    first_N = whole.transition_NxN[0]
+    np.testing.assert_allclose(first_N @ whole.transition_NxN, first_N, atol=1e-12)
+    again = synthetic.make_source(synthetic.Plan())
+    other = synthetic.make_source(synthetic.Plan(seed=1))
     np.testing.assert_array_equal(again.transition_NxN, whole.transition_NxN)
     assert np.abs(other.transition_NxN - whole.transition_NxN).max() > 0.1
 
@@ -64,95 +58,88 @@ def test_what_is_planted(whole):
     ("kind", "bias", "overlap"), [("duplicate", 0, 1), ("skewed duplicate", LN9, 0.36)]
 )
 def test_duplicates_have_no_divergence_but_a_bias(whole, kind, bias, overlap):
-    np.testing.assert_allclose(
-        values(whole, kind), np.tile([bias, 0, overlap, 0, 0], (16, 1)), atol=1e-12
-    )
+    expected = np.tile([bias, 0, overlap, 0, 0], (16, 1))
+    np.testing.assert_allclose(values(whole, kind), expected, atol=1e-12)
 
 
-def test_allomorphs_are_told_by_the_left_token_alone(whole):
+def test_allomorphs_differ_in_the_left_token_only(whole):
     found = values(whole, "allomorph")
     np.testing.assert_allclose(found[:, 3:], 0, atol=1e-12)
     odds = math.log(0.98 / 0.02)  # either way after every token: follow is 0.96
-    # no first place to speak of
-    endless = values(synthetic.planted(synthetic.Plan(homograph=False)), "allomorph", places=10**6)
+    # In an endless sentence the first place does not matter.
+    endless = synthetic.make_source(synthetic.Plan(homograph=False))
+    endless = values(endless, "allomorph", places=10**6)
     np.testing.assert_allclose(endless[:, 1] + endless[:, 0] ** 2, odds**2, rtol=1e-4)
     np.testing.assert_allclose(found[:, 1], odds**2, rtol=0.1)
     np.testing.assert_allclose(found[:, 2], 4 * 0.98 * 0.02, atol=0.04)
-    plain = values(whole, "plain")
-    assert np.median(found[:, 1]) > np.median(plain[:, 1])
-    weaker = [
-        values(synthetic.planted(SMALL._replace(follow=follow)), "allomorph")[0, 1]
-        for follow in (0, 0.3, 0.6, 0.9)
-    ]
+    assert np.median(found[:, 1]) > np.median(values(whole, "plain")[:, 1])
+    weaker = [values_of_plan("allomorph", follow=follow)[0, 1] for follow in (0, 0.3, 0.6, 0.9)]
     assert weaker[0] == pytest.approx(0, abs=1e-12) and np.all(np.diff(weaker) > 0.1)
-    always = synthetic.planted(SMALL._replace(follow=1.0))
-    # but for the first place, one of the two is excluded
-    assert math.isnan(values(always, "allomorph")[0, 1])
-    assert values(always, "allomorph")[0, 2] < estimators.EXTRAPOLATED
+    # Except at the first place, one of the two is excluded.
+    _, divergence, overlap, *_ = values_of_plan("allomorph", follow=1.0)[0]
+    assert math.isnan(divergence) and overlap < estimators.EXTRAPOLATED
 
 
-def test_antonyms_are_told_by_what_follows_alone(whole):
+def test_antonyms_differ_in_what_follows_only(whole):
     found = values(whole, "antonym")
     np.testing.assert_allclose(found[:, :3], np.tile([0, 0, 1], (16, 1)), atol=1e-12)
     plain = values(whole, "plain")
-    assert 0.8 < np.median(found[:, 3]) / np.median(plain[:, 3]) < 1.2  # as far as unrelated tokens
-    weaker = [
-        values(synthetic.planted(SMALL._replace(permuted=share)), "antonym")[0, 3]
-        for share in (0, 0.1, 0.3, 1)
-    ]
+    assert 0.8 < np.median(found[:, 3]) / np.median(plain[:, 3]) < 1.2  # as unrelated tokens
+    weaker = [values_of_plan("antonym", permuted=share)[0, 3] for share in (0, 0.1, 0.3, 1)]
     assert weaker[0] == pytest.approx(0, abs=1e-12) and np.all(np.diff(weaker) > 5e-4)
 
 
 def test_near_neighbours_are_near_and_not_equivalent(whole):
     found, plain = values(whole, "near neighbours"), np.median(values(whole, "plain"), axis=0)
-    assert np.all(found[:, [1, 3]] > 0.02 * plain[[1, 3]]) and np.all(
-        np.median(found, axis=0)[[1, 3]] < 0.2 * plain[[1, 3]]
-    )
-    same = values(synthetic.planted(synthetic.Plan(apart=0.0, permuted=0.0)), "near neighbours")
-    np.testing.assert_allclose(same, np.tile([0, 0, 1, 0, 0], (16, 1)), atol=1e-12)
+    assert np.all(found[:, [1, 3]] > 0.02 * plain[[1, 3]])
+    assert np.all(np.median(found, axis=0)[[1, 3]] < 0.2 * plain[[1, 3]])
+    same = synthetic.make_source(synthetic.Plan(apart=0.0, permuted=0.0))
+    expected = np.tile([0, 0, 1, 0, 0], (16, 1))
+    np.testing.assert_allclose(values(same, "near neighbours"), expected, atol=1e-12)
 
 
-def test_a_homograph_shows_as_variance(whole):
-    """Beside antonyms, which are further apart, but in every context alike."""
+def test_homographs_have_a_large_variance(whole):
+    """Antonyms are further apart, but equally so in every context."""
     homograph, antonym = values(whole, "homograph"), values(whole, "antonym")
     assert homograph[:, 3].max() < antonym[:, 3].min()
     assert homograph[:, 4].min() > 10 * antonym[:, 4].max()
 
 
-def law_of_sentences(source: synthetic.KnownSource, length: int) -> np.ndarray:
-    """p(tokens), V in each dimension, summed over all that the states may have been."""
+def distribution_of_sentences(source: synthetic.Source, length: int) -> np.ndarray:
+    """Return p(tokens), V in each dimension, summed over all paths of states."""
     states, vocabulary = len(source.token_N), source.token_N.max() + 1
-    law = np.zeros((vocabulary,) * length)
+    p_VxVx = np.zeros((vocabulary,) * length)
     for path in itertools.product(range(1, states), repeat=length):
-        p = math.prod(
-            source.transition_NxN[before, after] for before, after in itertools.pairwise((0, *path))
-        )
-        law[tuple(source.token_N[list(path)])] += p
-    return law
+        steps = itertools.pairwise((0, *path))
+        p = math.prod(source.transition_NxN[before, after] for before, after in steps)
+        p_VxVx[tuple(source.token_N[list(path)])] += p
+    return p_VxVx
 
 
 @pytest.fixture(scope="module")
 def small():
-    source = synthetic.planted(SMALL)
-    return source, law_of_sentences(source, 4)
+    source = synthetic.make_source(SMALL)
+    return source, distribution_of_sentences(source, 4)
 
 
-def next_law(law: np.ndarray, *before: int) -> np.ndarray:
-    """p(next token | the tokens before it)."""
-    law_V = law[before].reshape(len(law), -1).sum(axis=1)
-    return law_V / law_V.sum()
+def next_token(p_VxVx: np.ndarray, *before: int) -> np.ndarray:
+    """Return p(next token | the tokens before it)."""
+    p_V = p_VxVx[before].reshape(len(p_VxVx), -1).sum(axis=1)
+    return p_V / p_V.sum()
 
 
-def occurrences_by_hand(law: np.ndarray, pair: list[int]) -> dict[tuple, float]:
-    """(what is on the left, next token) -> how often, as many occurrences of each, at the first and
-    the second place.
+def contexts_by_hand(p_VxVx: np.ndarray, pair: list[int]) -> dict[tuple, float]:
+    """Return (tokens on the left, next token) -> probability, at the first and second place.
+
+    Both tokens of the pair occur equally often.
     """
-    shares, vocabulary = defaultdict(float), range(1, len(law))
+    shares, vocabulary = defaultdict(float), range(1, len(p_VxVx))
     for token in pair:
-        lefts = {(): law[token].sum(), **{(left,): law[left, token].sum() for left in vocabulary}}
+        lefts = {(): p_VxVx[token].sum()}
+        lefts |= {(left,): p_VxVx[left, token].sum() for left in vocabulary}
         for left, p in lefts.items():
             for after in vocabulary if p else ():
-                if follows := next_law(law, *left, token)[after]:
+                if follows := next_token(p_VxVx, *left, token)[after]:
                     shares[left, after] += p * follows / sum(lefts.values()) / 2
     return shares
 
@@ -162,23 +149,19 @@ def hellinger_by_hand(first_V: np.ndarray, second_V: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("kind", ["allomorph", "antonym", "near neighbours", "homograph", "plain"])
-def test_exact_values_are_those_of_brute_force(small, kind):
-    """The definitions, over all sentences of four tokens: the pair at the first or the second
-    place, and two tokens after.
-    """
-    source, law = small
+def test_exact_values_match_brute_force(small, kind):
+    """Apply the definitions to all sentences of four tokens: two places and two tokens after."""
+    source, p_VxVx = small
     found_conditional, found_semantic = exact(source, source.pairs[kind], places=2)
     for row, pair in enumerate(source.pairs[kind].tolist()):
-        ratio, overlap, at_1, both, shares = [], [], [], [], occurrences_by_hand(law, pair)
+        ratio, overlap, at_1, both, shares = [], [], [], [], contexts_by_hand(p_VxVx, pair)
         for left, after in shares:
-            q_first, q_second = next_law(law, *left)[pair]
+            q_first, q_second = next_token(p_VxVx, *left)[pair]
             ratio.append(math.log(q_second / q_first))
             overlap.append(4 * q_first * q_second / (q_first + q_second) ** 2)
-            at_1.append(hellinger_by_hand(*(next_law(law, *left, token) for token in pair)))
-            both.append(
-                at_1[-1]
-                + hellinger_by_hand(*(next_law(law, *left, token, after) for token in pair))
-            )
+            at_1.append(hellinger_by_hand(*(next_token(p_VxVx, *left, token) for token in pair)))
+            at_2 = (next_token(p_VxVx, *left, token, after) for token in pair)
+            both.append(at_1[-1] + hellinger_by_hand(*at_2))
         weights = list(shares.values())
         assert sum(weights) == pytest.approx(1)
 
@@ -195,28 +178,23 @@ def test_exact_values_are_those_of_brute_force(small, kind):
         assert later > 1e-9 or kind in ("allomorph", "homograph")
 
 
-def test_predictions_are_those_of_brute_force(small):
-    source, law = small
+def test_predictions_match_brute_force(small):
+    source, p_VxVx = small
     sentences = synthetic.sample_sentences(source, 200, 3, seed=0)
-    homograph = source.pairs["homograph"][0, 0]
-    assert np.any(sentences[:, 2] == homograph)
-    laws = predictions(source, sentences)
-    for tokens, law_LxV in zip(sentences.tolist(), laws):
+    assert np.any(sentences[:, 2] == source.pairs["homograph"][0, 0])
+    for tokens, found_LxV in zip(sentences.tolist(), predictions(source, sentences)):
         for place in range(4):
-            np.testing.assert_allclose(
-                law_LxV[place], next_law(law, *tokens[1 : place + 1]), atol=1e-12
-            )
+            expected_V = next_token(p_VxVx, *tokens[1 : place + 1])
+            np.testing.assert_allclose(found_LxV[place], expected_V, atol=1e-12)
 
 
-def test_samples_follow_the_law(small):
-    """Of the first three tokens; a χ² of as many cells as are expected ten times is near their
-    number.
-    """
-    source, law = small
+def test_samples_follow_the_distribution(small):
+    """χ² over the triples that are expected ten times is near their number."""
+    source, p_VxVx = small
     sentences = synthetic.sample_sentences(source, 40_000, 4, seed=1)
     assert np.all(sentences[:, 0] == synthetic.BEGINNING)
-    for first in (1, 2):  # the law is the same at every place
-        expected = 40_000 * law.sum(axis=3)
+    for first in (1, 2):  # the distribution is the same at every place
+        expected = 40_000 * p_VxVx.sum(axis=3)
         found = np.zeros_like(expected)
         np.add.at(found, tuple(sentences[:, first : first + 3].T), 1)
         often = expected > 10
@@ -228,57 +206,43 @@ def test_samples_follow_the_law(small):
 
 
 @pytest.mark.parametrize("kind", ["allomorph", "antonym", "near neighbours", "homograph"])
-def test_estimates_from_sentences_come_to_the_exact_values(small, kind):
-    """Two models without error: what is left is which sentences were drawn."""
+def test_estimates_from_sentences_approach_the_exact_values(small, kind):
+    """Two perfect models; the only error is which sentences were drawn."""
     source, _ = small
     pair = tuple(source.pairs[kind][0].tolist())
     tokens_BxL = synthetic.sample_sentences(source, 8000, 14, seed=2)
     sentence_N, place_N = occurrences(tokens_BxL[:, :8], pair, 300, np.random.default_rng(0))
-    left_NxV, first_NxKxV, second_NxKxV = laws_around(
+    left_NxV, *after = predictions_around(
         source, tokens_BxL, pair, sentence_N, place_N, distances=4
     )
     logs = np.repeat(np.log(left_NxV[:, pair]).T[:, None], 2, axis=1)
-    roots = np.sqrt(np.repeat(np.stack([first_NxKxV, second_NxKxV])[:, None], 2, axis=1))
-    conditional = estimators.conditional(estimators.conditional_sums(*logs, sentence_N))
-    semantic = estimators.semantic(
-        estimators.semantic_sums(estimators.semantic_products(*roots), sentence_N)
-    )
+    roots = np.sqrt(np.repeat(np.stack(after)[:, None], 2, axis=1))
+    conditional, semantic = estimate_both(logs, roots, sentence_N)
     exact_conditional, exact_semantic = exact(source, np.array([pair]), places=7)
     np.testing.assert_allclose(conditional, np.ravel(exact_conditional), rtol=0.1, atol=0.05)
     np.testing.assert_allclose(semantic, np.ravel(exact_semantic), rtol=0.1, atol=0.005)
-    # so nothing is missing beyond distance 2
+    # Nothing is missing beyond distance 2.
     assert np.abs(roots[1, 0, :, 2:] - roots[0, 0, :, 2:]).max() < 1e-12
 
 
-def word_laws(source: synthetic.KnownSource) -> tuple[np.ndarray, np.ndarray]:
-    """Of the plain tokens: what follows each, and what each follows beside how often that occurs;
-    square roots.
-    """
-    plain = np.flatnonzero(np.isin(source.token_N, source.pairs["plain"].ravel()))
-    joint = source.share_N[:, None] * source.transition_NxN
-    after, before = joint[plain], joint[:, plain].T
-    return tuple(np.sqrt(law / law.sum(axis=1, keepdims=True)) for law in (after, before))
-
-
 @pytest.mark.parametrize(("aligned", "low", "high"), [(True, 0.7, 1), (False, -0.2, 0.2)])
-def test_words_obey_the_hypothesis_where_they_are_aligned(aligned, low, high):
-    """Those that are followed alike follow alike; else the one has nothing to do with the other."""
-    laws = word_laws(
-        synthetic.planted(
-            synthetic.Plan(pairs=(0, 0, 0, 0), near=0, plain=120, homograph=False, aligned=aligned)
-        )
-    )
-    distances = [stats.rankdata(pdist(law)) for law in laws]
+def test_words_satisfy_the_hypothesis_if_aligned(aligned, low, high):
+    """Similarity of what follows and of what precedes agree; otherwise they are independent."""
+    nothing = synthetic.Plan(pairs=(0, 0, 0, 0), near=0, plain=120, homograph=False)
+    source = synthetic.make_source(nothing._replace(aligned=aligned))
+    plain = np.flatnonzero(np.isin(source.token_N, source.pairs["plain"].ravel()))
+    joint = source.transition_NxN[0][:, None] * source.transition_NxN
+    distances = [
+        stats.rankdata(pdist(np.sqrt(own / own.sum(axis=1, keepdims=True))))
+        for own in (joint[plain], joint[:, plain].T)
+    ]
     assert low < np.corrcoef(distances)[0, 1] < high
 
 
-def test_allomorphs_have_as_many_sides_as_are_planned():
-    """Which spelling the left tokens choose: patterns that are equal or opposite, for pairs in
-    turn.
-    """
-    source = synthetic.planted(
-        synthetic.Plan(pairs=(0, 0, 16, 0), near=2, plain=40, homograph=False, sides=4)
-    )
+def test_allomorphs_have_as_many_sides_as_planned():
+    """Pairs take turns in patterns of left tokens, which are equal or opposite."""
+    plan = synthetic.Plan(pairs=(0, 0, 16, 0), near=2, plain=40, homograph=False, sides=4)
+    source = synthetic.make_source(plan)
     first, second = source.pairs["allomorph"].T
     signs_NxP = np.sign(source.transition_NxN[1:, first] - source.transition_NxN[1:, second])
     assert np.all(signs_NxP != 0)

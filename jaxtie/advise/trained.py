@@ -1,0 +1,175 @@
+"""Load a trained model of text from its run folder and compute its losses.
+
+Shapes: N batches, B rows, L tokens per row, V vocabulary.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxtie.config import Arm, Optimizer, Transformer, UserError
+from jaxtie.models.language_model import TextModel
+from jaxtie.results.folder import RunFolder, Say
+from jaxtie.text import kind, masking
+from jaxtie.text.config import Corpus, TextExperiment
+from jaxtie.text.corpus import Material, loss_of_frequencies
+from jaxtie.text.data.batches import CausalBatches, MaskedBatches, Rows
+from jaxtie.text.engine import load_carry
+from jaxtie.text.programs import build_text_model, carry_shapes, make_ask
+from jaxtie.text.task import metrics
+from jaxtie.training.checkpoints import opened
+from jaxtie.training.distributed import Processes
+
+# Nats: a model whose loss is nearer to the unigram loss knows frequencies only.
+SMALLEST_GAIN = 0.3
+
+
+class Trained(NamedTuple):
+    """A trained model.
+
+    Attributes:
+      folder: of its run.
+      experiment: its configuration.
+      corpus: its prepared corpus.
+      arm: which arm of the run.
+      model, params: the Flax module and its parameters.
+    """
+
+    folder: Path
+    experiment: TextExperiment
+    corpus: Material
+    arm: Arm
+    model: TextModel
+    params: dict
+
+
+def load_trained(path: Path, say: Say) -> Trained:
+    """Load the first seed of the first untied arm of a run, or of the first tied one without.
+
+    Raises:
+      UserError: there is no run, it is not a model of text, it is unfinished, or its text has
+        changed.
+    """
+    folder = RunFolder(path)
+    if not (config := folder.config()):
+        raise UserError(f"{path}: holds no run; give the folder of one")
+    experiment = read_experiment(path, config["experiment"])
+    untied = [arm for arm in experiment.arms if arm.untied_from is not None]
+    arm = (untied or list(experiment.arms))[0]
+    has_checkpoints = folder.checkpoints.is_dir()
+    with opened(folder.checkpoints, to_read=True) as checkpoints:
+        members = (checkpoints.load(say) if has_checkpoints else {}).get(arm.name)
+    step = -1 if members is None else int(members.steps[0])
+    if step < experiment.steps:
+        raise UserError(
+            f"{path}: is untrained, {max(step, 0):,} of {experiment.steps:,} steps; the command"
+            " that began it resumes it"
+        )
+    corpus = kind.prepare(experiment, folder, config, Processes(), say)
+    tied = arm.untied_from is None
+    shapes = carry_shapes(experiment, corpus, tied=tied, head=arm.head)
+    params = load_carry(shapes, jax.tree.map(lambda x: x[:1], members)).state.params
+    model = build_text_model(experiment, corpus, jax.default_backend(), tied=tied, head=arm.head)
+    return Trained(path, experiment, corpus, arm, model, params)
+
+
+def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
+    """Rebuild the experiment of a run from its `config.json`.
+
+    Raises:
+      UserError: it is another task, or another version wrote it.
+    """
+    if config.get("task") != TextExperiment.task:
+        raise UserError(
+            f"{path}: is a run of task {config.get('task')}; expected one of a model of text"
+        )
+
+    def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+
+    fields = tuples(config)
+    try:
+        fields |= {
+            "corpus": Corpus(**tuples(fields["corpus"])),
+            "model": Transformer(**fields["model"]),
+            "optimizer": Optimizer(**fields["optimizer"]),
+        }
+        del fields["task"]
+        return TextExperiment(**fields)
+    except (TypeError, KeyError) as error:
+        raise UserError(
+            f"{path}: another version wrote its config.json ({error}); run it again with"
+            " --overwrite"
+        ) from None
+
+
+def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[masking.Asked]:
+    """Draw up to `number` batches of rows with the targets that the model is trained on."""
+    experiment, special = trained.experiment, trained.corpus.text.special
+    sizes = experiment.batch, experiment.length, seed
+    batches: CausalBatches | MaskedBatches
+    if experiment.objective == "causal":
+        batches = CausalBatches(rows, special, *sizes)
+    else:
+        batches = MaskedBatches(rows, special, *sizes, experiment.buckets)
+    add_targets, key = jax.jit(make_ask(experiment, trained.corpus)), jax.random.key(seed)
+    return [
+        add_targets(jax.random.fold_in(key, k), batches[k].tokens_BxL)
+        for k in range(min(batches.count, number))
+    ]
+
+
+def mean_loss(trained: Trained, batches: list[masking.Asked]) -> float:
+    """Return the mean loss over all targets of the batches, nats."""
+    loss_of = _loss_program(trained.model)
+    found_Nx2 = np.array(
+        [jax.device_get(loss_of(trained.params, batch)) for batch in batches], np.float64
+    )
+    return float(np.average(found_Nx2[:, 0], weights=found_Nx2[:, 1]))
+
+
+@functools.cache
+def _loss_program(model: TextModel) -> Callable[[dict, masking.Asked], tuple[jax.Array, jax.Array]]:
+    """Compile loss and number of targets of a batch, once for equal models."""
+
+    @jax.jit
+    def loss_of(params: dict, batch: masking.Asked) -> tuple[jax.Array, jax.Array]:
+        found = metrics(model, params, batch)
+        return found.loss, found.asked
+
+    return loss_of
+
+
+def unigram_loss(trained: Trained, rows: Rows) -> float:
+    """Return the loss on rows if only token frequencies of the training rows are known, nats.
+
+    Causal models also predict [SEP].
+    """
+    corpus, drawn = trained.corpus, trained.corpus.drawn
+    is_causal = trained.experiment.objective == "causal"
+
+    def counts(some: Rows) -> np.ndarray:
+        count_V = np.bincount(some.tokens_N, minlength=len(corpus.vocabulary)).astype(np.float64)
+        count_V[corpus.text.special.sep] += some.count * is_causal
+        count_V[drawn.duplicates_K] = count_V[drawn.words_K] * drawn.probability_K
+        count_V[drawn.words_K] -= count_V[drawn.duplicates_K]
+        return count_V
+
+    return loss_of_frequencies(counts(corpus.text.train), counts(rows))
+
+
+def check_gain(trained: Trained, loss: float) -> None:
+    """Raise UserError unless a validation loss is `SMALLEST_GAIN` below the unigram loss."""
+    unigram = unigram_loss(trained, trained.corpus.text.valid)
+    if not loss < unigram - SMALLEST_GAIN:
+        raise UserError(
+            f"{trained.folder}: measures frequency only: its loss {loss:.3f} is within"
+            f" {SMALLEST_GAIN} nat of the unigram loss {unigram:.3f}; train it longer"
+        )
