@@ -13,11 +13,11 @@ Below are the models that were trained on each data set, of the narrower of two 
 They train on any text; of a sampled one, write it first:
 
     from pathlib import Path
-    from jaxtie.text.data.synthetic import Plan, planted
-    from jaxtie.text.data.synthetic import write_known_text
+    from jaxtie.text.data.synthetic import Plan, make_source
+    from jaxtie.text.data.synthetic import write_sampled_text
 
     plan = Plan(pairs=(0, 0, 0, 64), plain=95, homograph=False, aligned=True, seed=4)  # 64 antonyms
-    write_known_text(Path("known"), planted(plan), sentences=24_000, length=64)
+    write_sampled_text(Path("known"), make_source(plan), sentences=24_000, length=64)
 
 Then:
 

@@ -228,7 +228,7 @@ causal.py --arms tied+soft-cap=-1|causal.py --arms untied@100+bias|--sweep ''
     "jaxtie.hypothesis": """
 |--second x|a.py --text b|nowhere.py|--text nowhere|--tokens 0 --text x|--size huge --text x
 --text x --tfds-field y|good.py --vocab-size 9|good.py --second x|other|other --second other
-x --second y --planted 3|good.py --json
+x --second y --synthetic-duplicates 3|good.py --json
 """,
     "jaxtie.audit": """
 nowhere|other|empty.safetensors|short.safetensors|list.safetensors|lfs.safetensors|model.onnx
