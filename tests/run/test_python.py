@@ -65,7 +65,7 @@ def test_what_cannot_be_meant_is_refused():
     with pytest.raises(jaxtie.UserError, match="expected an experiment"):
         jaxtie.run("transformer-small")
     with pytest.raises(
-        jaxtie.UserError, match=r"seeds = 4: expected them all, such as .* range\(4\)"
+        jaxtie.UserError, match=r"seeds = 4: expected a sequence, such as .* range\(4\)"
     ):
         jaxtie.Experiment(seeds=4)
     with pytest.raises(jaxtie.UserError, match=r"sweep = .*: expected names and values"):
