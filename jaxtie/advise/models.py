@@ -20,12 +20,12 @@ import numpy as np
 from jaxtie.config import Arm, Optimizer, Transformer, UserError, check
 from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
+from jaxtie.run.command import TextOptions
 from jaxtie.text import kind, masking
 from jaxtie.text.config import HALVES, Corpus, TextExperiment
 from jaxtie.text.corpus import Material, loss_of_frequencies
 from jaxtie.text.data.batches import CausalBatches, MaskedBatches, Rows
 from jaxtie.text.engine import load_carry
-from jaxtie.text.options import TextOptions
 from jaxtie.text.programs import build_text_model, carry_shapes, make_ask
 from jaxtie.text.task import metrics
 from jaxtie.training.checkpoints import opened
