@@ -465,14 +465,13 @@ class Declaration:
             check_seed(seed)
         check(len(set(self.seeds)) == len(self.seeds), "seeds: each may be named once")
 
-    def check_heads(self, *widths: int) -> None:
-        """Check that models of these widths can have the heads of all arms."""
+    def check_heads(self, width: int) -> None:
+        """Check that models of this width can have the heads of all arms."""
         for arm in self.arms:
-            for width in widths:
-                check(
-                    width % arm.head.divisor == 0,
-                    f"arm {arm}: width = {width}: expected a multiple of {arm.head.divisor}",
-                )
+            check(
+                width % arm.head.divisor == 0,
+                f"arm {arm}: width = {width}: expected a multiple of {arm.head.divisor}",
+            )
 
     def check_row_sets(self, known: Iterable[str]) -> None:
         """Check that the task has the sets of rows that the heads name."""

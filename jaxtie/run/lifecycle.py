@@ -123,28 +123,20 @@ def load(path: str | Path) -> xr.Dataset:
 
 
 def load_experiment(path: Path) -> Declaration:
-    """Execute an experiment file and return its `experiment`.
-
-    Raises:
-      UserError: if the file is missing, fails, or defines none.
-    """
+    """Return the `experiment` of a file; see `load_experiment_and_claims`."""
     return load_experiment_and_claims(path)[0]
 
 
 def load_claims(path: Path) -> tuple[Any, ...]:
-    """Execute an experiment file and return its `claims`, if it makes any.
-
-    Raises:
-      UserError: as `load_experiment`.
-    """
+    """Return the `claims` of an experiment file; see `load_experiment_and_claims`."""
     return load_experiment_and_claims(path)[1]
 
 
 def load_experiment_and_claims(path: Path) -> tuple[Declaration, tuple[Any, ...]]:
-    """Execute an experiment file and return its `experiment` and its `claims`.
+    """Execute an experiment file and return its `experiment` and its `claims`, if any.
 
     Raises:
-      UserError: as `load_experiment`.
+      UserError: if the file is missing, fails, or defines no experiment.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such experiment file; --list shows those of ./experiments")
