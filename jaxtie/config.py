@@ -414,7 +414,7 @@ class Optimizer:
         check_range(self, "eps", 0)
 
 
-class Declaration:
+class TaskConfig:
     """Base of the configurations of all tasks, which are frozen dataclasses with these fields.
 
     Attributes:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from jaxtie.config import Declaration, MissingInputError, UserError
+from jaxtie.config import MissingInputError, TaskConfig, UserError
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import show
 from jaxtie.run.lifecycle import Outcome, Session, one_line
@@ -26,8 +26,8 @@ from jaxtie.training.progress import duration
 
 def run_all(
     paths: Sequence[Path],
-    declare: Callable[[Path], Declaration],
-    train: Callable[[Declaration, RunFolder], Outcome],
+    declare: Callable[[Path], TaskConfig],
+    train: Callable[[TaskConfig, RunFolder], Outcome],
     out: Path,
     session: Session,
     *,
@@ -99,10 +99,10 @@ def _reported(section: Section) -> Iterator[None]:
 
 
 def _declare(
-    paths: Sequence[Path], sections: Sequence[Section], declare: Callable[[Path], Declaration]
-) -> list[tuple[Section, Declaration]]:
+    paths: Sequence[Path], sections: Sequence[Section], declare: Callable[[Path], TaskConfig]
+) -> list[tuple[Section, TaskConfig]]:
     """Return the experiments that can be run, with their sections."""
-    declared: list[tuple[Section, Declaration]] = []
+    declared: list[tuple[Section, TaskConfig]] = []
     owners: dict[str, Path] = {}
     for path, section in zip(paths, sections, strict=True):
         with _reported(section):

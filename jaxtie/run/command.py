@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 import jaxtie
-from jaxtie.config import Arm, Declaration, UserError, names_of
+from jaxtie.config import Arm, TaskConfig, UserError, names_of
 from jaxtie.exor.config import DATA_STREAMS, SWEPT, Experiment
 from jaxtie.options import (
     AS_DECLARED,
@@ -280,7 +280,7 @@ def parse_run(arguments: Sequence[str]) -> RunOptions:
     return options
 
 
-def changed(experiment: Declaration, options: RunOptions) -> Declaration:
+def changed(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
     """Return the experiment with the changes that the options ask for.
 
     Raises:
@@ -350,7 +350,7 @@ def _run(options: RunOptions, command: str) -> int:
 
 
 def _run_one(
-    experiment: Declaration, folder: RunFolder, options: RunOptions, session: Session
+    experiment: TaskConfig, folder: RunFolder, options: RunOptions, session: Session
 ) -> Outcome:
     if not options.dry_run:
         outcome = lifecycle.carry_out(experiment, folder, session)
@@ -377,7 +377,7 @@ def _show(folder: RunFolder, outcome: Outcome) -> int:
 
 
 def _run_with_others(
-    experiment: Declaration, folder: RunFolder, options: RunOptions, session: Session
+    experiment: TaskConfig, folder: RunFolder, options: RunOptions, session: Session
 ) -> int:
     """Run as one of several processes; return the exit status."""
     from jaxtie.training.devices import start_jax

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 import jaxtie
-from jaxtie.config import Declaration, UserError, check, names_of
+from jaxtie.config import TaskConfig, UserError, check, names_of
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.tables import summary_markdown
 from jaxtie.run import kinds
@@ -68,7 +68,7 @@ class Session:
 
 
 def run(
-    experiment: Declaration,
+    experiment: TaskConfig,
     out: str | Path | None = None,
     *,
     quiet: bool = False,
@@ -122,7 +122,7 @@ def load(path: str | Path) -> xr.Dataset:
     return results
 
 
-def load_experiment(path: Path) -> Declaration:
+def load_experiment(path: Path) -> TaskConfig:
     """Return the `experiment` of a file; see `load_experiment_and_claims`."""
     return load_experiment_and_claims(path)[0]
 
@@ -132,7 +132,7 @@ def load_claims(path: Path) -> tuple[Any, ...]:
     return load_experiment_and_claims(path)[1]
 
 
-def load_experiment_and_claims(path: Path) -> tuple[Declaration, tuple[Any, ...]]:
+def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]:
     """Execute an experiment file and return its `experiment` and its `claims`, if any.
 
     Raises:
@@ -159,7 +159,7 @@ def load_experiment_and_claims(path: Path) -> tuple[Declaration, tuple[Any, ...]
 
 
 def plan(
-    experiment: Declaration, folder: RunFolder, earlier: dict | None, say: Say
+    experiment: TaskConfig, folder: RunFolder, earlier: dict | None, say: Say
 ) -> Iterator[str]:
     """Estimate a run by compiling and timing a program; yield lines on members, time and space."""
     from jaxtie.training.devices import start_jax
@@ -196,7 +196,7 @@ def plan(
 
 
 def found_in(
-    experiment: Declaration, folder: RunFolder, overwrite: bool
+    experiment: TaskConfig, folder: RunFolder, overwrite: bool
 ) -> tuple[dict | None, bool]:
     """Return the configuration of the folder's run, if any, and whether training is needed.
 
@@ -215,7 +215,7 @@ def found_in(
     return earlier, bool(differences) or not finished
 
 
-def _extends(experiment: Declaration, earlier: dict, differences: Sequence[str]) -> bool:
+def _extends(experiment: TaskConfig, earlier: dict, differences: Sequence[str]) -> bool:
     """Whether an experiment only adds steps or seeds to a finished one."""
     return (
         set(differences) <= {"steps", "seeds"}
@@ -224,7 +224,7 @@ def _extends(experiment: Declaration, earlier: dict, differences: Sequence[str])
     )
 
 
-def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> Outcome:
+def carry_out(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
     """Start, resume, extend or skip a run, as the only process or the first of several."""
     earlier, trains = found_in(experiment, folder, session.overwrite)
     if session.processes:
@@ -236,7 +236,7 @@ def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> O
     return Outcome.DONE if finished else Outcome.INTERRUPTED
 
 
-def follow(experiment: Declaration, folder: RunFolder, session: Session) -> bool:
+def follow(experiment: TaskConfig, folder: RunFolder, session: Session) -> bool:
     """Run as one of the other processes, as the first one says; return False if interrupted."""
     if session.processes and not session.processes.broadcast({})["trains"]:
         return True
@@ -259,7 +259,7 @@ class _Run:
     """A run in progress: its task, its prepared data, its configuration."""
 
     def __init__(
-        self, experiment: Declaration, folder: RunFolder, session: Session, earlier: dict | None
+        self, experiment: TaskConfig, folder: RunFolder, session: Session, earlier: dict | None
     ):
         from jaxtie.training.devices import start_jax
 
