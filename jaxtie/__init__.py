@@ -1,4 +1,4 @@
-"""Should input and output embeddings be tied, from when to when, and how?"""
+"""Should the embeddings be tied, and if so for which part of training?"""
 
 import importlib
 import sys
@@ -22,17 +22,14 @@ try:
 except PackageNotFoundError:  # a checkout that was never installed
     __version__ = "0+unknown"
 
-# imported when they are asked for: what is declared in a room, and what needs xarray or jax
-_LATER = {
+# imported on first use, since they need xarray or jax
+_LAZY = {
     **dict.fromkeys(("is_tied", "saved_by_tying", "tie", "untie"), "jaxtie.tying.tie"),
+    **dict.fromkeys(("Experiment", "Process"), "jaxtie.exor.config"),
+    **dict.fromkeys(("Corpus", "TextExperiment"), "jaxtie.text.config"),
+    **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
     "Embedding": "jaxtie.tying.linen",
     "cross_entropy": "jaxtie.tying.cross_entropy",
-    "Experiment": "jaxtie.exor.config",
-    "Process": "jaxtie.exor.config",
-    "Corpus": "jaxtie.text.config",
-    "TextExperiment": "jaxtie.text.config",
-    "load": "jaxtie.run.lifecycle",
-    "run": "jaxtie.run.lifecycle",
 }
 
 __all__ = [
@@ -60,15 +57,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
     if name == "nnx":
         return importlib.import_module("jaxtie.nnx")
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module 'jaxtie' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATER[name]), name)
+    return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 class _Package(ModuleType):
-    """Keeps `jaxtie.run` the function when the package of that name is imported."""
+    """Keep `jaxtie.run` the function when the package of that name is imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "run" or not isinstance(value, ModuleType):

@@ -1,129 +1,39 @@
-"""Declare experiments: arms, heads, optimizer and model sizes; refuse what is invalid in one line.
+"""Declare experiments: arms, heads, optimizer, model sizes. Imports no jax.
 
-Sizes that follow from the vocabulary and the width, such as the init_std of fresh tables.
-Imports no jax.
-
-What bodies are declared by: their sizes. The bodies themselves are beside. Imports no jax.
-
-What all declarations share: arms and their heads, the optimizer, numbers of members, checks.
-Imports no jax.
-
-A value that cannot be meant raises `UserError`, whose message is one line: the value, what was
-expected.
+An invalid value raises `UserError`, one line that names the value and what was expected.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
 
-
-Formula = Literal["sqrt(D)", "1/sqrt(D)", "log(n)/D"]
-Size = float | Formula
-FORMULAS: tuple[Formula, ...] = ("sqrt(D)", "1/sqrt(D)", "log(n)/D")
-
-
-def size(value: Size, vocabulary: int, width: int) -> float:
-    """A number, or what a formula gives for n words and width D.
-
-    Raises:
-      ValueError: if there is no such formula.
-    """
-    if not isinstance(value, str):
-        return value
-    values = dict(
-        zip(FORMULAS, (width**0.5, width**-0.5, math.log(vocabulary) / width), strict=True)
-    )
-    if value not in values:
-        raise ValueError(f"a size is {value!r}; expected a number or one of {', '.join(FORMULAS)}")
-    return values[value]
-
-
-@dataclass(frozen=True)
-class Transformer:
-    """PyTorch's `TransformerEncoder`, without positions: post-norm, exact GELU, no dropout.
-
-    Attributes:
-      layers, heads, width, feedforward: sizes; `heads` divides `width`.
-      independent_layers: draw every layer's initial values anew, instead of cloning the first as
-        PyTorch does.
-    """
-
-    layers: int = 1
-    heads: int = 1
-    width: int = 4
-    feedforward: int = 4
-    independent_layers: bool = False
-
-    def __post_init__(self):
-        check_positive_integers(self, "layers", "heads", "width", "feedforward")
-        check(
-            self.width % self.heads == 0,
-            f"heads = {self.heads}: expected a divisor of width = {self.width}",
-        )
-
-
-@dataclass(frozen=True)
-class LSTM:
-    """PyTorch's bidirectional `LSTM`, and a linear map from both directions to the width of the
-    tables.
-
-    Attributes:
-      layers, width: sizes.
-      hidden: width of each direction.
-    """
-
-    layers: int = 2
-    width: int = 4
-    hidden: int = 8
-
-    def __post_init__(self):
-        check_positive_integers(self, "layers", "width", "hidden")
-
-
-@dataclass(frozen=True)
-class Mixer:
-    """MLP-Mixer with ReLU: per layer an MLP over positions and one over channels, each behind a
-    norm and beside a skip.
-
-    Attributes:
-      layers, width: sizes.
-      tokenwise, channelwise: hidden widths of the MLP over positions and of the one over channels.
-    """
-
-    layers: int = 1
-    width: int = 4
-    tokenwise: int = 4
-    channelwise: int = 8
-
-    def __post_init__(self):
-        check_positive_integers(self, "layers", "width", "tokenwise", "channelwise")
-
-
-Body = Transformer | LSTM | Mixer
-
-
-SEEDS = 2**32  # there are so many
+SEEDS = 2**32  # number of valid seeds
 Number = TypeVar("Number", int, "np.ndarray")
 Sweep = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...]
+Size = float | str  # a number, or one of FORMULAS
+# of n words and width D
+FORMULAS: dict[str, Callable[[int, int], float]] = {
+    "sqrt(D)": lambda n, D: D**0.5,
+    "1/sqrt(D)": lambda n, D: D**-0.5,
+    "log(n)/D": lambda n, D: math.log(n) / D,
+}
 
 
 class UserError(ValueError):
-    """What a user can get wrong: one line that names the value, what was expected and what to
-    do.
-    """
+    """An error of a user, in one line: the value, what was expected and what to do."""
 
 
 class MissingInputError(UserError):
-    """An experiment cannot run for want of something that was not given, such as a text."""
+    """An experiment lacks an input that was not given, such as a text."""
 
 
 def check(holds: bool, message: str) -> None:
-    """Raise UserError with the message unless it holds."""
+    """Raise UserError with the message unless the condition holds."""
     if not holds:
         raise UserError(message)
 
@@ -151,47 +61,126 @@ def check_range(
     )
 
 
-def check_seed(seed: int, named: str | None = None) -> None:
-    """Raise UserError unless it is the number of a stream of random numbers; `named`: how it is
-    called.
-    """
-    shown = f"seed {seed!r}" if named is None else f"{named} = {seed!r}"
+def check_seed(seed: int, name: str | None = None) -> None:
+    """Raise UserError unless it can seed a random stream; `name`: of the field, for the message."""
+    shown = f"seed {seed!r}" if name is None else f"{name} = {seed!r}"
     check(
         isinstance(seed, int) and 0 <= seed < SEEDS,
         f"{shown}: expected an integer in 0...{SEEDS - 1}",
     )
 
 
-def check_size(named: str, value: Size) -> None:
-    """Raise UserError unless it is a number above 0 or a formula, see `jaxtie.config`."""
-    number = isinstance(value, int | float) and math.isfinite(value) and value > 0
+def check_size(name: str, value: Size) -> None:
+    """Raise UserError unless it is a number above 0 or a formula."""
+    is_number = isinstance(value, int | float) and math.isfinite(value) and value > 0
     check(
-        number or value in FORMULAS,
-        f"{named} = {value!r}: expected a number above 0 or one of {', '.join(FORMULAS)}",
+        is_number or value in FORMULAS,
+        f"{name} = {value!r}: expected a number above 0 or one of {', '.join(FORMULAS)}",
     )
+
+
+def size(value: Size, vocabulary: int, width: int) -> float:
+    """Return a number as it is, and the value of a formula for a vocabulary and a width.
+
+    Raises:
+      ValueError: if there is no such formula.
+    """
+    if not isinstance(value, str):
+        return value
+    if value not in FORMULAS:
+        raise ValueError(f"a size is {value!r}; expected a number or one of {', '.join(FORMULAS)}")
+    return FORMULAS[value](vocabulary, width)
+
+
+def natural(text: str) -> int:
+    """Return the integer that a text of at most ten ASCII digits is, -1 for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """PyTorch's `TransformerEncoder`, without positions: post-norm, exact GELU, no dropout.
+
+    Attributes:
+      layers, heads, width, feedforward: sizes; `heads` divides `width`.
+      independent_layers: draw every layer's initial values anew, instead of cloning the first as
+        PyTorch does.
+    """
+
+    layers: int = 1
+    heads: int = 1
+    width: int = 4
+    feedforward: int = 4
+    independent_layers: bool = False
+
+    def __post_init__(self):
+        """Check the values."""
+        check_positive_integers(self, "layers", "heads", "width", "feedforward")
+        check(
+            self.width % self.heads == 0,
+            f"heads = {self.heads}: expected a divisor of width = {self.width}",
+        )
+
+
+@dataclass(frozen=True)
+class LSTM:
+    """PyTorch's bidirectional `LSTM`, and a linear map from both directions to the width.
+
+    Attributes:
+      layers, width: sizes.
+      hidden: width of each direction.
+    """
+
+    layers: int = 2
+    width: int = 4
+    hidden: int = 8
+
+    def __post_init__(self):
+        """Check the values."""
+        check_positive_integers(self, "layers", "width", "hidden")
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """MLP-Mixer with ReLU: per layer an MLP over positions and one over channels.
+
+    Each MLP has a norm before it and a skip connection around it.
+
+    Attributes:
+      layers, width: sizes.
+      tokenwise, channelwise: hidden widths of the two MLPs.
+    """
+
+    layers: int = 1
+    width: int = 4
+    tokenwise: int = 4
+    channelwise: int = 8
+
+    def __post_init__(self):
+        """Check the values."""
+        check_positive_integers(self, "layers", "width", "tokenwise", "channelwise")
+
+
+Body = Transformer | LSTM | Mixer
 
 
 @dataclass(frozen=True)
 class Head:
-    """How a model's vocabulary end differs from the plain one: what
-    `jaxtie.tying.linen.Embedding` takes.
+    """Options of the embeddings and the logits; see `jaxtie.tying.linen.Embedding`.
 
     Attributes:
       bias: learn an output bias.
-      decayed_bias: whether weight decay is applied to it.
-      transform: what the hidden state goes through before it meets the output table, a name of
-        `TRANSFORMS`.
+      decayed_bias: apply weight decay to the output bias.
+      transform: of the hidden state before the output embedding, one of `TRANSFORMS`.
       groups: of the channel shuffle.
-      init_std: of the tables at the start; None: the experiment's.
-      input_scale, logit_scale: what the rows of the input table, and the logits, are multiplied by.
-      input_gradient, output_gradient: what the gradient of a table is multiplied by in that role.
-      logit_softcap: logits stay within ± this.
-      start: of a tied table: which table's initial values in the untied model of its seed are its
-        own.
-      untied_rows: of a tied model: the name of a set of rows that are untied; the task knows their
-        ids.
-      tied_rows: of an untied model: the name of a set of rows that are tied.
-      targets_only: tokens that are never a target cannot be predicted.
+      init_std: initial standard deviation of the embeddings; None: the experiment's.
+      input_scale, logit_scale: factors of the looked-up rows and of the logits.
+      input_gradient, output_gradient: factors of an embedding's gradient in that role.
+      logit_softcap: bound of the absolute value of the logits.
+      start: embedding of the untied model of the same seed that a tied embedding starts as.
+      untied_rows: name of the rows that a tied model unties; the task knows their ids.
+      tied_rows: name of the rows that an untied model ties.
+      targets_only: exclude tokens that are never a target from the predictions.
     """
 
     bias: bool = False
@@ -211,124 +200,108 @@ class Head:
 
     @property
     def is_partly_tied(self) -> bool:
-        """Whether some rows alone are tied."""
+        """Whether only some rows are tied."""
         return self.untied_rows is not None or self.tied_rows is not None
 
     @property
     def row_sets(self) -> tuple[str, ...]:
-        """The sets of rows that it names."""
+        """Names of the sets of rows that the options refer to."""
         named = (self.untied_rows, self.tied_rows, "never-targets" if self.targets_only else None)
         return tuple(name for name in named if name)
 
     @property
     def divisor(self) -> int:
-        """What widths must be a multiple of."""
+        """Number that must divide the width."""
         return {"half-swap": 2, "shuffle": self.groups}.get(self.transform or "", 1)
 
 
 TRANSFORMS = ("half-swap", "shuffle", "projection", "bert-head")
-# an arm's name can be a file's
-SPELLED: dict[str, Size] = dict(zip(("root-D", "1-by-root-D", "log-n-by-D"), FORMULAS, strict=True))
-NUMBERED = {  # options of a head with a value: the least, and whether a formula can stand there
-    "init-std": (0.0, True),
-    "input-scale": (0.0, True),
-    "logit-scale": (0.0, True),
-    "input-gradient": (0.0, False),
-    "output-gradient": (0.0, False),
-    "logit-softcap": (0.0, False),
-}
-WORDS: dict[str, dict[str, Any]] = {  # options of a head without a value, beside the transforms
+# Options without a value -> fields of the head.
+HEAD_FLAGS: dict[str, dict[str, Any]] = {
     "bias": {"bias": True},
     "undecayed-bias": {"bias": True, "decayed_bias": False},
     "output-start": {"start": "output"},
     "targets-only": {"targets_only": True},
+    **{name: {"transform": name} for name in TRANSFORMS},
 }
-# options whose value is a set of rows
-ROW_OPTIONS = {
-    "untie-rows": "untied_rows",
-    "tie-rows": "tied_rows",
-}
-SETS_OF_ROWS = ("mask", "labels", "never-targets")
-HEAD_OPTIONS = (
-    f"{', '.join(WORDS)}, {', '.join(TRANSFORMS)}, shuffle=GROUPS,"
-    f" {', '.join(f'{name}=X' for name in NUMBERED)},"
-    f" {', '.join(f'{name}=ROWS' for name in ROW_OPTIONS)}"
+HEAD_SIZES = ("init-std", "input-scale", "logit-scale")  # each a number or a formula
+HEAD_NUMBERS = (*HEAD_SIZES, "input-gradient", "output-gradient", "logit-softcap")
+HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
+ROW_SETS = ("mask", "labels", "never-targets")
+# Formulas as arms write them, since the name of an arm becomes part of file names.
+ARM_FORMULAS = {"root-D": "sqrt(D)", "1-by-root-D": "1/sqrt(D)", "log-n-by-D": "log(n)/D"}
+HEAD_OPTIONS = ", ".join(
+    (
+        *HEAD_FLAGS,
+        "shuffle=GROUPS",
+        *(f"{name}=X" for name in HEAD_NUMBERS),
+        *(f"{name}=ROWS" for name in HEAD_ROWS),
+    )
 )
-EXPECTED = (
+EXPECTED_ARM = (
     "expected tied, untied or untied@STEP, comma-separated; a head's options stand before the @, as"
     " in untied+bias@STEP"
 )
 
 
 def _parse_head(options: Sequence[str], arm: str) -> Head:
-    """The head of an arm's options."""
-    found: dict[str, Any] = {}
+    """Return the head of an arm's options."""
+    fields: dict[str, Any] = {}
     for option in options:
-        name, equals, value = option.partition("=")
-        new: dict[str, Any] = {}
-        if option in WORDS:
-            new |= WORDS[option]
-        elif option in TRANSFORMS:
-            new["transform"] = name
-        elif (
-            name == "shuffle" and value.isascii() and value.isdigit() and 0 < int(value[:9]) < 2**16
-        ):
-            new |= {"transform": name, "groups": int(value)}
-        elif name in ROW_OPTIONS and equals:
-            check(
-                value in SETS_OF_ROWS,
-                f"arm {arm!r}: {name} is {value!r}; expected {', '.join(SETS_OF_ROWS)}",
-            )
-            new[ROW_OPTIONS[name]] = value
-        elif name in NUMBERED and equals:
-            new[name.replace("-", "_")] = _parse_value(name, value, arm)
+        new = _parse_head_option(option, arm)
         check(bool(new), f"arm {arm!r}: +{option} is no option of a head; expected {HEAD_OPTIONS}")
         check(
-            not new.keys() & found.keys(),
-            f"arm {arm!r}: +{option} is the second word on the same; give one of them",
+            not new.keys() & fields.keys(),
+            f"arm {arm!r}: +{option} repeats or contradicts an earlier option; leave out one",
         )
-        found |= new
-    return Head(**found)
+        fields |= new
+    return Head(**fields)
 
 
-def _check_rows(arm: str, head: Head, *, tied: bool, unties: bool) -> None:
-    """Raise UserError where a head ties or unties rows of an arm that cannot be meant."""
-    faults = {
-        "rows are tied from start to end; leave out @STEP": unties,
-        "all rows are untied; +untie-rows is for a tied table": head.untied_rows and not tied,
-        "all rows are tied; +tie-rows is for an untied table": head.tied_rows and tied,
-        "own rows start as the output table's; leave out +output-start": head.start != "input",
-    }
-    for fault, is_there in faults.items():
-        check(not (head.is_partly_tied and is_there), f"arm {arm!r}: {fault}")
+def _parse_head_option(option: str, arm: str) -> dict[str, Any]:
+    """Return the fields that one option sets, none if it is unknown."""
+    name, equals, value = option.partition("=")
+    if option in HEAD_FLAGS:
+        return HEAD_FLAGS[option]
+    if name == "shuffle" and 0 < natural(value) < 2**16:
+        return {"transform": name, "groups": int(value)}
+    if name in HEAD_ROWS and equals:
+        check(
+            value in ROW_SETS,
+            f"arm {arm!r}: {name} is {value!r}; expected {', '.join(ROW_SETS)}",
+        )
+        return {HEAD_ROWS[name]: value}
+    if name in HEAD_NUMBERS and equals:
+        return {name.replace("-", "_"): _parse_number(name, value, arm)}
+    return {}
 
 
-def _parse_value(name: str, text: str, arm: str) -> Size:
-    low, formula = NUMBERED[name]
-    if formula and text in SPELLED:
-        return SPELLED[text]
+def _parse_number(name: str, text: str, arm: str) -> Size:
+    """Return the value of an option: a number, or a formula where one is allowed."""
+    if name in HEAD_SIZES and text in ARM_FORMULAS:
+        return ARM_FORMULAS[text]
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    zero_is_meant = name.endswith("gradient")
-    expected = "a number of at least 0" if zero_is_meant else "a number above 0"
-    expected += f" or one of {', '.join(SPELLED)}" if formula else ""
-    fits = math.isfinite(value) and (value > low or (zero_is_meant and value == low))
-    check(fits, f"arm {arm!r}: {name} is {text!r}; expected {expected}")
+    from_0 = name.endswith("gradient")
+    expected = "a number of at least 0" if from_0 else "a number above 0"
+    expected += f" or one of {', '.join(ARM_FORMULAS)}" if name in HEAD_SIZES else ""
+    valid = math.isfinite(value) and (value > 0 or (from_0 and value == 0))
+    check(valid, f"arm {arm!r}: {name} is {text!r}; expected {expected}")
     return value
 
 
 @dataclass(frozen=True, repr=False)
 class Arm:
-    """One of the things that an experiment compares, all else equal.
+    """One of the variants that an experiment compares, all else equal.
 
     Attributes:
-      name: as it is declared and shown: `tied`, `untied`, `untied@STEP`, each with `+OPTION`s for
-        its head before the @.
-      tied: whether there is one table at the start; not where some rows only are tied.
-      untie_at: the step from which on there are two, if there is one.
-      head: what else its vocabulary end has.
+      name: as declared and shown: `tied`, `untied` or `untied@STEP`, with `+OPTION`s of the head
+        before the @.
+      tied: whether all rows are tied at the start.
+      untie_at: step from which on the embeddings are untied; None: never, or from the start.
+      head: further options of the embeddings and the logits.
     """
 
     name: str
@@ -338,70 +311,81 @@ class Arm:
 
     @classmethod
     def parse(cls, name: "str | Arm") -> "Arm":
-        """The arm of a name, or itself.
+        """Return the arm of a name, and an arm as it is.
 
         Raises:
-          UserError: where it is none.
+          UserError: if the name is invalid.
         """
         if isinstance(name, Arm):
             return name
-        check(isinstance(name, str), f"arm {name!r}: {EXPECTED}")
+        check(isinstance(name, str), f"arm {name!r}: {EXPECTED_ARM}")
         whole, at, step = name.partition("@")
         start, *options = whole.split("+")
-        check(start in ("tied", "untied"), f"arm {name!r}: {EXPECTED}")
-        number = int(step) if step.isascii() and step.isdigit() and len(step) <= 10 else 0
-        check(not at or (start == "untied" and number > 0), f"arm {name!r}: {EXPECTED}")
-        head, tied = _parse_head(options, name), start == "tied" or bool(at)
-        _check_rows(name, head, tied=start == "tied", unties=bool(at))
-        check(
-            tied or head.start == "input",
-            f"arm {name!r}: an untied model starts at both; +output-start is for a tied table",
+        valid = start in ("tied", "untied") and (
+            not at or (start == "untied" and natural(step) > 0)
         )
-        return cls(name, tied and not head.is_partly_tied, number if at else None, head)
+        check(valid, f"arm {name!r}: {EXPECTED_ARM}")
+        head, always_tied = _parse_head(options, name), start == "tied"
+        partly, own_start = head.is_partly_tied, head.start != "input"
+        faults = {
+            "rows are tied from start to end; leave out @STEP": partly and at,
+            "all rows are untied; +untie-rows is for a tied table": head.untied_rows
+            and not always_tied,
+            "all rows are tied; +tie-rows is for an untied table": head.tied_rows and always_tied,
+            "own rows start as the output table's; leave out +output-start": partly and own_start,
+            "an untied model starts with both tables; +output-start is for a tied one": own_start
+            and not (always_tied or at),
+        }
+        for fault, is_there in faults.items():
+            check(not is_there, f"arm {name!r}: {fault}")
+        tied = (always_tied or bool(at)) and not partly
+        return cls(name, tied, int(step) if at else None, head)
 
     @property
     def untied_from(self) -> int | None:
-        """The step from which it has two tables; None if never."""
+        """Step from which on the embeddings are untied; None if never."""
         return self.untie_at if self.tied else 0
 
     @property
     def is_plain(self) -> bool:
-        """Whether its head has no options."""
+        """Whether the head has no options."""
         return self.head == Head()
 
     def at(self, step: int) -> "Arm":
-        """The same, untied at another step."""
+        """Return the arm that unties at another step."""
         return Arm.parse(f"{self.name.partition('@')[0]}@{step}")
 
     def __str__(self) -> str:
+        """Return the name."""
         return self.name
 
     def __repr__(self) -> str:
+        """Return a short form that names the arm."""
         return f"Arm({self.name!r})"
 
 
 def names_of(arms: Iterable[Arm]) -> list[str]:
-    """Names of arms, in their order."""
+    """Return the names of arms."""
     return [arm.name for arm in arms]
 
 
 def number_of(setting: int, seed: Number) -> Number:
-    """The number of a member: of a setting's place in the sweep and of a seed, or of several."""
+    """Return the number of a member, or of several: from its sweep point and its seed."""
     return setting * SEEDS + seed
 
 
 def setting_and_seed(number: Number) -> tuple[Number, Number]:
-    """What `number_of` was given."""
+    """Return the sweep point and the seed of a member's number."""
     return number // SEEDS, number % SEEDS
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW on every parameter, under a cosine between two learning rates that never stops.
+    """AdamW on every parameter, with a learning rate that follows a cosine for ever.
 
     Attributes:
       learning_rate: at step 0 and every 2·`half_period` steps.
-      eta_min: the least learning rate, at odd multiples of `half_period`.
+      eta_min: least learning rate, at odd multiples of `half_period`.
       half_period: steps from the one to the other (PyTorch: T_max).
       weight_decay: decoupled, times the current learning rate.
       b1, b2, eps: Adam's.
@@ -416,6 +400,7 @@ class Optimizer:
     eps: float = 1e-12
 
     def __post_init__(self):
+        """Check the values."""
         check_range(self, "learning_rate", 0, include_low=False)
         check_range(self, "eta_min", 0)
         check_positive_integers(self, "half_period")
@@ -429,22 +414,22 @@ class Optimizer:
         check_range(self, "eps", 0)
 
 
-class Declaration:
-    """What experiments of every kind have in common. It has no fields of its own.
+class TaskConfig:
+    """Base of the configurations of all tasks, which are frozen dataclasses with these fields.
 
     Attributes:
-      kind: name of the kind, see `jaxtie.run.kinds`.
-      name: of the run folder.
-      claim: one sentence: what the experiment shows.
-      arms: what is compared, on the same seeds and the same data; declared by name.
+      task: name of the task.
+      name: of the experiment and of its run folder.
+      claim: what the experiment shows, in one sentence.
+      arms: what is compared, on the same seeds and data; names become `Arm`s.
       seeds: of the members.
-      steps, record_every, eval_every: updates; how many from a record, and from an evaluation, to
-        the next.
-      sweep: name of a setting -> its values; a member is a seed at one setting.
+      steps: updates of each member.
+      record_every, eval_every: steps between two records, and between two evaluations.
+      sweep: name of a swept hyperparameter -> its values; a member is a seed at one sweep point.
     """
 
     task: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # each kind is a dataclass
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     name: str
     claim: str
     arms: tuple[Arm, ...]
@@ -455,9 +440,7 @@ class Declaration:
     sweep: Sweep = ()
 
     def check_names_and_members(self) -> None:
-        """Check `name`, `arms` and `seeds`; arms that are given by name become `Arm`s, seeds a
-        tuple.
-        """
+        """Check `name`, `arms` and `seeds`; make the last two tuples, of `Arm`s and of numbers."""
         check(
             bool(self.name) and not set(self.name) & set("/\\\0"),
             f"name = {self.name!r}: expected a name that can be a folder's",
@@ -467,31 +450,31 @@ class Declaration:
             "arms: expected at least one of tied, untied, untied@STEP",
         )
         object.__setattr__(self, "arms", tuple(map(Arm.parse, self.arms)))
-        same = {(arm.tied, arm.untie_at, arm.head) for arm in self.arms}
+        different = {(arm.tied, arm.untie_at, arm.head) for arm in self.arms}
         check(
-            len(same) == len(self.arms),
+            len(different) == len(self.arms),
             f"arms = {','.join(names_of(self.arms))}: each may be named once",
         )
-        numbers = isinstance(self.seeds, Iterable) and not isinstance(self.seeds, str)
-        check(numbers, f"seeds = {self.seeds!r}: expected them all, such as (1, 5, 9) or range(4)")
-        object.__setattr__(self, "seeds", tuple(self.seeds))  # a range is a good way to say it
+        check(
+            isinstance(self.seeds, Iterable) and not isinstance(self.seeds, str),
+            f"seeds = {self.seeds!r}: expected a sequence, such as (1, 5, 9) or range(4)",
+        )
+        object.__setattr__(self, "seeds", tuple(self.seeds))
         check(bool(self.seeds), "seeds: expected at least one")
         for seed in self.seeds:
             check_seed(seed)
         check(len(set(self.seeds)) == len(self.seeds), "seeds: each may be named once")
 
-    def check_heads(self, *widths: int) -> None:
-        """Check that models of these widths can have the heads of all arms."""
+    def check_heads(self, width: int) -> None:
+        """Check that models of this width can have the heads of all arms."""
         for arm in self.arms:
-            for width in widths:
-                divisor = arm.head.divisor
-                check(
-                    width % divisor == 0,
-                    f"arm {arm}: width = {width}: expected a multiple of {divisor}",
-                )
+            check(
+                width % arm.head.divisor == 0,
+                f"arm {arm}: width = {width}: expected a multiple of {arm.head.divisor}",
+            )
 
     def check_row_sets(self, known: Iterable[str]) -> None:
-        """Check that the task has the sets of rows that heads name."""
+        """Check that the task has the sets of rows that the heads name."""
         for arm in self.arms:
             for name in arm.head.row_sets:
                 check(
@@ -500,68 +483,55 @@ class Declaration:
                 )
 
     def check_steps(self) -> None:
-        """Check the steps, of untying too."""
+        """Check all numbers of steps, those of untying included."""
         check_positive_integers(self, "steps", "record_every", "eval_every")
+        multiple = f"expected a multiple of record_every = {self.record_every}"
         for arm in self.arms:
             at = arm.untie_at
             check(
                 at is None or (at < self.steps and at % self.record_every == 0),
-                f"arm {arm}: expected a multiple of record_every = {self.record_every} below steps"
-                f" = {self.steps}",
+                f"arm {arm}: {multiple} below steps = {self.steps}",
             )
-        check(
-            self.steps % self.record_every == 0,
-            f"steps = {self.steps}: expected a multiple of record_every = {self.record_every}",
-        )
-        check(
-            self.eval_every % self.record_every == 0,
-            f"eval_every = {self.eval_every}: expected a multiple of record_every ="
-            f" {self.record_every}",
-        )
         for name in ("steps", "eval_every"):
-            check(
-                getattr(self, name) < 2**31,
-                f"{name} = {getattr(self, name)}: expected fewer than 2147483648",
-            )
+            value = getattr(self, name)
+            check(value % self.record_every == 0, f"{name} = {value}: {multiple}")
+            check(value < 2**31, f"{name} = {value}: expected fewer than 2147483648")
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The numbers of an arm's members, see `number_of`."""
-        settings = math.prod(len(values) for values in self.swept.values())
-        return tuple(number_of(setting, seed) for setting in range(settings) for seed in self.seeds)
+        """Numbers of an arm's members, see `number_of`."""
+        points = math.prod(len(values) for values in self.swept.values())
+        return tuple(number_of(point, seed) for point in range(points) for seed in self.seeds)
 
     @property
     def swept(self) -> dict[str, Sequence[float]]:
-        """Name of a swept setting -> its values."""
+        """Name of a swept hyperparameter -> its values."""
         return dict(self.sweep)
 
     @property
     def record_steps(self) -> range:
-        """Numbers of updates made at the records: 0, R, 2R, ..., T."""
+        """Numbers of updates at the records: 0, R, 2R, ..., T."""
         return range(0, self.steps + 1, self.record_every)
 
     @property
     def eval_steps(self) -> tuple[int, ...]:
-        """Numbers of updates made at the evaluations: 0, E, 2E, ... and T."""
+        """Numbers of updates at the evaluations: 0, E, 2E, ... and T."""
         return (*range(0, self.steps, self.eval_every), self.steps)
 
     def scaled(self, factor: float) -> Self:
-        """The same over `factor` times as many steps, of untying too, to the nearest record and at
-        least one.
+        """Multiply all numbers of steps, to the nearest record and at least one.
 
-        The schedule of the learning rate stays what it is: a shorter run is the beginning of the
+        The schedule of the learning rate stays, so that a shorter run is the beginning of the
         longer one, up to where its arms untie.
 
         Raises:
-          UserError: where so few steps are left that two arms become one, or one unties at the end.
+          UserError: if so few steps are left that two arms become one, or one unties at the end.
         """
 
         def scale(steps: int) -> int:
             return self.record_every * max(1, round(min(steps * factor / self.record_every, 2**31)))
 
-        arms = tuple(
-            arm if arm.untie_at is None else arm.at(scale(arm.untie_at)) for arm in self.arms
-        )
+        arms = tuple(arm.at(scale(arm.untie_at)) if arm.untie_at else arm for arm in self.arms)
         try:
             return dataclasses.replace(self, steps=scale(self.steps), arms=arms)
         except UserError as error:
@@ -570,13 +540,13 @@ class Declaration:
             ) from None
 
     def as_dict(self) -> dict[str, Any]:
-        """Nested plain values, as `config.json` holds them."""
+        """Return nested plain values, as `config.json` holds them."""
         fields = dataclasses.asdict(self)
         return {"task": self.task, **fields, "arms": names_of(self.arms)}
 
 
 def differing_fields(new: dict, old: dict, prefix: str = "") -> list[str]:
-    """Dotted names of the fields in which two nested configurations differ."""
+    """Return the dotted names of the fields in which two nested configurations differ."""
     names = []
     for name in sorted(new.keys() | old.keys()):
         a, b = new.get(name), old.get(name)

@@ -1,4 +1,4 @@
-"""`python -m jaxtie.figures`: see `jaxtie.run.command`. Nobody imports this."""
+"""Run `python -m jaxtie.figures`."""
 
 import sys
 

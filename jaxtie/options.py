@@ -1,8 +1,7 @@
-"""How options of the command lines are read: a function for each sort of value. Imports no jax."""
+"""Read the options of the command lines: a function for each sort of value. Imports no jax."""
 
 import contextlib
 import io
-import itertools
 import math
 import os
 import re
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxtie.config import Arm, UserError
+from jaxtie.config import Arm, UserError, natural
 
 AS_DECLARED = "as in the experiment"
 MOST_SEEDS = 2**24
@@ -20,94 +19,73 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name alone, no --no-na
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`64`: seeds 0...63; `42-46`: a range; `17-17`: one seed; `1,5,9` or `0-63,128-511`: a
-    list.
+    """Read `64` (seeds 0...63), `42-46` (a range), `17-17` (one seed) or `0-63,128,130` (a list).
+
+    A single large number is refused: it is a seed that was meant to be `N-N`.
     """
-    expected = ValueError(
-        f"{text!r}: expected a number of seeds (64), a range (42-46) or a list (1,5,9)"
-    )
-    try:
-        if "," in text or "-" in text:
-            parts = [[*map(_natural, part.split("-"))] for part in text.split(",")]
-            if any(len(part) > 2 for part in parts):
-                raise ValueError
-            found = [_seeds_between(part[0], part[-1] + 1) for part in parts]
-            seeds = tuple(itertools.chain.from_iterable(found)) if all(found) else ()
-        else:
-            seeds = _seeds_between(0, _natural(text))
-    except ValueError:
-        raise expected from None
-    if not seeds:
-        raise expected
+    parts = [[natural(end) for end in part.split("-")] for part in text.split(",")]
+    if "," not in text and "-" not in text:
+        parts = [[0, natural(text) - 1]]
+    if not all(
+        len(part) <= 2 and 0 <= part[0] <= part[-1] < part[0] + MOST_SEEDS for part in parts
+    ):
+        raise ValueError(
+            f"{text!r}: expected a number of seeds (64), a range (42-46) or a list (1,5,9)"
+        )
+    seeds = tuple(seed for part in parts for seed in range(part[0], part[-1] + 1))
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"{text!r}: expected each seed once")
     return seeds
 
 
-def _seeds_between(first: int, end: int) -> tuple[int, ...]:
-    if end - first > MOST_SEEDS:  # a seed was meant
-        raise ValueError
-    return tuple(range(first, end))
-
-
-def _natural(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 10:
-        raise ValueError
-    return int(text)
-
-
 def parse_positive(text: str) -> int:
-    """An integer above 0."""
-    try:
-        if (number := _natural(text)) > 0:
-            return number
-    except ValueError:
-        pass
-    raise ValueError(f"{text!r}: expected a positive integer")
+    """Read an integer above 0."""
+    if (number := natural(text)) < 1:
+        raise ValueError(f"{text!r}: expected a positive integer")
+    return number
 
 
 def parse_from_0(text: str) -> int:
-    """An integer of at least 0."""
-    try:
-        return _natural(text)
-    except ValueError:
-        raise ValueError(f"{text!r}: expected an integer of at least 0") from None
+    """Read an integer of at least 0."""
+    if (number := natural(text)) < 0:
+        raise ValueError(f"{text!r}: expected an integer of at least 0")
+    return number
 
 
-def parse_above_0(text: str, expected: str) -> float:
-    """A number above 0."""
-    try:
-        if math.isfinite(number := float(text)) and number > 0:
-            return number
-    except ValueError:
-        pass
-    raise ValueError(f"{text!r}: expected {expected}")
+def parse_above_0(expected: str) -> Callable[[str], float]:
+    """Return a function that reads a number above 0; `expected`: what its error asks for."""
+
+    def parse(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if 0 < (number := float(text)) < math.inf:
+                return number
+        raise ValueError(f"{text!r}: expected {expected}")
+
+    return parse
 
 
 def parse_arms(text: str) -> tuple[Arm, ...]:
-    """Arms, separated by commas."""
+    """Read arms, separated by commas."""
     return tuple(map(Arm.parse, text.split(",")))
 
 
 def parse_path(text: str) -> Path:
-    """A file or a folder."""
+    """Read a file or a folder."""
     if not text:
         raise ValueError("'': expected a file or a folder")
     return Path(text)
 
 
 def parse_address(text: str) -> str:
-    """HOST:PORT."""
+    """Read HOST:PORT."""
     host, _, port = text.rpartition(":")
-    if host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16:
+    if host and 0 < natural(port) < 2**16:
         return text
     raise ValueError(f"{text!r}: expected HOST:PORT, such as 10.0.0.1:4000")
 
 
 def option(metavar: str, parse: Callable[[str], Any], default: str = AS_DECLARED) -> Any:
-    """How tyro reads one option: `default` is what the help shows for an option that was not
-    given.
-    """
+    """Tell tyro how to read an option; `default`: shown by the help for an option not given."""
 
     def shown(value: Any) -> list[str]:
         return default.split() if value is None else [str(value)]
@@ -121,41 +99,37 @@ def option(metavar: str, parse: Callable[[str], Any], default: str = AS_DECLARED
     )
 
 
-def parse_seconds(text: str) -> float:
-    """A number of seconds."""
-    return parse_above_0(text, "a number of seconds above 0")
-
-
-def parse_factor(text: str) -> float:
-    """What steps are multiplied by."""
-    return parse_above_0(text, "a number above 0, such as 0.1")
-
-
 def parse_command(options: type, prog: str, arguments: Sequence[str]) -> Any:
-    """What options a command line gives, by tyro.
+    """Read a command line by tyro.
 
     Args:
-      options: a dataclass of them.
-      prog: the command's name after `python -m`.
+      options: dataclass of the options.
+      prog: name of the command after `python -m`.
+      arguments: of the command line.
+
+    Returns:
+      An instance of the dataclass.
 
     Raises:
-      UserError: with one line: of the box that tyro draws around an error, the reason.
+      UserError: in one line, the reason from the box that tyro draws around an error.
       SystemExit: after `--help`.
     """
+
+    def parse() -> Any:
+        return tyro.cli(options, prog=f"python -m {prog}", args=list(arguments))
+
     message = io.StringIO()
-    # standard output is no terminal meanwhile, and wide: else there are colours, other boxes and
-    # ends of lines
     try:
+        # On a terminal, or a narrow one, tyro adds colours, other boxes and line breaks.
         with (
             _columns(10_000),
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(message),
         ):
-            return tyro.cli(options, prog=f"python -m {prog}", args=list(arguments))
+            return parse()
     except SystemExit as stop:
         if not stop.code:
-            # shows the help, as the terminal likes it, and exits
-            tyro.cli(options, prog=f"python -m {prog}", args=list(arguments))
+            parse()  # shows the help, fitted to the terminal, and exits
     title, *parts = re.split(r"\n *-+ *\n", message.getvalue())  # rules stand around the reason
     reason = " ".join((parts[0] if parts else title).split()).removeprefix("Error parsing ")
     raise UserError(f"{reason} (see python -m {prog} --help)")
@@ -163,11 +137,12 @@ def parse_command(options: type, prog: str, arguments: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def _columns(count: int) -> Iterator[None]:
-    """A terminal of so many columns, for what asks about its width."""
+    """Pretend that the terminal has so many columns."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = str(count)
     try:
         yield
     finally:
-        os.environ.pop("COLUMNS")
-        os.environ |= {} if before is None else {"COLUMNS": before}
+        del os.environ["COLUMNS"]
+        if before is not None:
+            os.environ["COLUMNS"] = before

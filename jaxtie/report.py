@@ -1,4 +1,4 @@
-"""`python -m jaxtie.report`: see `jaxtie.run.command`. Nobody imports this."""
+"""Run `python -m jaxtie.report`."""
 
 import sys
 

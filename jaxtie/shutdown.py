@@ -1,8 +1,4 @@
-"""Exit cleanly on SIGINT and SIGTERM, even during compilation.
-
-How a command that may train ends its process: by status, at any moment, whatever is under
-way.
-"""
+"""Exit cleanly on SIGINT and SIGTERM, even during compilation."""
 
 import os
 import signal
@@ -14,14 +10,14 @@ INTERRUPTED = 130  # exit status
 
 
 def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
-    """Run a command and end the process with its status.
+    """Run a command and end the process with its exit status.
 
-    A SIGTERM ends it at once with 130, from the first import on; while something is trained, the
-    loop has a handler of its own, which saves. An exception would not do: raised in a finaliser or
-    a callback it is lost, and the process goes on.
+    SIGTERM ends the process at once, from the first import on; during training the trainer has its
+    own handler, which saves. An exception would not do: raised in a finalizer or a callback it is
+    lost, and the process goes on.
 
     Args:
-      find_main: imports what the command takes and returns it.
+      find_main: imports the command's modules and returns its main function.
     """
     signal.signal(signal.SIGTERM, lambda *_: os._exit(INTERRUPTED))
     status = 1
@@ -30,9 +26,9 @@ def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
     except KeyboardInterrupt:
         status = INTERRUPTED
     finally:
-        background = sys.modules.get("jaxtie.training.trainer")
-        # a process that tidies up would crash it
-        if background and background.is_something_abandoned():
+        trainer = sys.modules.get("jaxtie.training.trainer")
+        # An abandoned compilation would crash a process that tidies up.
+        if trainer and trainer.is_something_abandoned():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

@@ -1,4 +1,4 @@
-"""What the READMEs show in Python is what happens, and what they point to is there."""
+"""The READMEs' Python examples run, and their links lead to files."""
 
 import doctest
 import re
@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-HOUSE = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 READMES = sorted(
-    path for path in HOUSE.rglob("README.md") if not {".venv", "build", "runs"} & set(path.parts)
+    path for path in ROOT.rglob("README.md") if not {".venv", "build", "runs"} & set(path.parts)
 )
 SESSIONS = [path for path in READMES if "```pycon" in path.read_text()]
 LONGEST = 160  # lines of the first one
 
 
-def named(path: Path) -> str:
-    return str(path.relative_to(HOUSE))
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", SESSIONS, ids=named)
+@pytest.mark.parametrize("path", SESSIONS, ids=relative)
 def test_sessions(path):
-    """Blocks marked `pycon`, in one session from the first to the last."""
+    """Run the blocks marked `pycon` as one session."""
     blocks = [block.split("```")[0] for block in path.read_text().split("```pycon\n")[1:]]
     if not find_spec("equinox"):
-        print("without the examples of Equinox, which is not installed: pip install 'jaxtie[test]'")
+        print("skipping the examples of Equinox, not installed: pip install 'jaxtie[test]'")
         blocks = [block for block in blocks if "import equinox" not in block]
     test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, path.name, str(path), 0)
     assert len(test.examples) > 5
@@ -33,20 +33,20 @@ def test_sessions(path):
     assert not report, "".join(report)
 
 
-@pytest.mark.parametrize("path", READMES, ids=named)
-def test_what_is_linked_is_there(path):
+@pytest.mark.parametrize("path", READMES, ids=relative)
+def test_links_lead_to_files(path):
     links = re.findall(r"\]\((?!https?:)([^)#]*)", path.read_text())
     missing = [link for link in links if link and not (path.parent / link).exists()]
     assert not missing
 
 
 def test_the_first_readme_is_short():
-    assert len((HOUSE / "README.md").read_text().splitlines()) <= LONGEST
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST
 
 
 def test_modules_in_the_architecture_page_exist():
-    tree = (HOUSE / "jaxtie" / "README.md").read_text().split("```")[1]
+    tree = (ROOT / "jaxtie" / "README.md").read_text().split("```")[1]
     for word in re.findall(r"[\w/]+\.py", tree):
-        assert any((HOUSE / "jaxtie").rglob(word)), word
+        assert any((ROOT / "jaxtie").rglob(word)), word
     for package in re.findall(r"^(\w+)/ ", tree, re.MULTILINE):
-        assert (HOUSE / "jaxtie" / package).is_dir(), package
+        assert (ROOT / "jaxtie" / package).is_dir(), package

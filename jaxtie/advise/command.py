@@ -16,9 +16,9 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import finite, show
 from jaxtie.run import command as cli
 from jaxtie.run import kinds, lifecycle
+from jaxtie.run.command import TextOptions
 from jaxtie.run.lifecycle import Outcome, Session
 from jaxtie.shutdown import INTERRUPTED
-from jaxtie.text.options import TextOptions
 
 OUT = Path("runs/hypothesis")
 COMMON = {"source", "json", "quiet"}  # options of every way to ask

@@ -3,8 +3,8 @@
 from typing import Any
 
 from jaxtie.config import Optimizer, Transformer, check
+from jaxtie.run.command import TextOptions
 from jaxtie.text.config import HALVES, Corpus, TextExperiment
-from jaxtie.text.options import TextOptions
 
 SIZES = {
     "small": Transformer(layers=2, heads=4, width=64, feedforward=256),

@@ -20,10 +20,11 @@ import filelock
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Declaration, UserError, differing_fields, number_of
+from jaxtie.config import TaskConfig, UserError, differing_fields, number_of
 from jaxtie.results.netcdf import Schema, Stretch, joined, write_netcdf
 from jaxtie.results.tables import swept
 
+FORMAT = 1  # of run folders; another number where older code cannot read a folder
 LOCK = ".lock"
 UNPACKED = 32  # seeds in a file of records that is made of results
 
@@ -91,7 +92,7 @@ class RunFolder:
         """What `config.json` says, or None where there is no run.
 
         Raises:
-          UserError: where it cannot be read.
+          UserError: if it cannot be read, or another version of jaxtie wrote it.
         """
         try:
             config = json.loads(self._config.read_text(encoding="utf-8"))
@@ -104,9 +105,14 @@ class RunFolder:
             raise UserError(
                 f"{self._config}: cannot be read as a run's configuration ({error}); remove it"
             ) from error
+        if (number := config.get("format")) != FORMAT:
+            raise UserError(
+                f"{self._config}: format = {number!r}: expected {FORMAT}; another version of jaxtie"
+                " wrote this run: read it with that version, or run again with --overwrite"
+            )
         return config
 
-    def differences(self, experiment: Declaration, config: dict[str, Any]) -> list[str]:
+    def differences(self, experiment: TaskConfig, config: dict[str, Any]) -> list[str]:
         """Names of the fields in which the folder's run differs from `experiment`; its claim does
         not matter.
         """
@@ -180,7 +186,9 @@ class RunFolder:
     def write_config(self, config: dict[str, Any]) -> None:
         """Put `config.json` in the place of what it was."""
         with _replacing(self._config) as path:
-            path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+            path.write_text(
+                json.dumps({"format": FORMAT} | config, indent=1) + "\n", encoding="utf-8"
+            )
 
     def write_vocabulary(self, content: bytes) -> None:
         """Keep the vocabulary that was trained for the run: another version might train another."""
@@ -249,7 +257,7 @@ class RunFolder:
 
     def assemble(
         self,
-        experiment: Declaration,
+        experiment: TaskConfig,
         schema: Schema,
         attributes: Mapping[str, str | int | float],
         constants: Mapping[str, xr.DataArray],
@@ -304,7 +312,7 @@ class RunFolder:
             ) from error
 
 
-def _plain(experiment: Declaration) -> dict[str, Any]:
+def _plain(experiment: TaskConfig) -> dict[str, Any]:
     """The configuration as JSON gives it back."""
     return json.loads(json.dumps(experiment.as_dict()))
 

@@ -1,6 +1,4 @@
-"""`--all`: runs every experiment of a folder, one after the other, and writes the page of all after
-each.
-"""
+"""Run every experiment of a folder and keep one page about them up to date."""
 
 import contextlib
 import sys
@@ -9,10 +7,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from jaxtie.config import Declaration, MissingInputError, UserError
+from jaxtie.config import MissingInputError, TaskConfig, UserError
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import show
-from jaxtie.run.lifecycle import Outcome, Session
+from jaxtie.run.lifecycle import Outcome, Session, one_line
 from jaxtie.run.page import (
     FAILED,
     SKIPPED,
@@ -22,115 +20,98 @@ from jaxtie.run.page import (
     status_table,
     write_page,
 )
+from jaxtie.shutdown import INTERRUPTED
 from jaxtie.training.progress import duration
-
-
-class _Status:
-    """The exit status so far: 0; 2 where an experiment failed, 1 where there was a bug."""
-
-    def __init__(self, one_line: Callable[[UserError | OSError], str]):
-        self.number, self.one_line = 0, one_line
-
-    @contextlib.contextmanager
-    def noted(self, section: Section) -> Iterator[None]:
-        """What fails within is told at once, and stays on the page."""
-        try:
-            yield
-        except MissingInputError as error:
-            section.status, section.error = SKIPPED, self.one_line(error)
-            print(f"jaxtie: skipped, {error}", file=sys.stderr)
-        except (UserError, OSError) as error:
-            section.status, section.error, self.number = (
-                FAILED,
-                self.one_line(error),
-                self.number or 2,
-            )
-            print(f"jaxtie: {section.error}", file=sys.stderr)
-        # a bug, or a device's memory is full: the experiments to come shall not pay for it
-        except Exception as error:
-            section.status, section.error, self.number = (
-                FAILED,
-                f"{type(error).__name__}: {error}",
-                1,
-            )
-            traceback.print_exc()
 
 
 def run_all(
     paths: Sequence[Path],
-    declared: Callable[[Path], Declaration],
-    carry_out: Callable[[Declaration, RunFolder], Outcome],
+    declare: Callable[[Path], TaskConfig],
+    train: Callable[[TaskConfig, RunFolder], Outcome],
     out: Path,
-    page: Path | None,
     session: Session,
-    one_line: Callable[[UserError | OSError], str],
+    *,
+    dry_run: bool,
 ) -> int:
-    """Run every experiment, and bring the page up to date after each.
+    """Run every experiment, and update the page after each.
 
     Args:
-      paths: of the experiments' files.
-      declared: the experiment of a file, with what the options change.
-      carry_out: runs one into its folder.
+      paths: of the experiment files.
+      declare: returns the experiment of a file, with the changes that the options ask for.
+      train: runs an experiment into its folder.
       out: folder of the runs' folders.
-      page: to be written; None: nothing is (a dry run).
-      one_line: what an error says.
+      session: how they are run.
+      dry_run: write no page.
 
     Returns:
-      The exit status: 130 where it was interrupted, else 1 where there was a bug, 2 where an
-        experiment failed.
+      The exit status: 130 if interrupted, else 1 after a bug, else 2 if an experiment failed.
     """
-    check_page(out / "index.html")
-    began, status = time.monotonic(), _Status(one_line)
+    page = out / "index.html"
+    check_page(page)
+    began = time.monotonic()
     sections = [Section(str(path), path.stem) for path in paths]
-    todo = _declare(paths, sections, declared, status)
 
     def save() -> None:
-        if page:
+        if not dry_run:
             write_page(page, session.command, [*sections, *sections_left(out)])
 
-    save()  # now rather than after an hour, should it not be possible
-    for i, (section, experiment) in enumerate(todo, 1):
-        session.say(
-            f"{i} of {len(todo)}: {section.name}, {duration(time.monotonic() - began)} since the"
-            " start"
-        )
-        with status.noted(section):
+    # Report every error in a file, and that the page cannot be written, before hours have passed.
+    declared = _declare(paths, sections, declare)
+    save()
+    for i, (section, experiment) in enumerate(declared, 1):
+        elapsed = duration(time.monotonic() - began)
+        session.say(f"{i} of {len(declared)}: {section.name}, {elapsed} since the start")
+        with _reported(section):
             folder = RunFolder(out / experiment.name)
             try:
-                section.status = carry_out(experiment, folder)
+                section.status = train(experiment, folder)
             except KeyboardInterrupt:
                 section.status = Outcome.INTERRUPTED
-            if page:
+            if section.status == Outcome.INTERRUPTED:
+                section.exit_status = INTERRUPTED
+            if not dry_run:
                 section.read(folder)
         save()
-        if section.status == Outcome.INTERRUPTED:
-            status.number = 130
+        if section.exit_status == INTERRUPTED:
             break
-    if page:
+    if not dry_run:
         show(status_table(sections))
         print(f"figures and tables of all: {page}")
-    return status.number
+    statuses = {section.exit_status for section in sections}
+    return next((status for status in (INTERRUPTED, 1, 2) if status in statuses), 0)
+
+
+@contextlib.contextmanager
+def _reported(section: Section) -> Iterator[None]:
+    """Report an error at once and on the page, and go on with the other experiments."""
+    try:
+        yield
+    except MissingInputError as error:
+        section.status, section.error = SKIPPED, str(error)
+        print(f"jaxtie: skipped, {error}", file=sys.stderr)
+    except (UserError, OSError) as error:
+        section.status, section.error, section.exit_status = FAILED, one_line(error), 2
+        print(f"jaxtie: {section.error}", file=sys.stderr)
+    except Exception as error:  # a bug, or a device out of memory
+        section.status, section.exit_status = FAILED, 1
+        section.error = f"{type(error).__name__}: {error}"
+        traceback.print_exc()
 
 
 def _declare(
-    paths: Sequence[Path],
-    sections: Sequence[Section],
-    declared: Callable[[Path], Declaration],
-    status: _Status,
-) -> list[tuple[Section, Declaration]]:
-    """The experiments that can be run; what is wrong in a file is told before hours have gone
-    by.
-    """
-    todo: list[tuple[Section, Declaration]] = []
+    paths: Sequence[Path], sections: Sequence[Section], declare: Callable[[Path], TaskConfig]
+) -> list[tuple[Section, TaskConfig]]:
+    """Return the experiments that can be run, with their sections."""
+    declared: list[tuple[Section, TaskConfig]] = []
     owners: dict[str, Path] = {}
     for path, section in zip(paths, sections, strict=True):
-        with status.noted(section):
-            experiment = declared(path)
+        with _reported(section):
+            experiment = declare(path)
             section.name, section.claim = experiment.name, experiment.claim
             if owners.setdefault(experiment.name, path) is not path:
                 raise UserError(
                     f"{path}: is named {experiment.name!r} as {owners[experiment.name]} is; rename"
                     " one of them"
                 )
-            todo.append((section, experiment))
-    return todo
+            declared.append((section, experiment))
+    return declared

@@ -1,14 +1,7 @@
-"""Start, resume, extend, skip or plan a run.
+"""Start, resume, extend, skip or plan a run. Imports no jax until something is trained.
 
-`--dry-run`: what a run would take, by compiling a program of it and training that a little.
-
-The life of a run, the same for every kind: it is new, goes on, is extended, or was done before.
-Python's way in.
-
-    import jaxtie
-    results = jaxtie.run(jaxtie.Experiment(steps=2000, seeds=range(4)))
-
-Imports no jax until something is trained.
+import jaxtie
+results = jaxtie.run(jaxtie.Experiment(steps=2000, seeds=range(4)))
 """
 
 import contextlib
@@ -28,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 import jaxtie
-from jaxtie.config import Declaration, UserError, check, names_of
+from jaxtie.config import TaskConfig, UserError, check, names_of
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.tables import summary_markdown
 from jaxtie.run import kinds
@@ -36,13 +29,139 @@ from jaxtie.run import kinds
 if TYPE_CHECKING:
     from jaxtie.training.distributed import Processes
 
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "xarray")
+
+
+class Outcome(enum.StrEnum):
+    """How a run ended."""
+
+    DONE = "done"
+    BEFORE = "finished before"
+    PLANNED = "planned"
+    INTERRUPTED = "interrupted"
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """How an experiment is run, as far as it changes no number except by rounding.
+
+    Attributes:
+      command: to be typed to go on.
+      quiet: print no progress.
+      overwrite: remove an earlier run.
+      checkpoint_every: seconds of training between two checkpoints.
+      draws: make figures and a summary.
+      processes: all processes, of which this is one; None: there is no other.
+    """
+
+    command: str
+    quiet: bool = False
+    overwrite: bool = False
+    checkpoint_every: float = 60.0
+    draws: bool = True
+    processes: "Processes | None" = None
+
+    def say(self, line: str) -> None:
+        """Print a line on standard error."""
+        if not self.quiet:
+            print("jaxtie: " + line.replace("\n", "\njaxtie: "), file=sys.stderr, flush=True)
+
+
+def run(
+    experiment: TaskConfig,
+    out: str | Path | None = None,
+    *,
+    quiet: bool = False,
+    overwrite: bool = False,
+    checkpoint_every: float = 60.0,
+) -> xr.Dataset:
+    """Train an experiment's arms, as `python -m jaxtie.run` does, and return the results.
+
+    Args:
+      experiment: `Experiment` or `TextExperiment`; `dataclasses.replace` makes variants.
+      out: folder for results, figures, summary and checkpoints. A run that was stopped there goes
+        on, a finished one is read again or extended. None: keep nothing.
+      quiet: print no progress on standard error.
+      overwrite: remove an earlier run from `out` and start anew.
+      checkpoint_every: seconds of training between two checkpoints.
+
+    Returns:
+      The labelled results, in memory.
+
+    Raises:
+      UserError: in one line, if a value is invalid or the folder holds something else.
+      KeyboardInterrupt: after an interrupt; the records are in `out`, and the same call goes on.
+    """
+    if not kinds.is_experiment(experiment):
+        raise UserError(f"{experiment!r}: expected an experiment, such as jaxtie.Experiment()")
+    session = Session(
+        f"jaxtie.run({experiment.name})", quiet, overwrite, checkpoint_every, out is not None
+    )
+    with contextlib.ExitStack() as stack:
+        if out is None:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxtie-"))) / "run"
+            kept = "without out=FOLDER nothing is kept"
+        else:
+            path = Path(out)
+            kept = f"the same call{' without overwrite=True' * overwrite} goes on from {out}"
+        if carry_out(experiment, RunFolder(path), session) is Outcome.INTERRUPTED:
+            raise KeyboardInterrupt(f"{experiment.name}: interrupted; {kept}")
+        return load(path)
+
+
+def load(path: str | Path) -> xr.Dataset:
+    """Return the labelled results of a run, in memory.
+
+    Raises:
+      UserError: if there are none, they cannot be read, or another version of the format wrote
+        them.
+    """
+    folder = RunFolder(Path(path))
+    results = folder.load()
+    folder.config()
+    return results
+
+
+def load_experiment(path: Path) -> TaskConfig:
+    """Return the `experiment` of a file; see `load_experiment_and_claims`."""
+    return load_experiment_and_claims(path)[0]
+
+
+def load_claims(path: Path) -> tuple[Any, ...]:
+    """Return the `claims` of an experiment file; see `load_experiment_and_claims`."""
+    return load_experiment_and_claims(path)[1]
+
+
+def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]:
+    """Execute an experiment file and return its `experiment` and its `claims`, if any.
+
+    Raises:
+      UserError: if the file is missing, fails, or defines no experiment.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such experiment file; --list shows those of ./experiments")
+    spec = importlib.util.spec_from_file_location("experiment_file", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path}: expected a Python file, NAME.py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f":{frame.lineno}" for frame in frames if frame.filename == spec.origin]
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}{lines[-1] if lines else ''}: {kind}{reason}") from None
+    experiment = getattr(module, "experiment", None)
+    if not kinds.is_experiment(experiment):
+        raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
+    return experiment, tuple(getattr(module, "claims", ()))
+
 
 def plan(
-    experiment: Declaration, folder: RunFolder, earlier: dict | None, say: Say
+    experiment: TaskConfig, folder: RunFolder, earlier: dict | None, say: Say
 ) -> Iterator[str]:
-    """Members, time, memory and disk, a line each; what the experiment needs is prepared, as any
-    run would.
-    """
+    """Estimate a run by compiling and timing a program; yield lines on members, time and space."""
     from jaxtie.training.devices import start_jax
 
     start_jax()
@@ -51,20 +170,14 @@ def plan(
 
     kind, alone = kinds.of(experiment), Processes()
     material = kind.prepare(experiment, folder, earlier, alone, say)
-    settings = "".join(f"{len(values)} x {name}, " for name, values in experiment.swept.items())
-    count, arms = (
-        len(experiment.members) * len(experiment.arms),
-        ", ".join(names_of(experiment.arms)),
-    )
+    points = "".join(f"{len(values)} x {name}, " for name, values in experiment.swept.items())
+    arms = ", ".join(names_of(experiment.arms))
     yield (
-        f"members   {count:,}: {settings}{len(experiment.seeds):,} seeds x {arms},"
-        f" {experiment.steps:,} steps"
+        f"members   {len(experiment.members) * len(experiment.arms):,}:"
+        f" {points}{len(experiment.seeds):,} seeds x {arms}, {experiment.steps:,} steps"
     )
-    engine, programs, began = (
-        kind.engine(experiment, material, alone),
-        programs_of(experiment),
-        time.monotonic(),
-    )
+    engine, programs = kind.engine(experiment, material, alone), programs_of(experiment)
+    began = time.monotonic()
     program = engine.compile(programs[-1])
     compiling = time.monotonic() - began
     found = engine.estimate(program)
@@ -82,169 +195,13 @@ def plan(
     )
 
 
-class Outcome(enum.StrEnum):
-    """What became of one experiment."""
-
-    DONE = "done"
-    BEFORE = "finished before"
-    PLANNED = "planned"
-    INTERRUPTED = "interrupted"
-
-
-@dataclasses.dataclass(frozen=True)
-class Session:
-    """How something is run, as far as that changes no number but by rounding.
-
-    Attributes:
-      command: what was typed, to be typed again.
-      quiet: no progress.
-      overwrite: remove what an earlier run left.
-      checkpoint_every: seconds of training between two checkpoints.
-      draws: whether figures and summary are wanted.
-      processes: of which this is one; None: it is alone.
-    """
-
-    command: str
-    quiet: bool = False
-    overwrite: bool = False
-    checkpoint_every: float = 60.0
-    draws: bool = True
-    processes: "Processes | None" = None
-
-    def say(self, line: str) -> None:
-        """A line on standard error."""
-        if not self.quiet:
-            print("jaxtie: " + line.replace("\n", "\njaxtie: "), file=sys.stderr, flush=True)
-
-
-def run(
-    experiment: Declaration,
-    out: str | Path | None = None,
-    *,
-    quiet: bool = False,
-    overwrite: bool = False,
-    checkpoint_every: float = 60.0,
-) -> xr.Dataset:
-    """Train an experiment's arms, as `python -m jaxtie.run` does, and return what came out.
-
-    Args:
-      experiment: `Experiment` or `TextExperiment`; `dataclasses.replace` makes variants.
-      out: folder that the run is left in: results, figures, summary, checkpoints. A run that is
-        there and was stopped goes on, one that is finished is read again or extended. None: nothing
-        is left behind.
-      quiet: no progress on standard error.
-      overwrite: remove what a run left in `out` and start anew.
-      checkpoint_every: seconds of training between two checkpoints.
-
-    Returns:
-      The labelled results, in memory; variables and attributes tell what they are.
-
-    Raises:
-      UserError: in one line, what cannot be meant, or a folder that holds something else.
-      KeyboardInterrupt: after an interrupt; what was recorded is in `out`, and the same call goes
-        on.
-    """
-    if not kinds.is_experiment(experiment):
-        raise UserError(f"{experiment!r}: expected an experiment, such as jaxtie.Experiment()")
-    session = Session(
-        f"jaxtie.run({experiment.name})", quiet, overwrite, checkpoint_every, out is not None
-    )
-    with contextlib.ExitStack() as stack:
-        if out is None:
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxtie-"))) / "run"
-        else:
-            path = Path(out)
-        if carry_out(experiment, RunFolder(path), session) is Outcome.INTERRUPTED:
-            call = "the same call without overwrite=True" if overwrite else "the same call"
-            kept = (
-                "without out=FOLDER nothing is kept"
-                if out is None
-                else f"{call} goes on from {out}"
-            )
-            raise KeyboardInterrupt(f"{experiment.name}: interrupted; {kept}")
-        return load(path)
-
-
-def load(path: str | Path) -> xr.Dataset:
-    """The labelled results of a run, in memory.
-
-    Raises:
-      UserError: where there are none, they cannot be read, or an older version wrote less.
-    """
-    folder = RunFolder(Path(path))
-    results = folder.load()
-    if missing := sorted(kinds.of_results(results).required - {*results}):
-        raise UserError(
-            f"{folder.results}: lacks {', '.join(missing)}, so another version wrote it; run again"
-            " with --overwrite"
-        )
-    return results
-
-
-def load_experiment(path: Path) -> Declaration:
-    """Execute an experiment file and take its `experiment`.
-
-    Raises:
-      UserError: where it is missing, fails, or declares none.
-    """
-    experiment = _execute(path).get("experiment")
-    if not kinds.is_experiment(experiment):
-        raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
-    return experiment
-
-
-def load_claims(path: Path) -> tuple[Any, ...]:
-    """Execute an experiment file and take its `claims`, `jaxtie.exor.claims.Claim` or, of pairs of
-    words,
-    `jaxtie.text.claims.TextClaim`; none where it makes none.
-
-    Raises:
-      UserError: where it is missing or fails.
-    """
-    return tuple(_execute(path).get("claims", ()))
-
-
-def _execute(path: Path) -> dict[str, Any]:
-    """The names that an experiment file defines."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such experiment file; --list shows those of ./experiments")
-    spec = importlib.util.spec_from_file_location("experiment_file", path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{path}: expected a Python file, NAME.py")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == spec.origin
-        ]
-        where = f"{path}:{lines[-1]}" if lines else f"{path}"
-        text = " ".join(str(error).split())
-        raise UserError(
-            f"{where}:"
-            f" {text if isinstance(error, UserError) else f'{type(error).__name__}: {text}'}"
-        ) from None
-    return vars(module)
-
-
-def versions() -> dict[str, str]:
-    """Versions of all that the numbers may depend on."""
-    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "xarray")
-    return {"python": platform.python_version(), "jaxtie": jaxtie.__version__} | {
-        name: version(name) for name in names
-    }
-
-
 def found_in(
-    experiment: Declaration, folder: RunFolder, overwrite: bool
+    experiment: TaskConfig, folder: RunFolder, overwrite: bool
 ) -> tuple[dict | None, bool]:
-    """The configuration of the run that a folder holds, if any, and whether there is something to
-    train.
+    """Return the configuration of the folder's run, if any, and whether training is needed.
 
     Raises:
-      UserError: where that run is another one.
+      UserError: if that run is another one.
     """
     earlier = None if overwrite else folder.config()
     if not earlier:
@@ -258,10 +215,8 @@ def found_in(
     return earlier, bool(differences) or not finished
 
 
-def _extends(experiment: Declaration, earlier: dict, differences: Sequence[str]) -> bool:
-    """Whether an experiment asks for no less than a finished one, and differs in steps and seeds
-    alone.
-    """
+def _extends(experiment: TaskConfig, earlier: dict, differences: Sequence[str]) -> bool:
+    """Whether an experiment only adds steps or seeds to a finished one."""
     return (
         set(differences) <= {"steps", "seeds"}
         and experiment.steps >= earlier.get("steps", experiment.steps)
@@ -269,85 +224,79 @@ def _extends(experiment: Declaration, earlier: dict, differences: Sequence[str])
     )
 
 
-def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> Outcome:
-    """Do what the folder's state asks for: as the first of several processes, or as the only
-    one.
-    """
-    seen = None if session.overwrite else folder.config()
+def carry_out(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
+    """Start, resume, extend or skip a run, as the only process or the first of several."""
     earlier, trains = found_in(experiment, folder, session.overwrite)
     if session.processes:
         session.processes.broadcast({"trains": trains})
     if earlier and not trains:
         kinds.of(experiment).check_unchanged(experiment, folder, earlier)
         return Outcome.BEFORE
-    return (
-        Outcome.DONE
-        if _Run(experiment, folder, session, earlier).lead(seen)
-        else Outcome.INTERRUPTED
-    )
+    finished = _Run(experiment, folder, session, earlier).lead()
+    return Outcome.DONE if finished else Outcome.INTERRUPTED
 
 
-def follow(experiment: Declaration, folder: RunFolder, session: Session) -> bool:
-    """Do as a process that is not the first what the first one asks for, which sees the folder;
-    False if interrupted.
-    """
+def follow(experiment: TaskConfig, folder: RunFolder, session: Session) -> bool:
+    """Run as one of the other processes, as the first one says; return False if interrupted."""
     if session.processes and not session.processes.broadcast({})["trains"]:
         return True
     return _Run(experiment, folder, session, None).train()
 
 
 def goes_on(session: Session) -> str:
-    """What an interrupted command says: with --overwrite it would begin anew."""
+    """Say how an interrupted command goes on; with --overwrite it would start anew."""
     return f"interrupted; the same command {'without --overwrite ' * session.overwrite}goes on"
 
 
+def one_line(error: UserError | OSError) -> str:
+    """Return the message of an error."""
+    if isinstance(error, UserError):
+        return str(error)
+    return f"{error.filename or 'output'}: {error.strerror}; what was recorded before is kept"
+
+
 class _Run:
-    """One sitting: what is prepared for it, and the configuration that is brought up to date."""
+    """A run in progress: its task, its prepared data, its configuration."""
 
     def __init__(
-        self, experiment: Declaration, folder: RunFolder, session: Session, earlier: dict | None
+        self, experiment: TaskConfig, folder: RunFolder, session: Session, earlier: dict | None
     ):
         from jaxtie.training.devices import start_jax
 
         start_jax()
         from jaxtie.training.distributed import Processes
 
-        self.experiment, self.folder, self.session, self.earlier = (
-            experiment,
-            folder,
-            session,
-            earlier,
-        )
-        self.kind, self.processes = kinds.of(experiment), session.processes or Processes()
+        self.experiment, self.folder, self.session = experiment, folder, session
+        self.kind, self.earlier = kinds.of(experiment), earlier
+        self.processes = session.processes or Processes()
         before = earlier or {}
         self.config: dict[str, Any] = {
             "experiment": experiment.as_dict(),
             "command": session.command,
-            "versions": versions(),
+            "versions": {
+                "python": platform.python_version(),
+                "jaxtie": jaxtie.__version__,
+                **{name: version(name) for name in LIBRARIES},
+            },
             "arms": before.get("arms", {}),
             "wall_seconds": before.get("wall_seconds", 0.0),
             "finished": False,
         }
-        say = session.say if self.processes.leads else _silent
+        say = session.say if self.processes.leads else lambda line: None
         self.material = self.kind.prepare(experiment, folder, earlier, self.processes, say)
         self.began = time.monotonic() - self.config["wall_seconds"]
 
-    def lead(self, seen: dict | None) -> bool:
-        """Train into the folder and leave there what a run leaves; returns whether it came to the
-        end.
-
-        Args:
-          seen: the configuration by which it was decided that there is something to train.
+    def lead(self) -> bool:
+        """Train and write everything into the folder; return whether the run is finished.
 
         Raises:
-          UserError: where another run has come to its end there meanwhile, whose records are no
-            longer there to go on from.
+          UserError: if another process has written there since the folder was read: a run that is
+            finished has no records to go on from.
         """
         folder, experiment, schema = self.folder, self.experiment, self.kind.schema(self.experiment)
         with folder.locked():
-            same = self.session.overwrite or folder.config() == seen
             check(
-                same,
+                self.session.overwrite or folder.config() == self.earlier,
                 f"--out {folder.path}: another run has written there meanwhile; run the same"
                 " command again",
             )
@@ -355,7 +304,7 @@ class _Run:
             if not self.earlier:
                 folder.create(self.config)
             elif self.earlier.get("finished"):
-                # Before the folder says that it is unfinished: killed here, it is extended again.
+                # Unpack before the folder says "unfinished": if killed here, it is extended again.
                 folder.unpack(schema)
             self.config |= self.kind.keep(experiment, self.material, folder)
             folder.write_config(self.config)
@@ -366,13 +315,16 @@ class _Run:
             if not finished:
                 return False
             if self.session.draws:
-                self._draw()
+                results = folder.load()
+                draw(folder, results)
+                summary = summary_markdown(results, self.kind.tables(results))
+                folder.summary.write_text(summary, encoding="utf-8")
             self._write_config(finished=True)
             folder.discard_records()
         return True
 
     def train(self) -> bool:
-        """Train every arm, from the folder's checkpoint on; returns whether it came to the end."""
+        """Train every arm from the newest checkpoint on; return False if interrupted."""
         from jaxtie.training import checkpoints
         from jaxtie.training.trainer import Loop, stop_signals
 
@@ -395,20 +347,15 @@ class _Run:
             return loop.train(stopped, report)
 
     def _attributes(self) -> dict[str, str | int]:
-        common = {
+        """Return the attributes of `results.nc`."""
+        return {
             "task": self.experiment.task,
             "experiment": self.experiment.name,
             "claim": self.experiment.claim,
+            "command": self.config["command"],
+            **{f"version_{name}": number for name, number in self.config["versions"].items()},
+            **self.kind.attributes(self.experiment, self.material),
         }
-        common |= {"command": self.config["command"]}
-        common |= {f"version_{name}": number for name, number in self.config["versions"].items()}
-        return common | self.kind.attributes(self.experiment, self.material)
-
-    def _draw(self) -> None:
-        results = self.folder.load()
-        draw(self.folder, results)
-        summary = summary_markdown(results, self.kind.tables(results))
-        self.folder.summary.write_text(summary, encoding="utf-8")
 
     def _write_config(self, *, finished: bool = False) -> None:
         self.config["wall_seconds"] = round(time.monotonic() - self.began, 2)
@@ -420,7 +367,3 @@ def draw(folder: RunFolder, results: xr.Dataset) -> list[Path]:
     from jaxtie.results.plots import draw_all
 
     return draw_all(kinds.of_results(results).pictures(results), folder.figures)
-
-
-def _silent(line: str) -> None:
-    """Say nothing."""

@@ -1,8 +1,7 @@
-"""Run folders -> one page of HTML that needs nothing but itself: every figure, every table, of all
-experiments.
+"""Make one self-contained HTML page of runs: every figure and table. Imports no jax.
 
-What experiments are called and claim comes from users' files: the template escapes every value, and
-the page's own policy lets a browser run no script and fetch nothing. Imports no jax.
+Names and claims come from users' files: the template escapes every value, and the page's policy
+lets a browser run no script and fetch nothing.
 """
 
 import base64
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 
@@ -25,18 +25,19 @@ WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
 MARK = '<meta name="generator" content="jaxtie'
 
 
-@dataclass
-class Image:
-    """A PNG, and what it shows in words; `main`: it is shown at once, the others on demand."""
+class Image(NamedTuple):
+    """A PNG file as a data URI, with its caption; `main`: show it unfolded."""
 
     name: str
     caption: str
-    png: bytes
+    uri: str
     main: bool
 
-    @property
-    def uri(self) -> str:
-        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+    @classmethod
+    def read(cls, path: Path, caption: str, main: bool = True) -> "Image":
+        """Read a PNG file."""
+        data = base64.b64encode(path.read_bytes()).decode()
+        return cls(path.stem, caption, f"data:image/png;base64,{data}", main)
 
 
 @dataclass
@@ -44,10 +45,13 @@ class Section:
     """An experiment on the page.
 
     Attributes:
-      file: that declares it; name, claim: as declared.
-      status: in a few words; error: the line, where it failed or was skipped.
-      minutes: that the run took, over all its sittings.
-      facts: label -> what `config.json` says.
+      file: experiment file.
+      name, claim: as declared.
+      status: in a few words.
+      error: message, if it failed or was skipped.
+      exit_status: of a command that ran this experiment alone.
+      minutes: duration of the run.
+      facts: label -> text.
     """
 
     file: str
@@ -55,6 +59,7 @@ class Section:
     claim: str = ""
     status: str = WAITING
     error: str = ""
+    exit_status: int = 0
     minutes: float | None = None
     facts: dict[str, str] = field(default_factory=dict)
     images: list[Image] = field(default_factory=list)
@@ -62,13 +67,14 @@ class Section:
 
     @property
     def time(self) -> str:
+        """Minutes as text."""
         return "–" if self.minutes is None else f"{self.minutes:,.1f}"
 
     def read(self, folder: RunFolder) -> None:
-        """Take what a run has left.
+        """Take facts, figures and tables from a run's folder.
 
         Raises:
-          UserError: where a file cannot be read.
+          UserError: if a file cannot be read.
         """
         config = folder.config() or {}
         self.minutes = config["wall_seconds"] / 60 if "wall_seconds" in config else None
@@ -77,58 +83,42 @@ class Section:
             return
         results = lifecycle.load(folder.path)
         kind = kinds.of_results(results)
-        self.tables, pictures = kind.tables(results), kind.pictures(results)
+        self.tables = kind.tables(results)
         if diverged := int((results["diverged_at"] >= 0).sum()):
             self.status += f", {diverged} of {results['diverged_at'].size} members diverged"
-        paths = {path.stem: path for path in sorted(folder.figures.glob("*.png"))}
-        captions = {
-            name: (picture.caption, picture.main)
-            for name, picture in pictures.items()
-            if name in paths
-        }
-        # of another version
-        captions |= {
-            name: (name.replace("_", " "), False) for name in paths if name not in captions
-        }
         self.images = [
-            Image(name, text, paths[name].read_bytes(), main)
-            for name, (text, main) in captions.items()
+            Image.read(path, picture.caption, picture.main)
+            for name, picture in kind.pictures(results).items()
+            if (path := folder.figures / f"{name}.png").exists()
         ]
 
 
 def sections_left(out: Path) -> list[Section]:
-    """A section for each folder in which a command that is no experiment has left one; what cannot
-    be read says so.
-    """
-    found = []
+    """Return a section for each folder in which `jaxtie.advise` left one."""
+    sections = []
     for path in sorted(out.glob(f"*/{SECTION}")):
         section = Section(str(path.parent), path.parent.name, status="done")
         try:
             left = read_section(path.parent)
-            section.claim, section.tables, section.facts = (
-                " ".join(left.sentences),
-                left.tables,
-                {"command": left.command},
-            )
-            pngs = {name: path.parent / "figures" / f"{name}.png" for name in left.captions}
+            section.claim, section.tables = " ".join(left.sentences), left.tables
+            section.facts = {"command": left.command}
             section.images = [
-                Image(name, left.captions[name], png.read_bytes(), True)
-                for name, png in pngs.items()
+                Image.read(path.parent / "figures" / f"{name}.png", caption)
+                for name, caption in left.captions.items()
             ]
         except (UserError, OSError) as error:
             section.status, section.error = FAILED, str(error)
-        found.append(section)
-    return found
+        sections.append(section)
+    return sections
 
 
 def _facts(config: dict) -> dict[str, str]:
-    """What to know of a run beside its results."""
-    experiment, arms = config.get("experiment", {}), config.get("arms", {})
+    """Return what `config.json` says of a run, as label -> text."""
+    experiment = config.get("experiment", {})
 
-    def rates(name: str) -> str:
-        return ", ".join(
-            f"{arm} {times[name]:,.0f}" for arm, times in arms.items() if name in times
-        )
+    def per_arm(name: str) -> str:
+        arms = config.get("arms", {}).items()
+        return ", ".join(f"{arm} {numbers[name]:,.0f}" for arm, numbers in arms if name in numbers)
 
     text = config.get("text", {}).get("report")
     facts = {
@@ -139,9 +129,9 @@ def _facts(config: dict) -> dict[str, str]:
         "text": f"{sum(text['tokens'].values()):,} tokens, vocabulary {text['vocabulary']:,}"
         if text
         else "",
-        "tokens a second": rates("tokens_per_second"),
-        "parameters": rates("parameters"),
-        "seed-steps a second": rates("seed_steps_per_second"),
+        "tokens a second": per_arm("tokens_per_second"),
+        "parameters": per_arm("parameters"),
+        "seed-steps a second": per_arm("seed_steps_per_second"),
         "versions": ", ".join(
             f"{name} {number}" for name, number in config.get("versions", {}).items()
         ),
@@ -150,7 +140,7 @@ def _facts(config: dict) -> dict[str, str]:
 
 
 def status_table(sections: list[Section]) -> Table:
-    """Experiment, status and minutes, for the terminal."""
+    """Return the table of experiment, status and minutes that the terminal shows."""
     done = sum(bool(section.tables) for section in sections)
     rows = [(section.name, section.status, section.time) for section in sections]
     return Table(
@@ -159,10 +149,10 @@ def status_table(sections: list[Section]) -> Table:
 
 
 def check_page(path: Path) -> None:
-    """See whether the page may be written.
+    """Check that the page may be written.
 
     Raises:
-      UserError: where its folder is no folder, is a run's, or holds another page of that name.
+      UserError: if its folder is not a folder, holds a run, or has another page of that name.
     """
     folder = path.parent
     if RunFolder(folder).config():
@@ -184,7 +174,7 @@ def check_page(path: Path) -> None:
 
 
 def write_page(path: Path, command: str, sections: list[Section]) -> None:
-    """Write the page; a reader finds the old one or the new one."""
+    """Write the page; the file is the old one or the new one at any moment."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -196,6 +186,5 @@ def write_page(path: Path, command: str, sections: list[Section]) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}")
-    # file names may be of no encoding
-    temporary.write_bytes(text.encode(errors="xmlcharrefreplace"))
+    temporary.write_bytes(text.encode(errors="xmlcharrefreplace"))  # file names may be any bytes
     os.replace(temporary, path)

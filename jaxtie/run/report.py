@@ -1,21 +1,17 @@
-"""Runs -> the data that are committed -> the tables of a document: `python -m jaxtie.report [RUN
-...]`. Imports no jax.
+"""Keep runs as committed data and write the documents' tables from them. Imports no jax.
 
-Each RUN, the folder of a finished run, is condensed to `experiments/data/NAME.nc`. Then every table
-of the documents that stands between two lines
+`python -m jaxtie.report [RUN ...]` condenses each RUN, the folder of a finished run, to
+`experiments/data/NAME.nc`. Then it writes each table of the documents, between two lines
 
     <!-- table: NAME ARGUMENT ... -->
     <!-- end of table -->
 
-is written again, from these data and from the claims in the experiment files. So each number of
-such a table can be checked, and a test fails where one was changed by hand.
+from these data and the claims in the experiment files. A test fails if a table was changed by hand.
 """
 
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 import xarray as xr
@@ -31,136 +27,119 @@ from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
 from jaxtie.run import kinds, lifecycle
+from jaxtie.run.lifecycle import load_claims, load_experiment
+from jaxtie.text.claims import text_claims_table
+from jaxtie.text.groups import word_pairs_table
+from jaxtie.text.tables import validation_table
 
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/advise/README.md")
-# what a command may say beside an experiment file that a run is kept for
-GIVEN = {
-    "seeds",
-    "corpus.paths",
-    "corpus.tfds",
-}
-OF_ONE_RUN: Mapping[str, Callable[[xr.Dataset], Table]] = {
-    "end": exor_final_table,
-    "sweep": sweep_table,
-    "correlations": correlation_table,
-    "equivalences": equivalence_table,
-    "escapes": escape_table,
-    "forces": forces.forces_table,
-    "shares": shares_table,
-    "pushes": forces.pushes_table,
-    "similarities": similarity_table,
-}
-OF_SEVERAL_RUNS: Mapping[str, Callable[[committed.Runs, Sequence[str]], Table]] = {
-    "costs": committed.costs_table,
-    "contrasts": committed.contrasts_table,
-    "widths": committed.widths_table,
-    "bodies": committed.bodies_table,
-    "left": committed.seeds_left_table,
-    "stuck": never_targets.stuck_table,
-}
+# Fields of an experiment that the command of a committed run may change.
+FREE = {"seeds", "corpus.paths", "corpus.tfds"}
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
 def read_data(folder: Path) -> dict[str, xr.Dataset]:
-    """Condensed runs by the names of their experiments."""
-    return {
-        path.stem: xr.load_dataset(path, engine="h5netcdf") for path in sorted(folder.glob("*.nc"))
-    }
+    """Return the committed results by the names of their experiments."""
+    paths = sorted(folder.glob("*.nc"))
+    return {path.stem: xr.load_dataset(path, engine="h5netcdf") for path in paths}
 
 
 def keep_run(run: Path, experiments: Path) -> Path:
-    """Condense a run to the data beside the experiment files; returns the file.
+    """Condense a run to a file of committed data and return the file.
 
-    A run of further seeds, none of which is kept yet, joins those that are; any other takes their
-    place.
+    A run whose seeds are all new joins the committed ones; any other run replaces them.
 
     Raises:
-      UserError: where no experiment file declares just this run, whatever its seeds and its text,
-        it is not finished, its kind keeps nothing, or further seeds were run otherwise than those
-        that are kept.
+      UserError: if the run is not finished, no experiment file declares it (apart from seeds and
+        text), its task commits nothing, or its seeds were run otherwise than the committed ones.
     """
-    results = lifecycle.load(run)
+    results, folder = lifecycle.load(run), RunFolder(run)
     name = results.attrs["experiment"]
-    if name not in (declared := _declared(experiments)):
+    if name not in (files := _files_by_name(experiments)):
         raise UserError(f"{run}: no file of {experiments} declares {name}")
-    experiment, folder = lifecycle.load_experiment(declared[name]), RunFolder(run)
     if not (config := folder.config()) or not config["finished"]:
         raise UserError(f"{run}: is not finished; the command that began it goes on")
-    if different := set(folder.differences(experiment, config)) - GIVEN:
-        raise UserError(f"{run}: differs from {declared[name]} in {', '.join(sorted(different))}")
+    if different := {*folder.differences(load_experiment(files[name]), config)} - FREE:
+        raise UserError(f"{run}: differs from {files[name]} in {', '.join(sorted(different))}")
     condensed = kinds.of_results(results).condensed(results, run)
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
-    write_kept(_with_earlier_seeds(condensed, path), path)
+    write_kept(_with_committed_seeds(condensed, path), path)
     return path
 
 
-def _with_earlier_seeds(condensed: xr.Dataset, path: Path) -> xr.Dataset:
-    """With the seeds that are kept in a file, where a run has none of them."""
+def _with_committed_seeds(condensed: xr.Dataset, path: Path) -> xr.Dataset:
+    """Join the committed seeds of a file with those of a run, unless the run has any of them."""
     if not path.exists():
         return condensed
-    kept = xr.load_dataset(path, engine="h5netcdf")
-    if {*kept["seed"].values} & {*condensed["seed"].values}:
+    committed_ones = xr.load_dataset(path, engine="h5netcdf")
+    if {*committed_ones["seed"].values} & {*condensed["seed"].values}:
         return condensed
     try:
-        return joined_seeds(kept, condensed)
+        return joined_seeds(committed_ones, condensed)
     except ValueError as error:
         raise UserError(
             f"{path}: these seeds cannot join its own: {error}; remove it to keep these alone"
         ) from None
 
 
-def _declared(experiments: Path) -> dict[str, Path]:
-    """Experiment files by the names of their experiments."""
-    return {lifecycle.load_experiment(path).name: path for path in sorted(experiments.glob("*.py"))}
+def _files_by_name(experiments: Path) -> dict[str, Path]:
+    """Return the experiment files by the names of their experiments."""
+    return {load_experiment(path).name: path for path in sorted(experiments.glob("*.py"))}
 
 
 def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
-    """What a document can ask for: functions of the arguments that stand behind the name.
+    """Return the tables that documents can ask for, as functions of the arguments after the name.
 
     Raises:
-      UserError: where an experiment file fails.
+      UserError: if an experiment file fails.
     """
-    known = read_data(experiments / "data")
-    declared = _declared(experiments)
-    claims = {name: lifecycle.load_claims(path) for name, path in declared.items()}
-    of_exor: dict[str, Callable[..., Table]] = {
-        "verdicts": lambda *names: committed.verdicts_table(
-            known, {name: claims[name] for name in names}
-        ),
-        "published": lambda name: committed.published_table(
-            known[name], pd.read_csv(experiments / "data" / "published.csv")
-        ),
-        "pytorch": lambda name: committed.pytorch_table(
-            known[name], pd.read_csv(experiments / "data" / "pytorch.csv")
-        ),
-        "since": lambda name, *steps: forces.since_table(known[name], steps),
-        "gaps": lambda: never_targets.gaps_table(known),
-    }
-    of_one = {what: lambda name, make=make: make(known[name]) for what, make in OF_ONE_RUN.items()}
-    of_several = {
-        what: lambda *names, make=make: make(known, names) for what, make in OF_SEVERAL_RUNS.items()
-    }
-    of_text = {
-        "text-verdicts": lambda *names: _of_text("claims").text_claims_table(
-            known, {name: claims[name] for name in names}
-        ),
-        "text-end": lambda name: _of_text("tables").validation_table(known[name]),
-        "text-pairs": lambda name: _of_text("groups").word_pairs_table(known[name]),
-    }
-    return of_exor | of_one | of_several | of_text
+    runs, files = read_data(experiments / "data"), _files_by_name(experiments)
 
+    def csv(name: str) -> pd.DataFrame:
+        return pd.read_csv(experiments / "data" / name)
 
-def _of_text(module: str) -> ModuleType:
-    """A module of the room of text, which another house may lack."""
-    return importlib.import_module(f"jaxtie.text.{module}")
+    def with_claims(make: Callable[..., Table]) -> Callable[..., Table]:
+        return lambda *names: make(runs, {name: load_claims(files[name]) for name in names})
+
+    def of_run(make: Callable[..., Table]) -> Callable[..., Table]:
+        return lambda name: make(runs[name])
+
+    def of_runs(make: Callable[..., Table]) -> Callable[..., Table]:
+        return lambda *names: make(runs, names)
+
+    return {
+        "verdicts": with_claims(committed.verdicts_table),
+        "text-verdicts": with_claims(text_claims_table),
+        "published": lambda name: committed.published_table(runs[name], csv("published.csv")),
+        "pytorch": lambda name: committed.pytorch_table(runs[name], csv("pytorch.csv")),
+        "since": lambda name, *steps: forces.since_table(runs[name], steps),
+        "gaps": lambda: never_targets.gaps_table(runs),
+        "end": of_run(exor_final_table),
+        "sweep": of_run(sweep_table),
+        "correlations": of_run(correlation_table),
+        "equivalences": of_run(equivalence_table),
+        "escapes": of_run(escape_table),
+        "forces": of_run(forces.forces_table),
+        "shares": of_run(shares_table),
+        "pushes": of_run(forces.pushes_table),
+        "similarities": of_run(similarity_table),
+        "text-end": of_run(validation_table),
+        "text-pairs": of_run(word_pairs_table),
+        "costs": of_runs(committed.costs_table),
+        "contrasts": of_runs(committed.contrasts_table),
+        "widths": of_runs(committed.widths_table),
+        "bodies": of_runs(committed.bodies_table),
+        "left": of_runs(committed.seeds_left_table),
+        "stuck": of_runs(never_targets.stuck_table),
+    }
 
 
 def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
-    """A document with its tables written again.
+    """Return a document with its tables written again.
 
     Raises:
-      UserError: where it asks for a table that there is not, or for data that are not there.
+      UserError: if it asks for an unknown table, or for data that are not committed.
     """
 
     def write(found: re.Match) -> str:
@@ -179,15 +158,12 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
 
 
 def draw_figures(experiments: Path) -> list[Path]:
-    """Draw the figures over several runs from the data beside the experiment files; returns the
-    files.
-    """
+    """Draw the figures of several runs from the committed data; return the files."""
     return never_targets.draw_never_targets(read_data(experiments / "data"), experiments)
 
 
 def rewrite(documents: Sequence[Path], experiments: Path) -> None:
-    """Write the tables of documents again, from the data and the claims beside the experiment
-    files.
+    """Write the tables of documents again.
 
     Raises:
       UserError: see `rewritten`; then no document has changed.

@@ -1,6 +1,4 @@
-"""Runs that are killed, damaged, extended, or meet a full disk: nothing is lost, and the numbers
-are those of one go.
-"""
+"""Runs that are killed, damaged or extended, or that fill the disk, give the numbers of one go."""
 
 import itertools
 import json
@@ -27,20 +25,16 @@ ALWAYS = [*OFTEN, "--checkpoint-every", "1e-6", "--quiet"]
 ARMS = ["--arms", "untied"]
 
 
-def no_figures(*_: object) -> list[Path]:
-    return []
-
-
 @pytest.fixture(autouse=True, scope="module")
 def without_figures():
-    """They take most of the time of a short run."""
+    """Save time: drawing takes most of a short run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lifecycle, "draw", no_figures)
+        patch.setattr(lifecycle, "draw", lambda *_: [])
         yield
 
 
 def results(folder: Path) -> xr.Dataset:
-    """All that a run found; the command is that of its last sitting."""
+    """Return the results of a run without attributes, which hold the last command."""
     return lifecycle.load(folder).drop_attrs()
 
 
@@ -62,7 +56,7 @@ def short(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory) -> Path:
-    """The same, twice as long, in one go."""
+    """The same run, twice as long, in one go."""
     return finished_run(tmp_path_factory.mktemp("long") / "run", *TO_400)
 
 
@@ -81,15 +75,14 @@ def test_more_steps_give_what_one_go_gives(extended, long):
     assert not (extended / "records").exists()
 
 
-# The second time there are several blocks, larger ones once there are more members.
+# One block; several blocks, which grow with the number of members.
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "more"), [("1,9,5", "12"), ("1,37,5", "40")])
 @pytest.mark.usefixtures("compiled_as_users_do")
 def test_more_seeds_give_what_one_go_gives(tmp_path, seeds, more):
-    """Seeds are added before, between and behind those that are there, and to a block that was
-    padded.
+    """Seeds are added before, between and after the trained ones, and to a padded block.
 
-    Those that are new are tied at first, while those that are there are untied.
+    The new members start tied while the trained ones are untied.
     """
     line = [*ALWAYS, "--steps", "200", "--arms", "untied@100", "--seeds"]
     some = finished_run(tmp_path / "some", *line, seeds)
@@ -100,7 +93,7 @@ def test_more_seeds_give_what_one_go_gives(tmp_path, seeds, more):
 @pytest.mark.parametrize(
     "options", [("--seeds", "2"), ("--steps", "100"), ("--seeds", "1,2,3"), ("--zeros", "0.2,0.8")]
 )
-def test_less_or_other_than_what_is_there_is_refused(extended, capsys, options):
+def test_fewer_steps_or_seeds_and_other_fields_are_refused(extended, capsys, options):
     before = {path: path.stat().st_mtime_ns for path in extended.rglob("*")}
     assert command.main([*TO_400, *options, "--out", str(extended)]) == 2
     assert "differs in" in capsys.readouterr().err
@@ -133,7 +126,7 @@ DAMAGES = [truncate, zero, delete, flip_a_bit]
 
 
 def checkpointed(run: Path) -> list[Path]:
-    """The files of a run's newest checkpoint, from its folder on."""
+    """Return the files of a run's newest checkpoint, relative to the run's folder."""
     files = sorted(path.relative_to(run) for path in newest(run).rglob("*") if path.is_file())
     assert len(files) > 8
     return files
@@ -149,9 +142,7 @@ def test_damage_to_any_file_of_a_checkpoint_is_found(short, tmp_path, damage):
 
 
 def goes_on_after(damage, file: Path, short: Path, long: Path, folder: Path, capsys) -> None:
-    """The run with a damaged file of its newest checkpoint says so, and goes on from the one
-    before.
-    """
+    """Check that a run reports a damaged file of its newest checkpoint and uses another one."""
     shutil.copytree(short, folder)
     damage(folder / file)
     assert command.main([*TO_400, "--out", str(folder)]) == 0
@@ -159,22 +150,20 @@ def goes_on_after(damage, file: Path, short: Path, long: Path, folder: Path, cap
     assert same(folder, long), file
 
 
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(short, long, tmp_path, capsys):
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_used(short, long, tmp_path, capsys):
     file = random.Random(14).choice(checkpointed(short))
     goes_on_after(flip_a_bit, file, short, long, tmp_path / "run", capsys)
 
 
 @pytest.mark.slow
-def test_whatever_is_damaged_in_a_checkpoint_the_one_before_is_used(short, long, tmp_path, capsys):
-    """The ways take turns: that each damage to each file is found is tested above."""
+def test_after_damage_to_any_file_the_previous_checkpoint_is_used(short, long, tmp_path, capsys):
+    """Each file is damaged in one way; that all ways are found is tested above."""
     for i, (file, damage) in enumerate(zip(checkpointed(short), itertools.cycle(DAMAGES))):
         goes_on_after(damage, file, short, long, tmp_path / str(i), capsys)
 
 
-def test_who_only_reads_checkpoints_leaves_those_that_a_run_is_writing(short, tmp_path):
-    """One without its sums, one under Orbax's other name: a run that is killed meanwhile would
-    remove them itself.
-    """
+def test_a_reader_leaves_the_checkpoints_that_a_run_is_writing(short, tmp_path):
+    """One without its checksums, one under Orbax's temporary name; only a run removes them."""
     folder = shutil.copytree(short, tmp_path / "run") / "checkpoints"
     last = int(newest(short).name)
     shutil.copytree(newest(short), folder / f"{last + 1}", ignore=shutil.ignore_patterns(SUMS))
@@ -186,7 +175,7 @@ def test_who_only_reads_checkpoints_leaves_those_that_a_run_is_writing(short, tm
 
 
 def test_a_sound_checkpoint_that_cannot_be_read_here_is_kept(extended, capsys, monkeypatch):
-    """Another version of a library can read it: nothing is removed, and nothing begins anew."""
+    """Another version of a library may read it: nothing is removed, and nothing starts anew."""
     before = {path: path.stat().st_mtime_ns for path in (extended / "checkpoints").rglob("*")}
 
     def fail(*_: object) -> None:
@@ -195,16 +184,14 @@ def test_a_sound_checkpoint_that_cannot_be_read_here_is_kept(extended, capsys, m
     monkeypatch.setattr(Checkpoints, "_restore", fail)
     assert command.main([*TO_400, "--out", str(extended)]) == 2
     error = capsys.readouterr().err
-    assert (
-        "is whole, but cannot be read here (OSError Input/output error)" in error
-        and "Traceback" not in error
-    )
+    assert "is whole, but cannot be read here (OSError Input/output error)" in error
+    assert "Traceback" not in error
     assert before == {
         path: path.stat().st_mtime_ns for path in (extended / "checkpoints").rglob("*")
     }
 
 
-def test_without_any_sound_checkpoint_a_run_starts_again(extended, long, capsys):
+def test_without_any_sound_checkpoint_a_run_starts_anew(extended, long, capsys):
     for number in (extended / "checkpoints").iterdir():
         flip_a_bit(number / SUMS)
     assert command.main([*TO_400, "--out", str(extended)]) == 0
@@ -220,10 +207,9 @@ KILLS = 12  # of a slow test; a hundred take ten minutes and more
 def killed_again_and_again(
     folder: Path, steps: int, arms: str, kills: int, rng: random.Random
 ) -> int:
-    """Carry a run to its end that is killed so often; returns how often that was possible.
+    """Finish a run that is killed so often; return how often that was possible.
 
-    Each time it has come further than ever before: to a random record, and a random moment after
-    that.
+    Each kill comes a random time after a random record that was not there before.
     """
     line = [*KILLED, "--steps", f"{steps}", "--arms", arms]
     records, done = (steps // 20 + 1) * len(arms.split(",")), 0
@@ -233,7 +219,7 @@ def killed_again_and_again(
         until_recorded(process, folder, target)
         time.sleep(rng.uniform(0, 0.1))
         process.kill()
-        assert ended(process)[0] == -signal.SIGKILL, "it had ended before"
+        assert ended(process)[0] == -signal.SIGKILL, "it had finished before"
         done += 1
     assert not json.loads((folder / "config.json").read_text())["finished"]
     finished_run(folder, *line)
@@ -241,17 +227,15 @@ def killed_again_and_again(
 
 
 @pytest.mark.usefixtures("compiled_as_users_do")
-def test_killed_while_it_trains_a_run_ends_as_if_it_had_not_been(tmp_path):
+def test_a_run_that_is_killed_once_gives_what_one_go_gives(tmp_path):
     assert killed_again_and_again(tmp_path / "killed", 4000, "tied", 1, random.Random(14)) == 1
-    assert same(
-        tmp_path / "killed",
-        finished_run(tmp_path / "whole", *KILLED, "--steps", "4000", "--arms", "tied"),
-    )
+    whole = finished_run(tmp_path / "whole", *KILLED, "--steps", "4000", "--arms", "tied")
+    assert same(tmp_path / "killed", whole)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_as_users_do")
-def test_killed_again_and_again_runs_end_as_if_they_had_not_been(tmp_path):
+def test_a_run_that_is_killed_many_times_gives_what_one_go_gives(tmp_path):
     arms, rng, kills, run_number = "tied,untied@4000", random.Random(14), 0, 0
     whole = finished_run(tmp_path / "whole", *KILLED, "--steps", "8000", "--arms", arms)
     while kills < KILLS:
@@ -265,15 +249,15 @@ def test_killed_again_and_again_runs_end_as_if_they_had_not_been(tmp_path):
 ENDLESS = ["--seeds", "2", "--arms", "tied", *OFTEN, "--steps", "3000000"]
 
 
-def standing(folder: Path) -> dict[str, Members]:
-    """What a run goes on from."""
+def checkpointed_members(folder: Path) -> dict[str, Members]:
+    """Return the members that a run goes on from."""
     with opened(folder / "checkpoints") as checkpoints:
         return checkpoints.load(print)
 
 
 @pytest.mark.usefixtures("compiled_as_users_do")
-def test_while_a_run_is_under_way_it_is_alone_and_sigterm_saves(tmp_path, capsys, monkeypatch):
-    """The same command goes on, here up to its first piece of training."""
+def test_a_running_run_locks_its_folder_and_saves_on_sigterm(tmp_path, capsys, monkeypatch):
+    """The same command goes on, here up to its first chunk."""
     folder = tmp_path / "run"
     process = start(folder, *ENDLESS)
     until(process, "seed-steps/s")
@@ -282,21 +266,21 @@ def test_while_a_run_is_under_way_it_is_alone_and_sigterm_saves(tmp_path, capsys
     process.terminate()
     assert ended(process)[0] == 130
     assert np.isfinite(results(folder)["loss"]).any()
-    reached = standing(folder)["tied"].steps
+    reached = checkpointed_members(folder)["tied"].steps
     assert (reached > 0).all()
     add = Progress.add
 
-    def stop(progress, *piece):
-        add(progress, *piece)
+    def stop(progress, *chunk):
+        add(progress, *chunk)
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Progress, "add", stop)
     assert command.main([*ENDLESS, "--out", str(folder)]) == 130
-    assert (standing(folder)["tied"].steps > reached).all()
+    assert (checkpointed_members(folder)["tied"].steps > reached).all()
 
 
 @pytest.mark.slow
-def test_a_second_interrupt_ends_at_once(tmp_path):
+def test_a_second_interrupt_exits_at_once(tmp_path):
     process = start(tmp_path / "run", *ENDLESS)
     until(process, "seed-steps/s")
     process.send_signal(signal.SIGINT)
@@ -307,18 +291,15 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
 
 
 def test_a_folder_that_vanishes_ends_in_one_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        Progress, "add", lambda *_: shutil.rmtree(tmp_path / "run", ignore_errors=True)
-    )
-    assert (
-        command.main([*ENDLESS, "--checkpoint-every", "1e-6", "--out", str(tmp_path / "run")]) == 2
-    )
+    folder = tmp_path / "run"
+    monkeypatch.setattr(Progress, "add", lambda *_: shutil.rmtree(folder, ignore_errors=True))
+    assert command.main([*ENDLESS, "--checkpoint-every", "1e-6", "--out", str(folder)]) == 2
     error = capsys.readouterr().err
     assert sum(line.startswith("jaxtie: ") for line in error.splitlines()) == 1, error
-    assert "Traceback" not in error and str(tmp_path / "run") in error
+    assert "Traceback" not in error and str(folder) in error
 
 
-def test_no_room_on_the_disk_is_said_before_the_start(tmp_path, capsys, monkeypatch):
+def test_too_little_disk_space_is_reported_before_the_start(tmp_path, capsys, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**20))
     assert command.main(["--out", str(tmp_path / "run")]) == 2
@@ -327,21 +308,11 @@ def test_no_room_on_the_disk_is_said_before_the_start(tmp_path, capsys, monkeypa
 
 @pytest.mark.usefixtures("compiled_as_users_do")
 def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_path):
-    """A limit on the size of files stands for it: the dataset's is the first to be too large."""
-    options = [
-        "--seeds",
-        "8",
-        "--steps",
-        "2000",
-        *OFTEN,
-        "--arms",
-        "tied",
-        "--checkpoint-every",
-        "0.1",
-    ]
-    status, error = ended(
-        start(tmp_path / "run", *options, prefix=["bash", "-c", 'ulimit -f 150; exec "$@"', "-"])
-    )
+    """Simulated by a limit on the size of files, which the dataset is the first to exceed."""
+    options = ["--seeds", "8", "--steps", "2000", *OFTEN, "--arms", "tied"]
+    options += ["--checkpoint-every", "0.1"]
+    limited = ["bash", "-c", 'ulimit -f 150; exec "$@"', "-"]
+    status, error = ended(start(tmp_path / "run", *options, prefix=limited))
     assert status == 2, error
     assert sum(line.startswith("jaxtie: ") for line in error.splitlines()) == 1, error
     assert "Traceback" not in error
@@ -353,8 +324,8 @@ def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_
 @pytest.mark.parametrize(
     "seconds", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
 )
-def test_a_signal_before_anything_is_trained_ends_it_too(tmp_path, seconds):
-    """While modules are imported, or what is trained on is prepared, or a program compiled."""
+def test_a_signal_before_training_exits_too(tmp_path, seconds):
+    """During imports, preparation or compilation."""
     process = start(tmp_path / "run", *ENDLESS)
     time.sleep(seconds)
     process.terminate()
@@ -364,31 +335,22 @@ def test_a_signal_before_anything_is_trained_ends_it_too(tmp_path, seconds):
     assert time.monotonic() - began < 10
 
 
-def test_a_compiler_that_takes_minutes_is_not_waited_for(tmp_path):
-    """Nothing was compiled before. The folder is left as one that the same command goes on with."""
-    folder, lstm = (
-        tmp_path / "run",
-        str(Path(__file__).parents[2] / "experiments" / "lstm_small.py"),
-    )
-    process = start(
-        folder, lstm, "--seeds", "1", "--arms", "tied", JAX_ENABLE_COMPILATION_CACHE="0"
-    )
+def test_a_signal_does_not_wait_for_the_compiler(tmp_path):
+    """Compilation takes minutes without a cache. The same command goes on with the folder."""
+    folder, experiments = tmp_path / "run", Path(__file__).parents[2] / "experiments"
+    options = [str(experiments / "lstm_small.py"), "--seeds", "1", "--arms", "tied"]
+    process = start(folder, *options, JAX_ENABLE_COMPILATION_CACHE="0")
     until(process, "compiling")
     time.sleep(1)
     process.terminate()
     began = time.monotonic()
     status, error = ended(process)
     assert status == 130 and "Traceback" not in error and "the same command goes on" in error, error
-    assert (
-        time.monotonic() - began < 10 and lifecycle.RunFolder(folder).config()["finished"] is False
-    )
+    assert time.monotonic() - began < 10
+    assert lifecycle.RunFolder(folder).config()["finished"] is False
 
 
-def test_where_nothing_is_compiled_nothing_is_trained(tmp_path):
-    process = start(tmp_path / "run", *ENDLESS, JAX_DISABLE_JIT="1")
-    status, error = ended(process)
-    assert (status, error) == (
-        2,
-        "jaxtie: JAX_DISABLE_JIT is set, so nothing would be compiled; unset it\n",
-    )
+def test_disabled_compilation_is_refused(tmp_path):
+    line = "jaxtie: JAX_DISABLE_JIT is set, so nothing would be compiled; unset it\n"
+    assert ended(start(tmp_path / "run", *ENDLESS, JAX_DISABLE_JIT="1")) == (2, line)
     assert not (tmp_path / "run").exists()

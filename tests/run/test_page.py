@@ -1,4 +1,4 @@
-"""`--all`: every experiment of a folder, and the one page about them."""
+"""`--all`: run every experiment of a folder and write one page about them."""
 
 import base64
 import itertools
@@ -51,7 +51,7 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(place) -> Path:
-    """Where all of them have been run, interrupted once in the first."""
+    """The folder after a run of all that was interrupted once, in the first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setattr(Progress, "add", lambda *_: os.kill(os.getpid(), signal.SIGINT))
@@ -73,8 +73,13 @@ def at(done, monkeypatch) -> Path:
     return done / "runs"
 
 
+def written(*folders: Path) -> dict[Path, int]:
+    """Return the files of folders and when each was last written."""
+    return {path: path.stat().st_mtime_ns for each in folders for path in each.rglob("*")}
+
+
 class Page(HTMLParser):
-    """What is on a page; refuses one whose tags are not balanced."""
+    """Tags and text of a page; its tags must be balanced."""
 
     VOID = ("meta", "img")
 
@@ -105,20 +110,14 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def test_one_command_runs_all_that_can_be_run(at, capsys):
-    before = {path: path.stat().st_mtime_ns for name in FOLDERS for path in (at / name).rglob("*")}
-    assert command.main(ALL) == 2  # and again, what is finished is not run again
-    assert before == {
-        path: path.stat().st_mtime_ns for name in FOLDERS for path in (at / name).rglob("*")
-    }
+def test_one_command_runs_every_valid_experiment(at, capsys):
+    before = written(*(at / name for name in FOLDERS))
+    assert command.main(ALL) == 2  # and again: what is finished is not run again
+    assert before == written(*(at / name for name in FOLDERS))
     out, error = capsys.readouterr()
-    statuses = {
-        cells[1].strip(): cells[2].strip()
-        for line in out.splitlines()
-        if len(cells := line.split("│")) > 3
-    }
-    # of two files with one name, the second
-    failed = dict.fromkeys(("b_broken", "plain"), "failed")
+    rows = [line.split("│") for line in out.splitlines()]
+    statuses = {cells[1].strip(): cells[2].strip() for cells in rows if len(cells) > 3}
+    failed = dict.fromkeys(("b_broken", "plain"), "failed")  # "plain": the second file of that name
     assert statuses == dict.fromkeys(FOLDERS, "finished before") | failed
     assert "3 of 5 experiments are done" in out and "runs/index.html" in out
     assert error.count("\n") == 2 and "ZeroDivisionError" in error
@@ -127,38 +126,25 @@ def test_one_command_runs_all_that_can_be_run(at, capsys):
     assert RunFolder(at / "plain").config()["experiment"]["steps"] == 60
 
 
-def test_what_other_commands_left_is_on_the_page(tmp_path):
-    """The instrument's answer, with its figure, as it was left; what is damaged says so and harms
-    nothing.
-    """
+def test_answers_of_advise_are_on_the_page(tmp_path):
+    """With their figures; a damaged one is reported."""
     for name in ("answer", "damaged", "empty"):
         (tmp_path / name / "figures").mkdir(parents=True)
     png = base64.b64decode("iVBORw0KGgo=")
     (tmp_path / "answer" / "figures" / "plane.png").write_bytes(png)
     table = Table("Prices", ("bias", "G"), [("none", CLAIM)], "A note.")
-    leave_for_page(
-        tmp_path / "answer",
-        "python -m x",
-        ["It fails.", "Advice: tie."],
-        [table],
-        plane="S beside C",
-    )
+    sentences = ["It fails.", "Advice: tie."]
+    leave_for_page(tmp_path / "answer", "python -m x", sentences, [table], plane="S beside C")
     (tmp_path / "damaged" / "section.json").write_text("{")
     answer, damaged = sections_left(tmp_path)
-    assert (answer.name, answer.claim, answer.tables) == (
-        "answer",
-        "It fails. Advice: tie.",
-        [table],
-    )
+    assert (answer.name, answer.claim) == ("answer", " ".join(sentences))
+    assert answer.tables == [table]
     assert damaged.status == "failed" and "remove it" in damaged.error
     write_page(tmp_path / "index.html", "", [answer, damaged])
     page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
     assert [base64.b64decode(image["src"].removeprefix(PNG)) for image in page.all("img")] == [png]
-    assert (
-        page.text.count(CLAIM) == 1
-        and "Advice: tie." in page.text
-        and "damaged/section.json: cannot be read" in page.text
-    )
+    assert page.text.count(CLAIM) == 1 and "Advice: tie." in page.text
+    assert "damaged/section.json: cannot be read" in page.text
 
 
 def test_an_interrupted_run_gives_what_one_go_gives(at):
@@ -166,7 +152,7 @@ def test_an_interrupted_run_gives_what_one_go_gives(at):
     xr.testing.assert_identical(interrupted, other)
 
 
-def test_members_that_diverged_are_in_the_status(at, tmp_path):
+def test_the_status_counts_diverged_members(at, tmp_path):
     folder = RunFolder(shutil.copytree(at / "plain", tmp_path / "run"))
     results = folder.load()
     results["diverged_at"][0, 1] = 20
@@ -176,13 +162,12 @@ def test_members_that_diverged_are_in_the_status(at, tmp_path):
     assert section.status == "done, 1 of 3 members diverged"
 
 
-def test_the_page_needs_nothing_else_and_shows_names_as_they_are(at):
+def test_the_page_is_self_contained_and_escapes_names(at):
     page = Page.of(at.parent)
     assert not {"script", "link", "iframe", "object", "base"} & {tag for tag, _ in page.tags}
     for tag, attributes in page.tags:
-        assert not [
-            name for name in attributes if name.startswith("on") or name in ("srcset", "style")
-        ]
+        assert not {"srcset", "style"} & attributes.keys()
+        assert not any(name.startswith("on") for name in attributes)
         assert attributes.get("src", PNG).startswith(PNG)
         assert attributes.get("href", "#").startswith("#"), tag
     source = (at / "index.html").read_text(encoding="utf-8")
@@ -214,22 +199,20 @@ def test_every_figure_and_table_is_on_the_page(at):
     )
 
 
-def test_the_page_can_be_found_ones_way_about_in(at):
+def test_the_page_is_accessible(at):
     page = Page.of(at.parent)
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    assert {link["href"].removeprefix("#") for link in page.all("a")} | {
-        attributes["aria-labelledby"]
-        for _, attributes in page.tags
-        if "aria-labelledby" in attributes
-    } == set(ids)
+    targets = {link["href"].removeprefix("#") for link in page.all("a")}
+    labels = {attributes.get("aria-labelledby") for _, attributes in page.tags} - {None}
+    assert targets | labels == set(ids)
     levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3", "h4")]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
     assert page.all("html")[0]["lang"] == "en" and {"scope"} <= page.all("th")[0].keys()
 
 
-def test_what_differs_is_told_and_the_others_go_on(at, capsys):
+def test_runs_that_differ_are_reported_and_left_alone(at, capsys):
     before = (at / "plain" / "config.json").read_bytes()
     assert command.main([*ALL, "--seeds", "1-2"]) == 2
     error = capsys.readouterr().err
@@ -241,16 +224,12 @@ def test_what_differs_is_told_and_the_others_go_on(at, capsys):
 
 @pytest.fixture
 def without_training(place, monkeypatch):
-    """What is run instead of an experiment can be told."""
+    """Return a function that replaces the run of an experiment."""
     monkeypatch.chdir(place)
-
-    def instead(function):
-        monkeypatch.setattr(command, "_run_one", function)
-
-    return instead
+    return lambda function: monkeypatch.setattr(command, "_run_one", function)
 
 
-def test_a_bug_in_one_does_not_cost_the_others(without_training, tmp_path, capsys):
+def test_after_a_bug_in_one_the_others_are_run(without_training, tmp_path, capsys):
     def fail(experiment, *_):
         if experiment.name == "plain":
             raise MemoryError("all of it")
@@ -263,7 +242,7 @@ def test_a_bug_in_one_does_not_cost_the_others(without_training, tmp_path, capsy
     assert "MemoryError: all of it" in (tmp_path / "index.html").read_text()
 
 
-def test_what_knows_no_signals_can_be_interrupted_too(without_training, tmp_path, capsys):
+def test_an_interrupt_outside_of_training_ends_the_command(without_training, tmp_path, capsys):
     def interrupt(experiment, *_):
         if experiment.name == "plain":
             raise KeyboardInterrupt
@@ -276,36 +255,32 @@ def test_what_knows_no_signals_can_be_interrupted_too(without_training, tmp_path
     assert "2 of 3: plain, 0:00 since the start" in error
 
 
-def test_a_dry_run_of_all_writes_nothing(without_training, tmp_path, capsys):
-    without_training(command._run_one)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "plan", lambda experiment, *_: [f"plan of {experiment.name}"])
-        assert command.main([*ALL, "--dry-run", "--out", str(tmp_path / "new")]) == 2
-    out = capsys.readouterr().out
-    assert out == f"plan of {NAME}\nplan of plain\nplan of third\n"
+def test_a_dry_run_of_all_writes_nothing(place, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(command, "plan", lambda experiment, *_: [f"plan of {experiment.name}"])
+    assert command.main([*ALL, "--dry-run", "--out", str(tmp_path / "new")]) == 2
+    assert capsys.readouterr().out == f"plan of {NAME}\nplan of plain\nplan of third\n"
     assert not (tmp_path / "new").exists()
 
 
-def test_no_other_page_is_overwritten(without_training, tmp_path, capsys):
+def test_other_files_of_that_name_are_not_overwritten(without_training, tmp_path, capsys):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text("<h1>My site</h1>")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text('{"experiment": {"name": "plain"}}')
+    config = '{"format": 1, "experiment": {"name": "plain"}}'
+    (tmp_path / "run" / "config.json").write_text(config)
     (tmp_path / "file").touch()
     (tmp_path / "folder" / "index.html").mkdir(parents=True)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    before = written(tmp_path)
     for name in ("site", "run", "file", "file/below", "folder"):
         assert command.main([*ALL, "--out", str(tmp_path / name)]) == 2
         out, error = capsys.readouterr()
-        assert (
-            out == ""
-            and error.splitlines()[-1].startswith("jaxtie: ")
-            and str(tmp_path / name) in error
-        )
-    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        assert out == "" and error.splitlines()[-1].startswith("jaxtie: ")
+        assert str(tmp_path / name) in error
+    assert before == written(tmp_path)
 
 
-def test_a_file_name_of_no_encoding_is_no_obstacle(tmp_path):
+def test_a_file_name_may_be_any_bytes(tmp_path):
     write_page(tmp_path / "index.html", "command", [Section("experiments/\udce9.py", "a\udce9")])
     assert "&#56553;" in (tmp_path / "index.html").read_text(encoding="utf-8")
     check_page(tmp_path / "index.html")

@@ -1,6 +1,4 @@
-"""Claims are judged by their rule; what is committed of a run gives the tables that the run gives;
-a document is its data.
-"""
+"""Verdicts of claims; committed data give the tables of their runs; documents match the data."""
 
 import re
 from pathlib import Path
@@ -21,13 +19,13 @@ from jaxtie.results.committed import write_kept
 from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.run import command, lifecycle, report
 
-HOUSE = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 ARMS = ("tied", "untied", "tied+bias", "untied+bias")
 
 
 @pytest.fixture
 def results():
-    """Forty seeds; tying costs 0.2 nat, with a bias nothing, but for noise of 0.01."""
+    """Forty seeds with a tying gap of 0.2 nat, none with a bias, and noise of 0.01."""
     made = exor_results(*ARMS, seeds=40)
     rng = np.random.default_rng(1)
     for arm in ARMS:
@@ -41,25 +39,21 @@ def judged(results, *claims: Claim, others=None) -> list[str]:
 
 
 def test_a_claim_holds_fails_or_is_inconclusive_by_its_interval(results):
-    cost, rest = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias": -1}
-    told = judged(
+    gap, rest = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias": -1}
+    less = {"tied+bias": -1, "untied+bias": 1}
+    verdicts = judged(
         results,
-        Claim("more than 0", "loss", cost, low=0),
-        Claim("less than 0", "loss", cost, high=0),
+        Claim("more than 0", "loss", gap, low=0),
+        Claim("less than 0", "loss", gap, high=0),
         Claim("nothing", "loss", rest, -0.05, 0.05),
-        Claim("more than 0, with a bias", "loss", {"tied+bias": 1, "untied+bias": -1}, low=0),
-        Claim(
-            "the bias takes something off",
-            "loss",
-            {**cost, "tied+bias": -1, "untied+bias": 1},
-            low=0.15,
-        ),
+        Claim("more than 0, with a bias", "loss", rest, low=0),
+        Claim("the bias takes something off", "loss", gap | less, low=0.15),
     )
-    assert told == ["holds", "fails", "holds", "inconclusive", "holds"]
+    assert verdicts == ["holds", "fails", "holds", "inconclusive", "holds"]
 
 
-def test_intervals_are_right_together(results):
-    """Of ten claims each interval is Student's at 99.5 %."""
+def test_intervals_hold_simultaneously(results):
+    """With ten claims, each interval is Student's at 99.5 %."""
     claims = [Claim(str(i), "loss", {"tied": 1, "untied": -1}, low=0) for i in range(10)]
     differences = claimed(results, claims[0]).values.astype(np.float64)
     _, compared, _ = judge_claims(claims, results, {})[3]
@@ -67,19 +61,15 @@ def test_intervals_are_right_together(results):
     np.testing.assert_allclose([compared.low, compared.high], [low, high])
 
 
-def test_a_seed_without_a_value_decides_nothing(results):
-    results["train_loss"].loc[{"arm": "tied", "seed": 3}] = np.nan
-    results["valid_loss"].loc[{"arm": "tied", "seed": 3}] = np.nan
-    results["diverged_at"].loc[{"arm": "tied", "seed": 3}] = 50
-    assert judged(results, Claim("more", "loss", {"tied": 1, "untied": -1}, low=0)) == [
-        "inconclusive"
-    ]
+def test_a_diverged_seed_makes_a_claim_inconclusive(results):
+    for name, value in (("train_loss", np.nan), ("valid_loss", np.nan), ("diverged_at", 50)):
+        results[name].loc[{"arm": "tied", "seed": 3}] = value
+    more = Claim("more", "loss", {"tied": 1, "untied": -1}, low=0)
+    assert judged(results, more) == ["inconclusive"]
 
 
 def test_ratios_are_of_each_seed_to_its_own_start_and_to_decay(results):
-    """X-Y ends at 3 times what decay leaves of its start; one seed that is far off changes no
-    median's verdict.
-    """
+    """X-Y ends at 3 times its decayed start; one outlier does not change the median's verdict."""
     place = {"arm": "tied", "symbol": "X", "symbol2": "Y"}
     start = results["input_distance"].sel(place | {"step": 0}).values
     decay = float(results["decay_factor"].sel(step=100))
@@ -98,9 +88,7 @@ def test_ratios_are_of_each_seed_to_its_own_start_and_to_decay(results):
 
 
 def with_roles(results: xr.Dataset) -> xr.Dataset:
-    """Made up: over the first record the output role writes 0.9 of the table, later 0.6, but for
-    noise; pushes of ±0.1.
-    """
+    """Add made-up roles: the output role's share is 0.9 at first, later 0.6; pushes are ±0.1."""
     steps, seeds = results["step"].values, results.sizes["seed"]
     rng, dims = np.random.default_rng(4), ("arm", "seed", "step", "group")
     shape = (results.sizes["arm"], seeds, len(steps), 7)
@@ -124,8 +112,8 @@ def with_roles(results: xr.Dataset) -> xr.Dataset:
     return made.assign_coords(group=list("XYABEDm"))
 
 
-def test_shares_and_pushes_are_of_the_stretch_that_is_claimed_of(results):
-    """The same of a run and of what is kept of it, whose stretches are not equally long."""
+def test_shares_and_pushes_are_of_the_claimed_interval(results):
+    """Both in a run and in its committed data, whose intervals are not equally long."""
     made = with_roles(results)
     claims = (
         Claim("early", "output share, early", "tied", 0.89, 0.91),
@@ -141,21 +129,15 @@ def test_shares_and_pushes_are_of_the_stretch_that_is_claimed_of(results):
         assert judged(each, *claims) == ["holds"] * 5
     for claim in claims:
         np.testing.assert_allclose(claimed(kept, claim), claimed(made, claim), rtol=1e-5)
-    arm, rows, *cells = shares_table(kept).rows[0]
-    assert (
-        (arm, rows) == ("tied", "all")
-        and cells[0].startswith("0.90")
-        and cells[1].startswith("0.60")
-    )
+    arm, rows, early, late, *_ = shares_table(kept).rows[0]
+    assert (arm, rows, early[:4], late[:4]) == ("tied", "all", "0.90", "0.60")
     pushed = forces.pushes_table(kept).rows[0]
     assert pushed[:2] == ("tied", "X-Y")
     assert [float(cell.split()[0]) for cell in pushed[2:4]] == pytest.approx([1, -1], abs=0.01)
 
 
 def test_nearness_is_of_a_seeds_own_untied_tables(results):
-    """Planted: the tied table is the untied output table, the one with a bias the input table; at
-    the last step alone.
-    """
+    """At the last step the tied embedding is the untied output, with a bias the untied input."""
     made = with_roles(results)
     for arm, table in (("tied", "output_table"), ("tied+bias", "input_table")):
         made["input_table"].loc[{"arm": arm, "table_step": 100}] = made[table].sel(
@@ -167,16 +149,15 @@ def test_nearness_is_of_a_seeds_own_untied_tables(results):
         Claim("less", "nearness by CKA", "tied+bias", high=-0.05),
     ]
     assert judged(kept, *by_cka) == ["holds", "holds"]
-    both = Claim(
-        "not on the whole", "nearness by linear map", {"tied": 0.5, "tied+bias": 0.5}, -0.1, 0.1
-    )
+    mean = {"tied": 0.5, "tied+bias": 0.5}
+    both = Claim("not on the whole", "nearness by linear map", mean, -0.1, 0.1)
     assert judged(kept, both) == ["holds"]
-    assert "neighbours" not in kept["measure"].values  # of seven symbols
+    assert "neighbours" not in kept["measure"].values  # too few among seven symbols
 
 
-def test_a_contrast_with_another_experiment_is_by_seed_and_waits_for_it(results):
+def test_a_contrast_with_another_experiment_is_paired_by_seed(results):
     less = Claim("costs more than there", "loss", {"tied": 1, "untied": -1}, low=0, against="other")
-    assert judged(results, less) == []
+    assert judged(results, less) == []  # without data of the other one
     other = results.isel(seed=slice(10, None)).copy(deep=True)
     other["train_loss"].loc[{"arm": "tied"}] -= 0.1
     assert judged(results, less, others={"other": other}) == ["holds"]
@@ -185,7 +166,7 @@ def test_a_contrast_with_another_experiment_is_by_seed_and_waits_for_it(results)
     )
 
 
-def test_an_arm_that_is_not_there_is_told_in_one_line(results):
+def test_a_claim_about_a_missing_arm_is_refused(results):
     with pytest.raises(
         UserError, match=r"made-up: no arm tied\+shuffle, of which is claimed: It is."
     ):
@@ -193,21 +174,15 @@ def test_an_arm_that_is_not_there_is_told_in_one_line(results):
 
 
 @pytest.mark.parametrize("many, steps", [(40, 5), (39, 2)], ids=["few seeds", "many seeds"])
-def test_what_is_kept_of_a_run_gives_its_tables(results, tmp_path, monkeypatch, many, steps):
-    """Written and read again, each number is the run's but for the last digit; of many seeds the
-    middle is left out.
-    """
+def test_committed_data_give_the_tables_of_the_run(results, tmp_path, monkeypatch, many, steps):
+    """Each number is the run's to the last digit; of many seeds the middle steps are left out."""
     monkeypatch.setattr(committed, "COURSE_OF_SEEDS", many)
     write_kept(committed.condense(results), tmp_path / "made-up.nc")
     kept = report.read_data(tmp_path)["made-up"]
     assert kept["input_distance"].sizes["step"] == steps < results["input_distance"].sizes["step"]
     assert kept.nbytes < results.nbytes / 2
-    claims = {
-        "made-up": [
-            Claim("more", "loss", {"tied": 1, "untied": -1}, low=0),
-            Claim("1", "decay ratio", "tied", 0.5, 2),
-        ]
-    }
+    more = Claim("more", "loss", {"tied": 1, "untied": -1}, low=0)
+    claims = {"made-up": [more, Claim("1", "decay ratio", "tied", 0.5, 2)]}
     for make in (
         lambda runs: committed.verdicts_table(runs, claims),
         lambda runs: committed.costs_table(runs, ["made-up"]),
@@ -227,7 +202,7 @@ def _words_and_numbers(text: str) -> tuple[list[str], list[float]]:
     return re.split(number, text), [float(found) for found in re.findall(number, text)]
 
 
-def test_what_is_written_of_a_member_has_five_digits_and_what_no_member_owns_has_all(tmp_path):
+def test_committed_values_of_members_have_five_digits_and_constants_all(tmp_path):
     third = xr.Dataset(
         {"own": ("seed", [1 / 3, -1e-30, np.nan, np.inf]), "theory": ("pair", [1 / 3])}
     )
@@ -237,7 +212,7 @@ def test_what_is_written_of_a_member_has_five_digits_and_what_no_member_owns_has
     assert float(read["own"][0]) * 2**18 % 1 == 0 and float(read["theory"][0]) == 1 / 3
 
 
-def test_claims_of_others_stand_before_our_own(results):
+def test_claims_of_others_come_before_our_own(results):
     own, theirs = (
         Claim(name, "loss", "tied", low=0, source=source)
         for name, source in (("own", ""), ("theirs", "the paper"))
@@ -246,8 +221,8 @@ def test_claims_of_others_stand_before_our_own(results):
     assert [(row[0], row[2]) for row in rows] == [("the paper", "theirs"), ("", "own")]
 
 
-def test_the_published_code_is_told_from_ours_where_it_is_another(results):
-    """Three seeds of our own are like us; three that lie beyond all of ours are not."""
+def test_a_test_distinguishes_the_published_code_if_it_differs(results):
+    """Three of our own seeds are not distinguished; three beyond all of ours are."""
     last = int(results["step"][-1])
     ours = results["input_distance"].sel(arm="tied", symbol="X", symbol2="Y", step=last).values
     for distances, different in (
@@ -263,8 +238,8 @@ def test_the_published_code_is_told_from_ours_where_it_is_another(results):
         assert (float(row[-1]) < 0.01) == different
 
 
-def test_a_pytorch_loop_is_told_from_ours_where_it_is_another(results):
-    """A distribution that is ours, a little off, is like ours; one that lies half beyond is not."""
+def test_a_test_distinguishes_a_pytorch_loop_if_it_differs(results):
+    """A distribution a little off ours is not distinguished; one half beyond ours is."""
     last = int(results["step"][-1])
     ours = results["input_distance"].sel(arm="tied", symbol="X", symbol2="Y", step=last).values
     moved = np.where(np.arange(len(ours)) % 2, ours + np.ptp(ours) + 1, ours)
@@ -275,7 +250,7 @@ def test_a_pytorch_loop_is_told_from_ours_where_it_is_another(results):
             own
             | {"quantity": "loss", "value": results["train_loss"].sel(arm="tied", eval_step=last)}
         )
-        # less fine than the other side
+        # rounded more coarsely than theirs
         kept = results.assign(train_loss=results["train_loss"].round(LOSS_DECIMALS))
         of_distance, of_loss = committed.pytorch_table(kept, pd.concat([theirs, loss])).rows
         assert of_distance[:3] == ("tied", "input X-Y", f"{last:,}") and of_loss[-2] == "0.000"
@@ -283,10 +258,8 @@ def test_a_pytorch_loop_is_told_from_ours_where_it_is_another(results):
         assert (float(of_distance[-1].removeprefix("< ")) < 0.01) == (gap == 0.5)
 
 
-def test_other_bodies_have_their_distances_beside_decay(results):
-    """Untied, X and Y are at twice what decay alone leaves in the output table, A and B at just
-    that.
-    """
+def test_other_bodies_have_decay_adjusted_distances(results):
+    """Untied outputs: X and Y at twice the decayed start, A and B at just the decayed start."""
     first, last = results["step"].values[[0, -1]]
     for pair, factor in (("XY", 2), ("AB", 1)):
         at = {"arm": "untied", "symbol": pair[0], "symbol2": pair[1]}
@@ -296,24 +269,14 @@ def test_other_bodies_have_their_distances_beside_decay(results):
         )
     results["train_loss"].loc[{"arm": "tied", "seed": [3, 5], "eval_step": 100}] = 0.76
     rows = {row[1]: row for row in committed.bodies_table({"made-up": results}, ["made-up"]).rows}
-    assert (
-        rows["tied"][2] == "100"
-        and rows["tied"][4] == "2 of 40"
-        and rows["untied input"][4] == "0 of 40"
-    )
+    assert (rows["tied"][2], rows["tied"][4]) == ("100", "2 of 40")
+    assert rows["untied input"][4] == "0 of 40"
     assert rows["untied output"][2:6] == ("",) * 4
-    assert rows["untied output"][-3:] == (
-        "2.000 [2.000, 2.000]",
-        "1.000 [1.000, 1.000]",
-        "2.000 [2.000, 2.000]",
-    )
-    few, many = results.isel(seed=slice(3)), results
+    two, one = "2.000 [2.000, 2.000]", "1.000 [1.000, 1.000]"
+    assert rows["untied output"][-3:] == (two, one, two)
     decayed = float(results["decay_factor"][-1])
-    # each of few seeds; of many the quartiles and both ends
-    for own, shown in (
-        (few, 3),
-        (many, 5),
-    ):
+    # of few seeds each one; of many the quartiles and both ends
+    for own, shown in ((results.isel(seed=slice(3)), 3), (results, 5)):
         found = {
             row[1:3]: row for row in committed.seeds_left_table({"made-up": own}, ["made-up"]).rows
         }
@@ -324,20 +287,16 @@ def test_other_bodies_have_their_distances_beside_decay(results):
         np.testing.assert_allclose(float(of_pair[3]), decayed, rtol=5e-3)
 
 
-def test_processes_are_compared_seed_by_seed(results):
-    """Planted: a quarter less than here in tied models without a bias, of each seed as much; other
-    seeds stay out.
-    """
+def test_processes_are_compared_by_seed(results):
+    """There, tied models without a bias have a loss that is lower by 0.25 in each common seed."""
     other = results.isel(seed=slice(10, None)).copy(deep=True)
     other["train_loss"].loc[{"arm": "tied", "eval_step": 100}] -= 0.25
     (row,) = committed.contrasts_table({"here": results, "there": other}, ["here", "there"]).rows
     assert row == ("here − there", "0.250 ± 0.000", "0.000 ± 0.000", "0.250 ± 0.000")
 
 
-def test_forces_can_be_counted_from_a_later_step(results):
-    """Planted: from step 0 to 50 X and Y come to three times what decay leaves, from there on they
-    fall as it makes them.
-    """
+def test_decay_adjusted_distances_can_start_at_a_later_step(results):
+    """X and Y triple relative to decay up to step 50; from there on only decay moves them."""
     at, decayed = {"arm": "untied", "symbol": "X", "symbol2": "Y"}, results["decay_factor"]
     distance = results["output_distance"]
     for step, factor in ((50, 3), (100, 3)):
@@ -349,26 +308,18 @@ def test_forces_can_be_counted_from_a_later_step(results):
     assert rows["untied output", "A-B"][1] != "1.000 [1.000, 1.000]"
 
 
-def test_a_sweep_has_its_forces_at_every_setting():
+def test_a_sweep_has_decay_adjusted_distances_at_every_sweep_point():
     table = forces.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
-    assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == [
-        "0",
-        "0",
-        "0.1",
-        "0.1",
-    ]
+    assert table.header[0] == "weight_decay"
+    assert [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]
 
 
 def test_a_document_gets_its_tables_from_the_data(results):
     tables = {"costs": lambda *names: committed.costs_table({"made-up": results}, names)}
     text = "A\n<!-- table: costs made-up -->\nold 0.123\n<!-- end of table -->\nB\n"
     written = report.rewritten(text, tables)
-    assert (
-        "old" not in written
-        and "| made-up | 40 |" in written
-        and written.startswith("A\n")
-        and written.endswith("B\n")
-    )
+    assert "old" not in written and "| made-up | 40 |" in written
+    assert written.startswith("A\n") and written.endswith("B\n")
     assert report.rewritten(written, tables) == written
     assert report.rewritten(written.replace("| 40 |", "| 41 |"), tables) == written
     for asked, reason in (
@@ -380,27 +331,21 @@ def test_a_document_gets_its_tables_from_the_data(results):
 
 
 def test_the_documents_are_what_the_command_writes():
-    """Of the committed data and the claims of the experiment files; a digit that was changed by
-    hand is found.
-    """
-    tables = report.tables_by_name(HOUSE / "experiments")
-    for page in (HOUSE / name for name in report.DOCUMENTS):
+    """From committed data and the claims in experiment files; no digit was changed by hand."""
+    tables = report.tables_by_name(ROOT / "experiments")
+    for page in (ROOT / name for name in report.DOCUMENTS):
         assert report.rewritten(page.read_text(), tables) == page.read_text(), page
 
 
-def test_outside_of_the_repository_the_command_says_so(tmp_path, monkeypatch, capsys):
+def test_the_command_is_refused_outside_of_the_repository(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command.main_report([]) == 2
-    assert (
-        capsys.readouterr().err
-        == "jaxtie.report: README.md: not found; start it where the repository is\n"
-    )
+    line = "jaxtie.report: README.md: not found; start it where the repository is\n"
+    assert capsys.readouterr().err == line
 
 
-def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
-    """From a run to a table by the command, its hidden states too; a run that no file declares is
-    refused.
-    """
+def test_a_run_is_committed_next_to_its_experiment(tmp_path, monkeypatch, capsys):
+    """New seeds join the committed ones; a run that no file declares is refused."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
     declaration = "from jaxtie import Experiment, Process\n"
@@ -413,7 +358,7 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     for page in ("README.md", "jaxtie/advise/README.md"):
         (tmp_path / page).write_text("No tables.\n")
     monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
-    # compiling takes longer than all the rest, most of all in lanes
+    # lanes take longest to compile
     monkeypatch.setattr(blocks, "WIDE", 1)
     short = "--seeds 2 --quiet --out run".split()
     assert command.main(["experiments/small.py", *short]) == 0

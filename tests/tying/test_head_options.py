@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bodies import once
 
-from jaxtie.config import NUMBERED, TRANSFORMS, Arm, Head, Transformer
+from jaxtie.config import HEAD_NUMBERS, TRANSFORMS, Arm, Head, Transformer
 from jaxtie.models.language_model import MaskedLM, build_body
 from jaxtie.tying.head import Projection, channel_shuffle, half_swap
 from jaxtie.tying.initial_loss import estimate, initial_loss, overlap_of
@@ -56,7 +56,7 @@ def plain_values(embedding: Embedding) -> dict:
 
 def test_every_option_is_looked_at():
     looked_at = {option.partition("=")[0] for option in REACHES if "+" not in option}
-    assert looked_at == {"bias", "output-start", *TRANSFORMS, *NUMBERED}
+    assert looked_at == {"bias", "output-start", *TRANSFORMS, *HEAD_NUMBERS}
 
 
 @pytest.mark.parametrize("options", REACHES)

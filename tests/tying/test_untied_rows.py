@@ -350,7 +350,7 @@ ARM_ERRORS = {
     "untied+untie-rows=mask": "all rows are untied; +untie-rows is for a tied table",
     "untied+tie-rows=mask@300": "rows are tied from start to end; leave out @STEP",
     "tied+untie-rows=mask+output-start": "leave out +output-start",
-    "tied+untie-rows=mask+untie-rows=labels": "is the second word on the same",
+    "tied+untie-rows=mask+untie-rows=labels": "repeats or contradicts an earlier option",
 }
 
 
