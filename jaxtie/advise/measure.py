@@ -16,7 +16,7 @@ from jaxtie.advise import estimators, inference, judgement, swaps
 from jaxtie.advise.models import Trained
 from jaxtie.config import UserError
 from jaxtie.results.folder import Say
-from jaxtie.text.data.words import count_whole_words
+from jaxtie.text.data.tokens import count_whole_words
 from jaxtie.text.pairs import BEFORE, Stream, Windows, places_of, stream_of, windows_at
 from jaxtie.tying.head import tables_of_params
 

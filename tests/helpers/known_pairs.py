@@ -1,4 +1,4 @@
-"""Pairs of a source whose truth is known: where they occur, and what its law says around them."""
+"""Occurrences of pairs in text of a known source, and the exact predictions around them."""
 
 import numpy as np
 from exact_source import predictions
@@ -7,9 +7,7 @@ from jaxtie.text.data import synthetic
 
 
 def occurrences(tokens_BxL: np.ndarray, pair: tuple[int, int], each: int, rng: np.random.Generator):
-    """As many random occurrences of each of the pair: their sentences and places, (N,) each; one of
-    a token in a sentence.
-    """
+    """Draw occurrences of both tokens, one a sentence: sentences and places, (N,) each."""
     found = []
     for token in pair:
         sentences, places = np.nonzero(tokens_BxL == token)
@@ -24,9 +22,7 @@ def occurrences(tokens_BxL: np.ndarray, pair: tuple[int, int], each: int, rng: n
 def laws_around(
     source: synthetic.KnownSource, tokens_BxL: np.ndarray, pair, sentence_N, place_N, distances: int
 ):
-    """p(next token) on the left of each occurrence, NxV; and after the first or the second stands
-    there, NxKxV each.
-    """
+    """Compute p(next token) before each occurrence, NxV, and after either token, NxKxV each."""
     rows, text_NxL = np.arange(len(sentence_N)), tokens_BxL[sentence_N]
     laws = [predictions(source, text_NxL)[rows, place_N - 1]]
     for token in pair:
@@ -38,6 +34,6 @@ def laws_around(
 
 
 def noisy(law: np.ndarray, deviation: float, rng: np.random.Generator) -> np.ndarray:
-    """What a model says that is off by independent noise in every logarithm."""
+    """Add independent noise to the logarithms of a distribution."""
     odds = law * np.exp(deviation * rng.normal(size=law.shape))
     return odds / odds.sum(axis=-1, keepdims=True)

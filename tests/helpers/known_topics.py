@@ -1,6 +1,4 @@
-"""A text whose words are drawn by the topic of the sentence, in no order, as a model without
-positions sees it; its law.
-"""
+"""Text whose words depend on the topic of the sentence only, and its exact masked model."""
 
 from pathlib import Path
 
@@ -11,11 +9,11 @@ import numpy as np
 from jaxtie.text.data import synthetic
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, vocabulary_file
 
-WORDS, LONG = 50, 5  # of the vocabulary, of a sentence
+WORDS, LONG = 50, 5  # words of the vocabulary, and of a sentence
 
 
 def law_of_topics(seed: int = 0) -> np.ndarray:
-    """p(word | topic), the topics alike; ZxW."""
+    """Draw p(word | topic); ZxW."""
     law_ZxW = np.random.default_rng(seed).gamma(0.7, size=(4, WORDS))
     return law_ZxW / law_ZxW.sum(axis=1, keepdims=True)
 
@@ -23,7 +21,7 @@ def law_of_topics(seed: int = 0) -> np.ndarray:
 def write_topics(
     folder: Path, law_ZxW: np.ndarray, number: int, seed: int = 1
 ) -> tuple[Path, Path]:
-    """So many sentences, a paragraph each, and their vocabulary: two files."""
+    """Write sentences, a paragraph each, and their vocabulary: two files."""
     rng, names = np.random.default_rng(seed), [synthetic.word_of(word) for word in range(WORDS)]
     topics = rng.integers(0, len(law_ZxW), number)
     drawn = (rng.choice(WORDS, LONG, p=law_ZxW[topic]) for topic in topics)
@@ -34,16 +32,14 @@ def write_topics(
 
 
 class Logits(nn.Module):
-    """What a law needs of a vocabulary end: its hidden states are logits."""
+    """An output end whose hidden states are the logits."""
 
     def logits(self, h_PxV):
         return h_PxV
 
 
 class LawOfTopics(nn.Module):
-    """A masked model without error: the topic by Bayes, then the word. `law_ZxV`: 0 of special
-    tokens.
-    """
+    """The exact masked model: the topic by Bayes, then the word; 0 for special tokens."""
 
     embedding: nn.Module
     law_ZxV: np.ndarray

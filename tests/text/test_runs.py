@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import xarray as xr
 from commands import ended, recorded, start, start_two, until_recorded
+from corpora import WORDS
 from drawing import save_small
 from matplotlib.figure import Figure
-from text_fixtures import WORDS, command, finished_run
+from text_fixtures import command, finished_run
 from wrapped import COMPILED_QUICKLY, SAVED_SLOWLY, WITHOUT_FIGURES, after
 
 from jaxtie.results import plots

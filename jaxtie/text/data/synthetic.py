@@ -1,28 +1,23 @@
 """Sample text from a source with known equivalences.
 
-Sample sentences from a source whose equivalences are known by construction. NumPy only.
+The source is a Markov chain of words of order 1; each word is rendered as one token. Token 0 begins
+every sentence and never occurs again. `KnownSource.pairs` lists the pairs of each class, where S is
+the semantic divergence, C the conditional one, and m the mean log-odds:
 
-It is a chain of words of order 1, and each word is spelled as one token. Token 0 begins every
-sentence and never comes again. What is planted (`KnownSource.pairs`, by the name of its class):
+- "duplicate": a fair coin chooses the token of the word. S 0, C 0, m 0.
+- "skewed duplicate": an unfair coin chooses it. S 0, C 0, m the log-odds of the coin.
+- "allomorph": the token on the left chooses it, as in a/an. S 0, C far.
+- "antonym": a fair coin chooses it, but after the second token the next word is permuted with some
+  probability. S far, C 0.
+- "near neighbours": two words with similar distributions that are not equivalent.
+- "homograph": its first token (the same in both pairs) renders two words, each of which has a
+  second token of its own. The left token tells them apart, so S varies over contexts.
+- "plain": other words, in pairs of neighbouring numbers.
 
-- "duplicate": a fair coin chooses the spelling. S 0, C 0, m 0.
-- "skewed duplicate": so does a coin that is not fair. S 0, C 0, m the log of its odds.
-- "allomorph": the token on the left chooses, as in a/an. S 0, C far.
-- "antonym": a fair coin chooses, but the next word is permuted with some probability after the
-  second. S far, C 0.
-- "near neighbours": two words with like laws, which are not equivalent: what duplicates must be
-  told from.
-- "homograph": one token (the first of two pairs) spells two words, each of which has a spelling of
-  its own, too: the second. Its meaning is told by the left token, so S varies over contexts.
-- "plain": not planted: tokens with a word of their own, in pairs of neighbouring numbers.
+The two words of the homograph never follow each other, so the last two tokens always determine the
+distribution of the next one.
 
-So the chain of tokens is of order 1, too, but for the homograph. Its two words never follow each
-other; so the last two tokens always tell the law of the next one.
-
-Shapes: W words, N states (a token each, and the homograph twice), B sentences, L tokens.
-
-Write a text sampled from a source of known equivalences; any text experiment can declare it as
-its corpus.
+Imports no jax. Shapes: W words, N states (a token each, the homograph two), B sentences, L tokens.
 """
 
 from pathlib import Path
@@ -37,28 +32,25 @@ CLASSES = ("duplicate", "skewed duplicate", "allomorph", "antonym")
 
 
 class Plan(NamedTuple):
-    """What is planted, and how strong; as it stands, 256 tokens.
+    """What a source contains; by default 256 tokens.
 
     Attributes:
-      pairs: how many of each of `CLASSES`.
+      pairs: number of pairs of each of `CLASSES`.
       near: pairs of near neighbours.
-      plain: tokens that are nothing but themselves.
-      homograph: whether there is one, with the two tokens that it is told from.
-      skew: how often a skewed duplicate is spelled as its first token.
-      follow: in [0, 1]: how often the left token chooses an allomorph's spelling; otherwise a fair
-        coin does.
+      plain: plain tokens.
+      homograph: whether there is one.
+      skew: how often a skewed duplicate is rendered as its first token.
+      follow: in [0, 1]: how often the left token chooses an allomorph; otherwise a fair coin does.
       permuted: in [0, 1]: how often the word after an antonym's second token is permuted.
-      apart: in [0, 1]: how far near neighbours are apart, 1 for words that have nothing in common.
-      contrast: how much the words differ in their laws: standard deviation of log-probabilities.
-      rank: of the matrix of log-probabilities, but for the frequencies of words: the width that a
-        model needs, about.
-      aligned: whether words that are followed alike also follow alike, so that the distributional
-        hypothesis holds of words, and what is planted alone breaks it; otherwise the two have
-        nothing to do with each other.
-      sides: how many ways there are to divide left tokens into those after which an allomorph is
-        spelled as its second
-        token, and others: pairs have them in turn. In a/an it is one, for all such pairs.
-      seed: of all that is drawn.
+      apart: in [0, 1]: how far near neighbours are apart; 1: nothing in common.
+      contrast: standard deviation of the log-probabilities of words.
+      rank: of the matrix of log-probabilities, apart from the frequencies of words: about the width
+        that a model needs.
+      aligned: whether words with similar right contexts also have similar left contexts, so that
+        the distributional hypothesis holds for words and fails for the classes above only.
+      sides: in how many ways left tokens are divided into those that choose an allomorph's first
+        token and those that choose its second; pairs have them in turn. In English a/an has one.
+      seed: of all draws.
     """
 
     pairs: tuple[int, int, int, int] = (16, 16, 16, 16)
@@ -77,11 +69,11 @@ class Plan(NamedTuple):
 
 
 class KnownSource(NamedTuple):
-    """The law of the states, and how they show.
+    """A Markov chain of states, each rendered as a token.
 
     Attributes:
-      transition_NxN: p(next state | state); state 0 is the beginning. The next states after it are
-        in proportion to how often they occur, so the law is the same at every place.
+      transition_NxN: p(next state | state); state 0 is the beginning. After it, states are as
+        likely as they are frequent, so the distribution is the same at every position.
       token_N: of each state.
       share_N: how often each state occurs among all but the beginning.
       pairs: class -> pairs of tokens, Px2.
@@ -94,12 +86,11 @@ class KnownSource(NamedTuple):
 
 
 def planted(plan: Plan) -> KnownSource:
-    """The source of a plan; the same plan, the same source."""
+    """Make the source of a plan; the same plan gives the same source."""
     kinds = [*CLASSES, "near neighbours", "homograph", "plain"]
     kind_W = np.repeat(kinds, [*plan.pairs, 2 * plan.near, 2 * plan.homograph, plan.plain])
-    word_N = np.repeat(
-        np.arange(len(kind_W)), np.where(np.isin(kind_W, [*CLASSES, "homograph"]), 2, 1)
-    )
+    has_two_W = np.isin(kind_W, [*CLASSES, "homograph"])
+    word_N = np.repeat(np.arange(len(kind_W)), np.where(has_two_W, 2, 1))
     second_N = np.append(False, word_N[1:] == word_N[:-1])
     kind_N = kind_W[word_N]
     shared_N = second_N & (kind_N == "homograph")
@@ -112,18 +103,16 @@ def planted(plan: Plan) -> KnownSource:
     pairs["homograph"] = pairs["homograph"][:, ::-1]
 
     rng = np.random.default_rng(plan.seed)
-    law_WxW = _law_of_words(plan, kind_W, rng)
+    law_WxW = _transitions_of_words(plan, kind_W, rng)
     order_W, permuted_W = rng.permutation(len(kind_W)), np.empty(len(kind_W), int)
-    permuted_W[order_W] = np.roll(order_W, 1)  # one cycle: no word stays what it is
-    # which spelling of an allomorph comes after the word
+    permuted_W[order_W] = np.roll(order_W, 1)  # one cycle: every word changes
+    # which token of an allomorph comes after the word
     side_SxW = rng.choice([-1, 1], (plan.sides, len(kind_W)))
     near_P = np.flatnonzero(kind_W == "near neighbours")[::2]
     side_SxW[:, near_P + 1] = side_SxW[:, near_P]
-    chance_N = np.select(
-        [kind_N == "skewed duplicate", np.isin(kind_N, kinds[:-1]) & (kind_N != "near neighbours")],
-        [np.where(second_N, 1 - plan.skew, plan.skew), 0.5],
-        1.0,
-    )
+    chance_N = np.where(has_two_W[word_N], 0.5, 1.0)
+    skewed_N = kind_N == "skewed duplicate"
+    chance_N[skewed_N] = np.where(second_N, 1 - plan.skew, plan.skew)[skewed_N]
     leaning_N = np.where(kind_N == "allomorph", np.where(second_N, 0.5, -0.5) * plan.follow, 0)
     permuted_Nx1 = (plan.permuted * (second_N & (kind_N == "antonym")))[:, None]
     next_NxW = (1 - permuted_Nx1) * law_WxW[word_N] + permuted_Nx1 * law_WxW[word_N][:, permuted_W]
@@ -134,10 +123,8 @@ def planted(plan: Plan) -> KnownSource:
     return KnownSource(transition_NxN, np.append(BEGINNING, token_N), np.append(0, share_N), pairs)
 
 
-def _law_of_words(plan: Plan, kind_W: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """p(next word | word): frequencies, which fall as 1 / (rank + 10), times the exponential of a
-    matrix of low rank.
-    """
+def _transitions_of_words(plan: Plan, kind_W: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw p(next word | word): frequencies times the exponential of a matrix of low rank."""
     words = len(kind_W)
     frequency_W = 1 / (rng.permutation(words) + 10)
     left_WxD, right_WxD = rng.normal(size=(2, words, plan.rank))
@@ -146,9 +133,7 @@ def _law_of_words(plan: Plan, kind_W: np.ndarray, rng: np.random.Generator) -> n
     for side_WxD in (left_WxD, right_WxD):
         side_WxD[near_P + 1] *= plan.apart
         side_WxD[near_P + 1] += np.sqrt(1 - plan.apart**2) * side_WxD[near_P]
-    # what follows a word and what it follows are one vector, turned: Q of as many of the other
-    # draws
-    if plan.aligned:
+    if plan.aligned:  # both sides are one vector, rotated
         right_WxD = left_WxD @ np.linalg.qr(right_WxD[: plan.rank])[0]
     law_WxW = frequency_W * np.exp(plan.contrast / np.sqrt(plan.rank) * left_WxD @ right_WxD.T)
     homograph_W = kind_W == "homograph"
@@ -157,14 +142,14 @@ def _law_of_words(plan: Plan, kind_W: np.ndarray, rng: np.random.Generator) -> n
 
 
 def _stationary(transition_NxN: np.ndarray) -> np.ndarray:
-    """How often each state occurs in the long run."""
+    """Compute how often each state occurs in the long run."""
     states = len(transition_NxN)
     equations = np.concatenate([transition_NxN.T - np.eye(states), np.ones((1, states))])
     return np.linalg.lstsq(equations, np.append(np.zeros(states), 1))[0]
 
 
 def sample_sentences(source: KnownSource, sentences: int, length: int, seed: int) -> np.ndarray:
-    """`tokens_BxL`: the beginning, and so many tokens after it."""
+    """Sample sentences: the beginning and `length` tokens after it; tokens_BxL."""
     rng = np.random.default_rng(seed)
     ends_NxN = np.cumsum(source.transition_NxN, axis=1)
     state_BxL = np.zeros((sentences, length + 1), np.int64)
@@ -176,9 +161,7 @@ def sample_sentences(source: KnownSource, sentences: int, length: int, seed: int
 
 
 class KnownText(NamedTuple):
-    """Files of a source: sentences, a paragraph each, and the vocabulary; and its pairs by class,
-    as words.
-    """
+    """Files sampled from a source: text and vocabulary; and its pairs by class, as words."""
 
     text: Path
     vocabulary: Path
@@ -186,7 +169,7 @@ class KnownText(NamedTuple):
 
 
 def word_of(token: int) -> str:
-    """Three letters for a token; none is the beginning of another."""
+    """Return three letters for a token; none is the beginning of another."""
     return "q" + chr(ord("a") + token // 26) + chr(ord("a") + token % 26)
 
 
@@ -197,17 +180,13 @@ def write_known_text(
     length: int = 32,
     seed: int = 0,
 ) -> KnownText:
-    """Sample sentences into `known.txt`, and write `vocab.txt`, in which each token is a word."""
-    tokens_BxL = sample_sentences(source, sentences, length, seed)[:, 1:]
+    """Sample sentences into `known.txt`, a paragraph each, and write a vocabulary of words."""
+    tokens_BxL = sample_sentences(source, sentences, length, seed)[:, 1:].tolist()
     names = [word_of(token) for token in range(source.token_N.max() + 1)]
+    paragraphs = (" ".join(names[token] for token in tokens_L) for tokens_L in tokens_BxL)
     folder.mkdir(parents=True, exist_ok=True)
     text, vocabulary = folder / "known.txt", folder / "vocab.txt"
-    text.write_text(
-        "\n\n".join(
-            " ".join(names[token] for token in tokens_L) for tokens_L in tokens_BxL.tolist()
-        )
-        + "\n"
-    )
+    text.write_text("\n\n".join(paragraphs) + "\n")
     vocabulary.write_bytes(vocabulary_file([*SPECIAL_TOKENS, *names[1:]]))
     pairs = {
         kind: [(names[first], names[second]) for first, second in found]

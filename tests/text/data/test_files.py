@@ -13,8 +13,6 @@ from jaxtie.config import UserError
 from jaxtie.text.config import Corpus
 from jaxtie.text.data import files
 
-pytest_plugins = "corpus_fixtures"
-
 
 def read(path: Path) -> tuple[list[str], files.Reading]:
     found = files.Reading()
