@@ -146,7 +146,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
             known, {name: claims[name] for name in names}
         ),
         "text-end": lambda name: _of_text("tables").validation_table(known[name]),
-        "text-pairs": lambda name: _of_text("groups").word_pairs_table(known[name]),
+        "text-pairs": lambda name: _of_text("tables").word_pairs_table(known[name]),
     }
     return of_exor | of_one | of_several | of_text
 
