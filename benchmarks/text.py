@@ -88,8 +88,7 @@ def sentences_of(
     the beginning.
     """
     from jaxtie.text.config import Corpus
-    from jaxtie.text.data.tokens import prepare_text
-    from jaxtie.text.data.words import frequent_words
+    from jaxtie.text.data.tokens import frequent_words, prepare_text
 
     text = prepare_text(Corpus(tuple(texts), vocab_size=entries))
     assert text.special == (PAD, UNK, CLS, SEP, MASK)

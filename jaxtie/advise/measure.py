@@ -17,7 +17,7 @@ from jaxtie.advise.report import Answer
 from jaxtie.advise.trained import Trained, batches_of, check_gain, load_trained, mean_loss
 from jaxtie.config import check
 from jaxtie.results.folder import Say
-from jaxtie.text.data.words import count_whole_words
+from jaxtie.text.data.tokens import count_whole_words
 from jaxtie.text.pairs import BEFORE, Stream, Windows, places_of, stream_of, windows_at
 from jaxtie.tying.head import tables_of_params
 

@@ -29,8 +29,7 @@ from jaxtie.results.tables import Table
 from jaxtie.run import kinds, lifecycle
 from jaxtie.run.lifecycle import load_claims, load_experiment
 from jaxtie.text.claims import text_claims_table
-from jaxtie.text.groups import word_pairs_table
-from jaxtie.text.tables import validation_table
+from jaxtie.text.tables import validation_table, word_pairs_table
 
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/advise/README.md")
 # Fields of an experiment that the command of a committed run may change.

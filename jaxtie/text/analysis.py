@@ -1,94 +1,101 @@
-"""What results on text hold. Imports no jax but for what no member owns."""
+"""Variables of text results, groups of pairs, and what is committed of a run.
 
-from typing import Any
+Imports no jax, except inside the functions that describe models and read checkpoints. Shapes:
+V vocabulary, K words or pairs of a kind, S seeds.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from jaxtie.results.gradient_by_role import ROLE_VARIABLES
+from jaxtie.config import Arm
+from jaxtie.results.folder import RunFolder
+from jaxtie.results.gradient_by_role import ROLE_VARIABLES, at_stretches, has_roles, tied_arms
 from jaxtie.results.netcdf import Schema, Variable, steps_of
+from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
+from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm, tables_of
 from jaxtie.text.config import TextExperiment
-from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, Material, probes
+from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, Material, baselines, probes
 from jaxtie.text.pairs import PREDICTED
 
+TRAINING = "mean over the batches of the updates since the record before"
 PAIRS = ("eval_step", "kind", "pair")
 NEAREST = ("eval_step", "probe", "rank")
 TEXT_VARIABLES = {
-    "loss": Variable(
-        ("step",),
-        "nat",
-        "training loss: mean over the batches of the updates since the record before",
-    ),
-    "accuracy": Variable(
-        ("step",),
-        "1",
-        "training accuracy: mean over the batches of the updates since the record before",
-    ),
+    "loss": Variable(("step",), "nat", f"training loss: {TRAINING}"),
+    "accuracy": Variable(("step",), "1", f"training accuracy: {TRAINING}"),
     "valid_loss": Variable(
         ("eval_step",), "nat", "loss on the validation split, the same rows and masks each time"
     ),
     "valid_accuracy": Variable(("eval_step",), "1", "accuracy on the validation split"),
     "perplexity": Variable(("eval_step",), "1", "exp(valid_loss)"),
-    "input_distance": Variable(
-        PAIRS, "1", "Euclidean distance between the rows of a pair of words in the input embedding"
-    ),
-    "output_distance": Variable(
-        PAIRS, "1", "Euclidean distance between the rows of a pair of words in the output embedding"
-    ),
-    "input_neighbour": Variable(
-        NEAREST,
-        "1",
-        "number of the token whose row in the input embedding is nearest, then next, ...",
-    ),
-    "output_neighbour": Variable(
-        NEAREST,
-        "1",
-        "number of the token whose row in the output embedding is nearest, then next, ...",
-    ),
+    **{
+        f"{table}_distance": Variable(
+            PAIRS,
+            "1",
+            f"Euclidean distance between the rows of a pair of words in the {table} embedding",
+        )
+        for table in ("input", "output")
+    },
+    **{
+        f"{table}_neighbour": Variable(
+            NEAREST,
+            "1",
+            f"number of the token whose row in the {table} embedding is nearest, then next, ...",
+        )
+        for table in ("input", "output")
+    },
 }
-# What `jaxtie.text.task` looks at, of experiments with duplicates.
-SEEN_OF_PAIRS = (
-    Variable(
-        PAIRS,
-        "nat",
-        "ln p(first) - ln p(second) of a pair where one of them stands, mean over contexts",
-    ),
-    Variable(PAIRS, "nat", "its standard deviation over contexts"),
-    Variable(
-        PAIRS,
-        "1",
-        "total variation of predictions when the second of a pair takes the first one's place, mean"
-        " over contexts",
-    ),
+PREDICTED_VARIABLES = dict(
+    zip(
+        PREDICTED,
+        (
+            Variable(
+                PAIRS,
+                "nat",
+                "ln p(first) - ln p(second) of a pair where one of them stands, mean over contexts",
+            ),
+            Variable(PAIRS, "nat", "its standard deviation over contexts"),
+            Variable(
+                PAIRS,
+                "1",
+                "total variation of predictions when the second of a pair takes the first one's"
+                " place, mean over contexts",
+            ),
+        ),
+        strict=True,
+    )
 )
+BASELINES = {
+    "unigram_loss": "frequencies alone (unigram)",
+    "bigram_loss": "the token on the left alone (bigram)",
+}
+MOST_ROWS_COMPARED = 4_096  # embedding rows whose distances are compared; larger tables are sampled
 
 
 def text_schema(experiment: TextExperiment) -> Schema:
-    """What the results of an experiment hold of members."""
+    """Return the variables of members and their labels."""
+    variables = dict(TEXT_VARIABLES)
     labels: dict[str, Any] = {
         "kind": list(experiment.kinds),
         "pair": np.arange(experiment.word_count),
         "probe": probes(experiment),
         "rank": np.arange(NEIGHBOURS),
     }
-    predicted = (
-        dict(zip(PREDICTED, SEEN_OF_PAIRS, strict=True)) if experiment.looks_at_predictions else {}
-    )
-    variables = TEXT_VARIABLES | predicted
-    if not experiment.roles:
-        return Schema(variables, steps_of(experiment) | labels)
-    return Schema(
-        variables | ROLE_VARIABLES, steps_of(experiment) | labels | {"group": list(FREQUENCIES)}
-    )
+    if experiment.looks_at_predictions:
+        variables |= PREDICTED_VARIABLES
+    if experiment.roles:
+        variables |= ROLE_VARIABLES
+        labels["group"] = list(FREQUENCIES)
+    return Schema(variables, steps_of(experiment) | labels)
 
 
 def text_constants(experiment: TextExperiment, material: Material) -> dict[str, xr.DataArray]:
-    """What no member owns: words, the vocabulary, the schedule, what the text's frequencies and
-    decay alone come to.
-
-    And of each arm its size and how it should start.
-    """
-    from jaxtie.text.corpus import baselines
+    """Return what no member owns: words, schedule, baselines, sizes and initial losses of arms."""
     from jaxtie.text.programs import parameters_of
     from jaxtie.training.optimizer import decay_table, schedule_table
     from jaxtie.tying.initial_loss import estimate
@@ -100,32 +107,30 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
         "width": experiment.model.width,
         "init_std": experiment.init_std,
     }
-    estimates = [estimate(arm.head, tied=arm.tied, **sizes) for arm in arms]
     counts = [
         parameters_of(experiment, material, tied=arm.untied_from is None, head=arm.head)
         for arm in arms
     ]
-    words = {"first_word": material.first, "second_word": material.second}
-    looked_at = material.words_K[probes(experiment)]
-    losses = baselines(experiment, material)._asdict()
-    with np.errstate(over="ignore", invalid="ignore"):  # of a rate at which everything diverges
+    with np.errstate(over="ignore", invalid="ignore"):  # rates at which everything diverges
         decayed = decay_table(experiment.optimizer, experiment.record_steps)
+
+    def words(ids: np.ndarray, *dims: str) -> xr.DataArray:
+        return xr.DataArray(vocabulary[ids].astype(object), dims=dims)
+
     found = {
         f"{name}_loss": xr.DataArray(
             loss, attrs={"units": "nat", "long_name": f"of a {name} model on validation batches"}
         )
-        for name, loss in losses.items()
+        for name, loss in baselines(experiment, material)._asdict().items()
     }
     if experiment.duplicates:
         found["duplicate_probability"] = xr.DataArray(material.drawn.probability_K, dims="pair")
-    found |= {
-        name: xr.DataArray(vocabulary[ids].astype(object), dims=("kind", "pair"))
-        for name, ids in words.items()
-    }
     return found | {
+        "first_word": words(material.first, "kind", "pair"),
+        "second_word": words(material.second, "kind", "pair"),
         "decay_factor": xr.DataArray(decayed, dims="step"),
-        "probe_word": xr.DataArray(vocabulary[looked_at].astype(object), dims="probe"),
-        "token": xr.DataArray(vocabulary.astype(object), dims="token_number"),
+        "probe_word": words(material.words_K[probes(experiment)], "probe"),
+        "token": words(np.arange(len(vocabulary)), "token_number"),
         "scheduled_learning_rate": xr.DataArray(
             np.broadcast_to(rates, (len(arms), len(rates))), dims=("arm", "step")
         ),
@@ -133,7 +138,7 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
             counts, dims="arm", attrs={"units": "1", "long_name": "of a member at the end"}
         ),
         "estimated_initial_loss": xr.DataArray(
-            estimates,
+            [estimate(arm.head, tied=arm.tied, **sizes) for arm in arms],
             dims="arm",
             attrs={
                 "units": "nat",
@@ -144,10 +149,184 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
 
 
 def text_attributes(experiment: TextExperiment, material: Material) -> dict[str, str | int]:
-    """What a reader wants to know of the whole."""
+    """Return the attributes of the results."""
     return {
         "objective": experiment.objective,
         "text": str(material.text.report),
         "text_key": material.text.key,
         "model": repr(experiment.model),
     }
+
+
+# ----- Groups of pairs.
+
+AS_LIKELY = 0.5  # duplicates of this probability are as likely as their words
+KIND_LABELS = {
+    "duplicate": "word–duplicate",
+    "matched": "as frequent as word–duplicate",
+    "random": "random pairs",
+}
+
+
+class Group(NamedTuple):
+    """Pairs of one kind whose duplicates have one probability.
+
+    Attributes:
+      kind: of `KIND_LABELS`.
+      probability: of the duplicates, or of those that they are matched to; NaN of random pairs.
+      label: for a reader.
+      pairs: numbers of the pairs.
+    """
+
+    kind: str
+    probability: float
+    label: str
+    pairs: np.ndarray
+
+    @property
+    def true_odds(self) -> float:
+        """Log-odds of word and duplicate in every context, nats; NaN of other pairs."""
+        if self.kind != "duplicate":
+            return math.nan
+        return math.log((1 - self.probability) / self.probability)
+
+    @property
+    def hypothesis(self) -> str:
+        """Whether the distributional hypothesis holds, for a label; empty for other pairs."""
+        if self.kind != "duplicate":
+            return ""
+        return " (DH holds)" if self.probability == AS_LIKELY else " (DH fails)"
+
+    def of(self, values: xr.DataArray) -> xr.DataArray:
+        """Select the group's pairs of a variable."""
+        return values.sel(kind=self.kind, drop=True).isel(pair=self.pairs)
+
+
+def groups_of(results: xr.Dataset) -> list[Group]:
+    """List the groups of a run's pairs."""
+    pairs, found = np.arange(results.sizes["pair"]), []
+    known = np.full(len(pairs), AS_LIKELY)
+    if "duplicate_probability" in results:
+        known = results["duplicate_probability"].values
+    probabilities = np.unique(known)[::-1].tolist()
+    for kind in map(str, results["kind"].values):
+        if kind == "random":
+            found.append(Group(kind, math.nan, KIND_LABELS[kind], pairs))
+            continue
+        for probability in probabilities:
+            at = f" at {probability:g}" if len(probabilities) > 1 else ""
+            own = pairs[known == probability]
+            found.append(Group(kind, probability, KIND_LABELS[kind] + at, own))
+    return found
+
+
+def each_table(results: xr.Dataset) -> Iterator[tuple[Arm, str, Literal["input", "output"]]]:
+    """Yield arm, label and side of every embedding table of every arm."""
+    for arm in arms_of(results):
+        for label, table in tables_of(arm).items():
+            yield arm, label, table
+
+
+def of_pairs(results: xr.Dataset, arm: Arm, table: str, group: Group) -> xr.DataArray:
+    """Select the distances of a group's pairs, means over seeds; (eval_step, pair)."""
+    distances = group.of(results[f"{table}_distance"].sel(arm=arm.name))
+    return distances.mean("seed").transpose("eval_step", "pair")
+
+
+def log_decay_ratio(
+    results: xr.Dataset, group: Group, arm: str, table: Literal["input", "output"]
+) -> xr.DataArray:
+    """Compute ln of the decay-adjusted distance at the end, mean over pairs; (seed,).
+
+    The decay-adjusted distance is the distance divided by its start and by the decay factor.
+    """
+    step = last_step(results)
+    distance = group.of(results[f"{table}_distance"].sel(arm=arm)).astype(np.float64)
+    left: Any = distance.sel(eval_step=step, drop=True) / distance.sel(eval_step=0, drop=True)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of members that diverged
+        decay = float(np.log(results["decay_factor"].sel(step=step)))
+        return np.log(left).mean("pair", skipna=False) - decay
+
+
+def at_last(results: xr.Dataset, name: str, group: Group, arm: str) -> xr.DataArray:
+    """Average a variable of `PREDICTED` at the end over the pairs with any context; (seed,)."""
+    values = results[name].sel(arm=arm, eval_step=last_step(results), drop=True)
+    return group.of(values).astype(np.float64).mean("pair")
+
+
+# ----- Committed results.
+
+
+def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
+    """Return what is committed of a run.
+
+    That is losses and gradients by role at a few steps, evaluations, pairs at the start and the
+    end, and similarities of the tables at the end.
+    """
+    here, last = course_steps(results), last_step(results)
+    evaluated = results[["valid_loss", "valid_accuracy", "perplexity"]]
+    parts = [
+        results[["loss", "accuracy"]].sel(step=here),
+        evaluated.sel(eval_step=slice(0, last)),
+        results[["diverged_at", "parameters"]],
+    ]
+    if PREDICTED[0] in results:
+        parts.append(_pairs_at_ends(results, last))
+    if has_roles(results):
+        parts += [at_stretches(results, here), *_similarities_at_end(results, run, last)]
+    return xr.merge(parts, join="outer").assign_attrs(results.attrs)
+
+
+def _pairs_at_ends(results: xr.Dataset, last: int) -> xr.Dataset:
+    """Select distances at the start and the end, predictions at the end, and what is known."""
+    names = ["duplicate_probability", "decay_factor", *BASELINES]
+    distances = results[["input_distance", "output_distance"]].sel(eval_step=sorted({0, last}))
+    distances = distances.copy(deep=True)
+    predicted = results[[*PREDICTED]].sel(eval_step=[last])
+    for arm in tied_arms(results):  # their output distances are their input distances
+        distances["output_distance"].loc[{"arm": arm}] = np.nan
+    known = results[names].sel(step=course_steps(results))
+    return xr.merge([known, distances, predicted], join="outer")
+
+
+def _similarities_at_end(results: xr.Dataset, run: Path, last: int) -> list[xr.Dataset]:
+    """Compare each seed's tied table with its untied ones, if a run has both."""
+    tied, untied = tied_arms(results), plain_arm(results, tied=False)
+    if untied is None or not tied:
+        return []
+    tables = trained_tables(results, run)
+    compared = compare_with_untied(
+        xr.concat([tables[arm][0] for arm in tied], "arm").assign_coords(arm=tied),
+        xr.Dataset(dict(zip(("input", "output"), tables[untied.name], strict=True))),
+        list(SIMILARITIES),
+    )
+    return [compared.expand_dims(eval_step=[last])]
+
+
+def trained_tables(results: xr.Dataset, run: Path) -> dict[str, tuple[xr.DataArray, xr.DataArray]]:
+    """Read input and output tables of each arm, (seed, row, dim), from the last checkpoint.
+
+    Rows of special tokens are left out, as no text has any but [SEP] and [UNK].
+    """
+    from jaxtie.training.checkpoints import opened
+
+    tokens = results["token"].values.astype(str)
+    special = [t.startswith("[") and t.endswith("]") and len(t) > 2 for t in tokens]
+    rows = np.flatnonzero(~np.array(special))
+    if len(rows) > MOST_ROWS_COMPARED:
+        rows = rows[np.linspace(0, len(rows) - 1, MOST_ROWS_COMPARED).astype(int)]
+    with opened(RunFolder(run).checkpoints, to_read=True) as checkpoints:
+        states = checkpoints.load(print)
+
+    def read(arm: Arm, table: str) -> xr.DataArray:
+        members, end = states[arm.name], f".params['embedding']['{table}']"
+        (leaf,) = (leaf for name, leaf in members.states.items() if name.endswith(end))
+        labels = {"seed": members.numbers, "row": rows}
+        found = xr.DataArray(leaf[:, rows], labels, ("seed", "row", "dim"))
+        return found.sel(seed=results["seed"].values)
+
+    found = {}
+    for arm in arms_of(results):
+        first = read(arm, "input")
+        found[arm.name] = first, first if arm.untied_from is None else read(arm, "output")
+    return found

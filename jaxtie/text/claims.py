@@ -19,7 +19,7 @@ import xarray as xr
 from jaxtie.config import UserError
 from jaxtie.results.claims import Comparison, Judgement, claims_table, compare, judge
 from jaxtie.results.tables import Table, last_step
-from jaxtie.text.groups import Group, at_last, groups_of, log_decay_ratio
+from jaxtie.text.analysis import Group, at_last, groups_of, log_decay_ratio
 
 MeasuredOnText = Literal["validation loss", "decay ratio", "error of log-odds", "swap divergence"]
 OF_PAIRS = ("decay ratio", "error of log-odds", "swap divergence")

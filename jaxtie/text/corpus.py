@@ -1,19 +1,8 @@
-"""Combine corpus, duplicates, pairs and batches; unigram and bigram losses.
+"""Combine a text, its duplicates and its pairs for an experiment; unigram and bigram losses.
 
-A corpus as an experiment sees it: its vocabulary with duplicates, the words that are looked at,
-batches of its rows.
-
-Imports no jax.
-
-What a text's frequencies alone predict: the loss of a unigram and of a bigram model. NumPy only.
-
-Such losses tell what the loss of a trained model is worth. A masked model is asked for a token in
-the middle of its sentence; its bigram model knows the token on the left.
-
-Shapes: N tokens with one on their left, V vocabulary, K words with a duplicate.
+Imports no jax. Shapes: V vocabulary, K words, N tokens with the token on their left.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,38 +17,36 @@ from jaxtie.text.data.batches import (
     Special,
     lengths_of,
 )
-from jaxtie.text.data.tokens import Text
-from jaxtie.text.data.words import chosen_words
+from jaxtie.text.data.tokens import Text, chosen_words
 from jaxtie.text.pairs import (
     Duplicates,
     PairContexts,
     choose_contexts,
+    choose_duplicates,
     duplicates_of,
+    insert_duplicates,
     matched_pairs,
-    plant,
-    planted_words,
     random_pairs,
     take_half,
 )
 
-RANKS = (10, 100, 1_000, 10_000)  # where groups of tokens end, the most frequent ones first
-FREQUENCIES = ("1-10", "11-100", "101-1,000", "1,001-10,000", "10,001 on")  # these groups, by rank
-PROBES, NEIGHBOURS = 8, 5  # words whose nearest neighbours are looked up, and how many of these
+RANKS = (10, 100, 1_000, 10_000)  # last ranks of the groups of tokens, the most frequent first
+FREQUENCIES = ("1-10", "11-100", "101-1,000", "1,001-10,000", "10,001 on")  # names of the groups
+PROBES, NEIGHBOURS = 8, 5  # words whose nearest neighbours are recorded; neighbours of each
+MOST_COUNTED = 2**25  # training tokens that the bigram model counts, at most
 
 
 class Material(NamedTuple):
-    """A corpus as an experiment sees it.
+    """A text as an experiment uses it.
 
     Attributes:
-      text: the corpus; with what is planted, and of its training rows what the experiment trains
-        on.
-      vocabulary: its tokens, then a duplicate of each of the frequent words, marked by a star; V.
-      words_K: ids of the words that are looked at, the most frequent first unless the experiment
-        names them.
-      drawn: the duplicates of these words that are drawn afresh at each step, if there are any.
-      planted: words whose duplicates stand in the text itself.
-      first, second: ids of the pairs that are looked at, (kinds, K).
-      contexts: where predictions of these pairs are looked at; None: nowhere.
+      text: the text with its inserted duplicates and the training rows of the chosen half.
+      vocabulary: its tokens, then the names of the duplicates; V.
+      words_K: ids of the evaluated words, the most frequent first unless the experiment names them.
+      drawn: duplicates of these words that are drawn afresh at each step.
+      planted: duplicates that stand in the text itself.
+      first, second: ids of the evaluated pairs, (kinds, K).
+      contexts: where predictions of these pairs are evaluated; None: nowhere.
     """
 
     text: Text
@@ -73,25 +60,18 @@ class Material(NamedTuple):
 
 
 def make_material(experiment: TextExperiment, text: Text) -> Material:
-    """The corpus, prepared, as the experiment sees it.
+    """Choose words, duplicates, pairs and contexts.
 
     Raises:
-      UserError: where the text is too short for one batch or has too few words.
+      UserError: if the text is too short for one batch or has too few words.
     """
     words_K, words = chosen_words(text, experiment.words)
-    planted = planted_words(text, experiment.planted)
-    text = take_half(plant(text, planted, experiment.data_seed), experiment.half)
+    planted = choose_duplicates(text, experiment.planted)
+    text = take_half(insert_duplicates(text, planted, experiment.data_seed), experiment.half)
     drawn = duplicates_of(words_K, words, len(text.vocabulary), experiment.duplicates)
+    vocabulary = text.vocabulary + planted.names + drawn.names
     nothing = np.zeros((0, experiment.word_count), np.int32)
-    material = Material(
-        text,
-        text.vocabulary + planted.names + drawn.names,
-        words_K,
-        drawn,
-        planted,
-        nothing,
-        nothing,
-    )
+    material = Material(text, vocabulary, words_K, drawn, planted, nothing, nothing)
     pairs = {
         "duplicate": lambda: (words_K, drawn.duplicates_K),
         "matched": lambda: matched_pairs(
@@ -101,32 +81,28 @@ def make_material(experiment: TextExperiment, text: Text) -> Material:
     }
     first, second = np.array([pairs[kind]() for kind in experiment.kinds], np.int32).swapaxes(0, 1)
     material = material._replace(first=first, second=second)
-    training_batches(experiment, material, experiment.seeds[0])  # they raise
+    training_batches(experiment, material, experiment.seeds[0])  # raises if there is no batch
     validation_batches(experiment, material)
     if experiment.looks_at_predictions:
-        material = material._replace(
-            contexts=choose_contexts(experiment, text, drawn, first, second)
-        )
+        contexts = choose_contexts(experiment, text, drawn, first, second)
+        material = material._replace(contexts=contexts)
     return material
 
 
 def probes(experiment: TextExperiment) -> np.ndarray:
-    """Places among the frequent words of those whose neighbours are looked up."""
+    """Return which of the evaluated words have their nearest neighbours recorded."""
     found = np.arange(min(PROBES, experiment.word_count))
     return found * (experiment.word_count // len(found))
 
 
 def never_asked(experiment: TextExperiment, special: Special) -> tuple[int, ...]:
-    """Ids of tokens that a masked model is not asked for."""
-    return (special.pad, special.cls, special.sep) + (
-        () if experiment.masks_unknown else (special.unk,)
-    )
+    """Return the ids of tokens that a masked model never has to predict."""
+    always = (special.pad, special.cls, special.sep)
+    return always if experiment.masks_unknown else (*always, special.unk)
 
 
 def token_counts(material: Material) -> np.ndarray:
-    """How often each token stands in the training rows; of a word and its duplicate that is drawn,
-    by its probability; V.
-    """
+    """Count each token in the training rows, in expectation over drawn duplicates; V."""
     rows, count_V = material.text.train, np.zeros(len(material.vocabulary))
     found_V = np.bincount(np.asarray(rows.tokens_N), minlength=len(count_V))
     count_V[: len(found_V)] = found_V
@@ -138,7 +114,7 @@ def token_counts(material: Material) -> np.ndarray:
 
 
 def frequency_groups(material: Material) -> np.ndarray:
-    """Of each token, the number of its group in `FREQUENCIES`; int32[V]."""
+    """Return the index in `FREQUENCIES` of each token's group; int32[V]."""
     rank_V = np.empty(len(material.vocabulary), np.int64)
     rank_V[np.argsort(-token_counts(material), kind="stable")] = np.arange(1, len(rank_V) + 1)
     return np.searchsorted(RANKS, rank_V).astype(np.int32)
@@ -146,26 +122,23 @@ def frequency_groups(material: Material) -> np.ndarray:
 
 def _batches(
     experiment: TextExperiment, material: Material, rows: Rows, seed: int | None, **options: bool
-):
-    special = material.text.special
-    if experiment.objective == "causal":
-        return CausalBatches(rows, special, experiment.batch, experiment.length, seed, **options)
-    return MaskedBatches(
-        rows, special, experiment.batch, experiment.length, seed, experiment.buckets, **options
-    )
+) -> MaskedBatches | CausalBatches:
+    own, special = experiment, material.text.special
+    if own.objective == "causal":
+        return CausalBatches(rows, special, own.batch, own.length, seed, **options)
+    return MaskedBatches(rows, special, own.batch, own.length, seed, own.buckets, **options)
 
 
 def training_batches(
     experiment: TextExperiment, material: Material, seed: int
 ) -> MaskedBatches | CausalBatches:
-    """A seed's own order of the rows."""
-    return _batches(
-        experiment, material, material.text.train, number_of(experiment.data_seed, seed)
-    )
+    """Return the training batches in the order of a seed."""
+    number = number_of(experiment.data_seed, seed)
+    return _batches(experiment, material, material.text.train, number)
 
 
 def validation_batches(experiment: TextExperiment, material: Material) -> list[RowBatch]:
-    """Batches of all rows, or a choice of them; the same for all seeds and arms."""
+    """Return batches of all validation rows or a choice of them, the same for every member."""
     batches = _batches(experiment, material, material.text.valid, None, keep_last=True)
     if batches.count > experiment.eval_batches:
         batches = _batches(experiment, material, material.text.valid, experiment.data_seed)
@@ -173,13 +146,10 @@ def validation_batches(experiment: TextExperiment, material: Material) -> list[R
 
 
 def row_lengths(experiment: TextExperiment) -> tuple[int, ...]:
-    """How many tokens the rows of batches may have, ascending."""
+    """Return the possible row lengths of batches, ascending."""
     if experiment.objective == "causal":
         return (experiment.length + 1,)
     return lengths_of(experiment.buckets, experiment.length)
-
-
-MOST_COUNTED = 2**25  # tokens of the training split, from its beginning
 
 
 class Baselines(NamedTuple):
@@ -190,35 +160,36 @@ class Baselines(NamedTuple):
 
 
 class Follows(NamedTuple):
-    """Tokens, and what stands on the left of each."""
+    """Tokens, and the token on the left of each."""
 
     left_N: np.ndarray
     token_N: np.ndarray
 
 
-def unigram_law(count_V: np.ndarray) -> np.ndarray:
-    """The frequencies of tokens, each counted once more than it was seen; V."""
-    return (count_V + 1) / np.sum(count_V + 1)
-
-
 def loss_of_frequencies(known_V: np.ndarray, asked_V: np.ndarray) -> float:
-    """Mean loss on tokens by their counts of the law of others by theirs, nats."""
-    return float(-asked_V @ np.log(unigram_law(known_V)) / asked_V.sum())
+    """Compute the mean unigram loss, nats, on tokens with some counts given other counts.
+
+    The model has counted each token of the vocabulary once more than it was seen.
+    """
+    return float(-asked_V @ np.log((known_V + 1) / np.sum(known_V + 1)) / asked_V.sum())
 
 
 class Bigrams:
-    """A law of each token given the one on its left: absolute discounting, interpolated with the
-    unigram law.
+    """Bigram model: absolute discounting, interpolated with the unigram distribution.
 
-    q(t | s) = (max(c(s, t) - d, 0) + d·n(s)·q(t)) / c(s), with n(s) different tokens seen after s,
-    and d = n₁ / (n₁ + 2 n₂) from how many couples were seen once and twice (Ney, Essen and Kneser
-    1994), or 1/2 where none was seen once, as in a text that is there twice; q(t) where s was never
-    seen.
+    q(t | s) = (max(c(s, t) - d, 0) + d·n(s)·q(t)) / c(s), where n(s) is the number of different
+    tokens after s, d = n₁ / (n₁ + 2 n₂), and n₁ and n₂ are the numbers of pairs seen once and twice
+    (Ney, Essen and Kneser 1994). If none was seen once, as in a repeated text, d = 1/2. If s was
+    never seen, q(t | s) = q(t).
     """
 
     def __init__(self, seen: Follows, vocabulary: int, usable_V: np.ndarray | None = None):
-        """Args: seen: what it is made of; usable_V: the tokens that can follow, of which alone laws
-        are; None: all.
+        """Count.
+
+        Args:
+          seen: what is counted.
+          vocabulary: number of tokens.
+          usable_V: tokens that can follow, the only ones with a probability; None: all.
         """
         self._vocabulary = vocabulary
         usable_V = np.ones(vocabulary, bool) if usable_V is None else usable_V
@@ -235,7 +206,7 @@ class Bigrams:
         return follows.left_N.astype(np.int64) * self._vocabulary + follows.token_N
 
     def probability(self, asked: Follows) -> np.ndarray:
-        """q(token | left) of each; N."""
+        """Compute q(token | left); N."""
         code_N = self._coded(asked)
         place_N = np.minimum(np.searchsorted(self._code, code_N), len(self._code) - 1)
         count_N = np.where(self._code[place_N] == code_N, self._count[place_N], 0)
@@ -246,59 +217,53 @@ class Bigrams:
 
 
 def baselines(experiment: TextExperiment, material: Material) -> Baselines:
-    """Of what an experiment's models are asked on its validation batches, in expectation over masks
-    and duplicates.
+    """Compute unigram and bigram losses on the positions that models are evaluated at.
 
-    A word and its duplicate are one to either model but for what the draw costs: nobody can know
-    it.
+    The bigram model of a masked model knows the token on the left. Losses are in expectation over
+    masks and duplicates: a word and its duplicate count as one token, plus the entropy of the draw
+    between them.
     """
     special, planted = material.text.special, material.planted
     vocabulary = len(material.text.vocabulary) + len(planted.words_K)
-    never = (special.pad,) if experiment.objective == "causal" else never_asked(experiment, special)
+    is_causal = experiment.objective == "causal"
+    never = (special.pad,) if is_causal else never_asked(experiment, special)
     usable_V = ~np.isin(np.arange(vocabulary), never)
 
     def wanted(follows: Follows) -> Follows:
         return Follows(*(each[usable_V[follows.token_N]] for each in follows))
 
     rows = first_rows(material.text.train, MOST_COUNTED)
-    start = special.sep if experiment.objective == "causal" else special.cls
-    bigrams = Bigrams(wanted(follows_in_rows(rows, start, special.sep)), vocabulary, usable_V)
-    asked = wanted(follows_in_batches(validation_batches(experiment, material)))
-    drawing = drawing_loss(asked.token_N, material.drawn)
-    laws = bigrams.unigram_V[asked.token_N], bigrams.probability(asked)
-    return Baselines(*(float(-np.mean(np.log(law_N))) + drawing for law_N in laws))
+    start = special.sep if is_causal else special.cls
+    bigrams = Bigrams(wanted(_follows_in_rows(rows, start, special.sep)), vocabulary, usable_V)
+    tokens = [batch.tokens_BxL for batch in validation_batches(experiment, material)]
+    left_N, token_N = (
+        np.concatenate([each[:, part].ravel() for each in tokens])
+        for part in (slice(None, -1), slice(1, None))
+    )
+    asked = wanted(Follows(left_N, token_N))
+    entropy = _rendering_entropy(asked.token_N, material.drawn)
+    probabilities = bigrams.unigram_V[asked.token_N], bigrams.probability(asked)
+    return Baselines(*(float(-np.mean(np.log(p_N))) + entropy for p_N in probabilities))
 
 
 def first_rows(rows: Rows, tokens: int) -> Rows:
-    """The rows up to so many tokens, or all."""
+    """Return the first rows that together have at most some number of tokens."""
     count = int(np.searchsorted(rows.offsets, tokens, "right")) - 1
-    return (
-        rows
-        if count >= rows.count
-        else Rows(rows.tokens_N[: rows.offsets[count]], rows.offsets[: count + 1])
-    )
+    if count >= rows.count:
+        return rows
+    return Rows(rows.tokens_N[: rows.offsets[count]], rows.offsets[: count + 1])
 
 
-def follows_in_rows(rows: Rows, start: int, sep: int) -> Follows:
-    """Every token of rows, and the [SEP] behind each; on the left of a row stands `start`."""
+def _follows_in_rows(rows: Rows, start: int, sep: int) -> Follows:
+    """List every token of rows and the [SEP] behind each; `start` stands on the left of a row."""
     token_N = np.insert(np.asarray(rows.tokens_N).astype(np.int64), rows.offsets[1:], sep)
     left_N = np.append(start, token_N[:-1])
     left_N[(rows.offsets[:-1] + np.arange(rows.count))] = start
     return Follows(left_N, token_N)
 
 
-def follows_in_batches(batches: Sequence[RowBatch]) -> Follows:
-    """Every token of batches but the first of each row."""
-    pairs = [
-        (batch.tokens_BxL[:, :-1].ravel(), batch.tokens_BxL[:, 1:].ravel()) for batch in batches
-    ]
-    return Follows(*map(np.concatenate, zip(*pairs, strict=True)))
-
-
-def drawing_loss(token_N: np.ndarray, drawn: Duplicates) -> float:
-    """What it costs at best that tokens are spelled as words or duplicates by a draw, mean,
-    nats.
-    """
+def _rendering_entropy(token_N: np.ndarray, drawn: Duplicates) -> float:
+    """Compute the mean entropy, nats, of the draws between words and duplicates."""
     p_K = drawn.probability_K
     share_K = np.array([np.mean(token_N == word) for word in drawn.words_K])
     return float(share_K @ -(p_K * np.log(p_K) + (1 - p_K) * np.log1p(-p_K)))

@@ -201,7 +201,7 @@ def condensed(results: xr.Dataset, run: Path) -> xr.Dataset:
     """Losses and, where the roles of a tied table were told apart, these and how alike the tables
     at the end are.
     """
-    from jaxtie.text.committed import condense_text
+    from jaxtie.text.analysis import condense_text
 
     return condense_text(results, run)
 

@@ -1,11 +1,10 @@
-"""What a model of text is asked: duplicates swapped in, then BERT's masks, or the next token. Pure,
-of fixed shapes.
+"""Turn rows into predictions to make: swap duplicates in, then mask tokens or take the next ones.
 
-Everything is drawn afresh from a key, for a whole batch at once. The tokens of a batch lie in one
-row, and the positions asked for are numbers in 0...N-1 there. A fixed number P of them have room;
-what is asked comes first, the rest has weight 0.
+Pure functions of fixed shapes. Everything is drawn afresh from a key, for a whole batch at once.
+Positions are numbers in the flattened batch. There is room for P of them: those to predict come
+first, the rest have weight 0.
 
-Shapes: B rows, L tokens a row, N = B·L, P positions asked for, K words with a duplicate.
+Shapes: B rows, L tokens a row, N = B·L, P positions to predict, K words with a duplicate.
 """
 
 import math
@@ -16,21 +15,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# BERT's (Devlin et al. 2019).
-RATE = 0.15  # of the tokens are chosen
-TO_MASK, TO_RANDOM = 0.8, 0.1  # of the chosen: a mask stands there; a random token does
+# Of BERT (Devlin et al. 2019).
+RATE = 0.15  # share of the tokens that are chosen
+TO_MASK, TO_RANDOM = 0.8, 0.1  # shares of the chosen that become a mask, or a random token
 
 
 class Asked(NamedTuple):
-    """What the model sees, and what it is asked there.
+    """The model's input and the tokens that it has to predict.
 
     Attributes:
-      tokens_BxL: int32.
+      tokens_BxL: input, int32.
       at_P: positions in the flattened batch, int32.
-      target_P: the tokens to predict, int32.
-      weight_P: 1 for what is asked, then 0 to the end; float32.
-      dropped: how many more were chosen but did not fit into P; they are neither masked nor asked.
-        int32.
+      target_P: tokens to predict, int32.
+      weight_P: 1 for positions to predict, then 0; float32.
+      dropped: number of chosen positions that did not fit into P; they stay as they are. int32.
     """
 
     tokens_BxL: jax.Array
@@ -41,11 +39,10 @@ class Asked(NamedTuple):
 
 
 def capacity(tokens: int, rate: float = RATE, deviations: float = 6.0) -> int:
-    """Room for the positions chosen out of so many tokens: the mean and so many standard
-    deviations, in eights.
+    """Return room for the positions chosen from some number of tokens, a multiple of 8.
 
-    With 6 deviations one batch in 10^9 has no room for all; `mask` says what happens then. Never
-    more than all tokens.
+    It is the mean plus some standard deviations, at most all tokens. With 6 deviations, one batch
+    in 10^9 does not fit; `mask` says what happens then.
     """
     room = tokens * rate + deviations * math.sqrt(tokens * rate * (1 - rate))
     return min(tokens, 8 * math.ceil(room / 8))
@@ -58,13 +55,16 @@ def swap(
     duplicates_K: Sequence[int],
     probability: float | Sequence[float] = 0.5,
 ) -> jax.Array:
-    """Every occurrence of a word becomes its duplicate with a probability, each on its own; BxL.
+    """Replace each occurrence of a word by its duplicate with a probability; BxL.
 
     Args:
-      words_K, duplicates_K: token ids, known beforehand (not traced).
+      key: of the draws.
+      tokens_BxL: token ids.
+      words_K: token ids, not traced.
+      duplicates_K: likewise.
       probability: of all words, or of each; likewise.
     """
-    last = max(words_K) + 1  # an entry for all that come after the words
+    last = max(words_K) + 1  # one entry for all tokens beyond the words
     twin, chance = np.full(last + 1, -1, np.int32), np.zeros(last + 1, np.float32)
     twin[np.asarray(words_K)], chance[np.asarray(words_K)] = duplicates_K, probability
     at_BxL = jnp.minimum(tokens_BxL, last)
@@ -82,19 +82,20 @@ def mask(
     room: int,
     rate: float = RATE,
 ) -> Asked:
-    """BERT's masks: each token is chosen at a `rate`; of the chosen, 80 % turn into the mask, 10 %
-    into a random token.
+    """Mask tokens as BERT does.
 
-    If more than `room` are chosen, it keeps so many of them, each equally likely; the others stay
-    as they are, and
-    `dropped` counts them. So no place in the batch is favoured, though such a batch has less than
-    its share of masks.
+    Each token is chosen at `rate`; of the chosen, 80 % become the mask and 10 % a random token. If
+    more than `room` are chosen, `room` of them are kept, each equally likely, and `dropped` counts
+    the others.
 
     Args:
-      mask: the mask's token id.
+      key: of the draws.
+      tokens_BxL: token ids.
+      mask: id of the mask.
       never: ids that are never chosen: [CLS], [SEP], [PAD], [UNK].
-      base_vocabulary: random tokens are out of the first so many ids.
+      base_vocabulary: random tokens have ids below this.
       room: P, see `capacity`.
+      rate: share of the tokens that are chosen.
     """
     chosen_key, room_key, fate_key, token_key = jax.random.split(key, 4)
     tokens_N = jnp.ravel(tokens_BxL)
@@ -107,30 +108,25 @@ def mask(
     seen_P = jnp.where(
         fate_P < TO_MASK, mask, jnp.where(fate_P < TO_MASK + TO_RANDOM, random_P, target_P)
     )
-    put_P = jnp.where(asked_P, at_P, len(tokens_N))  # what is not asked is put nowhere
+    put_P = jnp.where(asked_P, at_P, len(tokens_N))  # out of range: dropped
     seen_BxL = tokens_N.at[put_P].set(seen_P, mode="drop").reshape(tokens_BxL.shape)
     return Asked(seen_BxL, at_P, target_P, asked_P.astype(jnp.float32), dropped)
 
 
 def next_tokens(tokens_BxL: jax.Array, *, padding: int) -> Asked:
-    """Every token but the first of a row is asked of the ones before it, padding left out; P = B·(L
-    - 1).
-    """
+    """Predict every token but the first of a row, padding left out; P = B·(L - 1)."""
     rows, length = tokens_BxL.shape
     following_BxL = jnp.pad(tokens_BxL[:, 1:], ((0, 0), (0, 1)), constant_values=padding)
-    at_P, asked_P, dropped = _pack_positions(
-        (following_BxL != padding).ravel(), rows * (length - 1)
-    )
-    return Asked(
-        tokens_BxL, at_P, following_BxL.ravel()[at_P], asked_P.astype(jnp.float32), dropped
-    )
+    chosen_N = (following_BxL != padding).ravel()
+    at_P, asked_P, dropped = _pack_positions(chosen_N, rows * (length - 1))
+    target_P = following_BxL.ravel()[at_P]
+    return Asked(tokens_BxL, at_P, target_P, asked_P.astype(jnp.float32), dropped)
 
 
 def _pack_positions(
     chosen_N: jax.Array, room: int, key: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Up to `room` of the positions chosen, which of these are any (the first ones), and how many
-    found no room.
+    """Pack chosen positions to the front: positions, which of them are chosen, how many dropped.
 
     Without a `key` there must be room for all.
     """
@@ -140,7 +136,7 @@ def _pack_positions(
     if key is not None:
         begin = jax.random.randint(key, (), 0, jnp.maximum(number, 1))
         place_P = jnp.where(number > room, (begin + place_P) % jnp.maximum(number, 1), place_P)
-    # of the k-th: the first place with a count of k
+    # of the k-th: the first position with a count of k
     at_P = jnp.searchsorted(count_N, place_P + 1).astype(jnp.int32)
     asked_P = jnp.arange(room) < number
     return jnp.where(asked_P, at_P, 0), asked_P, jnp.maximum(number - room, 0)

@@ -1,33 +1,13 @@
-"""Choose duplicates, matched and random pairs, and places to evaluate them.
+"""Choose duplicates, matched and random pairs, and the contexts in which pairs are evaluated.
 
-Windows of a text around occurrences of a token. NumPy only.
+A duplicate is a second token of a word, named by the word and a star. Each occurrence of the word
+is rendered as one of the two by its own draw, so the ratio of their probabilities is the same in
+every context, and the choice has no consequences. The draws are made afresh at each step (see
+`jaxtie.text.masking.swap`), or once in the text itself (`insert_duplicates`).
 
-A context is a window of the validation text: so many tokens on the left, the token, the true text
-after it up to the end of its sentence.
-
-Shapes: N tokens of a text, or windows of a token; L tokens a window, K distances, V vocabulary.
-
-Halves of a text, for two models that share no sentence; and words planted in it twice, which are
-known to be equivalent.
-
-A planted word has a duplicate, a token of its own, marked by a star. Each occurrence is spelled as
-one of the two by a draw of its own, once and for all. So the two are equally likely but for one
-constant, and the choice has no consequences.
-
-Imports no jax. Shapes: R rows, N tokens of a split, K planted words.
-
-Where predictions of pairs of tokens are looked at: places in the validation text. NumPy only.
-
-Half of a pair's places are occurrences of its first token, half of its second. A duplicate can
-stand wherever its word does; the other words of a context are spelled by one draw, for good. So
-every seed and every arm is asked the same.
-
-Shapes: K pairs of a kind, N places of a pair, Q = kinds·K·N, L tokens, M places asked about beside
-a token, V vocabulary.
-
-Which pairs of tokens words and their duplicates are held against. NumPy only.
-
-Shapes: K pairs, V vocabulary.
+Imports no jax. Shapes: V vocabulary, N tokens of a split or occurrences of a token, R rows, L
+tokens of a window, K words or pairs of a kind, P pairs of all kinds, Q contexts of all pairs, M
+positions evaluated per context.
 """
 
 from collections.abc import Sequence
@@ -38,19 +18,25 @@ import numpy as np
 from jaxtie.config import UserError
 from jaxtie.text.config import HALVES, TextExperiment
 from jaxtie.text.data.batches import Rows, Special
-from jaxtie.text.data.tokens import Text
-from jaxtie.text.data.words import frequent_words
+from jaxtie.text.data.tokens import Text, frequent_words
 
-BEFORE, AFTER = 40, 8  # tokens on the left; tokens after it whose predictions are compared
+BEFORE, AFTER = 40, 8  # tokens of a window on the left of its token; tokens predicted after it
+SENTENCES = 64  # consecutive sentences that stay in one half: contexts reach over sentence ends
+# Every fifth frequent word gets a duplicate in the text, so they are as frequent as the others.
+EVERY, OFFSET = 5, 3
+EVENLY, RARELY = 0.5, 0.1  # probabilities of these duplicates, in turn
+PREDICTED = ("log_odds", "log_odds_deviation", "swap_divergence")  # see `jaxtie.text.task`
+LONGEST = 32  # tokens of the sentences in which a masked model is evaluated
+STREAM = 2  # keeps the draws of contexts apart from other draws of the same seed
+CLOSE = 3  # a matching token is drawn from this many of the nearest frequency
 
 
 class Windows(NamedTuple):
-    """Windows of the validation text around occurrences of one token.
+    """Windows of a text around occurrences of one token.
 
     Attributes:
-      tokens_NxL: BEFORE tokens, or fewer where that is asked for, the token, AFTER - 1 more.
-      asked_NxK: which of the AFTER tokens after it are still of its sentence, whose end counts as
-        one.
+      tokens_NxL: the tokens before it, the token, AFTER - 1 tokens after it.
+      asked_NxK: which of the AFTER tokens after it belong to its sentence, [SEP] included.
       sentence_N: number of its row.
     """
 
@@ -60,15 +46,21 @@ class Windows(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Rows one after the other, each ended by [SEP], as a causal model is trained on them."""
+    """Rows one after the other, each ended by [SEP], as a causal model is trained on them.
+
+    Attributes:
+      tokens_N: the tokens.
+      row_N: number of each token's row.
+      end_N: position of the [SEP] of each token's row.
+    """
 
     tokens_N: np.ndarray
     row_N: np.ndarray
-    end_N: np.ndarray  # where the [SEP] of each token's row is
+    end_N: np.ndarray
 
 
 def stream_of(rows: Rows, sep: int) -> Stream:
-    """The rows as one stream, in memory."""
+    """Join rows to one stream, in memory."""
     ends_R = rows.offsets[1:]
     tokens_N = np.insert(np.asarray(rows.tokens_N).astype(np.int32), ends_R, sep)
     row_N = np.repeat(np.arange(rows.count), rows.lengths + 1)
@@ -76,33 +68,31 @@ def stream_of(rows: Rows, sep: int) -> Stream:
 
 
 def places_of(stream: Stream, vocabulary: int, before: int = BEFORE) -> list[np.ndarray]:
-    """Of each token, where a whole window around it is in the stream."""
+    """List, for each token, the positions around which a whole window fits."""
     return by_token(stream.tokens_N, np.arange(before, len(stream.tokens_N) - AFTER), vocabulary)
 
 
 def by_token(tokens_N: np.ndarray, usable: np.ndarray, vocabulary: int) -> list[np.ndarray]:
-    """Of each token, at which of these places it stands, ascending."""
+    """List, for each token, those of the usable positions at which it stands, ascending."""
     tokens = tokens_N[usable]
     order = usable[np.argsort(tokens, kind="stable")]
     return np.split(order, np.cumsum(np.bincount(tokens, minlength=vocabulary))[:-1])
 
 
 def windows_at(stream: Stream, places_N: np.ndarray, before: int = BEFORE) -> Windows:
-    """The windows around some places."""
+    """Cut the windows around some positions."""
     at_NxL = places_N[:, None] + np.arange(-before, AFTER)
     asked_NxK = places_N[:, None] + np.arange(1, AFTER + 1) <= stream.end_N[places_N][:, None]
     return Windows(stream.tokens_N[at_NxL], asked_NxK, stream.row_N[places_N])
 
 
-SENTENCES = 64  # sentences that stay together in a half: contexts go over the ends of sentences
-# Ranks of the frequent words that get duplicates: as frequent as those that are evaluated.
-EVERY, OFFSET = 5, 3
-EVENLY, RARELY = 0.5, 0.1  # in turn, how often an occurrence is spelled as the duplicate
-
-
 class Duplicates(NamedTuple):
-    """Words with a duplicate: ids of both, how likely an occurrence is spelled as the duplicate,
-    and what this is called.
+    """Words that have a duplicate.
+
+    Attributes:
+      words_K, duplicates_K: token ids.
+      probability_K: probability that an occurrence is rendered as the duplicate.
+      names: names of the duplicates.
     """
 
     words_K: np.ndarray
@@ -110,38 +100,31 @@ class Duplicates(NamedTuple):
     probability_K: np.ndarray
     names: tuple[str, ...]
 
-    def twins(self, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of each of so many tokens the duplicate, or itself where it has none, and how likely it
-        is spelled so; V, V.
-        """
+    def render(self, tokens: np.ndarray, uniform: np.ndarray, vocabulary: int) -> np.ndarray:
+        """Replace words by their duplicates where a uniform draw is below the probability."""
         twin_V, chance_V = np.arange(vocabulary), np.zeros(vocabulary)
         twin_V[self.words_K], chance_V[self.words_K] = self.duplicates_K, self.probability_K
-        return twin_V, chance_V
+        return np.where(uniform < chance_V[tokens], twin_V[tokens], tokens)
 
 
 def duplicates_of(
     words_K: np.ndarray, words: Sequence[str], first: int, probabilities: Sequence[float]
 ) -> Duplicates:
-    """Duplicates of words, numbered from `first` on, which get the probabilities in turn; none
-    where there are none.
-    """
+    """Give words duplicates with ids from `first` on; the probabilities, if any, go in turn."""
     number = len(words_K) if probabilities else 0
-    probability_K = np.resize(np.array(probabilities, np.float64), number)
-    names = tuple(f"{word}*" for word in words[:number])
     return Duplicates(
         np.asarray(words_K)[:number],
         first + np.arange(number, dtype=np.int32),
-        probability_K,
-        names,
+        np.resize(np.array(probabilities, np.float64), number),
+        tuple(f"{word}*" for word in words[:number]),
     )
 
 
-def planted_words(text: Text, number: int) -> Duplicates:
-    """Which words have a duplicate in the text itself: from the frequent ones every fifth, fair and
-    skewed ones in turn.
+def choose_duplicates(text: Text, number: int) -> Duplicates:
+    """Choose the words whose duplicates stand in the text itself.
 
     Raises:
-      UserError: where the text has too few words.
+      UserError: if the text has too few words.
     """
     wanted = EVERY * (number - 1) + OFFSET + 1 if number else 0
     ids, words = frequent_words(text, wanted) if number else (np.zeros(0, np.int32), ())
@@ -150,35 +133,31 @@ def planted_words(text: Text, number: int) -> Duplicates:
     )
 
 
-def plant(text: Text, planted: Duplicates, seed: int) -> Text:
-    """The text with duplicates in every split; its own vocabulary stays what it is. Tokens are in
-    memory then.
-    """
-    if not len(planted.words_K):
-        return text
-    vocabulary = len(text.vocabulary) + len(planted.words_K)
-    twin_V, chance_V = planted.twins(vocabulary)
+def insert_duplicates(text: Text, duplicates: Duplicates, seed: int) -> Text:
+    """Render words of every split as duplicates; the tokens are then in memory.
 
-    def spelled(split: int, rows: Rows) -> Rows:
+    The text's vocabulary does not grow.
+    """
+    if not len(duplicates.words_K):
+        return text
+    vocabulary = len(text.vocabulary) + len(duplicates.words_K)
+    dtype = np.uint16 if vocabulary <= 2**16 else np.uint32
+
+    def rendered(split: int, rows: Rows) -> Rows:
         tokens_N = np.asarray(rows.tokens_N)
-        drawn_N = (
-            np.random.default_rng((seed, split)).random(len(tokens_N), np.float32)
-            < chance_V[tokens_N]
-        )
-        dtype = np.uint16 if vocabulary <= 2**16 else np.uint32
-        return Rows(np.where(drawn_N, twin_V[tokens_N], tokens_N).astype(dtype), rows.offsets)
+        uniform_N = np.random.default_rng((seed, split)).random(len(tokens_N), np.float32)
+        return Rows(duplicates.render(tokens_N, uniform_N, vocabulary).astype(dtype), rows.offsets)
 
     return text._replace(
-        train=spelled(0, text.train), valid=spelled(1, text.valid), test=spelled(2, text.test)
+        train=rendered(0, text.train), valid=rendered(1, text.valid), test=rendered(2, text.test)
     )
 
 
 def take_half(text: Text, half: str | None) -> Text:
-    """The text with one half of the training rows, block by block in turn; the other splits stay
-    whole.
+    """Keep every other block of training rows; validation and test rows stay.
 
     Raises:
-      UserError: where there is one block only.
+      UserError: if there is only one block.
     """
     if half is None:
         return text
@@ -194,28 +173,65 @@ def take_half(text: Text, half: str | None) -> Text:
     return text._replace(train=Rows(np.asarray(rows.tokens_N)[own_N], offsets))
 
 
-# what is looked at there, see `jaxtie.text.task`
-PREDICTED = (
-    "log_odds",
-    "log_odds_deviation",
-    "swap_divergence",
-)
-LONGEST = 32  # tokens of a sentence that a masked model is asked about
-STREAM = 2  # of the random numbers that are drawn here, beside others of the same seed
+def random_pairs(seed: int, words_K: np.ndarray, pairs: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    """Draw different unordered pairs of different words.
+
+    Raises:
+      ValueError: if there are not that many.
+    """
+    first, second = np.triu_indices(len(words_K), 1)
+    if pairs > len(first):
+        raise ValueError(f"pairs = {pairs}: {len(words_K)} words make {len(first)}")
+    chosen = np.random.default_rng(seed).choice(len(first), pairs, replace=False)
+    return np.asarray(words_K)[first[chosen]], np.asarray(words_K)[second[chosen]]
+
+
+def matched_pairs(
+    seed: int, count_V: np.ndarray, drawn: Duplicates, special: Special
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw, for each word and its duplicate, two other tokens that are about as frequent.
+
+    Each is drawn from the tokens whose counts have the smallest ratio to the count of the token it
+    stands for. The two are never a word and its own duplicate, nor special tokens.
+
+    Args:
+      seed: of the draws.
+      count_V: occurrences of each token, duplicates included.
+      drawn: the words and their duplicates.
+      special: ids of the special tokens.
+    """
+    rng = np.random.default_rng(seed)
+    usable_V = count_V > 0
+    usable_V[list(special)] = False
+    log_V = np.log(np.maximum(count_V, 1e-9))
+    pairs = list(zip(drawn.words_K.tolist(), drawn.duplicates_K.tolist(), strict=True))
+    partner = dict(pairs) | {duplicate: word for word, duplicate in pairs}
+
+    def like(token: int, excluded: set[int]) -> int:
+        apart_V = np.where(usable_V, np.abs(log_V - log_V[token]), np.inf)
+        apart_V[list(excluded)] = np.inf
+        return int(rng.choice(np.argsort(apart_V, kind="stable")[:CLOSE]))
+
+    found = []
+    for own in pairs:
+        first = like(own[0], {*own})
+        second = like(own[1], {*own, first, partner.get(first, first)})
+        found.append((first, second))
+    first_K, second_K = np.array(found, np.int32).T
+    return first_K, second_K
 
 
 class PairContexts(NamedTuple):
-    """Places at which a token of a pair stands, pair after pair.
+    """Sequences in which a token of a pair occurs, pair after pair.
 
     Attributes:
-      tokens_QxL: what stands there, padded; at `at_Q` the first token of the pair.
-      at_Q: where.
-      asked_QxM: the places whose predictions are compared when the second token takes that place.
-      counts_QxM: which of these count; none of a pair that the text has no place for.
-      first_Q, second_Q: the pair.
-      shape: kinds, K, N.
-      mask: id of the mask, by which a masked model is asked; None: a causal one predicts from what
-        stands before.
+      tokens_QxL: token ids, padded; the first token of the pair stands at `at_Q`.
+      at_Q: position of the pair's token.
+      asked_QxM: positions whose predictions are compared when the second token replaces the first.
+      counts_QxM: which of these positions count; none if the text has no context for the pair.
+      first_Q, second_Q: token ids of the pair.
+      shape: kinds, K, contexts of a pair.
+      mask: id of the mask token of a masked model; None for a causal one.
     """
 
     tokens_QxL: np.ndarray
@@ -231,37 +247,43 @@ class PairContexts(NamedTuple):
 def choose_contexts(
     experiment: TextExperiment, text: Text, drawn: Duplicates, first: np.ndarray, second: np.ndarray
 ) -> PairContexts:
-    """Places for the pairs (kinds, K) of these tokens, chosen and spelled by the experiment's
-    `data_seed`.
+    """Choose contexts in the validation text for pairs of tokens, (kinds, K) each.
+
+    Half of a pair's contexts are occurrences of its first token, half of its second. A duplicate
+    occurs wherever its word does; all other words are rendered by one draw. The draws depend on
+    `data_seed` only, so every seed and arm is evaluated in the same contexts.
     """
     rng, number = np.random.default_rng((experiment.data_seed, STREAM)), experiment.contexts
     vocabulary = len(text.vocabulary) + len(drawn.words_K)
     word_V = np.arange(vocabulary)
     word_V[drawn.duplicates_K] = drawn.words_K
     pair_Px2 = word_V[np.stack([first.ravel(), second.ravel()], axis=1)]
-    if experiment.objective == "causal":
+    is_causal = experiment.objective == "causal"
+    if is_causal:
         before = max(1, min(BEFORE, experiment.length - AFTER))
-        tokens_QxL, at_Q, asked_QxM, counts_QxM = _in_stream(
-            rng, text, vocabulary, pair_Px2, number, before
-        )
-        mask = None
+        found = _in_stream(rng, text, vocabulary, pair_Px2, number, before)
     else:
         longest = min(LONGEST, experiment.length) - 2
-        tokens_QxL, at_Q, asked_QxM, counts_QxM = _in_rows(
-            rng, text, vocabulary, pair_Px2, number, longest
-        )
-        mask = text.special.mask
-    twin_V, chance_V = drawn.twins(vocabulary)
-    is_drawn_QxL = rng.random(tokens_QxL.shape) < chance_V[tokens_QxL]
-    tokens_QxL = np.where(is_drawn_QxL, twin_V[tokens_QxL], tokens_QxL).astype(np.int32)
+        found = _in_rows(rng, text, vocabulary, pair_Px2, number, longest)
+    tokens_QxL, at_Q, asked_QxM, counts_QxM = found
+    tokens_QxL = drawn.render(tokens_QxL, rng.random(tokens_QxL.shape), vocabulary)
     first_Q, second_Q = (
         np.repeat(each.ravel(), number).astype(np.int32) for each in (first, second)
     )
     tokens_QxL[np.arange(len(at_Q)), at_Q] = first_Q
-    places = at_Q.astype(np.int32), asked_QxM.astype(np.int32)
     return PairContexts(
-        tokens_QxL, *places, counts_QxM, first_Q, second_Q, (*first.shape, number), mask
+        tokens_QxL.astype(np.int32),
+        at_Q.astype(np.int32),
+        asked_QxM.astype(np.int32),
+        counts_QxM,
+        first_Q,
+        second_Q,
+        (*first.shape, number),
+        None if is_causal else text.special.mask,
     )
+
+
+Contexts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # the first four fields
 
 
 def _in_stream(
@@ -271,20 +293,14 @@ def _in_stream(
     pair_Px2: np.ndarray,
     number: int,
     before: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Windows of a causal model; what is asked about are the tokens that follow, to the end of the
-    sentence.
-    """
+) -> Contexts:
+    """Choose windows for a causal model, evaluated up to the end of the sentence."""
     stream = stream_of(text.valid, text.special.sep)
     place_Q = _choose(rng, places_of(stream, vocabulary, before), pair_Px2, number)
     windows = windows_at(stream, np.maximum(place_Q, before), before)
     at_Q = np.full(len(place_Q), before)
-    return (
-        windows.tokens_NxL,
-        at_Q,
-        at_Q[:, None] + np.arange(AFTER),
-        windows.asked_NxK & (place_Q >= 0)[:, None],
-    )
+    counts_QxM = windows.asked_NxK & (place_Q >= 0)[:, None]
+    return windows.tokens_NxL, at_Q, at_Q[:, None] + np.arange(AFTER), counts_QxM
 
 
 def _in_rows(
@@ -294,101 +310,34 @@ def _in_rows(
     pair_Px2: np.ndarray,
     number: int,
     longest: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Whole sentences of a masked model, up to a length; what is asked about is one other token of
-    each, at random.
-    """
+) -> Contexts:
+    """Choose whole sentences for a masked model, evaluated at one other random token of each."""
     rows, special = text.valid, text.special
     row_N = np.repeat(np.arange(rows.count), rows.lengths)
     usable_N = np.flatnonzero((rows.lengths <= longest)[row_N])
-    place_Q = _choose(
-        rng, by_token(np.asarray(rows.tokens_N), usable_N, vocabulary), pair_Px2, number
-    )
+    places = by_token(np.asarray(rows.tokens_N), usable_N, vocabulary)
+    place_Q = _choose(rng, places, pair_Px2, number)
     there_Q, place_Q = place_Q >= 0, np.maximum(place_Q, 0)
-    tokens_QxL = _padded(rows, special, row_N[place_Q], longest)
-    at_Q = np.where(there_Q, place_Q - rows.offsets[row_N[place_Q]] + 1, 1)
+    row_Q = row_N[place_Q]
+    lengths_Q = np.minimum(rows.lengths[row_Q], longest)
+    tokens_QxL = rows.padded(row_Q, lengths_Q, longest + 2, special)
+    at_Q = np.where(there_Q, place_Q - rows.offsets[row_Q] + 1, 1)
     other_QxL = ~np.isin(tokens_QxL, special)
     other_QxL[np.arange(len(at_Q)), at_Q] = False
     asked_Q = np.argmax(rng.random(tokens_QxL.shape) * other_QxL, axis=1)
     return tokens_QxL, at_Q, asked_Q[:, None], (there_Q & other_QxL.any(axis=1))[:, None]
 
 
-def _padded(rows: Rows, special: Special, row_Q: np.ndarray, longest: int) -> np.ndarray:
-    """[CLS] row [SEP] of each row, padded; Qx(longest + 2)."""
-    place = np.arange(longest + 2)
-    length_Q = np.minimum(rows.lengths[row_Q], longest)
-    inside = (place >= 1) & (place <= length_Q[:, None])
-    tokens_QxL = np.where(
-        inside,
-        rows.tokens_N[np.where(inside, rows.offsets[row_Q][:, None] + place - 1, 0)],
-        special.pad,
-    )
-    tokens_QxL[:, 0] = special.cls
-    np.put_along_axis(tokens_QxL, length_Q[:, None] + 1, special.sep, axis=1)
-    return tokens_QxL
-
-
 def _choose(
     rng: np.random.Generator, places: Sequence[np.ndarray], pair_Px2: np.ndarray, number: int
 ) -> np.ndarray:
-    """So many places of each pair, as many of either token as there can be; -1 where there is none;
-    (P·number,).
-    """
+    """Draw positions of each pair, as many of either token as possible; -1 if there are none; Q."""
     found = []
     for first, second in pair_Px2.tolist():
         half = number if first == second else number - number // 2
         wanted = [(places[first], half), (places[second], number - half)]
-        if not all(len(own) or not some for own, some in wanted):  # one of the two alone occurs
+        if not all(len(own) or not some for own, some in wanted):  # only one of the two occurs
             wanted = [(np.concatenate([places[first], places[second]]), number)]
         for own, some in wanted:
             found.append(np.resize(rng.permutation(own), some) if len(own) else np.full(some, -1))
     return np.concatenate(found).astype(np.int64)
-
-
-CLOSE = 3  # a token that matches is one of so many that are nearest in frequency
-
-
-def random_pairs(seed: int, words_K: np.ndarray, pairs: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of different words, no pair twice, whichever way round; the same for the same seed.
-
-    Raises:
-      ValueError: if there are not so many.
-    """
-    first, second = np.triu_indices(len(words_K), 1)
-    if pairs > len(first):
-        raise ValueError(f"pairs = {pairs}: {len(words_K)} words make {len(first)}")
-    chosen = np.random.default_rng(seed).choice(len(first), pairs, replace=False)
-    return np.asarray(words_K)[first[chosen]], np.asarray(words_K)[second[chosen]]
-
-
-def matched_pairs(
-    seed: int, count_V: np.ndarray, drawn: Duplicates, special: Special
-) -> tuple[np.ndarray, np.ndarray]:
-    """For each word and its duplicate two other tokens, about as frequent as these; the same for
-    the same seed.
-
-    Either is drawn from the tokens that are nearest to the one it stands for, by the ratio of their
-    counts. The two are never a word and its own duplicate, nor special tokens.
-
-    Args:
-      count_V: how often each token is seen, duplicates too.
-    """
-    rng = np.random.default_rng(seed)
-    usable_V = count_V > 0
-    usable_V[list(special)] = False
-    log_V = np.log(np.maximum(count_V, 1e-9))
-    partner = dict(zip(drawn.words_K.tolist(), drawn.duplicates_K.tolist()))
-    partner |= {duplicate: word for word, duplicate in partner.items()}
-
-    def like(token: int, besides: set[int]) -> int:
-        apart_V = np.where(usable_V, np.abs(log_V - log_V[token]), np.inf)
-        apart_V[list(besides)] = np.inf
-        return int(rng.choice(np.argsort(apart_V, kind="stable")[:CLOSE]))
-
-    found = []
-    for own in zip(drawn.words_K.tolist(), drawn.duplicates_K.tolist()):
-        first = like(own[0], {*own})
-        second = like(own[1], {*own, first, partner.get(first, first)})
-        found.append((first, second))
-    first_K, second_K = np.array(found, np.int32).T
-    return first_K, second_K

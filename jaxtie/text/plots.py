@@ -1,6 +1,6 @@
-"""Results of text -> figures, and tidy tables for CSV. Imports no jax."""
+"""Figures of text results, and tidy tables for CSV. Imports no jax."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -25,10 +25,15 @@ from jaxtie.results.plots import (
 )
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import arms_of
-from jaxtie.text.groups import Group, groups_of
-from jaxtie.text.heads import compares_heads, log_vocabulary, untied_arm, valid_curves
+from jaxtie.text.analysis import BASELINES, Group, each_table, groups_of, of_pairs
 from jaxtie.text.pairs import PREDICTED
-from jaxtie.text.tables import BASELINES, each_table, measures, of_pairs
+from jaxtie.text.tables import (
+    compares_heads,
+    log_vocabulary,
+    measures,
+    untied_arm,
+    valid_curves,
+)
 
 HEADS_CAPTION = (
     "Heads of one model on real text, below those with an output bias: start, whole course,"
@@ -36,10 +41,8 @@ HEADS_CAPTION = (
 )
 
 
-def colours_of(groups: list[Group]) -> list[str]:
-    """Of each group its colour: as the paper has them, where the hypothesis holds and where it
-    fails.
-    """
+def _colours_of(groups: list[Group]) -> list[str]:
+    """Colour groups: the paper's colours for the first that holds and the first that fails."""
     rest = iter(COLOURS[2:] * len(groups))
     first = {" (DH holds)": [HOLDS], " (DH fails)": [FAILS]}
     return [
@@ -49,7 +52,9 @@ def colours_of(groups: list[Group]) -> list[str]:
 
 
 def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
-    """What was measured on the validation split, every arm."""
+    """Draw a measure of the validation split, a curve an arm."""
+    title = measures(results)[name]
+    label = title.removeprefix("validation ")
     for colour, arm in coloured(results["arm"].values):
         curve(axes, results[name].sel(arm=arm), colour, arm)
     if name == "valid_accuracy":
@@ -57,39 +62,25 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     if name == "perplexity":
         axes.set_yscale("log")
     if name == "valid_loss":  # a fresh tied model's is far above all later ones
-        later = results[name].isel(eval_step=slice(1, None)).values
-        later = later[np.isfinite(later)]
         known = [float(results[each]) for each in BASELINES if each in results]
         for loss, line in zip(known, ("--", ":")):
             axes.axhline(loss, color="black", linestyle=line, linewidth=0.8)
-        later = np.append(later, known)
-        if later.size:
-            margin = 0.1 * np.ptp(later) + 1e-3
-            axes.set_ylim(later.min() - margin, later.max() + margin)
-    label = measures(results)[name]
-    if name == "valid_loss" and len(known) == len(BASELINES):
-        label += "; dashed: unigram, dotted: bigram"
-    finish(
-        axes,
-        label,
-        measures(results)[name].removeprefix("validation "),
-        results["eval_step"].values,
-    )
+        later = np.append(results[name].isel(eval_step=slice(1, None)).values, known)
+        low, high = _span([later])
+        if np.isfinite(low):
+            margin = 0.1 * (high - low) + 1e-3
+            axes.set_ylim(low - margin, high + margin)
+        if len(known) == len(BASELINES):
+            title += "; dashed: unigram, dotted: bigram"
+    finish(axes, title, label, results["eval_step"].values)
 
 
 def draw_pairs(axes: Axes, results: xr.Dataset, arm: Arm, table: str, title: str) -> None:
-    """Distances of words and their duplicates, and of other pairs: mean and 95 % interval over
-    pairs.
-    """
+    """Draw the distances of every group of pairs: mean and 95 % interval over pairs."""
     groups = groups_of(results)
-    for colour, group in zip(colours_of(groups), groups, strict=True):
-        curve(
-            axes,
-            of_pairs(results, arm, table, group),
-            colour,
-            group.label + group.hypothesis,
-            over="pair",
-        )
+    for colour, group in zip(_colours_of(groups), groups, strict=True):
+        label = group.label + group.hypothesis
+        curve(axes, of_pairs(results, arm, table, group), colour, label, over="pair")
     highest = max(
         float(results[f"{each}_distance"].mean(("seed", "pair")).max())
         for each in ("input", "output")
@@ -101,34 +92,33 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: Arm, table: str, title: str
 
 
 def draw_log_odds(axes: Axes, results: xr.Dataset, group: Group) -> None:
-    """How likely every arm takes words beside their duplicates; dashed: what is true."""
-    for colour, arm in coloured(results["arm"].values):
-        curve(axes, group.of(results["log_odds"].sel(arm=arm)).mean("pair"), colour, arm)
+    """Draw the log-odds of words and duplicates, a curve an arm; dashed: the true ones."""
+    _draw_predicted(axes, results, group, "log_odds")
     axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
-    finish(
-        axes,
-        f"odds of {group.label}",
-        "ln p(word) / p(duplicate), nat",
-        results["eval_step"].values,
-    )
+    label = "ln p(word) / p(duplicate), nat"
+    finish(axes, f"odds of {group.label}", label, results["eval_step"].values)
 
 
 def draw_swaps(axes: Axes, results: xr.Dataset, group: Group) -> None:
-    """What becomes of every arm's predictions when one token of a pair is put for the other."""
-    for colour, arm in coloured(results["arm"].values):
-        curve(axes, group.of(results["swap_divergence"].sel(arm=arm)).mean("pair"), colour, arm)
+    """Draw the swap divergence of a group of pairs, a curve an arm."""
+    _draw_predicted(axes, results, group, "swap_divergence")
     axes.set_yscale("log")
     finish(axes, group.label, "swap divergence", results["eval_step"].values)
 
 
+def _draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> None:
+    for colour, arm in coloured(results["arm"].values):
+        curve(axes, group.of(results[name].sel(arm=arm)).mean("pair"), colour, arm)
+
+
 def draw_heads(results: xr.Dataset) -> Figure:
-    """The start of every head, the whole course, and the difference to untied in pairs; a row with
-    output biases, if any.
+    """Draw start, whole course and difference to untied of every head.
+
+    Heads with output biases, if any, have a row of their own.
     """
     arms = arms_of(results)
-    rows = [
-        shown for bias in (False, True) if (shown := [arm for arm in arms if arm.head.bias == bias])
-    ]
+    by_bias = [[arm for arm in arms if arm.head.bias == bias] for bias in (False, True)]
+    rows = [shown for shown in by_bias if shown]
     figure, axes = subplots(len(rows), 3, (13, 4.2 * len(rows)))
     for own, shown in zip(axes, rows, strict=True):
         _draw_heads_row(own, results, shown)
@@ -150,10 +140,9 @@ def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: Sequence[Arm
     ):
         for (colour, label), loss_SxT in zip(coloured(shown), shown.values(), strict=True):
             mean, half = mean_interval(loss_SxT[:, at])
+            low, high = mean - half, mean + half
             axes.plot(steps_T[at], mean, color=colour, label=label, linewidth=1.2)
-            axes.fill_between(
-                steps_T[at], mean - half, mean + half, color=colour, alpha=0.2, linewidth=0
-            )
+            axes.fill_between(steps_T[at], low, high, color=colour, alpha=0.2, linewidth=0)
         axes.set(xlabel="step", ylabel="nat" if axes is difference else "validation loss, nat")
     for axes in (start, course):
         axes.axhline(log_n, color="black", linestyle="--", linewidth=0.8)
@@ -163,76 +152,61 @@ def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: Sequence[Arm
     _, top = _span([loss_SxT[:, 1:] for loss_SxT in curves.values()])
     bottom, _ = _span([mean_interval(loss_SxT[:, -1:])[0] for loss_SxT in curves.values()])
     _show_course(course, bottom - 0.1, min(top, log_n + 0.2))
-    low, high = _span(
-        [mean_interval(loss_SxT[:, len(steps_T) // 8 :])[0] for loss_SxT in paired.values()]
-    )
+    late = slice(len(steps_T) // 8, None)
+    low, high = _span([mean_interval(loss_SxT[:, late])[0] for loss_SxT in paired.values()])
     margin = 0.1 * (high - low) + 1e-3
     _show_course(difference, low - margin, high + margin)
     start.legend(fontsize=8)
 
 
 def _span(losses: list[np.ndarray]) -> tuple[float, float]:
-    """The least and the greatest that is finite; NaN where nothing is."""
+    """Return the least and the greatest finite value; NaN if there is none."""
     values = np.concatenate([each.ravel() for each in losses])
     values = values[np.isfinite(values)]
     return (float(values.min()), float(values.max())) if values.size else (np.nan, np.nan)
 
 
 def _show_course(axes: Axes, low: float, high: float) -> None:
-    """Steps on a logarithmic axis, and limits of what is shown, where there is something to be
-    shown.
-    """
+    """Set a logarithmic axis of steps and limits of losses, if any loss is finite."""
     if np.isfinite([low, high]).all():
-        axes.set_xscale("log")  # of nothing it raises
+        axes.set_xscale("log")  # raises if nothing is drawn
     if low < high:
         axes.set_ylim(low, high)
 
 
 def text_panels(results: xr.Dataset) -> dict[str, Panel]:
-    """File name -> panel: what was measured, then distances in every table."""
-    panels, arms = {}, ", ".join(map(str, arms_of(results)))
+    """Return panels by file name: measures, distances in every table, predictions of pairs."""
+    panels: dict[str, Panel] = {}
+    groups, arms = groups_of(results), ", ".join(map(str, arms_of(results)))
+
+    def add(file: str, caption: str, draw: Callable[..., None], **arguments: object) -> None:
+        panels[file] = Panel(caption, partial(draw, results=results, **arguments))
+
+    over = f"by {arms} over the steps of training"
     for name, label in reversed(measures(results).items()):
         what = label.removesuffix(", nat")
         caption = f"{what[0].upper()}{what[1:]} of {arms} over the steps of training"
-        panels[name.removeprefix("valid_")] = Panel(
-            caption, partial(draw_measure, results=results, name=name)
-        )
-    of = " and of ".join(group.label for group in groups_of(results))
+        add(name.removeprefix("valid_"), caption, draw_measure, name=name)
+    of = " and of ".join(group.label for group in groups)
     for arm, label, table in each_table(results):
         caption = (
             f"Distances of {of} in the {label} embedding over the steps of training; mean and 95 %"
             " interval over pairs"
         )
-        draw = partial(
-            draw_pairs, results=results, arm=arm, table=table, title=f"{label} embedding"
-        )
-        panels[f"distances_{label.replace(' ', '_')}"] = Panel(caption, draw)
-    return panels | _predicted_panels(results, arms)
-
-
-def _predicted_panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
-    """What predictions say of pairs, where that was looked at."""
-    panels = {}
-    for group in groups_of(results) if PREDICTED[0] in results else []:
-        name = f"{group.kind}_{group.probability:g}" if group.kind != "random" else group.kind
+        own = {"arm": arm, "table": table, "title": f"{label} embedding"}
+        add(f"distances_{label.replace(' ', '_')}", caption, draw_pairs, **own)
+    for group in groups if PREDICTED[0] in results else []:
+        name = group.kind if group.kind == "random" else f"{group.kind}_{group.probability:g}"
         if group.kind == "duplicate":
-            caption = (
-                f"Log-odds of {group.label} by {arms} over the steps of training, beside the true"
-                " ones; mean over pairs"
-            )
-            panels[f"odds_{name}"] = Panel(
-                caption, partial(draw_log_odds, results=results, group=group)
-            )
-        caption = (
-            f"Swap divergence of {group.label} by {arms} over the steps of training; mean over"
-            " pairs"
-        )
-        panels[f"swaps_{name}"] = Panel(caption, partial(draw_swaps, results=results, group=group))
+            caption = f"Log-odds of {group.label} {over}, beside the true ones; mean over pairs"
+            add(f"odds_{name}", caption, draw_log_odds, group=group)
+        caption = f"Swap divergence of {group.label} {over}; mean over pairs"
+        add(f"swaps_{name}", caption, draw_swaps, group=group)
     return panels
 
 
 def text_pictures(results: xr.Dataset) -> dict[str, Picture]:
-    """File name -> figure: every panel, all of them together, and heads where some are compared."""
+    """Return figures by file name: every panel, all of them together, heads, gradients by role."""
     arms, seeds = ", ".join(map(str, arms_of(results))), results.sizes["seed"]
     title = (
         f"{results.attrs['experiment']}: {seeds} seed{'s' * (seeds > 1)}, mean and 95 % interval"
@@ -246,18 +220,17 @@ def text_pictures(results: xr.Dataset) -> dict[str, Picture]:
 
 
 def text_frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
-    """File name -> tidy table of what was found, one row an observation."""
-    evaluations = results[[*measures(results)]].to_dataframe()
+    """Return tidy tables by file name, one row an observation."""
     distances = results[["input_distance", "output_distance"]].to_dataframe().reset_index()
+    pairs = list(zip(distances["kind"], distances["pair"], strict=True))
     for name in ("first_word", "second_word"):
-        words = results[name].to_series()
-        distances[name] = words.loc[
-            list(zip(distances["kind"], distances["pair"], strict=True))
-        ].to_numpy()
-    return {
+        distances[name] = results[name].to_series().loc[pairs].to_numpy()
+    index = [name for name in distances if not name.endswith("_distance")]
+    frames = {
         "steps": results[["loss", "accuracy"]].to_dataframe(),
-        "evaluations": evaluations,
-        "distances": distances.set_index(
-            [name for name in distances if not name.endswith("_distance")]
-        ),
-    } | ({"predictions": results[[*PREDICTED]].to_dataframe()} if PREDICTED[0] in results else {})
+        "evaluations": results[[*measures(results)]].to_dataframe(),
+        "distances": distances.set_index(index),
+    }
+    if PREDICTED[0] in results:
+        frames["predictions"] = results[[*PREDICTED]].to_dataframe()
+    return frames

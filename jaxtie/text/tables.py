@@ -1,209 +1,146 @@
-"""Results of text -> tables. Imports no jax."""
+"""Tables of text results. Imports no jax."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import xarray as xr
 
 from jaxtie.config import Arm
-from jaxtie.results.claims import Comparison, Judgement, compare, judge, verdict_table
-from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm, tables_of
-from jaxtie.text.groups import AS_LIKELY, Group, groups_of, word_pairs_table
-from jaxtie.text.heads import SEVERAL_SHARES, compares_heads, head_tables, judge_heads
+from jaxtie.results.claims import Comparison, compare
+from jaxtie.results.statistics import first_at_level, mean_interval
+from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm
+from jaxtie.text.analysis import (
+    BASELINES,
+    at_last,
+    each_table,
+    groups_of,
+    log_decay_ratio,
+    of_pairs,
+)
 from jaxtie.text.pairs import PREDICTED
 
-SAME_LOSS = 0.01  # nat, 1 % of a perplexity: losses that differ by less are the same
-BASELINES = {
-    "unigram_loss": "frequencies alone (unigram)",
-    "bigram_loss": "the token on the left alone (bigram)",
-}
 MEASURES = {
     "valid_loss": "validation loss, nat",
     "valid_accuracy": "validation accuracy",
     "perplexity": "perplexity",
 }
+# Losses that are reached at these shares of the way from log n to the end of the untied model.
+SHARES = (0.5, 0.75, 0.9, 0.95)
 
 
 def measures(results: xr.Dataset) -> dict[str, str]:
-    """Variable -> label of what is measured on the validation split; a masked model has no
-    perplexity.
+    """Return the variables measured on the validation split and their labels.
+
+    A masked model has no perplexity.
     """
-    return {
-        name: label
-        for name, label in MEASURES.items()
-        if name != "perplexity" or results.attrs["objective"] == "causal"
-    }
+    causal = results.attrs["objective"] == "causal"
+    return {name: label for name, label in MEASURES.items() if causal or name != "perplexity"}
+
+
+def _over_seeds(results: xr.Dataset, interval_label: str = "± 95 %") -> str:
+    seeds = results.sizes["seed"]
+    return f"mean over {seeds} seeds {interval_label}" if seeds > 1 else "one seed"
 
 
 def validation_table(results: xr.Dataset) -> Table:
-    """Per arm mean and 95 % interval over seeds at the last evaluation, and differences, each seed
-    with itself.
-    """
+    """Show each arm at the last evaluation, and its difference to the first arm, paired by seed."""
     step, (first, *others) = last_step(results), arms_of(results)
     arms, end, rows = [first, *others], results.sel(eval_step=step), []
+    blank = [""] * len(others)
     for name, label in measures(results).items():
         values = [end[name].sel(arm=arm.name).values.astype(np.float64) for arm in arms]
         differences = [interval(value - values[0]) for value in values[1:]]
         rows.append((label, *map(interval, values), *differences))
-    for name in BASELINES:
+    for name, label in BASELINES.items():
         if name in results:
-            rows.append(
-                (
-                    f"loss of {BASELINES[name]}, nat",
-                    *[number(float(results[name]))] * len(arms),
-                    *[""] * len(others),
-                )
-            )
+            loss = number(float(results[name]))
+            rows.append((f"loss of {label}, nat", *[loss] * len(arms), *blank))
     counts = [int(results["parameters"].sel(arm=arm.name)) for arm in arms]
-    rows.append(
-        (
-            "parameters",
-            *(f"{count:,}" for count in counts),
-            *(f"{count - counts[0]:+,}" for count in counts[1:]),
-        )
-    )
+    more = [f"{count - counts[0]:+,}" for count in counts[1:]]
+    rows.append(("parameters", *(f"{count:,}" for count in counts), *more))
     diverged = [int((results["diverged_at"].sel(arm=arm.name) >= 0).sum()) for arm in arms]
     if any(diverged):
-        rows.append(
-            ("seeds that diverged, left out of the means", *map(str, diverged), *[""] * len(others))
-        )
-    seeds = results.sizes["seed"]
-    over = f"mean over {seeds} seeds ± 95 % confidence interval" if seeds > 1 else "one seed"
-    header = (
-        "",
-        *map(str, arms),
-        *(f"{arm} − {first}{', paired' if seeds > 1 else ''}" for arm in others),
-    )
+        rows.append(("seeds that diverged, left out of the means", *map(str, diverged), *blank))
+    paired = ", paired" if results.sizes["seed"] > 1 else ""
+    header = ("", *map(str, arms), *(f"{arm} − {first}{paired}" for arm in others))
+    over = _over_seeds(results, "± 95 % confidence interval")
     return Table(f"{results.attrs['experiment']}: step {step:,}, {over}", header, rows)
 
 
-def of_pairs(results: xr.Dataset, arm: Arm, table: str, group: Group) -> xr.DataArray:
-    """Distances of a group's pairs in a table, means over seeds: (eval_step, pair)."""
-    return (
-        group.of(results[f"{table}_distance"].sel(arm=arm.name))
-        .mean("seed")
-        .transpose("eval_step", "pair")
+def word_pairs_table(results: xr.Dataset) -> Table:
+    """Show distances and predictions of every group of pairs in every table."""
+    rows, step = [], last_step(results)
+    for arm, label, table in each_table(results):
+        for group in groups_of(results):
+            distance = group.of(results[f"{table}_distance"].sel(arm=arm.name, eval_step=step))
+            odds, deviation, swap = (
+                at_last(results, name, group, arm.name).values for name in PREDICTED
+            )
+            rows.append(
+                (
+                    label,
+                    group.label,
+                    interval(distance.mean("pair").values),
+                    _geometric(log_decay_ratio(results, group, arm.name, table).values),
+                    interval(odds),
+                    number(group.true_odds),
+                    interval(deviation),
+                    _four_places(swap),
+                )
+            )
+    decayed = number(float(results["decay_factor"].sel(step=step)))
+    title = (
+        f"{results.attrs['experiment']}: step {step:,}, {_over_seeds(results)}; decay alone leaves"
+        f" {decayed} of every distance"
     )
+    header = (
+        "table",
+        "pairs",
+        "distance",
+        "ratio to decay alone",
+        "ln of odds, nat",
+        "true",
+        "its deviation",
+        "swap divergence",
+    )
+    note = (
+        "Of each seed the mean over pairs, of ratios the geometric one. Odds: how likely a model"
+        " takes the first token of a pair beside the second where one of them stands; their"
+        " deviation is over contexts. Swap divergence: total variation of predictions when the"
+        " second token takes the place of the first."
+    )
+    return Table(title, header, rows, note)
 
 
-def each_table(results: xr.Dataset) -> Iterator[tuple[Arm, str, str]]:
-    """Arm, label and "input" or "output" of every table of every arm."""
-    for arm in arms_of(results):
-        for label, table in tables_of(arm).items():
-            yield arm, label, table
+def _geometric(logarithms_S: np.ndarray) -> str:
+    mean, half = mean_interval(logarithms_S)
+    shown = number(math.exp(mean))
+    if not np.isfinite(half):
+        return shown
+    return f"{shown} [{number(math.exp(mean - half))}, {number(math.exp(mean + half))}]"
 
 
-def change_of_pairs(results: xr.Dataset, arm: Arm, table: str, group: Group) -> np.ndarray:
-    """How much the distances of a group's pairs have grown from the start to the end, means over
-    seeds; (pair,).
-    """
-    distance = of_pairs(results, arm, table, group)
-    return (distance.sel(eval_step=last_step(results)) - distance.sel(eval_step=0)).values
+def _four_places(values_S: np.ndarray) -> str:
+    mean, half = mean_interval(values_S)
+    return f"{mean:.4f}" + (f" ± {half:.4f}" if np.isfinite(half) else "")
 
 
 def distance_table(results: xr.Dataset) -> Table:
-    """Distances at the start and at the end in every table: mean and 95 % interval over pairs."""
-    step, rows = last_step(results), []
+    """Show distances at the start and the end in every table: mean and interval over pairs."""
+    step, rows, groups = last_step(results), [], groups_of(results)
     for arm, label, table in each_table(results):
-        for group in groups_of(results):
-            ends = [
-                of_pairs(results, arm, table, group).sel(eval_step=at).values for at in (0, step)
-            ]
-            rows.append(
-                (
-                    f"{label}, {group.label}",
-                    *map(interval, ends),
-                    interval(change_of_pairs(results, arm, table, group)),
-                )
-            )
-    numbers = sorted({len(group.pairs) for group in groups_of(results)})
-    title = (
-        f"Distances: mean over {' or '.join(map(str, numbers))} pairs of words ± 95 % confidence"
-        " interval"
-    )
+        for group in groups:
+            distance = of_pairs(results, arm, table, group)
+            start, end = (distance.sel(eval_step=at).values for at in (0, step))
+            cells = map(interval, (start, end, end - start))
+            rows.append((f"{label}, {group.label}", *cells))
+    numbers = " or ".join(map(str, sorted({len(group.pairs) for group in groups})))
+    title = f"Distances: mean over {numbers} pairs of words ± 95 % confidence interval"
     return Table(title, ("embedding, pairs", "step 0", f"step {step:,}", "change"), rows)
 
 
-def equivalent_in_both_senses(results: xr.Dataset) -> tuple[Group, Group] | None:
-    """Duplicates as likely as their words, and as many other pairs: of their frequencies, or random
-    ones; None without.
-    """
-    found = {group.kind: group for group in groups_of(results) if group.probability == AS_LIKELY}
-    if "duplicate" not in found:
-        return None
-    own, random = found["duplicate"], groups_of(results)[-1]
-    return own, found.get("matched", random._replace(pairs=own.pairs))
-
-
-def judge_duplicates(results: xr.Dataset, own: Group, others: Group) -> dict[str, Judgement]:
-    """Label of each table -> whether words and duplicates draw together there, more than as many
-    other pairs do.
-    """
-    looked_at, found = list(each_table(results)), {}
-    for arm, label, table in looked_at:
-        of_own, of_others = (change_of_pairs(results, arm, table, group) for group in (own, others))
-        both = {"change": of_own, f"change − change of {others.label}": of_own - of_others}
-        compared = [compare(name, values, 2 * len(looked_at)) for name, values in both.items()]
-        found[label] = judge(compared, -math.inf, 0)
-    return found
-
-
-def judge_tying(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
-    """What is said of tying, of plain heads -> where it is looked at -> judgement; as far as arms
-    let one tell.
-    """
-    found, end = {}, results["valid_loss"].sel(eval_step=last_step(results))
-    tied, untied = (plain_arm(results, tied=each) for each in (True, False))
-    midway = [arm for arm in arms_of(results) if arm.untie_at is not None and arm.is_plain]
-
-    def less(arm: Arm, other: Arm, count: int) -> Comparison:
-        """Of two arms' losses; one of `count` comparisons."""
-        values = (end.sel(arm=arm.name) - end.sel(arm=other.name)).values
-        return compare(f"validation loss, {arm} − {other}", values, count)
-
-    if tied and untied:
-        few, many = (int(results["parameters"].sel(arm=arm.name)) for arm in (tied, untied))
-        saved = f"tied, {100 * (1 - few / many):.0f} % fewer parameters"
-        claim = f"{saved} give the same loss to within {SAME_LOSS:g} nat, or a lower one"
-        found[claim] = {"": judge([less(tied, untied, 1)], -math.inf, SAME_LOSS)}
-    if tied and midway:
-        compared = [less(arm, tied, len(midway)) for arm in midway]
-        claim = f"untying midway changes the loss by less than {SAME_LOSS:g} nat"
-        found[claim] = {"": judge(compared, -SAME_LOSS, SAME_LOSS)}
-    return found
-
-
-def judge_text(results: xr.Dataset) -> dict[str, dict[str, Judgement]]:
-    """All claims -> where each is looked at -> judgement; as far as arms and pairs let one tell."""
-    found = {}
-    if both := equivalent_in_both_senses(results):
-        more = (
-            "two random words"
-            if both[1].kind == "random"
-            else "two other tokens as frequent as these"
-        )
-        likely = "" if len(groups_of(results)) < 4 else " that is as likely"
-        found[f"a word and its duplicate{likely} draw together, more than {more} do"] = (
-            judge_duplicates(results, *both)
-        )
-    return found | judge_tying(results) | (judge_heads(results) if compares_heads(results) else {})
-
-
-def text_verdict_table(results: xr.Dataset) -> Table:
-    """The claims, and what became of them."""
-    over = "seeds"
-    if equivalent_in_both_senses(results):
-        over += "; of distances over pairs of words, as if no word were in two"
-    if compares_heads(results):
-        over += f"; {SEVERAL_SHARES}"
-    return verdict_table(judge_text(results), over)
-
-
 def neighbour_table(results: xr.Dataset) -> Table:
-    """Nearest neighbours of a few words in every table, before and after training; of the first
-    seed.
-    """
+    """Show the nearest neighbours of some words before and after training, for the first seed."""
     token, step = results["token"].values, last_step(results)
     rows, seed = [], int(results["seed"].values[0])
     for i, word in enumerate(results["probe_word"].values):
@@ -214,24 +151,115 @@ def neighbour_table(results: xr.Dataset) -> Table:
                 numbers = found.sel(eval_step=at).values
                 cells.append(" ".join(str(token[int(n)]) for n in numbers[np.isfinite(numbers)]))
             rows.append((str(word), label, *cells))
-    header = ("word", "embedding", "step 0", f"step {step:,}")
     starred = "; a star marks a duplicate" if "duplicate" in results["kind"].values else ""
-    return Table(
-        f"Nearest neighbours, the nearest first, seed {seed}{starred}", header, rows, long=True
+    title = f"Nearest neighbours, the nearest first, seed {seed}{starred}"
+    return Table(title, ("word", "embedding", "step 0", f"step {step:,}"), rows, long=True)
+
+
+# ----- Heads: how causal models with different heads converge.
+
+
+def compares_heads(results: xr.Dataset) -> bool:
+    """Return whether trained causal arms differ in their heads and one is plain untied."""
+    return (
+        results.attrs["objective"] == "causal"
+        and len({arm.head for arm in arms_of(results)}) > 1
+        and plain_arm(results, tied=False) is not None
+        and last_step(results) > 0
     )
 
 
-def text_tables(results: xr.Dataset) -> list[Table]:
-    """All tables of a run; verdicts once there is something to judge, heads where some are
-    compared.
+def untied_arm(results: xr.Dataset) -> Arm:
+    """Return the plain untied arm, which is there if heads are compared."""
+    return next(arm for arm in arms_of(results) if arm.is_plain and not arm.tied)
+
+
+def log_vocabulary(results: xr.Dataset) -> float:
+    """Return log n, nats: the loss of a model that takes n tokens for equally likely."""
+    return math.log(results["token"].size)
+
+
+def valid_curves(results: xr.Dataset) -> tuple[np.ndarray, dict[Arm, np.ndarray]]:
+    """Return evaluation steps that every member has reached, T, and losses by arm, SxT, nats."""
+    reached = results["valid_loss"].sel(eval_step=slice(None, last_step(results)))
+    curves = {
+        arm: reached.sel(arm=arm.name).transpose("seed", "eval_step").values
+        for arm in arms_of(results)
+    }
+    return reached["eval_step"].values, curves
+
+
+def compare_pace(label: str, steps_S: np.ndarray, other_S: np.ndarray, last: int) -> Comparison:
+    """Compare the steps to a loss as a factor.
+
+    A loss that was not reached counts as reached at the last step; the interval is open on its
+    side.
     """
-    judged = [text_verdict_table(results)] if last_step(results) and judge_text(results) else []
-    seen = [word_pairs_table(results)] if last_step(results) and PREDICTED[0] in results else []
-    compared = [
-        validation_table(results),
-        *seen,
-        distance_table(results),
-        *judged,
-        *head_tables(results),
-    ]
-    return [*compared, neighbour_table(results)]
+    compared = compare(label, np.log(np.minimum(steps_S, last) / np.minimum(other_S, last)))
+    low = -math.inf if np.isinf(other_S).any() else compared.low
+    high = math.inf if np.isinf(steps_S).any() else compared.high
+    return compared._replace(low=low, high=high, is_factor=True)
+
+
+def head_loss_table(results: xr.Dataset) -> Table:
+    """Show initial loss, its estimate and the final losses, paired with the untied arm."""
+    step, untied, rows = last_step(results), untied_arm(results), []
+    ends = [results["loss"].sel(step=step), results["valid_loss"].sel(eval_step=step)]
+    for arm in arms_of(results):
+        cells = [interval(results["valid_loss"].sel(arm=arm.name, eval_step=0).values)]
+        cells.append(number(float(results["estimated_initial_loss"].sel(arm=arm.name))))
+        for end in ends:
+            values, others = (end.sel(arm=each.name).values for each in (arm, untied))
+            cells += [interval(values), interval(values - others) if arm != untied else ""]
+        rows.append((arm.name, *cells))
+    title = (
+        f"Loss, nat (log n = {log_vocabulary(results):.3f}): {_over_seeds(results)}; the end is"
+        f" step {step:,}"
+    )
+    if diverged := int((results["diverged_at"] >= 0).sum()):
+        title += f"; {diverged} members diverged and are left out"
+    paired = f"− {untied}{', paired' if results.sizes['seed'] > 1 else ''}"
+    header = ("", "start", "estimate", "training, end", paired, "validation, end", paired)
+    return Table(title, header, rows)
+
+
+def pace_table(results: xr.Dataset) -> Table:
+    """Show steps to given validation losses: median and range over seeds, factor to untied."""
+    (steps_T, curves), untied, rows = valid_curves(results), untied_arm(results), []
+    top, last = log_vocabulary(results), int(steps_T[-1])
+    end = float(results["valid_loss"].sel(arm=untied.name, eval_step=last).mean())
+    levels = {share: top - share * (top - end) for share in SHARES}
+    for arm, loss_SxT in curves.items():
+        cells = []
+        for level in levels.values():
+            needed, other = (
+                first_at_level(steps_T, each_SxT, level) for each_SxT in (loss_SxT, curves[untied])
+            )
+            reached, never = needed[np.isfinite(needed)], int(np.isinf(needed).sum())
+            parts = []
+            if len(reached):
+                cell = f"{np.median(reached):,.0f} [{reached.min():,.0f}, {reached.max():,.0f}]"
+                if arm != untied and not never and not np.isinf(other).any():
+                    cell += f"; {compare_pace('×', needed, other, last)}"
+                parts.append(cell)
+            if never:
+                parts.append(f"{never} of {len(needed)} not reached")
+            cells.append(", ".join(parts))
+        rows.append((arm.name, *cells))
+    header = ("", *(f"{share:.0%}: {level:.3f} nat" for share, level in levels.items()))
+    title = (
+        f"Steps to a validation loss, by share of {untied}'s way from log n: median [range over"
+        f" seeds]; × {untied} [95 %]"
+    )
+    return Table(title, header, rows)
+
+
+def text_tables(results: xr.Dataset) -> list[Table]:
+    """Return all tables of a run."""
+    tables = [validation_table(results)]
+    if last_step(results) and PREDICTED[0] in results:
+        tables.append(word_pairs_table(results))
+    tables.append(distance_table(results))
+    if compares_heads(results):
+        tables += [head_loss_table(results), pace_table(results)]
+    return [*tables, neighbour_table(results)]

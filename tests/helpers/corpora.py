@@ -1,4 +1,4 @@
-"""A made-up text and its vocabulary; what tests ask of a text that is prepared, or cannot be."""
+"""A made-up text and its vocabulary."""
 
 from pathlib import Path
 
@@ -18,26 +18,26 @@ WORDS = (
 SIZE = 120  # of vocabularies that are trained
 
 
-def write_corpus(folder: Path, files: int = 3, paragraphs: int = 40) -> Path:
-    """Make a folder of files whose paragraphs are three sentences of random words, always the same
-    ones.
-    """
-    rng = np.random.default_rng(7)
+def random_text(rng: np.random.Generator, paragraphs: int) -> str:
+    """Write paragraphs of three sentences of random words, a sentence a line."""
 
     def sentence() -> str:
         return " ".join(rng.choice(WORDS, rng.integers(3, 12))).capitalize() + "."
 
-    def paragraph() -> str:
-        return "\n".join(sentence() for _ in range(3))
+    return "\n\n".join("\n".join(sentence() for _ in range(3)) for _ in range(paragraphs))
 
+
+def write_corpus(folder: Path, files: int = 3, paragraphs: int = 40) -> Path:
+    """Make a folder of files of random text, always the same."""
+    rng = np.random.default_rng(7)
     folder.mkdir()
     for i in range(files):
-        (folder / f"{i}.txt").write_text("\n\n".join(paragraph() for _ in range(paragraphs)))
+        (folder / f"{i}.txt").write_text(random_text(rng, paragraphs))
     return folder
 
 
 def write_vocabulary(path: Path, *, without: str = "") -> Path:
-    """Write a `vocab.txt` that has all that the made-up text needs."""
+    """Write a `vocab.txt` with all tokens of the made-up text."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     entries = [*SPECIAL_TOKENS, ".", *WORDS, *letters, *(f"##{c}" for c in letters)]
     path.write_text("\n".join(dict.fromkeys(entry for entry in entries if entry != without)))
@@ -45,14 +45,12 @@ def write_vocabulary(path: Path, *, without: str = "") -> Path:
 
 
 def words(text: Text, rows: Rows) -> list[str]:
-    """Rows as words."""
+    """Join the tokens of each row."""
     return [" ".join(text.vocabulary[i] for i in rows.row(r)) for r in range(rows.count)]
 
 
 def error_of(corpus: Corpus, cache: Path) -> str:
-    """The one line that preparing ends with; nothing that is whole or half is left of the step that
-    failed.
-    """
+    """Return the one line that preparing fails with, and check that nothing is left of it."""
     with pytest.raises(UserError) as caught:
         prepare_text(corpus, cache)
     assert "\n" not in str(caught.value)

@@ -1,19 +1,14 @@
-"""A small made-up corpus and cheap variants of the experiments on text, for tests that train
-them.
-"""
+"""A small made-up corpus and cheap variants of the text experiments, for tests that train."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from corpora import random_text
 
 from jaxtie.run import command as cli
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-WORDS = (
-    "the cat saw a dog and this dog ran off with some very old bread under one tall tree near my"
-    " house".split()
-)
 SIZES = "layers=1, heads=2, width=16, feedforward=16"
 TINY = """import dataclasses, runpy
 from jaxtie import Corpus, Optimizer, Transformer
@@ -26,20 +21,12 @@ experiment = dataclasses.replace(
 """
 
 
-def sentence(rng: np.random.Generator) -> str:
-    return " ".join(rng.choice(WORDS, rng.integers(3, 12))).capitalize() + "."
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A folder with a corpus and cheap variants of the experiments; prepared text is kept below
-    it.
-    """
+    """Make a folder with a corpus, cheap variants of the experiments and a cache."""
     place = tmp_path_factory.mktemp("place")
-    rng = np.random.default_rng(7)
-    paragraphs = ["\n".join(sentence(rng) for _ in range(3)) for _ in range(150)]
     (place / "corpus").mkdir()
-    (place / "corpus" / "a.txt").write_text("\n\n".join(paragraphs))
+    (place / "corpus" / "a.txt").write_text(random_text(np.random.default_rng(7), 150))
     for name, arms in (("text_mlm", ("tied", "untied@20")), ("text_clm", ("tied", "untied"))):
         source = TINY.format(path=str(EXPERIMENTS / f"{name}.py"), sizes=SIZES, arms=arms)
         (place / f"{name}.py").write_text(source)
@@ -49,15 +36,8 @@ def place(tmp_path_factory) -> Path:
 
 
 def command(place: Path, *options: str, name: str = "text_mlm") -> list[str]:
-    return [
-        str(place / f"{name}.py"),
-        "--text",
-        str(place / "corpus"),
-        "--vocab-size",
-        "120",
-        "--quiet",
-        *options,
-    ]
+    text = "--text", str(place / "corpus"), "--vocab-size", "120"
+    return [str(place / f"{name}.py"), *text, "--quiet", *options]
 
 
 def finished_run(place: Path, folder: Path, *options: str, name: str = "text_mlm") -> Path:

@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 from jaxtie.config import UserError
+from jaxtie.text.analysis import condense_text, groups_of, log_decay_ratio
 from jaxtie.text.claims import (
     Cell,
     TextClaim,
@@ -18,10 +19,8 @@ from jaxtie.text.claims import (
     judge_text_claims,
     text_claims_table,
 )
-from jaxtie.text.committed import condense_text
-from jaxtie.text.groups import groups_of, log_decay_ratio, word_pairs_table
 from jaxtie.text.plots import text_frames, text_panels
-from jaxtie.text.tables import judge_text, validation_table
+from jaxtie.text.tables import validation_table, word_pairs_table
 
 ARMS, SEEDS, PAIRS = ("tied", "tied+bias", "untied", "untied@20"), 3, 6
 P = np.resize([0.5, 0.1], PAIRS)
@@ -209,17 +208,6 @@ def test_what_cannot_be_measured_is_named():
     ):
         with pytest.raises(UserError, match=told):
             judge_text_claims([TextClaim("So.", "decay ratio", {cell: 1.0}, high=1)], results)
-
-
-def test_the_hypothesis_is_judged_where_it_holds_and_beside_pairs_as_frequent():
-    (claim,) = (claim for claim in judge_text(made_up(as_claimed)) if claim.startswith("a word"))
-    assert (
-        claim
-        == "a word and its duplicate that is as likely draw together, more than two other tokens as"
-        " frequent as these do"
-    )
-    only_rare = made_up(as_claimed).isel(pair=P == 0.1)
-    assert not [claim for claim in judge_text(only_rare) if claim.startswith("a word")]
 
 
 def test_figures_show_what_predictions_say():

@@ -14,7 +14,7 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.results.similarity import linear_cka
 from jaxtie.run import command, lifecycle
 from jaxtie.run.lifecycle import load_experiment
-from jaxtie.text.committed import trained_tables
+from jaxtie.text.analysis import trained_tables
 from jaxtie.text.config import Corpus
 from jaxtie.text.corpus import FREQUENCIES, frequency_groups, make_material, token_counts
 from jaxtie.text.data.tokens import prepare_text

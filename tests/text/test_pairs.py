@@ -1,6 +1,4 @@
-"""Pairs of words: duplicates of several probabilities, pairs that match them, what predictions say
-of both.
-"""
+"""Duplicates drawn or inserted, halves, matched pairs, and predictions of pairs in contexts."""
 
 import dataclasses
 import math
@@ -13,10 +11,12 @@ import pytest
 from corpora import SIZE, write_corpus
 from quickly import QUICK
 
-from jaxtie import Transformer
+from jaxtie import Transformer, UserError
+from jaxtie.config import Head
+from jaxtie.text import pairs
 from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.corpus import Material, make_material, token_counts
-from jaxtie.text.data.batches import Special
+from jaxtie.text.data.batches import Rows, Special
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.pairs import CLOSE, PairContexts, choose_contexts, duplicates_of, matched_pairs
 from jaxtie.text.programs import build_text_model, make_ask
@@ -111,13 +111,10 @@ def test_pairs_match_words_and_duplicates_in_frequency_and_are_neither():
 
 
 def test_contexts_are_of_the_text(asked):
-    """Where a pair's word stood in a validation sentence its first token stands; what else differs
-    is drawn duplicates.
-    """
+    """They are validation sentences, but for the pair's token and drawn duplicates."""
     experiment, material = asked
     contexts, drawn, rows = material.contexts, material.drawn, material.text.valid
-    kinds, pairs, number = contexts.shape
-    assert (kinds, pairs, number) == (3, 6, 4) and len(contexts.at_Q) == kinds * pairs * number
+    assert contexts.shape == (3, 6, 4) and len(contexts.at_Q) == 3 * 6 * 4
     base = np.arange(len(material.vocabulary))
     base[drawn.duplicates_K] = drawn.words_K
     special = material.text.special
@@ -140,14 +137,16 @@ def test_contexts_are_of_the_text(asked):
     assert all(np.array_equal(x, y) for x, y in zip(again[:6], contexts[:6]))
 
 
+def model_of(experiment: TextExperiment, material: Material, **options):
+    """Return a model and its initial parameters."""
+    model = build_text_model(experiment, material, "cpu", **options)
+    return model, model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
+
+
 def brute_force(of_sequence, contexts: PairContexts, q: int) -> tuple[float, float]:
-    """Log-odds and swap divergence at one place, one sequence at a time."""
-    tokens, at, first, second = (
-        contexts.tokens_QxL[q],
-        int(contexts.at_Q[q]),
-        contexts.first_Q[q],
-        contexts.second_Q[q],
-    )
+    """Compute log-odds and swap divergence in one context, one sequence at a time."""
+    tokens, at = contexts.tokens_QxL[q], int(contexts.at_Q[q])
+    first, second = contexts.first_Q[q], contexts.second_Q[q]
 
     def law(tokens, where):
         return np.asarray(of_sequence(tokens.astype(np.int32), np.array([where])), np.float64)
@@ -167,8 +166,7 @@ def brute_force(of_sequence, contexts: PairContexts, q: int) -> tuple[float, flo
 
 def test_predictions_are_those_of_one_sequence_at_a_time(asked):
     experiment, material = asked
-    model = build_text_model(experiment, material, "cpu", tied=False)
-    params = model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
+    model, params = model_of(experiment, material, tied=False)
     look = jax.jit(make_look_at_predictions(model, material.contexts), compiler_options=QUICK)
     found = jax.device_get(look(params))
 
@@ -176,9 +174,9 @@ def test_predictions_are_those_of_one_sequence_at_a_time(asked):
     def of_sequence(tokens, at):
         return jax.nn.softmax(model.apply({"params": params}, tokens, at)[0])
 
-    _, pairs, number = material.contexts.shape
+    _, count, number = material.contexts.shape
     for kind, pair in ((0, 1), (1, 0), (2, 5)):
-        start = (kind * pairs + pair) * number
+        start = (kind * count + pair) * number
         each = np.array(
             [brute_force(of_sequence, material.contexts, q) for q in range(start, start + number)]
         )
@@ -192,10 +190,7 @@ def test_predictions_are_those_of_one_sequence_at_a_time(asked):
 def test_equal_rows_are_equally_likely_and_move_nothing(asked):
     """A bias carries the odds of duplicates whose rows are equal: ln 9, in every context."""
     experiment, material = asked
-    from jaxtie.config import Head
-
-    model = build_text_model(experiment, material, "cpu", tied=True, head=Head(bias=True))
-    params = model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
+    model, params = model_of(experiment, material, tied=True, head=Head(bias=True))
     drawn, ends = material.drawn, params["embedding"]
     odds_K = np.log(1 / drawn.probability_K - 1)
     ends = ends | {"input": ends["input"].at[drawn.duplicates_K].set(ends["input"][drawn.words_K])}
@@ -217,16 +212,65 @@ def test_pairs_without_a_place_are_missing(asked):
         counts_QxM=contexts.counts_QxM
         & (np.arange(len(contexts.at_Q)) >= contexts.shape[2])[:, None]
     )
-    model = build_text_model(experiment, material, "cpu", tied=True)
-    params = model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
+    model, params = model_of(experiment, material, tied=True)
     found = jax.device_get(make_look_at_predictions(model, none)(params))
     assert all(
         np.isnan(found[name][0, 0]) and np.isfinite(found[name][0, 1:]).all() for name in found
     )
 
 
+def rows_of(rows: Rows) -> list[list[int]]:
+    return [rows.row(r).tolist() for r in range(rows.count)]
+
+
+def test_halves_share_no_row_and_leave_none_out(text):
+    """Block by block in turn, each in the order of the text; validation rows are the same."""
+    whole = rows_of(text.train)
+    halves = [pairs.take_half(text, half) for half in ("first", "second")]
+    first, second = (rows_of(half.train) for half in halves)
+    of_row = [r // pairs.SENTENCES % 2 for r in range(len(whole))]
+    assert len(whole) > 3 * pairs.SENTENCES
+    assert first == [row for row, half in zip(whole, of_row) if half == 0]
+    assert second == [row for row, half in zip(whole, of_row) if half == 1]
+    assert rows_of(halves[0].valid) == rows_of(halves[1].valid) == rows_of(text.valid)
+    assert pairs.take_half(text, None) is text
+    short = text._replace(train=Rows(text.train.tokens_N, text.train.offsets[: pairs.SENTENCES]))
+    with pytest.raises(UserError, match="too few for two halves"):
+        pairs.take_half(short, "first")
+
+
+def test_duplicates_are_inserted_at_their_rates_and_nothing_else_changes(text):
+    chosen = pairs.choose_duplicates(text, 3)
+    assert chosen.probability_K.tolist() == [pairs.EVENLY, pairs.RARELY, pairs.EVENLY]
+    assert list(chosen.names) == [f"{text.vocabulary[word]}*" for word in chosen.words_K]
+    found = pairs.insert_duplicates(text, chosen, 5)
+    before, after = np.asarray(text.train.tokens_N), found.train.tokens_N
+    assert found.vocabulary == text.vocabulary
+    for word, duplicate, chance in zip(*chosen[:3]):
+        rendered = after[before == word]
+        assert set(rendered.tolist()) == {word, duplicate}
+        deviation = np.sqrt(chance * (1 - chance) / len(rendered))
+        assert abs(np.mean(rendered == duplicate) - chance) < 4 * deviation
+    others = ~np.isin(before, chosen.words_K)
+    np.testing.assert_array_equal(after[others], before[others])
+    again, other = (pairs.insert_duplicates(text, chosen, seed) for seed in (5, 6))
+    np.testing.assert_array_equal(after, again.train.tokens_N)
+    assert (after != other.train.tokens_N).any()
+    assert (again.valid.tokens_N != text.valid.tokens_N).any()
+
+
+def test_the_vocabulary_names_inserted_duplicates_by_a_star(text):
+    experiment = TextExperiment(
+        objective="causal", half="second", planted=2, duplicates=False, words=3, batch=4, length=16
+    )
+    material, size = make_material(experiment, text), len(text.vocabulary)
+    assert len(material.vocabulary) == size + 2 and material.vocabulary[-1].endswith("*")
+    assert material.planted.duplicates_K.tolist() == [size, size + 1]
+    assert material.text.train.count < text.train.count
+
+
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"duplicates": (0.5, 1.0)}, "above 0 and below 1"),
         ({"duplicates": (0,)}, "above 0 and below 1"),
@@ -234,8 +278,11 @@ def test_pairs_without_a_place_are_missing(asked):
         ({"words": ("the", "cat")}, "at least 3"),
         ({"words": "the"}, "how many, or which"),
         ({"contexts": -1}, "contexts"),
+        ({"duplicates": False, "half": "third"}, "half"),
+        ({"duplicates": False, "planted": -1}, "planted"),
+        ({"planted": 2}, "planted"),
     ],
 )
-def test_what_cannot_be_meant_is_named(changes, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_fields_are_named(changes, message):
+    with pytest.raises(UserError, match=message):
         dataclasses.replace(TextExperiment(), **changes)

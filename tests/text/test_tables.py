@@ -1,52 +1,71 @@
 """Tables and figures of text, on made-up results."""
 
+import math
+import runpy
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 
-from jaxtie.config import Arm
-from jaxtie.text.plots import draw_measure, draw_pairs, text_frames, text_panels
+from jaxtie.config import Arm, names_of
+from jaxtie.results.plots import draw_all
+from jaxtie.text.plots import (
+    draw_heads,
+    draw_measure,
+    draw_pairs,
+    text_frames,
+    text_panels,
+    text_pictures,
+)
 from jaxtie.text.tables import (
+    compare_pace,
+    compares_heads,
     distance_table,
-    judge_text,
+    head_loss_table,
     neighbour_table,
+    pace_table,
     text_tables,
-    text_verdict_table,
+    valid_curves,
     validation_table,
 )
 
+FILE = Path(__file__).parents[2] / "experiments" / "head_convergence.py"
+STUDY = runpy.run_path(str(FILE))["experiment"]
+HEADS = names_of(STUDY.arms)
+TIED, SMALL, UNTIED, PROJECTION, HALF_SWAP, SHUFFLE, SCALED = HEADS
+ATTRIBUTES = {"task": "text", "objective": "causal", "experiment": "made-up"}
+N = 2000  # tokens of the vocabulary with heads
+
 
 def text_results(duplicate: dict[str, float], loss: dict[str, float], seeds: int = 5) -> xr.Dataset:
-    """Results of a made-up run: change of word-duplicate distances in the tables of an arm, its
-    loss above 4 nat.
-    """
+    """Make up a run by the change of word-duplicate distances in each arm, and its loss - 4 nat."""
     rng, arms, pairs = np.random.default_rng(0), list(loss), 50
     distance = np.full((len(arms), seeds, 2, 2, pairs), 5.0)  # evaluations, kinds
     distance[:, :, 1] += 0.1 * rng.standard_normal((1, 1, 2, pairs))
     for a, arm in enumerate(arms):
         distance[a, :, 1, 0] += duplicate.get(arm, 0)
     valid_loss = np.stack([[np.full(2, 4.0 + loss[arm])] * seeds for arm in arms])
-    valid_loss += 0.5 * rng.standard_normal((1, seeds, 1)) + 0.001 * rng.standard_normal(
-        (len(arms), seeds, 1)
-    )
+    valid_loss += 0.5 * rng.standard_normal((1, seeds, 1))
+    valid_loss += 0.001 * rng.standard_normal((len(arms), seeds, 1))
     dims = ("arm", "seed", "eval_step")
     apart = np.where(np.array(arms)[:, None, None, None, None] == "tied", distance, distance + 0.01)
     # evaluations, probe, rank
     neighbour = np.tile([[1, 2], [2, np.nan]], (len(arms), seeds, 1, 1))[:, :, :, None]
-    measured = {
-        "valid_loss": valid_loss,
-        "valid_accuracy": valid_loss / 10,
-        "perplexity": np.exp(valid_loss),
+    found = {
+        "valid_loss": (dims, valid_loss),
+        "valid_accuracy": (dims, valid_loss / 10),
+        "perplexity": (dims, np.exp(valid_loss)),
+        "diverged_at": (dims[:2], np.full((len(arms), seeds), -1)),
+        "parameters": ("arm", [60 if Arm.parse(arm).untied_from is None else 100 for arm in arms]),
+        "token": ("token_number", ["the", "an", "an*"]),
+        "probe_word": ("probe", ["the"]),
     }
-    found = {name: (dims, values) for name, values in measured.items()}
     found |= {name: (("arm", "seed", "step"), valid_loss) for name in ("loss", "accuracy")}
     for table, values in (("input", distance), ("output", apart)):
         found[f"{table}_distance"] = (*dims, "kind", "pair"), values
         found[f"{table}_neighbour"] = (*dims, "probe", "rank"), neighbour
-    found["diverged_at"] = dims[:2], np.full((len(arms), seeds), -1)
-    found["parameters"] = "arm", [60 if Arm.parse(arm).untied_from is None else 100 for arm in arms]
-    found["token"], found["probe_word"] = ("token_number", ["the", "an", "an*"]), ("probe", ["the"])
     for name in ("first_word", "second_word"):
         found[name] = ("kind", "pair"), np.full((2, pairs), name)
     labels = {
@@ -55,76 +74,56 @@ def text_results(duplicate: dict[str, float], loss: dict[str, float], seeds: int
         "step": [0, 40],
         "eval_step": [0, 40],
         "kind": ["duplicate", "random"],
+        "pair": np.arange(pairs),
     }
-    return xr.Dataset(
-        found,
-        labels | {"pair": np.arange(pairs)},
-        {"task": "text", "objective": "causal", "experiment": "made-up"},
-    )
+    return xr.Dataset(found, labels, ATTRIBUTES)
 
 
-def told(*made) -> dict[str, str]:
-    """First word of each claim -> verdict."""
-    return {row[0].split()[0]: row[1] for row in text_verdict_table(text_results(*made)).rows}
-
-
-def test_verdicts_follow_the_data():
-    draw = {"tied": -1, "untied": -1}
-    assert told(draw, {"tied": 0, "untied": 0.1}) == {"a": "holds", "tied,": "holds"}
-    assert told(draw, {"tied": 0.1, "untied": 0}) == {"a": "holds", "tied,": "fails"}
-    apart = {"tied": -1, "untied": 1}
-    assert (
-        told(apart, {"tied": 0, "untied": 0})["a"]
-        == "holds at tied; fails at untied input, untied output"
-    )
-    assert told({}, {"tied": 0, "untied": 0, "untied@20": 0.002}) == {
-        "a": "inconclusive",
-        "tied,": "holds",
-        "untying": "holds",
+def head_results(speed: dict, start: dict, end: dict, seeds=8, arms=HEADS) -> xr.Dataset:
+    """Make up exponential curves: per head `start` above log n, `end`, and `speed`."""
+    rng, steps = np.random.default_rng(0), np.arange(0, 3001, 25)
+    loss = np.empty((len(arms), seeds, len(steps)))
+    for a, arm in enumerate(arms):
+        first, last = math.log(N) + start.get(arm, 0.4), end.get(arm, 5.0)
+        curve = last + (first - last) * np.exp(-speed.get(arm, 1) * steps / 300)
+        loss[a] = curve + 0.002 * rng.standard_normal((seeds, 1))
+    evaluated = ("arm", "seed", "eval_step")
+    found = {name: (evaluated, loss) for name in ("valid_loss", "valid_accuracy", "perplexity")}
+    for table in ("input", "output"):
+        found[f"{table}_distance"] = (*evaluated, "kind", "pair"), np.ones((*loss.shape, 1, 3))
+        found[f"{table}_neighbour"] = (*evaluated, "probe", "rank"), np.ones((*loss.shape, 1, 2))
+    found |= {
+        "loss": (("arm", "seed", "step"), loss + 0.1),
+        "diverged_at": (("arm", "seed"), np.full((len(arms), seeds), -1)),
+        "parameters": ("arm", [60 if arm.startswith("tied") else 100 for arm in arms]),
+        "estimated_initial_loss": ("arm", np.full(len(arms), 8.0)),
+        "token": ("token_number", np.full(N, "word")),
+        "probe_word": ("probe", ["word"]),
     }
-    assert told({"tied": 1}, {"tied": 0, "untied@20": 0.1}) == {
-        "a": "fails at tied; inconclusive at untied@20 input, untied@20 output",
-        "untying": "fails",
+    labels = {
+        "arm": list(arms),
+        "seed": np.arange(seeds),
+        "step": steps,
+        "eval_step": steps,
+        "kind": ["random"],
     }
-    assert told(draw, {"tied": 0, "untied": 0.1}, 1) == {"a": "holds", "tied,": "inconclusive"}
+    return xr.Dataset(found, labels, ATTRIBUTES)
 
 
-def test_claims_on_tying_compare_plain_arms():
-    """A head that does better, or a head that is untied midway, says nothing of tying."""
-    assert told({}, {"tied+bias": 0.1, "untied": 0}) == {"a": "inconclusive"}
-    assert told({}, {"tied": 0, "untied+bias": 1, "untied+bias@20": 1}) == {"a": "inconclusive"}
-    found = text_verdict_table(
-        text_results({}, {"tied+bias": 9, "untied@20": 0, "untied": 0.1, "tied": 0})
-    ).rows
-    # the last one is of a bias
-    assert [row[1] for row in found] == [
-        "inconclusive",
-        "holds",
-        "holds",
-        "fails",
-    ]
-    assert (
-        found[1][0].startswith("tied, 40 % fewer parameters")
-        and "validation loss, tied − untied " in found[1][2]
-    )
-    assert "shares" not in text_verdict_table(text_results({}, {"tied": 0, "untied": 0})).note
+HIGH = {TIED: 8.0, SMALL: 0.7}
 
 
-def test_nothing_is_judged_where_there_is_nothing_to_compare():
+def starts_of(results: xr.Dataset) -> list[str]:
+    """List the first word of the title of each table."""
+    return [table.title.split()[0] for table in text_tables(results)]
+
+
+def test_an_interrupted_run_has_tables():
     results = text_results({}, {"untied": 0}).sel(kind=["random"])
-    assert not judge_text(results)
-    assert [table.title.split()[0] for table in text_tables(results)] == [
-        "made-up:",
-        "Distances:",
-        "Nearest",
-    ]
+    assert starts_of(results) == ["made-up:", "Distances:", "Nearest"]
     begun = text_results({}, {"tied": 0, "untied": 0})
-    begun["valid_loss"][0, :, 1] = np.nan  # a run that was interrupted
-    assert [table.title.split()[0] for table in text_tables(begun)] == [
-        "made-up:",
-        "Distances:",
-        "Nearest",
-    ]
+    begun["valid_loss"][0, :, 1] = np.nan
+    assert starts_of(begun) == ["made-up:", "Distances:", "Nearest"]
     assert "step 0," in validation_table(begun).title
 
 
@@ -133,41 +132,24 @@ def test_tables_show_every_arm():
     results["diverged_at"][1, 0], results["valid_loss"][1, 0, 1] = 40, np.nan
     table = validation_table(results)
     assert table.title == "made-up: step 40, mean over 5 seeds ± 95 % confidence interval"
-    assert table.header == (
-        "",
-        "tied",
-        "untied",
-        "untied@20",
-        "untied − tied, paired",
-        "untied@20 − tied, paired",
-    )
+    paired = ("untied − tied, paired", "untied@20 − tied, paired")
+    assert table.header == ("", "tied", "untied", "untied@20", *paired)
     *measured, parameters, diverged = table.rows
-    assert [row[0] for row in measured] == [
-        "validation loss, nat",
-        "validation accuracy",
-        "perplexity",
-    ]
-    assert measured[0][-1].startswith("0.2") and parameters[1:] == (
-        "60",
-        "100",
-        "100",
-        "+40",
-        "+40",
-    )
+    names = ["validation loss, nat", "validation accuracy", "perplexity"]
+    assert [row[0] for row in measured] == names
+    assert measured[0][-1].startswith("0.2")
+    assert parameters[1:] == ("60", "100", "100", "+40", "+40")
     assert diverged[1:] == ("0", "1", "0", "", "")
     rows = {row[0]: row[1:] for row in distance_table(results).rows}
     assert len(rows) == 2 * 5 and rows["tied, word–duplicate"][2].startswith("-0.98")
     assert rows["untied output, random pairs"][0] == "5.010 ± 0.000"
     neighbours = neighbour_table(results)
-    assert (
-        neighbours.long
-        and neighbours.rows[0] == ("the", "tied", "an an*", "an*")
-        and "a star" in neighbours.title
-    )
+    assert neighbours.long and "a star" in neighbours.title
+    assert neighbours.rows[0] == ("the", "tied", "an an*", "an*")
     assert "perplexity" not in str(validation_table(results.assign_attrs(objective="masked")))
 
 
-def test_figures_leave_nothing_out():
+def test_figures_show_every_curve():
     found = text_results({}, {f"untied@{step}": 0.0 for step in range(1, 10)})
     _, (measure, *pairs) = plt.subplots(1, 3)
     draw_measure(measure, found, "valid_loss")
@@ -176,24 +158,17 @@ def test_figures_leave_nothing_out():
         found["input_distance"] = found["input_distance"] * 0 + distance
         draw_pairs(axes, found, Arm.parse("untied@1"), "input", "")
         assert axes.get_ylim()[0] == 0 and top <= axes.get_ylim()[1] < 6
-        assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-            "word–duplicate (DH holds)",
-            "random pairs",
-        ]
+        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert labels == ["word–duplicate (DH holds)", "random pairs"]
     plt.close()
 
 
 def test_each_table_has_a_panel_and_each_pair_a_row():
     found = text_results({}, {"tied": 0, "untied@20": 0})
     panels = text_panels(found)
-    assert list(panels) == [
-        "perplexity",
-        "accuracy",
-        "loss",
-        "distances_tied",
-        "distances_untied@20_input",
-        "distances_untied@20_output",
-    ]
+    tables = ("tied", "untied@20_input", "untied@20_output")
+    expected = ["perplexity", "accuracy", "loss", *(f"distances_{table}" for table in tables)]
+    assert list(panels) == expected
     assert "perplexity" not in text_panels(found.assign_attrs(objective="masked"))
     assert panels["loss"].caption == "Validation loss of tied, untied@20 over the steps of training"
     for panel in panels.values():
@@ -202,11 +177,105 @@ def test_each_table_has_a_panel_and_each_pair_a_row():
         assert axes.get_title() and axes.lines
         plt.close(figure)
     frames = text_frames(found)
-    assert (
-        frames["steps"].index.names
-        == [*frames["evaluations"].index.names[:2], "step"]
-        == ["arm", "seed", "step"]
-    )
+    assert frames["steps"].index.names == ["arm", "seed", "step"]
+    assert frames["evaluations"].index.names == ["arm", "seed", "eval_step"]
     row = frames["distances"].loc[("tied", 0, 0, "random", 3, "first_word", "second_word")]
     assert row.to_dict() == pytest.approx({"input_distance": 5, "output_distance": 5})
     assert len(frames["distances"]) == 2 * 5 * 2 * 2 * 50
+
+
+def test_the_study_of_heads_can_show_differences():
+    """A tied model's own logit, √D, is far above log n; seeds are enough for intervals."""
+    assert len(STUDY.seeds) >= 8 and STUDY.objective == "causal" and not STUDY.duplicates
+    assert STUDY.model.width**0.5 > 2 * np.log(STUDY.corpus.vocab_size)
+    assert STUDY.steps == STUDY.optimizer.half_period and STUDY.eval_batches * STUDY.batch == 64
+    command = f"python -m jaxtie.run experiments/{FILE.name} --text "
+    assert command in FILE.read_text(encoding="utf-8")
+
+
+def test_losses_that_were_not_reached_open_the_interval_of_the_pace():
+    never, soon = np.array([np.inf, np.inf, 90.0]), np.array([20.0, 22.0, 21.0])
+    compared = compare_pace("", never, soon, 100)
+    assert 0 < compared.low < math.log(100 / 21) and compared.high == math.inf
+    assert compare_pace("", never, never, 100)[1:4:2] == (-math.inf, math.inf)
+
+
+def test_the_pace_is_shown_where_all_seeds_have_reached_the_loss():
+    row = HEADS.index(SMALL)
+    crossing = head_results({SMALL: 1.5}, HIGH, {SMALL: 5.25})
+    *_, sooner, never = pace_table(crossing).rows[row]
+    assert "; × 1." in sooner and never == "8 of 8 not reached"
+    assert pace_table(head_results({}, HIGH, {SMALL: 5.5})).rows[row][-1] == never
+
+
+@pytest.mark.parametrize(
+    ("arms", "objective", "begun"),
+    [
+        (HEADS, "masked", True),
+        ([TIED, UNTIED], "causal", True),
+        ([TIED, SMALL, PROJECTION], "causal", True),
+        (HEADS, "causal", False),
+    ],
+    ids=["masked", "one head", "no untied", "not begun"],
+)
+def test_heads_are_shown_only_where_they_are_compared(arms, objective, begun):
+    results = head_results({}, HIGH, {}, arms=arms).assign_attrs(objective=objective)
+    if not begun:
+        results["valid_loss"][:, :, 1:] = np.nan
+    assert not compares_heads(results) and "heads" not in text_pictures(results)
+    assert not {"Loss,", "Steps"} & {*starts_of(results)}
+
+
+def test_tables_of_heads():
+    results = head_results({SMALL: 0.7}, HIGH, {TIED: 5.5})
+    results["estimated_initial_loss"][HEADS.index(SCALED)] = np.nan  # some heads have no estimate
+    tables = text_tables(results)
+    starts = [
+        "made-up: step 3,000",
+        "Distances",
+        "Loss, nat (log n = 7.601)",
+        "Steps to",
+        "Nearest",
+    ]
+    for table, start in zip(tables, starts, strict=True):
+        assert table.title.startswith(start)
+    assert [table.long for table in tables] == [False] * 4 + [True]
+    *_, loss, pace, _ = tables
+    assert [row[0] for row in loss.rows] == [row[0] for row in pace.rows] == HEADS
+    rows = {row[0]: row[1:] for row in loss.rows}
+    assert rows[TIED][0].startswith("15.60") and rows[TIED][1] == "8.000" and rows[SCALED][1] == "–"
+    assert rows[TIED][3].startswith("0.50") and rows[TIED][5].startswith("0.50")
+    assert rows[UNTIED][3] == rows[UNTIED][5] == ""
+    assert rows[UNTIED][2].startswith("5.10") and rows[UNTIED][4].startswith("5.00")
+    levels = [float(column.split()[1]) for column in pace.header[1:]]
+    np.testing.assert_allclose(levels, [6.3, 5.65, 5.26, 5.13], atol=0.01)
+    assert pace.header[1].startswith("50%: ")
+
+
+def test_members_that_diverged_are_left_out():
+    results = head_results({SMALL: 0.7}, HIGH, {})
+    results["valid_loss"][HEADS.index(HALF_SWAP), 0, 60:] = np.nan
+    results["diverged_at"][HEADS.index(HALF_SWAP), 0] = 1500
+    assert head_loss_table(results).title.endswith("1 members diverged and are left out")
+    results["valid_loss"][:, :, 100:] = np.nan
+    assert head_loss_table(results).title.split("; ")[1] == "the end is step 2,475"
+    assert valid_curves(results)[0][-1] == 2475
+
+
+def test_the_figure_shows_every_head(tmp_path):
+    results = head_results({SMALL: 0.7}, HIGH, {TIED: 5.5})
+    start, course, difference = draw_heads(results).axes
+    assert [line.get_label() for line in difference.lines] == HEADS
+    assert "7.60" in start.get_title() and start.get_ylim()[1] > 15
+    assert course.get_ylim() == pytest.approx((4.9, math.log(N) + 0.2), abs=0.01)
+    assert not difference.lines[HEADS.index(UNTIED)].get_ydata().any()
+    assert difference.get_ylim()[1] > 0.5 > 0 > difference.get_ylim()[0]
+    picture = text_pictures(results)["heads"]
+    assert picture.main and "Heads" in picture.caption
+    results["valid_loss"][:, :, 1:] = np.nan  # nothing but the start
+    results["diverged_at"][:] = 25
+    (path,) = draw_all({"heads": text_pictures(results)["heads"]}, tmp_path)
+    assert path.stat().st_size > 10_000 and path.with_suffix(".pdf").exists()
+    assert len(text_tables(results)) == 5
+    biased = head_results({}, HIGH, {}, arms=[*HEADS, *(f"{arm}+bias" for arm in HEADS)])
+    assert len(draw_heads(biased).axes) == 6  # heads with a bias have a row of their own

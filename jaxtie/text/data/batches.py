@@ -1,5 +1,6 @@
-"""Rows of tokens, and batches of them on the host. Batch k is a pure function of seed and k, so a
-run resumes exactly.
+"""Rows of tokens and batches of them on the host.
+
+Batch k is a pure function of seed and k, so a run resumes exactly.
 
 Shapes: B rows of a batch, L tokens of a row, R rows, N tokens of a split.
 """
@@ -26,10 +27,10 @@ class Special(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of a split, in the order of the text; [CLS] and [SEP] are not among their tokens.
+    """The rows of a split in the order of the text, without [CLS] and [SEP].
 
     Attributes:
-      tokens_N: ids one after the other, memory-mapped.
+      tokens_N: ids of all rows, may be memory-mapped.
       offsets: R + 1 integers: row r is tokens_N[offsets[r] : offsets[r + 1]].
     """
 
@@ -38,6 +39,7 @@ class Rows(NamedTuple):
 
     @property
     def count(self) -> int:  # type: ignore[override]  # in the place of tuple.count
+        """Number of rows."""
         return len(self.offsets) - 1
 
     @property
@@ -46,13 +48,28 @@ class Rows(NamedTuple):
         return np.diff(self.offsets)
 
     def row(self, r: int) -> np.ndarray:
-        """Ids of row r."""
+        """Return the ids of row r."""
         return self.tokens_N[self.offsets[r] : self.offsets[r + 1]]
+
+    def padded(
+        self, rows_B: np.ndarray, lengths_B: np.ndarray, length: int, special: Special
+    ) -> np.ndarray:
+        """Return [CLS] row [SEP] of rows, cut to `lengths_B` tokens and padded; int32[B, L]."""
+        place = np.arange(length)
+        inside = (place >= 1) & (place <= lengths_B[:, None])
+        at = np.where(inside, self.offsets[rows_B][:, None] + place - 1, 0)
+        tokens_BxL = np.where(inside, self.tokens_N[at].astype(np.int32), np.int32(special.pad))
+        tokens_BxL[:, 0] = special.cls
+        np.put_along_axis(tokens_BxL, lengths_B[:, None] + 1, special.sep, axis=1)
+        return tokens_BxL
 
 
 class RowBatch(NamedTuple):
-    """Some rows: tokens_BxL int32, padded with [PAD]; lengths_B int32, what is not padding (0: no
-    row at all).
+    """A batch of rows.
+
+    Attributes:
+      tokens_BxL: int32, padded with [PAD].
+      lengths_B: int32, tokens that are not padding; 0: no row at all.
     """
 
     tokens_BxL: np.ndarray
@@ -60,7 +77,7 @@ class RowBatch(NamedTuple):
 
 
 def lengths_of(buckets: Sequence[int], max_length: int) -> tuple[int, ...]:
-    """Lengths of the rows of masked batches, ascending."""
+    """Return the row lengths of masked batches, ascending."""
     return (*(each for each in sorted(buckets) if each < max_length), max_length)
 
 
@@ -87,38 +104,37 @@ class MaskedBatches:
         buckets: Sequence[int] = BUCKETS,
         keep_last: bool = False,
     ):
-        """Batches of these rows.
+        """Plan the first epoch.
 
         Args:
+          rows: what is batched.
+          special: ids of the special tokens.
+          batch_size: B.
+          max_length: L of the longest bucket.
           seed: of the order; None: the order of the text, bucket after bucket.
+          buckets: other row lengths.
           keep_last: have all rows, the last batch filled up with rows of length 0.
 
         Raises:
-          UserError: where the rows do not fill one batch.
+          UserError: if the rows do not fill one batch.
         """
-        self.rows, self.special, self.batch_size, self.seed, self.keep_last = (
-            rows,
-            special,
-            batch_size,
-            seed,
-            keep_last,
-        )
+        self.rows, self.special, self.batch_size = rows, special, batch_size
+        self.seed, self.keep_last = seed, keep_last
         self.buckets = lengths_of(buckets, max_length)
         lengths = rows.lengths + 2
         self.truncated = int((lengths > max_length).sum())
-        self._members = np.searchsorted(self.buckets, np.minimum(lengths, max_length)).astype(
-            np.int8
-        )
+        own = np.searchsorted(self.buckets, np.minimum(lengths, max_length))
+        self._bucket_R = own.astype(np.int8)
         self._plan = lru_cache(2)(self._plan_epoch)
         self.count = len(self._plan(0))
         _check_count(self, f"{rows.count:,} sentences")
 
     def _plan_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """Length and rows of every batch of an epoch, in their order."""
+        """Return length and rows of every batch of an epoch, in their order."""
         rng = None if self.seed is None else np.random.default_rng((self.seed, epoch))
         batches, left = [], np.empty(0, np.int64)
         for bucket, length in enumerate(self.buckets):
-            members = np.concatenate([left, np.flatnonzero(self._members == bucket)])
+            members = np.concatenate([left, np.flatnonzero(self._bucket_R == bucket)])
             members = members if rng is None else rng.permutation(members)
             full = len(members) - len(members) % self.batch_size
             left = members[full:]
@@ -128,23 +144,14 @@ class MaskedBatches:
         return batches if rng is None else [batches[i] for i in rng.permutation(len(batches))]
 
     def __getitem__(self, step: int) -> RowBatch:
-        """The batch of a step, 0, 1, ...; epochs follow each other without end."""
-        length, members = self._plan(step // self.count)[step % self.count]
-        starts = self.rows.offsets[members]
-        lengths_B = np.minimum(self.rows.offsets[members + 1] - starts, length - 2)
-        place = np.arange(length)
-        inside = (place >= 1) & (place <= lengths_B[:, None])
-        at = np.where(inside, starts[:, None] + place - 1, 0)
-        tokens_BxL = np.where(
-            inside, self.rows.tokens_N[at].astype(np.int32), np.int32(self.special.pad)
+        """Return the batch of a step, 0, 1, ...; epochs follow each other without end."""
+        length, rows_B = self._plan(step // self.count)[step % self.count]
+        lengths_B = np.minimum(
+            self.rows.offsets[rows_B + 1] - self.rows.offsets[rows_B], length - 2
         )
-        tokens_BxL[:, 0] = self.special.cls
-        np.put_along_axis(tokens_BxL, lengths_B[:, None] + 1, self.special.sep, axis=1)
-        return _filled_up(
-            RowBatch(tokens_BxL, (lengths_B + 2).astype(np.int32)),
-            self.batch_size,
-            self.special.pad,
-        )
+        tokens_BxL = self.rows.padded(rows_B, lengths_B, length, self.special)
+        batch = RowBatch(tokens_BxL, (lengths_B + 2).astype(np.int32))
+        return _filled_up(batch, self.batch_size, self.special.pad)
 
 
 class CausalBatches:
@@ -166,23 +173,21 @@ class CausalBatches:
         seed: int | None = 0,
         keep_last: bool = False,
     ):
-        """Batches of these rows' tokens.
+        """Find the blocks.
 
         Args:
+          rows: what is batched.
+          special: ids of the special tokens.
+          batch_size: B.
           length: L.
           seed: of the order; None: the order of the text.
           keep_last: have all blocks, the last batch filled up with rows of length 0.
 
         Raises:
-          UserError: where the blocks do not fill one batch.
+          UserError: if the blocks do not fill one batch.
         """
-        self.rows, self.special, self.batch_size, self.length, self.seed = (
-            rows,
-            special,
-            batch_size,
-            length,
-            seed,
-        )
+        self.rows, self.special, self.batch_size = rows, special, batch_size
+        self.length, self.seed = length, seed
         self._ends = rows.offsets[1:] + np.arange(rows.count)  # where the [SEP] of each row is
         self._blocks = (len(rows.tokens_N) + rows.count - 1) // length
         self.count = (self._blocks + (batch_size - 1 if keep_last else 0)) // batch_size
@@ -191,14 +196,12 @@ class CausalBatches:
 
     def _order_of_epoch(self, epoch: int) -> np.ndarray:
         blocks = np.arange(self._blocks)
-        return (
-            blocks
-            if self.seed is None
-            else np.random.default_rng((self.seed, epoch)).permutation(blocks)
-        )
+        if self.seed is None:
+            return blocks
+        return np.random.default_rng((self.seed, epoch)).permutation(blocks)
 
     def __getitem__(self, step: int) -> RowBatch:
-        """The batch of a step, tokens_Bx(L+1); epochs follow each other without end."""
+        """Return the batch of a step, tokens_Bx(L+1); epochs follow each other without end."""
         epoch, k = divmod(step, self.count)
         blocks = self._order(epoch)[k * self.batch_size : (k + 1) * self.batch_size]
         at = blocks[:, None] * self.length + np.arange(self.length + 1)
@@ -212,17 +215,16 @@ class CausalBatches:
         return _filled_up(batch, self.batch_size, self.special.pad)
 
 
-def _check_count(batches: MaskedBatches | CausalBatches, what: str) -> None:
-    """Raise UserError if there is no batch; `what`: what there is."""
+def _check_count(batches: MaskedBatches | CausalBatches, found: str) -> None:
     if not batches.count:
         raise UserError(
-            f"text: {what} do not fill one batch of {batches.batch_size}; give more text, or take a"
-            " smaller batch"
+            f"text: {found} do not fill one batch of {batches.batch_size}; give more text, or take"
+            " a smaller batch"
         )
 
 
 def _filled_up(batch: RowBatch, size: int, pad: int) -> RowBatch:
-    """The batch with rows of length 0 added, so that all batches have one size."""
+    """Add rows of length 0, so that all batches have one size."""
     more = size - len(batch.lengths_B)
     if not more:
         return batch

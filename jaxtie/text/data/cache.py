@@ -1,7 +1,7 @@
-"""Folders that are prepared once: as a whole or not at all, by one process at a time.
+"""Prepare a folder once, completely, by one process at a time.
 
-A folder is made under another name, brought to the disk and renamed; a manifest tells the sizes of
-its files.
+A folder is filled under another name, brought to the disk and renamed. A manifest lists the sizes
+of its files, so a truncated one is noticed.
 """
 
 import contextlib
@@ -20,24 +20,22 @@ import filelock
 from jaxtie.config import UserError
 from jaxtie.results.folder import Say
 
-FORMAT = 1  # of what is prepared; a new one leaves what older versions prepared unused
+FORMAT = 1  # of prepared folders; a new one leaves those of older versions unused
 MANIFEST = "manifest.json"
-PATIENCE = 2.0  # seconds without a word
+PATIENCE = 2.0  # seconds between two messages
 
 
 def silence(line: str) -> None:
-    """A `Say` for those who want to hear nothing."""
+    """Say nothing."""
 
 
 def key(*parts: object) -> str:
-    """The name of a folder whose content depends on these parts, which JSON can write, and on
-    nothing else.
-    """
+    """Name a folder by all that its content depends on, as JSON."""
     return hashlib.sha256(json.dumps([FORMAT, *parts]).encode()).hexdigest()[:32]
 
 
 def now_and_then(say: Say) -> Say:
-    """The same `say`, which drops what comes within `PATIENCE` of the last line."""
+    """Drop messages that come within `PATIENCE` of the last one."""
     last = time.monotonic()
 
     def speak(line: str) -> None:
@@ -50,24 +48,23 @@ def now_and_then(say: Say) -> Say:
 
 
 def _manifest(folder: Path) -> dict | None:
-    """What is in a prepared folder, or None where it is not whole."""
+    """Read what `make` returned, or None if the folder is not complete."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        whole = all(
-            (folder / name).stat().st_size == size for name, size in manifest["sizes"].items()
-        )
+        sizes = manifest["sizes"].items()
+        whole = all((folder / name).stat().st_size == size for name, size in sizes)
         return manifest["counts"] if whole else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def once(folder: Path, make: Callable[[Path], dict], say: Say) -> dict:
-    """What `make(new folder)` returned when it filled the folder, now or in an earlier run.
+    """Return what `make(new folder)` returned when it filled the folder, now or earlier.
 
-    One process at a time makes it; the others wait and find it.
+    One process at a time makes it; the others wait.
 
     Raises:
-      UserError: where the disk is full or the folder cannot be written.
+      UserError: if the disk is full or the folder cannot be written.
     """
     if (found := _manifest(folder)) is not None:
         return found
@@ -76,35 +73,34 @@ def once(folder: Path, make: Callable[[Path], dict], say: Say) -> dict:
         with _locked(folder, say):
             if (found := _manifest(folder)) is not None:
                 return found
-            for left in folder.parent.glob(f".{folder.name}.*"):  # of a process that was killed
-                shutil.rmtree(left)
-            new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-            try:
-                counts = make(new)
-                sizes = {
-                    str(path.relative_to(new)): path.stat().st_size
-                    for path in new.rglob("*")
-                    if path.is_file()
-                }
-                (new / MANIFEST).write_text(
-                    json.dumps({"counts": counts, "sizes": sizes}, indent=1)
-                )
-                for path in new.rglob("*"):
-                    _sync(path)
-                _sync(new)
-                if folder.exists():  # damaged
-                    shutil.rmtree(folder)
-                new.rename(folder)
-                _sync(folder.parent)
-            finally:
-                shutil.rmtree(new, ignore_errors=True)
-            return counts
+            return _fill(folder, make)
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or in_one_line(error)
         raise UserError(
             f"{folder.parent}: the text could not be prepared ({reason}); make room there, or set"
             " XDG_CACHE_HOME; nothing half-prepared is kept"
         ) from error
+
+
+def _fill(folder: Path, make: Callable[[Path], dict]) -> dict:
+    for left in folder.parent.glob(f".{folder.name}.*"):  # of a process that was killed
+        shutil.rmtree(left)
+    new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        counts = make(new)
+        files = [path for path in new.rglob("*") if path.is_file()]
+        sizes = {str(path.relative_to(new)): path.stat().st_size for path in files}
+        manifest = json.dumps({"counts": counts, "sizes": sizes}, indent=1)
+        (new / MANIFEST).write_text(manifest)
+        for path in (*new.rglob("*"), new):
+            _sync(path)
+        if folder.exists():  # damaged
+            shutil.rmtree(folder)
+        new.rename(folder)
+        _sync(folder.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return counts
 
 
 @contextlib.contextmanager
@@ -131,6 +127,6 @@ def _sync(path: Path) -> None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """What an exception says; TFDS puts all it knows in front of the reason."""
+    """Shorten an exception's message; TFDS puts all it knows in front of the reason."""
     text = re.sub(r'^Failed to construct dataset .*?}": ', "", " ".join(str(error).split()))
     return text[:200] or type(error).__name__

@@ -1,17 +1,16 @@
-"""Text files as paragraphs, paragraphs as sentences. Files are streams: no more than a piece of one
-is in memory.
+"""Read text files as documents, paragraphs and sentences, never more than a piece in memory.
 
-A line that is not UTF-8 is read as Latin-1, that line alone. Lines end as on any system (LF, CRLF,
-CR); a byte order mark is dropped. Blank lines end a paragraph. A line, or a paragraph, of more than
-`PIECE` bytes is cut: some corpora are a single line.
+A line that is not UTF-8 is read as Latin-1. Lines end in LF, CRLF or CR; a byte order mark is
+dropped. Blank lines end a paragraph. A line or paragraph of more than `PIECE` bytes is cut, since
+some corpora are a single line.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtie.config import UserError
 from jaxtie.results.folder import Say
@@ -29,15 +28,31 @@ ABBREVIATIONS = frozenset(
 _END = re.compile(r"""([.!?]+)["'”’»)\]*_]*\s+(?=["'“‘«(\[*_—-]*(\w))""")
 
 
-@dataclass
-class Reading:
-    """What files turned out to hold.
+class Source(NamedTuple):
+    """Documents.
 
     Attributes:
-      files, bytes: how much was read.
+      key: hash of their contents.
+      documents: how many there are.
+      counts: `files`, `latin1_lines` and `cuts` of a `jaxtie.text.data.tokens.Report`.
+      read: yields pieces of text in order, of whole paragraphs, each after the key of its document.
+    """
+
+    key: str
+    documents: int
+    counts: dict[str, Any]
+    read: Callable[[], Iterator[tuple[bytes, str]]]
+
+
+@dataclass
+class Reading:
+    """What was read so far.
+
+    Attributes:
+      files, bytes: how much.
       latin1_lines: lines that were not UTF-8.
       cuts: places where an overlong line or paragraph was cut.
-      digest: SHA-256 of the bytes of the present file so far.
+      digest: SHA-256 of the bytes of the present file.
     """
 
     files: int = 0
@@ -48,53 +63,49 @@ class Reading:
 
 
 class Files(NamedTuple):
-    """Text files, looked at but not read: where they are, SHA-256 of their contents, bytes of
-    all.
-    """
+    """Text files: their paths and the SHA-256 of their contents."""
 
     paths: list[Path]
     hashes: list[str]
-    size: int
 
     @property
     def key(self) -> str:
-        """Depends on the contents in their order, not on what the files are called."""
+        """Hash of the contents in their order; it does not depend on file names."""
         return cache.key("files", self.hashes)
 
 
 def look_at(paths: Iterable[str], say: Say = cache.silence) -> Files:
-    """The files that paths name, as `find_files`.
+    """Find and hash the files that paths name.
 
     Raises:
-      UserError: where one does not exist or cannot be read.
+      UserError: if one does not exist or cannot be read.
     """
-    files, hashes, size = find_files(paths), [], 0
-    for i, path in enumerate(files):
-        say(f"looking at file {i + 1:,} of {len(files):,}")
-        digest, its_size = hash_file(path)
-        hashes.append(digest)
-        size += its_size
-    return Files(files, hashes, size)
+    found, hashes = find_files(paths), []
+    for i, path in enumerate(found):
+        say(f"looking at file {i + 1:,} of {len(found):,}")
+        try:
+            with path.open("rb") as file:
+                hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
+        except OSError as error:
+            raise _unreadable(path, error) from error
+    return Files(found, hashes)
 
 
 def find_files(paths: Iterable[str]) -> list[Path]:
-    """The files named, and those called `*.txt` in the folders named and below them, sorted; each
-    once.
+    """List the files named and the `*.txt` below the folders named, sorted; each file once.
 
     Raises:
-      UserError: where a path does not exist, or a folder holds none.
+      UserError: if a path does not exist or a folder holds no such file.
     """
     files: dict[Path, Path] = {}
     for path in map(Path, paths):
-        found = (
-            sorted(each for each in path.rglob("*.txt") if each.is_file())
-            if path.is_dir()
-            else [path]
-        )
         if not path.exists():
             raise UserError(
                 f"{path}: no such file or folder; expected text files, or folders of *.txt"
             )
+        found = [path]
+        if path.is_dir():
+            found = sorted(each for each in path.rglob("*.txt") if each.is_file())
         if not found:
             raise UserError(
                 f"{path}: holds no *.txt; give a folder of text files, or name the files themselves"
@@ -103,30 +114,66 @@ def find_files(paths: Iterable[str]) -> list[Path]:
     return list(files.values())
 
 
-def hash_file(path: Path) -> tuple[str, int]:
-    """SHA-256 of a file's bytes, and how many they are.
+def open_files(paths: Iterable[str], folder: Path, say: Say) -> Source:
+    """Open files, a document each.
+
+    The first time they are read to check and count them; `folder` keeps the counts.
 
     Raises:
-      UserError: where it cannot be read.
+      UserError: if a file cannot be read or is not text.
     """
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
-    except OSError as error:
-        raise unreadable(path, error) from error
+    files = look_at(paths, say)
+    counts = cache.once(folder / files.key, lambda _: _check(files, say), say)
+
+    def read() -> Iterator[tuple[bytes, str]]:
+        for document, paragraph in _read(files, Reading()):
+            yield document.encode(), paragraph
+
+    return Source(files.key, len(files.paths), counts, read)
 
 
-def unreadable(path: Path, error: OSError) -> UserError:
-    """The line for a file that the system does not let us read."""
+def _check(files: Files, say: Say) -> dict[str, int]:
+    """Read all files once and count what `Source.counts` lists."""
+    reading, is_empty = Reading(), True
+    for _ in _read(files, reading):
+        is_empty = False
+        say(
+            f"reading file {reading.files + 1:,} of {len(files.paths):,},"
+            f" {reading.bytes / 2**20:,.0f} MiB so far"
+        )
+    if is_empty:
+        raise UserError(
+            f"{files.paths[0]}: no text at all in it, nor in any file beside it that was given"
+        )
+    return {
+        "files": reading.files,
+        "latin1_lines": reading.latin1_lines,
+        "cuts": reading.cuts,
+    }
+
+
+def _read(files: Files, reading: Reading) -> Iterator[tuple[str, str]]:
+    """Yield the hash of the file and each paragraph, and check that files are still the same."""
+    for path, expected in zip(files.paths, files.hashes, strict=True):
+        reading.digest = hashlib.sha256()
+        for paragraph in read_paragraphs(path, reading):
+            yield expected, paragraph
+        if reading.digest.hexdigest() != expected:
+            raise UserError(
+                f"{path}: changed while it was being read; run again, nothing was prepared"
+            )
+        reading.files += 1
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(f"{path}: cannot be read ({error.strerror or error}); nothing was prepared")
 
 
 def read_lines(path: Path, reading: Reading) -> Iterator[str]:
-    """A file's lines without their ends; an overlong one comes in several. Adds to `reading`, bytes
-    hashed.
+    """Yield a file's lines without their ends, overlong ones in parts; add to `reading`.
 
     Raises:
-      UserError: where the file cannot be read, or is not text.
+      UserError: if the file cannot be read or is not text.
     """
     rest, first = b"", True
     try:
@@ -156,7 +203,7 @@ def read_lines(path: Path, reading: Reading) -> Iterator[str]:
             if rest:
                 yield from _decode(rest, reading)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise _unreadable(path, error) from error
 
 
 def _decode(line: bytes, reading: Reading) -> list[str]:
@@ -169,17 +216,16 @@ def _decode(line: bytes, reading: Reading) -> list[str]:
 
 
 def read_paragraphs(path: Path, reading: Reading) -> Iterator[str]:
-    """A file's paragraphs: lines up to a blank one, joined by line feeds; raises as
-    `read_lines`.
-    """
+    """Yield a file's paragraphs, their lines joined by line feeds; raise as `read_lines`."""
     lines: list[str] = []
     size = 0
     for line in read_lines(path, reading):
-        if lines and (not line.strip() or size + len(line) > PIECE):
-            reading.cuts += bool(line.strip())
+        is_blank = not line.strip()
+        if lines and (is_blank or size + len(line) > PIECE):
+            reading.cuts += not is_blank
             yield "\n".join(lines)
             lines, size = [], 0
-        if line.strip():
+        if not is_blank:
             lines.append(line)
             size += len(line) + 1
     if lines:
@@ -187,14 +233,14 @@ def read_paragraphs(path: Path, reading: Reading) -> Iterator[str]:
 
 
 def split_paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs of a text, white space as single spaces; blank lines end them."""
+    """Yield the paragraphs of a text, which blank lines end, white space as single spaces."""
     for paragraph in re.split(r"\n\s*\n", text):
         if words := paragraph.split():
             yield " ".join(words)
 
 
 def split_sentences(paragraph: str) -> Iterator[str]:
-    """Sentences of a paragraph.
+    """Yield the sentences of a paragraph.
 
     A sentence ends at `.`, `!` or `?` and the quotes and brackets that close behind it, if white
     space and then a capital or a digit follow (quotes and brackets may open before it). It does not
@@ -207,9 +253,8 @@ def split_sentences(paragraph: str) -> Iterator[str]:
         if match[1] == ".":
             near = paragraph[max(start, match.start() - 8) : match.start()]
             before = re.findall(r"\w*$", near)[0]
-            if before.lower() in ABBREVIATIONS or (
-                len(before) == 1 and before.isupper() and before != "I"
-            ):
+            is_initial = len(before) == 1 and before.isupper() and before != "I"
+            if is_initial or before.lower() in ABBREVIATIONS:
                 continue
         yield paragraph[start : match.end()].rstrip()
         start = match.end()

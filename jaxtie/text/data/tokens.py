@@ -1,19 +1,13 @@
-"""Split, tokenise and memory-map a corpus; report what was read.
+"""Split, tokenise and memory-map a corpus; count and choose its words.
 
-Which split a document, or a paragraph, belongs to: training, validation or test.
-
-A corpus as rows of tokens, memory-mapped, one sentence a row; the one call that prepares it, and
-what it reports.
-
-Three things are prepared, each once, in a folder named by a hash of all that it depends on: the
-files as a TFDS data set (`sources`), a vocabulary (`vocabularies`) and the tokens (`tokens`). A
-folder is written under another name, brought to the disk and renamed: it is there as a whole or not
-at all. No process is started.
+A row is a sentence. Three things are prepared, each once, in a folder named by a hash of all that
+it depends on: a check of the files, a vocabulary and the tokens (see `jaxtie.text.data.cache`). No
+process is started.
 """
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,11 +18,9 @@ import numpy as np
 from jaxtie.config import MissingInputError, UserError
 from jaxtie.results.folder import Say
 from jaxtie.text.config import Corpus
-from jaxtie.text.data import cache as prepared
+from jaxtie.text.data import cache as folders
 from jaxtie.text.data import files
-from jaxtie.text.data import files as reading
 from jaxtie.text.data.batches import Rows, Special
-from jaxtie.text.data.tfds import Source, open_source
 from jaxtie.text.data.vocabulary import (
     WAY_OF_TRAINING,
     Vocabulary,
@@ -40,74 +32,28 @@ from jaxtie.text.data.vocabulary import (
 from jaxtie.training.devices import cache_folder
 
 SPLITS = ("train", "valid", "test")
-TENTHS = (7, 1, 2)  # of what is split
-
-
-class Splitting:
-    """Which split each document of a source belongs to, or each paragraph where there are few
-    documents.
-
-    The order of keyed hashes decides: equal texts come into the same split, in whichever order and
-    file they are.
-
-    Attributes:
-      by_document: whether whole documents are split.
-      key: what, beside the source and the seed, decides which paragraphs come where.
-    """
-
-    def __init__(self, source: Source, seed: int, documents_to_split: int):
-        """`documents_to_split`: with so many documents or more, whole ones are split."""
-        self.source, self._seed = source, seed.to_bytes(8, "big")
-        self.by_document = source.documents >= documents_to_split
-        self.key = ("by document" if self.by_document else "by paragraph",)
-        self._edges: tuple[int, int] | None = None
-
-    def _hash(self, text: bytes) -> int:
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=self._seed).digest(), "big")
-
-    def _units(self) -> Iterator[tuple[int, str]]:
-        """Hash of what is split, and paragraph."""
-        for document, text in self.source.read():
-            of_document = self._hash(document) if self.by_document else 0
-            for paragraph in files.split_paragraphs(text):
-                yield of_document if self.by_document else self._hash(paragraph.encode()), paragraph
-
-    def _find_edges(self) -> tuple[int, int]:
-        """The hashes at which validation and test begin."""
-        ordered = np.unique(np.fromiter((unit for unit, _ in self._units()), np.uint64))
-        if len(ordered) < 10:
-            what = "documents" if self.by_document else "paragraphs"
-            raise UserError(
-                f"text: {len(ordered)} different {what} are too little for three splits, which need"
-                " 10; give more of them"
-            )
-        first, second = len(ordered) * TENTHS[0] // 10, len(ordered) * sum(TENTHS[:2]) // 10
-        return int(ordered[first]), int(ordered[second])
-
-    def paragraphs(self) -> Iterator[tuple[int, str]]:
-        """Number of the split and paragraph, in the order of the text.
-
-        Raises:
-          UserError: where there is too little for three splits.
-        """
-        if self._edges is None:
-            self._edges = self._find_edges()
-        first, second = self._edges
-        for unit, paragraph in self._units():
-            yield (unit >= first) + (unit >= second), paragraph
-
-
+TENTHS = (7, 1, 2)  # of the documents or paragraphs
 SENTENCES_AT_A_TIME = 8192
+ROWS_AT_A_TIME = 2**16
+BERT_ENTRIES = 30_522
+# The published list (paper's code), its "I" in lower case.
+PUBLISHED_WORDS = tuple(
+    """the be to of and a in that have i it for not on with he as you do at this but his by from
+    they we say her she or an will my one all would there their what so up out if about who get
+    which go me when make can like time no just him know take people into year your good some
+    could them see other than then now look only come its over think also back after use two how
+    our work first well way even new want because any these give day most us""".split()
+)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was read and what it became; printed, a couple of lines.
+    """What was read and what it became; printed as two lines.
 
     Attributes:
       files, latin1_lines, cuts: of text files: how many, lines that were not UTF-8 and were read as
         Latin-1, places where an overlong line or paragraph was cut; 0 for a TFDS data set.
-      documents, paragraphs, sentences: found; a document is a file, or an example of a data set.
+      documents, paragraphs, sentences: numbers; a document is a file, or an example of a data set.
       split_by: "document" or "paragraph".
       rows, tokens: of each split: sentences with any token at all, and their tokens.
       unknown: of each split: tokens that are [UNK].
@@ -127,33 +73,32 @@ class Report:
     vocabulary: int
 
     def __str__(self) -> str:
-        read = f"{self.files:,} files, " if self.files else ""
-        flaws = (
-            f"; {self.latin1_lines:,} lines read as Latin-1, {self.cuts:,} cuts"
-            if self.files
-            else ""
-        )
+        """Return two lines."""
+        read = flaws = ""
+        if self.files:
+            read = f"{self.files:,} files, "
+            flaws = f"; {self.latin1_lines:,} lines read as Latin-1, {self.cuts:,} cuts"
         shared = ", so that a document is in several splits" if self.split_by == "paragraph" else ""
         parts = ", ".join(
             f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLITS
         )
+        unknown = sum(self.unknown.values()) / sum(self.tokens.values())
         return (
             f"{read}{self.documents:,} documents, {self.paragraphs:,} paragraphs,"
             f" {self.sentences:,} sentences{flaws}\nsplit by {self.split_by}{shared}: {parts};"
-            f" vocabulary {self.vocabulary:,},"
-            f" {sum(self.unknown.values()) / sum(self.tokens.values()):.3%} unknown"
+            f" vocabulary {self.vocabulary:,}, {unknown:.3%} unknown"
         )
 
 
 class Text(NamedTuple):
-    """A corpus, ready for training.
+    """A corpus as rows of tokens.
 
     Attributes:
       vocabulary: tokens in the order of their ids.
       special: ids of the special tokens.
       train, valid, test: the splits.
       report: what was read.
-      source: hash of what was read; of files `reading.Files.key`.
+      source: hash of what was read.
       key: hash of all that the tokens depend on.
     """
 
@@ -170,48 +115,43 @@ class Text(NamedTuple):
 def prepare_text(
     corpus: Corpus,
     cache: Path | None = None,
-    say: Say = prepared.silence,
+    say: Say = folders.silence,
     vocabulary: bytes | None = None,
 ) -> Text:
-    """The rows of a corpus, from the cache where it was prepared before.
+    """Read, split and tokenise a corpus, or find that in the cache.
 
     Args:
-      cache: folder for what is prepared; by default below the user's cache folder.
+      corpus: where the text comes from.
+      cache: folder; by default below the user's cache folder.
       say: is given a line now and then while something takes long.
       vocabulary: `vocabulary_file` of what was trained on this corpus before. It gives the same
         rows without that cache, too, where another version might train another vocabulary. None:
         take what the corpus names, or else train one, if that was not done.
 
     Raises:
-      MissingInputError: where the corpus names no text.
-      UserError: in one line, what the user can get wrong, a disk that is full or a data set that
-        cannot be had.
+      MissingInputError: if the corpus names no text.
+      UserError: in one line, if the input is wrong, the disk is full or a data set cannot be had.
     """
     if not corpus.is_given:
         raise MissingInputError(
             "needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
         )
-    cache, say = cache or cache_folder() / "text", prepared.now_and_then(say)
+    cache, say = cache or cache_folder() / "text", folders.now_and_then(say)
     loaded = None
     if corpus.vocab:
         loaded = load_vocabulary(Path(corpus.vocab))
     elif vocabulary:
         loaded = parse_vocabulary(vocabulary, "vocab.txt")
-    source = open_source(corpus, cache, say)
-    splitting = Splitting(source, corpus.split_seed, corpus.documents_to_split)
+    source = _open_source(corpus, cache, say)
+    splitting = _Splitting(source, corpus.split_seed, corpus.documents_to_split)
+    seed, size = corpus.split_seed, corpus.vocab_size
     if not loaded:
-        trained_on = source.key, corpus.split_seed, *splitting.key
-        folder = (
-            cache / "vocabularies" / prepared.key(WAY_OF_TRAINING, *trained_on, corpus.vocab_size)
-        )
-        prepared.once(
-            folder, lambda new: _write_vocabulary(new, splitting, corpus.vocab_size, say), say
-        )
+        key = folders.key(WAY_OF_TRAINING, source.key, seed, *splitting.key, size)
+        folder = cache / "vocabularies" / key
+        folders.once(folder, lambda new: _write_vocabulary(new, splitting, size, say), say)
         loaded = load_vocabulary(folder / "vocab.txt")
-    folder = (
-        cache / "tokens" / prepared.key(source.key, corpus.split_seed, *splitting.key, loaded.hash)
-    )
-    counts = prepared.once(folder, lambda new: _write_tokens(new, splitting, loaded, say), say)
+    folder = cache / "tokens" / folders.key(source.key, seed, *splitting.key, loaded.hash)
+    counts = folders.once(folder, lambda new: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
     train, valid, test = (
         Rows(
@@ -220,20 +160,73 @@ def prepare_text(
         )
         for name in SPLITS
     )
-    return Text(
-        loaded.tokens,
-        loaded.special,
-        train,
-        valid,
-        test,
-        Report(**source.counts, **counts),
-        source.key,
-        folder.name,
-    )
+    report = Report(**source.counts, **counts)
+    return Text(loaded.tokens, loaded.special, train, valid, test, report, source.key, folder.name)
 
 
-def _write_vocabulary(new: Path, splitting: Splitting, size: int, say: Say) -> dict:
-    """Write `vocab.txt`: WordPiece, trained on the training split."""
+def _open_source(corpus: Corpus, cache: Path, say: Say) -> files.Source:
+    if not corpus.tfds:
+        return files.open_files(corpus.paths, cache / "sources", say)
+    from jaxtie.text.data.tfds import open_data_set  # heavy
+
+    return open_data_set(corpus.tfds, corpus.field, say)
+
+
+class _Splitting:
+    """Assign documents to splits, or paragraphs if there are few documents.
+
+    The order of keyed hashes decides: equal texts come into the same split, in whichever order and
+    file they are.
+
+    Attributes:
+      by_document: whether whole documents are split.
+      key: what decides about the splits, apart from the source and the seed.
+    """
+
+    def __init__(self, source: files.Source, seed: int, documents_to_split: int):
+        """Split whole documents if there are at least `documents_to_split`."""
+        self.source, self._seed = source, seed.to_bytes(8, "big")
+        self.by_document = source.documents >= documents_to_split
+        self.key = ("by document" if self.by_document else "by paragraph",)
+        self._edges: tuple[int, int] | None = None
+
+    def _hash(self, text: bytes) -> int:
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=self._seed).digest(), "big")
+
+    def _units(self) -> Iterator[tuple[int, str]]:
+        """Yield the hash that decides about a paragraph, and the paragraph."""
+        for document, text in self.source.read():
+            of_document = self._hash(document) if self.by_document else 0
+            for paragraph in files.split_paragraphs(text):
+                yield of_document if self.by_document else self._hash(paragraph.encode()), paragraph
+
+    def _find_edges(self) -> tuple[int, int]:
+        """Find the hashes at which validation and test begin."""
+        ordered = np.unique(np.fromiter((unit for unit, _ in self._units()), np.uint64))
+        if len(ordered) < 10:
+            what = "documents" if self.by_document else "paragraphs"
+            raise UserError(
+                f"text: {len(ordered)} different {what} are too little for three splits, which need"
+                " 10; give more of them"
+            )
+        first, second = len(ordered) * TENTHS[0] // 10, len(ordered) * sum(TENTHS[:2]) // 10
+        return int(ordered[first]), int(ordered[second])
+
+    def paragraphs(self) -> Iterator[tuple[int, str]]:
+        """Yield index of the split and paragraph, in the order of the text.
+
+        Raises:
+          UserError: if there is too little for three splits.
+        """
+        if self._edges is None:
+            self._edges = self._find_edges()
+        first, second = self._edges
+        for unit, paragraph in self._units():
+            yield (unit >= first) + (unit >= second), paragraph
+
+
+def _write_vocabulary(new: Path, splitting: _Splitting, size: int, say: Say) -> dict:
+    """Train WordPiece on the training split and write `vocab.txt`."""
 
     def paragraphs() -> Iterator[str]:
         for i, (split, paragraph) in enumerate(splitting.paragraphs()):
@@ -246,10 +239,10 @@ def _write_vocabulary(new: Path, splitting: Splitting, size: int, say: Say) -> d
 
 
 class _RowWriter:
-    """Writes the rows of a split, and counts them, their tokens, and those that are [UNK]."""
+    """Write the rows of a split; count them, their tokens and unknown tokens."""
 
     def __init__(self, tokens: BinaryIO, offsets: BinaryIO, dtype: np.dtype, unknown: int):
-        """`unknown`: id of [UNK]."""
+        """Write to open files; `unknown` is the id of [UNK]."""
         self._tokens, self._offsets, self._dtype, self._unknown = tokens, offsets, dtype, unknown
         self.rows = self.tokens = self.unknown = 0
         offsets.write(np.int64(0).tobytes())
@@ -266,10 +259,8 @@ class _RowWriter:
         self.unknown += int((flat == self._unknown).sum())
 
 
-def _write_tokens(new: Path, splitting: Splitting, vocabulary: Vocabulary, say: Say) -> dict:
-    """Write tokens and offsets of the rows of every split; returns the counts of a `Report`, and
-    the tokens' dtype.
-    """
+def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say: Say) -> dict:
+    """Write the rows of every split; return counts of a `Report` and the tokens' dtype."""
     dtype = np.dtype(np.uint16 if len(vocabulary.tokens) <= 2**16 else np.uint32)
     paragraphs = sentences = 0
 
@@ -277,33 +268,34 @@ def _write_tokens(new: Path, splitting: Splitting, vocabulary: Vocabulary, say: 
         nonlocal paragraphs
         for split, paragraph in splitting.paragraphs():
             paragraphs += 1
-            for sentence in reading.split_sentences(paragraph):
+            for sentence in files.split_sentences(paragraph):
                 yield split, sentence
 
     with contextlib.ExitStack() as stack:
-        writers = []
+        writers = {}
         for name in SPLITS:
             tokens, offsets = (
                 stack.enter_context((new / f"{name}.{what}").open("wb"))
                 for what in ("tokens", "offsets")
             )
-            writers.append(_RowWriter(tokens, offsets, dtype, vocabulary.special.unk))
+            writers[name] = _RowWriter(tokens, offsets, dtype, vocabulary.special.unk)
         some = split_sentences()
         while batch := list(islice(some, SENTENCES_AT_A_TIME)):
             sentences += len(batch)
             encoded = vocabulary.encode([sentence for _, sentence in batch])
-            for k, writer in enumerate(writers):
+            for k, writer in enumerate(writers.values()):
                 writer.write(
                     [ids for (split, _), ids in zip(batch, encoded, strict=True) if split == k]
                 )
-            say(f"tokenising, {sum(writer.tokens for writer in writers):,} tokens so far")
-    rows = {name: writer.rows for name, writer in zip(SPLITS, writers, strict=True)}
+            written = sum(writer.tokens for writer in writers.values())
+            say(f"tokenising, {written:,} tokens so far")
+    rows = {name: writer.rows for name, writer in writers.items()}
     if not all(rows.values()):
         raise UserError(f"text: too little for three splits: {rows} rows; give more of it")
     return {
         "rows": rows,
-        "tokens": {name: writer.tokens for name, writer in zip(SPLITS, writers, strict=True)},
-        "unknown": {name: writer.unknown for name, writer in zip(SPLITS, writers, strict=True)},
+        "tokens": {name: writer.tokens for name, writer in writers.items()},
+        "unknown": {name: writer.unknown for name, writer in writers.items()},
         "documents": splitting.source.documents,
         "paragraphs": paragraphs,
         "sentences": sentences,
@@ -311,3 +303,73 @@ def _write_tokens(new: Path, splitting: Splitting, vocabulary: Vocabulary, say: 
         "vocabulary": len(vocabulary.tokens),
         "dtype": dtype.name,
     }
+
+
+def frequent_words(text: Text, count: int = 100) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Choose the most frequent words of the training split that are single tokens.
+
+    Words are of letters alone. A token counts if no `##` continues it and no apostrophe is before
+    it (the s of "it's" is no word). With BERT's own vocabulary of 30,522 entries, the words are
+    those of the published list, if it is long enough.
+
+    Returns:
+      Their ids, int32, and the words, the most frequent first.
+
+    Raises:
+      UserError: if there are too few.
+    """
+    ids = {token: i for i, token in enumerate(text.vocabulary)}
+    if (
+        count <= len(PUBLISHED_WORDS)
+        and len(ids) == BERT_ENTRIES
+        and text.special == Special(0, 100, 101, 102, 103)
+        and ids.keys() >= set(PUBLISHED_WORDS)
+    ):
+        words = PUBLISHED_WORDS[:count]
+    else:
+        is_word = np.array([token.isalpha() for token in text.vocabulary])
+        frequency = count_whole_words(text.train, text.vocabulary)
+        order = np.argsort(-frequency * is_word, kind="stable")[:count]
+        words = tuple(text.vocabulary[i] for i in order if is_word[i] and frequency[i])
+    if len(words) < count:
+        raise UserError(
+            f"text: only {len(words)} of its words are single tokens, {count} are needed; take more"
+            " text"
+        )
+    return np.array([ids[word] for word in words], np.int32), words
+
+
+def chosen_words(text: Text, words: int | Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Choose some number of frequent words, or the words named; return ids, int32, and words.
+
+    Raises:
+      UserError: if there are too few, or the training split lacks one of these as a single token.
+    """
+    if isinstance(words, int):
+        return frequent_words(text, words)
+    ids = {token: i for i, token in enumerate(text.vocabulary)}
+    count_V = np.bincount(np.asarray(text.train.tokens_N), minlength=len(ids))
+    if missing := [word for word in words if word not in ids or not count_V[ids[word]]]:
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        raise UserError(
+            f"words: the text to train on has no token {', '.join(missing[:8])}{more}; leave these"
+            " out, or give more text"
+        )
+    return np.array([ids[word] for word in words], np.int32), tuple(words)
+
+
+def count_whole_words(rows: Rows, vocabulary: tuple[str, ...]) -> np.ndarray:
+    """Count occurrences of each token with no `##` behind it and no apostrophe before it; V."""
+    continues = np.array([token.startswith("##") for token in vocabulary])
+    apostrophe = np.array([token in ("'", "’") for token in vocabulary])
+    frequency = np.zeros(len(vocabulary), np.int64)
+    for row in range(0, rows.count, ROWS_AT_A_TIME):
+        bounds = rows.offsets[row : row + ROWS_AT_A_TIME + 1]
+        here = rows.tokens_N[bounds[0] : bounds[-1]]
+        no_word, ends = np.zeros(len(here), bool), bounds[1:] - bounds[0] - 1
+        no_word[:-1] = continues[here[1:]]
+        no_word[ends] = False  # nothing goes on over the end of a row
+        after = np.append(False, apostrophe[here[:-1]])
+        after[ends[:-1] + 1] = False
+        frequency += np.bincount(here[~(no_word | after)], minlength=len(vocabulary))
+    return frequency

@@ -1,4 +1,4 @@
-"""Vocabularies of WordPiece, BERT's kind: read, checked, trained, written.
+"""Load, check, train and write WordPiece vocabularies.
 
 The only importer of `tokenizers`, which has its own threads (TOKENIZERS_PARALLELISM=false turns
 them off).
@@ -16,19 +16,20 @@ from jaxtie.config import UserError
 from jaxtie.text.data.batches import Special
 from jaxtie.text.data.cache import in_one_line
 
-WAY_OF_TRAINING = 2  # how vocabularies are trained; another way gives others
+WAY_OF_TRAINING = 2  # version of how vocabularies are trained, part of their cache keys
 ALPHABET = 1000  # characters, at most
 # [PAD], [UNK], [CLS], [SEP], [MASK]
 SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)
 
 
 class Vocabulary(NamedTuple):
-    """A tokenizer and what it writes.
+    """A tokenizer and its vocabulary.
 
     Attributes:
+      tokenizer: of the tokenizers library.
       tokens: in the order of their ids.
       special: ids of the special tokens.
-      hash: of the file that it was read from.
+      hash: of the file.
     """
 
     tokenizer: Tokenizer
@@ -37,15 +38,13 @@ class Vocabulary(NamedTuple):
     hash: str
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Ids of the tokens of each sentence, no special ones around them."""
-        return [
-            each.ids
-            for each in self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
-        ]
+        """Return the token ids of each sentence, without special ones around them."""
+        found = self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+        return [each.ids for each in found]
 
 
 def wrap_as_bert(model: models.WordPiece) -> Tokenizer:
-    """BERT's uncased tokenizer around a model; text that looks like a special token is text."""
+    """Make BERT's uncased tokenizer of a model; text that looks like a special token is text."""
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -53,9 +52,7 @@ def wrap_as_bert(model: models.WordPiece) -> Tokenizer:
 
 
 def load_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary of a file, as `parse_vocabulary`; raises UserError where it cannot be read,
-    too.
-    """
+    """Load the vocabulary of a file; raise UserError as `parse_vocabulary` or if unreadable."""
     try:
         return parse_vocabulary(path.read_bytes(), f"--vocab {path}")
     except OSError as error:
@@ -63,14 +60,14 @@ def load_vocabulary(path: Path) -> Vocabulary:
 
 
 def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
-    """The vocabulary of a `tokenizer.json`, or of a `vocab.txt` with an entry a line.
+    """Load a vocabulary from a `tokenizer.json`, or from a `vocab.txt` with an entry a line.
 
     Args:
       content: of the file.
-      name: of the file; ends with `.json` or not, and begins what errors say.
+      name: of the file; its ending tells the format, and errors begin with it.
 
     Raises:
-      UserError: where it is none, lacks special tokens, or its ids leave gaps.
+      UserError: if it is no vocabulary, lacks special tokens, or its ids leave gaps.
     """
     tokenizer = _parse_tokenizer(content, name)
     entries = tokenizer.get_vocab()
@@ -80,7 +77,7 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
     try:
         # too long for WordPiece, so unknown
         tokenizer.encode_batch_fast(["x" * 1000], add_special_tokens=False)
-    except Exception as error:  # it may be given another token for that
+    except Exception as error:  # its token for unknown words may be missing
         raise UserError(
             f"{name}: cannot tokenise an unknown word ({in_one_line(error)})"
         ) from error
@@ -114,15 +111,15 @@ def _in_order(tokenizer: Tokenizer) -> tuple[str, ...]:
 
 
 def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str, ...]:
-    """Train WordPiece of at most `size` tokens; returns them in the order of their ids.
+    """Train WordPiece of at most `size` tokens; return them in the order of their ids.
 
-    The same texts give the same tokens. Merges that are as frequent as each other are made in the
-    order of the ids of their parts, and the library numbers characters within words in the order in
-    which a hash map with a seed of its own has the words. So characters are numbered first, as if
-    they were special tokens.
+    The same texts give the same tokens. Merges of equal frequency are made in the order of the ids
+    of their parts, and the library numbers characters within words in the order of a randomly
+    seeded hash map. So characters are numbered first, as if they were special tokens.
 
     Args:
-      texts: gives all of them, whenever it is called: they are gone through twice.
+      texts: yields all texts at each of two calls.
+      size: largest number of tokens.
     """
     tokenizer = wrap_as_bert(models.WordPiece(unk_token="[UNK]"))
     alphabet = _alphabet(tokenizer, texts())
@@ -140,9 +137,7 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str
 
 
 def _alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
-    """The most frequent characters as the tokenizer sees them, at most `ALPHABET`, in the order of
-    their code points.
-    """
+    """Return the most frequent normalised characters, at most `ALPHABET`, by code point."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
@@ -156,11 +151,11 @@ def _alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
 
 
 def _is_within_words(tokenizer: Tokenizer, letter: str) -> bool:
-    # which sets Chinese characters apart
+    """Return whether words can contain a character: not so Chinese ones, which are words."""
     between = tokenizer.normalizer.normalize_str(f"a{letter}a")
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(between)) == 1
 
 
 def vocabulary_file(tokens: Iterable[str]) -> bytes:
-    """A `vocab.txt` like BERT's: an entry a line, in the order of their ids."""
+    """Return the content of a `vocab.txt` like BERT's: an entry a line, in the order of ids."""
     return "".join(f"{token}\n" for token in tokens).encode()

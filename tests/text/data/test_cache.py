@@ -1,31 +1,25 @@
-"""What is prepared is kept: once, as a whole or not at all, through kills, full disks and two
-processes at once.
-"""
+"""A text is prepared once and completely, despite kills, full disks and two processes at once."""
 
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from corpora import SIZE, WORDS, error_of, write_corpus
 
 from jaxtie.text.config import Corpus
-from jaxtie.text.data import cache as prepared
-from jaxtie.text.data import tfds, tokens
+from jaxtie.text.data import cache as folders
+from jaxtie.text.data import files, tokens
 from jaxtie.text.data.tokens import prepare_text
-
-pytest_plugins = "corpus_fixtures"
 
 
 def test_a_second_start_prepares_nothing(corpus, filled, monkeypatch):
     cache, first = filled
     for module, name in (
-        (tfds, "_write_source"),
+        (files, "_check"),
         (tokens, "_write_vocabulary"),
         (tokens, "_write_tokens"),
     ):
@@ -67,10 +61,7 @@ def test_other_content_or_settings_are_prepared_anew(own_corpus, own_cache):
 
 
 def test_a_truncated_cache_is_prepared_anew(corpus, filled, own_cache):
-    for path in (
-        *own_cache.glob("tokens/*/train.tokens"),
-        *own_cache.glob("sources/**/*.array_record-*"),
-    ):
+    for path in (*own_cache.glob("tokens/*/*.tokens"), *own_cache.glob(f"*/*/{folders.MANIFEST}")):
         os.truncate(path, path.stat().st_size // 2)
     assert np.array_equal(prepare_text(corpus, own_cache).train.tokens_N, filled[1].train.tokens_N)
 
@@ -79,15 +70,15 @@ PREPARE = f"""
 import os, sys
 from pathlib import Path
 from jaxtie.config import UserError
-from jaxtie.text.data import cache as prepared
+from jaxtie.text.data import cache as folders
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.config import Corpus
 stage, cache, *paths = sys.argv[1:]
-sync = prepared._sync
+sync = folders._sync
 def die_before(path):
     if stage in path.parts: os.kill(os.getpid(), 9)
     sync(path)
-prepared._sync = die_before
+folders._sync = die_before
 try: print(prepare_text(Corpus(tuple(paths), vocab_size={SIZE}), Path(cache)).key)
 except UserError as error: sys.exit(f"jaxtie: {{error}}")
 """
@@ -100,13 +91,13 @@ def start(
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_killed_at_any_step_it_is_prepared_as_if_it_had_not_been(corpus, cache, tmp_path):
+def test_after_kills_at_any_step_the_result_is_the_same(corpus, cache, tmp_path):
     for stage in ("sources", "vocabularies", "tokens"):
         process = start(corpus, cache, stage)
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
         assert list(cache.glob(f"{stage}/.*")) and not list(
-            cache.glob(f"{stage}/[!.]*/{prepared.MANIFEST}")
+            cache.glob(f"{stage}/[!.]*/{folders.MANIFEST}")
         )
     found = prepare_text(corpus, cache)
     assert not list(cache.glob("*/.*"))
@@ -123,21 +114,13 @@ def test_two_processes_may_prepare_at_once(corpus, cache):
     assert len(list(cache.glob("vocabularies/*/vocab.txt"))) == 1
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_disk_that_fills_ends_in_one_line(tmp_path, cache, there):
-    """A limit on the size of files, one KiB, stands for it; `there`: all but the tokens was
-    prepared before.
-    """
+def test_a_full_disk_ends_in_one_line(tmp_path, cache):
+    """A limit of one KiB on the size of files stands for it."""
     corpus = Corpus((str(write_corpus(tmp_path / "corpus", paragraphs=400)),), vocab_size=SIZE)
-    if there:
-        prepare_text(corpus, cache)
-        for folder in cache.glob("tokens/*/"):
-            shutil.rmtree(folder)
     process = start(corpus, cache, prefix=("bash", "-c", 'ulimit -f 1; exec "$@"', "-"))
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 1 and error.count("\n") == 1, error
-    assert "could not be prepared" in error and "make room" in error
-    assert f"{'tokens' if there else 'sources'}: " in error
+    assert "tokens: the text could not be prepared" in error and "make room" in error
     assert not list(cache.glob("*/.*")) and not list(cache.glob("tokens/*/"))
     prepare_text(corpus, cache)
 

@@ -1,6 +1,4 @@
-"""What a user can get wrong about a text, and the line that says so."""
-
-import json
+"""One-line errors of texts and vocabularies that cannot be used."""
 
 import pytest
 from corpora import error_of, write_vocabulary
@@ -12,91 +10,77 @@ from jaxtie.text.data import files
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, wrap_as_bert
 
-pytest_plugins = "corpus_fixtures"
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file or folder"),
+        (b"One.\n\nTwo.\n\nTwo.", "2 different paragraphs are too little for three splits"),
+        (b"", "a.txt: no text at all"),
+        (b"The cat\n\x00\x01", "a.txt: holds NUL bytes"),
+    ],
+)
+def test_files_that_are_no_text(tmp_path, cache, content, message):
+    if content is not None:
+        (tmp_path / "a.txt").write_bytes(content)
+    assert message in error_of(Corpus((str(tmp_path / "a.txt"),)), cache)
 
 
-def test_what_is_not_there(tmp_path, cache):
-    assert "no such file or folder" in error_of(Corpus((str(tmp_path / "no"),)), cache)
-    (tmp_path / "empty").mkdir()
-    assert "holds no *.txt" in error_of(Corpus((str(tmp_path / "empty"),)), cache)
-
-
-def test_no_text_at_all(cache):
-    with pytest.raises(
-        MissingInputError,
-        match="needs a text; give files or folders by --text PATH, or a data set by --tfds NAME",
-    ):
+def test_nothing_to_read(tmp_path, cache):
+    assert "holds no *.txt" in error_of(Corpus((str(tmp_path),)), cache)
+    expected = "needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
+    with pytest.raises(MissingInputError, match=expected):
         prepare_text(Corpus(), cache)
 
 
-def test_a_binary_file(own_corpus, cache):
-    corpus, folder = own_corpus
-    (folder / "9.txt").write_bytes(b"The cat\n\x00\x01")
-    assert "9.txt: holds NUL bytes" in error_of(corpus, cache)
-
-
+@pytest.mark.parametrize("again", [False, True], ids=["first pass", "second pass"])
 @pytest.mark.parametrize("how", ["vanishes", "changes"])
-def test_a_file_that_does_not_stay(own_corpus, cache, monkeypatch, how):
+def test_a_file_that_changes_while_it_is_read(own_corpus, cache, monkeypatch, how, again):
     corpus, folder = own_corpus
-    path, paragraphs = folder / "2.txt", files.read_paragraphs
+    path, read, passes = folder / "2.txt", files.read_paragraphs, []
 
-    def read_paragraphs(*arguments):
-        path.unlink(missing_ok=True) if how == "vanishes" else path.write_text("Other.")
-        return paragraphs(*arguments)
+    def read_paragraphs(own, reading):
+        passes.append(own.name)
+        if passes.count("0.txt") == 1 + again:
+            path.unlink(missing_ok=True) if how == "vanishes" else path.write_text("Other.")
+        return read(own, reading)
 
     monkeypatch.setattr(files, "read_paragraphs", read_paragraphs)
     error = error_of(corpus, cache)
-    assert (
-        "2.txt: " in error and ("No such file" if how == "vanishes" else "changed while") in error
-    )
+    message = "No such file" if how == "vanishes" else "changed while it was being read"
+    assert "2.txt: " in error and message in error
 
 
-def test_too_little_text(tmp_path, cache):
-    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n\nTwo.")
-    assert "2 different paragraphs are too little for three splits" in error_of(
-        Corpus((str(tmp_path / "a.txt"),)), cache
-    )
-    (tmp_path / "b.txt").write_text("")
-    assert "b.txt: no text at all" in error_of(Corpus((str(tmp_path / "b.txt"),)), cache)
+def without_specials(path):
+    wrap_as_bert(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]")).save(str(path))
+
+
+def without_unknown(path):
+    entries = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
+    wrap_as_bert(models.WordPiece(entries, unk_token="<unk>")).save(str(path))
 
 
 @pytest.mark.parametrize(
-    "name, content, message",
+    ("name", "content", "message"),
     [
         ("tokenizer.json", "{}", "expected a tokenizer.json of the tokenizers library"),
         ("tokenizer.json", "no", "expected a tokenizer.json of the tokenizers library"),
+        ("tokenizer.json", without_specials, "has no [PAD], [CLS]"),
+        ("tokenizer.json", without_unknown, "cannot tokenise an unknown word"),
         ("vocab.txt", "\xff\xfe", "has no [PAD], [UNK], [CLS], [SEP], [MASK]"),
         ("vocab.txt", "\n".join([*SPECIAL_TOKENS, "a", "a", "b"]), "does an entry come twice?"),
-        ("vocab.txt", None, "cannot be read"),
+        (
+            "vocab.txt",
+            lambda path: write_vocabulary(path, without="[MASK]"),
+            "has no [MASK]; expected a vocabulary like BERT's",
+        ),
+        ("vocab.txt", lambda path: None, "cannot be read"),
     ],
 )
-def test_a_vocabulary_that_is_none(corpus, cache, tmp_path, name, content, message):
-    if content is not None:
-        (tmp_path / name).write_text(content)
-    assert message in error_of(Corpus(corpus.paths, vocab=str(tmp_path / name)), cache)
-
-
-def test_a_vocabulary_without_mask(corpus, cache, tmp_path):
-    vocab = write_vocabulary(tmp_path / "vocab.txt", without="[MASK]")
-    assert "has no [MASK]; expected a vocabulary like BERT's" in error_of(
-        Corpus(corpus.paths, vocab=str(vocab)), cache
-    )
-    tokenizer = json.loads(
-        wrap_as_bert(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]")).to_str()
-    )
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert "has no [PAD], [CLS]" in error_of(
-        Corpus(corpus.paths, vocab=str(tmp_path / "tokenizer.json")), cache
-    )
-
-
-def test_a_vocabulary_whose_unknown_token_is_missing(corpus, cache, tmp_path):
-    entries = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
-    wrap_as_bert(models.WordPiece(entries, unk_token="<unk>")).save(
-        str(tmp_path / "tokenizer.json")
-    )
-    message = error_of(Corpus(corpus.paths, vocab=str(tmp_path / "tokenizer.json")), cache)
-    assert "cannot tokenise an unknown word" in message
+def test_a_file_that_is_no_vocabulary(corpus, cache, tmp_path, name, content, message):
+    path = tmp_path / name
+    content(path) if callable(content) else path.write_text(content)
+    assert message in error_of(Corpus(corpus.paths, vocab=str(path)), cache)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +93,7 @@ def test_a_vocabulary_whose_unknown_token_is_missing(corpus, cache, tmp_path):
         ({"tfds": "a b"}, "--tfds a b: expected NAME"),
     ],
 )
-def test_a_corpus_that_cannot_be_meant(wrong, message):
+def test_invalid_fields_of_a_corpus(wrong, message):
     with pytest.raises(UserError) as caught:
         Corpus(**wrong)
     assert message in str(caught.value)

@@ -1,6 +1,4 @@
-"""TFDS data sets as texts, the user's own files among them: what is read, in which parts, what
-errors say.
-"""
+"""TFDS data sets as texts: what is read, and what errors say."""
 
 import dataclasses
 import functools
@@ -12,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from corpora import WORDS, error_of, write_corpus
+from corpora import WORDS, error_of
 from drawing import save_small
 
 from jaxtie import load
@@ -20,12 +18,9 @@ from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.run.command import main
 from jaxtie.text.config import Corpus
-from jaxtie.text.data import cache as prepared
-from jaxtie.text.data import files
-from jaxtie.text.data import tfds as sources
+from jaxtie.text.data import cache as folders
 from jaxtie.text.data.tokens import prepare_text
 
-pytest_plugins = "corpus_fixtures"
 TINY = """from jaxtie import Optimizer, TextExperiment, Transformer
 experiment = TextExperiment(
     name="tiny", objective="causal", model=Transformer(layers=1, heads=2, width=8, feedforward=8),
@@ -49,16 +44,9 @@ class TinyText(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, start, end):
         for i in range(start, end):
-            yield (
-                i,
-                {
-                    "body": (
-                        f"The cat saw {WORDS[i % len(WORDS)]}. A {WORDS[i // 7]} ran.\r\n\r\nÜber"
-                        f" {i}."
-                    ),
-                    "label": i,
-                },
-            )
+            saw, ran = WORDS[i % len(WORDS)], WORDS[i // 7]
+            body = f"The cat saw {saw}. A {ran} ran.\r\n\r\nÜber {i}."
+            yield i, {"body": body, "label": i}
 
 
 @pytest.fixture
@@ -74,17 +62,9 @@ def tfds_folder(tmp_path, monkeypatch) -> Path:
 def test_a_tfds_data_set(tmp_path, vocabulary, cache, capsys):
     corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
     report = prepare_text(corpus, cache).report
-    assert (report.files, report.documents, report.paragraphs, report.split_by) == (
-        0,
-        60,
-        120,
-        "document",
-    )
-    assert (
-        report.rows["train"] == 42 * 3
-        and report.rows["valid"] == 6 * 3
-        and report.rows["test"] == 12 * 3
-    )
+    assert (report.files, report.documents, report.paragraphs) == (0, 60, 120)
+    assert report.split_by == "document"
+    assert report.rows == {"train": 42 * 3, "valid": 6 * 3, "test": 12 * 3}
     assert prepare_text(corpus, cache).report == report
     assert capsys.readouterr() == ("", "")
     assert error_of(Corpus(tfds="tiny_text", field="text"), tmp_path / "x").endswith(
@@ -95,9 +75,7 @@ def test_a_tfds_data_set(tmp_path, vocabulary, cache, capsys):
 def test_a_tfds_data_set_in_a_format_that_needs_tensorflow(
     tfds_folder, vocabulary, tmp_path, cache, monkeypatch
 ):
-    """Made so by what TFDS writes about it: reading ends where TFDS sees the format, and no
-    TensorFlow.
-    """
+    """Only what TFDS writes about it is changed; TFDS looks no further without TensorFlow."""
     corpus = Corpus(tfds="tiny_text:1.0.0", field="body", vocab=vocabulary)
     prepare_text(corpus, tmp_path / "before")
     # importing it raises, whether it is installed or not
@@ -107,10 +85,7 @@ def test_a_tfds_data_set_in_a_format_that_needs_tensorflow(
     for path in [*tfds_folder.rglob("*.array_record-*")]:
         path.rename(str(path).replace("array_record", "tfrecord"))
     # TFDS finds out in another way where no version is named
-    for name in (
-        "tiny_text:1.0.0",
-        "tiny_text",
-    ):
+    for name in ("tiny_text:1.0.0", "tiny_text"):
         error = error_of(dataclasses.replace(corpus, tfds=name), cache)
         assert error.startswith(
             f"--tfds {name}: was prepared as tfrecord, which needs TensorFlow to be read; install"
@@ -120,9 +95,6 @@ def test_a_tfds_data_set_in_a_format_that_needs_tensorflow(
 def test_both_formats_of_a_tfds_data_set_are_the_same_text(
     tfds_folder, vocabulary, tmp_path, cache, capsys
 ):
-    """Written by TFDS itself in either; so documents come in the same order, and go into the same
-    splits.
-    """
     pytest.importorskip(
         "tensorflow", reason="TensorFlow is not installed: nothing can write or read TFRecord"
     )
@@ -146,7 +118,7 @@ def test_both_formats_of_a_tfds_data_set_are_the_same_text(
 def test_training_on_a_tfds_data_set_from_end_to_end(
     tfds_folder, vocabulary, tmp_path, monkeypatch, capsys
 ):
-    """One command: prepared, trained, told; the same again reads it from the cache."""
+    """Prepare and train by one command; the same again reads TFDS's own copy."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(plots, "save", save_small)
     experiment = tmp_path / "tiny.py"
@@ -168,20 +140,7 @@ def test_training_on_a_tfds_data_set_from_end_to_end(
     assert "60 documents" in one.attrs["text"] and one.attrs["text_key"] == again.attrs["text_key"]
     np.testing.assert_array_equal(one["valid_loss"], again["valid_loss"])
     assert float(one["valid_loss"][..., -1].mean()) < float(one["valid_loss"][..., 0].mean())
-    assert (
-        main(
-            [
-                *options[:-3],
-                "--vocab",
-                vocabulary,
-                "--tfds-field",
-                "label",
-                "--out",
-                str(tmp_path / "x"),
-            ]
-        )
-        == 2
-    )
+    assert main([*options, "--tfds-field", "label", "--out", str(tmp_path / "x")]) == 2
     assert "has no text in a field 'label'; expected --tfds-field body" in capsys.readouterr().err
 
 
@@ -206,7 +165,7 @@ def test_no_network(cache, monkeypatch, capsys):
 
     monkeypatch.setattr("socket.getaddrinfo", refuse)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(prepared, "PATIENCE", 0.0)
+    monkeypatch.setattr(folders, "PATIENCE", 0.0)
     told = []
     with pytest.raises(
         UserError, match=r"--tfds lm1b: cannot be downloaded .*statmt.*network"
@@ -215,21 +174,3 @@ def test_no_network(cache, monkeypatch, capsys):
     assert "\n" not in str(caught.value)
     assert told == ["no answer from the network yet, trying again"] * len(told) and told
     assert capsys.readouterr().out == ""
-
-
-def test_large_files_are_written_in_parts(tmp_path, vocabulary, cache, monkeypatch):
-    """The last part may be small, and a blank stretch leaves none empty."""
-    monkeypatch.setattr(files, "PIECE", 2**12)
-    folder = write_corpus(tmp_path / "corpus", paragraphs=250)
-    (folder / "3.txt").write_text("\n" * 2**14)
-    corpus = Corpus((str(folder),), vocab=vocabulary)
-    whole = prepare_text(corpus, cache)
-    assert len(list(cache.glob("sources/*/given_text/*/*.array_record-*"))) == 1
-    monkeypatch.setattr(sources, "PART", 2**13)
-    parts = prepare_text(corpus, tmp_path / "parts")
-    assert len(list((tmp_path / "parts").glob("sources/*/given_text/*/*.array_record-*"))) > 5
-    assert parts.report == whole.report and parts.key == whole.key
-    assert all(
-        np.array_equal(one.tokens_N, other.tokens_N)
-        for one, other in zip(parts[2:5], whole[2:5], strict=True)
-    )
