@@ -101,6 +101,12 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
     return int(results[steps][complete].max()) if complete.any() else 0
 
 
+def at_end(values: xr.DataArray, results: xr.Dataset) -> xr.DataArray:
+    """Take a variable of the results at their last step."""
+    steps = next(name for name in values.dims if str(name).endswith("step"))
+    return values.sel({steps: last_step(results)}, drop=True)
+
+
 def plain_arm(results: xr.Dataset, *, tied: bool) -> Arm | None:
     """The arm that is tied, or untied, from start to end, and has no options of a head; None if it
     is not there.

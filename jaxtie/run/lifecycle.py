@@ -194,9 +194,7 @@ def load_experiment(path: Path) -> Declaration:
 
 
 def load_claims(path: Path) -> tuple[Any, ...]:
-    """Execute an experiment file and take its `claims`, `jaxtie.exor.claims.Claim` or, of pairs of
-    words,
-    `jaxtie.text.claims.TextClaim`; none where it makes none.
+    """Execute an experiment file and take its `claims`, if any.
 
     Raises:
       UserError: where it is missing or fails.

@@ -25,6 +25,7 @@ from jaxtie.exor import committed, forces, never_targets
 from jaxtie.exor.comparison import correlation_table, sweep_table
 from jaxtie.exor.plateau import escape_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
+from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import joined_seeds, write_kept
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.gradient_by_role import shares_table
@@ -125,8 +126,8 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     declared = _declared(experiments)
     claims = {name: lifecycle.load_claims(path) for name, path in declared.items()}
     of_exor: dict[str, Callable[..., Table]] = {
-        "verdicts": lambda *names: committed.verdicts_table(
-            known, {name: claims[name] for name in names}
+        "verdicts": lambda *names: claims_table(
+            "Claims, and what became of them", known, {name: claims[name] for name in names}
         ),
         "published": lambda name: committed.published_table(
             known[name], pd.read_csv(experiments / "data" / "published.csv")
@@ -142,8 +143,10 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         what: lambda *names, make=make: make(known, names) for what, make in OF_SEVERAL_RUNS.items()
     }
     of_text = {
-        "text-verdicts": lambda *names: _of_text("claims").text_claims_table(
-            known, {name: claims[name] for name in names}
+        "text-verdicts": lambda *names: claims_table(
+            "Claims about text, and what became of them",
+            known,
+            {name: claims[name] for name in names},
         ),
         "text-end": lambda name: _of_text("tables").validation_table(known[name]),
         "text-pairs": lambda name: _of_text("groups").word_pairs_table(known[name]),

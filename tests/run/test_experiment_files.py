@@ -79,7 +79,9 @@ def test_what_is_claimed_of_variants_can_be_measured(name):
     }
     for claim in claims:
         assert claim.low < claim.high and (claim.low, claim.high) != (-np.inf, np.inf)
-        assert all(value in dict(experiment.sweep)[name] for name, value in claim.setting.items())
+        assert all(
+            value in dict(experiment.sweep)[name] for name, value in claim.sweep_point.items()
+        )
 
 
 def test_experiments_are_those_of_the_protocol():
@@ -185,12 +187,9 @@ def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
         "untied",
         f"untied@{experiment.steps // 2}",
     ]
-    cells = {cell for claim in claims for cell in claim.of}
-    assert {cell.arm for cell in cells} == set(names_of(experiment.arms))
-    assert {cell.probability for cell in cells if cell.probability == cell.probability} == {
-        0.5,
-        0.1,
-    }
+    terms = [term.partition(", ") for claim in claims for term in claim.weights]
+    assert {arm.split()[0] for arm, _, _ in terms} == set(names_of(experiment.arms))
+    assert {pairs.rpartition(" ")[2] for _, _, pairs in terms if pairs} == {"0.5", "0.1"}
     assert all(claim.low < claim.high for claim in claims) and len(
         {claim.expression for claim in claims}
     ) == len(claims)

@@ -1,6 +1,4 @@
-"""Claims are judged by their rule; what is committed of a run gives the tables that the run gives;
-a document is its data.
-"""
+"""What is committed of a run gives the tables that the run gives; a document is its data."""
 
 import re
 from pathlib import Path
@@ -9,16 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from made_up import exor_results
-from scipy import stats
+from made_up import exor_results, tying_costs
 
 from jaxtie.config import UserError
 from jaxtie.exor import blocks, committed, forces
-from jaxtie.exor.claims import Claim, claimed, judge_claims
+from jaxtie.exor.claims import Claim
 from jaxtie.exor.plateau import LOSS_DECIMALS, escape_table
 from jaxtie.exor.tables import exor_final_table
+from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import write_kept
-from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.run import command, lifecycle, report
 
 HOUSE = Path(__file__).parents[2]
@@ -27,169 +24,7 @@ ARMS = ("tied", "untied", "tied+bias", "untied+bias")
 
 @pytest.fixture
 def results():
-    """Forty seeds; tying costs 0.2 nat, with a bias nothing, but for noise of 0.01."""
-    made = exor_results(*ARMS, seeds=40)
-    rng = np.random.default_rng(1)
-    for arm in ARMS:
-        at = {"arm": arm, "eval_step": 100}
-        made["train_loss"].loc[at] = 0.9 + 0.2 * (arm == "tied") + 0.01 * rng.normal(size=40)
-    return made.assign_attrs(experiment="made-up")
-
-
-def judged(results, *claims: Claim, others=None) -> list[str]:
-    return [judgement.verdict for _, _, judgement in judge_claims(claims, results, others or {})]
-
-
-def test_a_claim_holds_fails_or_is_inconclusive_by_its_interval(results):
-    cost, rest = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias": -1}
-    told = judged(
-        results,
-        Claim("more than 0", "loss", cost, low=0),
-        Claim("less than 0", "loss", cost, high=0),
-        Claim("nothing", "loss", rest, -0.05, 0.05),
-        Claim("more than 0, with a bias", "loss", {"tied+bias": 1, "untied+bias": -1}, low=0),
-        Claim(
-            "the bias takes something off",
-            "loss",
-            {**cost, "tied+bias": -1, "untied+bias": 1},
-            low=0.15,
-        ),
-    )
-    assert told == ["holds", "fails", "holds", "inconclusive", "holds"]
-
-
-def test_intervals_are_right_together(results):
-    """Of ten claims each interval is Student's at 99.5 %."""
-    claims = [Claim(str(i), "loss", {"tied": 1, "untied": -1}, low=0) for i in range(10)]
-    differences = claimed(results, claims[0]).values.astype(np.float64)
-    _, compared, _ = judge_claims(claims, results, {})[3]
-    low, high = stats.t.interval(0.995, 39, differences.mean(), stats.sem(differences))
-    np.testing.assert_allclose([compared.low, compared.high], [low, high])
-
-
-def test_a_seed_without_a_value_decides_nothing(results):
-    results["train_loss"].loc[{"arm": "tied", "seed": 3}] = np.nan
-    results["valid_loss"].loc[{"arm": "tied", "seed": 3}] = np.nan
-    results["diverged_at"].loc[{"arm": "tied", "seed": 3}] = 50
-    assert judged(results, Claim("more", "loss", {"tied": 1, "untied": -1}, low=0)) == [
-        "inconclusive"
-    ]
-
-
-def test_ratios_are_of_each_seed_to_its_own_start_and_to_decay(results):
-    """X-Y ends at 3 times what decay leaves of its start; one seed that is far off changes no
-    median's verdict.
-    """
-    place = {"arm": "tied", "symbol": "X", "symbol2": "Y"}
-    start = results["input_distance"].sel(place | {"step": 0}).values
-    decay = float(results["decay_factor"].sel(step=100))
-    assert decay == pytest.approx(0.99**10)
-    results["input_distance"].loc[place | {"step": 100}] = (
-        3 * decay * start * np.exp(0.01 * np.random.default_rng(2).normal(size=40))
-    )
-    results["input_distance"].loc[place | {"step": 100, "seed": 7}] = 1e6
-    three = Claim("three times", "decay ratio", "tied", 2.9, 3.1)
-    ((_, compared, judgement),) = judge_claims([three], results, {})
-    assert judgement.verdict == "holds" and "3.0" in str(compared)
-    assert judged(results, Claim("drawn together", "decay ratio", "tied", high=0.8)) == ["fails"]
-    x_a = results["input_distance"].sel(arm="tied", symbol="X", symbol2="A", step=100).values
-    expected = np.log(results["input_distance"].sel(place | {"step": 100}).values / x_a)
-    np.testing.assert_allclose(claimed(results, Claim("", "reference ratio", "tied")), expected)
-
-
-def with_roles(results: xr.Dataset) -> xr.Dataset:
-    """Made up: over the first record the output role writes 0.9 of the table, later 0.6, but for
-    noise; pushes of ±0.1.
-    """
-    steps, seeds = results["step"].values, results.sizes["seed"]
-    rng, dims = np.random.default_rng(4), ("arm", "seed", "step", "group")
-    shape = (results.sizes["arm"], seeds, len(steps), 7)
-    written = np.where(np.arange(len(steps)) == 1, 0.9, 0.6)[:, None] + 0.01 * rng.normal(
-        size=shape
-    )
-    square = rng.uniform(0.99, 1.01, shape)
-    found = {"step_square": (dims, square), "input_step_product": (dims, (1 - written) * square)}
-    found |= {
-        name: (dims, square)
-        for name in ("input_gradient_square", "output_gradient_square", "gradient_product")
-    }
-    for role, push in (("input", -0.1), ("output", 0.1)):
-        found[f"{role}_push"] = (
-            ("arm", "seed", "step", "pair"),
-            push + 0.001 * rng.normal(size=(*shape[:3], 2)),
-        )
-    made = results.assign(found)
-    for name in found:
-        made[name] = made[name].where((made["arm"] != "untied") & (made["step"] > 0))
-    return made.assign_coords(group=list("XYABEDm"))
-
-
-def test_shares_and_pushes_are_of_the_stretch_that_is_claimed_of(results):
-    """The same of a run and of what is kept of it, whose stretches are not equally long."""
-    made = with_roles(results)
-    claims = (
-        Claim("early", "output share, early", "tied", 0.89, 0.91),
-        Claim("more than later", "output share, early less later", "tied", 0.29, 0.31),
-        Claim("either arm", "output share, early", {"tied": 0.5, "tied+bias": 0.5}, 0.89, 0.91),
-        Claim("apart", "output push", "tied", 0.99, 1.01),
-        Claim("together", "input push", "tied", -1.01, -0.99),
-    )
-    assert claims[2].expression == "output share, early: 0.5 tied + 0.5 tied+bias"
-    kept = committed.condense(made)
-    assert kept["step_square"].sizes["step"] < made["step_square"].sizes["step"]
-    for each in (made, kept):
-        assert judged(each, *claims) == ["holds"] * 5
-    for claim in claims:
-        np.testing.assert_allclose(claimed(kept, claim), claimed(made, claim), rtol=1e-5)
-    arm, rows, *cells = shares_table(kept).rows[0]
-    assert (
-        (arm, rows) == ("tied", "all")
-        and cells[0].startswith("0.90")
-        and cells[1].startswith("0.60")
-    )
-    pushed = forces.pushes_table(kept).rows[0]
-    assert pushed[:2] == ("tied", "X-Y")
-    assert [float(cell.split()[0]) for cell in pushed[2:4]] == pytest.approx([1, -1], abs=0.01)
-
-
-def test_nearness_is_of_a_seeds_own_untied_tables(results):
-    """Planted: the tied table is the untied output table, the one with a bias the input table; at
-    the last step alone.
-    """
-    made = with_roles(results)
-    for arm, table in (("tied", "output_table"), ("tied+bias", "input_table")):
-        made["input_table"].loc[{"arm": arm, "table_step": 100}] = made[table].sel(
-            arm="untied", table_step=100
-        )
-    kept = committed.condense(made)
-    by_cka = [
-        Claim("nearer", "nearness by CKA", "tied", low=0.05),
-        Claim("less", "nearness by CKA", "tied+bias", high=-0.05),
-    ]
-    assert judged(kept, *by_cka) == ["holds", "holds"]
-    both = Claim(
-        "not on the whole", "nearness by linear map", {"tied": 0.5, "tied+bias": 0.5}, -0.1, 0.1
-    )
-    assert judged(kept, both) == ["holds"]
-    assert "neighbours" not in kept["measure"].values  # of seven symbols
-
-
-def test_a_contrast_with_another_experiment_is_by_seed_and_waits_for_it(results):
-    less = Claim("costs more than there", "loss", {"tied": 1, "untied": -1}, low=0, against="other")
-    assert judged(results, less) == []
-    other = results.isel(seed=slice(10, None)).copy(deep=True)
-    other["train_loss"].loc[{"arm": "tied"}] -= 0.1
-    assert judged(results, less, others={"other": other}) == ["holds"]
-    np.testing.assert_allclose(
-        judge_claims([less], results, {"other": other})[0][1].middle, 0.1, atol=1e-6
-    )
-
-
-def test_an_arm_that_is_not_there_is_told_in_one_line(results):
-    with pytest.raises(
-        UserError, match=r"made-up: no arm tied\+shuffle, of which is claimed: It is."
-    ):
-        judged(results, Claim("It is.", "loss", "tied+shuffle", low=0))
+    return tying_costs(ARMS)
 
 
 @pytest.mark.parametrize("many, steps", [(40, 5), (39, 2)], ids=["few seeds", "many seeds"])
@@ -209,7 +44,7 @@ def test_what_is_kept_of_a_run_gives_its_tables(results, tmp_path, monkeypatch, 
         ]
     }
     for make in (
-        lambda runs: committed.verdicts_table(runs, claims),
+        lambda runs: claims_table("Claims", runs, claims),
         lambda runs: committed.costs_table(runs, ["made-up"]),
         lambda runs: forces.forces_table(runs["made-up"]),
         lambda runs: exor_final_table(runs["made-up"]),
@@ -235,15 +70,6 @@ def test_what_is_written_of_a_member_has_five_digits_and_what_no_member_owns_has
     read = xr.load_dataset(tmp_path / "third.nc", engine="h5netcdf")
     np.testing.assert_allclose(read["own"], third["own"], rtol=2.0**-17)
     assert float(read["own"][0]) * 2**18 % 1 == 0 and float(read["theory"][0]) == 1 / 3
-
-
-def test_claims_of_others_stand_before_our_own(results):
-    own, theirs = (
-        Claim(name, "loss", "tied", low=0, source=source)
-        for name, source in (("own", ""), ("theirs", "the paper"))
-    )
-    rows = committed.verdicts_table({"made-up": results}, {"made-up": [own, theirs]}).rows
-    assert [(row[0], row[2]) for row in rows] == [("the paper", "theirs"), ("", "own")]
 
 
 def test_the_published_code_is_told_from_ours_where_it_is_another(results):

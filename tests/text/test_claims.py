@@ -1,6 +1,4 @@
-"""Groups of pairs, the table and the claims that are about them, on made-up results whose answers
-are known.
-"""
+"""Groups of pairs, and tables, claims and figures of them, on made-up results."""
 
 import math
 import re
@@ -11,13 +9,8 @@ import pytest
 import xarray as xr
 
 from jaxtie.config import UserError
-from jaxtie.text.claims import (
-    Cell,
-    TextClaim,
-    claims_of_duplicates,
-    judge_text_claims,
-    text_claims_table,
-)
+from jaxtie.results.claims import Judgement, claims_table, judge_claims
+from jaxtie.text.claims import TextClaim, claims_of_duplicates
 from jaxtie.text.committed import condense_text
 from jaxtie.text.groups import groups_of, log_decay_ratio, word_pairs_table
 from jaxtie.text.plots import text_frames, text_panels
@@ -131,22 +124,22 @@ def test_baselines_stand_beside_the_loss():
     assert rows["loss of the token on the left alone (bigram), nat"][0] == "4.500"
 
 
-def verdicts(results: xr.Dataset) -> list[str]:
-    return [
-        judgement.verdict
-        for _, _, judgement in judge_text_claims(
-            claims_of_duplicates(0.5, 0.1, "untied@20"), results
-        )
-    ]
+CLAIMS = claims_of_duplicates(0.5, 0.1, "untied@20")
 
 
-def test_verdicts_follow_the_data():
-    """All claims but those of swaps, which are of one size here; then nothing differs, and all
-    distances grow alike.
-    """
-    assert verdicts(made_up(as_claimed)) == ["holds"] * 10 + ["fails", "inconclusive", "holds"]
-    found = verdicts(made_up(lambda *_: 1.0, odds=np.zeros(PAIRS)))
-    assert found == ["fails"] * 10 + ["fails", "inconclusive", "holds"]
+def judged(results: xr.Dataset) -> list[Judgement]:
+    return [judgement for _, judgement in judge_claims(CLAIMS, results, {})]
+
+
+@pytest.mark.parametrize(
+    "results, verdict",
+    [(made_up(as_claimed), "holds"), (made_up(lambda *_: 1.0, odds=np.zeros(PAIRS)), "fails")],
+    ids=["as claimed", "all distances grow alike"],
+)
+def test_verdicts_follow_the_data(results, verdict):
+    """But for claims about swaps, which are all of one size, and about the loss."""
+    found = [judgement.verdict for judgement in judged(results)]
+    assert found == [verdict] * 10 + ["fails", "inconclusive", "holds"]
 
 
 def test_swaps_are_compared_as_ratios():
@@ -154,27 +147,24 @@ def test_swaps_are_compared_as_ratios():
     own = {"kind": "duplicate", "pair": np.arange(PAIRS)[P == 0.1]}
     results["swap_divergence"].loc[own | {"arm": "tied"}] = 0.03
     results["swap_divergence"].loc[own | {"arm": "untied"}] = 0.01
-    found = judge_text_claims(claims_of_duplicates(0.5, 0.1, "untied@20"), results)
-    half, farther = found[10:12]
-    assert half[2].verdict == "holds" and str(half[1]).split()[-3] == "0.30"
-    assert (
-        farther[2].verdict == "holds"
-        and "swap divergence: tied, duplicates at 0.1" in farther[0].expression
+    half, farther = judged(results)[10:12]
+    assert half.verdict == "holds" and half.decisive.found.split()[0] == "0.30"
+    assert farther.verdict == "holds"
+    assert CLAIMS[11].expression == (
+        "swap divergence: tied, duplicates at 0.1 · untied, duplicates at 0.5"
+        " ÷ tied, duplicates at 0.5 ÷ untied, duplicates at 0.1"
     )
 
 
 def test_an_interval_of_few_seeds_is_students():
     """Of 3 seeds, at q = 1 - 0.05 / (2 · 13): t of two degrees of freedom by its closed form."""
     results = made_up(as_claimed)
-    claims = claims_of_duplicates(0.5, 0.1, "untied@20")
     loss = results["valid_loss"].sel(eval_step=40)
     values = (loss.sel(arm="tied+bias") - loss.sel(arm="tied")).values
-    q = 1 - 0.05 / (2 * len(claims))
+    q = 1 - 0.05 / (2 * len(CLAIMS))
     t = (2 * q - 1) * math.sqrt(2 / (4 * q * (1 - q)))
-    compared = judge_text_claims(claims, results)[-1][1]
-    assert compared.high - compared.low == pytest.approx(
-        2 * t * values.std(ddof=1) / math.sqrt(SEEDS), rel=1e-9
-    )
+    _, low, _, high, *_ = judged(results)[-1].decisive
+    assert high - low == pytest.approx(2 * t * values.std(ddof=1) / math.sqrt(SEEDS), rel=1e-9)
 
 
 def test_what_is_kept_gives_the_same_tables_and_verdicts(tmp_path):
@@ -186,29 +176,26 @@ def test_what_is_kept_gives_the_same_tables_and_verdicts(tmp_path):
     missing = kept["output_distance"].isnull().all(["seed", "eval_step", "kind", "pair"])
     assert missing.values.tolist() == [True, True, False, False]
     assert validation_table(kept).rows == validation_table(results).rows
-    claims = claims_of_duplicates(0.5, 0.1, "untied@20")
-    tables = [text_claims_table({"made-up": each}, {"made-up": claims}) for each in (kept, results)]
+    tables = [claims_table("", {"made-up": it}, {"made-up": CLAIMS}) for it in (kept, results)]
     assert [row[-1] for row in tables[0].rows] == [row[-1] for row in tables[1].rows]
-    for of_kept, whole in zip(
-        word_pairs_table(kept).rows, word_pairs_table(results).rows, strict=True
-    ):
-        assert of_kept[:2] == whole[:2]
-        for one, other in zip(of_kept[2:], whole[2:], strict=True):
-            numbers = [
-                [float(number) for number in re.findall(r"-?[0-9.]+", cell)]
-                for cell in (one, other)
-            ]
-            np.testing.assert_allclose(*numbers, atol=2e-3)
+    of_kept, whole = (word_pairs_table(each).rows for each in (kept, results))
+    assert [row[:2] for row in of_kept] == [row[:2] for row in whole]
+    numbers = [
+        re.findall(r"-?[0-9.]+", str([row[2:] for row in rows])) for rows in (of_kept, whole)
+    ]
+    np.testing.assert_allclose(*(np.array(each, float) for each in numbers), atol=2e-3)
 
 
-def test_what_cannot_be_measured_is_named():
-    results = made_up(as_claimed)
-    for cell, told in (
-        (Cell("tied+shuffle", 0.5), "no arm tied"),
-        (Cell("tied", 0.3), "no pairs of kind duplicate at 0.3"),
-    ):
-        with pytest.raises(UserError, match=told):
-            judge_text_claims([TextClaim("So.", "decay ratio", {cell: 1.0}, high=1)], results)
+@pytest.mark.parametrize(
+    "term, message",
+    [
+        ("tied+shuffle, duplicates at 0.5", r"no arm tied\+shuffle, which a claim is about: So\."),
+        ("tied, duplicates at 0.3", "no pairs duplicates at 0.3"),
+    ],
+)
+def test_a_missing_arm_or_group_is_a_user_error(term, message):
+    with pytest.raises(UserError, match=message):
+        judge_claims([TextClaim("So.", "decay ratio", term, high=1)], made_up(as_claimed), {})
 
 
 def test_the_hypothesis_is_judged_where_it_holds_and_beside_pairs_as_frequent():
