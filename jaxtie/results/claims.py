@@ -296,16 +296,8 @@ def claims_table(
             cells = (name, claim.statement, claim.expression, claim.bounds, compared.found)
             rows.append((claim.source, *cells, f"**{verdict}**"))
     rows.sort(key=lambda row: not row[0])
-    header = (
-        "who says so",
-        "experiment",
-        "claim",
-        "what is measured",
-        "holds if",
-        "found",
-        "verdict",
-    )
-    return Table(title, header, rows)
+    claim_header = ("claim", "what is measured", "holds if", "found", "verdict")
+    return Table(title, ("who says so", "experiment", *claim_header), rows)
 
 
 def verdict_table(judgements: Mapping[str, Mapping[str, Judgement]], over: str) -> Table:

@@ -5,7 +5,6 @@ frequency. So those of the whole table are sums over groups, and those of severa
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
 from functools import partial
 
 import numpy as np
@@ -14,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxtie.results.netcdf import Variable
-from jaxtie.results.plots import COLOURS, Picture, coloured, finish, subplots
-from jaxtie.results.statistics import mean_interval
+from jaxtie.results.plots import COLOURS, Picture, coloured, curve, finish, subplots
 from jaxtie.results.tables import COURSE, Table, arms_of, interval, median
 
 GROUPED = ("step", "group")
@@ -103,21 +101,28 @@ def _share_over(results: xr.Dataset, low: int, high: int) -> xr.DataArray:
     return output_share(here)
 
 
+def _by_group(results: xr.Dataset, arm: str) -> dict[str, xr.Dataset]:
+    """Return an arm's variables from its first update on: of the whole table, and of each group."""
+    own = results.sel(arm=arm)[list(ROLE_VARIABLES)].isel(step=slice(1, None))
+    parts = {"all": own.sum("group", skipna=False)}
+    return parts | {str(group): own.sel(group=group) for group in own["group"].values}
+
+
+def _is_written(part: xr.Dataset) -> bool:
+    """Return whether any token of a group occurs."""
+    return float(part["step_square"].sum()) != 0
+
+
 def shares_table(results: xr.Dataset) -> Table:
     """Make the table of the output role's share over the training, of each arm.
 
     Of the arm `tied` also of each group of rows.
     """
-    steps = [int(step) for step in results["step"].values]
     rows = []
     for arm in tied_arms(results):
-        own = results.sel(arm=arm, step=steps[1:])
-        parts = {"all": own[list(ROLE_VARIABLES)].sum("group", skipna=False)}
-        if arm == "tied":
-            parts |= {str(group): own.sel(group=group) for group in own["group"].values}
-        for label, part in parts.items():
-            if float(part["step_square"].sum()) == 0:
-                continue  # no token has such a frequency
+        for label, part in _by_group(results, arm).items():
+            if not _is_written(part) or (label != "all" and arm != "tied"):
+                continue
             ends = part.isel(step=[0, -1])
             squares = ends["output_gradient_square"], ends["input_gradient_square"]
             norms = xr.apply_ufunc(np.sqrt, squares[0] / squares[1])
@@ -128,25 +133,22 @@ def shares_table(results: xr.Dataset) -> Table:
                 for i in range(values.sizes["step"])
             ]
             rows.append((arm, label, *cells))
+    steps, seeds = results["step"].values.tolist(), results.sizes["seed"]
     spans = [f"{low:,} to {high:,}" for low, high in itertools.pairwise(steps)]
     of_ends = [f"{what}, {span}" for what in ("norms", "cosine") for span in (spans[0], spans[-1])]
-    header = ("arm", "rows", *spans, *of_ends)
-    seeds = results.sizes["seed"]
-    over = (
-        f"Mean over {seeds} seeds ± 95 % (Student's t)."
-        if seeds < FEW
-        else f"Median over {seeds} seeds [95 %, by ranks]."
-    )
     title = (
         f"{results.attrs['experiment']}: the output role's share of Adam's steps on the tied table,"
         " by steps"
     )
     note = (
         "Share: ⟨u, u_out⟩ / ⟨u, u⟩; the input role has the rest. Norms: of the output role's"
-        " gradient by the input role's, root mean square. Cosine: of the two gradients."
-        f" {over}"
+        " gradient by the input role's, root mean square. Cosine: of the two gradients. "
     )
-    return Table(title, header, rows, note)
+    if seeds < FEW:
+        note += f"Mean over {seeds} seeds ± 95 % (Student's t)."
+    else:
+        note += f"Median over {seeds} seeds [95 %, by ranks]."
+    return Table(title, ("arm", "rows", *spans, *of_ends), rows, note)
 
 
 def _typical(values_S: np.ndarray) -> str:
@@ -154,17 +156,6 @@ def _typical(values_S: np.ndarray) -> str:
     if not np.isfinite(values_S).any():
         return "–"
     return interval(values_S) if len(values_S) < FEW else median(values_S)
-
-
-def mean_share(
-    results: xr.Dataset, arm: str, group: str | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute the output role's share: steps, mean over seeds, half the 95 % interval."""
-    own = results.sel(arm=arm)[["step_square", "input_step_product"]].isel(step=slice(1, None))
-    part = own.sum("group", skipna=False) if group is None else own.sel(group=group)
-    share_SxT = output_share(part).transpose("seed", "step").values.astype(np.float64)
-    mean_T, half_T = mean_interval(share_SxT)
-    return own["step"].values, mean_T, half_T
 
 
 def role_pictures(results: xr.Dataset) -> dict[str, Picture]:
@@ -178,14 +169,10 @@ def draw_shares(results: xr.Dataset) -> Figure:
     """Draw the share over steps: left of each arm, right of the groups of the first tied arm."""
     figure, ((left, right),) = subplots(1, 2, (11.5, 4.2), sharey=True)
     arms = tied_arms(results)
-    for style, colour, arm in _styled(arms):
-        _draw_share_of(left, results, arm, None, arm, color=colour, linestyle=style)
-    for style, colour, group in _styled(results["group"].values):
-        _draw_share_of(right, results, arms[0], group, group, color=colour, linestyle=style)
-    for axes, title in ((left, "whole table"), (right, f"rows of {arms[0]}")):
-        axes.axhline(0.5, color="black", linestyle="--", linewidth=0.8)
-        axes.set_ylim(-0.05, 1.05)
-        finish(axes, title, "share of the output role", results["step"].values, fontsize=7, ncols=2)
+    groups = _by_group(results, arms[0])
+    del groups["all"]
+    _draw(left, "whole table", {arm: _by_group(results, arm)["all"] for arm in arms})
+    _draw(right, f"rows of {arms[0]}", groups)
     figure.suptitle(
         f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds, mean and 95 % band",
         parse_math=False,
@@ -193,25 +180,14 @@ def draw_shares(results: xr.Dataset) -> Figure:
     return figure
 
 
-def _styled(names: Iterable[object]) -> Iterator[tuple[str, str, str]]:
-    """Pair each name with a line style and a colour; where colours repeat, lines are dotted."""
-    for number, (colour, name) in enumerate(coloured(names)):
-        yield (("-", ":")[number >= len(COLOURS)], colour, name)
-
-
-def _draw_share_of(
-    axes: Axes,
-    results: xr.Dataset,
-    arm: str,
-    group: str | None,
-    label: str,
-    *,
-    color: str,
-    linestyle: str,
-) -> None:
-    if group is not None and float(results["step_square"].sel(arm=arm, group=group).sum()) == 0:
-        return  # no token has such a frequency
-    steps_T, mean_T, half_T = mean_share(results, arm, group)
-    axes.plot(steps_T, mean_T, label=label, color=color, linestyle=linestyle, linewidth=1.2)
-    band = mean_T - half_T, mean_T + half_T
-    axes.fill_between(steps_T, *band, color=color, alpha=0.2, linewidth=0)
+def _draw(axes: Axes, title: str, parts: dict[str, xr.Dataset]) -> None:
+    """Draw a line for each part; where colours repeat, lines are dotted."""
+    for number, ((colour, label), part) in enumerate(zip(coloured(parts), parts.values())):
+        if _is_written(part):
+            style = "-" if number < len(COLOURS) else ":"
+            share = output_share(part)
+            curve(axes, share, colour, label, alpha=0.2, linestyle=style, linewidth=1.2)
+    axes.axhline(0.5, color="black", linestyle="--", linewidth=0.8)
+    axes.set_ylim(-0.05, 1.05)
+    steps = next(iter(parts.values()))["step"].values
+    finish(axes, title, "share of the output role", steps, fontsize=7, ncols=2)

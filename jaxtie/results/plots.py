@@ -73,15 +73,23 @@ def subplots(
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def curve(axes: Axes, values: xr.DataArray, colour: str, label: str, over: str = "seed") -> None:
+def curve(
+    axes: Axes,
+    values: xr.DataArray,
+    colour: str,
+    label: str,
+    over: str = "seed",
+    alpha: float = 0.25,
+    **line: Any,
+) -> None:
     """Draw the mean over seeds, or pairs, with its 95 % band over the steps that were reached."""
     (along,) = (name for name in values.dims if name != over)
     steps, data = values[along].values, values.transpose(over, along).values.astype(np.float64)
     reached = np.isfinite(data).any(axis=0)
     mean, half = mean_interval(data[:, reached])
-    axes.plot(steps[reached], mean, color=colour, label=label)
+    axes.plot(steps[reached], mean, color=colour, label=label, **line)
     band = mean - half, mean + half
-    axes.fill_between(steps[reached], *band, color=colour, alpha=0.25, linewidth=0)
+    axes.fill_between(steps[reached], *band, color=colour, alpha=alpha, linewidth=0)
 
 
 def finish(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend: Any) -> None:
