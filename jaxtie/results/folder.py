@@ -21,7 +21,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import Declaration, UserError, differing_fields, number_of
-from jaxtie.results.netcdf import Schema, Stretch, joined, write_netcdf
+from jaxtie.results.netcdf import Records, Schema, join_records, write_netcdf
 from jaxtie.results.tables import swept
 
 LOCK = ".lock"
@@ -60,10 +60,10 @@ class _Part(NamedTuple):
         arm, *numbers, _ = path.name.rsplit(".", 4)  # an arm's name may hold dots
         return cls(path, arm, *map(int, numbers))
 
-    def read(self) -> Stretch:
+    def read(self) -> Records:
         with np.load(self.path, allow_pickle=False) as file:
-            records = dict(file)
-        return Stretch(records.pop("member"), self.first_record, records)
+            values = dict(file)
+        return Records(values.pop("member"), self.first_record, values)
 
 
 class RunFolder:
@@ -192,7 +192,7 @@ class RunFolder:
     def _copy(self, part: _Part, arm: str, count: int) -> None:
         """Save the first records of a file for an arm."""
         whole = part.read()
-        records = {name: values[:count] for name, values in whole.records.items()}
+        records = {name: values[:count] for name, values in whole.values.items()}
         self.append(arm, part.first_record, whole.numbers, records)
 
     def start_records(self, reached: Mapping[str, Mapping[int, int]], every: int) -> None:
@@ -236,20 +236,20 @@ class RunFolder:
     ) -> None:
         """Make `results.nc` from the records, some members at a time; see `write_netcdf`."""
         with _replacing(self.results) as path:
-            write_netcdf(path, experiment, schema, attributes, constants, self._stretches())
+            write_netcdf(path, experiment, schema, attributes, constants, self._all_records())
 
     def _parts(self) -> list[_Part]:
         """Return the files of records, by members and then by steps."""
         parts = map(_Part.parse, self._records.glob("[!.]*.npz"))
         return sorted(parts, key=lambda part: (part.arm, part.first_number, part.first_record))
 
-    def _stretches(self) -> Iterator[tuple[str, Stretch]]:
+    def _all_records(self) -> Iterator[tuple[str, Records]]:
         """Yield all records with their arms' names, and load those of one block at a time."""
         for (arm, _), parts in itertools.groupby(
             self._parts(), lambda part: (part.arm, part.first_number)
         ):
-            for stretch in joined([part.read() for part in parts]):
-                yield arm, stretch
+            for records in join_records(part.read() for part in parts):
+                yield arm, records
 
     def discard_records(self) -> None:
         """Remove the files of records, once `results.nc` has them."""

@@ -79,9 +79,9 @@ def at_stretches(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
     return xr.concat(parts, xr.DataArray(ends, dims="step", name="step"))
 
 
-def output_share(stretches: xr.Dataset) -> xr.DataArray:
+def output_share(part: xr.Dataset) -> xr.DataArray:
     """Compute the output role's share ⟨u, u_out⟩ / ⟨u, u⟩; the input role has the rest."""
-    return 1 - stretches["input_step_product"] / stretches["step_square"]
+    return 1 - part["input_step_product"] / part["step_square"]
 
 
 def early_share(results: xr.Dataset, last: int) -> tuple[xr.DataArray, xr.DataArray]:

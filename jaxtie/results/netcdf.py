@@ -50,43 +50,43 @@ def steps_of(experiment: Declaration) -> dict[str, Sequence[int]]:
     return {"step": experiment.record_steps, "eval_step": experiment.eval_steps}
 
 
-class Stretch(NamedTuple):
+class Records(NamedTuple):
     """Consecutive records of some members of an arm.
 
     Attributes:
       numbers: of the members, see `jaxtie.config.number_of`.
       first_record: number of the first record.
-      records: arrays (records, members, ...).
+      values: arrays (records, members, ...) by variables.
     """
 
     numbers: np.ndarray
     first_record: int
-    records: dict[str, np.ndarray]
+    values: dict[str, np.ndarray]
 
     @property
     def record_count(self) -> int:
         """Number of records of each member."""
-        return len(next(iter(self.records.values())))
+        return len(next(iter(self.values.values())))
 
 
-def joined(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+def join_records(parts: Iterable[Records]) -> Iterator[Records]:
     """Join those that follow each other without a gap and have the same members."""
 
-    def follows(one: Stretch, other: Stretch) -> bool:
+    def follows(one: Records, other: Records) -> bool:
         here = one.first_record == other.first_record + other.record_count
         return here and np.array_equal(one.numbers, other.numbers)
 
-    runs: list[list[Stretch]] = []
-    for each in stretches:
+    runs: list[list[Records]] = []
+    for each in parts:
         if runs and follows(each, runs[-1][-1]):
             runs[-1].append(each)
         else:
             runs.append([each])
     for run in runs:
-        records = {
-            name: np.concatenate([each.records[name] for each in run]) for name in run[0].records
+        values = {
+            name: np.concatenate([each.values[name] for each in run]) for name in run[0].values
         }
-        yield run[0]._replace(records=records)
+        yield run[0]._replace(values=values)
 
 
 def write_netcdf(
@@ -95,28 +95,28 @@ def write_netcdf(
     schema: Schema,
     attributes: Mapping[str, str | int | float],
     constants: Mapping[str, xr.DataArray],
-    stretches: Iterable[tuple[str, Stretch]],
+    parts: Iterable[tuple[str, Records]],
 ) -> None:
     """Write the results of an experiment; what was not reached is NaN.
 
     Args:
       attributes: of the run.
       constants: variables without members, such as the best reachable loss.
-      stretches: an arm's name and records of some of its members, as many at a time as fit into
+      parts: an arm's name and records of some of its members, as many at a time as fit into
         memory.
     """
     _skeleton(experiment, schema, attributes, constants).to_netcdf(path, engine="h5netcdf")
     arms, lengths = names_of(experiment.arms), [len(values) for values in experiment.swept.values()]
     with h5netcdf.File(path, "a") as file:
         _create_variables(file, experiment, schema)
-        for arm, stretch in stretches:
-            points, seeds = setting_and_seed(stretch.numbers)
+        for arm, part in parts:
+            points, seeds = setting_and_seed(part.numbers)
             for point in np.unique(points):
                 own = np.flatnonzero(points == point)
-                records = {name: values[:, own] for name, values in stretch.records.items()}
+                here = {name: values[:, own] for name, values in part.values.items()}
                 start = (arms.index(arm), *np.unravel_index(point, lengths))
-                here = Stretch(seeds[own], stretch.first_record, records)
-                _fill(file, experiment, schema, start, here)
+                own_part = Records(seeds[own], part.first_record, here)
+                _fill(file, experiment, schema, start, own_part)
 
 
 def _skeleton(
@@ -168,27 +168,27 @@ def _fill(
     experiment: Declaration,
     schema: Schema,
     start: tuple[int, ...],
-    stretch: Stretch,
+    part: Records,
 ) -> None:
     """Write records of members of one sweep point.
 
     Args:
       start: indices of the arm and of the value of each swept name.
-      stretch: its numbers are seeds.
+      part: its numbers are seeds.
     """
-    steps = (stretch.first_record + np.arange(stretch.record_count)) * experiment.record_every
+    steps = (part.first_record + np.arange(part.record_count)) * experiment.record_every
     place = {seed: i for i, seed in enumerate(experiment.seeds)}
-    places = np.array([place[int(seed)] for seed in stretch.numbers])
+    places = np.array([place[int(seed)] for seed in part.numbers])
     order = np.argsort(places)  # as HDF5 requires
     members: Any = places[order]
     if len(members) == members[-1] - members[0] + 1:  # a slice is much faster
         members = slice(members[0], members[-1] + 1)
     at = (*start, members)
     # -1 until it is set for good; older records may be written after newer ones
-    diverged_at = stretch.records["diverged_at"][-1][order]
+    diverged_at = part.values["diverged_at"][-1][order]
     file["diverged_at"][at] = np.maximum(file["diverged_at"][at], diverged_at)
     for name, variable in schema.variables.items():
-        values = np.moveaxis(stretch.records[name], 0, 1)[order]  # (seeds, records, ...)
+        values = np.moveaxis(part.values[name], 0, 1)[order]  # (seeds, records, ...)
         recorded = schema.labels[variable.dimensions[0]]
         due = np.isin(steps, recorded)
         if due.any():

@@ -20,14 +20,14 @@ NEIGHBOUR_COUNT = 10
 FEWEST_ROWS = 5 * NEIGHBOUR_COUNT  # with fewer, most rows are neighbours
 
 
-class Alike(NamedTuple):
+class Similarity(NamedTuple):
     """A similarity, and its mean over all permutations of the rows of one of the two."""
 
     value: float
     null: float
 
 
-def linear_cka(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
+def linear_cka(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Similarity:
     """Compute linear centred kernel alignment (Kornblith et al. 2019), in [0, 1].
 
     ‖XᵀY‖² / (‖XᵀX‖·‖YᵀY‖) of centred tables.
@@ -36,44 +36,44 @@ def linear_cka(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
     sizes = np.linalg.norm(x_NxD.T @ x_NxD) * np.linalg.norm(y_NxE.T @ y_NxE)
     # E⟨PKPᵀ, L⟩ = tr K · tr L / (N - 1) where the rows of K and L sum to 0.
     null = np.square(x_NxD).sum() * np.square(y_NxE).sum() / (len(x_NxD) - 1)
-    return Alike(np.square(x_NxD.T @ y_NxE).sum() / sizes, null / sizes)
+    return Similarity(np.square(x_NxD.T @ y_NxE).sum() / sizes, null / sizes)
 
 
-def linear_map(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
+def linear_map(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Similarity:
     """Compute R² of the best affine map from the rows of x to those of y."""
     x_NxD, y_NxE = _centred(x_NxD), _centred(y_NxE)
     basis_NxR, spread_R, _ = np.linalg.svd(x_NxD, full_matrices=False)
     least = spread_R.max(initial=0) * len(x_NxD) * np.finfo(x_NxD.dtype).eps
     basis_NxR = basis_NxR[:, spread_R > least]
     explained = np.square(basis_NxR.T @ y_NxE).sum() / np.square(y_NxE).sum()
-    return Alike(explained, basis_NxR.shape[1] / (len(x_NxD) - 1))
+    return Similarity(explained, basis_NxR.shape[1] / (len(x_NxD) - 1))
 
 
-def distance_order(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
+def distance_order(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Similarity:
     """Compute Spearman's correlation of the Euclidean distances of all pairs of rows; null 0."""
     from scipy.spatial.distance import pdist  # heavy
     from scipy.stats import rankdata
 
     x_P, y_P = (rankdata(pdist(table)) for table in (x_NxD, y_NxE))
     x_P, y_P = x_P - x_P.mean(), y_P - y_P.mean()
-    return Alike(x_P @ y_P / np.sqrt((x_P @ x_P) * (y_P @ y_P)), 0.0)
+    return Similarity(x_P @ y_P / np.sqrt((x_P @ x_P) * (y_P @ y_P)), 0.0)
 
 
-def neighbours(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
+def neighbours(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Similarity:
     """Compute the share of a row's 10 nearest neighbours that it has in both tables.
 
     NaN where there are too few rows.
     """
     if len(x_NxD) < FEWEST_ROWS:
-        return Alike(np.nan, np.nan)
+        return Similarity(np.nan, np.nan)
     shared = [
         np.intersect1d(*each, assume_unique=True).size
         for each in zip(_nearest(x_NxD), _nearest(y_NxE), strict=True)
     ]
-    return Alike(float(np.mean(shared)) / NEIGHBOUR_COUNT, NEIGHBOUR_COUNT / (len(x_NxD) - 1))
+    return Similarity(float(np.mean(shared)) / NEIGHBOUR_COUNT, NEIGHBOUR_COUNT / (len(x_NxD) - 1))
 
 
-SIMILARITIES: Mapping[str, Callable[[np.ndarray, np.ndarray], Alike]] = {
+SIMILARITIES: Mapping[str, Callable[[np.ndarray, np.ndarray], Similarity]] = {
     "CKA": linear_cka,
     "order of distances": distance_order,
     "linear map": linear_map,
@@ -103,7 +103,7 @@ def compare_with_untied(
       untied: `input` and `output`, each (seed, row, dim), of the same seeds.
 
     Returns:
-      `similarity` and `similarity_null` (arm, seed, table, measure), see `Alike`;
+      `similarity` and `similarity_null` (arm, seed, table, measure), see `Similarity`;
       `similarity_ceiling` (seed, table, measure) of an untied table and that of the next seed, the
       first after the last; NaN where there is one seed.
     """
