@@ -53,6 +53,7 @@ class Comparison(NamedTuple):
     seeds: int | None = None
 
     def __str__(self) -> str:
+        """Return the label and the numbers."""
         return f"{self.label} {self.found}"
 
     @property
@@ -230,8 +231,7 @@ def claimed(
 ) -> xr.DataArray:
     """Compute what a claim is about, for each seed that all its experiments have.
 
-    Args:
-      others: results of other experiments by name.
+    `others` are the results of other experiments by name.
 
     Raises:
       UserError: where the results lack an arm or pairs of it.

@@ -70,6 +70,7 @@ class RunFolder:
     """The files of a run. Creating the object changes nothing."""
 
     def __init__(self, path: Path):
+        """Name the files in the folder `path`."""
         self.path = path
         self.results = path / "results.nc"
         self.figures = path / "figures"

@@ -65,8 +65,7 @@ def tied_arms(results: xr.Dataset) -> list[str]:
 def at_stretches(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
     """Aggregate the variables over the updates between a few steps: means, and sums of pushes.
 
-    Args:
-      ends: ascending steps; the first is 0, which has no update before it.
+    The steps ascend from 0, which has no update before it.
     """
     own = results[[name for name in (*ROLE_VARIABLES, *PUSH_VARIABLES) if name in results]]
     pushes = [name for name in PUSH_VARIABLES if name in own]

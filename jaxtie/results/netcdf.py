@@ -99,11 +99,9 @@ def write_netcdf(
 ) -> None:
     """Write the results of an experiment; what was not reached is NaN.
 
-    Args:
-      attributes: of the run.
-      constants: variables without members, such as the best reachable loss.
-      parts: an arm's name and records of some of its members, as many at a time as fit into
-        memory.
+    `attributes` are those of the run, `constants` variables without members, such as the best
+    reachable loss, and `parts` names of arms with records of some of their members, as many at a
+    time as fit into memory.
     """
     _skeleton(experiment, schema, attributes, constants).to_netcdf(path, engine="h5netcdf")
     arms, lengths = names_of(experiment.arms), [len(values) for values in experiment.swept.values()]
@@ -170,12 +168,7 @@ def _fill(
     start: tuple[int, ...],
     part: Records,
 ) -> None:
-    """Write records of members of one sweep point.
-
-    Args:
-      start: indices of the arm and of the value of each swept name.
-      part: its numbers are seeds.
-    """
+    """Write records of some seeds at one sweep point; `start` are indices of arm and point."""
     steps = (part.first_record + np.arange(part.record_count)) * experiment.record_every
     place = {seed: i for i, seed in enumerate(experiment.seeds)}
     places = np.array([place[int(seed)] for seed in part.numbers])

@@ -101,6 +101,7 @@ def compare_with_untied(
     Args:
       tied: tables (arm, seed, row, dim).
       untied: `input` and `output`, each (seed, row, dim), of the same seeds.
+      measures: names in `SIMILARITIES`.
 
     Returns:
       `similarity` and `similarity_null` (arm, seed, table, measure), see `Similarity`;

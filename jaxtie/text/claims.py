@@ -26,7 +26,8 @@ def _group(results: xr.Dataset, pairs: str) -> Group:
     for group in groups_of(results):
         if called.get(group.kind, "random pairs").format(group.probability) == pairs:
             return group
-    raise UserError(f"{results.attrs.get('experiment')}: no pairs {pairs}, which a claim is about")
+    whose = results.attrs.get("experiment")
+    raise UserError(f"{whose}: no pairs {pairs!r}, which a claim is about")
 
 
 def _validation_loss(results: xr.Dataset, *_: str) -> xr.DataArray:
@@ -71,7 +72,8 @@ def claims_of_duplicates(even: float, rare: float, midway: str) -> tuple[TextCla
     """Claim how words compare with duplicates that are as likely, and with rarer ones.
 
     Args:
-      even, rare: probabilities of the two; `even` is ½.
+      even: probability of the former, ½.
+      rare: probability of the latter.
       midway: name of the arm that is untied midway.
     """
     odds = round((1 - rare) / rare)
