@@ -429,7 +429,7 @@ class Optimizer:
         check_range(self, "eps", 0)
 
 
-class Declaration:
+class TaskConfig:
     """What experiments of every kind have in common. It has no fields of its own.
 
     Attributes:

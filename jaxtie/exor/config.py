@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from jaxtie.config import (
     Arm,
     Body,
-    Declaration,
     Optimizer,
     Sweep,
+    TaskConfig,
     Transformer,
     UserError,
     check,
@@ -98,7 +98,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Experiment(Declaration):
+class Experiment(TaskConfig):
     """A base configuration and the arms that are compared on it, all on the same seeds and the same
     data.
 

@@ -20,7 +20,7 @@ import filelock
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Declaration, UserError, differing_fields, number_of
+from jaxtie.config import TaskConfig, UserError, differing_fields, number_of
 from jaxtie.results.netcdf import Records, Schema, join_records, write_netcdf
 from jaxtie.results.tables import swept
 
@@ -99,7 +99,7 @@ class RunFolder:
             ) from error
         return config
 
-    def differences(self, experiment: Declaration, config: dict[str, Any]) -> list[str]:
+    def differences(self, experiment: TaskConfig, config: dict[str, Any]) -> list[str]:
         """Return the names of the fields, but the claim, in which `experiment` differs."""
         as_json = json.loads(json.dumps(experiment.as_dict()))
         return differing_fields(as_json | {"claim": ""}, config["experiment"] | {"claim": ""})
@@ -230,7 +230,7 @@ class RunFolder:
 
     def assemble(
         self,
-        experiment: Declaration,
+        experiment: TaskConfig,
         schema: Schema,
         attributes: Mapping[str, str | int | float],
         constants: Mapping[str, xr.DataArray],

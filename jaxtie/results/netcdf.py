@@ -9,7 +9,7 @@ import h5netcdf
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Declaration, names_of, setting_and_seed
+from jaxtie.config import TaskConfig, names_of, setting_and_seed
 
 
 class Variable(NamedTuple):
@@ -36,7 +36,7 @@ class Schema(NamedTuple):
         """Return the shape of a variable in one record of a member."""
         return tuple(len(self.labels[each]) for each in self.variables[name].dimensions[1:])
 
-    def size_in_bytes(self, experiment: Declaration) -> int:
+    def size_in_bytes(self, experiment: TaskConfig) -> int:
         """Return the size of all records of an experiment, before compression."""
         values = sum(
             math.prod(len(self.labels[each]) for each in variable.dimensions)
@@ -45,7 +45,7 @@ class Schema(NamedTuple):
         return 4 * values * len(experiment.members) * len(experiment.arms)
 
 
-def steps_of(experiment: Declaration) -> dict[str, Sequence[int]]:
+def steps_of(experiment: TaskConfig) -> dict[str, Sequence[int]]:
     """Return the labels of the steps that every task records."""
     return {"step": experiment.record_steps, "eval_step": experiment.eval_steps}
 
@@ -91,7 +91,7 @@ def join_records(parts: Iterable[Records]) -> Iterator[Records]:
 
 def write_netcdf(
     path: Path,
-    experiment: Declaration,
+    experiment: TaskConfig,
     schema: Schema,
     attributes: Mapping[str, str | int | float],
     constants: Mapping[str, xr.DataArray],
@@ -118,7 +118,7 @@ def write_netcdf(
 
 
 def _skeleton(
-    experiment: Declaration,
+    experiment: TaskConfig,
     schema: Schema,
     attributes: Mapping[str, str | int | float],
     constants: Mapping[str, xr.DataArray],
@@ -143,7 +143,7 @@ def _skeleton(
     return dataset
 
 
-def _create_variables(file: h5netcdf.File, experiment: Declaration, schema: Schema) -> None:
+def _create_variables(file: h5netcdf.File, experiment: TaskConfig, schema: Schema) -> None:
     """Create the variables of members, with every value missing."""
     outer = ("arm", *experiment.swept)
     for name, each in schema.variables.items():
@@ -163,7 +163,7 @@ def _create_variables(file: h5netcdf.File, experiment: Declaration, schema: Sche
 
 def _fill(
     file: h5netcdf.File,
-    experiment: Declaration,
+    experiment: TaskConfig,
     schema: Schema,
     start: tuple[int, ...],
     part: Records,

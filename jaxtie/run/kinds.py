@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
-from jaxtie.config import Declaration, UserError
+from jaxtie.config import TaskConfig, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ class Kind(Protocol):
     """What a room answers for. `material`: what `prepare` returned.
 
     Attributes:
-      name: also `Declaration.kind`, and `attrs["task"]` of results.
+      name: also `TaskConfig.kind`, and `attrs["task"]` of results.
       accepted: options of the command line that change its experiments.
       refusal: why it has no others: "experiment NAME, which ...".
       many_seeds: whether the seeds that `--all` asks for are meant for it too, though it declares
@@ -56,22 +56,22 @@ class Kind(Protocol):
         changes nothing.
         """
 
-    def changes(self, experiment: Declaration, options: Any) -> dict[str, Any]:
+    def changes(self, experiment: TaskConfig, options: Any) -> dict[str, Any]:
         """Fields of the experiment that its own options ask for; UserError where they cannot be
         meant.
         """
 
-    def schema(self, experiment: Declaration) -> Schema:
+    def schema(self, experiment: TaskConfig) -> Schema:
         """What its results hold of members."""
 
-    def check_unchanged(self, experiment: Declaration, folder: RunFolder, earlier: dict) -> None:
+    def check_unchanged(self, experiment: TaskConfig, folder: RunFolder, earlier: dict) -> None:
         """UserError where the finished run in a folder was made from something that has changed
         since.
         """
 
     def prepare(
         self,
-        experiment: Declaration,
+        experiment: TaskConfig,
         folder: RunFolder,
         earlier: dict | None,
         processes: Processes,
@@ -81,18 +81,18 @@ class Kind(Protocol):
         Writes nothing there.
         """
 
-    def keep(self, experiment: Declaration, material: Any, folder: RunFolder) -> dict[str, Any]:
+    def keep(self, experiment: TaskConfig, material: Any, folder: RunFolder) -> dict[str, Any]:
         """Write into a new run's folder what could not be made again; returns what `config.json`
         says of the material.
         """
 
-    def engine(self, experiment: Declaration, material: Any, processes: Processes) -> Engine:
+    def engine(self, experiment: TaskConfig, material: Any, processes: Processes) -> Engine:
         """What trains its members."""
 
-    def attributes(self, experiment: Declaration, material: Any) -> dict[str, str | int]:
+    def attributes(self, experiment: TaskConfig, material: Any) -> dict[str, str | int]:
         """Attributes of its results, for a reader."""
 
-    def constants(self, experiment: Declaration, material: Any) -> dict[str, xr.DataArray]:
+    def constants(self, experiment: TaskConfig, material: Any) -> dict[str, xr.DataArray]:
         """Variables of its results that no member owns."""
 
     def tables(self, results: xr.Dataset) -> list[Table]:
@@ -110,7 +110,7 @@ class Kind(Protocol):
     def condensed(self, results: xr.Dataset, run: Path) -> xr.Dataset:
         """Select the part of a run's results that is committed."""
 
-    def exact_divergences(self, experiment: Declaration) -> xr.Dataset:
+    def exact_divergences(self, experiment: TaskConfig) -> xr.Dataset:
         """How far what it draws from is from equivalent, pair by pair; UserError where no law is at
         hand.
 
@@ -118,7 +118,7 @@ class Kind(Protocol):
         """
 
 
-def of(experiment: Declaration) -> Kind:
+def of(experiment: TaskConfig) -> Kind:
     """The kind of an experiment."""
     return named(experiment.task)
 
@@ -146,6 +146,6 @@ def every() -> list[Kind]:
     return [named(name) for name in ROOMS]
 
 
-def is_experiment(value: object) -> TypeGuard[Declaration]:
+def is_experiment(value: object) -> TypeGuard[TaskConfig]:
     """Whether a value is a declaration of some kind."""
-    return isinstance(value, Declaration) and value.task in ROOMS
+    return isinstance(value, TaskConfig) and value.task in ROOMS

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from jaxtie.config import (
     Arm,
-    Declaration,
     Optimizer,
     Size,
+    TaskConfig,
     Transformer,
     check,
     check_positive_integers,
@@ -76,7 +76,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class TextExperiment(Declaration):
+class TextExperiment(TaskConfig):
     """A language model of text, tied and untied: the paper's second experiment, or the next token.
 
     Attributes:

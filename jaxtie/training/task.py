@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import jax
 import numpy as np
 
-from jaxtie.config import Arm, Declaration, UserError
+from jaxtie.config import Arm, TaskConfig, UserError
 
 Records = dict[str, np.ndarray]
 States = TypeVar("States")  # of arrays
@@ -201,7 +201,7 @@ class Engine(Protocol[CompiledProgram]):
         """What an arm would take; trains a little to see."""
 
 
-def programs_of(experiment: Declaration) -> list[Phase]:
+def programs_of(experiment: TaskConfig) -> list[Phase]:
     """One phase for each program that an experiment needs."""
     found = {
         (phase.tied, phase.arm.head): phase

@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
-from jaxtie.config import Declaration
+from jaxtie.config import TaskConfig
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.training.checkpoints import Checkpoints, exchange
 from jaxtie.training.distributed import Processes
@@ -110,7 +110,7 @@ class Loop:
     def __init__(
         self,
         engine: Engine,
-        experiment: Declaration,
+        experiment: TaskConfig,
         folder: RunFolder,
         checkpoints: Checkpoints,
         processes: Processes,
