@@ -6,7 +6,7 @@ Of the 100 most frequent words every second one has a duplicate that is as likel
 equivalent as inputs; as outputs the latter differ by ln 9 in every context, which an output bias
 can carry. Beside them stand pairs of other tokens that are as frequent.
 
-Claims: below, by the rule in `jaxtie/text/claims.py`. They, the margins, the size and the seeds
+Claims: below, by the rule in `jaxtie/results/claims.py`. They, the margins, the size and the seeds
 were written before the run,
 when one trial had been seen: another seed (100), 1,000 steps of the same model, tied and untied,
 without a bias.

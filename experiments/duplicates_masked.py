@@ -7,13 +7,12 @@ equivalent as inputs; as outputs the latter differ by ln 9 in every context, whi
 can carry. Beside them stand pairs of other tokens that are as frequent.
 
 BERT's masks; an encoder of one layer without positions. Claims: as of `duplicates_causal.py`, by
-the rule in
-`jaxtie/text/claims.py`. It is the third try at a size that decides something, declared before it
-was run, when two shorter
-ones had been seen: 1,000 steps from tables of the published deviation (0.3) moved no distance, and
-1,000 steps from tables of
-0.02 left ten of the thirteen claims inconclusive (one step asks a masked model for 15 % of its
-tokens). Claims and margins have stayed as they were; steps and learning rate are larger.
+the rule
+in `jaxtie/results/claims.py`. It is the third try at a size that decides something, declared before
+it was run, when two shorter ones had been seen: 1,000 steps from tables of the published deviation
+(0.3) moved no distance, and 1,000 steps from tables of 0.02 left ten of the thirteen claims
+inconclusive (one step asks a masked model for 15 % of its tokens). Claims and margins have stayed
+as they were; steps and learning rate are larger.
 
     python -m jaxtie.run experiments/duplicates_masked.py --text PATH
 

@@ -12,7 +12,7 @@ A tied table starts at the values of the untied input table, which favours that 
 `output-start` at those of the output table. What is claimed of similarities is claimed of the mean
 of both starts. What is claimed, and by which margin, stands below and was written before the run,
 when shares, pushes and similarities over 10,000 steps of seeds 0 to 63 had been seen; the run's are
-others. The rule stands in `jaxtie/exor/claims.py`. It is as long as there was time for, and ends
+others. The rule stands in `jaxtie/results/claims.py`. It is as long as there was time for, and ends
 where the learning rate is least; more `--steps` extend it.
 Results: README.md.
 Time: 40 s an arm for 64 seeds on one core of an AMD EPYC.

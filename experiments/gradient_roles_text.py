@@ -9,14 +9,14 @@ input role's gradient is scaled up (Lopardo et al. 2026).
 
 A size for one core: thirty members. Tokens are grouped by how frequent they are. What is claimed,
 and by which margin, stands below and was written before the run, when shares over 200 steps of one
-other seed had been seen. The rule stands in
-`jaxtie/exor/claims.py`.
+other seed had been seen. The rule stands
+in `jaxtie/results/claims.py`.
 Results, on seventeen books of Project Gutenberg: README.md.
 Time: 15 min on one core of an AMD EPYC.
 """
 
 from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
-from jaxtie.exor.claims import Claim
+from jaxtie.results.claims import Claim
 
 SCALED = tuple(f"tied+input-gradient={factor}" for factor in ("0", "0.5", "2", "5", "10"))
 UP = "tied+input-gradient=5"

@@ -21,7 +21,8 @@ Time: 20 minutes on two cores.
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import PAPER, Claim
+from jaxtie.exor.claims import Claim
+from jaxtie.results.claims import PAPER
 
 SEEDS = (*range(64), *range(128, 1024))  # 64 to 127 were looked at before anything was claimed
 

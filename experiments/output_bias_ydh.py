@@ -3,14 +3,15 @@
     python -m jaxtie.run experiments/output_bias_ydh.py --seeds 1024
 
 What is claimed, and by which margin, stands below and was written when 64 seeds had been seen; the
-rule stands in
-`jaxtie/exor/claims.py`.
+rule stands
+in `jaxtie/results/claims.py`.
 Results, of 1,024 seeds: README.md.
 Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment, Process
-from jaxtie.exor.claims import PAPER, Claim, drawn_together
+from jaxtie.exor.claims import Claim, drawn_together
+from jaxtie.results.claims import PAPER
 
 experiment = Experiment(
     name="output-bias-ydh",

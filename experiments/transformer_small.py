@@ -13,7 +13,8 @@ README.
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import PAPER, Claim
+from jaxtie.exor.claims import Claim
+from jaxtie.results.claims import PAPER
 
 experiment = Experiment(name="transformer-small")
 

@@ -6,7 +6,6 @@ claims and figures that need no more take either.
 """
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,17 +13,18 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import ks_2samp, mannwhitneyu
 
-from jaxtie.exor.claims import Claim, at_end, claimed, judge_claims, measured
+from jaxtie.exor.claims import Claim, measured
 from jaxtie.exor.forces import factor
 from jaxtie.exor.pairs import label_geometry
 from jaxtie.exor.plateau import LOSS_DECIMALS, SOLVED, has_reached_best
 from jaxtie.exor.stability import fluctuations
-from jaxtie.results.claims import Comparison, Judgement, claims_table
+from jaxtie.results.claims import claimed
 from jaxtie.results.gradient_by_role import at_stretches, has_roles, tied_arms
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
 from jaxtie.results.tables import (
     Table,
     arms_of,
+    at_end,
     course_steps,
     interval,
     last_step,
@@ -106,24 +106,6 @@ def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]
         )
         found.append(compared.expand_dims(eval_step=[step]))
     return [xr.concat(found, "eval_step")]
-
-
-def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
-    """Every claim of these experiments, those of others first. KeyError where there are no data of
-    one.
-
-    Claims that take other experiments, too, say where these have no data yet.
-    """
-    found = []
-    for name, own in claims.items():
-        needed = any(": " not in arm for claim in own for arm in claim.weights)
-        results = runs[name] if needed else runs.get(name, xr.Dataset())
-        found += [(name, *judged) for judged in judge_claims(own, results, runs)]
-        for claim in own:
-            if not claim.others <= runs.keys():
-                nothing = Comparison(claim.expression, math.nan, math.nan, math.nan)
-                found.append((name, claim, nothing, Judgement("no data yet", nothing)))
-    return claims_table("Claims, and what became of them", found)
 
 
 def costs_table(runs: Runs, names: Sequence[str]) -> Table:

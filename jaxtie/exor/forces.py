@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor.claims import Quantity, at_end, measured
+from jaxtie.exor.claims import measured
 from jaxtie.exor.pairs import live_pairs
 from jaxtie.results.gradient_by_role import tied_arms
 from jaxtie.results.statistics import median_interval
 from jaxtie.results.tables import (
     Table,
     arms_of,
+    at_end,
     between,
     last_step,
     median,
@@ -23,7 +24,7 @@ from jaxtie.results.tables import (
     tables_of,
 )
 
-PUSHED: tuple[Quantity, ...] = ("output push", "input push", "decay ratio")
+PUSHED: tuple[str, ...] = ("output push", "input push", "decay ratio")
 
 
 def forces_table(results: xr.Dataset) -> Table:

@@ -17,12 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from jaxtie.config import Arm
-from jaxtie.exor.claims import at_end
 from jaxtie.exor.committed import Runs
 from jaxtie.exor.plateau import is_stuck, stuck_shares
 from jaxtie.results.plots import COLOURS, draw_for_document, subplots
 from jaxtie.results.statistics import share_interval
-from jaxtie.results.tables import Table, arms_of, interval, last_step, median
+from jaxtie.results.tables import Table, arms_of, at_end, interval, last_step, median
 
 NO_DATA = "no data yet"
 # Exploratory: these seeds gave the idea, so they are left out everywhere here.

@@ -1,0 +1,1 @@
+"""Run folders, NetCDF, statistics, claims, tables and figures. Imports no jax."""

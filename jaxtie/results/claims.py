@@ -1,32 +1,48 @@
-"""Claims and what measurements make of them: one rule. Imports no jax.
+"""Claims about results, the rule that judges them, and their table. Imports no jax.
 
-A claim says where some quantities lie: it holds if every interval is wholly there, fails if one is
-wholly elsewhere, else it is inconclusive. All intervals of a claim are right together with 95 %
-(Bonferroni): of many, one would be elsewhere by chance.
+A claim says between which bounds a quantity lies: of one arm, or a weighted sum over arms in which
+each seed is compared with itself. It holds if the confidence interval over seeds lies wholly within
+the bounds, fails if it lies wholly outside, and is inconclusive otherwise. The intervals of all
+claims that are judged together are simultaneous at 95 % (Bonferroni).
+
+The interval is that of the mean (Student's t). Quantities of a pair of symbols are judged by their
+median (ranks), because one seed can dominate a mean of distances.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import xarray as xr
 
+from jaxtie.config import UserError
+from jaxtie.results.gradient_by_role import early_share
+from jaxtie.results.similarity import SIMILARITIES
 from jaxtie.results.statistics import mean_interval, median_interval
-from jaxtie.results.tables import Table
+from jaxtie.results.tables import Table, at_end, last_step
 
 RULE = (
     "A claim holds if every interval lies wholly where it says, fails if one lies wholly elsewhere,"
     " else is inconclusive; all intervals of a claim are right together with 95 % (Bonferroni,"
     " Student's t over {over})."
 )
-
-
-SMALL = 0.001  # below, three places would show nothing
+SMALL = 0.001  # smaller values would show no digit at three decimals
+PAPER, AUTHOR = "the paper", "its author"  # sources; of the author: outside the paper
+Verdict = Literal["holds", "fails", "inconclusive", "no data yet"]
 
 
 class Comparison(NamedTuple):
-    """Two models, or one and a number: what is compared, the interval's ends and middle;
-    logarithms, if it is a factor.
+    """An estimate and its confidence interval.
+
+    Attributes:
+      label: what is compared.
+      low, middle, high: the estimate between the ends of its interval.
+      is_factor: whether these are logarithms of factors.
+      seeds: number of seeds, where the text should state it.
     """
 
     label: str
@@ -34,12 +50,18 @@ class Comparison(NamedTuple):
     middle: float
     high: float
     is_factor: bool = False
-    seeds: int | None = None  # where it has to be said how many there are
+    seeds: int | None = None
 
     def __str__(self) -> str:
+        """Return the label and the numbers."""
+        return f"{self.label} {self.found}"
+
+    @property
+    def found(self) -> str:
+        """The numbers without the label."""
         low, middle, high = map(self._shown, (self.low, self.middle, self.high))
         seeds = "" if self.seeds is None else f", {self.seeds:,} seeds"
-        return f"{self.label} {middle} [{low}, {high}]{seeds}"
+        return f"{middle} [{low}, {high}]{seeds}"
 
     def _shown(self, value: float) -> str:
         if math.isnan(value):
@@ -49,134 +71,250 @@ class Comparison(NamedTuple):
         return f"{value:+.3f}" if value == 0 or abs(value) >= SMALL else f"{value:+.1e}"
 
 
-def compare(label: str, values: np.ndarray, count: int = 1) -> Comparison:
-    """Mean of independent values with the interval of one of `count` comparisons.
+def compare(
+    label: str, values: np.ndarray, count: int = 1, *, by_median: bool = False
+) -> Comparison:
+    """Estimate the mean, or the median, of independent values, with one of `count` intervals.
 
-    Its ends are NaN, so nothing follows from it, where there is a single value or one is missing: a
-    seed that diverged.
-    """
-    mean, half = map(float, mean_interval(np.asarray(values, np.float64), error=0.05 / count))
-    half = half if np.isfinite(values).all() else math.nan
-    return Comparison(label, mean - half, mean, mean + half)
-
-
-def compare_median(label: str, values: np.ndarray, count: int = 1) -> Comparison:
-    """Median of independent values with its rank interval, as `compare`; a missing value leaves no
-    ends either.
+    The ends are NaN, so nothing follows from them, where a value is missing (a seed that diverged)
+    or there are too few.
     """
     values = np.asarray(values, np.float64)
-    low, middle, high = median_interval(values, error=0.05 / count)
+    if by_median:
+        low, middle, high = median_interval(values, error=0.05 / count)
+    else:
+        middle, half = map(float, mean_interval(values, error=0.05 / count))
+        low, high = middle - half, middle + half
     if not np.isfinite(values).all():
         low = high = math.nan
     return Comparison(label, low, middle, high)
 
 
-Verdict = Literal["holds", "fails", "inconclusive", "no data yet"]
-
-
 class Judgement(NamedTuple):
-    """What becomes of a claim, and the comparison that did it, or that came nearest to undo it."""
+    """A verdict, and the comparison that decided it or came nearest to changing it."""
 
     verdict: Verdict
     decisive: Comparison
 
 
 def judge(compared: Sequence[Comparison], low: float, high: float) -> Judgement:
-    """The rule: do all the intervals lie within (low, high)?"""
+    """Decide whether all intervals lie within (low, high)."""
 
-    def room(each: Comparison) -> float:
-        """How far an interval is from the nearer bound; below 0: how far it is beyond; -infinity
-        where it has no ends.
-        """
-        # where all is allowed, intervals may be open
+    def margin(each: Comparison) -> float:
+        """Distance to the nearer bound; negative outside, -infinity where there is no interval."""
+        # an unbounded side allows an unbounded interval
         above = math.inf if low == -math.inf else each.low - low
         below = math.inf if high == math.inf else high - each.high
         return float(np.nan_to_num(np.minimum(above, below), nan=-math.inf, posinf=math.inf))
 
     outside = [each for each in compared if each.high <= low or each.low >= high]
-    inside = [each for each in compared if room(each) > 0]
-    verdict: Verdict = (
-        "fails" if outside else "holds" if len(inside) == len(compared) else "inconclusive"
-    )
-    return Judgement(verdict, min(outside or compared, key=room))
+    holds = all(margin(each) > 0 for each in compared)
+    verdict: Verdict = "fails" if outside else "holds" if holds else "inconclusive"
+    return Judgement(verdict, min(outside or compared, key=margin))
 
 
-class Stated(Protocol):
-    """A claim as an experiment file states it."""
+class Quantity(NamedTuple):
+    """How to compute what a claim is about.
+
+    Attributes:
+      measure: (results, pair or group of pairs, "input" or "output") -> values with dimensions arm,
+        swept names, seed; of ratios the logarithms.
+      is_ratio: whether logarithms are summed, and the bounds are factors.
+      of_pair: whether it is of the claim's pair of symbols; then it is judged by its median.
+    """
+
+    measure: Callable[[xr.Dataset, str, str], xr.DataArray]
+    is_ratio: bool = False
+    of_pair: bool = False
+
+
+def _output_share(results: xr.Dataset, *_: str) -> xr.DataArray:
+    return early_share(results, last_step(results))[0]
+
+
+def _output_share_less_later(results: xr.Dataset, *_: str) -> xr.DataArray:
+    early, later = early_share(results, last_step(results))
+    return early - later
+
+
+def _push(results: xr.Dataset, pair: str, _: str, *, role: str) -> xr.DataArray:
+    updates = slice(1, last_step(results))
+    pushed = results[f"{role}_push"].sel(pair=pair, step=updates, drop=True)
+    return pushed.sum("step", skipna=False)
+
+
+def _nearness(results: xr.Dataset, *_: str, measure: str) -> xr.DataArray:
+    similarity = at_end(results["similarity"], results).sel(measure=measure, drop=True)
+    return similarity.sel(table="output", drop=True) - similarity.sel(table="input", drop=True)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim. A task's subclass adds `quantities`.
+
+    Attributes:
+      statement: a sentence that is true if the claim holds.
+      quantity: a name in `quantities`. Of all tasks: `nearness by` a measure, how much more similar
+        the tied table is to the untied output table of its seed than to the untied input table;
+        `output share`, of Adam's steps on the tied table over the first fifteenth of training, or
+        by how much it is larger there than afterwards; `input push` and `output push`, what that
+        role adds to the logarithm of a pair's distance, see `jaxtie.training.gradient_by_role`.
+      arms: weight of each term of the sum; of a single term its text. A term is the name of an arm,
+        "untied", or more fully "EXPERIMENT: ARM TABLE, PAIRS". Terms of other experiments are
+        compared over the seeds that all have, and the verdict states how many.
+      low, high: bounds in the quantity's unit; of ratios factors.
+      pair, table: of terms that name none.
+      sweep_point: value of each swept name.
+      against: another experiment, whose same sum is subtracted seed by seed.
+      source: who makes the claim, if not we.
+    """
+
+    statement: str
+    quantity: str
+    arms: Mapping[str, float] | str
+    low: float = -math.inf
+    high: float = math.inf
+    pair: str = "X-Y"
+    table: Literal["input", "output"] = "input"
+    sweep_point: Mapping[str, float] = field(default_factory=dict)
+    against: str | None = None
+    source: str = ""
+
+    quantities: ClassVar[Mapping[str, Quantity]] = {
+        **{
+            f"nearness by {name}": Quantity(partial(_nearness, measure=name))
+            for name in SIMILARITIES
+        },
+        "output share, early": Quantity(_output_share),
+        "output share, early less later": Quantity(_output_share_less_later),
+        "input push": Quantity(partial(_push, role="input"), of_pair=True),
+        "output push": Quantity(partial(_push, role="output"), of_pair=True),
+    }
 
     @property
-    def statement(self) -> str: ...
+    def weights(self) -> Mapping[str, float]:
+        """Weight of each term."""
+        return {self.arms: 1.0} if isinstance(self.arms, str) else self.arms
+
     @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def source(self) -> str: ...
+    def others(self) -> set[str]:
+        """Names of the other experiments that it needs."""
+        named = {term.partition(": ")[0] for term in self.weights if ": " in term}
+        return named if self.against is None else {*named, self.against}
+
     @property
     def expression(self) -> str:
         """What is measured, as a reader would write it."""
-        ...
+        _, is_ratio, of_pair = self.quantities[self.quantity]
+        plus, minus = ("·", "÷") if is_ratio and not of_pair else ("+", "−")
+        terms = []
+        for term, weight in self.weights.items():
+            times = "" if abs(weight) == 1 else f"{abs(weight):g} "
+            terms.append(f"{plus if weight > 0 else minus} {times}{term}")
+        total = " ".join(terms).removeprefix(f"{plus} ")
+        of = f"{self.quantity} {self.pair}" if of_pair else self.quantity
+        of += f", {self.table}" if of_pair and is_ratio else ""
+        at = "".join(f", {name} {value:g}" for name, value in self.sweep_point.items())
+        against = f", against {self.against}" if self.against else ""
+        return f"{of}{at}: {total}{against}"
+
+    @property
+    def bounds(self) -> str:
+        """The bounds as text."""
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            return f"{self.low:g} to {self.high:g}"
+        return f"> {self.low:g}" if math.isfinite(self.low) else f"< {self.high:g}"
 
 
-def claims_table(title: str, found: Iterable[tuple[str, Stated, Comparison, Judgement]]) -> Table:
-    """Claims of experiments, by name, and what became of each; those of others than ourselves
-    first.
+def claimed(
+    results: xr.Dataset, claim: Claim, others: Mapping[str, xr.Dataset] = MappingProxyType({})
+) -> xr.DataArray:
+    """Compute what a claim is about, for each seed that all its experiments have.
+
+    `others` are the results of other experiments by name.
+
+    Raises:
+      UserError: where the results lack an arm or pairs of it.
+    """
+
+    def of_term(term: str) -> xr.DataArray:
+        experiment, _, rest = term.rpartition(": ")
+        where, _, pairs = rest.partition(", ")
+        arm, _, table = where.partition(" ")
+        own = others[experiment] if experiment else results
+        if arm not in own["arm"].values:
+            whose = own.attrs.get("experiment")
+            raise UserError(f"{whose}: no arm {arm}, which a claim is about: {claim.statement}")
+        measure = claim.quantities[claim.quantity].measure
+        values = measure(own, pairs or claim.pair, table or claim.table)
+        return values.sel(claim.sweep_point).sel(arm=arm, drop=True)
+
+    total: Any = sum(weight * of_term(term) for term, weight in claim.weights.items())
+    if claim.against is not None:
+        total = total - claimed(others[claim.against], replace(claim, against=None))
+    return total
+
+
+def judge_claims(
+    claims: Sequence[Claim], results: xr.Dataset, others: Mapping[str, xr.Dataset]
+) -> list[tuple[Claim, Judgement]]:
+    """Judge all claims of an experiment together, but those that need results not in `others`."""
+    found = []
+    for claim in claims:
+        if not claim.others <= others.keys():
+            continue
+        values = claimed(results, claim, others)
+        _, is_ratio, of_pair = claim.quantities[claim.quantity]
+        compared = compare(claim.expression, values.values, len(claims), by_median=of_pair)
+        compared = compared._replace(is_factor=is_ratio)
+        if any(": " in term for term in claim.weights):
+            compared = compared._replace(seeds=values.sizes["seed"])
+        low, high = claim.low, claim.high
+        if is_ratio:
+            low, high = math.log(low) if low > 0 else -math.inf, math.log(high)
+        found.append((claim, judge([compared], low, high)))
+    return found
+
+
+def claims_table(
+    title: str, runs: Mapping[str, xr.Dataset], claims: Mapping[str, Sequence[Claim]]
+) -> Table:
+    """Make the table of all claims of some experiments, those of other people first.
+
+    Raises:
+      KeyError: where there are no results of an experiment, unless all its claims are about others.
     """
     rows = []
-    for name, claim, compared, judgement in found:
-        measured = str(compared).removeprefix(f"{claim.expression} ")
-        verdict = f"**{judgement.verdict}**"
-        rows.append(
-            (
-                claim.source,
-                name,
-                claim.statement,
-                claim.expression,
-                _bounds(claim),
-                measured,
-                verdict,
-            )
-        )
+    for name, own in claims.items():
+        needed = any(": " not in term for claim in own for term in claim.weights)
+        judged = judge_claims(own, runs[name] if needed else runs.get(name, xr.Dataset()), runs)
+        for claim in own:
+            if not claim.others <= runs.keys():
+                nothing = Comparison(claim.expression, math.nan, math.nan, math.nan)
+                judged.append((claim, Judgement("no data yet", nothing)))
+        for claim, (verdict, compared) in judged:
+            cells = (name, claim.statement, claim.expression, claim.bounds, compared.found)
+            rows.append((claim.source, *cells, f"**{verdict}**"))
     rows.sort(key=lambda row: not row[0])
-    header = (
-        "who says so",
-        "experiment",
-        "claim",
-        "what is measured",
-        "holds if",
-        "found",
-        "verdict",
-    )
-    return Table(title, header, rows)
-
-
-def _bounds(claim: Stated) -> str:
-    if not math.isfinite(claim.high):
-        return f"> {claim.low:g}"
-    if not math.isfinite(claim.low):
-        return f"< {claim.high:g}"
-    return f"{claim.low:g} to {claim.high:g}"
+    claim_header = ("claim", "what is measured", "holds if", "found", "verdict")
+    return Table(title, ("who says so", "experiment", *claim_header), rows)
 
 
 def verdict_table(judgements: Mapping[str, Mapping[str, Judgement]], over: str) -> Table:
-    """Claim -> where it is looked at ("" if in one place) -> judgement, as a table; `over`: what
-    the intervals are over.
+    """Make the table of claims that are judged at several places.
+
+    Args:
+      judgements: claim -> place, "" if there is one -> judgement.
+      over: what the intervals are over.
     """
-    rows = [(claim, _verdict(at), _decisive(at)) for claim, at in judgements.items()]
+    rows = []
+    for claim, at in judgements.items():
+        places: dict[str, list[str]] = {}
+        for place, judgement in at.items():
+            places.setdefault(judgement.verdict, []).append(place)
+        said = [f"{verdict} at {', '.join(where)}" for verdict, where in places.items()]
+        decisive = [f"{place}{': ' * bool(place)}{each.decisive}" for place, each in at.items()]
+        verdicts = next(iter(places)) if len(places) == 1 else "; ".join(said)
+        rows.append((claim, verdicts, "; ".join(decisive)))
     header = ("claim", "verdict", "decisive or closest")
     return Table("Verdicts", header, rows, RULE.format(over=over))
-
-
-def _verdict(at: Mapping[str, Judgement]) -> str:
-    """One word, or what is said where: "holds at 50%; fails at 90%"."""
-    places: dict[str, list[str]] = {}
-    for place, judgement in at.items():
-        places.setdefault(judgement.verdict, []).append(place)
-    if len(places) == 1:
-        return next(iter(places))
-    return "; ".join(f"{verdict} at {', '.join(where)}" for verdict, where in places.items())
-
-
-def _decisive(at: Mapping[str, Judgement]) -> str:
-    """The comparisons that decided, each after its place."""
-    return "; ".join(f"{place}{': ' * bool(place)}{each.decisive}" for place, each in at.items())

@@ -1,9 +1,9 @@
-"""The run folder: configuration, records as they come, the labelled dataset. Imports no jax.
+"""The run folder: configuration, records, results. Imports no jax.
 
-While a run goes on, its records are appended as small files below `records/`, each written under
-another name and then renamed; at its end, or when it is interrupted, they become one NetCDF-4 file,
-`results.nc`. A run that goes on cuts them back to its checkpoint; a run that extends a finished one
-makes such files of its `results.nc`.
+A run appends its records as small files below `records/`, each written under another name and then
+renamed. At its end, or when it is interrupted, they become one NetCDF-4 file, `results.nc`. A run
+that resumes cuts them back to its checkpoint; a run that extends a finished one makes such files
+from its `results.nc`.
 """
 
 import itertools
@@ -21,42 +21,34 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import TaskConfig, UserError, differing_fields, number_of
-from jaxtie.results.netcdf import Schema, Stretch, joined, write_netcdf
+from jaxtie.results.netcdf import Records, Schema, join_records, write_netcdf
 from jaxtie.results.tables import swept
 
 FORMAT = 1  # of run folders; another number where older code cannot read a folder
 LOCK = ".lock"
-UNPACKED = 32  # seeds in a file of records that is made of results
+UNPACKED = 32  # seeds in a file of records that is made from results
 
-Say = Callable[[str], None]  # what a user is told, a line at a time
+Say = Callable[[str], None]  # report one line to the user
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends well, and vanishes
-    otherwise.
-    """
+    """Yield a temporary path that replaces `path` when the block succeeds."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 class _Part(NamedTuple):
-    """A file of records of some members, as its name tells: from which record on, how many, of
-    which first member.
-    """
+    """A file of records of some members, as its name describes it."""
 
     path: Path
     arm: str
@@ -69,27 +61,28 @@ class _Part(NamedTuple):
         arm, *numbers, _ = path.name.rsplit(".", 4)  # an arm's name may hold dots
         return cls(path, arm, *map(int, numbers))
 
-    def read(self) -> Stretch:
+    def read(self) -> Records:
         with np.load(self.path, allow_pickle=False) as file:
-            records = dict(file)
-        return Stretch(records.pop("member"), self.first_record, records)
+            values = dict(file)
+        return Records(values.pop("member"), self.first_record, values)
 
 
 class RunFolder:
-    """One run's files. Creating the object touches nothing."""
+    """The files of a run. Creating the object changes nothing."""
 
     def __init__(self, path: Path):
+        """Name the files in the folder `path`."""
         self.path = path
         self.results = path / "results.nc"
         self.figures = path / "figures"
         self.summary = path / "summary.md"
         self.checkpoints = path / "checkpoints"
-        self.vocabulary = path / "vocab.txt"  # that was trained for the run
+        self.vocabulary = path / "vocab.txt"  # trained for the run
         self._config = path / "config.json"
         self._records = path / "records"
 
     def config(self) -> dict[str, Any] | None:
-        """What `config.json` says, or None where there is no run.
+        """Return `config.json`, or None where there is no run.
 
         Raises:
           UserError: if it cannot be read, or another version of jaxtie wrote it.
@@ -113,27 +106,21 @@ class RunFolder:
         return config
 
     def differences(self, experiment: TaskConfig, config: dict[str, Any]) -> list[str]:
-        """Names of the fields in which the folder's run differs from `experiment`; its claim does
-        not matter.
-        """
-        return differing_fields(
-            _plain(experiment) | {"claim": ""}, config["experiment"] | {"claim": ""}
-        )
+        """Return the names of the fields, but the claim, in which `experiment` differs."""
+        as_json = json.loads(json.dumps(experiment.as_dict()))
+        return differing_fields(as_json | {"claim": ""}, config["experiment"] | {"claim": ""})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and keep other runs from writing to it; the lock dies with the process.
+        """Make the folder, and keep other runs from writing to it while this process lives.
 
         Raises:
           UserError: where another run writes, the folder holds other files than a run's, or cannot
             be written.
         """
         try:
-            if (
-                self.path.is_dir()
-                and not self._config.exists()
-                and set(os.listdir(self.path)) - {LOCK}
-            ):
+            others = set(os.listdir(self.path)) - {LOCK} if self.path.is_dir() else set()
+            if others and not self._config.exists():
                 raise UserError(
                     f"--out {self.path}: holds other files than a run's; choose an empty or a new"
                     " folder"
@@ -157,7 +144,7 @@ class RunFolder:
             lock.release()
 
     def check_space(self, needed: int) -> None:
-        """Ask for room before the start.
+        """Check the disk before the start.
 
         Raises:
           UserError: if the disk has less than `needed` bytes left.
@@ -171,9 +158,9 @@ class RunFolder:
             )
 
     def create(self, config: dict[str, Any]) -> None:
-        """Write the configuration, and remove what an earlier run left.
+        """Write the configuration, and remove the files of an earlier run.
 
-        Its checkpoints go first: killed at any moment, the folder is the earlier run's or one that
+        Its checkpoints go first, so that a folder killed at any moment is the earlier run's or
         starts from step 0.
         """
         shutil.rmtree(self.checkpoints, ignore_errors=not self.checkpoints.exists())
@@ -184,21 +171,21 @@ class RunFolder:
             leftover.unlink(missing_ok=True)
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Put `config.json` in the place of what it was."""
+        """Replace `config.json`."""
         with _replacing(self._config) as path:
             path.write_text(
                 json.dumps({"format": FORMAT} | config, indent=1) + "\n", encoding="utf-8"
             )
 
     def write_vocabulary(self, content: bytes) -> None:
-        """Keep the vocabulary that was trained for the run: another version might train another."""
+        """Save the vocabulary that was trained for the run; other versions may train another."""
         with _replacing(self.vocabulary) as path:
             path.write_bytes(content)
 
     def append(
         self, arm: str, first_record: int, numbers: np.ndarray, records: Mapping[str, np.ndarray]
     ) -> None:
-        """Keep records of some members of the arm of this name, arrays (records, members, ...)."""
+        """Save records of some members of an arm: arrays (records, members, ...)."""
         count = len(next(iter(records.values())))
         target = self._records / f"{arm}.{first_record:09d}.{count:09d}.{int(numbers[0]):010d}.npz"
         with _replacing(target) as path, path.open("wb") as file:
@@ -209,51 +196,45 @@ class RunFolder:
         """Give another arm an arm's records up to the one of number `last`."""
         for part in self._parts():
             if part.arm == arm and part.first_record <= last:
-                whole, kept = part.read(), last + 1 - part.first_record
-                records = {name: values[:kept] for name, values in whole.records.items()}
-                self.append(other, part.first_record, whole.numbers, records)
+                self._copy(part, other, last + 1 - part.first_record)
+
+    def _copy(self, part: _Part, arm: str, count: int) -> None:
+        """Save the first records of a file for an arm."""
+        whole = part.read()
+        records = {name: values[:count] for name, values in whole.values.items()}
+        self.append(arm, part.first_record, whole.numbers, records)
 
     def start_records(self, reached: Mapping[str, Mapping[int, int]], every: int) -> None:
-        """Make the place for records, and drop those past what a run goes on from.
+        """Prepare for records, and drop those past the steps from which a run resumes.
 
         Args:
-          reached: an arm's name -> a member's number -> the step that it stands at; it has no
-            records if it is not there.
+          reached: an arm's name -> a member's number -> its step; a member that is missing keeps no
+            records.
           every: steps from one record to the next.
         """
         self._records.mkdir(exist_ok=True)
         for leftover in self._records.glob(".*"):
             leftover.unlink()
         for part in self._parts():
-            keep = (
-                reached.get(part.arm, {}).get(part.first_number, -1) // every
-                + 1
-                - part.first_record
-            )
+            step = reached.get(part.arm, {}).get(part.first_number, -1)
+            keep = step // every + 1 - part.first_record
             if 0 < keep < part.record_count:
-                whole = part.read()
-                kept = {name: values[:keep] for name, values in whole.records.items()}
-                self.append(part.arm, part.first_record, whole.numbers, kept)
+                self._copy(part, part.arm, keep)
             if keep < part.record_count:
                 part.path.unlink()
 
     def unpack(self, schema: Schema) -> None:
-        """Make records of the finished `results.nc` again, so that they can be extended."""
+        """Make records from the finished `results.nc`, so that they can be extended."""
         results = self.load()
         self._records.mkdir(exist_ok=True)
         names = swept(results)
-        for arm, start in itertools.product(
-            results["arm"].values, range(0, results.sizes["seed"], UNPACKED)
-        ):
-            for setting, place in enumerate(np.ndindex(*(results.sizes[name] for name in names))):
+        starts = range(0, results.sizes["seed"], UNPACKED)
+        for arm, start in itertools.product(results["arm"].values, starts):
+            for point, place in enumerate(np.ndindex(*(results.sizes[name] for name in names))):
                 at = dict(zip(names, place, strict=True)) | {"seed": slice(start, start + UNPACKED)}
                 members = results.sel(arm=arm).isel(at)
-                self.append(
-                    str(arm),
-                    0,
-                    number_of(setting, members["seed"].values),
-                    _records_of(members, schema),
-                )
+                numbers = number_of(point, members["seed"].values)
+                self.append(str(arm), 0, numbers, _records_of(members, schema))
 
     def assemble(
         self,
@@ -262,39 +243,29 @@ class RunFolder:
         attributes: Mapping[str, str | int | float],
         constants: Mapping[str, xr.DataArray],
     ) -> None:
-        """Make `results.nc` of what was recorded, some members at a time; what was not reached is
-        NaN.
-
-        Args:
-          attributes: about the whole run.
-          constants: variables that no member owns, such as the best reachable loss.
-        """
+        """Make `results.nc` from the records, some members at a time; see `write_netcdf`."""
         with _replacing(self.results) as path:
-            write_netcdf(path, experiment, schema, attributes, constants, self._stretches())
+            write_netcdf(path, experiment, schema, attributes, constants, self._all_records())
 
     def _parts(self) -> list[_Part]:
-        """Files of records; those of one member one after the other, in the order of their
-        steps.
-        """
+        """Return the files of records, by members and then by steps."""
         parts = map(_Part.parse, self._records.glob("[!.]*.npz"))
         return sorted(parts, key=lambda part: (part.arm, part.first_number, part.first_record))
 
-    def _stretches(self) -> Iterator[tuple[str, Stretch]]:
-        """All records with their arms' names; in memory are those of the members of a file at a
-        time.
-        """
+    def _all_records(self) -> Iterator[tuple[str, Records]]:
+        """Yield all records with their arms' names, and load those of one block at a time."""
         for (arm, _), parts in itertools.groupby(
             self._parts(), lambda part: (part.arm, part.first_number)
         ):
-            for stretch in joined([part.read() for part in parts]):
-                yield arm, stretch
+            for records in join_records(part.read() for part in parts):
+                yield arm, records
 
     def discard_records(self) -> None:
-        """Drop the records' files, once `results.nc` has them."""
+        """Remove the files of records, once `results.nc` has them."""
         shutil.rmtree(self._records)
 
     def load(self) -> xr.Dataset:
-        """The labelled results, whatever variables there are.
+        """Return the results.
 
         Raises:
           UserError: where there are none, or they cannot be read.
@@ -312,15 +283,8 @@ class RunFolder:
             ) from error
 
 
-def _plain(experiment: TaskConfig) -> dict[str, Any]:
-    """The configuration as JSON gives it back."""
-    return json.loads(json.dumps(experiment.as_dict()))
-
-
 def _records_of(members: xr.Dataset, schema: Schema) -> dict[str, np.ndarray]:
-    """The records that results of some members of one arm and setting were made of; 0 where nothing
-    was due.
-    """
+    """Return the records of some members of an arm; 0 where nothing was evaluated."""
     shape = members.sizes["step"], members.sizes["seed"]
     records = {"diverged_at": np.broadcast_to(members["diverged_at"].values, shape)}
     for name, variable in schema.variables.items():

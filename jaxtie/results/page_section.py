@@ -1,6 +1,4 @@
-"""What a command that is no experiment leaves for the page of `--all`: sentences, tables, captions;
-JSON. Imports no jax.
-"""
+"""Sections that `advise` writes for the page of `--all`, as JSON. Imports no jax."""
 
 import dataclasses
 import json
@@ -18,8 +16,8 @@ class PageSection(NamedTuple):
     """A section of the page.
 
     Attributes:
-      command: that left it.
-      sentences: what came out.
+      command: the command that wrote it.
+      sentences: the findings.
       captions: file name of a figure in `figures/`, without its ending -> what it shows.
     """
 
@@ -32,16 +30,16 @@ class PageSection(NamedTuple):
 def leave_for_page(
     folder: Path, command: str, sentences: Sequence[str], tables: Sequence[Table], **captions: str
 ) -> None:
-    """Write what `read_section` reads; the file is the old one or the new one."""
-    kept = PageSection(command, list(sentences), list(tables), captions)._asdict()
-    kept["tables"] = [dataclasses.asdict(table) for table in tables]
+    """Write a section, or replace it."""
+    plain = [dataclasses.asdict(table) for table in tables]
+    section = {"command": command, "sentences": list(sentences), "tables": plain}
     temporary = folder / f".{SECTION}"
-    temporary.write_text(json.dumps(kept), encoding="utf-8")
+    temporary.write_text(json.dumps(section | {"captions": captions}), encoding="utf-8")
     temporary.replace(folder / SECTION)
 
 
 def read_section(folder: Path) -> PageSection:
-    """What a command has left in a folder.
+    """Read the section in a folder.
 
     Raises:
       UserError: where it cannot be read.
@@ -56,5 +54,4 @@ def read_section(folder: Path) -> PageSection:
 
 
 def _table(header: list[str], rows: list[list[str]], **rest: Any) -> Table:
-    """A table from what JSON has made of it."""
     return Table(header=tuple(header), rows=[tuple(row) for row in rows], **rest)

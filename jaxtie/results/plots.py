@@ -1,6 +1,6 @@
-"""What all figures share: colours, proportions, curves, panels, files. Imports no jax.
+"""Shared parts of figures: style, curves, panels, files. Imports no jax.
 
-Figures are made without pyplot, so that in a notebook nobody's backend or open figures change.
+Figures are made without pyplot, so a notebook's backend and open figures do not change.
 """
 
 import itertools
@@ -43,9 +43,9 @@ class Picture(NamedTuple):
     """A figure that can be drawn.
 
     Attributes:
-      caption: what it shows, in words, for a page and for those who do not see it.
+      caption: describes it, also for those who cannot see it.
       draw: makes the figure, under `STYLE`.
-      main: whether a page shows it first; the others repeat what a main one shows.
+      main: whether a page shows it first; the others repeat parts of a main one.
     """
 
     caption: str
@@ -54,54 +54,53 @@ class Picture(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One diagram, and its caption; `draw` fills the axes that it is given."""
+    """A diagram and its caption; `draw` fills the axes that it is given."""
 
     caption: str
     draw: Callable[[Axes], None]
 
 
 def coloured(names: Iterable[object]) -> Iterator[tuple[str, str]]:
-    """A colour for each arm, or whatever is named, and its name; if there are more than colours,
-    some share one.
-    """
+    """Pair each name with a colour; colours repeat if there are more names."""
     return zip(itertools.cycle(COLOURS), map(str, names))
 
 
 def subplots(
     rows: int, columns: int, size: tuple[float, float], **options: Any
 ) -> tuple[Figure, np.ndarray]:
-    """A figure of a size in inches, and its axes (rows, columns); `options`: of
-    `Figure.subplots`.
-    """
+    """Make a figure of a size in inches and its axes (rows, columns)."""
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def curve(axes: Axes, values: xr.DataArray, colour: str, label: str, over: str = "seed") -> None:
-    """Mean over seeds, or pairs, with its 95 % confidence band, over the steps that were
-    reached.
-    """
+def curve(
+    axes: Axes,
+    values: xr.DataArray,
+    colour: str,
+    label: str,
+    over: str = "seed",
+    alpha: float = 0.25,
+    **line: Any,
+) -> None:
+    """Draw the mean over seeds, or pairs, with its 95 % band over the steps that were reached."""
     (along,) = (name for name in values.dims if name != over)
     steps, data = values[along].values, values.transpose(over, along).values.astype(np.float64)
     reached = np.isfinite(data).any(axis=0)
     mean, half = mean_interval(data[:, reached])
-    axes.plot(steps[reached], mean, color=colour, label=label)
-    axes.fill_between(
-        steps[reached], mean - half, mean + half, color=colour, alpha=0.25, linewidth=0
-    )
+    axes.plot(steps[reached], mean, color=colour, label=label, **line)
+    band = mean - half, mean + half
+    axes.fill_between(steps[reached], *band, color=colour, alpha=alpha, linewidth=0)
 
 
 def finish(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend: Any) -> None:
-    """Titles, and an axis of steps."""
+    """Set titles and legend, and format an axis of steps."""
     axes.set(title=title, xlabel="step", ylabel=ylabel, xlim=(0, steps[-1]))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.legend(**legend)
 
 
 def panelled(panels: Mapping[str, Panel], title: str, overview_caption: str) -> dict[str, Picture]:
-    """An overview of all panels under one title, and each panel as a picture of its own; by file
-    names.
-    """
+    """Make an overview of all panels, and a picture of each panel, by file names."""
     overview = Picture(overview_caption, partial(_draw_grid, list(panels.values()), title))
     alone = {
         name: Picture(panel.caption, partial(_draw_alone, panel), main=False)
@@ -129,7 +128,7 @@ def _draw_grid(panels: list[Panel], title: str) -> Figure:
 
 
 def draw_all(pictures: Mapping[str, Picture], folder: Path) -> list[Path]:
-    """Write every picture as PNG and PDF; returns the PNG files."""
+    """Write every picture as PNG and PDF; return the PNG files."""
     with matplotlib.rc_context(STYLE):
         return [save(picture.draw(), folder, name) for name, picture in pictures.items()]
 
@@ -142,7 +141,7 @@ def draw_for_document(draw: Callable[[], Figure], path: Path) -> Path:
 
 
 def save(figure: Figure, folder: Path, name: str) -> Path:
-    """Write a figure, as PDF and PNG; returns the PNG's path."""
+    """Write a figure as PDF and PNG; return the PNG's path."""
     folder.mkdir(parents=True, exist_ok=True)
     for each in ("pdf", "png"):
         figure.savefig(folder / f"{name}.{each}")
@@ -150,7 +149,7 @@ def save(figure: Figure, folder: Path, name: str) -> Path:
 
 
 def write_frames(frames: "Mapping[str, pd.DataFrame]", folder: Path) -> list[Path]:
-    """Write tidy tables as CSV, one row an observation, the index first; returns the files."""
+    """Write tidy tables as CSV, one row per observation, the index first; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in frames.items():
         frame.to_csv(folder / f"{name}.csv")

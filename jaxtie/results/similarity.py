@@ -1,9 +1,8 @@
-"""How alike two tables of the same rows are, whatever linear maps and turns lie between them.
-NumPy; imports no jax.
+"""Similarity of two tables of the same rows, up to linear maps. Imports no jax.
 
-Each measure has a null: what it is on average if the rows of one table are permuted, over all N!
-permutations, exactly. All of them are sums of products of two N x N matrices, and such a sum's
-average over permutations depends on traces and totals alone.
+Each measure has a null: its exact mean over all N! permutations of the rows of one table. All are
+sums of products of two N x N matrices, whose mean over permutations depends on traces and totals
+alone.
 
 Shapes: N rows, D and E widths.
 """
@@ -18,64 +17,63 @@ from jaxtie.results.tables import Table, interval, number
 
 BOTH_TABLES = ("input", "output")
 NEIGHBOUR_COUNT = 10
-FEWEST_ROWS = 5 * NEIGHBOUR_COUNT  # with fewer, so many neighbours are hardly a choice
+FEWEST_ROWS = 5 * NEIGHBOUR_COUNT  # with fewer, most rows are neighbours
 
 
-class Alike(NamedTuple):
+class Similarity(NamedTuple):
     """A similarity, and its mean over all permutations of the rows of one of the two."""
 
     value: float
     null: float
 
 
-def linear_cka(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
-    """Linear centred kernel alignment (Kornblith et al. 2019): ‖XᵀY‖² / (‖XᵀX‖·‖YᵀY‖) of centred
-    tables, in [0, 1].
+def linear_cka(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Similarity:
+    """Compute linear centred kernel alignment (Kornblith et al. 2019), in [0, 1].
+
+    ‖XᵀY‖² / (‖XᵀX‖·‖YᵀY‖) of centred tables.
     """
     x_NxD, y_NxE = _centred(x_NxD), _centred(y_NxE)
     sizes = np.linalg.norm(x_NxD.T @ x_NxD) * np.linalg.norm(y_NxE.T @ y_NxE)
     # E⟨PKPᵀ, L⟩ = tr K · tr L / (N - 1) where the rows of K and L sum to 0.
     null = np.square(x_NxD).sum() * np.square(y_NxE).sum() / (len(x_NxD) - 1)
-    return Alike(np.square(x_NxD.T @ y_NxE).sum() / sizes, null / sizes)
+    return Similarity(np.square(x_NxD.T @ y_NxE).sum() / sizes, null / sizes)
 
 
-def linear_map(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
-    """R² of the best affine map from the rows of x to those of y."""
+def linear_map(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Similarity:
+    """Compute R² of the best affine map from the rows of x to those of y."""
     x_NxD, y_NxE = _centred(x_NxD), _centred(y_NxE)
     basis_NxR, spread_R, _ = np.linalg.svd(x_NxD, full_matrices=False)
-    basis_NxR = basis_NxR[
-        :, spread_R > spread_R.max(initial=0) * len(x_NxD) * np.finfo(x_NxD.dtype).eps
-    ]
+    least = spread_R.max(initial=0) * len(x_NxD) * np.finfo(x_NxD.dtype).eps
+    basis_NxR = basis_NxR[:, spread_R > least]
     explained = np.square(basis_NxR.T @ y_NxE).sum() / np.square(y_NxE).sum()
-    return Alike(explained, basis_NxR.shape[1] / (len(x_NxD) - 1))
+    return Similarity(explained, basis_NxR.shape[1] / (len(x_NxD) - 1))
 
 
-def distance_order(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
-    """Spearman's rank correlation of the Euclidean distances of all pairs of rows; by permutations
-    of rows it is 0.
-    """
+def distance_order(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Similarity:
+    """Compute Spearman's correlation of the Euclidean distances of all pairs of rows; null 0."""
     from scipy.spatial.distance import pdist  # heavy
     from scipy.stats import rankdata
 
     x_P, y_P = (rankdata(pdist(table)) for table in (x_NxD, y_NxE))
     x_P, y_P = x_P - x_P.mean(), y_P - y_P.mean()
-    return Alike(x_P @ y_P / np.sqrt((x_P @ x_P) * (y_P @ y_P)), 0.0)
+    return Similarity(x_P @ y_P / np.sqrt((x_P @ x_P) * (y_P @ y_P)), 0.0)
 
 
-def neighbours(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Alike:
-    """Of the 10 nearest neighbours of a row, the share that it has in both tables; NaN where there
-    are too few rows.
+def neighbours(x_NxD: np.ndarray, y_NxE: np.ndarray) -> Similarity:
+    """Compute the share of a row's 10 nearest neighbours that it has in both tables.
+
+    NaN where there are too few rows.
     """
     if len(x_NxD) < FEWEST_ROWS:
-        return Alike(np.nan, np.nan)
+        return Similarity(np.nan, np.nan)
     shared = [
         np.intersect1d(*each, assume_unique=True).size
         for each in zip(_nearest(x_NxD), _nearest(y_NxE), strict=True)
     ]
-    return Alike(float(np.mean(shared)) / NEIGHBOUR_COUNT, NEIGHBOUR_COUNT / (len(x_NxD) - 1))
+    return Similarity(float(np.mean(shared)) / NEIGHBOUR_COUNT, NEIGHBOUR_COUNT / (len(x_NxD) - 1))
 
 
-SIMILARITIES: Mapping[str, Callable[[np.ndarray, np.ndarray], Alike]] = {
+SIMILARITIES: Mapping[str, Callable[[np.ndarray, np.ndarray], Similarity]] = {
     "CKA": linear_cka,
     "order of distances": distance_order,
     "linear map": linear_map,
@@ -88,7 +86,7 @@ def _centred(table_NxD: np.ndarray) -> np.ndarray:
 
 
 def _nearest(table_NxD: np.ndarray) -> np.ndarray:
-    """The nearest other rows of each row, in no order."""
+    """Return the nearest other rows of each row, in no order."""
     square_N = np.square(table_NxD).sum(axis=1)
     distance_NxN = square_N - 2 * table_NxD @ table_NxD.T  # but for each row's own square
     np.fill_diagonal(distance_NxN, np.inf)
@@ -98,18 +96,19 @@ def _nearest(table_NxD: np.ndarray) -> np.ndarray:
 def compare_with_untied(
     tied: xr.DataArray, untied: xr.Dataset, measures: Sequence[str]
 ) -> xr.Dataset:
-    """Every tied table beside both tables of the untied model of its seed.
+    """Compare every tied table with both tables of the untied model of its seed.
 
     Args:
       tied: tables (arm, seed, row, dim).
       untied: `input` and `output`, each (seed, row, dim), of the same seeds.
+      measures: names in `SIMILARITIES`.
 
     Returns:
-      `similarity` and `similarity_null` (arm, seed, table, measure), see `Alike`;
-      `similarity_ceiling` (seed, table, measure) of an untied table and the same one of the next
-      seed, the last seed's and the first's; NaN where there is one seed.
+      `similarity` and `similarity_null` (arm, seed, table, measure), see `Similarity`;
+      `similarity_ceiling` (seed, table, measure) of an untied table and that of the next seed, the
+      first after the last; NaN where there is one seed.
     """
-    seeds, count = tied["seed"].values, tied.sizes["seed"]
+    count = tied.sizes["seed"]
     tied_AxSxNxD = tied.transpose("arm", "seed", "row", "dim").values.astype(np.float64)
     found = np.full((2, tied.sizes["arm"], count, 2, len(measures)), np.nan)
     ceiling = np.full((count, 2, len(measures)), np.nan)
@@ -121,66 +120,37 @@ def compare_with_untied(
                 ceiling[s, t, m] = measure(own_SxNxD[s], own_SxNxD[(s + 1) % count]).value
             for a in range(len(tied_AxSxNxD)):
                 found[:, a, s, t, m] = measure(own_SxNxD[s], tied_AxSxNxD[a, s])
-    labels = {
-        "arm": tied["arm"].values,
-        "seed": seeds,
-        "table": list(BOTH_TABLES),
-        "measure": list(measures),
-    }
     dims = ("seed", "table", "measure")
-    return xr.Dataset(
-        {
-            "similarity": (("arm", *dims), found[0]),
-            "similarity_null": (("arm", *dims), found[1]),
-            "similarity_ceiling": (dims, ceiling),
-        },
-        labels,
-    )
+    variables = {
+        "similarity": (("arm", *dims), found[0]),
+        "similarity_null": (("arm", *dims), found[1]),
+        "similarity_ceiling": (dims, ceiling),
+    }
+    labels = {name: tied[name].values for name in ("arm", "seed")}
+    return xr.Dataset(variables, labels | {"table": list(BOTH_TABLES), "measure": list(measures)})
 
 
 def similarity_table(results: xr.Dataset) -> Table:
-    """Each tied table beside the untied ones of its seed, at the end of the training; mean over
-    seeds.
-    """
-    compared, rows = (
-        results.dropna("eval_step", how="all", subset=["similarity"]).isel(eval_step=-1),
-        [],
-    )
+    """Make the table of tied tables compared with the untied ones of their seeds at the end."""
+    compared = results.dropna("eval_step", how="all", subset=["similarity"]).isel(eval_step=-1)
+    rows = []
     for measure in map(str, compared["measure"].values):
         for arm in map(str, compared["similarity"].dropna("arm", how="all")["arm"].values):
             own = compared.sel(arm=arm, measure=measure)
-            to = {table: own["similarity"].sel(table=table).values for table in BOTH_TABLES}
-            ends = [
-                own["similarity_null"].mean("seed").values,
-                own["similarity_ceiling"].mean("seed").values,
+            inputs, outputs = (own["similarity"].sel(table=table).values for table in BOTH_TABLES)
+            means = [
+                ", ".join(map(number, own[f"similarity_{name}"].mean("seed").values))
+                for name in ("null", "ceiling")
             ]
-            both = [", ".join(map(number, pair)) for pair in ends]
-            rows.append(
-                (
-                    measure,
-                    arm,
-                    *map(interval, to.values()),
-                    interval(to["output"] - to["input"]),
-                    *both,
-                )
-            )
-    header = (
-        "measure",
-        "arm",
-        "to untied input",
-        "to untied output",
-        "output − input",
-        "null",
-        "ceiling",
-    )
-    step = int(compared["eval_step"])
+            rows.append((measure, arm, *map(interval, (inputs, outputs, outputs - inputs)), *means))
+    means_header = ("to untied input", "to untied output", "output − input", "null", "ceiling")
     title = (
         f"{results.attrs['experiment']}: the tied table beside the untied ones of its seed, step"
-        f" {step:,}"
+        f" {int(compared['eval_step']):,}"
     )
     note = (
         f"Mean over {results.sizes['seed']:,} seeds ± 95 % (Student's t). Null: mean over all"
         " permutations of the rows. Ceiling: an untied table beside the same one of another seed."
         " Each for the input and for the output table."
     )
-    return Table(title, header, rows, note)
+    return Table(title, ("measure", "arm", *means_header), rows, note)

@@ -1,19 +1,11 @@
-"""Intervals, rank statistics and survival analysis over seeds.
+"""Intervals, rank statistics and survival analysis over seeds. Imports no jax.
 
-Statistics over seeds: means, medians, correlations, orders, when a level is reached. Imports no
-jax.
-
-When something happens to a seed, where to some it has not happened by the end: survival analysis
-by SciPy. No jax.
-
-A curve *comes* to a level at the first evaluation at which it is at or below the level and is so at
-the next evaluation too: a dip that one evaluation sees does not count, nor does what only the last
-one sees. Time is the step of the first of the two, so it is known to one interval between
-evaluations.
+A loss curve *comes* to a level at the first evaluation at which it is at or below the level and is
+so at the next evaluation too: one evaluation alone does not count, nor does the last one. The time
+is the step of the first of the two, so it is known to one interval between evaluations.
 
 A seed that has not come is *censored* at the last step. So is a seed that diverged, whenever it
-did: it will not come any more and counts to the end among those that have not. Shares are of all
-seeds, then.
+did: it never will come, so it counts to the end among those that have not.
 """
 
 import math
@@ -25,45 +17,39 @@ import numpy as np
 if TYPE_CHECKING:
     from scipy.stats import CensoredData  # heavy
 
-
-BOOTSTRAP = 2000
+BOOTSTRAP = 2000  # resamples
+CONFIDENCE = 0.95
+ROUNDING = 1e-9  # a product of shares that should be a half may be a little more
 
 
 def mean_interval(
     values: np.ndarray, axis: int = 0, error: float = 0.05
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over seeds and half the width of its confidence interval (Student's t); NaN values are
-    left out.
+    """Return the mean over seeds and half the width of its interval (Student's t), omitting NaN.
 
-    `error`: the probability that the interval misses the mean. Half the width is NaN where there is
-    a single value.
+    `error` is the probability that the interval misses the mean. Half the width is NaN for a single
+    value.
     """
     from scipy.stats import t  # heavy
 
     count = np.sum(np.isfinite(values), axis=axis)
-    total = np.nansum(values, axis=axis)
-    mean = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
-    spread = np.nansum((values - np.expand_dims(mean, axis)) ** 2, axis=axis)
-    variance = np.divide(spread, count - 1, out=np.full(np.shape(total), np.nan), where=count > 1)
-    return mean, t.ppf(1 - error / 2, np.maximum(count - 1, 1)) * np.sqrt(
-        variance / np.maximum(count, 1)
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # where there are no values, or one
+        mean, deviation = np.nanmean(values, axis), np.nanstd(values, axis, ddof=1)
+    half = deviation / np.sqrt(np.maximum(count, 1))
+    return mean, half * t.ppf(1 - error / 2, np.maximum(count - 1, 1))
 
 
 def median_interval(values: np.ndarray, error: float = 0.05) -> tuple[float, float, float]:
-    """Median over seeds between the ends of its confidence interval: low, median, high. NaN values
-    are left out.
+    """Return the median over seeds between the ends of its interval: low, median, high.
 
-    The ends are two of the values, by their rank: so many of a sample lie on either side of the
-    true median as heads fall, whatever the distribution is (the interval of the sign test). One
-    seed that is far off moves nothing, and it may be
-    infinite: a step that it never reached.
+    NaN is omitted. The ends are two of the values, by rank (the interval of the sign test), so
+    outliers move nothing, whatever the distribution, and values may be infinite: a step that was
+    never reached. The ends are NaN where there are too few values: fewer than 6 at 5 %.
 
     Args:
       values: (seeds,).
-      error: the probability, at most, that the interval misses the median. The ends are NaN where
-        there are too few values
-        for it: fewer than 6 at 5 %.
+      error: the greatest probability that the interval misses the median.
     """
     from scipy.stats import quantile_test  # heavy
 
@@ -75,16 +61,23 @@ def median_interval(values: np.ndarray, error: float = 0.05) -> tuple[float, flo
     return float(low), float(np.median(values)), float(high)
 
 
-def somers_d(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
-    """Somers' D of distances given divergences, in [-1, 1]; one for each seed, (S,).
+def share_interval(came_S: np.ndarray) -> tuple[float, float]:
+    """Return the exact 95 % interval (Clopper and Pearson) of a share; bool (S,), S > 0."""
+    from scipy.stats import binomtest  # heavy
 
-    Over all couples of pairs that the theory puts in an order: share in that order less share in
-    the other. Couples of equal divergence do not count, so 1 can be reached. NaN where the theory
-    orders no couple.
+    low, high = binomtest(int(came_S.sum()), len(came_S)).proportion_ci(CONFIDENCE, method="exact")
+    return float(low), float(high)
+
+
+def somers_d(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
+    """Return Somers' D of distances given divergences, in [-1, 1], for each seed: (S,).
+
+    Over all couples of pairs that differ in divergence: the share in that order less the share in
+    the reverse order, so 1 can be reached. NaN where no couple differs.
     """
     from scipy.stats import somersd  # heavy
 
-    divergence_P = np.round(divergence_P, 9)  # rounding is not an order
+    divergence_P = np.round(divergence_P, 9)  # rounding errors are not an order
     if len(np.unique(divergence_P)) < 2:
         return np.full(len(distance_SxP), np.nan)
     return np.array(
@@ -98,14 +91,15 @@ def somers_d(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
 def correlation(
     x_K: np.ndarray, values_KxS: np.ndarray, *, ranks: bool, error: float = 0.05
 ) -> tuple[float, float, float]:
-    """Correlation over all members of a setting's K values with an outcome: Pearson's, or
-    Spearman's of ranks.
+    """Correlate K values of a swept hyperparameter with an outcome of all its members.
 
-    Settings that are not finite, and seeds that lack an outcome at any setting, are left out.
+    Pearson's, or Spearman's of ranks. Infinite values of x, and seeds that lack an outcome at any
+    of the others, are omitted.
 
     Returns:
-      It and its interval, which misses with probability `error`: percentiles of a bootstrap over
-      seeds, whose members are not independent. NaN where there are fewer than two seeds.
+      The correlation and the ends of its interval, which misses with probability `error`:
+      percentiles of a bootstrap over seeds, whose members are not independent. NaN for fewer than
+      two seeds.
     """
     from scipy.stats import bootstrap, pearsonr, rankdata  # heavy
 
@@ -115,68 +109,64 @@ def correlation(
     if count < 2:
         return math.nan, math.nan, math.nan
     x_N = np.repeat(x_K[usable_K], count)
+    x_N = rankdata(x_N) if ranks else x_N
 
     def of_seeds(seeds_RxS: np.ndarray, axis: int = -1) -> np.ndarray:
         y_RxN = np.moveaxis(y_KxS[:, seeds_RxS], 0, -2).reshape(*seeds_RxS.shape[:-1], -1)
-        pair = (rankdata(x_N), rankdata(y_RxN, axis=-1)) if ranks else (x_N, y_RxN)
-        return pearsonr(np.broadcast_to(pair[0], y_RxN.shape), pair[1], axis=-1).statistic
+        y_RxN = rankdata(y_RxN, axis=-1) if ranks else y_RxN
+        return pearsonr(np.broadcast_to(x_N, y_RxN.shape), y_RxN, axis=-1).statistic
 
-    draws = max(BOOTSTRAP, math.ceil(10 / error))  # some beyond either end
-    how = {
-        "n_resamples": draws,
-        "confidence_level": 1 - error,
-        "method": "percentile",
-        "batch": BOOTSTRAP,
-    }
-    found = bootstrap((np.arange(count),), of_seeds, rng=0, **how)
+    seeds_S = np.arange(count)
+    found = bootstrap(
+        (seeds_S,),
+        of_seeds,
+        n_resamples=max(BOOTSTRAP, math.ceil(10 / error)),  # some beyond either end
+        confidence_level=1 - error,
+        method="percentile",
+        batch=BOOTSTRAP,
+        rng=0,
+    )
     low, high = map(float, found.confidence_interval)
-    return float(of_seeds(np.arange(count))), low, high
+    return float(of_seeds(seeds_S)), low, high
 
 
 def first_at_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> np.ndarray:
-    """When each curve is first at or below a level, straight lines between records; at least 1,
-    infinity if never; (S,).
+    """Return when each curve first is at or below a level, interpolated linearly: (S,).
+
+    At least 1; infinity if never.
     """
     below = loss_SxT <= level
     first = below.argmax(axis=-1)
     before = np.maximum(first - 1, 0)
 
-    def of_curve(at_S: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(loss_SxT, at_S[:, None], axis=-1)[:, 0].astype(np.float64)
+    def at(index_S: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(loss_SxT, index_S[:, None], axis=-1)[:, 0].astype(np.float64)
 
-    drop = of_curve(before) - of_curve(first)
-    share = np.divide(of_curve(before) - level, drop, out=np.ones_like(drop), where=drop > 0)
+    drop = at(before) - at(first)
+    share = np.divide(at(before) - level, drop, out=np.ones_like(drop), where=drop > 0)
     steps = step_T[before] + share * (step_T[first] - step_T[before])
     return np.where(below.any(axis=-1), np.maximum(steps, 1), np.inf)
 
 
-CONFIDENCE = 0.95
-ROUNDING = 1e-9  # a product of shares that should be a half may be a little more
-
-
 class Times(NamedTuple):
-    """Of every seed (S,) the step at which it came, or the last step, and whether it had not come
-    by then.
-    """
+    """The step at which each seed came, or the last one if it is censored: (S,)."""
 
     step_S: np.ndarray
     censored_S: np.ndarray
 
     def by(self, step: float) -> np.ndarray:
-        """Which seeds had come at a step, bool (S,)."""
+        """Return which seeds had come at a step: bool (S,)."""
         return ~self.censored_S & (self.step_S <= step)
 
-    def scipys(self) -> "CensoredData":
-        """The same for SciPy."""
-        from scipy.stats import CensoredData
+    def for_scipy(self) -> "CensoredData":
+        """Return the same as SciPy's class."""
+        from scipy.stats import CensoredData  # heavy
 
         return CensoredData.right_censored(self.step_S, self.censored_S)
 
 
 class Curve(NamedTuple):
-    """Share of the seeds that have come, a step function, from each of T steps on; its 95 % band,
-    NaN where there is none.
-    """
+    """Share of seeds that have come, from each of T steps on, with its 95 % band or NaN."""
 
     step_T: np.ndarray
     share_T: np.ndarray
@@ -185,9 +175,7 @@ class Curve(NamedTuple):
 
 
 class SignTest(NamedTuple):
-    """Of the pairs that were decided: how many each side won; the first side's share with its exact
-    interval, and p.
-    """
+    """Pairs won and lost, the share won with its exact interval, and p; NaN if none is decided."""
 
     won: int
     lost: int
@@ -198,7 +186,7 @@ class SignTest(NamedTuple):
 
 
 def times_to_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> Times:
-    """When each curve comes to a level; see above. Values that are NaN are not below it."""
+    """Return when each curve comes to a level, as the module defines it. NaN is not below it."""
     below_SxT: np.ndarray = np.asarray(loss_SxT) <= level
     stays_SxT = below_SxT[:, :-1] & below_SxT[:, 1:]
     came_S = stays_SxT.any(axis=1)
@@ -207,14 +195,14 @@ def times_to_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> Ti
 
 
 def kaplan_meier(times: Times) -> Curve:
-    """The share of seeds that have come: 1 - the estimate of Kaplan and Meier, from step 0 on.
+    """Estimate the share of seeds that have come, from step 0 on (1 - Kaplan–Meier).
 
-    Its pointwise band is Greenwood's for ln(-ln S): it stays within 0 and 1; none where no seed has
-    come, or all have.
+    The pointwise band is Greenwood's for ln(-ln S), which stays within 0 and 1; NaN where no seed
+    has come, or all have.
     """
-    from scipy.stats import ecdf
+    from scipy.stats import ecdf  # heavy
 
-    survival = ecdf(times.scipys()).sf
+    survival = ecdf(times.for_scipy()).sf
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The confidence interval is undefined", RuntimeWarning)
         band = survival.confidence_interval(CONFIDENCE, method="log-log")
@@ -225,11 +213,10 @@ def kaplan_meier(times: Times) -> Curve:
 
 
 def median_time(curve: Curve) -> tuple[float, float, float]:
-    """The first step by which half of the seeds have come, between the ends of its 95 % interval:
-    low, median, high.
+    """Return the first step by which half of the seeds have come, with its 95 % interval.
 
-    The interval of Brookmeyer and Crowley: the steps at which the band of the curve holds a half.
-    Infinity where a half is not reached.
+    Low, median, high. The interval is Brookmeyer and Crowley's: the steps at which the curve's band
+    contains a half. Infinite where a half is not reached.
     """
 
     def first(share_T: np.ndarray) -> float:
@@ -240,50 +227,28 @@ def median_time(curve: Curve) -> tuple[float, float, float]:
 
 
 def logrank_p(times: Times, other: Times) -> float:
-    """The log-rank test's p: do the two come at the same rate? As if they shared no seeds. NaN
-    where none has come.
-    """
-    from scipy.stats import logrank
+    """Return p of the log-rank test, as if the two shared no seeds; NaN where none has come."""
+    from scipy.stats import logrank  # heavy
 
-    with np.errstate(invalid="ignore"):  # where no seed has come, or all at once, there is 0 / 0
-        return float(logrank(times.scipys(), other.scipys()).pvalue)
-
-
-def sign_test(won_S: np.ndarray, lost_S: np.ndarray) -> SignTest:
-    """Exact binomial test of which side wins a pair; which pairs either side won, bool (S,). NaN
-    where no pair is decided.
-    """
-    from scipy.stats import binomtest
-
-    won, lost = int(np.sum(won_S)), int(np.sum(lost_S))
-    if not won + lost:
-        return SignTest(0, 0, *[np.nan] * 4)
-    result = binomtest(won, won + lost)
-    low, high = result.proportion_ci(CONFIDENCE, method="exact")
-    return SignTest(
-        won, lost, float(result.statistic), float(low), float(high), float(result.pvalue)
-    )
+    with np.errstate(invalid="ignore"):  # 0 / 0 where no seed has come, or all at once
+        return float(logrank(times.for_scipy(), other.for_scipy()).pvalue)
 
 
 def race(times: Times, other: Times) -> SignTest:
-    """Which of the two comes first, seed by seed.
+    """Test by signs which of the two comes first, seed by seed.
 
-    A seed that came in one and not in the other, for as long as it was seen there, came first where
-    it came. Seeds that came at the same evaluation in both, or in neither, decide nothing.
+    A seed that came in one and, for as long as it was observed, not in the other came first in the
+    former. Seeds that came at the same evaluation in both, or in neither, decide nothing.
     """
+    from scipy.stats import binomtest  # heavy
 
-    def is_before(one: Times, two: Times) -> np.ndarray:
+    def count(one: Times, two: Times) -> int:
         later_S = (one.step_S < two.step_S) | ((one.step_S == two.step_S) & two.censored_S)
-        return ~one.censored_S & later_S
+        return int(np.sum(~one.censored_S & later_S))
 
-    return sign_test(is_before(times, other), is_before(other, times))
-
-
-def share_interval(came_S: np.ndarray) -> tuple[float, float]:
-    """The exact 95 % interval (Clopper and Pearson) of the share of seeds that have come; bool
-    (S,), S > 0.
-    """
-    from scipy.stats import binomtest
-
-    low, high = binomtest(int(came_S.sum()), len(came_S)).proportion_ci(CONFIDENCE, method="exact")
-    return float(low), float(high)
+    won, lost = count(times, other), count(other, times)
+    if not won + lost:
+        return SignTest(0, 0, *[np.nan] * 4)
+    test = binomtest(won, won + lost)
+    low, high = test.proportion_ci(CONFIDENCE, method="exact")
+    return SignTest(won, lost, *map(float, (test.statistic, low, high, test.pvalue)))

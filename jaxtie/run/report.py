@@ -11,6 +11,7 @@ from these data and the claims in the experiment files. A test fails if a table 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -21,6 +22,7 @@ from jaxtie.exor import committed, forces, never_targets
 from jaxtie.exor.comparison import correlation_table, sweep_table
 from jaxtie.exor.plateau import escape_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
+from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import joined_seeds, write_kept
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.gradient_by_role import shares_table
@@ -28,7 +30,6 @@ from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
 from jaxtie.run import kinds, lifecycle
 from jaxtie.run.lifecycle import load_claims, load_experiment
-from jaxtie.text.claims import text_claims_table
 from jaxtie.text.tables import validation_table, word_pairs_table
 
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/advise/README.md")
@@ -101,6 +102,11 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     def with_claims(make: Callable[..., Table]) -> Callable[..., Table]:
         return lambda *names: make(runs, {name: load_claims(files[name]) for name in names})
 
+    verdicts, text_verdicts = (
+        partial(claims_table, f"Claims{about}, and what became of them")
+        for about in ("", " about text")
+    )
+
     def of_run(make: Callable[..., Table]) -> Callable[..., Table]:
         return lambda name: make(runs[name])
 
@@ -108,8 +114,8 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         return lambda *names: make(runs, names)
 
     return {
-        "verdicts": with_claims(committed.verdicts_table),
-        "text-verdicts": with_claims(text_claims_table),
+        "verdicts": with_claims(verdicts),
+        "text-verdicts": with_claims(text_verdicts),
         "published": lambda name: committed.published_table(runs[name], csv("published.csv")),
         "pytorch": lambda name: committed.pytorch_table(runs[name], csv("pytorch.csv")),
         "since": lambda name, *steps: forces.since_table(runs[name], steps),

@@ -12,12 +12,13 @@ from made_up import exor_results
 from jaxtie import Experiment, Process, run
 from jaxtie.config import UserError
 from jaxtie.exor import data, never_targets, plateau, theory
-from jaxtie.exor.claims import Claim, claimed, judge_claims
-from jaxtie.exor.committed import condense, verdicts_table
+from jaxtie.exor.claims import Claim
+from jaxtie.exor.committed import condense
 from jaxtie.exor.data import ROW_SETS
 from jaxtie.exor.pairs import label_geometry
 from jaxtie.exor.tables import equivalence_table
 from jaxtie.options import parse_seeds
+from jaxtie.results.claims import claimed, claims_table, judge_claims
 from jaxtie.results.committed import joined_seeds, write_kept
 from jaxtie.run.lifecycle import load_claims, load_experiment
 
@@ -105,12 +106,12 @@ def test_claims_over_several_experiments_pair_by_seed():
     assert values["seed"].values.tolist() == list(range(220, 240))
     np.testing.assert_array_equal(values, np.zeros(20))  # stuck ones are 200 to 219 there, 259 here
     most = Claim("Most.", "stuck share", {"p: tied": 0.25, "p: untied": -0.25}, low=0)
-    (_, compared, judgement), *_ = judge_claims([most], own, runs)
+    (_, (verdict, compared)), *_ = judge_claims([most], own, runs)
     assert compared.seeds == 40 and str(compared).endswith(", 40 seeds")
     expected = [0.0] * 2 + [0.25] * 18 + [0.0] * 20
-    assert compared.middle == pytest.approx(np.mean(expected)) and judgement.verdict == "holds"
+    assert compared.middle == pytest.approx(np.mean(expected)) and verdict == "holds"
     assert judge_claims([most], own, {"o": own}) == []
-    with pytest.raises(UserError, match=r"p: no arm tied\+bias, of which is claimed"):
+    with pytest.raises(UserError, match=r"p: no arm tied\+bias, which a claim is about"):
         claimed(own, dataclasses.replace(most, arms={"p: tied+bias": 1}), runs)
 
 
@@ -178,7 +179,7 @@ def test_tables_say_what_is_missing():
     assert by_row["main with p(X) = 0.5", "published"][:4] == ("100", "40", "0.375", "0.125")
     assert by_row["main with p(X) = 0.5", "published"][5] == "0.000 ± 0.000 (25 seeds)"
     claims = load_claims(FILES["never_targets"])
-    told = [row[-1] for row in verdicts_table(runs, {"never-targets": claims}).rows]
+    told = [row[-1] for row in claims_table("Claims", runs, {"never-targets": claims}).rows]
     assert told.count("**no data yet**") == 20 and len(told) == 22
 
 

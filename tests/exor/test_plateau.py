@@ -10,9 +10,10 @@ import xarray as xr
 from made_up import BEST, exor_results
 
 from jaxtie.exor import data, plateau, theory
-from jaxtie.exor.claims import Claim, claimed
+from jaxtie.exor.claims import Claim
 from jaxtie.exor.plots import exor_pictures
 from jaxtie.exor.stability import fluctuations
+from jaxtie.results.claims import claimed
 from jaxtie.results.committed import write_kept
 
 PLATEAU, BETWEEN, SOLVED = BEST["loss"] + math.log(2), BEST["loss"] + 0.5, BEST["loss"] + 0.01

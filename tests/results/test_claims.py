@@ -1,51 +1,84 @@
-"""The rule by which measurements judge a claim, and how it is told."""
+"""Claims: the rule that judges them, what they measure, and their table."""
 
 import math
 
 import numpy as np
+import pytest
+import xarray as xr
+from made_up import tying_costs
+from scipy import stats
 
-from jaxtie.results.claims import Comparison, compare, compare_median, judge, verdict_table
+from jaxtie.config import UserError
+from jaxtie.exor import committed, forces
+from jaxtie.exor.claims import Claim
+from jaxtie.results.claims import (
+    Comparison,
+    claimed,
+    claims_table,
+    compare,
+    judge,
+    judge_claims,
+    verdict_table,
+)
+from jaxtie.results.gradient_by_role import shares_table
+
+INF, NAN = math.inf, math.nan
+WITHIN, WIDE, BEYOND = (
+    Comparison("a", 0.1, 0.2, 0.3),
+    Comparison("b", -1, 0.2, 2),
+    Comparison("c", 1, 2, 3),
+)
+ONE_SEED, BELOW = Comparison("d", NAN, 0.2, NAN), Comparison("e", -3, -2, -1)
+OPEN, OPEN_BELOW = WITHIN._replace(high=INF), BELOW._replace(low=-INF)
+COST = {"tied": 1, "untied": -1}
+COST_WITH_BIAS = {"tied+bias": 1, "untied+bias": -1}
 
 
-def test_the_rule():
-    within, wide, beyond = (
-        Comparison("a", 0.1, 0.2, 0.3),
-        Comparison("b", -1, 0.2, 2),
-        Comparison("c", 1, 2, 3),
-    )
-    alone = Comparison("d", math.nan, 0.2, math.nan)  # one seed
-    assert judge([within], 0, 0.5) == ("holds", within)
-    assert judge([within, wide], 0, 0.5) == ("inconclusive", wide)
-    assert judge([within, beyond, wide], 0, 0.5) == ("fails", beyond)
-    for low, high in ((0, 0.5), (-math.inf, 0.5), (0, math.inf)):
-        assert judge([within, alone], low, high) == ("inconclusive", alone)
-    assert judge([beyond, within._replace(high=math.inf)], 0, math.inf)[0] == "holds"
-    assert judge([within._replace(high=math.inf)], 0, 0.5)[0] == "inconclusive"
-    assert judge([Comparison("e", -3, -2, -1)], 0, math.inf)[0] == "fails"
-    assert judge([Comparison("e", -3, -2, -1)], -math.inf, 0)[0] == "holds"
-    assert judge([Comparison("f", -math.inf, -2, -1)], -math.inf, 0)[0] == "holds"
-    assert judge([within], -math.inf, 0)[0] == "fails"
+@pytest.mark.parametrize(
+    "compared, bounds, verdict, decisive",
+    [
+        ([WITHIN], (0, 0.5), "holds", WITHIN),
+        ([WITHIN, WIDE], (0, 0.5), "inconclusive", WIDE),
+        ([WITHIN, BEYOND, WIDE], (0, 0.5), "fails", BEYOND),
+        ([WITHIN, ONE_SEED], (0, 0.5), "inconclusive", ONE_SEED),
+        ([WITHIN, ONE_SEED], (-INF, 0.5), "inconclusive", ONE_SEED),
+        ([WITHIN, ONE_SEED], (0, INF), "inconclusive", ONE_SEED),
+        ([BEYOND, OPEN], (0, INF), "holds", OPEN),
+        ([OPEN], (0, 0.5), "inconclusive", OPEN),
+        ([BELOW], (0, INF), "fails", BELOW),
+        ([BELOW], (-INF, 0), "holds", BELOW),
+        ([OPEN_BELOW], (-INF, 0), "holds", OPEN_BELOW),
+        ([WITHIN], (-INF, 0), "fails", WITHIN),
+    ],
+)
+def test_rule(compared, bounds, verdict, decisive):
+    assert judge(compared, *bounds) == (verdict, decisive)
 
 
-def test_intervals_are_wider_where_several_must_be_right():
+def test_several_means_have_wider_intervals():
     values = np.array([1.0, 2.0, 4.0])
     alone, of_three = compare("a", values), compare("a", values, 3)
     half = 4.302653 * values.std(ddof=1) / math.sqrt(3)  # Student's t, 2 degrees of freedom
     np.testing.assert_allclose(alone[1:4], values.mean() + half * np.array([-1, 0, 1]), rtol=1e-6)
-    assert (
-        of_three.low < alone.low and of_three.high > alone.high and of_three.middle == alone.middle
-    )
-    assert math.isnan(compare("a", values[:1]).low)
-    # a seed that diverged: of the others nothing follows
-    missing = compare("a", np.array([1.0, 2.0, math.nan]))
-    assert math.isnan(missing.low) and missing.middle == 1.5
+    assert of_three.low < alone.low and of_three.high > alone.high
+    assert of_three.middle == alone.middle and math.isnan(compare("a", values[:1]).low)
+    diverged = compare("a", np.array([1.0, 2.0, NAN]))
+    assert math.isnan(diverged.low) and diverged.middle == 1.5
 
 
-def test_a_verdict_tells_where():
-    here, there = (
-        judge([Comparison("a", 1, 2, 3)], 0, 4),
-        judge([Comparison("b", -1, -0.5, 1, is_factor=True)], 0, 4),
-    )
+def test_interval_of_a_median_ends_at_two_of_the_values():
+    """Of ten values the second and the ninth: fewer than two heads, or more than eight, fall with
+    2.1 %.
+    """
+    values = np.array([7.0, 1, 3, 2, 5, 4, 6, 9, 8, 1e9])
+    assert compare("a", values, by_median=True)[1:4] == (2, 5.5, 9)
+    assert compare("a", values, 20, by_median=True)[1:4] == (1, 5.5, 1e9)
+    assert math.isnan(compare("a", np.append(values, NAN), by_median=True).low)
+
+
+def test_verdict_table_names_the_places():
+    here = judge([BEYOND._replace(label="a")], 0, 4)
+    there = judge([Comparison("b", -1, -0.5, 1, is_factor=True)], 0, 4)
     rows = verdict_table({"one": {"": here}, "two": {"x": here, "y": there}}, "seeds").rows
     assert rows[0] == ("one", "holds", "a +2.000 [+1.000, +3.000]")
     assert rows[1][1:] == (
@@ -54,11 +87,162 @@ def test_a_verdict_tells_where():
     )
 
 
-def test_a_median_lies_between_two_of_the_values_by_rank():
-    """Of ten values, the second and the ninth: fewer than two heads, or more than eight, fall with
-    2.1 %.
+@pytest.fixture
+def results():
+    return tying_costs(("tied", "untied", "tied+bias", "untied+bias"))
+
+
+def judged(results, *claims: Claim, others=None) -> list[str]:
+    return [judgement.verdict for _, judgement in judge_claims(claims, results, others or {})]
+
+
+def test_verdicts_follow_the_interval(results):
+    claims = (
+        Claim("more than 0", "loss", COST, low=0),
+        Claim("less than 0", "loss", COST, high=0),
+        Claim("nothing", "loss", COST_WITH_BIAS, -0.05, 0.05),
+        Claim("more than 0, with a bias", "loss", COST_WITH_BIAS, low=0),
+        Claim("less", "loss", {**COST, "tied+bias": -1, "untied+bias": 1}, low=0.15),
+    )
+    assert judged(results, *claims) == ["holds", "fails", "holds", "inconclusive", "holds"]
+
+
+def test_intervals_are_corrected_for_the_number_of_claims(results):
+    """Of ten claims each interval is Student's at 99.5 %."""
+    claims = [Claim(str(i), "loss", COST, low=0) for i in range(10)]
+    differences = claimed(results, claims[0]).values.astype(np.float64)
+    _, (_, compared) = judge_claims(claims, results, {})[3]
+    low, high = stats.t.interval(0.995, 39, differences.mean(), stats.sem(differences))
+    np.testing.assert_allclose([compared.low, compared.high], [low, high])
+
+
+def test_a_diverged_seed_leaves_a_claim_inconclusive(results):
+    for loss in ("train_loss", "valid_loss"):
+        results[loss].loc[{"arm": "tied", "seed": 3}] = NAN
+    results["diverged_at"].loc[{"arm": "tied", "seed": 3}] = 50
+    assert judged(results, Claim("more", "loss", COST, low=0)) == ["inconclusive"]
+
+
+def test_ratios_are_judged_by_the_median(results):
+    """X-Y ends at 3 times what decay leaves of its start; one outlier changes no verdict."""
+    place = {"arm": "tied", "symbol": "X", "symbol2": "Y"}
+    distance = results["input_distance"]
+    decay = float(results["decay_factor"].sel(step=100))
+    assert decay == pytest.approx(0.99**10)
+    noise = np.exp(0.01 * np.random.default_rng(2).normal(size=40))
+    distance.loc[place | {"step": 100}] = 3 * decay * distance.sel(place | {"step": 0}) * noise
+    distance.loc[place | {"step": 100, "seed": 7}] = 1e6
+    three = Claim("three times", "decay ratio", "tied", 2.9, 3.1)
+    ((_, (verdict, compared)),) = judge_claims([three], results, {})
+    assert verdict == "holds" and "3.0" in str(compared)
+    assert judged(results, Claim("drawn together", "decay ratio", "tied", high=0.8)) == ["fails"]
+    x_a = distance.sel(arm="tied", symbol="X", symbol2="A", step=100).values
+    expected = np.log(distance.sel(place | {"step": 100}).values / x_a)
+    np.testing.assert_allclose(claimed(results, Claim("", "reference ratio", "tied")), expected)
+
+
+def with_roles(results: xr.Dataset) -> xr.Dataset:
+    """Over the first record the output role writes 0.9 of the table, later 0.6, but for noise;
+    pushes are ±0.1.
     """
-    values = np.array([7.0, 1, 3, 2, 5, 4, 6, 9, 8, 1e9])
-    assert compare_median("a", values)[1:4] == (2, 5.5, 9)
-    assert compare_median("a", values, 20)[1:4] == (1, 5.5, 1e9)
-    assert math.isnan(compare_median("a", np.append(values, np.nan)).low)
+    steps, seeds = results["step"].values, results.sizes["seed"]
+    rng, dims = np.random.default_rng(4), ("arm", "seed", "step", "group")
+    shape = (results.sizes["arm"], seeds, len(steps), 7)
+    noise = 0.01 * rng.normal(size=shape)
+    written = np.where(np.arange(len(steps)) == 1, 0.9, 0.6)[:, None] + noise
+    square = rng.uniform(0.99, 1.01, shape)
+    found = {"step_square": (dims, square), "input_step_product": (dims, (1 - written) * square)}
+    for name in ("input_gradient_square", "output_gradient_square", "gradient_product"):
+        found[name] = dims, square
+    for role, push in (("input", -0.1), ("output", 0.1)):
+        pushed = push + 0.001 * rng.normal(size=(*shape[:3], 2))
+        found[f"{role}_push"] = (*dims[:3], "pair"), pushed
+    made = results.assign(found)
+    for name in found:
+        made[name] = made[name].where((made["arm"] != "untied") & (made["step"] > 0))
+    return made.assign_coords(group=list("XYABEDm"))
+
+
+def test_shares_and_pushes_of_a_run_and_of_its_committed_results(results):
+    """Whose records stand for unequal numbers of updates."""
+    made = with_roles(results)
+    claims = (
+        Claim("early", "output share, early", "tied", 0.89, 0.91),
+        Claim("more than later", "output share, early less later", "tied", 0.29, 0.31),
+        Claim("either arm", "output share, early", {"tied": 0.5, "tied+bias": 0.5}, 0.89, 0.91),
+        Claim("apart", "output push", "tied", 0.99, 1.01),
+        Claim("together", "input push", "tied", -1.01, -0.99),
+    )
+    assert claims[2].expression == "output share, early: 0.5 tied + 0.5 tied+bias"
+    kept = committed.condense(made)
+    assert kept["step_square"].sizes["step"] < made["step_square"].sizes["step"]
+    for each in (made, kept):
+        assert judged(each, *claims) == ["holds"] * 5
+    for claim in claims:
+        np.testing.assert_allclose(claimed(kept, claim), claimed(made, claim), rtol=1e-5)
+    arm, rows, *cells = shares_table(kept).rows[0]
+    assert (arm, rows) == ("tied", "all")
+    assert cells[0].startswith("0.90") and cells[1].startswith("0.60")
+    pushed = forces.pushes_table(kept).rows[0]
+    assert pushed[:2] == ("tied", "X-Y")
+    assert [float(cell.split()[0]) for cell in pushed[2:4]] == pytest.approx([1, -1], abs=0.01)
+
+
+def test_nearness_compares_with_the_untied_tables_of_the_same_seed(results):
+    """The tied table ends as the untied output table, the one with a bias as the input table."""
+    made = with_roles(results)
+    for arm, table in (("tied", "output_table"), ("tied+bias", "input_table")):
+        end = made[table].sel(arm="untied", table_step=100)
+        made["input_table"].loc[{"arm": arm, "table_step": 100}] = end
+    kept = committed.condense(made)
+    nearer = Claim("nearer", "nearness by CKA", "tied", low=0.05)
+    less = Claim("less", "nearness by CKA", "tied+bias", high=-0.05)
+    mean = {"tied": 0.5, "tied+bias": 0.5}
+    both = Claim("not on the whole", "nearness by linear map", mean, -0.1, 0.1)
+    assert judged(kept, nearer, less) == ["holds", "holds"] and judged(kept, both) == ["holds"]
+    assert "neighbours" not in kept["measure"].values  # of seven symbols
+
+
+def test_a_claim_against_another_experiment_pairs_seeds_and_waits_for_it(results):
+    less = Claim("costs more than there", "loss", COST, low=0, against="other")
+    assert less.expression == "loss: tied − untied, against other"
+    assert judged(results, less) == []
+    other = results.isel(seed=slice(10, None)).copy(deep=True)
+    other["train_loss"].loc[{"arm": "tied"}] -= 0.1
+    ((_, (verdict, compared)),) = judge_claims([less], results, {"other": other})
+    assert verdict == "holds" and compared.middle == pytest.approx(0.1, abs=1e-6)
+
+
+def test_a_missing_arm_is_a_user_error(results):
+    message = r"made-up: no arm tied\+shuffle, which a claim is about: It is."
+    with pytest.raises(UserError, match=message):
+        judged(results, Claim("It is.", "loss", "tied+shuffle", low=0))
+
+
+def test_the_table_lists_claims_of_others_first(results):
+    own, theirs = (
+        Claim(name, "loss", "tied", low=0, source=source)
+        for name, source in (("own", ""), ("theirs", "the paper"))
+    )
+    rows = claims_table("Claims", {"made-up": results}, {"made-up": [own, theirs]}).rows
+    assert [(row[0], row[2]) for row in rows] == [("the paper", "theirs"), ("", "own")]
+
+
+@pytest.mark.parametrize(
+    "claim, expression, bounds",
+    [
+        (Claim("", "loss", COST, low=0), "loss: tied − untied", "> 0"),
+        (
+            Claim("", "decay ratio", {"tied": 0.5, "untied": -1}, 0.8, 1.25, table="output"),
+            "decay ratio X-Y, output: 0.5 tied − untied",
+            "0.8 to 1.25",
+        ),
+        (
+            Claim("", "swap divergence", "p: tied", high=1, pair="A-B", sweep_point={"p_X": 0.1}),
+            "swap divergence A-B, p_X 0.1: p: tied",
+            "< 1",
+        ),
+    ],
+)
+def test_claims_as_text(claim, expression, bounds):
+    assert (claim.expression, claim.bounds) == (expression, bounds)

@@ -1,35 +1,46 @@
-"""Statistics over seeds, against scipy's and by hand."""
+"""Statistics over seeds: against SciPy, by hand, by enumeration, by known distributions."""
 
+import itertools
 import math
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from jaxtie.results.statistics import (
+    Times,
     correlation,
     first_at_level,
+    kaplan_meier,
+    logrank_p,
     mean_interval,
     median_interval,
+    median_time,
+    race,
+    share_interval,
     somers_d,
+    times_to_level,
 )
 
 DIVERGENCE = np.array([0.0, 1, 1, 0, 0.5, 1])
+STEPS = np.array([0, 10, 20, 30, 40])
+NAN = np.nan
 
 
-def test_intervals_are_students_and_leave_out_what_is_missing():
+def test_mean_intervals_are_students_and_omit_missing_values():
     values = np.random.default_rng(0).normal(size=(5, 3))
     for error in (0.05, 0.01):
         mean, half = mean_interval(values, error=error)
         low, high = stats.t.interval(1 - error, 4, values.mean(axis=0), stats.sem(values, axis=0))
         np.testing.assert_allclose([mean - half, mean + half], [low, high], rtol=1e-12)
-    holed = np.vstack([values, np.full(3, np.nan)])
+    holed = np.vstack([values, np.full(3, NAN)])
     np.testing.assert_array_equal(mean_interval(holed), mean_interval(values))
     np.testing.assert_array_equal(mean_interval(holed.T, axis=1), mean_interval(values))
-    mean, half = mean_interval(np.array([[1.0, np.nan], [np.nan, np.nan]]))
-    np.testing.assert_array_equal([mean, half], [[1, np.nan], [np.nan, np.nan]])
+    mean, half = mean_interval(np.array([[1.0, NAN], [NAN, NAN]]))
+    np.testing.assert_array_equal([mean, half], [[1, NAN], [NAN, NAN]])
 
 
-def test_medians_lie_between_two_of_the_values_by_the_law_of_fair_coins():
+def test_median_intervals_end_at_two_of_the_values_by_the_binomial_distribution():
     rng = np.random.default_rng(0)
     for count in range(1, 40):
         values = rng.permutation(count) + 1.0  # each its own rank
@@ -38,79 +49,216 @@ def test_medians_lie_between_two_of_the_values_by_the_law_of_fair_coins():
         if 2 * 0.5**count > 0.05:
             assert math.isnan(low) and math.isnan(high) and count < 6
             continue
-        # As many as `low - 1` of the values on one side of the true median are too few to believe,
-        # `low` are not.
+        # `low - 1` of the values on one side of the true median are too few to believe, `low` are
+        # not.
         coins = [math.comb(count, heads) / 2**count for heads in range(count + 1)]
         assert sum(coins[: int(low)]) <= 0.025 < sum(coins[: int(low) + 1])
         assert high == count + 1 - low
     assert median_interval(np.arange(1, 65))[::2] == (24, 41)
-    assert median_interval(np.arange(1, 7), error=0.01)[1] == 3.5 and math.isnan(
-        median_interval(np.arange(6), error=0.01)[0]
-    )
+    assert median_interval(np.arange(1, 7), error=0.01)[1] == 3.5
+    assert math.isnan(median_interval(np.arange(6), error=0.01)[0])
 
 
-def test_one_seed_that_is_far_off_moves_no_median():
+def test_outliers_move_no_median():
     values = np.arange(1.0, 21)
+    assert median_interval(values) == (6, 10.5, 15)
     for far in (1e9, np.inf):
-        assert (
-            median_interval(np.where(values == 20, far, values))
-            == median_interval(values)
-            == (6, 10.5, 15)
-        )
-    assert median_interval(np.append(values, [np.nan] * 5)) == median_interval(values)
+        assert median_interval(np.where(values == 20, far, values)) == (6, 10.5, 15)
+    assert median_interval(np.append(values, [NAN] * 5)) == (6, 10.5, 15)
     assert median_interval(np.where(values > 8, np.inf, values)) == (6, np.inf, np.inf)
-    assert all(map(math.isnan, median_interval(np.full(9, np.nan))))
+    assert all(map(math.isnan, median_interval(np.full(9, NAN))))
 
 
-def test_medians_are_covered_whatever_the_distribution():
+def test_median_intervals_cover_the_median_of_any_distribution():
     rng = np.random.default_rng(0)
     for true, sample in ((math.log(2), rng.exponential), (0, rng.standard_cauchy)):
         ends = np.array([median_interval(sample(size=25)) for _ in range(400)])
         assert 0.93 < np.mean((ends[:, 0] <= true) & (true <= ends[:, 2])) < 0.99
 
 
+def test_shares_have_exact_intervals():
+    assert share_interval(np.zeros(10, bool)) == pytest.approx((0, 1 - 0.025**0.1))
+    assert share_interval(np.ones(10, bool)) == pytest.approx((0.025**0.1, 1))
+    low, high = share_interval(np.arange(10) < 3)
+    tails = [stats.binom.sf(2, 10, low), stats.binom.cdf(3, 10, high)]
+    np.testing.assert_allclose(tails, 0.025, rtol=1e-6)
+
+
 def test_somers_d_is_scipys():
     distances = np.random.default_rng(0).normal(size=(20, 6)).round(1)
     ours = somers_d(DIVERGENCE, distances)
-    np.testing.assert_allclose(
-        ours, [stats.somersd(DIVERGENCE, distance).statistic for distance in distances], atol=1e-12
-    )
+    theirs = [stats.somersd(DIVERGENCE, distance).statistic for distance in distances]
+    np.testing.assert_allclose(ours, theirs, atol=1e-12)
     assert np.ptp(ours) > 0.5
 
 
-def test_somers_d_is_1_where_every_order_is_met_and_asks_for_no_more():
-    distances = np.array([[0.1, 3, 2, 0.2, 1, 4], [-0.1, -3, -2, -0.2, -1, -4], np.full(6, np.nan)])
-    np.testing.assert_array_equal(somers_d(DIVERGENCE, distances), [1, -1, np.nan])
-    nearly_equal = DIVERGENCE + 1e-15 * np.arange(6)
-    np.testing.assert_array_equal(somers_d(nearly_equal, distances), [1, -1, np.nan])
-    infinite = np.array([0, np.inf, np.inf, 0, 1, np.inf])
-    np.testing.assert_array_equal(somers_d(infinite, distances), [1, -1, np.nan])
+@pytest.mark.parametrize(
+    "divergence",
+    [
+        DIVERGENCE,
+        DIVERGENCE + 1e-15 * np.arange(6),
+        np.array([0, np.inf, np.inf, 0, 1, np.inf]),
+    ],
+    ids=["exact", "but for rounding", "infinite"],
+)
+def test_somers_d_is_1_where_every_order_is_met(divergence):
+    distances = np.array([[0.1, 3, 2, 0.2, 1, 4], [-0.1, -3, -2, -0.2, -1, -4], np.full(6, NAN)])
+    np.testing.assert_array_equal(somers_d(divergence, distances), [1, -1, NAN])
     assert np.isnan(somers_d(np.ones(6), distances)).all()
 
 
-def test_correlations_are_scipys_and_their_intervals_cover_them():
+@pytest.mark.parametrize("ranks", [False, True])
+def test_correlations_are_scipys_and_their_intervals_cover_them(ranks):
     rng, x_K = np.random.default_rng(0), np.array([0.0, 1.4, 2.9, np.inf])
     values_KxS = 0.2 * np.where(np.isfinite(x_K), x_K, 0)[:, None] + 0.1 * rng.normal(size=(4, 9))
-    values_KxS[1, 8] = np.nan  # a seed that diverged at one setting is left out at all
+    values_KxS[1, 8] = NAN  # a seed that diverged at one value is omitted
+    reference = stats.spearmanr if ranks else stats.pearsonr
+    r, low, high = correlation(x_K, values_KxS, ranks=ranks)
     pooled = np.repeat(x_K[:3], 8), values_KxS[:3, :8].ravel()
-    for ranks, reference in ((False, stats.pearsonr(*pooled)), (True, stats.spearmanr(*pooled))):
-        r, low, high = correlation(x_K, values_KxS, ranks=ranks)
-        np.testing.assert_allclose(r, reference.statistic, atol=1e-12)
-        assert low < r < high and high - low < 0.5
-        unrelated = correlation(x_K, np.random.default_rng(1).normal(size=(4, 9)), ranks=ranks)
-        assert unrelated[1] < 0 < unrelated[2]
-        assert all(map(math.isnan, correlation(x_K, np.full((4, 8), np.nan), ranks=ranks)))
+    np.testing.assert_allclose(r, reference(*pooled).statistic, atol=1e-12)
+    assert low < r < high and high - low < 0.5
+    unrelated = correlation(x_K, np.random.default_rng(1).normal(size=(4, 9)), ranks=ranks)
+    assert unrelated[1] < 0 < unrelated[2]
+    assert all(map(math.isnan, correlation(x_K, np.full((4, 8), NAN), ranks=ranks)))
 
 
-def test_first_at_level():
-    steps = np.array([0, 10, 20, 30])
-    losses = [
-        [8, 6, 4, 2],
-        [8, 4, 6, 3],
-        [8, 8, 8, 8],
-        [2, 2, 2, 2],
-        [8, 6, np.nan, np.nan],
-        [9, 5, 5, 1],
-    ]
-    found = first_at_level(steps, np.array(losses, np.float32), 5.0)
-    np.testing.assert_allclose(found, [15, 7.5, np.inf, 1, np.inf, 10])
+@pytest.mark.parametrize(
+    ("losses", "step"),
+    [
+        ([8, 6, 4, 2], 15),
+        ([8, 4, 6, 3], 7.5),
+        ([8, 8, 8, 8], np.inf),
+        ([2, 2, 2, 2], 1),
+        ([8, 6, NAN, NAN], np.inf),
+        ([9, 5, 5, 1], 10),
+    ],
+)
+def test_first_at_level(losses, step):
+    found = first_at_level(STEPS[:4], np.array([losses, [2] * 4], np.float32), 5.0)
+    np.testing.assert_allclose(found, [step, 1])
+
+
+def times(*steps: float, censored: tuple[int, ...] = ()) -> Times:
+    """Seeds that came at these steps, but for those censored, by their place."""
+    return Times(np.array(steps, float), np.isin(np.arange(len(steps)), censored))
+
+
+@pytest.mark.parametrize(
+    ("losses", "step", "censored"),
+    [
+        ([9, 9, 5, 4, 4], 20, False),  # equal to the level
+        ([9, 4, 9, 9, 4], 40, True),  # one evaluation alone, and the last one
+        ([9, 4, 9, 4, 4], 30, False),
+        ([9, 4, 4, 9, 9], 10, False),  # it came, whatever it did then
+        ([4, 4, 9, 9, 9], 0, False),
+        ([9, 9, 9, 9, 9], 40, True),
+        ([9, 9, NAN, NAN, NAN], 40, True),  # diverged
+        ([9, 4, NAN, NAN, NAN], 40, True),
+        ([9, 4, 4, NAN, NAN], 10, False),
+    ],
+)
+def test_a_curve_comes_to_a_level_at_two_evaluations_in_a_row(losses, step, censored):
+    found = times_to_level(STEPS, np.array([losses, [9] * 5], np.float32), 5.0)
+    np.testing.assert_array_equal(found, [[step, 40], [censored, True]])
+    np.testing.assert_array_equal(found.by(step), [not censored, False])
+    assert not found.by(step - 1).any()
+
+
+def test_no_curve_comes_before_a_second_evaluation():
+    found = times_to_level(STEPS[:1], np.array([[4.0], [9.0]]), 5.0)
+    np.testing.assert_array_equal(found, [[0, 0], [1, 1]])
+
+
+def test_curve_is_kaplan_meiers_and_its_band_greenwoods_by_hand():
+    """Seven seeds: one comes at 2, one is censored at 3, two come at 5, one is censored there, one
+    comes at 8, one never by 9.
+    """
+    curve = kaplan_meier(times(5, 2, 9, 3, 5, 8, 5, censored=(2, 3, 6)))
+    survival = np.cumprod([1, 6 / 7, 1, 3 / 5, 1 / 2, 1])
+    np.testing.assert_array_equal(curve.step_T, [0, 2, 3, 5, 8, 9])
+    np.testing.assert_allclose(curve.share_T, 1 - survival, atol=1e-12)
+    greenwood = np.cumsum([1 / (7 * 6), 0, 2 / (5 * 3), 1 / (2 * 1), 0])
+    error = 1.959963984540054 * np.sqrt(greenwood) / -np.log(survival[1:])
+    for band, sign in ((curve.low_T, -1), (curve.high_T, 1)):
+        assert math.isnan(band[0])  # no seed has come
+        np.testing.assert_allclose(band[1:], 1 - survival[1:] ** np.exp(sign * error), rtol=1e-9)
+    assert (curve.low_T[1:] < curve.share_T[1:]).all()
+    assert (curve.share_T[1:] < curve.high_T[1:]).all()
+
+
+def test_without_censoring_the_curve_is_the_share_of_seeds():
+    steps = np.random.default_rng(0).integers(1, 9, 20)
+    curve = kaplan_meier(times(*steps))
+    shares = [(steps <= step).mean() for step in curve.step_T]
+    np.testing.assert_allclose(curve.share_T, shares, atol=1e-12)
+    assert np.isnan(curve.low_T[-1]) and np.isnan(curve.high_T[-1])
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_seeds_that_never_come_have_a_curve_of_zero_and_no_median(count):
+    never = times(*[9] * count, censored=tuple(range(count)))
+    curve = kaplan_meier(never)
+    np.testing.assert_array_equal(curve.share_T, [0, 0])
+    assert median_time(curve) == (np.inf, np.inf, np.inf) and math.isnan(logrank_p(never, never))
+
+
+def test_median_time_is_where_the_curve_reaches_a_half_and_its_interval_where_the_band_does():
+    for count in range(2, 30):  # products of shares that are a half but for rounding
+        assert median_time(kaplan_meier(times(*range(1, count + 1))))[1] == (count + 1) // 2
+    curve = kaplan_meier(times(*range(1, 21)))
+    low, high = (curve.step_T[np.argmax(band >= 0.5)] for band in (curve.high_T, curve.low_T))
+    assert median_time(curve) == (low, 10, high)
+    half = kaplan_meier(times(1, 2, 3, 4, 9, 9, 9, 9, censored=(4, 5, 6, 7)))
+    low, middle, high = median_time(half)
+    assert low < middle == 4 and high == np.inf
+
+
+def test_bands_and_medians_cover_a_constant_hazard():
+    """Mean 100 steps, observed until 150: 3 of 4 come. 400 runs of 64 seeds."""
+    rng, covered = np.random.default_rng(0), []
+    for _ in range(400):
+        true_S = np.ceil(rng.exponential(100, 64))
+        curve = kaplan_meier(Times(np.minimum(true_S, 150), true_S > 150))
+        low, _, high = median_time(curve)
+        at = np.searchsorted(curve.step_T, 40, side="right") - 1
+        band = curve.low_T[at] <= 1 - math.exp(-0.4) <= curve.high_T[at]
+        covered.append((low <= 70 <= high, band))
+    shares = np.mean(covered, axis=0)
+    assert ((shares > 0.92) & (shares < 0.985)).all()
+
+
+def test_logrank_is_mantels_by_hand():
+    """First: 1, 3, 6+; second: 3, 4+, 6."""
+    first, second = times(1, 3, 6, censored=(2,)), times(3, 4, 6, censored=(1,))
+    #        at risk (first, all), came (first, all) at the steps 1, 3 and 6
+    risks = [(3, 6, 1, 1), (2, 5, 1, 2), (1, 2, 0, 1)]
+    excess = sum(came - d * own / n for own, n, came, d in risks)
+    variance = sum(d * own / n * (1 - own / n) * (n - d) / max(n - 1, 1) for own, n, _, d in risks)
+    expected = 2 * stats.norm.sf(abs(excess) / math.sqrt(variance))
+    np.testing.assert_allclose(logrank_p(first, second), expected, rtol=1e-9)
+    np.testing.assert_allclose(logrank_p(second, first), expected, rtol=1e-9)
+
+
+def test_a_race_is_decided_seed_by_seed():
+    # before, after, same, never, only here, only there, came when the other was last seen, unknown
+    here = times(1, 5, 3, 9, 4, 9, 9, 2, censored=(3, 5, 7))
+    there = times(2, 4, 3, 9, 9, 4, 9, 8, censored=(3, 4, 6))
+    found, back = race(here, there), race(there, here)
+    assert (found.won, found.lost) == (3, 2) == (back.lost, back.won)
+    assert found.share == 0.6 and found.p == back.p == 1.0
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_p_of_a_race_is_the_share_of_outcomes_as_one_sided(count):
+    """If neither were faster, a fair coin would decide every pair: 2^count equal outcomes."""
+    outcomes = [sum(wins) for wins in itertools.product([0, 1], repeat=count)]
+    rest = np.full(count + 2, 5)  # and two pairs that are not decided
+    for won in range(count + 1):
+        extreme = [abs(wins - count / 2) >= abs(won - count / 2) for wins in outcomes]
+        own = np.where(np.arange(count + 2) < won, 4, np.where(np.arange(count + 2) < count, 6, 5))
+        found = race(times(*own), times(*rest))
+        assert (found.won, found.lost, found.share) == (won, count - won, won / count)
+        np.testing.assert_allclose(found.p, np.mean(extreme), rtol=1e-9)
+        assert found.low <= found.share <= found.high
+    nobody = race(times(*rest), times(*rest))
+    assert nobody[:2] == (0, 0) and np.isnan(nobody[2:]).all()

@@ -76,7 +76,9 @@ def test_variants_differ_as_named_and_have_the_claimed_arms(name):
     }
     for claim in claims:
         assert claim.low < claim.high and (claim.low, claim.high) != (-np.inf, np.inf)
-        assert all(value in dict(experiment.sweep)[name] for name, value in claim.setting.items())
+        assert all(
+            value in dict(experiment.sweep)[name] for name, value in claim.sweep_point.items()
+        )
 
 
 def test_experiments_are_those_of_the_protocol():
@@ -139,19 +141,28 @@ def test_roles_on_text_have_the_arms_of_roles_on_exor():
 
 
 @pytest.mark.parametrize("name", ["causal", "masked"])
-def test_experiments_on_duplicates_have_two_probabilities_and_four_arms(name):
-    """Their claims are about these."""
-    path = FILES[f"duplicates_{name}"]
-    experiment, claims = load_experiment(path), load_claims(path)
-    assert (experiment.objective, experiment.duplicates) == (name, (0.5, 0.1))
-    assert len(experiment.seeds) == 3
-    arms = ["tied", "tied+bias", "untied", f"untied@{experiment.steps // 2}"]
-    assert names_of(experiment.arms) == arms
-    cells = {cell for claim in claims for cell in claim.of}
-    assert {cell.arm for cell in cells} == set(arms)
-    assert {cell.probability for cell in cells if not np.isnan(cell.probability)} == {0.5, 0.1}
-    assert all(claim.low < claim.high for claim in claims)
-    assert len({claim.expression for claim in claims}) == len(claims)
+def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
+    """And what is claimed of them can be measured: its arms and probabilities are there."""
+    experiment, claims = (
+        load(FILES[f"duplicates_{name}"]) for load in (load_experiment, load_claims)
+    )
+    assert (experiment.objective, experiment.duplicates, len(experiment.seeds)) == (
+        name,
+        (0.5, 0.1),
+        3,
+    )
+    assert names_of(experiment.arms) == [
+        "tied",
+        "tied+bias",
+        "untied",
+        f"untied@{experiment.steps // 2}",
+    ]
+    terms = [term.partition(", ") for claim in claims for term in claim.weights]
+    assert {arm.split()[0] for arm, _, _ in terms} == set(names_of(experiment.arms))
+    assert {pairs.rpartition(" ")[2] for _, _, pairs in terms if pairs} == {"0.5", "0.1"}
+    assert all(claim.low < claim.high for claim in claims) and len(
+        {claim.expression for claim in claims}
+    ) == len(claims)
 
 
 def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():

@@ -1,4 +1,4 @@
-"""Verdicts of claims; committed data give the tables of their runs; documents match the data."""
+"""What is committed of a run gives the tables that the run gives; a document is its data."""
 
 import re
 from pathlib import Path
@@ -7,184 +7,44 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from made_up import exor_results
-from scipy import stats
+from made_up import exor_results, tying_costs
 
 from jaxtie.config import UserError
 from jaxtie.exor import blocks, committed, forces
-from jaxtie.exor.claims import Claim, claimed, judge_claims
+from jaxtie.exor.claims import Claim
 from jaxtie.exor.plateau import LOSS_DECIMALS, escape_table
 from jaxtie.exor.tables import exor_final_table
+from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import write_kept
-from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.run import command, lifecycle, report
 
-ROOT = Path(__file__).parents[2]
+HOUSE = Path(__file__).parents[2]
 ARMS = ("tied", "untied", "tied+bias", "untied+bias")
 
 
 @pytest.fixture
 def results():
-    """Forty seeds with a tying gap of 0.2 nat, none with a bias, and noise of 0.01."""
-    made = exor_results(*ARMS, seeds=40)
-    rng = np.random.default_rng(1)
-    for arm in ARMS:
-        at = {"arm": arm, "eval_step": 100}
-        made["train_loss"].loc[at] = 0.9 + 0.2 * (arm == "tied") + 0.01 * rng.normal(size=40)
-    return made.assign_attrs(experiment="made-up")
-
-
-def judged(results, *claims: Claim, others=None) -> list[str]:
-    return [judgement.verdict for _, _, judgement in judge_claims(claims, results, others or {})]
-
-
-def test_a_claim_holds_fails_or_is_inconclusive_by_its_interval(results):
-    gap, rest = {"tied": 1, "untied": -1}, {"tied+bias": 1, "untied+bias": -1}
-    less = {"tied+bias": -1, "untied+bias": 1}
-    verdicts = judged(
-        results,
-        Claim("more than 0", "loss", gap, low=0),
-        Claim("less than 0", "loss", gap, high=0),
-        Claim("nothing", "loss", rest, -0.05, 0.05),
-        Claim("more than 0, with a bias", "loss", rest, low=0),
-        Claim("the bias takes something off", "loss", gap | less, low=0.15),
-    )
-    assert verdicts == ["holds", "fails", "holds", "inconclusive", "holds"]
-
-
-def test_intervals_hold_simultaneously(results):
-    """With ten claims, each interval is Student's at 99.5 %."""
-    claims = [Claim(str(i), "loss", {"tied": 1, "untied": -1}, low=0) for i in range(10)]
-    differences = claimed(results, claims[0]).values.astype(np.float64)
-    _, compared, _ = judge_claims(claims, results, {})[3]
-    low, high = stats.t.interval(0.995, 39, differences.mean(), stats.sem(differences))
-    np.testing.assert_allclose([compared.low, compared.high], [low, high])
-
-
-def test_a_diverged_seed_makes_a_claim_inconclusive(results):
-    for name, value in (("train_loss", np.nan), ("valid_loss", np.nan), ("diverged_at", 50)):
-        results[name].loc[{"arm": "tied", "seed": 3}] = value
-    more = Claim("more", "loss", {"tied": 1, "untied": -1}, low=0)
-    assert judged(results, more) == ["inconclusive"]
-
-
-def test_ratios_are_of_each_seed_to_its_own_start_and_to_decay(results):
-    """X-Y ends at 3 times its decayed start; one outlier does not change the median's verdict."""
-    place = {"arm": "tied", "symbol": "X", "symbol2": "Y"}
-    start = results["input_distance"].sel(place | {"step": 0}).values
-    decay = float(results["decay_factor"].sel(step=100))
-    assert decay == pytest.approx(0.99**10)
-    results["input_distance"].loc[place | {"step": 100}] = (
-        3 * decay * start * np.exp(0.01 * np.random.default_rng(2).normal(size=40))
-    )
-    results["input_distance"].loc[place | {"step": 100, "seed": 7}] = 1e6
-    three = Claim("three times", "decay ratio", "tied", 2.9, 3.1)
-    ((_, compared, judgement),) = judge_claims([three], results, {})
-    assert judgement.verdict == "holds" and "3.0" in str(compared)
-    assert judged(results, Claim("drawn together", "decay ratio", "tied", high=0.8)) == ["fails"]
-    x_a = results["input_distance"].sel(arm="tied", symbol="X", symbol2="A", step=100).values
-    expected = np.log(results["input_distance"].sel(place | {"step": 100}).values / x_a)
-    np.testing.assert_allclose(claimed(results, Claim("", "reference ratio", "tied")), expected)
-
-
-def with_roles(results: xr.Dataset) -> xr.Dataset:
-    """Add made-up roles: the output role's share is 0.9 at first, later 0.6; pushes are ±0.1."""
-    steps, seeds = results["step"].values, results.sizes["seed"]
-    rng, dims = np.random.default_rng(4), ("arm", "seed", "step", "group")
-    shape = (results.sizes["arm"], seeds, len(steps), 7)
-    written = np.where(np.arange(len(steps)) == 1, 0.9, 0.6)[:, None] + 0.01 * rng.normal(
-        size=shape
-    )
-    square = rng.uniform(0.99, 1.01, shape)
-    found = {"step_square": (dims, square), "input_step_product": (dims, (1 - written) * square)}
-    found |= {
-        name: (dims, square)
-        for name in ("input_gradient_square", "output_gradient_square", "gradient_product")
-    }
-    for role, push in (("input", -0.1), ("output", 0.1)):
-        found[f"{role}_push"] = (
-            ("arm", "seed", "step", "pair"),
-            push + 0.001 * rng.normal(size=(*shape[:3], 2)),
-        )
-    made = results.assign(found)
-    for name in found:
-        made[name] = made[name].where((made["arm"] != "untied") & (made["step"] > 0))
-    return made.assign_coords(group=list("XYABEDm"))
-
-
-def test_shares_and_pushes_are_of_the_claimed_interval(results):
-    """Both in a run and in its committed data, whose intervals are not equally long."""
-    made = with_roles(results)
-    claims = (
-        Claim("early", "output share, early", "tied", 0.89, 0.91),
-        Claim("more than later", "output share, early less later", "tied", 0.29, 0.31),
-        Claim("either arm", "output share, early", {"tied": 0.5, "tied+bias": 0.5}, 0.89, 0.91),
-        Claim("apart", "output push", "tied", 0.99, 1.01),
-        Claim("together", "input push", "tied", -1.01, -0.99),
-    )
-    assert claims[2].expression == "output share, early: 0.5 tied + 0.5 tied+bias"
-    kept = committed.condense(made)
-    assert kept["step_square"].sizes["step"] < made["step_square"].sizes["step"]
-    for each in (made, kept):
-        assert judged(each, *claims) == ["holds"] * 5
-    for claim in claims:
-        np.testing.assert_allclose(claimed(kept, claim), claimed(made, claim), rtol=1e-5)
-    arm, rows, early, late, *_ = shares_table(kept).rows[0]
-    assert (arm, rows, early[:4], late[:4]) == ("tied", "all", "0.90", "0.60")
-    pushed = forces.pushes_table(kept).rows[0]
-    assert pushed[:2] == ("tied", "X-Y")
-    assert [float(cell.split()[0]) for cell in pushed[2:4]] == pytest.approx([1, -1], abs=0.01)
-
-
-def test_nearness_is_of_a_seeds_own_untied_tables(results):
-    """At the last step the tied embedding is the untied output, with a bias the untied input."""
-    made = with_roles(results)
-    for arm, table in (("tied", "output_table"), ("tied+bias", "input_table")):
-        made["input_table"].loc[{"arm": arm, "table_step": 100}] = made[table].sel(
-            arm="untied", table_step=100
-        )
-    kept = committed.condense(made)
-    by_cka = [
-        Claim("nearer", "nearness by CKA", "tied", low=0.05),
-        Claim("less", "nearness by CKA", "tied+bias", high=-0.05),
-    ]
-    assert judged(kept, *by_cka) == ["holds", "holds"]
-    mean = {"tied": 0.5, "tied+bias": 0.5}
-    both = Claim("not on the whole", "nearness by linear map", mean, -0.1, 0.1)
-    assert judged(kept, both) == ["holds"]
-    assert "neighbours" not in kept["measure"].values  # too few among seven symbols
-
-
-def test_a_contrast_with_another_experiment_is_paired_by_seed(results):
-    less = Claim("costs more than there", "loss", {"tied": 1, "untied": -1}, low=0, against="other")
-    assert judged(results, less) == []  # without data of the other one
-    other = results.isel(seed=slice(10, None)).copy(deep=True)
-    other["train_loss"].loc[{"arm": "tied"}] -= 0.1
-    assert judged(results, less, others={"other": other}) == ["holds"]
-    np.testing.assert_allclose(
-        judge_claims([less], results, {"other": other})[0][1].middle, 0.1, atol=1e-6
-    )
-
-
-def test_a_claim_about_a_missing_arm_is_refused(results):
-    with pytest.raises(
-        UserError, match=r"made-up: no arm tied\+shuffle, of which is claimed: It is."
-    ):
-        judged(results, Claim("It is.", "loss", "tied+shuffle", low=0))
+    return tying_costs(ARMS)
 
 
 @pytest.mark.parametrize("many, steps", [(40, 5), (39, 2)], ids=["few seeds", "many seeds"])
-def test_committed_data_give_the_tables_of_the_run(results, tmp_path, monkeypatch, many, steps):
-    """Each number is the run's to the last digit; of many seeds the middle steps are left out."""
+def test_what_is_kept_of_a_run_gives_its_tables(results, tmp_path, monkeypatch, many, steps):
+    """Written and read again, each number is the run's but for the last digit; of many seeds the
+    middle is left out.
+    """
     monkeypatch.setattr(committed, "COURSE_OF_SEEDS", many)
     write_kept(committed.condense(results), tmp_path / "made-up.nc")
     kept = report.read_data(tmp_path)["made-up"]
     assert kept["input_distance"].sizes["step"] == steps < results["input_distance"].sizes["step"]
     assert kept.nbytes < results.nbytes / 2
-    more = Claim("more", "loss", {"tied": 1, "untied": -1}, low=0)
-    claims = {"made-up": [more, Claim("1", "decay ratio", "tied", 0.5, 2)]}
+    claims = {
+        "made-up": [
+            Claim("more", "loss", {"tied": 1, "untied": -1}, low=0),
+            Claim("1", "decay ratio", "tied", 0.5, 2),
+        ]
+    }
     for make in (
-        lambda runs: committed.verdicts_table(runs, claims),
+        lambda runs: claims_table("Claims", runs, claims),
         lambda runs: committed.costs_table(runs, ["made-up"]),
         lambda runs: forces.forces_table(runs["made-up"]),
         lambda runs: exor_final_table(runs["made-up"]),
@@ -202,7 +62,7 @@ def _words_and_numbers(text: str) -> tuple[list[str], list[float]]:
     return re.split(number, text), [float(found) for found in re.findall(number, text)]
 
 
-def test_committed_values_of_members_have_five_digits_and_constants_all(tmp_path):
+def test_what_is_written_of_a_member_has_five_digits_and_what_no_member_owns_has_all(tmp_path):
     third = xr.Dataset(
         {"own": ("seed", [1 / 3, -1e-30, np.nan, np.inf]), "theory": ("pair", [1 / 3])}
     )
@@ -212,17 +72,8 @@ def test_committed_values_of_members_have_five_digits_and_constants_all(tmp_path
     assert float(read["own"][0]) * 2**18 % 1 == 0 and float(read["theory"][0]) == 1 / 3
 
 
-def test_claims_of_others_come_before_our_own(results):
-    own, theirs = (
-        Claim(name, "loss", "tied", low=0, source=source)
-        for name, source in (("own", ""), ("theirs", "the paper"))
-    )
-    rows = committed.verdicts_table({"made-up": results}, {"made-up": [own, theirs]}).rows
-    assert [(row[0], row[2]) for row in rows] == [("the paper", "theirs"), ("", "own")]
-
-
-def test_a_test_distinguishes_the_published_code_if_it_differs(results):
-    """Three of our own seeds are not distinguished; three beyond all of ours are."""
+def test_the_published_code_is_told_from_ours_where_it_is_another(results):
+    """Three seeds of our own are like us; three that lie beyond all of ours are not."""
     last = int(results["step"][-1])
     ours = results["input_distance"].sel(arm="tied", symbol="X", symbol2="Y", step=last).values
     for distances, different in (
@@ -238,8 +89,8 @@ def test_a_test_distinguishes_the_published_code_if_it_differs(results):
         assert (float(row[-1]) < 0.01) == different
 
 
-def test_a_test_distinguishes_a_pytorch_loop_if_it_differs(results):
-    """A distribution a little off ours is not distinguished; one half beyond ours is."""
+def test_a_pytorch_loop_is_told_from_ours_where_it_is_another(results):
+    """A distribution that is ours, a little off, is like ours; one that lies half beyond is not."""
     last = int(results["step"][-1])
     ours = results["input_distance"].sel(arm="tied", symbol="X", symbol2="Y", step=last).values
     moved = np.where(np.arange(len(ours)) % 2, ours + np.ptp(ours) + 1, ours)
@@ -250,7 +101,7 @@ def test_a_test_distinguishes_a_pytorch_loop_if_it_differs(results):
             own
             | {"quantity": "loss", "value": results["train_loss"].sel(arm="tied", eval_step=last)}
         )
-        # rounded more coarsely than theirs
+        # less fine than the other side
         kept = results.assign(train_loss=results["train_loss"].round(LOSS_DECIMALS))
         of_distance, of_loss = committed.pytorch_table(kept, pd.concat([theirs, loss])).rows
         assert of_distance[:3] == ("tied", "input X-Y", f"{last:,}") and of_loss[-2] == "0.000"
@@ -258,8 +109,10 @@ def test_a_test_distinguishes_a_pytorch_loop_if_it_differs(results):
         assert (float(of_distance[-1].removeprefix("< ")) < 0.01) == (gap == 0.5)
 
 
-def test_other_bodies_have_decay_adjusted_distances(results):
-    """Untied outputs: X and Y at twice the decayed start, A and B at just the decayed start."""
+def test_other_bodies_have_their_distances_beside_decay(results):
+    """Untied, X and Y are at twice what decay alone leaves in the output table, A and B at just
+    that.
+    """
     first, last = results["step"].values[[0, -1]]
     for pair, factor in (("XY", 2), ("AB", 1)):
         at = {"arm": "untied", "symbol": pair[0], "symbol2": pair[1]}
@@ -269,14 +122,24 @@ def test_other_bodies_have_decay_adjusted_distances(results):
         )
     results["train_loss"].loc[{"arm": "tied", "seed": [3, 5], "eval_step": 100}] = 0.76
     rows = {row[1]: row for row in committed.bodies_table({"made-up": results}, ["made-up"]).rows}
-    assert (rows["tied"][2], rows["tied"][4]) == ("100", "2 of 40")
-    assert rows["untied input"][4] == "0 of 40"
+    assert (
+        rows["tied"][2] == "100"
+        and rows["tied"][4] == "2 of 40"
+        and rows["untied input"][4] == "0 of 40"
+    )
     assert rows["untied output"][2:6] == ("",) * 4
-    two, one = "2.000 [2.000, 2.000]", "1.000 [1.000, 1.000]"
-    assert rows["untied output"][-3:] == (two, one, two)
+    assert rows["untied output"][-3:] == (
+        "2.000 [2.000, 2.000]",
+        "1.000 [1.000, 1.000]",
+        "2.000 [2.000, 2.000]",
+    )
+    few, many = results.isel(seed=slice(3)), results
     decayed = float(results["decay_factor"][-1])
-    # of few seeds each one; of many the quartiles and both ends
-    for own, shown in ((results.isel(seed=slice(3)), 3), (results, 5)):
+    # each of few seeds; of many the quartiles and both ends
+    for own, shown in (
+        (few, 3),
+        (many, 5),
+    ):
         found = {
             row[1:3]: row for row in committed.seeds_left_table({"made-up": own}, ["made-up"]).rows
         }
@@ -287,16 +150,20 @@ def test_other_bodies_have_decay_adjusted_distances(results):
         np.testing.assert_allclose(float(of_pair[3]), decayed, rtol=5e-3)
 
 
-def test_processes_are_compared_by_seed(results):
-    """There, tied models without a bias have a loss that is lower by 0.25 in each common seed."""
+def test_processes_are_compared_seed_by_seed(results):
+    """Planted: a quarter less than here in tied models without a bias, of each seed as much; other
+    seeds stay out.
+    """
     other = results.isel(seed=slice(10, None)).copy(deep=True)
     other["train_loss"].loc[{"arm": "tied", "eval_step": 100}] -= 0.25
     (row,) = committed.contrasts_table({"here": results, "there": other}, ["here", "there"]).rows
     assert row == ("here − there", "0.250 ± 0.000", "0.000 ± 0.000", "0.250 ± 0.000")
 
 
-def test_decay_adjusted_distances_can_start_at_a_later_step(results):
-    """X and Y triple relative to decay up to step 50; from there on only decay moves them."""
+def test_forces_can_be_counted_from_a_later_step(results):
+    """Planted: from step 0 to 50 X and Y come to three times what decay leaves, from there on they
+    fall as it makes them.
+    """
     at, decayed = {"arm": "untied", "symbol": "X", "symbol2": "Y"}, results["decay_factor"]
     distance = results["output_distance"]
     for step, factor in ((50, 3), (100, 3)):
@@ -308,18 +175,26 @@ def test_decay_adjusted_distances_can_start_at_a_later_step(results):
     assert rows["untied output", "A-B"][1] != "1.000 [1.000, 1.000]"
 
 
-def test_a_sweep_has_decay_adjusted_distances_at_every_sweep_point():
+def test_a_sweep_has_its_forces_at_every_setting():
     table = forces.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
-    assert table.header[0] == "weight_decay"
-    assert [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]
+    assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == [
+        "0",
+        "0",
+        "0.1",
+        "0.1",
+    ]
 
 
 def test_a_document_gets_its_tables_from_the_data(results):
     tables = {"costs": lambda *names: committed.costs_table({"made-up": results}, names)}
     text = "A\n<!-- table: costs made-up -->\nold 0.123\n<!-- end of table -->\nB\n"
     written = report.rewritten(text, tables)
-    assert "old" not in written and "| made-up | 40 |" in written
-    assert written.startswith("A\n") and written.endswith("B\n")
+    assert (
+        "old" not in written
+        and "| made-up | 40 |" in written
+        and written.startswith("A\n")
+        and written.endswith("B\n")
+    )
     assert report.rewritten(written, tables) == written
     assert report.rewritten(written.replace("| 40 |", "| 41 |"), tables) == written
     for asked, reason in (
@@ -331,21 +206,27 @@ def test_a_document_gets_its_tables_from_the_data(results):
 
 
 def test_the_documents_are_what_the_command_writes():
-    """From committed data and the claims in experiment files; no digit was changed by hand."""
-    tables = report.tables_by_name(ROOT / "experiments")
-    for page in (ROOT / name for name in report.DOCUMENTS):
+    """Of the committed data and the claims of the experiment files; a digit that was changed by
+    hand is found.
+    """
+    tables = report.tables_by_name(HOUSE / "experiments")
+    for page in (HOUSE / name for name in report.DOCUMENTS):
         assert report.rewritten(page.read_text(), tables) == page.read_text(), page
 
 
-def test_the_command_is_refused_outside_of_the_repository(tmp_path, monkeypatch, capsys):
+def test_outside_of_the_repository_the_command_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command.main_report([]) == 2
-    line = "jaxtie.report: README.md: not found; start it where the repository is\n"
-    assert capsys.readouterr().err == line
+    assert (
+        capsys.readouterr().err
+        == "jaxtie.report: README.md: not found; start it where the repository is\n"
+    )
 
 
-def test_a_run_is_committed_next_to_its_experiment(tmp_path, monkeypatch, capsys):
-    """New seeds join the committed ones; a run that no file declares is refused."""
+def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
+    """From a run to a table by the command, its hidden states too; a run that no file declares is
+    refused.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
     declaration = "from jaxtie import Experiment, Process\n"
@@ -358,7 +239,7 @@ def test_a_run_is_committed_next_to_its_experiment(tmp_path, monkeypatch, capsys
     for page in ("README.md", "jaxtie/advise/README.md"):
         (tmp_path / page).write_text("No tables.\n")
     monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
-    # lanes take longest to compile
+    # compiling takes longer than all the rest, most of all in lanes
     monkeypatch.setattr(blocks, "WIDE", 1)
     short = "--seeds 2 --quiet --out run".split()
     assert command.main(["experiments/small.py", *short]) == 0

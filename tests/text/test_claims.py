@@ -1,24 +1,17 @@
-"""Groups of pairs, the table and the claims that are about them, on made-up results whose answers
-are known.
-"""
+"""Groups of pairs, and tables, claims and figures of them, on made-up results."""
 
 import math
 import re
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.figure import Figure
 
 from jaxtie.config import UserError
+from jaxtie.results.claims import Judgement, claims_table, judge_claims
 from jaxtie.text.analysis import condense_text, groups_of, log_decay_ratio
-from jaxtie.text.claims import (
-    Cell,
-    TextClaim,
-    claims_of_duplicates,
-    judge_text_claims,
-    text_claims_table,
-)
+from jaxtie.text.claims import TextClaim, claims_of_duplicates
 from jaxtie.text.plots import text_frames, text_panels
 from jaxtie.text.tables import validation_table, word_pairs_table
 
@@ -28,26 +21,26 @@ DECAY = 0.9
 
 
 def made_up(ratio, odds=None, swap=0.1) -> xr.Dataset:
-    """Results whose distances end at `ratio(arm, table, kind, probability)` times what decay
-    leaves, nearly so each seed.
-    """
+    """Results whose distances end near `ratio(arm, table, kind, probability)` times the decay."""
     kinds, rng = ["duplicate", "matched", "random"], np.random.default_rng(0)
     dims = ("arm", "seed", "eval_step", "kind", "pair")
     start = rng.uniform(1, 2, (len(ARMS), SEEDS, 1, 3, PAIRS))
     found = {}
     for table in ("input", "output"):
-        end = np.array(
-            [[[ratio(arm, table, kind, p) for p in P] for kind in kinds] for arm in ARMS]
-        )[:, None, None]
-        end = end * start * DECAY * (1 + 0.001 * rng.standard_normal((len(ARMS), SEEDS, 1, 1, 1)))
+        end = [[[ratio(arm, table, kind, p) for p in P] for kind in kinds] for arm in ARMS]
+        end = (
+            np.array(end)[:, None, None]
+            * start
+            * DECAY
+            * (1 + 0.001 * rng.standard_normal((len(ARMS), SEEDS, 1, 1, 1)))
+        )
         found[f"{table}_distance"] = dims, np.concatenate([start, end], axis=2)
     true = np.log(1 / P - 1) if odds is None else odds
     shape = (len(ARMS), SEEDS, 2, 3, PAIRS)
     for name, value in (("log_odds", true), ("log_odds_deviation", 0.2), ("swap_divergence", swap)):
         found[name] = dims, np.broadcast_to(value, shape) + 1e-3 * rng.standard_normal(shape)
-    loss = np.array([4.0, 3.9, 3.8, 3.85])[:, None, None] + 0.001 * rng.standard_normal(
-        (len(ARMS), SEEDS, 2)
-    )
+    noise = 0.001 * rng.standard_normal((len(ARMS), SEEDS, 2))
+    loss = np.array([4.0, 3.9, 3.8, 3.85])[:, None, None] + noise
     found |= {name: (dims[:3], loss) for name in ("valid_loss", "valid_accuracy", "perplexity")}
     found |= {name: (("arm", "seed", "step"), loss) for name in ("loss", "accuracy")}
     found["diverged_at"] = dims[:2], np.full((len(ARMS), SEEDS), -1)
@@ -57,29 +50,17 @@ def made_up(ratio, odds=None, swap=0.1) -> xr.Dataset:
     found["token"] = "token_number", ["the", "the*"]
     for name in ("first_word", "second_word"):
         found[name] = ("kind", "pair"), np.full((3, PAIRS), name)
-    labels = {
-        "arm": list(ARMS),
-        "seed": np.arange(SEEDS),
-        "step": [0, 40],
-        "eval_step": [0, 40],
-        "kind": kinds,
-    }
+    labels = {"arm": list(ARMS), "seed": np.arange(SEEDS), "kind": kinds, "pair": np.arange(PAIRS)}
     attrs = {"task": "text", "objective": "causal", "experiment": "made-up"}
-    return xr.Dataset(found, labels | {"pair": np.arange(PAIRS)}, attrs)
+    return xr.Dataset(found, labels | {"step": [0, 40], "eval_step": [0, 40]}, attrs)
 
 
 def as_claimed(arm: str, table: str, kind: str, p: float) -> float:
-    """Held apart where logits are written, but for the bias; near as inputs; all other pairs
-    far.
-    """
+    """Apart where a table writes logits and no bias does; near as inputs; other pairs far."""
     if kind != "duplicate":
         return 4.0
-    writes = p == 0.1 and (table == "output" or arm in ("tied", "untied@20"))
-    return (
-        2.0
-        if writes and arm != "tied+bias" and not (arm == "untied@20" and table == "input")
-        else 1.0
-    )
+    apart = {"tied": ("input", "output"), "untied": ("output",), "untied@20": ("output",)}
+    return 2.0 if p == 0.1 and table in apart.get(arm, ()) else 1.0
 
 
 def test_groups_are_kinds_and_probabilities():
@@ -93,59 +74,53 @@ def test_groups_are_kinds_and_probabilities():
         "random pairs",
     ]
     assert [group.hypothesis for group in found] == [" (DH holds)", " (DH fails)", "", "", ""]
-    assert (
-        found[0].pairs.tolist() == [0, 2, 4]
-        and found[1].true_odds == pytest.approx(math.log(9))
-        and found[0].true_odds == 0
-    )
+    assert found[0].pairs.tolist() == [0, 2, 4] and found[0].true_odds == 0
+    assert found[1].true_odds == pytest.approx(math.log(9))
     old = results.drop_vars("duplicate_probability").sel(kind=["duplicate", "random"])
     assert [group.label for group in groups_of(old)] == ["word–duplicate", "random pairs"]
 
 
-def test_ratios_are_to_decay_factor():
+def test_distances_are_divided_by_the_decay_factor():
     results = made_up(as_claimed)
     for group, expected in zip(groups_of(results), (1, 2, 4, 4, 4)):
-        np.testing.assert_allclose(
-            np.exp(log_decay_ratio(results, group, "tied", "input")), expected, rtol=0.01
-        )
+        ratio_S = np.exp(log_decay_ratio(results, group, "tied", "input"))
+        np.testing.assert_allclose(ratio_S, expected, rtol=0.01)
 
 
-def test_the_table_has_a_row_a_table_and_a_group():
+def test_the_table_has_a_row_for_each_table_and_group():
     table = word_pairs_table(made_up(as_claimed))
     assert len(table.rows) == (1 + 1 + 2 + 2) * 5 and "decay alone leaves 0.900" in table.title
     rows = {row[:2]: dict(zip(table.header, row)) for row in table.rows}
     rare = rows["untied output", "word–duplicate at 0.1"]
     assert float(rare["ratio to decay alone"].split()[0]) == pytest.approx(2, rel=0.01)
-    assert (
-        float(rare["ln of odds, nat"].split()[0]) == pytest.approx(math.log(9), abs=0.01)
-        and rare["true"] == "2.197"
-    )
+    assert float(rare["ln of odds, nat"].split()[0]) == pytest.approx(math.log(9), abs=0.01)
+    assert rare["true"] == "2.197"
     assert rows["tied", "random pairs"]["true"] == "–" and rare["swap divergence"].startswith("0.1")
     assert "±" not in str(word_pairs_table(made_up(as_claimed).isel(seed=[0])).rows)
 
 
-def test_baselines_stand_beside_the_loss():
+def test_baselines_follow_the_loss():
     rows = {row[0]: row[1:] for row in validation_table(made_up(as_claimed)).rows}
     assert rows["loss of frequencies alone (unigram), nat"][:4] == ("6.000",) * 4
     assert rows["loss of the token on the left alone (bigram), nat"][0] == "4.500"
 
 
-def verdicts(results: xr.Dataset) -> list[str]:
-    return [
-        judgement.verdict
-        for _, _, judgement in judge_text_claims(
-            claims_of_duplicates(0.5, 0.1, "untied@20"), results
-        )
-    ]
+CLAIMS = claims_of_duplicates(0.5, 0.1, "untied@20")
 
 
-def test_verdicts_follow_the_data():
-    """All claims but those of swaps, which are of one size here; then nothing differs, and all
-    distances grow alike.
-    """
-    assert verdicts(made_up(as_claimed)) == ["holds"] * 10 + ["fails", "inconclusive", "holds"]
-    found = verdicts(made_up(lambda *_: 1.0, odds=np.zeros(PAIRS)))
-    assert found == ["fails"] * 10 + ["fails", "inconclusive", "holds"]
+def judged(results: xr.Dataset) -> list[Judgement]:
+    return [judgement for _, judgement in judge_claims(CLAIMS, results, {})]
+
+
+@pytest.mark.parametrize(
+    "results, verdict",
+    [(made_up(as_claimed), "holds"), (made_up(lambda *_: 1.0, odds=np.zeros(PAIRS)), "fails")],
+    ids=["as claimed", "all distances grow alike"],
+)
+def test_verdicts_follow_the_data(results, verdict):
+    """But for claims about swaps, which are all of one size, and about the loss."""
+    found = [judgement.verdict for judgement in judged(results)]
+    assert found == [verdict] * 10 + ["fails", "inconclusive", "holds"]
 
 
 def test_swaps_are_compared_as_ratios():
@@ -153,27 +128,24 @@ def test_swaps_are_compared_as_ratios():
     own = {"kind": "duplicate", "pair": np.arange(PAIRS)[P == 0.1]}
     results["swap_divergence"].loc[own | {"arm": "tied"}] = 0.03
     results["swap_divergence"].loc[own | {"arm": "untied"}] = 0.01
-    found = judge_text_claims(claims_of_duplicates(0.5, 0.1, "untied@20"), results)
-    half, farther = found[10:12]
-    assert half[2].verdict == "holds" and str(half[1]).split()[-3] == "0.30"
-    assert (
-        farther[2].verdict == "holds"
-        and "swap divergence: tied, duplicates at 0.1" in farther[0].expression
+    half, farther = judged(results)[10:12]
+    assert half.verdict == "holds" and half.decisive.found.split()[0] == "0.30"
+    assert farther.verdict == "holds"
+    assert CLAIMS[11].expression == (
+        "swap divergence: tied, duplicates at 0.1 · untied, duplicates at 0.5"
+        " ÷ tied, duplicates at 0.5 ÷ untied, duplicates at 0.1"
     )
 
 
 def test_an_interval_of_few_seeds_is_students():
     """Of 3 seeds, at q = 1 - 0.05 / (2 · 13): t of two degrees of freedom by its closed form."""
     results = made_up(as_claimed)
-    claims = claims_of_duplicates(0.5, 0.1, "untied@20")
     loss = results["valid_loss"].sel(eval_step=40)
     values = (loss.sel(arm="tied+bias") - loss.sel(arm="tied")).values
-    q = 1 - 0.05 / (2 * len(claims))
+    q = 1 - 0.05 / (2 * len(CLAIMS))
     t = (2 * q - 1) * math.sqrt(2 / (4 * q * (1 - q)))
-    compared = judge_text_claims(claims, results)[-1][1]
-    assert compared.high - compared.low == pytest.approx(
-        2 * t * values.std(ddof=1) / math.sqrt(SEEDS), rel=1e-9
-    )
+    _, low, _, high, *_ = judged(results)[-1].decisive
+    assert high - low == pytest.approx(2 * t * values.std(ddof=1) / math.sqrt(SEEDS), rel=1e-9)
 
 
 def test_what_is_kept_gives_the_same_tables_and_verdicts(tmp_path):
@@ -185,56 +157,56 @@ def test_what_is_kept_gives_the_same_tables_and_verdicts(tmp_path):
     missing = kept["output_distance"].isnull().all(["seed", "eval_step", "kind", "pair"])
     assert missing.values.tolist() == [True, True, False, False]
     assert validation_table(kept).rows == validation_table(results).rows
-    claims = claims_of_duplicates(0.5, 0.1, "untied@20")
-    tables = [text_claims_table({"made-up": each}, {"made-up": claims}) for each in (kept, results)]
+    tables = [claims_table("", {"made-up": it}, {"made-up": CLAIMS}) for it in (kept, results)]
     assert [row[-1] for row in tables[0].rows] == [row[-1] for row in tables[1].rows]
-    for of_kept, whole in zip(
-        word_pairs_table(kept).rows, word_pairs_table(results).rows, strict=True
-    ):
-        assert of_kept[:2] == whole[:2]
-        for one, other in zip(of_kept[2:], whole[2:], strict=True):
-            numbers = [
-                [float(number) for number in re.findall(r"-?[0-9.]+", cell)]
-                for cell in (one, other)
-            ]
-            np.testing.assert_allclose(*numbers, atol=2e-3)
+    of_kept, whole = (word_pairs_table(each).rows for each in (kept, results))
+    assert [row[:2] for row in of_kept] == [row[:2] for row in whole]
+    numbers = [
+        re.findall(r"-?[0-9.]+", str([row[2:] for row in rows])) for rows in (of_kept, whole)
+    ]
+    np.testing.assert_allclose(*(np.array(each, float) for each in numbers), atol=2e-3)
 
 
-def test_what_cannot_be_measured_is_named():
-    results = made_up(as_claimed)
-    for cell, told in (
-        (Cell("tied+shuffle", 0.5), "no arm tied"),
-        (Cell("tied", 0.3), "no pairs of kind duplicate at 0.3"),
-    ):
-        with pytest.raises(UserError, match=told):
-            judge_text_claims([TextClaim("So.", "decay ratio", {cell: 1.0}, high=1)], results)
+@pytest.mark.parametrize(
+    "term, message",
+    [
+        ("tied+shuffle, duplicates at 0.5", r"no arm tied\+shuffle, which a claim is about: So\."),
+        ("tied, duplicates at 0.3", "no pairs 'duplicates at 0.3', which a claim is about"),
+    ],
+)
+def test_a_missing_arm_or_group_is_a_user_error(term, message):
+    with pytest.raises(UserError, match=message):
+        judge_claims([TextClaim("So.", "decay ratio", term, high=1)], made_up(as_claimed), {})
 
 
-def test_figures_show_what_predictions_say():
-    results = made_up(as_claimed)
-    panels = text_panels(results)
-    assert {
-        "odds_duplicate_0.5",
-        "odds_duplicate_0.1",
-        "swaps_matched_0.1",
-        "swaps_random",
-    } <= panels.keys()
-    for name in ("odds_duplicate_0.1", "swaps_duplicate_0.5", "distances_tied", "loss"):
-        figure, axes = plt.subplots()
-        panels[name].draw(axes)
-        labels = [text.get_text() for text in axes.get_legend().get_texts()]
-        if name == "distances_tied":
-            assert (
-                labels[:2]
-                == ["word–duplicate at 0.5 (DH holds)", "word–duplicate at 0.1 (DH fails)"]
-                and labels[-1] == "random pairs"
-            )
-            assert len({line.get_color() for line in axes.lines}) == len(labels) == 5
-        else:
-            assert labels == list(ARMS)
-        heights = [line.get_ydata()[0] for line in axes.lines[len(labels) :]]
-        assert heights == pytest.approx(
-            {"odds_duplicate_0.1": [math.log(9)], "loss": [6.0, 4.5]}.get(name, [])
-        )
-        plt.close(figure)
-    assert len(text_frames(results)["predictions"]) == len(ARMS) * SEEDS * 2 * 3 * PAIRS
+@pytest.mark.parametrize(
+    "name, levels",
+    [
+        ("odds_duplicate_0.1", [math.log(9)]),
+        ("odds_duplicate_0.5", [0]),
+        ("swaps_duplicate_0.5", []),
+        ("swaps_matched_0.1", []),
+        ("swaps_random", []),
+        ("loss", [6.0, 4.5]),
+    ],
+)
+def test_panels_have_a_curve_for_each_arm_and_what_is_known(name, levels):
+    axes = Figure().subplots()
+    text_panels(made_up(as_claimed))[name].draw(axes)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(ARMS)
+    heights = [line.get_ydata()[0] for line in axes.lines[len(ARMS) :]]
+    assert heights == pytest.approx(levels)
+
+
+def test_the_panel_of_distances_has_a_colour_for_each_group():
+    axes = Figure().subplots()
+    text_panels(made_up(as_claimed))["distances_tied"].draw(axes)
+    first, second, *_, last = labels = [each.get_text() for each in axes.get_legend().get_texts()]
+    assert first == "word–duplicate at 0.5 (DH holds)" and last == "random pairs"
+    assert second == "word–duplicate at 0.1 (DH fails)"
+    assert len({line.get_color() for line in axes.lines}) == len(labels) == len(axes.lines) == 5
+
+
+def test_frames_have_a_row_for_each_pair():
+    frame = text_frames(made_up(as_claimed))["predictions"]
+    assert len(frame) == len(ARMS) * SEEDS * 2 * 3 * PAIRS
