@@ -14,7 +14,7 @@ from jaxtie.config import UserError
 from jaxtie.results import claims
 from jaxtie.results.claims import PAPER, Quantity
 from jaxtie.results.tables import at_end
-from jaxtie.text.groups import Group, at_last, groups_of, log_decay_ratio
+from jaxtie.text.analysis import Group, at_last, groups_of, log_decay_ratio
 
 FARTHER = 1.25  # a distance so many times another is farther; its inverse: nearer
 KNOWN = 0.2  # nat; log-odds that are off by less are known
