@@ -22,7 +22,7 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import UserError
-from jaxtie.exor.plateau import is_stuck
+from jaxtie.exor.analysis import is_stuck
 from jaxtie.results.claims import Comparison, Judgement, compare, compare_median, judge
 from jaxtie.results.gradient_by_role import early_share
 from jaxtie.results.tables import last_step
@@ -73,13 +73,13 @@ class Claim:
     Attributes:
       statement: a sentence that is true if the claim holds.
       quantity: what is measured. At the last step `loss`, exact on the training split, nats; `stuck
-        share`, of the seeds that know nothing of the parity, see `jaxtie.exor.plateau.is_stuck`;
+        share`, of the seeds that know nothing of the parity, see `jaxtie.exor.analysis.is_stuck`;
         `decay ratio`, the distance of a pair in a table divided by what weight decay alone leaves
         of its start (1: nothing but decay, below: drawn together,
         above: held apart); `reference ratio`, the distance of a pair divided by that of X and A;
         `swap divergence`, total variation; `nearness by` a measure, by how much the tied table is
         more similar to the untied output table of its seed than to the untied input table. Of the
-        last quarter `fluctuation` of a distance, see `jaxtie.exor.stability`. Of roles
+        last quarter `fluctuation` of a distance, see `jaxtie.exor.analysis.fluctuations`. Of roles
         `output share`, of Adam's steps on the tied table over the first fifteenth of the training,
         or by how much it is larger there than over all the rest; over the whole training `input
         push` and `output push`, what that role adds to the logarithm of a pair's distance, see

@@ -21,10 +21,9 @@ import pandas as pd
 import xarray as xr
 
 from jaxtie.config import UserError
-from jaxtie.exor import committed, forces, never_targets
-from jaxtie.exor.comparison import correlation_table, sweep_table
-from jaxtie.exor.plateau import escape_table
-from jaxtie.exor.tables import equivalence_table, exor_final_table
+from jaxtie.exor import plots
+from jaxtie.exor import tables as exor
+from jaxtie.exor.analysis import Runs
 from jaxtie.results.committed import joined_seeds, write_kept
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.gradient_by_role import shares_table
@@ -40,23 +39,23 @@ GIVEN = {
     "corpus.tfds",
 }
 OF_ONE_RUN: Mapping[str, Callable[[xr.Dataset], Table]] = {
-    "end": exor_final_table,
-    "sweep": sweep_table,
-    "correlations": correlation_table,
-    "equivalences": equivalence_table,
-    "escapes": escape_table,
-    "forces": forces.forces_table,
+    "end": exor.final_table,
+    "sweep": exor.sweep_table,
+    "correlations": exor.correlation_table,
+    "equivalences": exor.equivalence_table,
+    "escapes": exor.plateau_exit_table,
+    "forces": exor.decay_table,
     "shares": shares_table,
-    "pushes": forces.pushes_table,
+    "pushes": exor.contribution_table,
     "similarities": similarity_table,
 }
-OF_SEVERAL_RUNS: Mapping[str, Callable[[committed.Runs, Sequence[str]], Table]] = {
-    "costs": committed.costs_table,
-    "contrasts": committed.contrasts_table,
-    "widths": committed.widths_table,
-    "bodies": committed.bodies_table,
-    "left": committed.seeds_left_table,
-    "stuck": never_targets.stuck_table,
+OF_SEVERAL_RUNS: Mapping[str, Callable[[Runs, Sequence[str]], Table]] = {
+    "costs": exor.gap_table,
+    "contrasts": exor.gap_contrast_table,
+    "widths": exor.gap_by_width_table,
+    "bodies": exor.bodies_table,
+    "left": exor.remaining_table,
+    "stuck": exor.stuck_table,
 }
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -125,17 +124,17 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     declared = _declared(experiments)
     claims = {name: lifecycle.load_claims(path) for name, path in declared.items()}
     of_exor: dict[str, Callable[..., Table]] = {
-        "verdicts": lambda *names: committed.verdicts_table(
+        "verdicts": lambda *names: exor.verdicts_table(
             known, {name: claims[name] for name in names}
         ),
-        "published": lambda name: committed.published_table(
+        "published": lambda name: exor.published_table(
             known[name], pd.read_csv(experiments / "data" / "published.csv")
         ),
-        "pytorch": lambda name: committed.pytorch_table(
+        "pytorch": lambda name: exor.pytorch_table(
             known[name], pd.read_csv(experiments / "data" / "pytorch.csv")
         ),
-        "since": lambda name, *steps: forces.since_table(known[name], steps),
-        "gaps": lambda: never_targets.gaps_table(known),
+        "since": lambda name, *steps: exor.decay_since_table(known[name], steps),
+        "gaps": lambda: exor.targets_only_gap_table(known),
     }
     of_one = {what: lambda name, make=make: make(known[name]) for what, make in OF_ONE_RUN.items()}
     of_several = {
@@ -182,7 +181,7 @@ def draw_figures(experiments: Path) -> list[Path]:
     """Draw the figures over several runs from the data beside the experiment files; returns the
     files.
     """
-    return never_targets.draw_never_targets(read_data(experiments / "data"), experiments)
+    return plots.draw_targets_only(read_data(experiments / "data"), experiments)
 
 
 def rewrite(documents: Sequence[Path], experiments: Path) -> None:

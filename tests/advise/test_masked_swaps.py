@@ -15,7 +15,7 @@ from jaxtie import Process
 from jaxtie.advise import estimators, swaps
 from jaxtie.advise.measure import sums_of_pair
 from jaxtie.advise.models import unigram_loss
-from jaxtie.exor.divergences import pair_divergences
+from jaxtie.exor.analysis import pair_divergences
 from jaxtie.models.language_model import masked_model
 from jaxtie.text.data.batches import Rows, Special
 from jaxtie.text.pairs import Duplicates, Stream, stream_of

@@ -1,17 +1,24 @@
-"""What the tables of EXor say, on results that are made up."""
+"""Tables of EXor results, on results that are made up."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
-from made_up import BEST, exor_results
+from made_up import BEST, exor_results, targets_only_runs
 from scipy import stats
 
 from jaxtie.config import Arm
-from jaxtie.exor import comparison, pairs, tables
+from jaxtie.exor import analysis, tables
+from jaxtie.exor.plots import exor_pictures
 from jaxtie.results.statistics import correlation
 from jaxtie.results.tables import between, median
+from jaxtie.run.lifecycle import load_claims
 
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 NAMES, PAIR = ("input", "output"), ("symbol", "symbol2")
+
+
 SYMBOLS = ["X", "Y", "A", "E"]
 
 
@@ -102,7 +109,7 @@ def swept_results(noise: float) -> xr.Dataset:
 
 
 def test_every_setting_of_a_sweep_stands_beside_its_own_ceiling():
-    table = comparison.sweep_table(swept_results(noise=0))
+    table = tables.sweep_table(swept_results(noise=0))
     assert table.header[:3] == ("p_X", "arm", "loss above the best, nat")
     assert [row[:2] for row in table.rows[:3]] == [
         ("0.5", "tied"),
@@ -116,8 +123,8 @@ def test_every_setting_of_a_sweep_stands_beside_its_own_ceiling():
 
 def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
     results = swept_results(noise=0.1)
-    excess = comparison.outcomes(results)[comparison.EXCESS].sel(arm="tied").values
-    label, x_K = comparison.abscissa(results, "p_X")
+    excess = analysis.outcomes(results)[analysis.EXCESS].sel(arm="tied").values
+    label, x_K = analysis.abscissa(results, "p_X")
     assert label == "ln p(Y)/p(X)"
     np.testing.assert_allclose(x_K, np.log([1, 4, 19]), atol=1e-12)
     pooled = np.repeat(x_K, 8), excess.ravel()
@@ -125,7 +132,7 @@ def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
         r, low, high = correlation(x_K, excess, ranks=ranks)
         np.testing.assert_allclose(r, reference.statistic, atol=1e-12)
         assert low < r < high and high - low < 0.5
-    cells = {row[1]: row[2] for row in comparison.correlation_table(results).rows}
+    cells = {row[1]: row[2] for row in tables.correlation_table(results).rows}
     assert float(cells["loss above the best, tied"].split()[0]) > 0.8
     low, high = map(
         float, cells["loss above the best, untied"].split("[")[1].rstrip("]").split(", ")
@@ -145,6 +152,8 @@ def test_a_sweep_over_two_values_has_no_correlations():
 
 
 UNTIED = np.array([[1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5], [1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5]])
+
+
 MIDWAY = np.array(
     [[1, 0.9, 0.509, 0.5], [1, 0.8, 0.7, 0.7], [1, 0.9, 0.9, 0.511], [1, 0.8, 0.7, 0.5]]
 )
@@ -162,7 +171,7 @@ def test_steps_to_the_untied_loss_are_counted_from_the_untying_seed_by_seed():
     )
     arm, other = Arm.parse("untied@100"), Arm.parse("untied")
     for for_good, expected in ((False, [100, 0, np.nan, 0]), (True, [100, np.nan, np.nan, 200])):
-        steps = comparison.steps_to_match(results, arm, other, for_good=for_good)
+        steps = tables.steps_to_match(results, arm, other, for_good=for_good)
         np.testing.assert_array_equal(steps, expected)
 
 
@@ -173,7 +182,7 @@ def test_arms_that_untie_stand_beside_the_plain_ones_that_never_do():
         results["train_loss"].loc[{"arm": arm, "eval_step": 100}] = (
             1.005 if arm == "untied@50" else 1
         )
-    table = comparison.untying_table(results)
+    table = tables.untying_table(results)
     assert table.title.endswith("of this arm; tied; untied")
     rows = {row[:2]: row[2] for row in table.rows}
     assert list(rows) == [
@@ -201,7 +210,7 @@ def test_arms_that_untie_stand_beside_the_plain_ones_that_never_do():
     assert {len(row) for row in table.rows} == {len(table.header)}
     # not trained so far yet
     results["valid_loss"] = results["valid_loss"].where(results["eval_step"] < 100)
-    assert {row[0] for row in comparison.untying_table(results).rows} == {"untied@50"}
+    assert {row[0] for row in tables.untying_table(results).rows} == {"untied@50"}
 
 
 def test_equivalences_stand_beside_distances(results):
@@ -247,7 +256,7 @@ def test_the_last_table_pairs_arms_seed_by_seed_and_counts_seeds():
         results["train_loss"].loc[{"arm": arm, **at_the_end}] = (
             results["train_loss"].sel(arm="tied+bias", **at_the_end) + more
         )
-    table = tables.exor_final_table(results)
+    table = tables.final_table(results)
     assert table.header[2:] == (
         "tied+bias",
         "untied+bias",
@@ -264,7 +273,7 @@ def test_the_last_table_pairs_arms_seed_by_seed_and_counts_seeds():
         len(table.header)
     }
     results["diverged_at"].loc[{"arm": "untied+bias", "seed": [1, 3]}] = 20
-    assert tables.exor_final_table(results).rows[-1] == (
+    assert tables.final_table(results).rows[-1] == (
         "seeds that diverged",
         "0",
         "0",
@@ -311,17 +320,58 @@ def test_every_seed_has_a_row_with_its_distance_from_the_known_log_odds():
     )
 
 
-def test_pairs_and_targets_are_those_that_occur():
-    assert pairs.targets(exor_results("tied")) == ["X", "Y", "A", "B"]
-    results = exor_results("tied", p_X=[0.1, 1.0])
-    results["theory_log_odds"].loc[{"pair": "X-Y", "p_X": 1.0}] = np.nan
-    assert pairs.live_pairs(results) == ["X-Y", "A-B"]  # at one setting it does
-    results["theory_log_odds"].loc[{"pair": "X-Y"}] = np.nan
-    assert list(pairs.distance_rows(results)) == ["distance A-B, input", "distance A-B, output"]
-
-
 def test_few_seeds_have_a_median_and_no_interval():
     """Ranks of five seeds bound nothing at 95 %; of six the least and the greatest do."""
     values = np.arange(1.0, 7.0)
     assert median(values[:5]) == "3.000" and median(values) == "3.500 [1.000, 6.000]"
     assert between(np.nan, np.nan, np.nan, "{:.1e}".format) == "–"
+
+
+def test_each_event_has_its_counts_its_median_and_its_race(plateau_results):
+    table = tables.plateau_exit_table(plateau_results)
+    rows = {(row[0].partition(" (")[0], row[1]): row[2:] for row in table.rows}
+    assert len(rows) == 6 and {len(row) for row in table.rows} == {len(table.header)}
+    assert rows[analysis.LEFT, "tied"][:3] == ("4", "2", "1") and rows[analysis.LEFT, "tied"][
+        3
+    ].startswith("30 [20, ")
+    # Seeds 0, 1 and 3 leave later untied, 2 at once, 4 and 5 only untied. Two of five or fewer: p =
+    # 1.
+    assert (
+        rows[analysis.LEFT, "untied"][4] == "2 : 3 (1)"
+        and rows[analysis.LEFT, "untied"][6] == "1.000"
+    )
+    assert rows[analysis.AT_BEST, "tied"][:4] == ("1", "5", "1", "> 100 [40, > 100]")
+    assert (
+        rows[analysis.AT_BEST, "untied"][4] == "4 : 1 (1)"
+        and rows[analysis.AT_BEST, "untied"][6] == "0.375"
+    )
+    # Nobody is halfway who is not at the best.
+    assert rows[analysis.HALFWAY, "untied"] == rows[analysis.AT_BEST, "untied"]
+
+
+def test_results_that_have_nothing_yet_have_tables_and_a_picture():
+    results = exor_results("tied", "untied", "tied+bias")
+    for last in (100, 0):
+        for name in ("train_loss", "valid_loss", "loss"):
+            results[name] = results[name].where(
+                results[name].coords[results[name].dims[-1]] <= last
+            )
+        table = tables.plateau_exit_table(results)
+        assert {len(row) for row in table.rows} == {len(table.header)}
+        exor_pictures(results)["escape"].draw()
+
+
+def test_tables_say_what_is_missing():
+    runs = targets_only_runs()
+    rows = tables.stuck_table(runs, ["never-targets-half", "never-targets"]).rows
+    assert rows[0][:4] == ("never-targets-half", "untied+targets-only", "100", "40")
+    assert rows[0][4].startswith("0.000 [0.000, ") and rows[0][6] == "0.500 [0.500, 0.500]"
+    assert rows[2][7] == "–" and rows[-1][:2] == ("never-targets", "no data yet")
+    gaps = tables.targets_only_gap_table(runs).rows
+    by_row = {row[:2]: row[2:] for row in gaps}
+    assert by_row["ndh", "published"][0] == "no data yet"
+    assert by_row["main with p(X) = 0.5", "published"][:4] == ("100", "40", "0.375", "0.125")
+    assert by_row["main with p(X) = 0.5", "published"][5] == "0.000 ± 0.000 (25 seeds)"
+    claims = load_claims(EXPERIMENTS / "never_targets.py")
+    told = [row[-1] for row in tables.verdicts_table(runs, {"never-targets": claims}).rows]
+    assert told.count("**no data yet**") == 20 and len(told) == 22

@@ -483,6 +483,11 @@ def test_seeds_are_a_number_a_range_or_a_list():
     assert parse_seeds("42-46") == (42, 43, 44, 45, 46)
     assert parse_seeds("17-17") == (17,)
     assert parse_seeds("5,1,9") == (5, 1, 9)
+    assert parse_seeds("0-3,8-9") == (0, 1, 2, 3, 8, 9)
+    assert parse_seeds("0-1,5") == (0, 1, 5)
+    for text in ("0-3,3", "0-1-2", "3-1,5", "0-3,", "-1"):
+        with pytest.raises(ValueError, match="expected"):
+            parse_seeds(text)
 
 
 def test_options_change_what_they_name_alone():
