@@ -45,15 +45,20 @@ Weights = Mapping[str, float]  # arm -> weight in a sum of final losses
 BODIES_PAIRS = ("X-Y", "A-B")
 DECAY_QUANTITIES: tuple[Quantity, ...] = ("decay ratio", "reference ratio")
 ROLE_QUANTITIES: tuple[Quantity, ...] = ("output push", "input push", "decay ratio")
+ADJUSTED = "decay-adjusted distance"
+ADJUSTED_NOTE = (
+    "Decay-adjusted: final divided by initial distance and by the decay factor, so 1 if only weight"
+    " decay changed it."
+)
 EACH_SHOWN = 16  # seeds; of more seeds a table has quartiles
 MATCHED = 0.01  # nat: largest difference from the loss of another arm that counts as matching it
 UNTYING_TIMES = (0, 0.04, 0.2, 1)  # parts of the training that is left after the untying
 GAP: Weights = {"tied": 1.0, "untied": -1.0}
 GAP_WITH_BIAS: Weights = {"tied+bias": 1.0, "untied+bias": -1.0}
 GAPS: Mapping[str, Weights] = {
-    "cost of tying": GAP,
-    "with a bias": GAP_WITH_BIAS,
-    "the bias takes off": {**GAP, "tied+bias": -1.0, "untied+bias": 1.0},
+    "tying gap": GAP,
+    "tying gap with a bias": GAP_WITH_BIAS,
+    "reduction by the bias": {**GAP, "tied+bias": -1.0, "untied+bias": 1.0},
 }
 
 
@@ -106,15 +111,17 @@ def final_table(results: xr.Dataset) -> Table:
         add(label, "", at_end(values, results))
     for pair in live_pairs(results):
         first, second = pair.split("-")
-        labels = (f"ln p({second})/p({first}), nat", "its deviation over contexts")
-        for label, name in zip(labels, ("log_odds", "log_odds_deviation"), strict=True):
+        for label, name in (
+            (f"ln p({second})/p({first}), nat", "log_odds"),
+            ("its standard deviation over contexts", "log_odds_deviation"),
+        ):
             exact = number(float(results[f"theory_{name}"].sel(pair=pair)))
             add(label, exact, end[name].sel(pair=pair))
     return Table(
         f"{_header(results)}, {results.sizes['seed']:,} seeds",
-        ("", "reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
+        ("", "best reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
         rows + _seed_counts(results),
-        "Losses and accuracies: mean ± 95 % (Student's t). All else: median [95 %, by ranks].",
+        "Losses and accuracies: mean ± 95 % (Student's t). Other rows: median [95 %, by ranks].",
     )
 
 
@@ -180,13 +187,13 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
         f" step {last:,}"
     )
     note = (
-        "At the first evaluation with an exact training loss at or below the level, if the next"
-        " one is too. Seeds not yet there are censored at the end, those that diverged among them."
-        " Median: Kaplan–Meier, with the interval of Brookmeyer and Crowley. Before : after: seed"
-        f" by seed against {reference}; inconclusive: neither came, or both at one evaluation;"
-        " share of the decided ones with its exact 95 % interval, and p of the sign test. The"
-        " log-rank test takes the arms' seeds for independent. No p is corrected for how many"
-        " there are."
+        "Events: the first evaluation with an exact training loss at or below the level, if the"
+        " next one is, too. Seeds without the event, including those that diverged, are censored at"
+        " the end. Median: Kaplan–Meier, with the interval of Brookmeyer and Crowley. Before :"
+        f" after: each seed compared with itself in {reference}; inconclusive if neither has the"
+        " event, or both at the same evaluation; share of the conclusive ones with its exact 95 %"
+        " interval, and p of the sign test. The log-rank test treats the arms' seeds as"
+        " independent. The p-values are not corrected for multiple comparisons."
     )
     return Table(title, header, rows, note)
 
@@ -384,10 +391,10 @@ def correlation_table(results: xr.Dataset) -> Table:
                 cells.append(f"{number(r)} [{number(low)}, {number(high)}]")
             rows.append((f"{label}{where}", case, *cells))
     title = (
-        f"Correlation over members [bootstrap over {results.sizes['seed']:,} seeds; all intervals"
-        " together 95 %]"
+        f"Correlation over members [bootstrap over {results.sizes['seed']:,} seeds; simultaneous"
+        " 95 % intervals]"
     )
-    return Table(title, ("setting", "with", "Pearson", "Spearman"), rows)
+    return Table(title, ("hyperparameter", "correlated with", "Pearson", "Spearman"), rows)
 
 
 # ----- Distances and weight decay.
@@ -410,17 +417,17 @@ def decay_table(results: xr.Dataset) -> Table:
             if biased:
                 cells.append(median(bias.sel(own).values) if Arm.parse(arm).head.bias else "")
             rows.append((*(f"{value:g}" for value in at.values()), label, pair, *cells))
-    header = (*names, "table", "pair", "distance", "ratio to decay alone", "ratio to X–A")
+    header = (*names, "embedding", "pair", "distance", ADJUSTED, "ratio to X–A")
     header = (*header, "swap divergence", *(["bias, nat"] if biased else []))
     title = f"{_header(results)}, median over {results.sizes['seed']:,} seeds [95 %, ranks]"
     if not names:
         left = float(at_end(results["decay_factor"], results))
-        title += f"; decay alone leaves {left:.3g} of every distance"
-    return Table(title, header, rows)
+        title += f"; decay factor {left:.3g}"
+    return Table(title, header, rows, ADJUSTED_NOTE)
 
 
 def decay_since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
-    """Show ratios to the decay factor counted from later steps."""
+    """Show decay-adjusted distances relative to steps later than the first."""
     rows = []
     for (arm, label, table), pair in itertools.product(embeddings_of(results), live_pairs(results)):
         own = distance(results, table, pair).sel(arm=arm).astype(np.float64)
@@ -428,8 +435,8 @@ def decay_since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
         end = at_end(ratio, results)
         cells = [_factor((end - ratio.sel(step=int(step))).values) for step in since]
         rows.append((label, pair, *cells))
-    header = ("table", "pair", *(f"counted from step {int(step):,}" for step in since))
-    title = f"{_header(results)}, ratio to decay alone"
+    header = ("embedding", "pair", *(f"from step {int(step):,}" for step in since))
+    title = f"{_header(results)}, {ADJUSTED} since earlier steps"
     note = f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks]."
     return Table(title, header, rows, note)
 
@@ -443,15 +450,14 @@ def contribution_table(results: xr.Dataset) -> Table:
             for quantity in ROLE_QUANTITIES
         )
         rows.append((arm, pair, *map(median, (output, input_, output + input_, ratio))))
-    header = ("arm", "pair", "output push", "input push", "both", "ln of the ratio to decay alone")
+    header = ("arm", "pair", "output role", "input role", "sum", f"ln of {ADJUSTED}")
     title = (
-        f"{results.attrs['experiment']}: what each role adds to ln of a pair's distance over"
+        f"{results.attrs['experiment']}: contribution of each role to ln of a pair's distance over"
         f" {last_step(results):,} steps"
     )
     note = (
-        f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks]. Both pushes together are"
-        " the last column but for terms of second order: what noise adds to a distance whatever"
-        " its direction."
+        f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks]. The sum equals the last"
+        " column up to terms of second order, which noise adds whatever its direction."
     )
     return Table(title, header, rows, note)
 
@@ -476,15 +482,14 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
             rows.append((name, label, *(("",) * 4 if arm in seen else cells), *factors))
             seen.add(arm)
     reached = f"seeds within {analysis.SOLVED} nat of the best"
-    columns = [f"{pair}, ratio to decay alone" for pair in BODIES_PAIRS]
-    columns = ["decay alone leaves", *columns, " : ".join(BODIES_PAIRS)]
-    header = ("experiment", "table", "step", "loss, nat", reached, *columns)
+    columns = [f"{pair}, {ADJUSTED}" for pair in BODIES_PAIRS]
+    columns = ["decay factor", *columns, " : ".join(BODIES_PAIRS)]
+    header = ("experiment", "embedding", "step", "loss, nat", reached, *columns)
     note = (
-        "Losses: exact, of the training split, mean ± 95 % (Student's t). Ratios: what is left of"
-        " the distance that a seed began with, divided by what decay alone leaves of it; median [95"
-        " %, by ranks]. The last column: of the two ratios."
+        f"Losses: exact, of the training split, mean ± 95 % (Student's t). {ADJUSTED_NOTE} Median"
+        " [95 %, by ranks]. Last column: ratio of the two."
     )
-    return Table("Other models, as far as they were run", header, rows, note)
+    return Table("Other models", header, rows, note)
 
 
 def remaining_table(runs: Runs, names: Sequence[str]) -> Table:
@@ -500,12 +505,12 @@ def remaining_table(runs: Runs, names: Sequence[str]) -> Table:
                 left_S = np.quantile(left_S, (0, 0.25, 0.5, 0.75, 1))
             cell = ", ".join(f"{value:#.3g}" for value in left_S)
             rows.append((name, label, pair, f"{left:#.3g}", cell))
-    header = ("experiment", "table", "pair", "decay alone leaves", "what is left of each seed's")
+    header = ("experiment", "embedding", "pair", "decay factor", "each seed's ratio")
     note = (
-        f"In ascending order; of more than {EACH_SHOWN} seeds the least, the quartiles and the"
-        " greatest."
+        f"In ascending order; of more than {EACH_SHOWN} seeds, the minimum, the quartiles and the"
+        " maximum."
     )
-    return Table("The distance at the end beside the one at the start", header, rows, note)
+    return Table("Final distance divided by initial distance", header, rows, note)
 
 
 def _factor(logarithms: np.ndarray) -> str:
@@ -546,7 +551,7 @@ def gap_table(runs: Runs, names: Sequence[str]) -> Table:
         best = number(float(own["best_loss"].sel(split="train")))
         rows.append(((name, f"{own.sizes['seed']:,}", best), partial(final_loss, own)))
     columns = {arm: {arm: 1.0} for arm in (*GAP, *GAP_WITH_BIAS)} | {**GAPS}
-    title = "Training loss at the end, nat, and what tying costs: mean over seeds ± 95 %"
+    title = "Final training loss and tying gap, nat: mean over seeds ± 95 %"
     return _gap_table(title, ("experiment", "seeds", "best"), rows, columns)
 
 
@@ -558,7 +563,7 @@ def gap_by_width_table(runs: Runs, names: Sequence[str]) -> Table:
         rows.append((label, partial(final_loss, own)))
     columns = {arm: {arm: 1.0} for arm in ("tied", "untied", "tied+bias")}
     columns |= {f"{arm} − untied": {arm: 1.0, "untied": -1.0} for arm in ("tied", "tied+bias")}
-    title = "What tying costs at each width, nat: mean ± 95 %"
+    title = "Tying gap at each width, nat: mean over seeds ± 95 %"
     return _gap_table(title, ("width", "seeds"), rows, columns)
 
 
@@ -573,10 +578,10 @@ def gap_contrast_table(runs: Runs, names: Sequence[str]) -> Table:
         for one, other in itertools.combinations(names, 2)
     ]
     note = (
-        "Mean over seeds ± 95 % (Student's t), each seed with itself; no interval is corrected for"
-        " how many there are."
+        "Mean over seeds ± 95 % (Student's t), each seed compared with itself. The intervals are"
+        " not corrected for multiple comparisons."
     )
-    return _gap_table("Between processes, nat", ("experiments",), rows, GAPS, note)
+    return _gap_table("Differences between processes, nat", ("experiments",), rows, GAPS, note)
 
 
 def targets_only_gap_table(runs: Runs) -> Table:
@@ -594,11 +599,12 @@ def targets_only_gap_table(runs: Runs) -> Table:
                 rows.append((process, label, NO_DATA, *[""] * 5))
     header = ("process", "form", "step", "seeds", "stuck, tied", "stuck, untied", "gap, nat")
     note = (
-        "Gap: tied − untied, each seed with itself, mean ± 95 % (Student's t), without seeds 64 to "
-        "127; no interval is corrected for how many there are. The last column is of the seeds of "
-        "which neither arm is stuck at that step: chosen by the outcome, other seeds in each row."
+        "Gap: tied − untied, each seed compared with itself, mean ± 95 % (Student's t), without"
+        " seeds 64 to 127. The intervals are not corrected for multiple comparisons. The last"
+        " column has the seeds that are stuck in neither arm at that step: they are selected by"
+        " their outcome and differ between rows."
     )
-    return Table("What tying costs", (*header, "gap where neither is stuck, nat"), rows, note)
+    return Table("Tying gap by process", (*header, "gap where neither is stuck, nat"), rows, note)
 
 
 def _gap_cells(results: xr.Dataset, arms: Sequence[str]) -> tuple[str, ...]:
@@ -632,7 +638,7 @@ def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
         "its exact 95 % interval. Loss: exact, of the training split, mean ± 95 % (Student's t). "
         "Cosine of the rows of E and D: median [95 %, by ranks]."
     )
-    return Table("Seeds that know nothing of the parity", header, rows, note)
+    return Table("Seeds stuck on the first plateau", header, rows, note)
 
 
 def _label_cosine(results: xr.Dataset, arm: Arm, table: str) -> str:
@@ -662,7 +668,7 @@ def verdicts_table(runs: Runs, claims: Mapping[str, Sequence[Claim]]) -> Table:
             if not claim.others <= runs.keys():
                 nothing = Comparison(claim.expression, math.nan, math.nan, math.nan)
                 found.append((name, claim, nothing, Judgement(NO_DATA, nothing)))
-    return claims_table("Claims, and what became of them", found)
+    return claims_table("Claims and verdicts", found)
 
 
 def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
@@ -683,9 +689,9 @@ def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
         theirs = ", ".join(f"{value:.3g}" for value in theirs_S)
         rows.append((label, pair, f"{step:,}", quantiles(ours_S), theirs, number(p_values[-1])))
     ours = f"ours: median of {results.sizes['seed']:,} seeds [5 %, 95 %]"
-    header = ("table", "pair", "step", ours, "published code", "p")
-    note = f"p: exact rank test of Mann and Whitney, two-sided. {_least(p_values)}"
-    return Table("Distances beside those of the published code", header, rows, note)
+    header = ("embedding", "pair", "step", ours, "published code", "p")
+    note = f"p: exact two-sided Mann–Whitney test. {_least(p_values)}"
+    return Table("Distances compared with those of the published code", header, rows, note)
 
 
 def pytorch_table(results: xr.Dataset, theirs: pd.DataFrame) -> Table:
@@ -715,14 +721,14 @@ def pytorch_table(results: xr.Dataset, theirs: pd.DataFrame) -> Table:
     columns = [f"{side}: median of {seeds} seeds [5 %, 95 %]" for side, seeds in sides.items()]
     header = ("arm", "quantity", "step", *columns, "largest gap", "p")
     note = (
-        f"Loss: exact, of the training split, nat, to {decimals} decimals; all else distances."
-        " Largest gap: between the two distributions over seeds, with p of the test of Kolmogorov"
-        f" and Smirnov. {_least(p_values)}"
+        f"Loss: exact, of the training split, nat, to {decimals} decimals. Everything else:"
+        " distances. Largest gap: between the two distributions over seeds, with p of the"
+        f" Kolmogorov–Smirnov test. {_least(p_values)}"
     )
-    return Table("Seeds of this project beside seeds of a PyTorch loop", header, rows, note)
+    return Table("Seeds of this project compared with seeds of a PyTorch loop", header, rows, note)
 
 
 def _least(p_values: Sequence[float]) -> str:
     """State the smallest p-value with its Bonferroni correction."""
     corrected = number(min(1.0, min(p_values) * len(p_values)))
-    return f"The least of {len(p_values)}, corrected for their number: {corrected}."
+    return f"Smallest of {len(p_values)} p-values, Bonferroni-corrected: {corrected}."

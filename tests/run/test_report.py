@@ -422,7 +422,7 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     )
     kept = xr.load_dataset("experiments/data/small.nc")
     written = Path("experiments/README.md").read_text()
-    assert "| tied+bias | A-B |" in written and "ratio to decay alone" in written
+    assert "| tied+bias | A-B |" in written and "decay-adjusted distance" in written
     further, file = (
         kept.assign_coords(seed=[3, 2]).assign_attrs(claim="In other words."),
         Path("experiments/data/small.nc"),
