@@ -16,7 +16,7 @@ from jaxtie.results.committed import joined_seeds, write_kept
 
 
 def entropy_by_hand(own: Process, *, by_label: bool) -> float:
-    """H(target), or H(target | label), of the training strings, place by place."""
+    """Compute H(target) or H(target | label) of the training strings, place by place."""
     law: dict[tuple, float] = {}
     for bits_n in data.split(7, False, 14).train:
         label = bits_n.sum() % 2
@@ -35,8 +35,8 @@ def entropy_by_hand(own: Process, *, by_label: bool) -> float:
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_plateaus_of_every_process(name):
-    """By enumeration; the level in use is that of who sees the label and no bit."""
+def test_exit_level_is_below_the_loss_given_the_label(name):
+    """A predictor that sees only the label pays H(target | label), computed here by hand."""
     own = PROCESSES[name]
     bits = data.split(7, False, 14).train
     law = data.enumerate_contexts(
@@ -58,16 +58,14 @@ def test_plateaus_of_every_process(name):
     ("length", "all_strings", "within"), [(7, False, 0.0005), (7, True, 0.0005), (8, False, 0.0005)]
 )
 def test_the_first_plateau_is_ln_2_above_the_best(length, all_strings, within):
-    """Exactly: who knows only how often each symbol is drawn pays H(target), the best model
-    H(target | context).
-    """
+    """The first plateau is H(target), the best loss is H(target | context)."""
     bits = data.split(length, all_strings, 14).train
     joint_CxV = data.enumerate_contexts(bits, (0.1, 0.9), (0.5, 0.5), ordered=False).joint_CxV
     without_context = theory.best_loss(joint_CxV.sum(axis=0, keepdims=True))
     assert without_context - theory.best_loss(joint_CxV) == pytest.approx(math.log(2), abs=within)
 
 
-def test_planted_times_are_found(plateau_results):
+def test_exit_times(plateau_results):
     left, best = (
         analysis.exit_times(plateau_results, event) for event in (analysis.LEFT, analysis.AT_BEST)
     )
@@ -78,10 +76,8 @@ def test_planted_times_are_found(plateau_results):
     np.testing.assert_array_equal(best["tied"].censored_S, [0, 1, 1, 1, 1, 1])
 
 
-def test_a_run_and_what_is_kept_of_it_say_the_same(plateau_results, tmp_path):
-    """Of losses that lie 0.1 and 0.4 of the last kept decimal above the level, 0.4 below it, and
-    too far above.
-    """
+def test_committed_losses_give_the_same_exit_times(plateau_results, tmp_path):
+    """Losses differ from the level by 0.1, 0.4, -0.4 and 0.6 of the last committed decimal."""
     results = plateau_results.isel(seed=slice(4))
     close = analysis.exit_levels(results)[analysis.AT_BEST] + 1e-3 * np.array(
         [[0.1], [0.4], [-0.4], [0.6]]
@@ -101,7 +97,7 @@ def test_a_run_and_what_is_kept_of_it_say_the_same(plateau_results, tmp_path):
         np.testing.assert_array_equal(one.step_S, other.step_S)
 
 
-def test_shares_of_seeds_that_are_stuck():
+def test_stuck_shares():
     made = stuck_results("a", {"tied": [0, 1, 2], "untied": [5]})
     np.testing.assert_array_equal(analysis.is_stuck(made).mean("seed"), [3 / 40, 1 / 40])
     shares = analysis.stuck_shares(made)
@@ -111,12 +107,12 @@ def test_shares_of_seeds_that_are_stuck():
     assert np.isnan(analysis.is_stuck(made).sel(arm="tied", seed=239))
 
 
-def test_seeds_that_gave_the_idea_are_left_out():
+def test_unseen_drops_exploratory_seeds():
     made = stuck_results("output-bias", {"tied": [], "untied": []}, range(100, 140))
     assert analysis.unseen(made)["seed"].values.tolist() == list(range(128, 140))
 
 
-def test_fluctuation_is_of_relative_changes_late_in_training(plateau_results):
+def test_fluctuation_of_relative_changes_late_in_training(plateau_results):
     distance = plateau_results["input_distance"]
     # steady growth is none
     distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y"}] = 2.0 ** np.arange(11)
@@ -133,13 +129,11 @@ def test_fluctuation_is_of_relative_changes_late_in_training(plateau_results):
     np.testing.assert_allclose(found, 0.1 / math.sqrt(2), rtol=1e-9)
 
 
-def test_a_process_without_synonyms_has_no_distances():
-    """Plain parity."""
+def test_fluctuations_without_pairs():
     assert fluctuations(exor_results("tied", "untied").isel(pair=[])).shape == (2, 0, 2, 4)
 
 
-def test_how_steady_a_seed_was_can_be_told_of_what_is_kept(plateau_results):
-    """Which has not the records that it takes."""
+def test_fluctuation_claim_from_committed_results(plateau_results):
     plateau_results["input_distance"].loc[{"symbol": "X", "symbol2": "Y"}] = np.where(
         np.arange(11) % 2, 1.1, 1.0
     )
@@ -148,7 +142,7 @@ def test_how_steady_a_seed_was_can_be_told_of_what_is_kept(plateau_results):
     np.testing.assert_allclose(np.exp(moved), np.std([1.1 - 1, 1 / 1.1 - 1], ddof=1), rtol=1e-9)
 
 
-def test_pairs_and_targets_are_those_that_occur():
+def test_pairs_and_targets_occur():
     assert analysis.targets(exor_results("tied")) == ["X", "Y", "A", "B"]
     results = exor_results("tied", p_X=[0.1, 1.0])
     results["theory_log_odds"].loc[{"pair": "X-Y", "p_X": 1.0}] = np.nan
@@ -159,7 +153,7 @@ def test_pairs_and_targets_are_those_that_occur():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A few steps of arms of all sorts, with the mask's logit."""
+    """Train tied, targets-only and partly tied arms for a few steps."""
     folder = tmp_path_factory.mktemp("runs") / "small"
     arms = ("tied", "tied+targets-only", "tied+untie-rows=mask")
     experiment = Experiment(
@@ -168,15 +162,15 @@ def trained(tmp_path_factory):
     return run(experiment, out=folder, quiet=True)
 
 
-def test_the_masks_own_logit_and_probability(trained):
-    """Tied, a fresh model predicts its own input; with an own row it does not; excluded, never."""
+def test_mask_logit_and_probability(trained):
+    """Only a fresh model with a tied mask row predicts the mask at the mask."""
     p = trained["mask_probability"].sel(eval_step=0).mean("seed")
     assert p.sel(arm="tied") > 2 * p.sel(arm="tied+untie-rows=mask") > 0
     assert np.all(trained["mask_probability"].sel(arm="tied+targets-only") == 0)
     assert trained["mask_logit"].sel(arm="tied", eval_step=0).mean() > 0
 
 
-def test_partly_tied_arms_have_two_tables_and_their_parameters(trained):
+def test_partly_tied_arms_differ_in_the_untied_rows(trained):
     own = trained.sel(arm="tied+untie-rows=mask", table_step=20)
     apart = (own["input_table"] != own["output_table"]).any(["seed", "dim"])
     assert apart["symbol"].values[apart].tolist() == ["mask"]
@@ -184,7 +178,7 @@ def test_partly_tied_arms_have_two_tables_and_their_parameters(trained):
     np.testing.assert_array_equal(tied["input_table"], tied["output_table"])
 
 
-def test_labels_are_looked_at(trained):
+def test_label_geometry(trained):
     kept = condense(trained)
     at = {"arm": "tied", "seed": 1}
     table = trained["output_table"].sel(at | {"table_step": 20}).astype(float)
@@ -201,8 +195,8 @@ def test_labels_are_looked_at(trained):
     assert row[1:4] == ("1.000", "0.000", "–") and len(row) == 4 + 1 + 1 + 2
 
 
-def test_parts_of_a_run_are_joined_by_seed(trained, tmp_path):
-    """As `python -m jaxtie.report RUN` does with runs of `--seeds 0-1` and `--seeds 2-2`."""
+def test_committed_parts_join_by_seed(trained, tmp_path):
+    """Join runs of `--seeds 0-1` and `--seeds 2-2` as `python -m jaxtie.report RUN` does."""
     parts = [condense(trained.sel(seed=seeds)) for seeds in ([0, 1], [2])]
     for part, name in zip(parts, "ab", strict=True):
         write_kept(part, tmp_path / f"{name}.nc")
@@ -215,7 +209,7 @@ def test_parts_of_a_run_are_joined_by_seed(trained, tmp_path):
         np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-3)
 
 
-def test_seeds_join_data_of_a_version_that_kept_less(trained):
+def test_seeds_join_results_with_fewer_variables(trained):
     older = condense(trained.sel(seed=[0, 1])).drop_vars(["label_distance", "label_cosine"])
     together = joined_seeds(older, condense(trained.sel(seed=[2])))
     assert together["seed"].values.tolist() == [0, 1, 2] and "label_cosine" not in together

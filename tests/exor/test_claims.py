@@ -13,13 +13,11 @@ from jaxtie.exor.claims import Claim, claimed, judge_claims
 from jaxtie.run.lifecycle import load_claims, load_experiment
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-
-
 FILES = {path.stem: path for path in EXPERIMENTS.glob("never_targets*.py")}
 
 
-def test_claims_over_several_experiments_pair_by_seed():
-    """A contrast of shares, of the seeds that both have; the number of these is told."""
+def test_claims_over_experiments_pair_by_seed():
+    """Contrasts use the seeds that all experiments have, and report their number."""
     published = stuck_results("p", {"tied": [*range(20)], "untied": [0, 1]})
     own = stuck_results(
         "o", {"tied+targets-only": [39], "untied+targets-only": []}, range(220, 260)
@@ -40,8 +38,8 @@ def test_claims_over_several_experiments_pair_by_seed():
         claimed(own, dataclasses.replace(most, arms={"p: tied+bias": 1}), runs)
 
 
-def test_files_declare_what_the_claims_take():
-    """22 claims, one multiplicity; every arm is there; 64 to 127 are no seeds but published."""
+def test_experiment_files_declare_the_claimed_arms():
+    """Every claimed arm exists, and only published experiments use seeds 64 to 127."""
     experiments = {load_experiment(path).name: load_experiment(path) for path in FILES.values()}
     published = {
         load_experiment(path).name: load_experiment(path)

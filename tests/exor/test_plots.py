@@ -26,7 +26,7 @@ TABLES = (
 )
 
 
-def test_a_run_has_a_picture_for_each_table_of_each_arm_and_says_what_it_shows():
+def test_figures_and_captions_of_a_run():
     pictures = exor_pictures(exor_results(*ARMS))
     own = {f"distances_{label.replace(' ', '_')}" for label in TABLES}
     assert pictures.keys() == {
@@ -51,7 +51,7 @@ def test_a_run_has_a_picture_for_each_table_of_each_arm_and_says_what_it_shows()
     )
 
 
-def test_figures_are_drawn_only_when_they_are_asked_for():
+def test_figures_are_drawn_lazily():
     results = exor_results("tied")
     results["input_table"] = results["input_table"] * np.nan
     pictures = exor_pictures(results)
@@ -59,7 +59,7 @@ def test_figures_are_drawn_only_when_they_are_asked_for():
         pictures["portrait"].draw()
 
 
-def test_accuracy_is_the_mean_over_seeds_beside_the_best_of_the_same_split():
+def test_accuracy_figure():
     results = exor_results(*ARMS)
     (axes,) = exor_pictures(results)["accuracy"].draw().axes
     assert [line.get_label() for line in axes.lines] == [*ARMS, "best reachable, 0.71"]
@@ -73,7 +73,7 @@ def test_accuracy_is_the_mean_over_seeds_beside_the_best_of_the_same_split():
 
 
 @pytest.mark.parametrize("label", TABLES)
-def test_distances_are_those_of_the_arms_own_table(label):
+def test_distance_figure_of_each_embedding(label):
     results = exor_results(*ARMS)
     (axes,) = exor_pictures(results)[f"distances_{label.replace(' ', '_')}"].draw().axes
     assert axes.get_title() == f"{label} embedding"
@@ -96,7 +96,7 @@ def test_distances_are_those_of_the_arms_own_table(label):
 
 
 @pytest.mark.parametrize("highest", [4.0, 6.0])
-def test_distances_have_the_papers_scale_where_they_fit(highest):
+def test_distance_figure_has_the_papers_scale_if_it_fits(highest):
     results = exor_results("tied")
     results["input_distance"] = results["input_distance"] * 0 + highest
     (axes,) = exor_pictures(results)["distances_tied"].draw().axes
@@ -104,14 +104,14 @@ def test_distances_have_the_papers_scale_where_they_fit(highest):
     assert bottom == 0 and (top == 4 if highest == 4 else top >= 6)
 
 
-def test_a_pair_that_never_occurs_is_not_drawn():
+def test_distance_figure_omits_pairs_that_never_occur():
     results = exor_results("tied")
     results["theory_log_odds"].loc[{"pair": "X-Y"}] = np.nan
     (axes,) = exor_pictures(results)["distances_tied"].draw().axes
     assert [line.get_label() for line in axes.lines] == ["A–B (DH holds)", "weight decay alone"]
 
 
-def test_every_seed_has_a_line():
+def test_figure_of_every_seed():
     results = exor_results("tied", "untied", seeds=5)
     (axes,) = exor_pictures(results)["loss_every_seed"].draw().axes
     drawn = [line.get_ydata() for line in axes.lines]
@@ -124,7 +124,7 @@ def test_every_seed_has_a_line():
     ]
 
 
-def test_the_distribution_is_of_losses_above_the_best_at_the_last_step_that_all_have_reached():
+def test_loss_distribution_at_the_last_common_step():
     results = exor_results("tied", "untied", seeds=5)
     for name in ("train_loss", "valid_loss"):
         results[name] = results[name].where(results["eval_step"] < 100)
@@ -137,7 +137,7 @@ def test_the_distribution_is_of_losses_above_the_best_at_the_last_step_that_all_
         np.testing.assert_allclose(line.get_ydata(), [0.2, 0.4, 0.6, 0.8, 1])
 
 
-def test_the_overview_has_every_panel_under_one_title():
+def test_overview_has_every_panel():
     pictures = exor_pictures(exor_results("tied", "untied+bias"))
     figure = pictures["overview"].draw()
     titles = [axes.get_title() for axes in figure.axes if axes.axison]
@@ -152,7 +152,7 @@ def test_the_overview_has_every_panel_under_one_title():
     assert figure.get_suptitle() == "made-up: 4 seeds, mean and 95 % confidence band"
 
 
-def test_a_sweep_is_drawn_over_each_setting_a_row_for_each_value_of_the_others():
+def test_figures_of_a_sweep():
     p_X, weight_decay = [0.5, 0.1, 0.2], [0.0, 0.1]
     results = exor_results("tied", "untied+bias", p_X=p_X, weight_decay=weight_decay)
     pictures = exor_pictures(results)
@@ -194,7 +194,7 @@ def test_a_sweep_is_drawn_over_each_setting_a_row_for_each_value_of_the_others()
     assert pairs["X–Y"].get_color() == FAILS
 
 
-def test_frames_have_a_row_for_each_observation():
+def test_frames_have_one_row_per_observation():
     results = exor_results("tied", "untied+bias", p_X=[0.1, 0.5])
     frames = exor_frames(results)
     assert {name: len(frame) for name, frame in frames.items()} == {
@@ -226,7 +226,7 @@ def test_frames_have_a_row_for_each_observation():
     assert value("tables", "input_table", **at) == results["input_table"].sel(member | at)
 
 
-def test_the_picture_has_a_curve_an_arm_for_each_of_two_events(plateau_results):
+def test_plateau_exit_figure(plateau_results):
     left, best = exor_pictures(plateau_results)["escape"].draw().axes
     assert [text.get_text() for text in left.get_legend().get_texts()] == [
         "tied: 4 of 6",
@@ -244,7 +244,7 @@ def test_the_picture_has_a_curve_an_arm_for_each_of_two_events(plateau_results):
     } == {"--"}
 
 
-def test_figures_with_and_without_data(tmp_path):
+def test_targets_only_figures(tmp_path):
     assert (
         plots.draw_targets_only({"output-bias": targets_only_runs()["output-bias"]}, tmp_path) == []
     )
@@ -273,12 +273,12 @@ def distances(places: np.ndarray) -> np.ndarray:
 
 @pytest.fixture
 def flat() -> np.ndarray:
-    """One table over time that stays in a plane of its four dimensions."""
+    """Make a table over time that stays in a plane of its four dimensions."""
     rng = np.random.default_rng(1)
     return rng.normal(size=(3, 4, 2)) @ ortho_group.rvs(4, random_state=1)[:2]
 
 
-def test_seeds_that_differ_by_a_turn_and_a_shift_are_one(flat):
+def test_align_undoes_rotation_and_shift(flat):
     turns = ortho_group.rvs(4, size=PORTRAIT_SEEDS, random_state=2)
     assert {1, -1} == set(np.linalg.det(turns).round().astype(int))  # reflections too
     shifts = np.random.default_rng(3).normal(size=(PORTRAIT_SEEDS, 3, 1, 4))
@@ -296,7 +296,7 @@ def test_seeds_that_differ_by_a_turn_and_a_shift_are_one(flat):
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 32])
-def test_distances_are_seen_no_longer_than_they_are(width):
+def test_align_never_lengthens_distances(width):
     tables = np.random.default_rng(0).normal(size=(PORTRAIT_SEEDS, 3, 4, width))
     places, true = plots.align(tables, reference=0), distances(tables)
     assert np.all(distances(places) <= true + 1e-12)
@@ -307,9 +307,7 @@ def test_distances_are_seen_no_longer_than_they_are(width):
 
 @pytest.fixture
 def portrait_results() -> xr.Dataset:
-    """Arms "tied" and "untied"; in the latter the output table leaves the input table after the
-    start, a seed is lost.
-    """
+    """Make a tied and an untied arm; one untied seed diverges."""
     rng = np.random.default_rng(0)
     # [input or output, arm, ...]
     tables = np.tile(rng.normal(size=(PORTRAIT_SEEDS, 3, 4, 4)), (2, 2, 1, 1, 1, 1))
@@ -338,7 +336,7 @@ def portrait_results() -> xr.Dataset:
     )
 
 
-def test_portrait_has_a_row_for_each_table_and_leaves_out_lost_seeds(portrait_results):
+def test_portrait_omits_diverged_seeds(portrait_results):
     figure = plots.draw_portrait(portrait_results)
     grid = np.array(figure.axes).reshape(3, 3)  # of the four times two are the middle one
     assert [row[0].get_ylabel() for row in grid] == [
@@ -358,7 +356,7 @@ def test_portrait_has_a_row_for_each_table_and_leaves_out_lost_seeds(portrait_re
     assert not any("nan" in text.get_text() for axes in figure.axes for text in axes.texts)
 
 
-def test_animation_has_a_frame_for_each_table_step(portrait_results, tmp_path, capsys):
+def test_animation_has_one_frame_per_step(portrait_results, tmp_path, capsys):
     path = plots.animate_portrait(portrait_results, tmp_path / "figures")
     with Image.open(path) as image:
         assert image.n_frames == len(PORTRAIT_STEPS)
@@ -370,12 +368,12 @@ def test_animation_has_a_frame_for_each_table_step(portrait_results, tmp_path, c
     assert "3 frames" in capsys.readouterr().err
 
 
-def test_a_sweep_is_not_animated(tmp_path):
+def test_animation_refuses_a_sweep(tmp_path):
     with pytest.raises(UserError, match="--animate: expected without a sweep"):
         plots.animate_portrait(exor_results("tied", weight_decay=[0.0, 0.1]), tmp_path)
 
 
-def test_results_without_any_table_are_refused(portrait_results):
+def test_portrait_needs_an_embedding(portrait_results):
     portrait_results["input_table"] = portrait_results["input_table"] * np.nan
     portrait_results["output_table"] = portrait_results["output_table"] * np.nan
     with pytest.raises(UserError, match="no embedding was recorded"):

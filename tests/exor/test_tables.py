@@ -24,9 +24,7 @@ SYMBOLS = ["X", "Y", "A", "E"]
 
 @pytest.fixture
 def results() -> xr.Dataset:
-    """Two arms, two seeds; in the tied one A is where X is, in the untied one only as an input. E
-    is never a target.
-    """
+    """Make two arms; A equals X in the tied embedding and in the untied input embedding."""
     values = np.zeros((2, 2, 2, 2, 4, 1))  # [input or output, arm, seed, time, symbol, dim]
     values[..., 0] = [0, 1, 0, 5]
     values[1, 1, ..., 0] = [0, 1, 3, 5]
@@ -72,9 +70,7 @@ def results() -> xr.Dataset:
 
 
 def swept_results(noise: float) -> xr.Dataset:
-    """Loss above the best reachable grows by 0.2 a unit of the log-odds when tied, not at all
-    untied.
-    """
+    """Make a sweep in which only the tied excess loss grows with the log-odds, by 0.2 per nat."""
     rng, p_X = np.random.default_rng(0), np.array([0.5, 0.2, 0.05])
     log_odds = np.log((1 - p_X) / p_X)
     excess = np.stack([0.2 * log_odds, np.full(3, 0.1)])[:, :, None, None] + noise * rng.normal(
@@ -108,7 +104,7 @@ def swept_results(noise: float) -> xr.Dataset:
     )
 
 
-def test_every_setting_of_a_sweep_stands_beside_its_own_ceiling():
+def test_sweep_table():
     table = tables.sweep_table(swept_results(noise=0))
     assert table.header[:3] == ("p_X", "arm", "loss above the best, nat")
     assert [row[:2] for row in table.rows[:3]] == [
@@ -121,7 +117,7 @@ def test_every_setting_of_a_sweep_stands_beside_its_own_ceiling():
     assert table.rows[5][-2] == f"{0.2 * np.log(19) - 0.1:.3f} ± 0.000"
 
 
-def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
+def test_correlations_agree_with_scipy():
     results = swept_results(noise=0.1)
     excess = analysis.outcomes(results)[analysis.EXCESS].sel(arm="tied").values
     label, x_K = analysis.abscissa(results, "p_X")
@@ -144,7 +140,7 @@ def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
     }
 
 
-def test_a_sweep_over_two_values_has_no_correlations():
+def test_two_values_have_no_correlations():
     assert [
         len(tables.exor_tables(exor_results("tied", p_X=p_X)))
         for p_X in ([0.1, 0.2], [0.1, 0.2, 0.5])
@@ -159,7 +155,7 @@ MIDWAY = np.array(
 )
 
 
-def test_steps_to_the_untied_loss_are_counted_from_the_untying_seed_by_seed():
+def test_steps_to_match_the_untied_loss():
     loss = ("arm", "seed", "eval_step"), np.stack([UNTIED, MIDWAY])
     results = xr.Dataset(
         {
@@ -175,7 +171,7 @@ def test_steps_to_the_untied_loss_are_counted_from_the_untying_seed_by_seed():
         np.testing.assert_array_equal(steps, expected)
 
 
-def test_arms_that_untie_stand_beside_the_plain_ones_that_never_do():
+def test_untying_table():
     results = exor_results("untied@50", "untied", "untied@100", "tied+bias", "tied")
     for i, arm in enumerate(("untied@50", "tied", "untied")):
         results["train_loss"].loc[{"arm": arm, "eval_step": 50}] = 1 + i
@@ -213,7 +209,7 @@ def test_arms_that_untie_stand_beside_the_plain_ones_that_never_do():
     assert {row[0] for row in tables.untying_table(results).rows} == {"untied@50"}
 
 
-def test_equivalences_stand_beside_distances(results):
+def test_equivalence_table(results):
     table = tables.equivalence_table(results)
     assert table.header[-3:] == ("tied", "untied input", "untied output")
     rows = {row[0]: row[1:] for row in table.rows}
@@ -246,7 +242,7 @@ def test_equivalences_stand_beside_distances(results):
     }
 
 
-def test_the_last_table_pairs_arms_seed_by_seed_and_counts_seeds():
+def test_final_table():
     results = exor_results("tied+bias", "untied+bias", "tied", seeds=4)
     at_the_end = {"eval_step": 100}
     results["train_loss"].loc[{"arm": "tied+bias", **at_the_end}] = BEST["loss"] + np.array(
@@ -284,7 +280,7 @@ def test_the_last_table_pairs_arms_seed_by_seed_and_counts_seeds():
     )
 
 
-def test_all_tables_of_a_run_stand_in_order_and_only_seeds_are_too_long_for_a_terminal():
+def test_order_and_length_of_all_tables():
     for arms, untying in (
         (("tied", "untied+half-swap"), []),
         (("tied", "untied+bias@50"), ["Untying"]),
@@ -305,7 +301,7 @@ def test_all_tables_of_a_run_stand_in_order_and_only_seeds_are_too_long_for_a_te
         assert [table.long for table in found] == [False] * (len(starts) - 1) + [True]
 
 
-def test_every_seed_has_a_row_with_its_distance_from_the_known_log_odds():
+def test_seed_table():
     results = exor_results("tied", "untied", seeds=3)
     results["log_odds"].loc[{"arm": "untied", "seed": 2, "eval_step": 100, "pair": "X-Y"}] = (
         np.log(9) + 0.5
@@ -320,14 +316,14 @@ def test_every_seed_has_a_row_with_its_distance_from_the_known_log_odds():
     )
 
 
-def test_few_seeds_have_a_median_and_no_interval():
-    """Ranks of five seeds bound nothing at 95 %; of six the least and the greatest do."""
+def test_medians_of_few_seeds_have_no_interval():
+    """A rank interval at 95 % needs six seeds, and then is their range."""
     values = np.arange(1.0, 7.0)
     assert median(values[:5]) == "3.000" and median(values) == "3.500 [1.000, 6.000]"
     assert between(np.nan, np.nan, np.nan, "{:.1e}".format) == "–"
 
 
-def test_each_event_has_its_counts_its_median_and_its_race(plateau_results):
+def test_plateau_exit_table(plateau_results):
     table = tables.plateau_exit_table(plateau_results)
     rows = {(row[0].partition(" (")[0], row[1]): row[2:] for row in table.rows}
     assert len(rows) == 6 and {len(row) for row in table.rows} == {len(table.header)}
@@ -349,7 +345,7 @@ def test_each_event_has_its_counts_its_median_and_its_race(plateau_results):
     assert rows[analysis.HALFWAY, "untied"] == rows[analysis.AT_BEST, "untied"]
 
 
-def test_results_that_have_nothing_yet_have_tables_and_a_picture():
+def test_plateau_exit_of_unfinished_results():
     results = exor_results("tied", "untied", "tied+bias")
     for last in (100, 0):
         for name in ("train_loss", "valid_loss", "loss"):
@@ -361,7 +357,7 @@ def test_results_that_have_nothing_yet_have_tables_and_a_picture():
         exor_pictures(results)["escape"].draw()
 
 
-def test_tables_say_what_is_missing():
+def test_targets_only_tables_report_missing_data():
     runs = targets_only_runs()
     rows = tables.stuck_table(runs, ["never-targets-half", "never-targets"]).rows
     assert rows[0][:4] == ("never-targets-half", "untied+targets-only", "100", "40")
