@@ -530,12 +530,12 @@ def draw_final_shares(runs: Runs) -> Figure:
 
 
 def _draw_final_share(axes: Axes, y: int, arm: str, results: xr.Dataset | None) -> None:
-    count, (low, share, high) = (
-        (0, (0, 0, 0)) if results is None else analysis.stuck_share(analysis.unseen(results), arm)
-    )
+    if results is None:
+        axes.text(0, y, NO_DATA, color="grey", va="center", size=8)
+        return
+    count, (low, share, high) = analysis.stuck_share(analysis.unseen(results), arm)
     if not count:
-        text = NO_DATA if results is None else "no seed is finite"
-        axes.text(0, y, text, color="grey", va="center", size=8)
+        axes.text(0, y, "no seed is finite", color="grey", va="center", size=8)
         return
     colour = COLOUR[arm.partition("+")[0]]
     ends = np.abs(np.array((low, high)) - share)[:, None]
