@@ -355,7 +355,7 @@ def _above_plateau(results: xr.Dataset, loss: xr.DataArray) -> xr.DataArray:
 def stuck_share(results: xr.Dataset, arm: str) -> tuple[int, tuple[float, float, float]]:
     """Return the number of finite seeds of an arm and the share of them that are stuck.
 
-    The share stands between the ends of its exact 95 % interval; all are NaN without finite seeds.
+    The share is given between the ends of its exact 95 % interval; NaN if no seed is finite.
     """
     stuck_S = is_stuck(results).sel(arm=arm).values
     stuck_S = stuck_S[np.isfinite(stuck_S)] == 1

@@ -49,7 +49,7 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
     pictures = {}
     for name in swept(results):
         at_the_end = f"at the end, {arms}, by {name}"
-        spread = "mean with its 95 % interval and a faint point a seed"
+        spread = "mean with its 95 % interval and a faint point per seed"
         pictures[f"excess_loss_by_{name}"] = Picture(
             f"Training loss above the best reachable {at_the_end}; {spread}",
             partial(draw_excess_by, results, name),
@@ -62,18 +62,18 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
         return pictures
     title = f"{_title(results)}, mean and 95 % confidence band"
     overview = f"All curves over the steps of training, arms {arms}: {BAND}"
-    escape = (
+    plateau_exit = (
         "Share of seeds that have left the first plateau, and that have reached the best loss to"
         f" {analysis.SOLVED} nat, over the steps of training, arms {arms}: Kaplan–Meier curves"
         " with 95 % confidence bands; the legend counts seeds at the end"
     )
     portrait = (
-        "The embeddings in two principal directions at some steps, a row each: a point a seed, a"
-        " line between the two symbols of a seed's pair, a letter at the median; below, median"
-        " distances of X–Y and A–B"
+        "The embeddings in two principal directions at some steps, one row each: a point per seed,"
+        " a line between the two symbols of a pair, a letter at the median; below, median distances"
+        " of X–Y and A–B"
     )
     return panelled(_panels(results, arms), title, overview) | {
-        "escape": Picture(escape, partial(draw_plateau_exit, results)),
+        "escape": Picture(plateau_exit, partial(draw_plateau_exit, results)),
         "portrait": Picture(portrait, partial(draw_portrait, results)),
         **role_pictures(results),
     }
@@ -101,13 +101,13 @@ def _panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
     }
     return {
         "accuracy": panel(
-            f"Exact validation accuracy of {arms} over the steps of training beside the best"
-            f" reachable; {BAND}",
+            f"Exact validation accuracy of {arms} and the best reachable over the steps of"
+            f" training; {BAND}",
             draw_accuracy,
         ),
         **distances,
         "loss_every_seed": panel(
-            f"Exact training loss of every seed over the steps of training, a line each, {arms}",
+            f"Exact training loss of every seed over the steps of training, one line each, {arms}",
             draw_every_seed,
         ),
         "loss_distribution": panel(
@@ -147,7 +147,7 @@ def draw_pair_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, t
 
 
 def draw_every_seed(axes: Axes, results: xr.Dataset) -> None:
-    """Draw the exact training loss of every seed, which shows who is on a plateau."""
+    """Draw the exact training loss of every seed, which shows the plateaus."""
     steps = results["eval_step"].values
     for colour, arm in coloured(results["arm"].values):
         loss_TxS = results["train_loss"].sel(arm=arm).transpose("eval_step", "seed").values
@@ -433,7 +433,7 @@ def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
 
     check(
         not swept(results),
-        "--animate: expected without a sweep, whose embeddings are of many settings",
+        "--animate: expected without a sweep, which has embeddings at several points",
     )
     known = results["table_step"].values
     known = known[known <= last_step(results)]

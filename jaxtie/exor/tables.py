@@ -493,7 +493,7 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
 
 
 def remaining_table(runs: Runs, names: Sequence[str]) -> Table:
-    """Show which part of its initial distance each seed keeps, and the decay factor."""
+    """Show final divided by initial distances of each seed, and the decay factor."""
     rows = []
     for name in names:
         results = runs[name]
