@@ -29,7 +29,6 @@ WITH_JAX = {
     "advise",
     "exor.blocks",
     "exor.data",
-    "exor.divergences",
     "exor.engine",
     "exor.forms",
     "exor.task",

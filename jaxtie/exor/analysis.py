@@ -1,72 +1,70 @@
-"""What results on EXor hold. Imports no jax but for what no member owns."""
+"""Variables of EXor results, quantities computed from them, and their committed form.
 
-from collections.abc import Sequence
-from typing import Any
+Imports jax only to compute constants and exact divergences.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor.config import Experiment
-from jaxtie.results.gradient_by_role import PUSH_VARIABLES, ROLE_VARIABLES
+from jaxtie.config import names_of
+from jaxtie.exor.config import Experiment, Process
+from jaxtie.results.committed import DECIMALS
+from jaxtie.results.gradient_by_role import (
+    PUSH_VARIABLES,
+    ROLE_VARIABLES,
+    at_stretches,
+    has_roles,
+    tied_arms,
+)
 from jaxtie.results.netcdf import Schema, Variable, steps_of
+from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
+from jaxtie.results.statistics import Times, share_interval, times_to_level
+from jaxtie.results.tables import (
+    arms_of,
+    course_steps,
+    last_step,
+    plain_arm,
+    swept,
+    tables_of,
+)
 
+Runs = Mapping[str, xr.Dataset]  # committed results by the name of their experiment
+NO_DATA: Final = "no data yet"
+
+EVAL = ("eval_step",)
+PAIRED = ("eval_step", "pair")
 MATRIX = ("step", "symbol", "symbol2")
+ROWS = ("table_step", "symbol", "dim")
 VARIABLES = {
-    "loss": Variable(
-        ("step",),
-        "nat",
-        "training loss: mean over the batches of the updates since the record before",
-    ),
-    "accuracy": Variable(
-        ("step",),
-        "1",
-        "training accuracy: mean over the batches of the updates since the record before",
-    ),
-    "train_loss": Variable(("eval_step",), "nat", "exact expected loss on the training split"),
-    "train_accuracy": Variable(
-        ("eval_step",), "1", "exact expected accuracy on the training split"
-    ),
-    "valid_loss": Variable(("eval_step",), "nat", "exact expected loss on the validation split"),
-    "valid_accuracy": Variable(
-        ("eval_step",), "1", "exact expected accuracy on the validation split"
-    ),
-    "log_odds": Variable(
-        ("eval_step", "pair"),
-        "nat",
-        "expected ln p(second) - ln p(first) where the pair can stand, training",
-    ),
-    "log_odds_deviation": Variable(
-        ("eval_step", "pair"), "nat", "its standard deviation over these contexts"
-    ),
+    "loss": Variable(("step",), "nat", "mean training loss since the previous record"),
+    "accuracy": Variable(("step",), "1", "mean training accuracy since the previous record"),
+    "train_loss": Variable(EVAL, "nat", "exact expected loss on the training split"),
+    "train_accuracy": Variable(EVAL, "1", "exact expected accuracy on the training split"),
+    "valid_loss": Variable(EVAL, "nat", "exact expected loss on the validation split"),
+    "valid_accuracy": Variable(EVAL, "1", "exact expected accuracy on the validation split"),
+    "log_odds": Variable(PAIRED, "nat", "mean ln p(second) - ln p(first) over training contexts"),
+    "log_odds_deviation": Variable(PAIRED, "nat", "standard deviation over these contexts"),
     "swap_divergence": Variable(
-        ("eval_step", "pair"),
-        "1",
-        "expected total variation of predictions as one of the pair takes the other's place",
+        PAIRED, "1", "expected total variation of predictions when the pair's symbols are swapped"
     ),
-    "bias_odds": Variable(
-        ("eval_step", "pair"), "nat", "output bias of the second less the first's; 0 without a bias"
-    ),
-    "input_distance": Variable(
-        MATRIX, "1", "Euclidean distance between rows of the input embedding"
-    ),
-    "output_distance": Variable(
-        MATRIX, "1", "Euclidean distance between rows of the output embedding"
-    ),
-    "input_table": Variable(("table_step", "symbol", "dim"), "1", "input embedding"),
-    "output_table": Variable(
-        ("table_step", "symbol", "dim"), "1", "output embedding (tied: the input embedding)"
-    ),
+    "bias_odds": Variable(PAIRED, "nat", "output bias of second minus first; 0 without a bias"),
+    "input_distance": Variable(MATRIX, "1", "Euclidean distance of input embeddings"),
+    "output_distance": Variable(MATRIX, "1", "Euclidean distance of output embeddings"),
+    "input_table": Variable(ROWS, "1", "input embedding"),
+    "output_table": Variable(ROWS, "1", "output embedding (tied: the input embedding)"),
 }
-MASK_VARIABLES = {  # where they are asked for
-    "mask_logit": Variable(
-        ("eval_step",), "1", "expected logit of the mask where it stands, training"
-    ),
+MASK_VARIABLES = {  # recorded with `Experiment.mask_logit`
+    "mask_logit": Variable(EVAL, "1", "expected logit of the mask at the mask, training split"),
     "mask_probability": Variable(
-        ("eval_step",), "1", "expected probability that the mask itself is predicted, training"
+        EVAL, "1", "expected probability of predicting the mask, training split"
     ),
 }
-# What no member owns: computed from the process and the configuration.
-CONSTANTS = (
+CONSTANTS = (  # the same for all members: functions of the process and the configuration
     "best_accuracy",
     "best_loss",
     "theory_log_odds",
@@ -77,10 +75,16 @@ CONSTANTS = (
     "conditional_divergence",
     "conditional_log_ratio",
 )
+EXACT_DIVERGENCES = {
+    "semantic": ("1", "S²: mean squared Hellinger distance of predictions when swapped"),
+    "conditional": ("nat²", "C²: variance over contexts of the log ratio of the probabilities"),
+    "bias": ("nat", "m: mean over contexts of the log ratio"),
+    "overlap": ("1", "o: mean of 4e(1 - e), with e the share of the second symbol"),
+}
 
 
 def exor_schema(experiment: Experiment) -> Schema:
-    """What the results of an experiment hold of members."""
+    """Return the variables and coordinates of an experiment's results."""
     symbols = list(experiment.process.symbols)
     labels: dict[str, Sequence[Any]] = {
         "table_step": experiment.eval_steps,
@@ -90,36 +94,32 @@ def exor_schema(experiment: Experiment) -> Schema:
         "dim": list(range(experiment.model.width)),
     }
     variables = VARIABLES | (MASK_VARIABLES if experiment.mask_logit else {})
-    if not experiment.roles:
-        return Schema(variables, steps_of(experiment) | labels)
-    return Schema(
-        variables | ROLE_VARIABLES | PUSH_VARIABLES,
-        steps_of(experiment) | labels | {"group": symbols},
-    )
+    if experiment.roles:
+        variables = variables | ROLE_VARIABLES | PUSH_VARIABLES
+        labels["group"] = symbols
+    return Schema(variables, steps_of(experiment) | labels)
 
 
 def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
-    """What no member owns: the schedule, and what theory says; with a dimension for each swept
-    setting.
-    """
-    settings = [_constants_of_setting(setting) for setting in experiment.settings]
-    for name, values in reversed(experiment.swept.items()):  # the last name's values run fastest
+    """Compute `CONSTANTS`, with one dimension per swept hyperparameter."""
+    points = [_constants_of_point(point) for point in experiment.settings]
+    for name, values in reversed(experiment.swept.items()):  # the last one varies fastest
         index = xr.DataArray(list(values), dims=name, name=name)
-        settings = [
-            xr.concat(settings[i : i + len(values)], index)
-            for i in range(0, len(settings), len(values))
+        points = [
+            xr.concat(points[i : i + len(values)], index)
+            for i in range(0, len(points), len(values))
         ]
-    return {str(name): values for name, values in settings[0].data_vars.items()}
+    return {str(name): values for name, values in points[0].data_vars.items()}
 
 
-def _constants_of_setting(setting: Experiment) -> xr.Dataset:
+def _constants_of_point(point: Experiment) -> xr.Dataset:
     from jaxtie.exor import data, theory
     from jaxtie.exor.task import build_contexts
     from jaxtie.training.optimizer import decay_table, schedule_table
 
-    own = setting.process
-    laws = [contexts.joint_CxV for contexts in build_contexts(own, ordered=False)]
-    rates = schedule_table(setting.optimizer, setting.record_steps)
+    own = point.process
+    joints = [contexts.joint_CxV for contexts in build_contexts(own, ordered=False)]
+    rates = schedule_table(point.optimizer, point.record_steps)
     whole = data.enumerate_process(
         own.length, own.zeros, own.ones, zeros_by_label=own.zeros_by_label
     )
@@ -129,26 +129,350 @@ def _constants_of_setting(setting: Experiment) -> xr.Dataset:
     divergences = theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False)
     return xr.Dataset(
         {
-            "best_accuracy": ("split", list(map(theory.best_accuracy, laws))),
-            "best_loss": ("split", list(map(theory.best_loss, laws))),
+            "best_accuracy": ("split", list(map(theory.best_accuracy, joints))),
+            "best_loss": ("split", list(map(theory.best_loss, joints))),
             "theory_log_odds": ("pair", [each.mean for each in odds]),
             "theory_log_odds_deviation": ("pair", [each.deviation for each in odds]),
             "scheduled_learning_rate": (
                 ("arm", "step"),
-                np.broadcast_to(rates, (len(setting.arms), len(rates))),
+                np.broadcast_to(rates, (len(point.arms), len(rates))),
             ),
-            "decay_factor": ("step", decay_table(setting.optimizer, setting.record_steps)),
-            **{
-                name: (("symbol", "symbol2"), matrix_VxV)
-                for name, matrix_VxV in divergences.items()
-            },
+            "decay_factor": ("step", decay_table(point.optimizer, point.record_steps)),
+            **{name: (("symbol", "symbol2"), matrix) for name, matrix in divergences.items()},
         },
         {"split": ["train", "valid"]},
     )
 
 
 def exor_attributes(experiment: Experiment) -> dict[str, str | int]:
-    """What a reader wants to know of the whole."""
+    """Describe the process and the model."""
     own = experiment.process
     pairs = ", ".join(f"p({pair}) = {p[0]:g}, {p[1]:g}" for pair, p in own.pairs.items())
     return {"process": f"EXor, {own.length} bits; {pairs}", "model": repr(experiment.model)}
+
+
+def pair_divergences(process: Process) -> xr.Dataset:
+    """Compute `EXACT_DIVERGENCES` of all pairs of targets by enumeration.
+
+    These are the quantities that `jaxtie.advise` estimates from two trained models. Symbols that
+    never occur are left out. Where one symbol of a pair excludes the other, there is no log ratio:
+    m and C² are NaN.
+    """
+    from jaxtie.exor import data, theory
+
+    whole = data.enumerate_process(
+        process.length, process.zeros, process.ones, zeros_by_label=process.zeros_by_label
+    )
+    occurring = np.flatnonzero(whole.joint_CxV.any(axis=0)).tolist()
+    pairs = list(itertools.combinations(occurring, 2))
+    found = [
+        (
+            theory.squared_hellinger(whole.tokens_CxL, whole.joint_CxV, pair),
+            *theory.log_ratio_moments(whole.joint_CxV, pair),
+        )
+        for pair in pairs
+    ]
+    columns = np.array(found, np.float64).reshape(-1, len(EXACT_DIVERGENCES)).T
+    variables = {
+        name: ("pair", column, {"units": units, "long_name": meaning})
+        for (name, (units, meaning)), column in zip(EXACT_DIVERGENCES.items(), columns, strict=True)
+    }
+    names = [f"{process.symbols[first]}-{process.symbols[second]}" for first, second in pairs]
+    return xr.Dataset(variables, {"pair": names})
+
+
+# ----- Pairs of symbols and their distances.
+
+
+def live_pairs(results: xr.Dataset) -> list[str]:
+    """Return the pairs whose two symbols both occur at some sweep point."""
+    log_odds = results["theory_log_odds"]
+    return [
+        str(pair) for pair in results["pair"].values if np.isfinite(log_odds.sel(pair=pair)).any()
+    ]
+
+
+def equally_likely(results: xr.Dataset, pair: str) -> bool:
+    """Return whether a pair's symbols are equally likely in every context.
+
+    If so, the distributional hypothesis holds for them.
+    """
+    odds = (
+        results[name].sel(pair=pair) for name in ("theory_log_odds", "theory_log_odds_deviation")
+    )
+    return all(float(abs(each)) < 1e-12 for each in odds)
+
+
+def targets(results: xr.Dataset) -> list[str]:
+    """Return the symbols that can be a target."""
+    occurs = np.isfinite(np.diag(results["conditional_divergence"]))
+    return list(map(str, results["symbol"].values[occurs]))
+
+
+def distance(results: xr.Dataset, table: str, pair: str) -> xr.DataArray:
+    """Return the distance of a pair ("X-Y") in the "input" or "output" embedding."""
+    first, second = pair.split("-")
+    return results[f"{table}_distance"].sel(symbol=first, symbol2=second, drop=True)
+
+
+def distance_rows(results: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return label -> distance, (arm, ..., seed, step), of all live pairs in both embeddings."""
+    return {
+        f"distance {pair}, {table}": distance(results, table, pair)
+        for table in ("input", "output")
+        for pair in live_pairs(results)
+    }
+
+
+def embeddings_of(results: xr.Dataset) -> list[tuple[str, str, str]]:
+    """Return (arm, label, "input" or "output") of every embedding table of every arm."""
+    return [
+        (arm.name, label, table)
+        for arm in arms_of(results)
+        for label, table in tables_of(arm).items()
+    ]
+
+
+def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
+    """Return distance and cosine of the rows of the labels E and D: (table, arm, seed, eval_step).
+
+    An arm that is tied throughout has them at "input" only.
+    """
+    tables = [results[f"{table}_table"].astype(np.float64) for table in ("input", "output")]
+    both = xr.concat(tables, xr.DataArray(["input", "output"], dims="table", name="table"))
+    known = np.intersect1d(steps, results["table_step"])
+    both = both.sel(table_step=known).rename(table_step="eval_step")
+    even, odd = (both.sel(symbol=label, drop=True) for label in ("E", "D"))
+
+    def norm(rows: xr.DataArray) -> xr.DataArray:
+        return xr.apply_ufunc(np.sqrt, (rows**2).sum("dim", skipna=False))
+
+    cosine = (even * odd).sum("dim", skipna=False) / (norm(even) * norm(odd))
+    own = ~(results["arm"].isin(tied_arms(results)) & (both["table"] == "output"))
+    return xr.Dataset({"label_distance": norm(even - odd), "label_cosine": cosine}).where(own)
+
+
+def fluctuations(results: xr.Dataset) -> xr.DataArray:
+    """Return how much each distance fluctuates late in training: (table, pair, arm, seed).
+
+    It is the standard deviation, over the last quarter of training, of the relative change from one
+    record to the next; NaN for seeds that diverged and with fewer than two changes. The results
+    must be of a run without a sweep.
+    """
+    last, members = last_step(results), results["diverged_at"]
+    tables, pairs = ["input", "output"], live_pairs(results)
+    found = []
+    for table, pair in itertools.product(tables, pairs):
+        late = distance(results, table, pair).sel(step=slice(0.75 * last, last))
+        late_AxSxT = late.transpose("arm", "seed", "step").values.astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a distance may be 0
+            change_AxSxT = late_AxSxT[..., 1:] / late_AxSxT[..., :-1] - 1
+        enough = change_AxSxT.shape[-1] >= 2
+        found.append(
+            change_AxSxT.std(axis=-1, ddof=1) if enough else np.full(members.shape, np.nan)
+        )
+    values = np.array(found).reshape(len(tables), len(pairs), *members.shape)
+    coords = {"table": tables, "pair": pairs, "arm": results["arm"], "seed": results["seed"]}
+    return xr.DataArray(values, coords, tuple(coords), name="fluctuation")
+
+
+# ----- Outcomes of a sweep.
+
+EXCESS = "loss above the best, nat"
+
+
+def outcomes(results: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return label -> final value, (arm, swept hyperparameters, seed): excess loss and distances.
+
+    The excess loss is the training loss above the best reachable one.
+    """
+    step = last_step(results)
+    excess = results["train_loss"].sel(eval_step=step, drop=True) - results["best_loss"].sel(
+        split="train", drop=True
+    )
+    return {EXCESS: excess.transpose(*results["diverged_at"].dims)} | {
+        label: values.sel(step=step, drop=True) for label, values in distance_rows(results).items()
+    }
+
+
+def abscissa(results: xr.Dataset, name: str) -> tuple[str, np.ndarray]:
+    """Return label and values of the axis that stands for a swept hyperparameter.
+
+    A probability is shown as the log-odds of its pair, NaN where these are infinite.
+    """
+    values = results[name].values
+    if not name.startswith("p_"):
+        return name.replace("_", " "), values
+    first, second = {"p_X": ("X", "Y"), "p_A": ("A", "B")}[name]
+    with np.errstate(divide="ignore"):
+        log_odds = np.log1p(-values) - np.log(values)
+    return f"ln p({second})/p({first})", np.where(np.isfinite(log_odds), log_odds, np.nan)
+
+
+# ----- Plateaus.
+#
+# A predictor that sees the label but no bit knows nothing of the parity and pays H(target | label).
+# That is ln 2 above the best loss in every process of the protocol, to 0.0002 nat, and the next
+# plateau is more than 0.05 nat lower. A seed is stuck while its loss is above best + ln 2 - 0.05.
+# This is the first plateau, H(target), unless zeros depend on the label (`zeros_by_label`): there
+# H(target) is 0.185 nat higher, and all published seeds have left it by step 20,000.
+
+SOLVED = 0.05  # nat: largest distance from the best loss that counts as reaching it
+LOSS_DECIMALS = DECIMALS["train_loss"]  # levels are rounded like committed losses
+LEFT, HALFWAY, AT_BEST = "left the first plateau", "halfway to the best", "reached the best"
+
+
+def exit_levels(results: xr.Dataset) -> dict[str, float]:
+    """Return event -> exact training loss at which it has happened, nat, to `LOSS_DECIMALS`."""
+    best = float(results["best_loss"].sel(split="train"))
+    plateau = best + math.log(2)
+    levels = {LEFT: plateau - SOLVED, HALFWAY: (plateau + best) / 2, AT_BEST: best + SOLVED}
+    return {event: round(level, LOSS_DECIMALS) for event, level in levels.items()}
+
+
+def _threshold(results: xr.Dataset, event: str) -> float:
+    """Return the highest loss that rounds to the level of an event."""
+    return exit_levels(results)[event] + 0.5 * 10.0**-LOSS_DECIMALS
+
+
+def is_stuck(results: xr.Dataset) -> xr.DataArray:
+    """Return 1 for seeds on the first plateau at the last step, else 0; NaN if diverged."""
+    return _above_plateau(
+        results, results["train_loss"].sel(eval_step=last_step(results), drop=True)
+    )
+
+
+def stuck_shares(results: xr.Dataset) -> xr.DataArray:
+    """Return the share of the seeds that are on the first plateau, (arm, eval_step)."""
+    loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
+    return _above_plateau(results, loss).mean("seed")
+
+
+def _above_plateau(results: xr.Dataset, loss: xr.DataArray) -> xr.DataArray:
+    return (loss > _threshold(results, LEFT)).where(loss.notnull()).astype(float)
+
+
+def stuck_share(results: xr.Dataset, arm: str) -> tuple[int, tuple[float, float, float]]:
+    """Return the number of finite seeds of an arm and the share of them that are stuck.
+
+    The share is given between the ends of its exact 95 % interval; NaN if no seed is finite.
+    """
+    stuck_S = is_stuck(results).sel(arm=arm).values
+    stuck_S = stuck_S[np.isfinite(stuck_S)] == 1
+    if not len(stuck_S):
+        return 0, (math.nan, math.nan, math.nan)
+    low, high = share_interval(stuck_S)
+    return len(stuck_S), (low, float(stuck_S.mean()), high)
+
+
+def has_reached_best(results: xr.Dataset) -> xr.DataArray:
+    """Return whether a seed is within `SOLVED` of the best loss at the last step, (arm, seed)."""
+    end = results["train_loss"].sel(eval_step=last_step(results), drop=True)
+    return end <= _threshold(results, AT_BEST)
+
+
+def exit_times(results: xr.Dataset, event: str) -> dict[str, Times]:
+    """Return arm -> steps at which an event happens, up to the last step of all seeds."""
+    loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
+    steps, level = loss["eval_step"].values, _threshold(results, event)
+    return {
+        arm: times_to_level(steps, loss.sel(arm=arm).transpose("seed", "eval_step").values, level)
+        for arm in names_of(arms_of(results))
+    }
+
+
+# ----- Committed results.
+
+KEPT_SYMBOLS = ["X", "Y", "A", "B"]
+DISTANCES = ("input_distance", "output_distance")
+RECORDED = ("loss", "accuracy", *DISTANCES)
+EVALUATED = (
+    "valid_loss train_accuracy valid_accuracy log_odds log_odds_deviation swap_divergence bias_odds"
+).split()
+# Of more seeds, only the first and the last step are committed, to keep files below a few MB.
+COURSE_OF_SEEDS = 128
+
+
+def condense(results: xr.Dataset) -> xr.Dataset:
+    """Return the committed form of a run.
+
+    It has the training loss of every seed at all evaluations, and everything else at a few steps
+    and for four symbols. Fluctuations, which need all records, are added. The dimensions stay the
+    same, so every function of results accepts it. Evaluations that are left out are NaN, and so is
+    the second copy of each distance.
+    """
+    last, steps = last_step(results), course_steps(results)
+    if results.sizes["seed"] > COURSE_OF_SEEDS:
+        steps = [steps[0], last]
+    upper = np.triu(np.ones((len(KEPT_SYMBOLS),) * 2, bool), 1)
+    once = xr.DataArray(upper, dims=("symbol", "symbol2"))
+    constant = [name for name in results.data_vars if not {"seed", "arm"} & {*results[name].dims}]
+    kept = results[[*constant, "diverged_at", *RECORDED]].sel(
+        step=steps, symbol=KEPT_SYMBOLS, symbol2=KEPT_SYMBOLS
+    )
+    kept = kept.assign(
+        {name: kept[name].where(once).transpose(*kept[name].dims) for name in DISTANCES}
+    )
+    evaluated = results[EVALUATED].where(results["eval_step"].isin(steps))
+    parts = [part.sel(eval_step=slice(0, last)) for part in (evaluated, results["train_loss"])]
+    if not swept(results):
+        parts.append(fluctuations(results).to_dataset())
+        if {"E", "D"} <= {*results["symbol"].values}:
+            parts.append(label_geometry(results, steps))
+    if "mask_logit" in results:
+        parts.append(results[[*MASK_VARIABLES]].sel(eval_step=slice(0, last)))
+    if has_roles(results):
+        parts += [at_stretches(results, steps), *_similarities(results, steps)]
+    return xr.merge([kept, *parts], join="outer").assign_attrs(
+        results.attrs, width=results.sizes["dim"]
+    )
+
+
+def _similarities(results: xr.Dataset, steps: Sequence[int]) -> list[xr.Dataset]:
+    """Compare tied embeddings with those of the plain untied arm, if there is one."""
+    tied, untied = tied_arms(results), plain_arm(results, tied=False)
+    if untied is None or not tied:
+        return []
+    renamed = results[["input_table", "output_table"]].rename(
+        symbol="row", input_table="input", output_table="output"
+    )
+    measures = [name for name in SIMILARITIES if name != "neighbours"]  # there are only seven rows
+    found = []
+    for step in np.intersect1d(steps, results["table_step"]):
+        here = renamed.sel(table_step=step, drop=True)
+        compared = compare_with_untied(
+            here["input"].sel(arm=tied), here.sel(arm=untied.name), measures
+        )
+        found.append(compared.expand_dims(eval_step=[step]))
+    return [xr.concat(found, "eval_step")]
+
+
+# ----- Experiments with softmax over targets only.
+
+# These seeds suggested the claims of the experiments, so their tables and figures omit them.
+EXPLORATORY_SEEDS = range(64, 128)
+FORMS = {"published": "", "targets only": "+targets-only"}  # suffix of the arms
+
+
+class ProcessRuns(NamedTuple):
+    """Names of the experiments that hold the arms of a process."""
+
+    published: str
+    targets_only: str
+    rows: str = ""
+
+
+PROCESS_RUNS = {
+    "main": ProcessRuns("output-bias", "never-targets", "never-targets-rows"),
+    "main with p(X) = 0.5": ProcessRuns(
+        "never-targets-half", "never-targets-half", "never-targets-half-rows"
+    ),
+    "ndh": ProcessRuns("output-bias-ndh", "never-targets-ndh"),
+    "ydh": ProcessRuns("output-bias-ydh", "never-targets-ydh"),
+    "control": ProcessRuns("output-bias-control", "never-targets-control"),
+}
+
+
+def unseen(results: xr.Dataset) -> xr.Dataset:
+    """Drop the exploratory seeds."""
+    return results.sel(seed=~results["seed"].isin([*EXPLORATORY_SEEDS]))

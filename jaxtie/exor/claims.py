@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor.plateau import is_stuck
+from jaxtie.exor.analysis import is_stuck
 from jaxtie.results import claims
 from jaxtie.results.claims import PAPER, Quantity
 from jaxtie.results.tables import at_end, last_step
@@ -47,11 +47,11 @@ class Claim(claims.Claim):
 
     Its quantities are those of all tasks, and at the last step: `loss`, exact on the training
     split, nats; `stuck share`, of the seeds that know nothing of the parity, see
-    `jaxtie.exor.plateau.is_stuck`; `decay ratio`, the distance of a pair in a table divided by what
-    weight decay alone leaves of its start (1: decay only, below: drawn together, above: held
+    `jaxtie.exor.analysis.is_stuck`; `decay ratio`, the distance of a pair in a table divided by
+    what weight decay alone leaves of its start (1: decay only, below: drawn together, above: held
     apart); `reference ratio`, the distance of a pair divided by that of X and A; `swap divergence`,
     total variation. Over the last quarter of training: `fluctuation` of a distance, see
-    `jaxtie.exor.stability`.
+    `jaxtie.exor.analysis.fluctuations`.
     """
 
     quantities: ClassVar = {

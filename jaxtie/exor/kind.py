@@ -126,14 +126,14 @@ def frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
 
 def animate(results: xr.Dataset, folder: Path) -> Path:
     """The embeddings over training, `portrait.gif`."""
-    from jaxtie.exor.portrait import animate_portrait
+    from jaxtie.exor.plots import animate_portrait
 
     return animate_portrait(results, folder)
 
 
 def condensed(results: xr.Dataset, run: Path) -> xr.Dataset:
     """What is committed of a run."""
-    from jaxtie.exor.committed import condense
+    from jaxtie.exor.analysis import condense
 
     return condense(results)
 
@@ -142,6 +142,6 @@ def exact_divergences(experiment: Experiment) -> xr.Dataset:
     """Of all pairs of symbols that can be masked, by enumeration; of what is swept, as declared
     beside the sweep.
     """
-    from jaxtie.exor.divergences import pair_divergences
+    from jaxtie.exor.analysis import pair_divergences
 
     return pair_divergences(experiment.process)

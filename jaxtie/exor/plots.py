@@ -1,187 +1,167 @@
-"""Results of EXor -> figures with their captions, and tidy frames. Imports no jax."""
+"""Figures of EXor results with captions, embedding portraits, tidy frames. Imports no jax."""
 
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import EngFormatter
 
-from jaxtie.config import names_of
-from jaxtie.exor.comparison import EXCESS, abscissa, outcomes
-from jaxtie.exor.pairs import equally_likely, live_pairs
-from jaxtie.exor.plateau import AT_BEST, LEFT, SOLVED, escape_levels, escape_times
-from jaxtie.exor.portrait import draw_portrait
+from jaxtie.config import UserError, check, names_of
+from jaxtie.exor import analysis
+from jaxtie.exor.analysis import EXCESS, NO_DATA, Runs, distance, embeddings_of, live_pairs
 from jaxtie.results.gradient_by_role import role_pictures
 from jaxtie.results.plots import (
+    COLOURS,
     FAILS,
     HOLDS,
+    STYLE,
     Panel,
     Picture,
     coloured,
     curve,
+    draw_for_document,
     finish,
     panelled,
     subplots,
 )
 from jaxtie.results.statistics import kaplan_meier, mean_interval
-from jaxtie.results.tables import arms_of, last_step, settings, swept, tables_of
+from jaxtie.results.tables import arms_of, last_step, settings, swept
 
-MOST_ROWS = 6  # of a figure, one for each combination of the settings that it does not draw
+MOST_ROWS = 6  # of a figure of a sweep
 BAND = "mean over seeds with the 95 % confidence band of the mean"
 
 
 def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
-    """File name -> figure: the paper's, for the arms that were run; of a sweep, what came out over
-    each swept setting.
-    """
-    names, arms = swept(results), ", ".join(names_of(arms_of(results)))
-    if names:
-        return {
-            file: picture
-            for name in names
-            for file, picture in _pictures_of_setting(results, name).items()
-        }
-    title = (
-        f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds, mean and 95 % confidence"
-        " band"
-    )
+    """Return file name -> figure: of a run, or of a sweep, the outcomes by each hyperparameter."""
+    arms = ", ".join(names_of(arms_of(results)))
+    pictures = {}
+    for name in swept(results):
+        at_the_end = f"at the end, {arms}, by {name}"
+        spread = "mean with its 95 % interval and a faint point per seed"
+        pictures[f"excess_loss_by_{name}"] = Picture(
+            f"Training loss above the best reachable {at_the_end}; {spread}",
+            partial(draw_excess_by, results, name),
+        )
+        pictures[f"distances_by_{name}"] = Picture(
+            f"Distances X–Y and A–B in each embedding {at_the_end}; {spread}",
+            partial(draw_distances_by, results, name),
+        )
+    if pictures:
+        return pictures
+    title = f"{_title(results)}, mean and 95 % confidence band"
     overview = f"All curves over the steps of training, arms {arms}: {BAND}"
-    portrait = (
-        "The embeddings in two principal directions at some steps, a row each: a point a seed, a"
-        " line between the two symbols of a seed's pair, a letter at the median; below, median"
-        " distances of X–Y and A–B"
-    )
-    escape = (
+    plateau_exit = (
         "Share of seeds that have left the first plateau, and that have reached the best loss to"
-        f" {SOLVED} nat, over the steps of training, arms {arms}: Kaplan–Meier curves with 95 %"
-        " confidence bands; the legend counts seeds at the end"
+        f" {analysis.SOLVED} nat, over the steps of training, arms {arms}: Kaplan–Meier curves"
+        " with 95 % confidence bands; the legend counts seeds at the end"
     )
-    return panelled(_panels(results), title, overview) | {
-        "escape": Picture(escape, partial(draw_escape, results)),
+    portrait = (
+        "The embeddings in two principal directions at some steps, one row each: a point per seed,"
+        " a line between the two symbols of a pair, a letter at the median; below, median distances"
+        " of X–Y and A–B"
+    )
+    return panelled(_panels(results, arms), title, overview) | {
+        "escape": Picture(plateau_exit, partial(draw_plateau_exit, results)),
         "portrait": Picture(portrait, partial(draw_portrait, results)),
         **role_pictures(results),
     }
 
 
-def _panels(results: xr.Dataset) -> dict[str, Panel]:
-    """File name -> what makes a figure of its own and a part of the overview."""
-    arms = ", ".join(names_of(arms_of(results)))
-    accuracy = (
-        f"Exact validation accuracy of {arms} over the steps of training beside the best reachable;"
-        f" {BAND}"
-    )
-    panels = {"accuracy": Panel(accuracy, partial(draw_accuracy, results=results))}
-    for arm in arms_of(results):
-        for label, table in tables_of(arm).items():
-            panels[f"distances_{label.replace(' ', '_')}"] = Panel(
-                f"Distances X–Y and A–B in the {label} embedding over the steps of training;"
-                f" {BAND}",
-                partial(
-                    draw_pair_distances,
-                    results=results,
-                    arm=arm.name,
-                    table=table,
-                    title=f"{label} embedding",
-                ),
-            )
-    return panels | {
-        "loss_every_seed": Panel(
-            f"Exact training loss of every seed over the steps of training, a line each, {arms}",
-            partial(draw_every_seed, results=results),
-        ),
-        "loss_distribution": Panel(
-            "Distribution over seeds of the final training loss above the best reachable",
-            partial(draw_loss_distribution, results=results),
-        ),
+def _title(results: xr.Dataset) -> str:
+    return f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds"
+
+
+def _panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
+    """Return file name -> diagram; each is a figure of its own and a part of the overview."""
+
+    def panel(caption: str, draw: Callable[..., None], *arguments: str) -> Panel:
+        return Panel(caption, lambda axes: draw(axes, results, *arguments))
+
+    distances = {
+        f"distances_{label.replace(' ', '_')}": panel(
+            f"Distances X–Y and A–B in the {label} embedding over the steps of training; {BAND}",
+            draw_pair_distances,
+            arm,
+            table,
+            f"{label} embedding",
+        )
+        for arm, label, table in embeddings_of(results)
     }
-
-
-def _pictures_of_setting(results: xr.Dataset, name: str) -> dict[str, Picture]:
-    """File name -> what came out over the values of a swept setting."""
-    at_the_end = f"at the end, {', '.join(names_of(arms_of(results)))}, by {name}"
-    spread = "mean with its 95 % interval and a faint point a seed"
     return {
-        f"excess_loss_by_{name}": Picture(
-            f"Training loss above the best reachable {at_the_end}; {spread}",
-            partial(draw_excess_by_setting, results, name),
+        "accuracy": panel(
+            f"Exact validation accuracy of {arms} and the best reachable over the steps of"
+            f" training; {BAND}",
+            draw_accuracy,
         ),
-        f"distances_by_{name}": Picture(
-            f"Distances X–Y and A–B in each embedding {at_the_end}; {spread}",
-            partial(draw_distances_by_setting, results, name),
+        **distances,
+        "loss_every_seed": panel(
+            f"Exact training loss of every seed over the steps of training, one line each, {arms}",
+            draw_every_seed,
+        ),
+        "loss_distribution": panel(
+            "Distribution over seeds of the final training loss above the best reachable",
+            draw_loss_distribution,
         ),
     }
+
+
+def _draw_best(axes: Axes, best: float) -> None:
+    label = f"best reachable, {best:.3g}"
+    axes.axhline(best, color="black", linestyle="--", linewidth=1, label=label)
 
 
 def draw_accuracy(axes: Axes, results: xr.Dataset) -> None:
-    """Exact validation accuracy of every arm, and the best reachable."""
+    """Draw the exact validation accuracy of every arm, and the best reachable."""
     for colour, arm in coloured(results["arm"].values):
         curve(axes, results["valid_accuracy"].sel(arm=arm), colour, arm)
-    best = float(results["best_accuracy"].sel(split="valid"))
-    axes.axhline(
-        best, color="black", linestyle="--", linewidth=1, label=f"best reachable, {best:.3g}"
-    )
+    _draw_best(axes, float(results["best_accuracy"].sel(split="valid")))
     axes.set_ylim(0, 1)
     finish(axes, "validation accuracy", "accuracy", results["eval_step"].values, loc="lower right")
 
 
 def draw_pair_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
-    """Distances X-Y and A-B in one table, "input" or "output", of one arm, and what decay alone
-    leaves of their start.
-    """
+    """Draw the distances of the pairs in one embedding, and what weight decay alone leaves."""
     starts = []
     for pair in live_pairs(results):
-        holds = equally_likely(results, pair)
-        first, second = pair.split("-")
-        values = results[f"{table}_distance"].sel(arm=arm, symbol=first, symbol2=second)
-        curve(
-            axes,
-            values,
-            HOLDS if holds else FAILS,
-            f"{first}–{second} (DH {'holds' if holds else 'fails'})",
-        )
+        holds = analysis.equally_likely(results, pair)
+        values = distance(results, table, pair).sel(arm=arm)
+        label = f"{pair.replace('-', '–')} (DH {'holds' if holds else 'fails'})"
+        curve(axes, values, HOLDS if holds else FAILS, label)
         starts.append(float(values.sel(step=0).mean()))
     steps, decayed = results["step"].values, np.mean(starts) * results["decay_factor"].values
     axes.plot(steps, decayed, color="grey", linestyle=":", label="weight decay alone")
-    axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, where the curves fit
-    finish(axes, title, "Euclidean distance", results["step"].values)
+    axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, if the curves fit
+    finish(axes, title, "Euclidean distance", steps)
 
 
 def draw_every_seed(axes: Axes, results: xr.Dataset) -> None:
-    """Exact training loss of every seed, a line each: who is still on a plateau, and when the
-    others left it.
-    """
+    """Draw the exact training loss of every seed, which shows the plateaus."""
     steps = results["eval_step"].values
     for colour, arm in coloured(results["arm"].values):
-        lines = axes.plot(
-            steps,
-            results["train_loss"].sel(arm=arm).transpose("eval_step", "seed").values,
-            color=colour,
-            linewidth=0.6,
-            alpha=0.5,
-        )
+        loss_TxS = results["train_loss"].sel(arm=arm).transpose("eval_step", "seed").values
+        lines = axes.plot(steps, loss_TxS, color=colour, linewidth=0.6, alpha=0.5)
         lines[0].set_label(arm)
     best = float(results["best_loss"].sel(split="train"))
-    axes.axhline(
-        best, color="black", linestyle="--", linewidth=1, label=f"best reachable, {best:.3g}"
-    )
+    _draw_best(axes, best)
     axes.set_ylim(best - 0.05, 1.6)
-    finish(
-        axes,
-        "every seed's training loss",
-        "loss, nat",
-        steps,
-        loc="upper right",
-        ncols=3,
-        fontsize=8,
-    )
+    legend = {"loc": "upper right", "ncols": 3, "fontsize": 8}
+    finish(axes, "every seed's training loss", "loss, nat", steps, **legend)
 
 
 def draw_loss_distribution(axes: Axes, results: xr.Dataset) -> None:
-    """Every seed's exact training loss at the end above the best reachable, in order: the
-    distribution over seeds.
-    """
+    """Draw the distribution over seeds of the final training loss above the best reachable."""
     step = last_step(results)
     best = float(results["best_loss"].sel(split="train"))
     for colour, arm in coloured(results["arm"].values):
@@ -199,160 +179,397 @@ def draw_loss_distribution(axes: Axes, results: xr.Dataset) -> None:
     axes.legend(loc="upper left")
 
 
-def draw_escape(results: xr.Dataset) -> Figure:
-    """The share of seeds that have left the first plateau, and that have reached the best loss:
-    Kaplan-Meier, 95 % bands.
-    """
-    figure, ((left, right),) = subplots(1, 2, (10.4, 3.8), sharey=True)
-    for axes, event, style in ((left, LEFT, "-"), (right, AT_BEST, "--")):
-        _draw_share(axes, results, event, style)
-    figure.suptitle(
-        f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds", parse_math=False
-    )
-    return figure
-
-
-def _draw_share(axes: Axes, results: xr.Dataset, event: str, style: str) -> None:
-    """One event's shares over the steps of training, every arm."""
+def draw_plateau_exit(results: xr.Dataset) -> Figure:
+    """Draw Kaplan-Meier curves of leaving the first plateau and of reaching the best loss."""
+    figure, (row,) = subplots(1, 2, (10.4, 3.8), sharey=True)
     last = last_step(results)
-    times = escape_times(results, event)
-    for colour, arm in coloured(times):
-        curve = kaplan_meier(times[arm])
-        step_T = np.append(curve.step_T, last)
-        share_T, low_T, high_T = (np.append(each, each[-1]) for each in curve[1:])
-        label = f"{arm}: {int(times[arm].by(last).sum()):,} of {results.sizes['seed']:,}"
-        axes.step(step_T, share_T, where="post", color=colour, linestyle=style, label=label)
-        # Each step of the band with both its ends: `step="post"` leaves out the one before a place
-        # without a band.
-        ends = np.repeat(step_T, 2)[1:]
-        axes.fill_between(
-            ends,
-            np.repeat(low_T, 2)[:-1],
-            np.repeat(high_T, 2)[:-1],
-            color=colour,
-            alpha=0.15,
-            linewidth=0,
-        )
-    axes.set_ylim(-0.02, 1.02)
-    finish(
-        axes,
-        f"{event} (loss ≤ {escape_levels(results)[event]:.3f})",
-        "share of seeds",
-        np.array([0, max(last, 1)]),
-        fontsize=8,
-    )
-
-
-def draw_excess_by_setting(results: xr.Dataset, name: str) -> Figure:
-    """The final loss of every arm above the best reachable over a swept setting, a row for each
-    value of the others.
-    """
-    rows, (label, x_K) = _rows_over_setting(results, name), abscissa(results, name)
-    figure, grid = _grid_over_setting(results, len(rows), 1)
-    for (axes,), (where, ends) in zip(grid, rows, strict=True):
-        for colour, arm in coloured(results["arm"].values):
-            _draw_outcome(axes, x_K, ends[EXCESS].sel(arm=arm), name, colour, arm)
-        axes.set(
-            xlabel=label,
-            ylabel=EXCESS,
-            title=f"loss above the best reachable{where}",
-            ylim=(0, None),
-        )
-        axes.legend()
+    for axes, event, style in zip(row, (analysis.LEFT, analysis.AT_BEST), ("-", "--"), strict=True):
+        times = analysis.exit_times(results, event)
+        for colour, arm in coloured(times):
+            estimate = kaplan_meier(times[arm])
+            step_T = np.append(estimate.step_T, last)
+            share_T, low_T, high_T = (np.append(each, each[-1]) for each in estimate[1:])
+            label = f"{arm}: {int(times[arm].by(last).sum()):,} of {results.sizes['seed']:,}"
+            axes.step(step_T, share_T, where="post", color=colour, linestyle=style, label=label)
+            # `step="post"` would leave out the step before a place without a band.
+            ends, band = np.repeat(step_T, 2)[1:], [np.repeat(e, 2)[:-1] for e in (low_T, high_T)]
+            axes.fill_between(ends, *band, color=colour, alpha=0.15, linewidth=0)
+        axes.set_ylim(-0.02, 1.02)
+        title = f"{event} (loss ≤ {analysis.exit_levels(results)[event]:.3f})"
+        finish(axes, title, "share of seeds", np.array([0, max(last, 1)]), fontsize=8)
+    figure.suptitle(_title(results), parse_math=False)
     return figure
 
 
-def draw_distances_by_setting(results: xr.Dataset, name: str) -> Figure:
-    """Final distances over a swept setting: a column for each table, a row for each value of the
-    others.
-    """
-    rows, (label, x_K) = _rows_over_setting(results, name), abscissa(results, name)
-    columns = [
-        (arm.name, title, table)
-        for arm in arms_of(results)
-        for title, table in tables_of(arm).items()
-    ]
-    figure, grid = _grid_over_setting(results, len(rows), len(columns))
-    for row, (where, ends) in zip(grid, rows, strict=True):
-        for axes, (arm, title, table) in zip(row, columns, strict=True):
-            for colour, pair in zip((FAILS, HOLDS), live_pairs(results), strict=False):
-                values = ends[f"distance {pair}, {table}"].sel(arm=arm)
-                _draw_outcome(axes, x_K, values, name, colour, pair.replace("-", "–"))
-            axes.set(
-                xlabel=label,
-                ylabel="Euclidean distance",
-                title=f"{title} embedding{where}",
-                ylim=(0, None),
-            )
-            axes.legend()
+# ----- Outcomes of a sweep.
+
+
+def draw_excess_by(results: xr.Dataset, name: str) -> Figure:
+    """Draw the final excess loss of every arm over a swept hyperparameter."""
+    figure, rows = _sweep_figure(results, name, 1)
+    for (axes,), where, ends in rows:
+        curves = {arm: ends[EXCESS].sel(arm=arm) for arm in names_of(arms_of(results))}
+        title = f"loss above the best reachable{where}"
+        _draw_outcomes(axes, results, name, curves, [*COLOURS], title, EXCESS)
     return figure
 
 
-def _rows_over_setting(results: xr.Dataset, name: str) -> list[tuple[str, dict[str, xr.DataArray]]]:
-    """Every combination of the other settings' values, `MOST_ROWS` of them at most: how a title
-    names it, its outcomes.
+def draw_distances_by(results: xr.Dataset, name: str) -> Figure:
+    """Draw the final distances in each embedding over a swept hyperparameter."""
+    embeddings = embeddings_of(results)
+    figure, rows = _sweep_figure(results, name, len(embeddings))
+    for row, where, ends in rows:
+        for axes, (arm, label, table) in zip(row, embeddings, strict=True):
+            curves = {
+                pair.replace("-", "–"): ends[f"distance {pair}, {table}"].sel(arm=arm)
+                for pair in live_pairs(results)
+            }
+            title = f"{label} embedding{where}"
+            _draw_outcomes(axes, results, name, curves, [FAILS, HOLDS], title, "Euclidean distance")
+    return figure
+
+
+def _sweep_figure(
+    results: xr.Dataset, name: str, columns: int
+) -> tuple[Figure, Iterator[tuple[Sequence[Axes], str, dict[str, xr.DataArray]]]]:
+    """Return a figure, and axes, part of the title and outcomes for each of its rows.
+
+    There is a row for each combination of the other hyperparameters' values, up to `MOST_ROWS`.
     """
-    others = list(settings(results, [other for other in swept(results) if other != name]))[
-        :MOST_ROWS
-    ]
-    return [
-        ("".join(f", {other} {value:g}" for other, value in at.items()), outcomes(own))
-        for at, own in others
-    ]
-
-
-def _grid_over_setting(results: xr.Dataset, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
-    """An empty figure of a sweep and its axes, (rows, columns)."""
-    figure, grid = subplots(rows, columns, (4.6 * columns, 3.6 * rows + 0.3), sharey=True)
-    title = (
-        f"{results.attrs['experiment']}: {results.sizes['seed']:,} seeds, step"
-        f" {last_step(results):,}"
+    others = [other for other in swept(results) if other != name]
+    points = list(settings(results, others))[:MOST_ROWS]
+    size = (4.6 * columns, 3.6 * len(points) + 0.3)
+    figure, grid = subplots(len(points), columns, size, sharey=True)
+    figure.suptitle(f"{_title(results)}, step {last_step(results):,}", size=10, parse_math=False)
+    rows = (
+        (
+            row,
+            "".join(f", {other} {value:g}" for other, value in at.items()),
+            analysis.outcomes(own),
+        )
+        for row, (at, own) in zip(grid, points, strict=True)
     )
-    figure.suptitle(title, size=10, parse_math=False)
-    return figure, grid
+    return figure, rows
 
 
-def _draw_outcome(
-    axes: Axes, x_K: np.ndarray, values: xr.DataArray, name: str, colour: str, label: str
+def _draw_outcomes(
+    axes: Axes,
+    results: xr.Dataset,
+    name: str,
+    curves: dict[str, xr.DataArray],
+    colours: Sequence[str],
+    title: str,
+    ylabel: str,
 ) -> None:
-    """An outcome over a swept setting: mean with its 95 % interval, and a faint point a seed."""
+    """Draw outcomes over a hyperparameter: mean with its 95 % interval, and a point per seed."""
+    xlabel, x_K = analysis.abscissa(results, name)
     order = np.argsort(x_K)
-    values_KxS = values.transpose(name, "seed").values.astype(np.float64)[order]
-    mean, half = mean_interval(values_KxS, axis=1)
-    axes.errorbar(
-        x_K[order], mean, half, color=colour, label=label, marker="o", markersize=4, capsize=2
+    for i, (label, values) in enumerate(curves.items()):
+        colour = colours[i % len(colours)]
+        values_KxS = values.transpose(name, "seed").values.astype(np.float64)[order]
+        mean, half = mean_interval(values_KxS, axis=1)
+        axes.errorbar(
+            x_K[order], mean, half, color=colour, label=label, marker="o", markersize=4, capsize=2
+        )
+        x_KS = np.repeat(x_K[order], values_KxS.shape[1])
+        axes.scatter(x_KS, values_KxS.ravel(), s=4, color=colour, alpha=0.2, linewidths=0)
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title, ylim=(0, None))
+    axes.legend()
+
+
+# ----- Portrait.
+
+SYMBOLS = {  # colour, and the direction of the letter from the median
+    "X": (FAILS, (-1, 1)),
+    "Y": ("#ea8fdc", (-1, -1)),
+    "A": (HOLDS, (1, 1)),
+    "B": ("#8ed3a8", (1, -1)),
+}
+PORTRAIT_TIMES = (0, 1 / 5, 1 / 2, 1)  # parts of the training
+PORTRAIT_SHAPE = 0.7  # height to width
+FRAMES = 61  # at most
+
+
+def align(tables_SxTxVxD: np.ndarray, reference: int) -> np.ndarray:
+    """Project the embeddings of all seeds and times into one plane; SxTxVx2.
+
+    Distances do not depend on the rotation and position of a table. So each table is centred, and
+    each seed is rotated or reflected once, at all times alike, to fit its last table to that of the
+    reference seed (orthogonal Procrustes). The plane is spanned by the first two principal
+    directions of the reference, with the first symbol at the upper left. Movement in the plane is
+    movement in training, and distances in it are at most the true ones.
+    """
+    from scipy.linalg import orthogonal_procrustes  # heavy
+
+    centred = tables_SxTxVxD - tables_SxTxVxD.mean(axis=2, keepdims=True)
+    padding = max(0, 2 - centred.shape[-1])  # width 1: on a line
+    centred = np.pad(centred, [(0, 0)] * 3 + [(0, padding)])
+    end_SxVxD, fit_to_VxD = centred[:, -1], centred[reference, -1]
+    turns_SxDxD = np.stack(
+        [orthogonal_procrustes(table_VxD, fit_to_VxD)[0] for table_VxD in end_SxVxD]
     )
-    axes.scatter(
-        np.repeat(x_K[order], values_KxS.shape[1]),
-        values_KxS.ravel(),
-        s=4,
-        color=colour,
-        alpha=0.2,
-        linewidths=0,
+    _, _, directions = np.linalg.svd(fit_to_VxD)
+    places = centred @ (turns_SxDxD @ directions[:2].T)[:, None]
+    return places * np.where(np.median(places[:, -1, 0], axis=0) * [-1, 1] < 0, -1, 1)
+
+
+class _Portrait(NamedTuple):
+    """One embedding over training, of the seeds whose values are finite."""
+
+    title: str
+    places_SxTxVx2: np.ndarray
+    distances: dict[str, np.ndarray]  # pair -> median over seeds, at each time, in all dimensions
+
+
+def _portraits(results: xr.Dataset, steps: np.ndarray) -> list[_Portrait]:
+    """Return a portrait of every embedding at some steps.
+
+    Raises:
+      UserError: where no seed is finite.
+    """
+    portraits, symbols = [], analysis.targets(results)
+    for arm, label, table in embeddings_of(results):
+        loss_S = results["train_loss"].sel(arm=arm, eval_step=steps[-1]).values
+        recorded = results[f"{table}_table"].sel(arm=arm, table_step=steps, symbol=symbols)
+        recorded = recorded.transpose("seed", "table_step", "symbol", "dim")
+        values = recorded.values.astype(np.float64)
+        finite = np.isfinite(values).all(axis=(1, 2, 3)) & np.isfinite(loss_S)
+        if not finite.any():
+            continue
+        distances = {}
+        for pair in live_pairs(results):
+            first, second = (values[finite, :, symbols.index(symbol)] for symbol in pair.split("-"))
+            distances[pair] = np.median(np.linalg.norm(first - second, axis=-1), axis=0)
+        best_seed = int(np.argmin(loss_S[finite]))
+        portraits.append(
+            _Portrait(f"{label} embedding", align(values[finite], best_seed), distances)
+        )
+    if not portraits:
+        raise UserError(
+            f"results of {results.attrs['experiment']}: no embedding was recorded; train first"
+        )
+    return portraits
+
+
+def _draw_places(
+    axes: Axes, portrait: _Portrait, time: int, symbols: list[str], scale: float
+) -> None:
+    """Draw an embedding at one time: points, lines within pairs, letters at the medians."""
+    places_SxVx2 = portrait.places_SxTxVx2[:, time]
+    seeds, faint = len(places_SxVx2), float(np.clip(16 / len(places_SxVx2), 0.03, 0.5))
+    for i, (pair, distance_T) in enumerate(portrait.distances.items()):
+        first, second = (symbols.index(symbol) for symbol in pair.split("-"))
+        colour, _ = SYMBOLS[symbols[first]]
+        segments = list(places_SxVx2[:, [first, second]])
+        axes.add_collection(
+            LineCollection(segments, colors=colour, linewidths=0.6, alpha=0.6 * faint)
+        )
+        text = f"{pair.replace('-', '–')} {distance_T[time]:.2f}"
+        axes.text(0.02 + 0.27 * i, 0.03, text, transform=axes.transAxes, size=8, color=colour)
+    for symbol, places_Sx2 in zip(symbols, places_SxVx2.swapaxes(0, 1), strict=True):
+        colour, (right, up) = SYMBOLS[symbol]
+        x_S, y_S = places_Sx2.T
+        axes.scatter(x_S, y_S, s=9, color=colour, alpha=2 * faint, linewidths=0)
+        axes.annotate(
+            symbol,
+            np.median(places_Sx2, axis=0),
+            (9 * right, 9 * up),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            color=colour,
+            weight="bold",
+            size=13,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        )
+    limits = scale * np.array([1, PORTRAIT_SHAPE])
+    if outside := int((np.abs(places_SxVx2) > limits).any(axis=(1, 2)).sum()):
+        text = f"{outside} of {seeds} seeds reach outside"
+        axes.text(
+            0.98, 0.97, text, transform=axes.transAxes, ha="right", va="top", size=6, color="grey"
+        )
+    axes.set(xlim=(-limits[0], limits[0]), ylim=(-limits[1], limits[1]), aspect="equal")
+
+
+def _scale(portraits: list[_Portrait]) -> float:
+    """Return half the width of every panel, which shows nearly all points at every time."""
+    return max(
+        float(np.quantile(np.abs(each.places_SxTxVx2), 0.98, axis=(0, 2, 3)).max())
+        for each in portraits
     )
+
+
+def draw_portrait(results: xr.Dataset) -> Figure:
+    """Draw the embeddings at some times of the training, one row each."""
+    known = results["table_step"].values
+    steps = np.unique(
+        [known[np.abs(known - last_step(results) * part).argmin()] for part in PORTRAIT_TIMES]
+    )
+    portraits = _portraits(results, steps)
+    symbols, scale = analysis.targets(results), _scale(portraits)
+    size = 2.8 * len(steps) + 0.4, 2.8 * PORTRAIT_SHAPE * len(portraits) + 0.7
+    figure, grid = subplots(len(portraits), len(steps), size, sharex=True, sharey=True)
+    for row, portrait in zip(grid, portraits, strict=True):
+        row[0].set_ylabel(portrait.title)
+        for time, axes in enumerate(row):
+            _draw_places(axes, portrait, time, symbols, scale)
+    for axes, step in zip(grid[0], steps, strict=True):
+        axes.set_title(f"step {step:,}")
+    figure.suptitle(
+        f"{_title(results)} in two principal directions, each turned so that its end fits the best"
+        " one's; below: median distances",
+        parse_math=False,
+    )
+    return figure
+
+
+def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
+    """Write the embeddings over training as `portrait.gif`; return its path.
+
+    Raises:
+      UserError: where the run is a sweep, or no embedding was recorded.
+    """
+    from PIL import Image
+
+    check(
+        not swept(results),
+        "--animate: expected without a sweep, which has embeddings at several points",
+    )
+    known = results["table_step"].values
+    known = known[known <= last_step(results)]
+    steps = known[np.unique(np.linspace(0, len(known) - 1, FRAMES).round().astype(int))]
+    portraits = _portraits(results, steps)
+    symbols, scale = analysis.targets(results), _scale(portraits)
+    print(f"jaxtie.figures: drawing {len(steps)} frames", file=sys.stderr)
+    images = []
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(2.9 * len(portraits), 2.9 * PORTRAIT_SHAPE + 0.75), dpi=90)
+        canvas = FigureCanvasAgg(figure)
+        (row,) = figure.subplots(1, len(portraits), squeeze=False, sharex=True, sharey=True)
+        figure.subplots_adjust(0.04, 0.07, 0.99, 0.8, 0.08)
+        for time, step in enumerate(steps):
+            for axes, portrait in zip(row, portraits, strict=True):
+                axes.clear()
+                axes.set_title(portrait.title)
+                _draw_places(axes, portrait, time, symbols, scale)
+            title = f"{results.attrs['experiment']}, {results.sizes['seed']:,} seeds, step {step:,}"
+            figure.suptitle(title, x=0.04, ha="left", parse_math=False)
+            canvas.draw()
+            images.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    # One palette and no dithering: less than half the size.
+    palette = images[len(images) // 2].quantize(48)
+    first, *others = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images)
+    folder.mkdir(parents=True, exist_ok=True)
+    path, milliseconds = folder / "portrait.gif", [110] * len(others) + [2500]
+    first.save(
+        path, save_all=True, append_images=others, duration=milliseconds, loop=0, optimize=True
+    )
+    return path
+
+
+# ----- Experiments with softmax over targets only.
+
+ROW_ARMS = [
+    f"{start}={rows}"
+    for start in ("tied+untie-rows", "untied+tie-rows")
+    for rows in ("mask", "labels", "never-targets")
+]
+LINES = dict(zip(analysis.FORMS.values(), ("-", "--"), strict=True))
+COLOUR = dict(zip(("tied", "untied"), COLOURS, strict=False))
+
+
+def draw_stuck_over_steps(runs: Runs) -> Figure:
+    """Draw the share of stuck seeds over steps with either softmax, a panel per process."""
+    figure, grid = subplots(2, 3, (12.6, 6.8), sharey=True)
+    *panels, legend = grid.flat
+    for axes, (process, place) in zip(panels, analysis.PROCESS_RUNS.items(), strict=True):
+        for i, (form, head) in enumerate(analysis.FORMS.items()):
+            name = place.targets_only if head else place.published
+            if name not in runs:
+                axes.text(3_000, 0.1 * i, f"{form}: {NO_DATA}", color="grey", size=8)
+                continue
+            for start, colour in COLOUR.items():
+                own = analysis.unseen(runs[name]).sel(arm=[f"{start}{head}"])
+                shares = analysis.stuck_shares(own).isel(arm=0)
+                axes.plot(shares["eval_step"], shares, color=colour, linestyle=LINES[head])
+        axes.set(title=process, xlabel="step", ylabel="share of seeds stuck", ylim=(-0.02, 1.02))
+        axes.set_xlim(0, 150_000)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    legend.set_axis_off()
+    for form, head in analysis.FORMS.items():
+        for start, colour in COLOUR.items():
+            legend.plot([], [], color=colour, linestyle=LINES[head], label=f"{start}, {form}")
+    legend.legend(loc="center")
+    title = "Seeds that know nothing of the parity, without seeds 64 to 127"
+    figure.suptitle(title, parse_math=False)
+    return figure
+
+
+def draw_final_shares(runs: Runs) -> Figure:
+    """Draw the final share of stuck seeds of all arms, for processes with partly tied rows."""
+    wanted = {process: place for process, place in analysis.PROCESS_RUNS.items() if place.rows}
+    figure, (row,) = subplots(1, len(wanted), (11.0, 4.4), sharey=True)
+    for axes, (process, place) in zip(row, wanted.items(), strict=True):
+        places = {
+            **dict.fromkeys(COLOUR, place.published),
+            **dict.fromkeys((f"{start}+targets-only" for start in COLOUR), place.targets_only),
+            **dict.fromkeys(ROW_ARMS, place.rows),
+        }
+        order = sorted(places, key=lambda arm: arm.partition("+")[0] != "tied")
+        for i, arm in enumerate(order):
+            _draw_final_share(axes, i, arm, runs.get(places[arm]))
+        axes.set(
+            title=f"{process}, at the end",
+            xlabel="share of seeds stuck, with its exact 95 % interval",
+            xlim=(-0.02, 1.02),
+            yticks=range(len(order)),
+            yticklabels=order,
+            ylim=(len(order) - 0.5, -0.5),
+        )
+    return figure
+
+
+def _draw_final_share(axes: Axes, y: int, arm: str, results: xr.Dataset | None) -> None:
+    if results is None:
+        axes.text(0, y, NO_DATA, color="grey", va="center", size=8)
+        return
+    count, (low, share, high) = analysis.stuck_share(analysis.unseen(results), arm)
+    if not count:
+        axes.text(0, y, "no seed is finite", color="grey", va="center", size=8)
+        return
+    colour = COLOUR[arm.partition("+")[0]]
+    ends = np.abs(np.array((low, high)) - share)[:, None]
+    axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
+    axes.text(high + 0.01, y, f"{share:.3f}, {count:,} seeds", va="center", size=8)
+
+
+FIGURES = {"never_targets.png": draw_stuck_over_steps, "never_targets_arms.png": draw_final_shares}
+
+
+def draw_targets_only(runs: Runs, folder: Path) -> list[Path]:
+    """Draw both figures, if there are data of a run with softmax over targets only."""
+    if not any(place.targets_only in runs for place in analysis.PROCESS_RUNS.values()):
+        return []
+    return [draw_for_document(partial(draw, runs), folder / name) for name, draw in FIGURES.items()]
+
+
+# ----- Frames.
 
 
 def exor_frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
-    """File name -> tidy frame, one row an observation: at every record, at every evaluation, and
-    rows of the tables.
-    """
+    """Return file name -> tidy frame of records, evaluations and embeddings."""
     steps = results[["loss", "accuracy"]].to_dataframe()
     symbols = [str(symbol) for symbol in results["symbol"].values]
     for table in ("input", "output"):
-        for i, first in enumerate(symbols):
-            for second in symbols[i + 1 :]:
-                distance = results[f"{table}_distance"].sel(symbol=first, symbol2=second)
-                steps[f"{table}_distance_{first}_{second}"] = distance.values.ravel()
+        for first, second in itertools.combinations(symbols, 2):
+            values = distance(results, table, f"{first}-{second}").values
+            steps[f"{table}_distance_{first}_{second}"] = values.ravel()
     evaluations = results[
         ["train_loss", "train_accuracy", "valid_loss", "valid_accuracy"]
     ].to_dataframe()
     for pair in map(str, results["pair"].values):
         for name in ("log_odds", "log_odds_deviation"):
-            evaluations[f"{name}_{pair.replace('-', '_')}"] = (
-                results[name].sel(pair=pair).values.ravel()
-            )
-    return {
-        "steps": steps,
-        "evaluations": evaluations,
-        "tables": results[["input_table", "output_table"]].to_dataframe(),
-    }
+            values = results[name].sel(pair=pair).values
+            evaluations[f"{name}_{pair.replace('-', '_')}"] = values.ravel()
+    tables = results[["input_table", "output_table"]].to_dataframe()
+    return {"steps": steps, "evaluations": evaluations, "tables": tables}

@@ -1,214 +1,714 @@
-"""Results of EXor -> tables. Imports no jax."""
+"""Tables of EXor results: of one run, of a sweep, and across experiments. Imports no jax."""
 
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
-from jaxtie.config import names_of
-from jaxtie.exor.comparison import correlation_table, sweep_table, untying_table
-from jaxtie.exor.forces import forces_table
-from jaxtie.exor.pairs import distance_rows, live_pairs, targets
-from jaxtie.exor.plateau import SOLVED, escape_table, has_reached_best
-from jaxtie.results.statistics import somers_d
+from jaxtie.config import Arm, names_of
+from jaxtie.exor import analysis
+from jaxtie.exor.analysis import (
+    EXCESS,
+    NO_DATA,
+    Runs,
+    distance,
+    distance_rows,
+    embeddings_of,
+    live_pairs,
+)
+from jaxtie.exor.claims import measured
+from jaxtie.results import statistics
+from jaxtie.results.gradient_by_role import tied_arms
 from jaxtie.results.tables import (
     COURSE,
     Table,
     arms_of,
+    at_end,
+    between,
     course_steps,
     interval,
     last_step,
     median,
     number,
     quantiles,
+    settings,
     swept,
-    tables_of,
 )
+
+Weights = Mapping[str, float]  # arm -> weight in a sum of final losses
+
+BODIES_PAIRS = ("X-Y", "A-B")
+DECAY_QUANTITIES: tuple[str, ...] = ("decay ratio", "reference ratio")
+ROLE_QUANTITIES: tuple[str, ...] = ("output push", "input push", "decay ratio")
+ADJUSTED = "decay-adjusted distance"
+ADJUSTED_NOTE = (
+    "Decay-adjusted: final divided by initial distance and by the decay factor, so 1 if only weight"
+    " decay changed it."
+)
+EACH_SHOWN = 16  # seeds; of more seeds a table has quartiles
+MATCHED = 0.01  # nat: largest difference from the loss of another arm that counts as matching it
+UNTYING_TIMES = (0, 0.04, 0.2, 1)  # parts of the training that is left after the untying
+GAP: Weights = {"tied": 1.0, "untied": -1.0}
+GAP_WITH_BIAS: Weights = {"tied+bias": 1.0, "untied+bias": -1.0}
+GAPS: Mapping[str, Weights] = {
+    "tying gap": GAP,
+    "tying gap with a bias": GAP_WITH_BIAS,
+    "reduction by the bias": {**GAP, "tied+bias": -1.0, "untied+bias": 1.0},
+}
 
 
 def exor_tables(results: xr.Dataset) -> list[Table]:
-    """All tables of a run; of a sweep and of untying only if there is something to say."""
+    """Return all tables of a run; those of a sweep and of untying only if they have rows."""
     if swept(results):
-        return [
-            table
-            for table in (sweep_table(results), forces_table(results), correlation_table(results))
-            if table.rows
-        ]
-    untying = [table for table in [untying_table(results)] if table.rows]
+        tables = [sweep_table(results), decay_table(results), correlation_table(results)]
+        return [table for table in tables if table.rows]
+    untying = untying_table(results)
     return [
-        exor_final_table(results),
-        forces_table(results),
+        final_table(results),
+        decay_table(results),
         course_table(results),
-        escape_table(results),
-        *untying,
+        plateau_exit_table(results),
+        *([untying] if untying.rows else []),
         equivalence_table(results),
         seed_table(results),
     ]
 
 
-def exor_final_table(results: xr.Dataset) -> Table:
-    """Per arm what came out at the last evaluation, what is best reachable, and paired differences,
-    with 95 % intervals.
+def _header(results: xr.Dataset) -> str:
+    """Return how the title of a table of one run begins."""
+    return f"{results.attrs['experiment']}: step {last_step(results):,}"
 
-    Means of losses and accuracies; of all else medians, for a seed that is far off makes a mean of
-    distances.
+
+# ----- Tables of one run.
+
+
+def final_table(results: xr.Dataset) -> Table:
+    """Compare the arms at the last evaluation with the best reachable values and with each other.
+
+    Losses and accuracies have means, everything else has medians: one outlying seed can dominate
+    the mean of a distance.
     """
-    step, arms = last_step(results), names_of(arms_of(results))
-    end = results.sel(eval_step=step, step=step)
+    arms, end = names_of(arms_of(results)), results.sel(eval_step=last_step(results))
     rows = []
 
     def add(
-        label: str, best: str, values: xr.DataArray, typical: Callable[[np.ndarray], str] = median
+        label: str, best: str, values: xr.DataArray, shown: Callable[[np.ndarray], str] = median
     ) -> None:
-        first = values.isel(arm=0)
-        paired = [typical((values.isel(arm=i) - first).values) for i in range(1, len(arms))]
-        rows.append((label, best, *[typical(values.sel(arm=arm).values) for arm in arms], *paired))
+        first, *others = (values.sel(arm=arm).values for arm in arms)
+        cells = [shown(each) for each in (first, *others, *(other - first for other in others))]
+        rows.append((label, best, *cells))
 
-    for split in ("train", "valid"):
-        for name in ("accuracy", "loss"):
-            best = float(results[f"best_{name}"].sel(split=split))
-            add(
-                f"{split} {name}" + (", nat" if name == "loss" else ""),
-                number(best),
-                end[f"{split}_{name}"],
-                interval,
-            )
+    for split, name in itertools.product(("train", "valid"), ("accuracy", "loss")):
+        best = number(float(results[f"best_{name}"].sel(split=split)))
+        unit = ", nat" if name == "loss" else ""
+        add(f"{split} {name}{unit}", best, end[f"{split}_{name}"], interval)
     for label, values in distance_rows(results).items():
-        add(label, "", values.sel(step=step))
+        add(label, "", at_end(values, results))
     for pair in live_pairs(results):
         first, second = pair.split("-")
-        theory = float(results["theory_log_odds"].sel(pair=pair))
-        add(f"ln p({second})/p({first}), nat", number(theory), end["log_odds"].sel(pair=pair))
-        deviation = float(results["theory_log_odds_deviation"].sel(pair=pair))
-        add(
-            "its deviation over contexts",
-            number(deviation),
-            end["log_odds_deviation"].sel(pair=pair),
-        )
+        for label, name in (
+            (f"ln p({second})/p({first}), nat", "log_odds"),
+            ("its standard deviation over contexts", "log_odds_deviation"),
+        ):
+            exact = number(float(results[f"theory_{name}"].sel(pair=pair)))
+            add(label, exact, end[name].sel(pair=pair))
     return Table(
-        f"{results.attrs['experiment']}: step {step:,}, {results.sizes['seed']:,} seeds",
-        ("", "reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
+        f"{_header(results)}, {results.sizes['seed']:,} seeds",
+        ("", "best reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
         rows + _seed_counts(results),
-        "Losses and accuracies: mean ± 95 % (Student's t). All else: median [95 %, by ranks].",
+        "Losses and accuracies: mean ± 95 % (Student's t). Other rows: median [95 %, by ranks].",
     )
 
 
 def _seed_counts(results: xr.Dataset) -> list[tuple[str, ...]]:
-    """Rows: of how many seeds an arm came close to the best reachable loss and, if any did, how
-    many diverged.
-    """
+    """Count the seeds that reached the best loss and, if there are any, those that diverged."""
     blanks = ("",) * (results.sizes["arm"] - 1)
-    reached = has_reached_best(results)
-    counts = [
-        f"{int(reached.sel(arm=arm).sum())} of {results.sizes['seed']:,}" for arm in results["arm"]
-    ]
-    rows = [(f"seeds within {SOLVED} nat of the best", "", *counts, *blanks)]
-    diverged = [
-        str(int((results["diverged_at"].sel(arm=arm) >= 0).sum())) for arm in results["arm"]
-    ]
-    if any(count != "0" for count in diverged):
-        rows.append(("seeds that diverged", "0", *diverged, *blanks))
+    reached = analysis.has_reached_best(results).transpose("arm", "seed").values.sum(axis=1)
+    counts = [f"{count} of {results.sizes['seed']:,}" for count in reached]
+    rows = [(f"seeds within {analysis.SOLVED} nat of the best", "", *counts, *blanks)]
+    diverged = (results["diverged_at"] >= 0).sum("seed").values
+    if diverged.any():
+        rows.append(("seeds that diverged", "0", *map(str, diverged), *blanks))
     return rows
 
 
 def course_table(results: xr.Dataset) -> Table:
-    """Median and 5-95 % range over seeds at four times of the training."""
-    times = course_steps(results, COURSE[1:])
+    """Show training loss and distances at four times of the training."""
     columns = {"training loss, nat": results["loss"], **distance_rows(results)}
-    rows = [
-        (
-            arm,
-            f"{time:,}",
-            *[quantiles(column.sel(arm=arm, step=time).values) for column in columns.values()],
-        )
-        for arm in names_of(arms_of(results))
-        for time in times
-    ]
+    rows = []
+    for arm, step in itertools.product(
+        names_of(arms_of(results)), course_steps(results, COURSE[1:])
+    ):
+        cells = [quantiles(each.sel(arm=arm, step=step).values) for each in columns.values()]
+        rows.append((arm, f"{step:,}", *cells))
     return Table("Over training: median over seeds [5 %, 95 %]", ("arm", "step", *columns), rows)
 
 
+def plateau_exit_table(results: xr.Dataset) -> Table:
+    """Show how many seeds leave the plateaus, when, and whether before those of the first arm."""
+    last = last_step(results)
+    diverged = (results["diverged_at"] >= 0).sum("seed")
+    rows = []
+    for event, level in analysis.exit_levels(results).items():
+        times = analysis.exit_times(results, event)
+        reference, *_ = times
+        for arm, own in times.items():
+            compared = ("",) * 4
+            if arm != reference:
+                ahead = statistics.race(own, times[reference])
+                inconclusive = len(own.step_S) - ahead.won - ahead.lost
+                compared = (
+                    f"{ahead.won} : {ahead.lost} ({inconclusive})",
+                    between(ahead.low, ahead.share, ahead.high),
+                    _probability(ahead.p),
+                    _probability(statistics.logrank_p(own, times[reference])),
+                )
+            counts = (own.by(last).sum(), own.censored_S.sum(), int(diverged.sel(arm=arm)))
+            cells = [f"{count:,}" for count in counts]
+            cells.append(_steps(statistics.median_time(statistics.kaplan_meier(own)), last))
+            rows.append((f"{event} (≤ {number(level)} nat)", arm, *cells, *compared))
+    header: tuple[str, ...] = (
+        "",
+        "arm",
+        "seeds there",
+        "not yet",
+        "diverged",
+        "median step [95 %]",
+    )
+    before = f"before : after {reference} (inconclusive)"
+    header = (*header, before, "share before", "p, sign", "p, log-rank")
+    title = (
+        f"When {results.sizes['seed']:,} seeds leave the first plateau and reach the best loss, by"
+        f" step {last:,}"
+    )
+    note = (
+        "Events: the first evaluation with an exact training loss at or below the level, if the"
+        " next one is, too. Seeds without the event, including those that diverged, are censored at"
+        " the end. Median: Kaplan–Meier, with the interval of Brookmeyer and Crowley. Before :"
+        f" after: each seed compared with itself in {reference}; inconclusive if neither has the"
+        " event, or both at the same evaluation; share of the conclusive ones with its exact 95 %"
+        " interval, and p of the sign test. The log-rank test treats the arms' seeds as"
+        " independent. The p-values are not corrected for multiple comparisons."
+    )
+    return Table(title, header, rows, note)
+
+
+def _steps(times: tuple[float, float, float], last: int) -> str:
+    """Render a median step and its interval; infinite ones are beyond the last step."""
+    return between(
+        *times, shown=lambda step: f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}"
+    )
+
+
+def _probability(p: float) -> str:
+    return "< 0.001" if p < 0.001 else number(p)
+
+
+def untying_table(results: xr.Dataset) -> Table:
+    """Compare arms that untie midway with the arms of the same head that never change."""
+    arms, last = arms_of(results), last_step(results)
+    steps = results["eval_step"].values[results["eval_step"].values <= last]
+    midway = [arm for arm in arms if arm.untie_at is not None]
+    blanks = ("",) * len(distance_rows(results))
+    rows = []
+    for arm in midway:
+        start, pure = arm.untie_at or 0, _pure_arms(arms, arm)
+        left = last - start
+        if left < 0:
+            continue
+        wanted = [start + part * left for part in UNTYING_TIMES]
+        for time in sorted({int(steps[np.abs(steps - step).argmin()]) for step in wanted}):
+            here = results.sel(step=time, eval_step=time)
+            cells = [
+                "; ".join(quantiles(values.sel(arm=each.name).values) for each in (arm, *pure))
+                for values in (here["train_loss"], *distance_rows(here).values())
+            ]
+            rows.append((arm.name, f"{time:,}", *cells))
+        for other in pure:
+            for label in ("first", "for good") if not other.tied else ():
+                needed_S = steps_to_match(results, arm, other, for_good=label == "for good")
+                late_S = np.where(np.isnan(needed_S), np.inf, needed_S)
+                text = f"{_steps(statistics.median_interval(late_S), left)} steps"
+                text += f", {np.isfinite(needed_S).sum()} of {len(needed_S)} seeds"
+                rows.append(
+                    (arm.name, f"within {MATCHED} of {other}, {label} after", text, *blanks)
+                )
+    others = dict.fromkeys(
+        "tied" if other.tied else "untied" for arm in midway for other in _pure_arms(arms, arm)
+    )
+    of = "; ".join(("this arm", *others))
+    if not all(arm.is_plain for arm in midway):
+        of += ", with its head"
+    header = ("arm", "step", "training loss, nat", *distance_rows(results))
+    return Table(f"Untying: median over seeds [5 %, 95 %] of {of}", header, rows)
+
+
+def _pure_arms(arms: Sequence[Arm], own: Arm) -> list[Arm]:
+    """Return the arms with the same head that are tied or untied throughout, tied first."""
+    return sorted(
+        (arm for arm in arms if arm.head == own.head and arm.untie_at is None),
+        key=lambda arm: not arm.tied,
+    )
+
+
+def steps_to_match(results: xr.Dataset, arm: Arm, other: Arm, *, for_good: bool) -> np.ndarray:
+    """Return the steps from an arm's untying until its loss matches another arm's, (seeds,).
+
+    Each seed is compared with itself. A match is the first evaluation within `MATCHED` or, with
+    `for_good`, the first one from which on all are; NaN if there is none.
+    """
+    after = results.sel(eval_step=slice(arm.untie_at, last_step(results)))
+    more = after["train_loss"].sel(arm=arm.name) - after["train_loss"].sel(arm=other.name)
+    matches_SxT = (more <= MATCHED).transpose("seed", "eval_step").values
+    if for_good:
+        matches_SxT = np.logical_and.accumulate(matches_SxT[:, ::-1], axis=1)[:, ::-1]
+    steps_T = after["eval_step"].values - (arm.untie_at or 0)
+    return np.where(matches_SxT.any(axis=1), steps_T[matches_SxT.argmax(axis=1)], np.nan)
+
+
 def equivalence_table(results: xr.Dataset) -> Table:
-    """How far each pair is from being equivalent, beside its distance in every table at the end;
-    then their agreement.
+    """Compare how far pairs are from equivalent with their final distances; add rank agreements.
 
-    E and D, which are never a target, are there where their rows were recorded: p(E | context) =
-    p(D | context) = 0 always, so their conditional divergence is 0. They have no part in the
-    agreement.
-
-    For the rank of the log ratio, two symbols that never share a context are further apart than any
-    two that do.
+    The labels E and D, if their rows were recorded, have a row but no part in the agreements: they
+    are never a target, so their conditional divergence is 0. In the rank of the log ratio, symbols
+    that never share a context come last.
     """
     measures = {
         "semantic divergence": results["semantic_divergence"],
         "conditional divergence": results["conditional_divergence"],
         "log ratio, nat": results["conditional_log_ratio"],
     }
-    pairs = list(itertools.combinations(targets(results), 2))
+    end = results.sel(step=last_step(results))
+    pairs = list(itertools.combinations(analysis.targets(results), 2))
     firsts, seconds = (xr.DataArray(list(each), dims="couple") for each in zip(*pairs))
-    end = results.sel(step=last_step(results)).sel(symbol=firsts, symbol2=seconds)
-    distances = {
-        label: end[f"{table}_distance"]
-        .sel(arm=arm.name)
-        .transpose("seed", "couple")
-        .values.astype(np.float64)
-        for arm in arms_of(results)
-        for label, table in tables_of(arm).items()
-    }
     divergences = {
         name: matrix.sel(symbol=firsts, symbol2=seconds).values for name, matrix in measures.items()
     }
+
+    def distances(symbol: Any, symbol2: Any) -> dict[str, np.ndarray]:
+        """Return label -> (seeds, ...) of every embedding."""
+        return {
+            label: end[f"{table}_distance"]
+            .sel(arm=arm, symbol=symbol, symbol2=symbol2)
+            .transpose("seed", ...)
+            .values.astype(np.float64)
+            for arm, label, table in embeddings_of(results)
+        }
+
+    found = distances(firsts, seconds)
     rows = [
         (
             f"{first}-{second}",
-            *[number(divergence[i]) for divergence in divergences.values()],
-            *[median(distance[:, i]) for distance in distances.values()],
+            *(number(divergence_P[i]) for divergence_P in divergences.values()),
+            *(median(distance_SxP[:, i]) for distance_SxP in found.values()),
         )
         for i, (first, second) in enumerate(pairs)
     ]
     if {"E", "D"} <= {*results["symbol"].values}:
-        rows.append(_labels_row(results))
-    # never in one context
+        semantic = float(measures["semantic divergence"].sel(symbol="E", symbol2="D"))
+        cells = map(number, (semantic, 0.0, np.nan))
+        rows.append(("E-D", *cells, *map(median, distances("E", "D").values())))
     divergences["log ratio, nat"] = np.nan_to_num(divergences["log ratio, nat"], nan=np.inf)
-    for name, divergence in divergences.items():
-        agreement = [interval(somers_d(divergence, distance)) for distance in distances.values()]
+    for name, divergence_P in divergences.items():
+        agreement = [interval(statistics.somers_d(divergence_P, each)) for each in found.values()]
         rows.append((f"rank agreement with {name.removesuffix(', nat')}", "", "", "", *agreement))
     note = "Distances: median over seeds [95 %, by ranks]. Agreement: mean ± 95 % (Student's t)."
     title = f"Equivalences of the process, and distances at step {last_step(results):,}"
-    return Table(title, ("pair", *measures, *distances), rows, note)
-
-
-def _labels_row(results: xr.Dataset) -> tuple[str, ...]:
-    end = results.sel(step=last_step(results), symbol="E", symbol2="D")
-    distances = [
-        median(end[f"{table}_distance"].sel(arm=arm.name).values)
-        for arm in arms_of(results)
-        for table in tables_of(arm).values()
-    ]
-    return (
-        "E-D",
-        number(float(end["semantic_divergence"])),
-        number(0.0),
-        number(np.nan),
-        *distances,
-    )
+    return Table(title, ("pair", *measures, *found), rows, note)
 
 
 def seed_table(results: xr.Dataset) -> Table:
-    """Every seed: final exact training loss, and how far its log-odds are from the process's."""
-    step = last_step(results)
-    end = results.sel(eval_step=step)
-    header, columns = ["seed"], []
+    """Show each seed's final training loss and the error of its log-odds."""
+    end = results.sel(eval_step=last_step(results))
+    columns = {}
     for arm in names_of(arms_of(results)):
-        header.append(f"{arm}: training loss, nat")
-        columns.append(end["train_loss"].sel(arm=arm).values)
+        columns[f"{arm}: training loss, nat"] = end["train_loss"].sel(arm=arm).values
         for pair in live_pairs(results):
             first, second = pair.split("-")
-            theory = float(results["theory_log_odds"].sel(pair=pair))
-            header.append(f"{arm}: ln p({second})/p({first}) − {number(theory)}")
-            columns.append(end["log_odds"].sel(arm=arm, pair=pair).values - theory)
+            exact = float(results["theory_log_odds"].sel(pair=pair))
+            label = f"{arm}: ln p({second})/p({first}) − {number(exact)}"
+            columns[label] = end["log_odds"].sel(arm=arm, pair=pair).values - exact
     rows = [
-        (str(seed), *[number(column[i]) for column in columns])
+        (str(seed), *(number(column_S[i]) for column_S in columns.values()))
         for i, seed in enumerate(results["seed"].values)
     ]
-    return Table(f"Per seed at step {step:,}", tuple(header), rows, long=True)
+    return Table(f"Per seed at step {last_step(results):,}", ("seed", *columns), rows, long=True)
+
+
+# ----- Tables of a sweep.
+
+
+def sweep_table(results: xr.Dataset) -> Table:
+    """Show the outcomes at every sweep point, and the tying gap of each arm to the first one."""
+    arms, names, ends = names_of(arms_of(results)), swept(results), analysis.outcomes(results)
+    rows = []
+    for at, here in settings(results, names):
+        first_S = ends[EXCESS].sel(at | {"arm": arms[0]}).values
+        for arm in arms:
+            own = {label: end.sel(at | {"arm": arm}).values for label, end in ends.items()}
+            cells = [
+                interval(each) if label == EXCESS else median(each) for label, each in own.items()
+            ]
+            more = "" if arm == arms[0] else interval(first_S - own[EXCESS])
+            diverged = str(int((here["diverged_at"].sel(arm=arm) >= 0).sum()))
+            rows.append((*(f"{value:g}" for value in at.values()), arm, *cells, more, diverged))
+    header = (*names, "arm", *ends, f"loss, {arms[0]} − this, paired", "diverged")
+    note = "Losses: mean ± 95 % (Student's t). Distances: median [95 %, by ranks]."
+    return Table(f"{_header(results)}, {results.sizes['seed']:,} seeds", header, rows, note)
+
+
+def correlation_table(results: xr.Dataset) -> Table:
+    """Correlate excess losses, their differences between arms, and distances with the sweep."""
+    arms, ends = names_of(arms_of(results)), analysis.outcomes(results)
+    excess = ends[EXCESS]
+    cases = {f"{EXCESS.removesuffix(', nat')}, {arm}": excess.sel(arm=arm) for arm in arms}
+    for arm in arms[1:]:
+        difference = excess.sel(arm=arms[0]) - excess.sel(arm=arm)
+        cases[f"loss, {arms[0]} − {arm}, paired"] = difference
+    for arm, label, table in embeddings_of(results):
+        for pair in live_pairs(results):
+            cases[f"distance {pair}, {label}"] = ends[f"distance {pair}, {table}"].sel(arm=arm)
+    points = []  # hyperparameter, label, abscissa, values of the other hyperparameters
+    for name in swept(results):
+        label, x_K = analysis.abscissa(results, name)
+        if np.isfinite(x_K).sum() >= 3:
+            others = [other for other in swept(results) if other != name]
+            points += [(name, label, x_K, at) for at, _ in settings(results, others)]
+    error = 0.05 / max(1, 2 * len(points) * len(cases))
+    rows = []
+    for name, label, x_K, at in points:
+        where = "".join(f", {other} {value:g}" for other, value in at.items())
+        for case, values in cases.items():
+            values_KxS = values.sel(at).transpose(name, "seed").values
+            cells = []
+            for ranks in (False, True):
+                r, low, high = statistics.correlation(x_K, values_KxS, ranks=ranks, error=error)
+                cells.append(f"{number(r)} [{number(low)}, {number(high)}]")
+            rows.append((f"{label}{where}", case, *cells))
+    title = (
+        f"Correlation over members [bootstrap over {results.sizes['seed']:,} seeds; simultaneous"
+        " 95 % intervals]"
+    )
+    return Table(title, ("hyperparameter", "correlated with", "Pearson", "Spearman"), rows)
+
+
+# ----- Distances and weight decay.
+
+
+def decay_table(results: xr.Dataset) -> Table:
+    """Compare final distances with what the decay factor leaves; show the effect of swaps."""
+    names, biased = swept(results), any(arm.head.bias for arm in arms_of(results))
+    embeddings, pairs = embeddings_of(results), live_pairs(results)
+    rows = []
+    for at, here in settings(results, names):
+        swap, bias = (at_end(here[name], here) for name in ("swap_divergence", "bias_odds"))
+        for (arm, label, table), pair in itertools.product(embeddings, pairs):
+            own = {"arm": arm, "pair": pair}
+            cells = [median(at_end(distance(here, table, pair), here).sel(arm=arm).values)]
+            for quantity in DECAY_QUANTITIES:
+                cells.append(_factor(measured(here, quantity, pair, table).sel(arm=arm).values))
+            swapped = statistics.median_interval(swap.sel(own).values)
+            cells.append(between(*swapped, shown="{:.1e}".format))
+            if biased:
+                cells.append(median(bias.sel(own).values) if Arm.parse(arm).head.bias else "")
+            rows.append((*(f"{value:g}" for value in at.values()), label, pair, *cells))
+    header = (*names, "embedding", "pair", "distance", ADJUSTED, "ratio to X–A")
+    header = (*header, "swap divergence", *(["bias, nat"] if biased else []))
+    title = f"{_header(results)}, median over {results.sizes['seed']:,} seeds [95 %, ranks]"
+    if not names:
+        left = float(at_end(results["decay_factor"], results))
+        title += f"; decay factor {left:.3g}"
+    return Table(title, header, rows, ADJUSTED_NOTE)
+
+
+def decay_since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
+    """Show decay-adjusted distances relative to steps later than the first."""
+    rows = []
+    for (arm, label, table), pair in itertools.product(embeddings_of(results), live_pairs(results)):
+        own = distance(results, table, pair).sel(arm=arm).astype(np.float64)
+        ratio = xr.apply_ufunc(np.log, own / results["decay_factor"])
+        end = at_end(ratio, results)
+        cells = [_factor((end - ratio.sel(step=int(step))).values) for step in since]
+        rows.append((label, pair, *cells))
+    header = ("embedding", "pair", *(f"from step {int(step):,}" for step in since))
+    title = f"{_header(results)}, {ADJUSTED} since earlier steps"
+    note = f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks]."
+    return Table(title, header, rows, note)
+
+
+def contribution_table(results: xr.Dataset) -> Table:
+    """Show what each role of a tied embedding contributes to the log-distance of the pairs."""
+    rows = []
+    for arm, pair in itertools.product(tied_arms(results), live_pairs(results)):
+        output, input_, ratio = (
+            measured(results, quantity, pair, "input").sel(arm=arm).values
+            for quantity in ROLE_QUANTITIES
+        )
+        rows.append((arm, pair, *map(median, (output, input_, output + input_, ratio))))
+    header = ("arm", "pair", "output role", "input role", "sum", f"ln of {ADJUSTED}")
+    title = (
+        f"{results.attrs['experiment']}: contribution of each role to ln of a pair's distance over"
+        f" {last_step(results):,} steps"
+    )
+    note = (
+        f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks]. The sum equals the last"
+        " column up to terms of second order, which noise adds whatever its direction."
+    )
+    return Table(title, header, rows, note)
+
+
+def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
+    """Show losses and decay-adjusted distances of other models."""
+    rows = []
+    for name in names:
+        results = runs[name]
+        step, losses = last_step(results), at_end(runs[name]["train_loss"], results)
+        left = float(results["decay_factor"].sel(step=step))
+        seen: set[str] = set()
+        for arm, label, table in embeddings_of(results):
+            loss_S = losses.sel(arm=arm).values
+            count = int(analysis.has_reached_best(results).sel(arm=arm).sum())
+            ratios_PxS = [
+                measured(results, "decay ratio", pair, table).sel(arm=arm).values
+                for pair in BODIES_PAIRS
+            ]
+            cells = (f"{step:,}", interval(loss_S), f"{count} of {len(loss_S)}", f"{left:.3g}")
+            factors = map(_factor, (*ratios_PxS, ratios_PxS[0] - ratios_PxS[1]))
+            rows.append((name, label, *(("",) * 4 if arm in seen else cells), *factors))
+            seen.add(arm)
+    reached = f"seeds within {analysis.SOLVED} nat of the best"
+    columns = [f"{pair}, {ADJUSTED}" for pair in BODIES_PAIRS]
+    columns = ["decay factor", *columns, " : ".join(BODIES_PAIRS)]
+    header = ("experiment", "embedding", "step", "loss, nat", reached, *columns)
+    note = (
+        f"Losses: exact, of the training split, mean ± 95 % (Student's t). {ADJUSTED_NOTE} Median"
+        " [95 %, by ranks]. Last column: ratio of the two."
+    )
+    return Table("Other models", header, rows, note)
+
+
+def remaining_table(runs: Runs, names: Sequence[str]) -> Table:
+    """Show final divided by initial distances of each seed, and the decay factor."""
+    rows = []
+    for name in names:
+        results = runs[name]
+        left = float(at_end(results["decay_factor"], results))
+        for (arm, label, table), pair in itertools.product(embeddings_of(results), BODIES_PAIRS):
+            ratio = measured(results, "decay ratio", pair, table).sel(arm=arm)
+            left_S = np.sort(left * np.exp(ratio.values))
+            if len(left_S) > EACH_SHOWN:
+                left_S = np.quantile(left_S, (0, 0.25, 0.5, 0.75, 1))
+            cell = ", ".join(f"{value:#.3g}" for value in left_S)
+            rows.append((name, label, pair, f"{left:#.3g}", cell))
+    header = ("experiment", "embedding", "pair", "decay factor", "each seed's ratio")
+    note = (
+        f"In ascending order; of more than {EACH_SHOWN} seeds, the minimum, the quartiles and the"
+        " maximum."
+    )
+    return Table("Final distance divided by initial distance", header, rows, note)
+
+
+def _factor(logarithms: np.ndarray) -> str:
+    """Render the median of ratios and its rank interval, from their logarithms."""
+    return between(*np.exp(statistics.median_interval(logarithms)))
+
+
+# ----- Tying gaps.
+
+
+def final_loss(results: xr.Dataset, weights: Weights) -> xr.DataArray:
+    """Return the weighted sum over arms of the exact final training loss of each seed, nat."""
+    losses = at_end(results["train_loss"], results)
+    total: Any = sum(weight * losses.sel(arm=arm, drop=True) for arm, weight in weights.items())
+    return total
+
+
+def _gap_table(
+    title: str,
+    header: tuple[str, ...],
+    rows: Sequence[tuple[tuple[str, ...], Callable[[Weights], xr.DataArray]]],
+    columns: Mapping[str, Weights],
+    note: str = "",
+) -> Table:
+    """Make a table of sums of final losses, mean over seeds ± 95 %; each row computes them."""
+    cells = [
+        (*label, *(interval(loss(weights).values) for weights in columns.values()))
+        for label, loss in rows
+    ]
+    return Table(title, (*header, *columns), cells, note)
+
+
+def gap_table(runs: Runs, names: Sequence[str]) -> Table:
+    """Show the tying gap without and with an output bias, and by how much the bias reduces it."""
+    rows = []
+    for name in names:
+        own = runs[name]
+        best = number(float(own["best_loss"].sel(split="train")))
+        rows.append(((name, f"{own.sizes['seed']:,}", best), partial(final_loss, own)))
+    columns = {arm: {arm: 1.0} for arm in (*GAP, *GAP_WITH_BIAS)} | {**GAPS}
+    title = "Final training loss and tying gap, nat: mean over seeds ± 95 %"
+    return _gap_table(title, ("experiment", "seeds", "best"), rows, columns)
+
+
+def gap_by_width_table(runs: Runs, names: Sequence[str]) -> Table:
+    """Show the tying gap at each width of the embeddings."""
+    rows = []
+    for own in (runs[name] for name in names):
+        label = (str(own.attrs["width"]), f"{own.sizes['seed']:,}")
+        rows.append((label, partial(final_loss, own)))
+    columns = {arm: {arm: 1.0} for arm in ("tied", "untied", "tied+bias")}
+    columns |= {f"{arm} − untied": {arm: 1.0, "untied": -1.0} for arm in ("tied", "tied+bias")}
+    title = "Tying gap at each width, nat: mean over seeds ± 95 %"
+    return _gap_table(title, ("width", "seeds"), rows, columns)
+
+
+def gap_contrast_table(runs: Runs, names: Sequence[str]) -> Table:
+    """Compare the tying gaps of processes, each seed with itself."""
+
+    def contrast(one: str, other: str, weights: Weights) -> xr.DataArray:
+        return final_loss(runs[one], weights) - final_loss(runs[other], weights)
+
+    rows = [
+        ((f"{one} − {other}",), partial(contrast, one, other))
+        for one, other in itertools.combinations(names, 2)
+    ]
+    note = (
+        "Mean over seeds ± 95 % (Student's t), each seed compared with itself. The intervals are"
+        " not corrected for multiple comparisons."
+    )
+    return _gap_table("Differences between processes, nat", ("experiments",), rows, GAPS, note)
+
+
+def targets_only_gap_table(runs: Runs) -> Table:
+    """Show the tying gap of every process, with the softmax over all symbols and over targets."""
+    rows = []
+    processes, forms = analysis.PROCESS_RUNS.items(), analysis.FORMS.items()
+    for (process, place), (form, head) in itertools.product(processes, forms):
+        name = place.targets_only if head else place.published
+        for own in (head, f"{head}+bias"):
+            arms = [f"{start}{own}" for start in ("tied", "untied")]
+            label = f"{form}{', bias' * (own != head)}"
+            if name in runs and {*arms} <= {*runs[name]["arm"].values}:
+                rows.append((process, label, *_gap_cells(analysis.unseen(runs[name]), arms)))
+            elif own == head:
+                rows.append((process, label, NO_DATA, *[""] * 5))
+    header = ("process", "form", "step", "seeds", "stuck, tied", "stuck, untied", "gap, nat")
+    note = (
+        "Gap: tied − untied, each seed compared with itself, mean ± 95 % (Student's t), without"
+        " seeds 64 to 127. The intervals are not corrected for multiple comparisons. The last"
+        " column has the seeds that are stuck in neither arm at that step: they are selected by"
+        " their outcome and differ between rows."
+    )
+    return Table("Tying gap by process", (*header, "gap where neither is stuck, nat"), rows, note)
+
+
+def _gap_cells(results: xr.Dataset, arms: Sequence[str]) -> tuple[str, ...]:
+    tied, untied = arms
+    gap_S = final_loss(results, {tied: 1.0, untied: -1.0}).values
+    stuck_AxS = analysis.is_stuck(results).sel(arm=[*arms]).transpose("arm", "seed").values
+    off_S = (stuck_AxS == 0).all(axis=0)
+    shares = [f"{np.nanmean(stuck_S):.3f}" for stuck_S in stuck_AxS]
+    off = f"{interval(gap_S[off_S])} ({int(off_S.sum()):,} seeds)" if off_S.any() else "–"
+    return f"{last_step(results):,}", f"{len(gap_S):,}", *shares, interval(gap_S), off
+
+
+def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
+    """Show for each arm the share of stuck seeds, the final loss, and the angle of E and D."""
+    rows = []
+    for name in names:
+        if name not in runs:
+            rows.append((name, NO_DATA, *[""] * 6))
+            continue
+        results = analysis.unseen(runs[name])
+        for arm in arms_of(results):
+            count, share = analysis.stuck_share(results, arm.name)
+            loss = interval(final_loss(results, {arm.name: 1.0}).values)
+            cells = (f"{last_step(results):,}", f"{count:,}", between(*share), loss)
+            cosines = [_label_cosine(results, arm, table) for table in ("input", "output")]
+            rows.append((name, arm.name, *cells, *cosines))
+    cosines = ["cosine of E and D, input", "cosine of E and D, output"]
+    header = ("experiment", "arm", "step", "seeds", "stuck", "loss, nat", *cosines)
+    note = (
+        "Without seeds 64 to 127. Stuck: exact training loss above best + ln 2 − 0.05, share with "
+        "its exact 95 % interval. Loss: exact, of the training split, mean ± 95 % (Student's t). "
+        "Cosine of the rows of E and D: median [95 %, by ranks]."
+    )
+    return Table("Seeds stuck on the first plateau", header, rows, note)
+
+
+def _label_cosine(results: xr.Dataset, arm: Arm, table: str) -> str:
+    if "label_cosine" not in results or (table == "output" and arm.untied_from is None):
+        return "–"
+    cosine = results["label_cosine"].sel(arm=arm.name, table=table)
+    return median(at_end(cosine, results).values)
+
+
+# ----- Claims, and other implementations.
+
+
+def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:
+    """Compare distances with those of the paper's published code.
+
+    Args:
+      results: of the same experiment.
+      published: a row for every arm, seed, step, table and pair, with its distance.
+    """
+    from scipy.stats import mannwhitneyu
+
+    rows, p_values = [], []
+    groups = published.groupby(["arm", "table", "pair", "step"], sort=False)["distance"]
+    for (arm, table, pair, step), theirs_S in groups:
+        ours_S = distance(results, table, pair).sel(arm=arm, step=step).values
+        p_values.append(float(mannwhitneyu(ours_S, theirs_S, method="exact").pvalue))
+        label = arm if arm == "tied" else f"{arm} {table}"
+        theirs = ", ".join(f"{value:.3g}" for value in theirs_S)
+        rows.append((label, pair, f"{step:,}", quantiles(ours_S), theirs, number(p_values[-1])))
+    ours = f"ours: median of {results.sizes['seed']:,} seeds [5 %, 95 %]"
+    header = ("embedding", "pair", "step", ours, "published code", "p")
+    note = f"p: exact two-sided Mann–Whitney test. {_least(p_values)}"
+    return Table("Distances compared with those of the published code", header, rows, note)
+
+
+def pytorch_table(results: xr.Dataset, theirs: pd.DataFrame) -> Table:
+    """Compare losses and distances with those of a PyTorch loop.
+
+    Args:
+      results: of the same experiment.
+      theirs: of `benchmarks/pytorch_seeds.py`: a row for every arm, seed, step and quantity
+        ("loss", or a table and a pair).
+    """
+    from scipy.stats import ks_2samp
+
+    rows, p_values, decimals = [], [], analysis.LOSS_DECIMALS
+    for (arm, quantity, step), group in theirs.groupby(["arm", "quantity", "step"], sort=False):
+        theirs_S = group["value"].to_numpy()
+        if quantity == "loss":  # committed losses are rounded
+            recorded = results["train_loss"].sel(arm=arm, eval_step=step)
+            recorded_S = recorded.values.astype(np.float64)
+            ours_S, theirs_S = (np.round(each, decimals) for each in (recorded_S, theirs_S))
+        else:
+            ours_S = distance(results, *quantity.split()).sel(arm=arm, step=step).values
+        found = ks_2samp(ours_S, theirs_S)
+        p_values.append(float(found.pvalue))
+        cells = (quantiles(ours_S), quantiles(theirs_S), number(found.statistic))
+        rows.append((arm, quantity, f"{step:,}", *cells, number(found.pvalue)))
+    sides = {"ours": results.sizes["seed"], "PyTorch": theirs["seed"].nunique()}
+    columns = [f"{side}: median of {seeds} seeds [5 %, 95 %]" for side, seeds in sides.items()]
+    header = ("arm", "quantity", "step", *columns, "largest gap", "p")
+    note = (
+        f"Loss: exact, of the training split, nat, to {decimals} decimals. Everything else:"
+        " distances. Largest gap: between the two distributions over seeds, with p of the"
+        f" Kolmogorov–Smirnov test. {_least(p_values)}"
+    )
+    return Table("Seeds of this project compared with seeds of a PyTorch loop", header, rows, note)
+
+
+def _least(p_values: Sequence[float]) -> str:
+    """State the smallest p-value with its Bonferroni correction."""
+    corrected = number(min(1.0, min(p_values) * len(p_values)))
+    return f"Smallest of {len(p_values)} p-values, Bonferroni-corrected: {corrected}."

@@ -1,77 +1,52 @@
-"""What must come out, in closed form. NumPy only.
+"""Best reachable loss, log-odds and equivalences of a process, in closed form. NumPy only.
 
-A `joint_CxV` is the exact law of one masked position: p(context c and target symbol v), summing to
-1 (see
-`jaxtie.exor.data.enumerate_contexts`).
+A `joint_CxV` holds p(context, target) of one masked position and sums to 1 (see
+`jaxtie.exor.data.enumerate_contexts`). Shapes: C contexts, L tokens, V symbols, N swaps.
 
 Two symbols are semantically equivalent if swapping one for the other in a context changes no
-prediction, conditionally equivalent if they are equally likely in every context (paper, section 3).
-Two divergences measure by how far they fail: VxV, symmetric, 0 (but for rounding) exactly where the
-symbols are equivalent, NaN where the process does not say. It is to be the whole process
-(`jaxtie.exor.data.enumerate_process`): a swap leads out of a split.
+prediction, and conditionally equivalent if they are equally likely in every context (paper,
+section 3). VxV divergences measure how far two symbols are from equivalent. They are symmetric, 0
+up to rounding for equivalent symbols, and NaN where the process does not define them. Compute them
+for the whole process (`jaxtie.exor.data.enumerate_process`): a swap can lead out of a split.
 """
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 
 def best_accuracy(joint_CxV: np.ndarray) -> float:
-    """The accuracy of always naming the likeliest symbol (Bayes), in [0, 1]."""
+    """Return the accuracy of the Bayes classifier, in [0, 1]."""
     return float(np.sum(np.max(joint_CxV, axis=1)))
 
 
 def best_loss(joint_CxV: np.ndarray) -> float:
-    """The conditional entropy H(target | context), nats: no model has a lower expected
-    cross-entropy.
-    """
+    """Return H(target | context) in nats: no model has a lower expected cross-entropy."""
     joint = np.asarray(joint_CxV, np.float64)
     context_Cx1 = joint.sum(axis=1, keepdims=True)
     conditional = np.divide(joint, context_Cx1, out=np.ones_like(joint), where=joint > 0)
     return float(-np.sum(joint * np.log(conditional)))
 
 
-def loss_without_context(joint_CxV: np.ndarray) -> float:
-    """H(target), nats: the best loss of who knows how often each symbol is drawn and nothing
-    else.
-    """
-    return best_loss(joint_CxV.sum(axis=0, keepdims=True))
-
-
-def loss_of_label_alone(
-    tokens_CxL: np.ndarray, joint_CxV: np.ndarray, labels: tuple[int, int]
-) -> float:
-    """H(target | label), nats: the best loss of who sees the label and no bit, so knows no parity.
-
-    Args:
-      labels: token ids, one of which stands in every context.
-    """
-    has_first_C = (tokens_CxL == labels[0]).any(axis=1)
-    sides = [joint_CxV[has_first_C].sum(axis=0), joint_CxV[~has_first_C].sum(axis=0)]
-    return best_loss(np.stack(sides))
-
-
 class LogOdds(NamedTuple):
-    """Of two symbols over the contexts where they can stand, nats: expectation and standard
-    deviation.
-    """
+    """Mean and standard deviation of log-odds over contexts, nats."""
 
     mean: float
     deviation: float
 
 
 def log_odds(pair: tuple[float, float], exchanged: float = 0.0) -> LogOdds:
-    """ln p(second) - ln p(first) of two exchangeable symbols over the contexts where they can stand
-    (ln 9 for X-Y).
+    """Return ln p(second) - ln p(first) over the contexts where two symbols of one bit can occur.
 
-    So it must be (output_second - output_first)·h for every such hidden state h. NaN where one of
-    them never occurs.
+    A model that is exact has (output_second - output_first)·h of this value for every hidden state
+    h of such a context. NaN if one of the symbols never occurs.
 
     Args:
-      pair: their probabilities.
-      exchanged: in what share of the cases these are exchanged.
+      pair: probabilities of the two symbols.
+      exchanged: share of the cases in which the two probabilities are exchanged.
     """
     first, second = pair
     if first == 0 or second == 0:
@@ -85,9 +60,7 @@ def log_odds(pair: tuple[float, float], exchanged: float = 0.0) -> LogOdds:
 def equivalences(
     tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool
 ) -> dict[str, np.ndarray]:
-    """Every measure of a process by the name of its function; arguments as of
-    `semantic_divergence`.
-    """
+    """Return the three VxV divergences of a process by name; see `semantic_divergence`."""
     return {
         "semantic_divergence": semantic_divergence(tokens_CxL, joint_CxV, ordered=ordered),
         "conditional_divergence": conditional_divergence(joint_CxV),
@@ -98,36 +71,68 @@ def equivalences(
 def semantic_divergence(
     tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool
 ) -> np.ndarray:
-    """By how much a prediction moves when one symbol is swapped for another in its context, in [0,
-    1]; VxV.
+    """Return the expected total variation of predictions when symbols are swapped, in [0, 1]; VxV.
 
-    Draw a context, and in it one place where the first symbol stands (all such places of all
-    contexts alike, but for the contexts' probabilities); put the second there. The divergence is
-    the expected total variation, ½ Σ|p - p'|, between p(target | context) and p(target | swapped
-    context), averaged over the two directions of the swap, whichever symbol is the rarer. Swapped
-    contexts that never occur have no law and do not count; NaN where none occurs.
+    The expectation is over the places where the first symbol occurs, weighted by the probability of
+    their context. The two directions of a swap count equally, whichever symbol is rarer. Swaps into
+    contexts that never occur do not count.
 
     Args:
-      tokens_CxL: the contexts, no two alike.
-      ordered: whether order matters; if not, each context's tokens are sorted.
+      tokens_CxL: distinct contexts.
+      joint_CxV: probabilities of context and target.
+      ordered: whether order matters; if not, the tokens of each context are sorted.
     """
+
+    def total_variation(p_NxV: np.ndarray, q_NxV: np.ndarray) -> np.ndarray:
+        return np.abs(p_NxV - q_NxV).sum(axis=1) / 2
+
     vocabulary = joint_CxV.shape[1]
-    weight_Cx1 = joint_CxV.sum(axis=1, keepdims=True)
-    prediction_CxV = joint_CxV / weight_Cx1
-    moved = np.full((vocabulary, vocabulary), np.nan)
-    for first, second in itertools.product(range(vocabulary), repeat=2):
-        before, after = swaps(tokens_CxL, first, second, ordered=ordered)
-        if len(before):
-            variation = np.abs(prediction_CxV[before] - prediction_CxV[after]).sum(axis=1) / 2
-            moved[first, second] = np.average(variation, weights=weight_Cx1[before, 0])
-    return (moved + moved.T) / 2
+    matrix_VxV = np.empty((vocabulary, vocabulary))
+    for pair in itertools.combinations_with_replacement(range(vocabulary), 2):
+        matrix_VxV[pair] = matrix_VxV[pair[::-1]] = _mean_over_swaps(
+            tokens_CxL, joint_CxV, pair, total_variation, ordered=ordered
+        )
+    return matrix_VxV
+
+
+def squared_hellinger(
+    tokens_CxL: np.ndarray, joint_CxV: np.ndarray, pair: tuple[int, int]
+) -> float:
+    """Return S² of a pair: like `semantic_divergence`, with squared Hellinger distances of bags."""
+
+    def squared_distance(p_NxV: np.ndarray, q_NxV: np.ndarray) -> np.ndarray:
+        return np.sum((np.sqrt(p_NxV) - np.sqrt(q_NxV)) ** 2, axis=1) / 2
+
+    return _mean_over_swaps(tokens_CxL, joint_CxV, pair, squared_distance, ordered=False)
+
+
+def _mean_over_swaps(
+    tokens_CxL: np.ndarray,
+    joint_CxV: np.ndarray,
+    pair: tuple[int, int],
+    distance: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    *,
+    ordered: bool,
+) -> float:
+    """Average a distance of predictions over the swaps of a pair; NaN if no swap occurs."""
+    weight_C = joint_CxV.sum(axis=1)
+    prediction_CxV = joint_CxV / weight_C[:, None]
+    means = []
+    for first, second in (pair, pair[::-1]):
+        before_N, after_N = swaps(tokens_CxL, first, second, ordered=ordered)
+        if not len(before_N):  # then none occurs in the other direction either
+            return math.nan
+        distance_N = distance(prediction_CxV[before_N], prediction_CxV[after_N])
+        means.append(np.average(distance_N, weights=weight_C[before_N]))
+    return float(np.mean(means))
 
 
 def merge_contexts(
     tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Contexts that are alike become one, in the order of their tokens; if order does not matter,
-    these are sorted.
+    """Add up the probabilities of equal contexts; return them in the order of their tokens.
+
+    If order does not matter, the tokens of each context are sorted first.
     """
     merged_CxL, context = np.unique(
         tokens_CxL if ordered else np.sort(tokens_CxL, axis=1), axis=0, return_inverse=True
@@ -140,11 +145,9 @@ def merge_contexts(
 def swaps(
     tokens_CxL: np.ndarray, first: int, second: int, *, ordered: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of every place where `first` stands: the context, and the one that it becomes when `second`
-    stands there.
+    """Put `second` in every place of `first`; return the indices of the contexts before and after.
 
-    Returns:
-      Two arrays of numbers of contexts. A place whose swap makes no context of these is left out.
+    Swaps whose result is not among the contexts are left out.
     """
     base = np.int64(max(tokens_CxL.max(), second) + 1)
 
@@ -162,10 +165,10 @@ def swaps(
 
 
 def conditional_divergence(joint_CxV: np.ndarray) -> np.ndarray:
-    """Expected |p(first | context) - p(second | context)| over all contexts, in [0, 1]; VxV.
+    """Return the expected |p(first | context) - p(second | context)|, in [0, 1]; VxV.
 
-    It is the total variation between p(target | context) and the same with the two symbols
-    exchanged. NaN for symbols that are never a target.
+    It is the total variation between p(target | context) and the same distribution with the two
+    symbols exchanged. NaN for symbols that are never a target.
     """
     divergence = np.abs(joint_CxV[:, :, None] - joint_CxV[:, None, :]).sum(axis=0)
     occurs_V = joint_CxV.any(axis=0)
@@ -173,13 +176,31 @@ def conditional_divergence(joint_CxV: np.ndarray) -> np.ndarray:
 
 
 def conditional_log_ratio(joint_CxV: np.ndarray) -> np.ndarray:
-    """Expected |ln p(first | context) - ln p(second | context)|, nats, over the contexts where both
-    can stand; VxV.
+    """Return the expected |ln p(first | context) - ln p(second | context)|, nats; VxV.
 
-    NaN where there are none: of such a pair the output embeddings are bound by no log-odds.
+    The expectation is over the contexts where both symbols can occur; NaN if there are none. The
+    log-odds then do not constrain the output embeddings of the pair.
     """
     log_CxV = np.log(joint_CxV, out=np.full(joint_CxV.shape, np.nan), where=joint_CxV > 0)
     ratio_CxVxV = np.abs(log_CxV[:, :, None] - log_CxV[:, None, :])
     weight_CxVxV = joint_CxV.sum(axis=1)[:, None, None] * np.isfinite(ratio_CxVxV)
     total, mass = np.nansum(ratio_CxVxV * weight_CxVxV, axis=0), weight_CxVxV.sum(axis=0)
     return np.divide(total, mass, out=np.full(mass.shape, np.nan), where=mass > 0)
+
+
+def log_ratio_moments(joint_CxV: np.ndarray, pair: tuple[int, int]) -> tuple[float, float, float]:
+    """Return C² (nats²), m (nats) and o of a pair; see `jaxtie.exor.analysis.pair_divergences`.
+
+    Contexts are weighted so that each symbol has half of the weight. C² and m are NaN if one symbol
+    excludes the other in some context.
+    """
+    joint_Cx2 = joint_CxV[:, list(pair)]
+    joint_Cx2 = joint_Cx2[joint_Cx2.any(axis=1)]
+    weight_C = (joint_Cx2 / joint_Cx2.sum(axis=0)).mean(axis=1)
+    share_C = joint_Cx2[:, 1] / joint_Cx2.sum(axis=1)
+    overlap = float(weight_C @ (4 * share_C * (1 - share_C)))
+    if not joint_Cx2.all():
+        return math.nan, math.nan, overlap
+    ratio_C = np.log(joint_Cx2[:, 1]) - np.log(joint_Cx2[:, 0])
+    bias = float(weight_C @ ratio_C)
+    return float(weight_C @ (ratio_C - bias) ** 2), bias, overlap

@@ -18,10 +18,8 @@ import pandas as pd
 import xarray as xr
 
 from jaxtie.config import UserError
-from jaxtie.exor import committed, forces, never_targets
-from jaxtie.exor.comparison import correlation_table, sweep_table
-from jaxtie.exor.plateau import escape_table
-from jaxtie.exor.tables import equivalence_table, exor_final_table
+from jaxtie.exor import plots
+from jaxtie.exor import tables as exor
 from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import joined_seeds, write_kept
 from jaxtie.results.folder import RunFolder
@@ -103,8 +101,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         return lambda *names: make(runs, {name: load_claims(files[name]) for name in names})
 
     verdicts, text_verdicts = (
-        partial(claims_table, f"Claims{about}, and what became of them")
-        for about in ("", " about text")
+        partial(claims_table, f"Claims{about} and verdicts") for about in ("", " about text")
     )
 
     def of_run(make: Callable[..., Table]) -> Callable[..., Table]:
@@ -116,27 +113,27 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     return {
         "verdicts": with_claims(verdicts),
         "text-verdicts": with_claims(text_verdicts),
-        "published": lambda name: committed.published_table(runs[name], csv("published.csv")),
-        "pytorch": lambda name: committed.pytorch_table(runs[name], csv("pytorch.csv")),
-        "since": lambda name, *steps: forces.since_table(runs[name], steps),
-        "gaps": lambda: never_targets.gaps_table(runs),
-        "end": of_run(exor_final_table),
-        "sweep": of_run(sweep_table),
-        "correlations": of_run(correlation_table),
-        "equivalences": of_run(equivalence_table),
-        "escapes": of_run(escape_table),
-        "forces": of_run(forces.forces_table),
+        "published": lambda name: exor.published_table(runs[name], csv("published.csv")),
+        "pytorch": lambda name: exor.pytorch_table(runs[name], csv("pytorch.csv")),
+        "since": lambda name, *steps: exor.decay_since_table(runs[name], steps),
+        "gaps": lambda: exor.targets_only_gap_table(runs),
+        "end": of_run(exor.final_table),
+        "sweep": of_run(exor.sweep_table),
+        "correlations": of_run(exor.correlation_table),
+        "equivalences": of_run(exor.equivalence_table),
+        "escapes": of_run(exor.plateau_exit_table),
+        "forces": of_run(exor.decay_table),
         "shares": of_run(shares_table),
-        "pushes": of_run(forces.pushes_table),
+        "pushes": of_run(exor.contribution_table),
         "similarities": of_run(similarity_table),
         "text-end": of_run(validation_table),
         "text-pairs": of_run(word_pairs_table),
-        "costs": of_runs(committed.costs_table),
-        "contrasts": of_runs(committed.contrasts_table),
-        "widths": of_runs(committed.widths_table),
-        "bodies": of_runs(committed.bodies_table),
-        "left": of_runs(committed.seeds_left_table),
-        "stuck": of_runs(never_targets.stuck_table),
+        "costs": of_runs(exor.gap_table),
+        "contrasts": of_runs(exor.gap_contrast_table),
+        "widths": of_runs(exor.gap_by_width_table),
+        "bodies": of_runs(exor.bodies_table),
+        "left": of_runs(exor.remaining_table),
+        "stuck": of_runs(exor.stuck_table),
     }
 
 
@@ -164,7 +161,7 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
 
 def draw_figures(experiments: Path) -> list[Path]:
     """Draw the figures of several runs from the committed data; return the files."""
-    return never_targets.draw_never_targets(read_data(experiments / "data"), experiments)
+    return plots.draw_targets_only(read_data(experiments / "data"), experiments)
 
 
 def rewrite(documents: Sequence[Path], experiments: Path) -> None:

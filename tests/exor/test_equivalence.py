@@ -1,6 +1,4 @@
-"""Two equivalences of laws of whole sequences: random small laws against brute force, against what
-is proved, and EXor.
-"""
+"""Proofs about equivalences: random small distributions against brute force, and EXor."""
 
 import itertools
 import math
@@ -21,9 +19,7 @@ SHAPES = [(symbols, length) for symbols in (3, 4, 5) for length in (3, 4) if sym
 def contexts_by_hand(
     law: dict[tuple, float], mask: int, ordered: bool, places=None
 ) -> dict[tuple, dict[int, float]]:
-    """context -> target -> p(context and target), of a law sequence -> p(sequence) with one of the
-    places masked.
-    """
+    """Return context -> target -> p(context, target), of sequence -> p(sequence)."""
     contexts = defaultdict(lambda: defaultdict(float))
     for sequence, p in law.items():
         places = places or range(len(sequence))
@@ -55,7 +51,7 @@ def swapped(context: tuple, place: int, token: int, ordered: bool) -> tuple:
 
 
 def parts_by_hand(contexts: dict, pair: tuple[int, int], ordered: bool) -> list[set[tuple]]:
-    """Walk from context to context by changes of one token; every place of these laws is masked."""
+    """Find connected parts by changing one token at a time; every place is masked."""
     left = {
         context
         for context, targets in contexts.items()
@@ -85,9 +81,7 @@ def odds_by_hand(targets: dict[int, float], pair: tuple[int, int]) -> float:
 
 
 def measures_by_hand(contexts: dict, pair: tuple[int, int], ordered: bool) -> tuple[float, float]:
-    """The definitions, word by word: the largest violation of conditional and of semantic
-    equivalence.
-    """
+    """Compute the largest violations of both equivalences literally by their definitions."""
     given = {
         context: {symbol: p / sum(targets.values()) for symbol, p in targets.items()}
         for context, targets in contexts.items()
@@ -117,7 +111,7 @@ def random_law(
     density: float = 1.0,
     exchangeable: bool = False,
 ) -> np.ndarray:
-    """So many of the sequences occur, or, if their order is to make no difference, of the bags."""
+    """Draw a distribution in which a share of the sequences occurs, or of the bags."""
     shape = (symbols,) * length
     tensor = rng.exponential(size=shape) * (rng.random(shape) < density)
     tensor[(0, *[1] * (length - 1))] += 0.1  # the first symbol occurs
@@ -128,9 +122,7 @@ def random_law(
 
 
 def spelled(classes: np.ndarray, chance) -> np.ndarray:
-    """A law of sequences of classes, with class 0 spelled 0 or, by `chance(classes, place)`, as a
-    new last symbol.
-    """
+    """Render class 0 as symbol 0 or, with probability `chance(classes, place)`, as a new symbol."""
     symbols, length = len(classes) + 1, classes.ndim
     law = np.zeros((symbols,) * length)
     for sequence in itertools.product(range(symbols), repeat=length):
@@ -145,9 +137,7 @@ def spelled(classes: np.ndarray, chance) -> np.ndarray:
 
 
 def components(classes: np.ndarray, ordered: bool) -> dict[tuple, int]:
-    """The sequences of classes that occur, numbered by what changes of one token connect (and
-    changes of order, for bags).
-    """
+    """Number the connected components of the sequences of classes that occur."""
     numbers, left = {}, {sequence for sequence, p in as_law(classes).items() if p}
     for number in itertools.count():
         if not left:
@@ -170,7 +160,7 @@ def violations(tokens_CxL, joint_CxV, pair, ordered) -> tuple[float, float]:
 
 
 def constants(tokens_CxL, joint_CxV, pair, ordered) -> np.ndarray:
-    """One log ratio for each part; they are constant there."""
+    """Return the log ratio of each part, and check that it is constant there."""
     bounds_Kx2 = equivalence.log_ratios_of_parts(tokens_CxL, joint_CxV, pair, ordered=ordered)
     np.testing.assert_allclose(bounds_Kx2[:, 0], bounds_Kx2[:, 1], atol=1e-9)
     return bounds_Kx2[:, 0]
@@ -178,10 +168,8 @@ def constants(tokens_CxL, joint_CxV, pair, ordered) -> np.ndarray:
 
 @ORDERS
 @pytest.mark.parametrize(("symbols", "length"), SHAPES)
-def test_measures_are_those_of_brute_force(symbols, length, ordered):
-    """Of laws without any regularity, full and sparse; for bags, a sparse one is sparse in bags
-    every other time.
-    """
+def test_measures_agree_with_brute_force(symbols, length, ordered):
+    """Use random distributions, full and sparse."""
     rng = np.random.default_rng([symbols, length, ordered])
     counts = set()
     for density, exchangeable in itertools.product((1, 0.5, 0.2, 0.1, 0.05), (False, not ordered)):
@@ -215,10 +203,8 @@ def test_measures_are_those_of_brute_force(symbols, length, ordered):
 
 @ORDERS
 @pytest.mark.parametrize(("symbols", "length"), SHAPES)
-def test_conditionally_equivalent_symbols_are_semantically_equivalent(symbols, length, ordered):
-    """Conditional equivalence says that a sequence is as likely with either symbol at any place.
-    One sequence breaks it.
-    """
+def test_conditional_implies_semantic_equivalence(symbols, length, ordered):
+    """A single sequence with another probability breaks conditional equivalence."""
     rng, pair, told = np.random.default_rng([symbols, length, ordered, 1]), (0, symbols - 1), 0
     for _ in range(20):
         classes = random_law(rng, symbols - 1, length, rng.choice([1, 0.5, 0.2]))
@@ -240,10 +226,8 @@ def test_conditionally_equivalent_symbols_are_semantically_equivalent(symbols, l
 
 @ORDERS
 @pytest.mark.parametrize(("symbols", "length"), SHAPES)
-def test_semantic_equivalence_is_one_log_ratio_on_each_part(symbols, length, ordered):
-    """A spelling for each component of the sequences: the log ratio is that spelling's, and need
-    not be one for all.
-    """
+def test_semantic_equivalence_has_one_log_ratio_on_each_part(symbols, length, ordered):
+    """Each component renders its class with other probabilities, so with its own log ratio."""
     rng, pair = np.random.default_rng([symbols, length, ordered, 2]), (0, symbols - 1)
     several = 0
     for density in np.repeat([1, 0.3, 0.15, 0.1], 6):
@@ -278,10 +262,8 @@ def test_semantic_equivalence_is_one_log_ratio_on_each_part(symbols, length, ord
 
 
 @ORDERS
-def test_the_converse_one_log_ratio_on_each_part_is_semantic_equivalence(ordered):
-    """Of laws spelled by component, most of them broken in one sequence: both say the same, with
-    infinite log ratios, too.
-    """
+def test_one_log_ratio_on_each_part_is_semantic_equivalence(ordered):
+    """Both properties agree for intact and broken distributions, also with infinite log ratios."""
     rng, seen = np.random.default_rng(3), defaultdict(int)
     for trial in range(150):
         classes = random_law(rng, 3, 3, rng.choice([0.5, 0.2]), exchangeable=not ordered)
@@ -307,7 +289,7 @@ def test_the_converse_one_log_ratio_on_each_part_is_semantic_equivalence(ordered
 
 @ORDERS
 @pytest.mark.parametrize(("symbols", "length"), SHAPES)
-def test_generic_laws_are_neither(symbols, length, ordered):
+def test_random_distributions_are_not_equivalent(symbols, length, ordered):
     rng = np.random.default_rng([symbols, length, ordered, 4])
     for _ in range(10):
         tokens_CxL, joint_CxV = equivalence.masked_contexts(
@@ -319,9 +301,7 @@ def test_generic_laws_are_neither(symbols, length, ordered):
 
 
 def test_with_positions_the_log_ratio_may_depend_on_the_place_of_the_mask():
-    """A model that sees them needs different rows then, though all sequences occur; to one that
-    does not, X is no Y.
-    """
+    """A model that sees positions then needs different rows, although all sequences occur."""
     chance = (0.1, 0.4, 0.9)
     law = spelled(random_law(np.random.default_rng(5), 2, 3), lambda meant, place: chance[place])
     tokens_CxL, joint_CxV = equivalence.masked_contexts(law, ordered=True)
@@ -341,10 +321,8 @@ def test_with_positions_the_log_ratio_may_depend_on_the_place_of_the_mask():
     )
 
 
-def test_two_parts_that_no_bias_serves():
-    """A zero stands with two 1s or with two 2s, spelled 1:9 by the ones and 9:1 by the others; 3 is
-    its other spelling.
-    """
+def test_no_bias_fits_two_parts():
+    """A zero occurs with two 1s or two 2s, rendered as 0 or 3 in ratio 1:9 or 9:1."""
     classes = np.zeros((3, 3, 3))
     for place, other in itertools.product(range(3), (1, 2)):
         classes[tuple(np.insert([other, other], place, 0))] = 1 / 6
@@ -377,8 +355,8 @@ def test_two_parts_that_no_bias_serves():
     assert reached >= entropy + lost > entropy + 0.12
 
 
-def test_loss_with_equal_output_rows_is_that_of_the_best_bias():
-    """Of generic laws, where the best bias is none that can be guessed."""
+def test_loss_with_equal_output_rows_uses_the_best_bias():
+    """Use random distributions, whose best bias is found numerically."""
     rng = np.random.default_rng(7)
     for _ in range(20):
         _, joint_CxV = equivalence.masked_contexts(random_law(rng, 4, 3, 0.5), ordered=False)
@@ -403,9 +381,7 @@ def test_loss_with_equal_output_rows_is_that_of_the_best_bias():
 
 
 def exor(length: int, spell, ones_at_least: int = 0) -> dict[tuple, float]:
-    """Strings with their label: sequence -> p. `spell(bits)` gives ways to spell: share, (p(X),
-    p(Y)), (p(A), p(B)).
-    """
+    """Return sequence -> p; `spell(bits)` yields (share, (p(X), p(Y)), (p(A), p(B)))."""
     law, strings = (
         defaultdict(float),
         [b for b in itertools.product((0, 1), repeat=length) if sum(b) >= ones_at_least],
@@ -423,7 +399,7 @@ def exor(length: int, spell, ones_at_least: int = 0) -> dict[tuple, float]:
 
 
 def exor_contexts(law: dict[tuple, float], ordered: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The label is never masked."""
+    """Return contexts and joint probabilities; the label is never masked."""
     return as_arrays(
         contexts_by_hand(law, data.MASK, ordered, range(len(next(iter(law))) - 1)), data.MASK
     )
@@ -436,9 +412,7 @@ SKEWED, EVENLY = (0.1, 0.9), (0.5, 0.5)
 @ORDERS
 @pytest.mark.parametrize("length", [4, 5])
 def test_exor_has_many_parts_and_one_log_ratio(length, ordered):
-    """To change one bit without the label leads out of the support; so what makes the ratio one is
-    how zeros are spelled.
-    """
+    """Changing one bit without the label leaves the support, so many parts share one ratio."""
     law = exor(length, lambda bits: [(1, SKEWED, EVENLY)])
     tokens_CxL, joint_CxV = exor_contexts(law, ordered)
     bits = np.array(list(itertools.product([0, 1], repeat=length)))
@@ -457,10 +431,8 @@ def test_exor_has_many_parts_and_one_log_ratio(length, ordered):
     assert violations(tokens_CxL, joint_CxV, (data.X, data.A), ordered)[1] == pytest.approx(1)
 
 
-def test_what_equal_rows_cost_in_exor():
-    """In the process of the main experiment: nothing with an output bias, in a tied table
-    neither.
-    """
+def test_cost_of_equal_rows_in_exor():
+    """In the main process equal rows cost nothing with an output bias."""
     law = data.enumerate_process(7, SKEWED, EVENLY)
     tokens_CxL, joint_CxV = law.tokens_CxL, law.joint_CxV
     best = theory.best_loss(joint_CxV)
@@ -487,9 +459,7 @@ PARTS_OF_DIALECTS = {(4, False): 2, (4, True): 8, (5, False): 4, (5, True): 2 * 
 @ORDERS
 @pytest.mark.parametrize("length", [4, 5])
 def test_two_dialects(length, ordered):
-    """Zeros 1:9 where ones are As, 9:1 where they are Bs: a bias serves nobody. (A process that is
-    not in the package.)
-    """
+    """Zeros are rendered 1:9 with As and 9:1 with Bs, so no bias helps."""
     tokens_CxL, joint_CxV = exor_contexts(
         exor(length, lambda bits: DIALECTS, ones_at_least=3), ordered
     )
@@ -518,10 +488,8 @@ def test_two_dialects(length, ordered):
 
 @ORDERS
 @pytest.mark.parametrize("length", [4, 5])
-def test_zeros_spelled_by_the_label(length, ordered):
-    """1:9 in even strings, 9:1 in odd ones: no bias helps either, of all strings, and A and B stay
-    what they are.
-    """
+def test_zeros_rendered_by_label(length, ordered):
+    """Zeros are rendered 1:9 in even strings and 9:1 in odd ones: no bias helps."""
     law = exor(length, lambda bits: [(1, SKEWED[:: -1 if sum(bits) % 2 else 1], EVENLY)])
     main_CxL, main_CxV = exor_contexts(exor(length, lambda bits: [(1, SKEWED, EVENLY)]), ordered)
     tokens_CxL, joint_CxV = exor_contexts(law, ordered)
@@ -548,12 +516,10 @@ def test_zeros_spelled_by_the_label(length, ordered):
 
 
 @ORDERS
-def test_a_token_that_is_never_masked_connects_nothing(ordered):
-    """Zeros spelled by a label that says nothing else: asked for it, X is no Y; never asked, they
-    are, in two odds.
+def test_unmasked_tokens_do_not_connect_parts(ordered):
+    """X and Y are equivalent only if the label that sets their odds is never masked.
 
-    If order matters, ones will do for labels: that they are asked for at other places tells nothing
-    of the last one.
+    If order matters, the labels can be ones, which are masked only at other places.
     """
     law, labels = {}, AB if ordered else (data.EVEN, data.EVEN + 1)
     for label, *tokens in itertools.product(labels, range(4), range(4)):
@@ -572,9 +538,7 @@ def test_a_token_that_is_never_masked_connects_nothing(ordered):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rank", range(5))
 def test_full_rank_forces_equal_rows(rank, bias):
-    """Below it, some rows apart give the same odds everywhere; at it, rows apart by anything change
-    odds by something.
-    """
+    """Below full rank some different rows give the same odds everywhere; at full rank none do."""
     rng = np.random.default_rng([rank, bias])
     for _ in range(20):
         hidden_NxD = rng.normal(size=(30, rank)) @ rng.normal(size=(rank, 4)) + bias * rng.normal(
@@ -608,9 +572,7 @@ def test_rank_with_and_without_a_bias():
 
 
 def test_equal_rows_cannot_give_odds_without_a_bias():
-    """Rows apart by d give log ratio c where the hidden states lie in d·h = c: no nearer to 0 than
-    c / |d|.
-    """
+    """Rows that differ by d give log ratio c if d·h = c, so |h| is at least c / |d|."""
     rng = np.random.default_rng(9)
     free_NxD, apart_D = rng.normal(size=(50, 4)), rng.normal(size=4)
     hidden_NxD = free_NxD + np.outer((LN9 - free_NxD @ apart_D) / (apart_D @ apart_D), apart_D)

@@ -1,6 +1,4 @@
-"""What a model does when one spelling of a bit in its context is swapped for the other, by brute
-force over sequences.
-"""
+"""Swap divergence of a model, against brute force over sequences."""
 
 import itertools
 
@@ -18,7 +16,7 @@ BY_LABEL = Process(length=4, zeros=(0.3, 0.7), ones=(0.2, 0.8), zeros_by_label=T
 
 
 def logits_of_bags(tokens_CxL: np.ndarray) -> np.ndarray:
-    """A made-up model: any function of how often each symbol stands in a context."""
+    """Return logits of a made-up model: some function of the counts of symbols in a context."""
     counts_CxV = (tokens_CxL[:, :, None] == np.arange(data.VOCABULARY)).sum(axis=1)
     return np.sin(
         counts_CxV @ np.random.default_rng(0).normal(size=(data.VOCABULARY, data.VOCABULARY)) * 2
@@ -31,7 +29,7 @@ def probabilities(context: list[int]) -> np.ndarray:
 
 
 def sequences(own: Process) -> dict[tuple[int, ...], float]:
-    """Every sequence of the training split with its probability, by definition of the process."""
+    """Return every sequence of the training split with its probability."""
     found: dict[tuple[int, ...], float] = {}
     bits = data.split(own.length, own.all_strings, own.data_seed).train
     for string in bits.tolist():
@@ -47,9 +45,7 @@ def sequences(own: Process) -> dict[tuple[int, ...], float]:
 
 
 def brute_force(own: Process, first: int, second: int) -> float:
-    """Mean total variation over all masked sequences and all places of a symbol, each direction on
-    its own.
-    """
+    """Average total variation over masked sequences and places, separately by direction."""
     directions = []
     for here, there in ((first, second), (second, first)):
         total = mass = 0.0
@@ -67,7 +63,7 @@ def brute_force(own: Process, first: int, second: int) -> float:
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(("own", "pair"), [(OWN, "X-Y"), (OWN, "A-B"), (BY_LABEL, "X-Y")])
-def test_swap_divergence_is_the_mean_over_all_swaps(own, pair, ordered, x64):
+def test_swap_divergence_agrees_with_brute_force(own, pair, ordered, x64):
     contexts = build_contexts(own, ordered=ordered)[0]
     swaps = build_swaps(own, SPELLINGS[pair], ordered=ordered)
     found = swap_divergence(
@@ -78,7 +74,7 @@ def test_swap_divergence_is_the_mean_over_all_swaps(own, pair, ordered, x64):
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-def test_a_perfect_model_does_not_move_and_a_dead_pair_has_no_divergence(x64):
+def test_swap_divergence_of_a_perfect_model_and_of_a_dead_pair(x64):
     own = Process()
     contexts = build_contexts(own, ordered=False)[0]
     perfect = jnp.log(jnp.array(contexts.joint_CxV) + 1e-30)
@@ -93,7 +89,7 @@ def test_a_perfect_model_does_not_move_and_a_dead_pair_has_no_divergence(x64):
     assert np.isnan(swap_divergence(perfect, contexts.joint_CxV, swaps))
 
 
-def test_spelled_by_the_label_x_and_y_are_semantically_equivalent_with_log_odds_of_either_sign():
+def test_zeros_by_label_are_semantically_equivalent():
     own = Process(zeros_by_label=True)
     whole = data.enumerate_process(own.length, own.zeros, own.ones, zeros_by_label=True)
     found = theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False)

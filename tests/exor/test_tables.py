@@ -1,25 +1,30 @@
-"""What the tables of EXor say, on results that are made up."""
+"""Tables of EXor results, on results that are made up."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
-from made_up import BEST, exor_results
+from made_up import BEST, exor_results, targets_only_runs
 from scipy import stats
 
 from jaxtie.config import Arm
-from jaxtie.exor import comparison, pairs, tables
+from jaxtie.exor import analysis, tables
+from jaxtie.exor.plots import exor_pictures
 from jaxtie.results.statistics import correlation
 from jaxtie.results.tables import between, median
+from jaxtie.run.lifecycle import load_claims
 
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 NAMES, PAIR = ("input", "output"), ("symbol", "symbol2")
+
+
 SYMBOLS = ["X", "Y", "A", "E"]
 
 
 @pytest.fixture
 def results() -> xr.Dataset:
-    """Two arms, two seeds; in the tied one A is where X is, in the untied one only as an input. E
-    is never a target.
-    """
+    """Make two arms; A equals X in the tied embedding and in the untied input embedding."""
     values = np.zeros((2, 2, 2, 2, 4, 1))  # [input or output, arm, seed, time, symbol, dim]
     values[..., 0] = [0, 1, 0, 5]
     values[1, 1, ..., 0] = [0, 1, 3, 5]
@@ -65,9 +70,7 @@ def results() -> xr.Dataset:
 
 
 def swept_results(noise: float) -> xr.Dataset:
-    """Loss above the best reachable grows by 0.2 a unit of the log-odds when tied, not at all
-    untied.
-    """
+    """Make a sweep in which only the tied excess loss grows with the log-odds, by 0.2 per nat."""
     rng, p_X = np.random.default_rng(0), np.array([0.5, 0.2, 0.05])
     log_odds = np.log((1 - p_X) / p_X)
     excess = np.stack([0.2 * log_odds, np.full(3, 0.1)])[:, :, None, None] + noise * rng.normal(
@@ -101,8 +104,8 @@ def swept_results(noise: float) -> xr.Dataset:
     )
 
 
-def test_every_setting_of_a_sweep_stands_beside_its_own_ceiling():
-    table = comparison.sweep_table(swept_results(noise=0))
+def test_sweep_table():
+    table = tables.sweep_table(swept_results(noise=0))
     assert table.header[:3] == ("p_X", "arm", "loss above the best, nat")
     assert [row[:2] for row in table.rows[:3]] == [
         ("0.5", "tied"),
@@ -114,10 +117,10 @@ def test_every_setting_of_a_sweep_stands_beside_its_own_ceiling():
     assert table.rows[5][-2] == f"{0.2 * np.log(19) - 0.1:.3f} ± 0.000"
 
 
-def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
+def test_correlations_agree_with_scipy():
     results = swept_results(noise=0.1)
-    excess = comparison.outcomes(results)[comparison.EXCESS].sel(arm="tied").values
-    label, x_K = comparison.abscissa(results, "p_X")
+    excess = analysis.outcomes(results)[analysis.EXCESS].sel(arm="tied").values
+    label, x_K = analysis.abscissa(results, "p_X")
     assert label == "ln p(Y)/p(X)"
     np.testing.assert_allclose(x_K, np.log([1, 4, 19]), atol=1e-12)
     pooled = np.repeat(x_K, 8), excess.ravel()
@@ -125,7 +128,7 @@ def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
         r, low, high = correlation(x_K, excess, ranks=ranks)
         np.testing.assert_allclose(r, reference.statistic, atol=1e-12)
         assert low < r < high and high - low < 0.5
-    cells = {row[1]: row[2] for row in comparison.correlation_table(results).rows}
+    cells = {row[1]: row[2] for row in tables.correlation_table(results).rows}
     assert float(cells["loss above the best, tied"].split()[0]) > 0.8
     low, high = map(
         float, cells["loss above the best, untied"].split("[")[1].rstrip("]").split(", ")
@@ -137,7 +140,7 @@ def test_correlations_with_log_odds_are_scipys_and_their_intervals_cover_them():
     }
 
 
-def test_a_sweep_over_two_values_has_no_correlations():
+def test_two_values_have_no_correlations():
     assert [
         len(tables.exor_tables(exor_results("tied", p_X=p_X)))
         for p_X in ([0.1, 0.2], [0.1, 0.2, 0.5])
@@ -145,12 +148,14 @@ def test_a_sweep_over_two_values_has_no_correlations():
 
 
 UNTIED = np.array([[1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5], [1, 0.5, 0.5, 0.5], [1, 0.9, 0.6, 0.5]])
+
+
 MIDWAY = np.array(
     [[1, 0.9, 0.509, 0.5], [1, 0.8, 0.7, 0.7], [1, 0.9, 0.9, 0.511], [1, 0.8, 0.7, 0.5]]
 )
 
 
-def test_steps_to_the_untied_loss_are_counted_from_the_untying_seed_by_seed():
+def test_steps_to_match_the_untied_loss():
     loss = ("arm", "seed", "eval_step"), np.stack([UNTIED, MIDWAY])
     results = xr.Dataset(
         {
@@ -162,18 +167,18 @@ def test_steps_to_the_untied_loss_are_counted_from_the_untying_seed_by_seed():
     )
     arm, other = Arm.parse("untied@100"), Arm.parse("untied")
     for for_good, expected in ((False, [100, 0, np.nan, 0]), (True, [100, np.nan, np.nan, 200])):
-        steps = comparison.steps_to_match(results, arm, other, for_good=for_good)
+        steps = tables.steps_to_match(results, arm, other, for_good=for_good)
         np.testing.assert_array_equal(steps, expected)
 
 
-def test_arms_that_untie_stand_beside_the_plain_ones_that_never_do():
+def test_untying_table():
     results = exor_results("untied@50", "untied", "untied@100", "tied+bias", "tied")
     for i, arm in enumerate(("untied@50", "tied", "untied")):
         results["train_loss"].loc[{"arm": arm, "eval_step": 50}] = 1 + i
         results["train_loss"].loc[{"arm": arm, "eval_step": 100}] = (
             1.005 if arm == "untied@50" else 1
         )
-    table = comparison.untying_table(results)
+    table = tables.untying_table(results)
     assert table.title.endswith("of this arm; tied; untied")
     rows = {row[:2]: row[2] for row in table.rows}
     assert list(rows) == [
@@ -201,10 +206,10 @@ def test_arms_that_untie_stand_beside_the_plain_ones_that_never_do():
     assert {len(row) for row in table.rows} == {len(table.header)}
     # not trained so far yet
     results["valid_loss"] = results["valid_loss"].where(results["eval_step"] < 100)
-    assert {row[0] for row in comparison.untying_table(results).rows} == {"untied@50"}
+    assert {row[0] for row in tables.untying_table(results).rows} == {"untied@50"}
 
 
-def test_equivalences_stand_beside_distances(results):
+def test_equivalence_table(results):
     table = tables.equivalence_table(results)
     assert table.header[-3:] == ("tied", "untied input", "untied output")
     rows = {row[0]: row[1:] for row in table.rows}
@@ -237,7 +242,7 @@ def test_equivalences_stand_beside_distances(results):
     }
 
 
-def test_the_last_table_pairs_arms_seed_by_seed_and_counts_seeds():
+def test_final_table():
     results = exor_results("tied+bias", "untied+bias", "tied", seeds=4)
     at_the_end = {"eval_step": 100}
     results["train_loss"].loc[{"arm": "tied+bias", **at_the_end}] = BEST["loss"] + np.array(
@@ -247,7 +252,7 @@ def test_the_last_table_pairs_arms_seed_by_seed_and_counts_seeds():
         results["train_loss"].loc[{"arm": arm, **at_the_end}] = (
             results["train_loss"].sel(arm="tied+bias", **at_the_end) + more
         )
-    table = tables.exor_final_table(results)
+    table = tables.final_table(results)
     assert table.header[2:] == (
         "tied+bias",
         "untied+bias",
@@ -264,7 +269,7 @@ def test_the_last_table_pairs_arms_seed_by_seed_and_counts_seeds():
         len(table.header)
     }
     results["diverged_at"].loc[{"arm": "untied+bias", "seed": [1, 3]}] = 20
-    assert tables.exor_final_table(results).rows[-1] == (
+    assert tables.final_table(results).rows[-1] == (
         "seeds that diverged",
         "0",
         "0",
@@ -275,7 +280,7 @@ def test_the_last_table_pairs_arms_seed_by_seed_and_counts_seeds():
     )
 
 
-def test_all_tables_of_a_run_stand_in_order_and_only_seeds_are_too_long_for_a_terminal():
+def test_order_and_length_of_all_tables():
     for arms, untying in (
         (("tied", "untied+half-swap"), []),
         (("tied", "untied+bias@50"), ["Untying"]),
@@ -296,7 +301,7 @@ def test_all_tables_of_a_run_stand_in_order_and_only_seeds_are_too_long_for_a_te
         assert [table.long for table in found] == [False] * (len(starts) - 1) + [True]
 
 
-def test_every_seed_has_a_row_with_its_distance_from_the_known_log_odds():
+def test_seed_table():
     results = exor_results("tied", "untied", seeds=3)
     results["log_odds"].loc[{"arm": "untied", "seed": 2, "eval_step": 100, "pair": "X-Y"}] = (
         np.log(9) + 0.5
@@ -311,17 +316,58 @@ def test_every_seed_has_a_row_with_its_distance_from_the_known_log_odds():
     )
 
 
-def test_pairs_and_targets_are_those_that_occur():
-    assert pairs.targets(exor_results("tied")) == ["X", "Y", "A", "B"]
-    results = exor_results("tied", p_X=[0.1, 1.0])
-    results["theory_log_odds"].loc[{"pair": "X-Y", "p_X": 1.0}] = np.nan
-    assert pairs.live_pairs(results) == ["X-Y", "A-B"]  # at one setting it does
-    results["theory_log_odds"].loc[{"pair": "X-Y"}] = np.nan
-    assert list(pairs.distance_rows(results)) == ["distance A-B, input", "distance A-B, output"]
-
-
-def test_few_seeds_have_a_median_and_no_interval():
-    """Ranks of five seeds bound nothing at 95 %; of six the least and the greatest do."""
+def test_medians_of_few_seeds_have_no_interval():
+    """A rank interval at 95 % needs six seeds, and then is their range."""
     values = np.arange(1.0, 7.0)
     assert median(values[:5]) == "3.000" and median(values) == "3.500 [1.000, 6.000]"
     assert between(np.nan, np.nan, np.nan, "{:.1e}".format) == "–"
+
+
+def test_plateau_exit_table(plateau_results):
+    table = tables.plateau_exit_table(plateau_results)
+    rows = {(row[0].partition(" (")[0], row[1]): row[2:] for row in table.rows}
+    assert len(rows) == 6 and {len(row) for row in table.rows} == {len(table.header)}
+    assert rows[analysis.LEFT, "tied"][:3] == ("4", "2", "1") and rows[analysis.LEFT, "tied"][
+        3
+    ].startswith("30 [20, ")
+    # Seeds 0, 1 and 3 leave later untied, 2 at once, 4 and 5 only untied. Two of five or fewer: p =
+    # 1.
+    assert (
+        rows[analysis.LEFT, "untied"][4] == "2 : 3 (1)"
+        and rows[analysis.LEFT, "untied"][6] == "1.000"
+    )
+    assert rows[analysis.AT_BEST, "tied"][:4] == ("1", "5", "1", "> 100 [40, > 100]")
+    assert (
+        rows[analysis.AT_BEST, "untied"][4] == "4 : 1 (1)"
+        and rows[analysis.AT_BEST, "untied"][6] == "0.375"
+    )
+    # Nobody is halfway who is not at the best.
+    assert rows[analysis.HALFWAY, "untied"] == rows[analysis.AT_BEST, "untied"]
+
+
+def test_plateau_exit_of_unfinished_results():
+    results = exor_results("tied", "untied", "tied+bias")
+    for last in (100, 0):
+        for name in ("train_loss", "valid_loss", "loss"):
+            results[name] = results[name].where(
+                results[name].coords[results[name].dims[-1]] <= last
+            )
+        table = tables.plateau_exit_table(results)
+        assert {len(row) for row in table.rows} == {len(table.header)}
+        exor_pictures(results)["escape"].draw()
+
+
+def test_targets_only_tables_report_missing_data():
+    runs = targets_only_runs()
+    rows = tables.stuck_table(runs, ["never-targets-half", "never-targets"]).rows
+    assert rows[0][:4] == ("never-targets-half", "untied+targets-only", "100", "40")
+    assert rows[0][4].startswith("0.000 [0.000, ") and rows[0][6] == "0.500 [0.500, 0.500]"
+    assert rows[2][7] == "–" and rows[-1][:2] == ("never-targets", "no data yet")
+    gaps = tables.targets_only_gap_table(runs).rows
+    by_row = {row[:2]: row[2:] for row in gaps}
+    assert by_row["ndh", "published"][0] == "no data yet"
+    assert by_row["main with p(X) = 0.5", "published"][:4] == ("100", "40", "0.375", "0.125")
+    assert by_row["main with p(X) = 0.5", "published"][5] == "0.000 ± 0.000 (25 seeds)"
+    claims = load_claims(EXPERIMENTS / "never_targets.py")
+    told = [row[-1] for row in tables.verdicts_table(runs, {"never-targets": claims}).rows]
+    assert told.count("**no data yet**") == 20 and len(told) == 22

@@ -1,6 +1,4 @@
-"""Ceilings of accuracy and loss, against closed forms and published check values; equivalences,
-against both.
-"""
+"""Best accuracy and loss, and divergences, against closed forms and published values."""
 
 import itertools
 import math
@@ -25,7 +23,7 @@ def entropy(*probabilities: float) -> float:
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_ceilings(variant, ordered):
+def test_best_accuracy_and_loss(variant, ordered):
     zeros, ones, *published = VARIANTS[variant]
     for bits, (accuracy, loss), digits in zip((SPLIT.train, SPLIT.valid), published, (5, 4)):
         joint_CxV = data.enumerate_contexts(bits, zeros, ones, ordered=ordered).joint_CxV
@@ -43,7 +41,7 @@ def test_ceilings(variant, ordered):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_no_predictor_beats_the_ceilings(variant):
+def test_no_predictor_beats_the_best_values(variant):
     joint_CxV = data.enumerate_contexts(
         SPLIT.valid, *VARIANTS[variant][:2], ordered=False
     ).joint_CxV
@@ -95,10 +93,8 @@ EQUIVALENCES = {  # over X-Y, X-A, X-B, Y-A, Y-B, A-B
 
 
 @pytest.mark.parametrize("variant", EQUIVALENCES)
-def test_equivalences_of_the_processes(variant):
-    """With all strings half of the masked bits are zeros, and a swap of X for A turns the masked
-    bit, always.
-    """
+def test_divergences_of_the_processes(variant):
+    """Half of the masked bits are zeros, and swapping X for A always flips the masked bit."""
     law = data.enumerate_process(7, *VARIANTS[variant][:2])
     measures = theory.equivalences(law.tokens_CxL, law.joint_CxV, ordered=False)
     for name, expected in EQUIVALENCES[variant].items():
@@ -114,7 +110,7 @@ def test_equivalences_of_the_processes(variant):
     )
 
 
-def test_order_makes_no_difference_to_equivalences():
+def test_order_does_not_change_divergences():
     bits = np.array(list(itertools.product([0, 1], repeat=4)))
     bags, sequences = (
         data.enumerate_contexts(bits, (0.3, 0.7), (0.2, 0.8), ordered=ordered)
@@ -130,7 +126,7 @@ def test_order_makes_no_difference_to_equivalences():
 
 
 def brute_force(law: dict[tuple, np.ndarray], ordered: bool) -> dict[str, np.ndarray]:
-    """The definitions, word by word: context -> p(context and target)."""
+    """Compute the definitions literally from context -> p(context and target)."""
 
     def arrange(tokens):
         return tuple(tokens if ordered else sorted(tokens))
@@ -173,8 +169,8 @@ def brute_force(law: dict[tuple, np.ndarray], ordered: bool) -> dict[str, np.nda
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_equivalences_are_those_of_brute_force(ordered, seed):
-    """Of laws without any regularity, some contexts missing and one symbol never a target."""
+def test_divergences_agree_with_brute_force(ordered, seed):
+    """Use random distributions with missing contexts and a symbol that is never a target."""
     rng = np.random.default_rng(seed)
     all_tokens = (
         itertools.product(range(4), repeat=3)

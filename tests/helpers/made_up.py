@@ -2,10 +2,21 @@
 read.
 """
 
+import math
+
 import numpy as np
 import xarray as xr
 
+from jaxtie import Process
+
 SYMBOLS, PAIRS = ["X", "Y", "A", "B", "E"], ["X-Y", "A-B"]
+PROCESSES = {
+    "main": Process(),
+    "half": Process(zeros=(0.5, 0.5)),
+    "ndh": Process(zeros=(1.0, 0.0), ones=(0.1, 0.9)),
+    "ydh": Process(zeros=(1.0, 0.0)),
+    "control": Process(zeros_by_label=True),
+}
 BEST = {"accuracy": 0.7, "loss": 0.75}  # of the training split
 STEPS, EVAL_STEPS = np.arange(0, 101, 10), np.array([0, 50, 100])
 
@@ -71,3 +82,29 @@ def tying_costs(arms: tuple[str, ...]) -> xr.Dataset:
         at = {"arm": arm, "eval_step": 100}
         made["train_loss"].loc[at] = 0.9 + 0.2 * (arm == "tied") + 0.01 * rng.normal(size=40)
     return made.assign_attrs(experiment="made-up")
+
+
+def stuck_results(name: str, stuck: dict[str, list[int]], seeds=range(200, 240)) -> xr.Dataset:
+    """Make a run where these places of each arm are stuck at the end; the others have left."""
+    made = exor_results(*stuck, seeds=len(seeds)).assign_coords(seed=list(seeds))
+    best = float(made["best_loss"].sel(split="train"))
+    made["train_loss"][:] = best + math.log(2)
+    for arm, places in stuck.items():
+        left = [seed for place, seed in enumerate(seeds) if place not in places]
+        made["train_loss"].loc[{"arm": arm, "seed": left, "eval_step": 100}] = best + 0.1
+    return made.assign_attrs(experiment=name)
+
+
+def targets_only_runs() -> dict[str, xr.Dataset]:
+    """Make two of the runs with softmax over targets only or over all symbols."""
+    half = {
+        arm: [*range(5 * i)]
+        for i, arm in enumerate(("untied+targets-only", "untied", "tied+targets-only", "tied"))
+    }
+    own = stuck_results("never-targets-half", half)
+    own["label_cosine"] = ("table", "arm", "seed", "eval_step"), np.full((2, 4, 40, 3), 0.5)
+    own = own.assign_coords(table=["input", "output"])
+    return {
+        "never-targets-half": own,
+        "output-bias": stuck_results("output-bias", {"tied": [0], "untied": []}),
+    }

@@ -9,7 +9,7 @@ from made_up import tying_costs
 from scipy import stats
 
 from jaxtie.config import UserError
-from jaxtie.exor import committed, forces
+from jaxtie.exor import analysis, tables
 from jaxtie.exor.claims import Claim
 from jaxtie.results.claims import (
     Comparison,
@@ -174,7 +174,7 @@ def test_shares_and_pushes_of_a_run_and_of_its_committed_results(results):
         Claim("together", "input push", "tied", -1.01, -0.99),
     )
     assert claims[2].expression == "output share, early: 0.5 tied + 0.5 tied+bias"
-    kept = committed.condense(made)
+    kept = analysis.condense(made)
     assert kept["step_square"].sizes["step"] < made["step_square"].sizes["step"]
     for each in (made, kept):
         assert judged(each, *claims) == ["holds"] * 5
@@ -183,7 +183,7 @@ def test_shares_and_pushes_of_a_run_and_of_its_committed_results(results):
     arm, rows, *cells = shares_table(kept).rows[0]
     assert (arm, rows) == ("tied", "all")
     assert cells[0].startswith("0.90") and cells[1].startswith("0.60")
-    pushed = forces.pushes_table(kept).rows[0]
+    pushed = tables.contribution_table(kept).rows[0]
     assert pushed[:2] == ("tied", "X-Y")
     assert [float(cell.split()[0]) for cell in pushed[2:4]] == pytest.approx([1, -1], abs=0.01)
 
@@ -194,7 +194,7 @@ def test_nearness_compares_with_the_untied_tables_of_the_same_seed(results):
     for arm, table in (("tied", "output_table"), ("tied+bias", "input_table")):
         end = made[table].sel(arm="untied", table_step=100)
         made["input_table"].loc[{"arm": arm, "table_step": 100}] = end
-    kept = committed.condense(made)
+    kept = analysis.condense(made)
     nearer = Claim("nearer", "nearness by CKA", "tied", low=0.05)
     less = Claim("less", "nearness by CKA", "tied+bias", high=-0.05)
     mean = {"tied": 0.5, "tied+bias": 0.5}

@@ -10,10 +10,9 @@ import xarray as xr
 from made_up import exor_results, tying_costs
 
 from jaxtie.config import UserError
-from jaxtie.exor import blocks, committed, forces
+from jaxtie.exor import analysis, blocks, tables
+from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.exor.claims import Claim
-from jaxtie.exor.plateau import LOSS_DECIMALS, escape_table
-from jaxtie.exor.tables import exor_final_table
 from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import write_kept
 from jaxtie.run import command, lifecycle, report
@@ -32,8 +31,8 @@ def test_what_is_kept_of_a_run_gives_its_tables(results, tmp_path, monkeypatch, 
     """Written and read again, each number is the run's but for the last digit; of many seeds the
     middle is left out.
     """
-    monkeypatch.setattr(committed, "COURSE_OF_SEEDS", many)
-    write_kept(committed.condense(results), tmp_path / "made-up.nc")
+    monkeypatch.setattr(analysis, "COURSE_OF_SEEDS", many)
+    write_kept(analysis.condense(results), tmp_path / "made-up.nc")
     kept = report.read_data(tmp_path)["made-up"]
     assert kept["input_distance"].sizes["step"] == steps < results["input_distance"].sizes["step"]
     assert kept.nbytes < results.nbytes / 2
@@ -45,10 +44,10 @@ def test_what_is_kept_of_a_run_gives_its_tables(results, tmp_path, monkeypatch, 
     }
     for make in (
         lambda runs: claims_table("Claims", runs, claims),
-        lambda runs: committed.costs_table(runs, ["made-up"]),
-        lambda runs: forces.forces_table(runs["made-up"]),
-        lambda runs: exor_final_table(runs["made-up"]),
-        lambda runs: escape_table(runs["made-up"]),
+        lambda runs: tables.gap_table(runs, ["made-up"]),
+        lambda runs: tables.decay_table(runs["made-up"]),
+        lambda runs: tables.final_table(runs["made-up"]),
+        lambda runs: tables.plateau_exit_table(runs["made-up"]),
     ):
         (words, numbers), (expected_words, expected) = (
             _words_and_numbers(make({"made-up": each}).markdown()) for each in (kept, results)
@@ -83,7 +82,7 @@ def test_the_published_code_is_told_from_ours_where_it_is_another(results):
         published = pd.DataFrame(
             {"arm": "tied", "step": last, "table": "input", "pair": "X-Y", "distance": distances}
         )
-        table = committed.published_table(results, published)
+        table = tables.published_table(results, published)
         (row,) = table.rows
         assert row[:3] == ("tied", "X-Y", f"{last:,}")
         assert (float(row[-1]) < 0.01) == different
@@ -103,7 +102,7 @@ def test_a_pytorch_loop_is_told_from_ours_where_it_is_another(results):
         )
         # less fine than the other side
         kept = results.assign(train_loss=results["train_loss"].round(LOSS_DECIMALS))
-        of_distance, of_loss = committed.pytorch_table(kept, pd.concat([theirs, loss])).rows
+        of_distance, of_loss = tables.pytorch_table(kept, pd.concat([theirs, loss])).rows
         assert of_distance[:3] == ("tied", "input X-Y", f"{last:,}") and of_loss[-2] == "0.000"
         assert float(of_distance[-2]) == pytest.approx(gap, abs=6e-4)
         assert (float(of_distance[-1].removeprefix("< ")) < 0.01) == (gap == 0.5)
@@ -121,7 +120,7 @@ def test_other_bodies_have_their_distances_beside_decay(results):
             begun * factor * float(results["decay_factor"][-1])
         )
     results["train_loss"].loc[{"arm": "tied", "seed": [3, 5], "eval_step": 100}] = 0.76
-    rows = {row[1]: row for row in committed.bodies_table({"made-up": results}, ["made-up"]).rows}
+    rows = {row[1]: row for row in tables.bodies_table({"made-up": results}, ["made-up"]).rows}
     assert (
         rows["tied"][2] == "100"
         and rows["tied"][4] == "2 of 40"
@@ -141,7 +140,7 @@ def test_other_bodies_have_their_distances_beside_decay(results):
         (many, 5),
     ):
         found = {
-            row[1:3]: row for row in committed.seeds_left_table({"made-up": own}, ["made-up"]).rows
+            row[1:3]: row for row in tables.remaining_table({"made-up": own}, ["made-up"]).rows
         }
         of_pair = found["untied output", "X-Y"]
         np.testing.assert_allclose(
@@ -156,7 +155,7 @@ def test_processes_are_compared_seed_by_seed(results):
     """
     other = results.isel(seed=slice(10, None)).copy(deep=True)
     other["train_loss"].loc[{"arm": "tied", "eval_step": 100}] -= 0.25
-    (row,) = committed.contrasts_table({"here": results, "there": other}, ["here", "there"]).rows
+    (row,) = tables.gap_contrast_table({"here": results, "there": other}, ["here", "there"]).rows
     assert row == ("here − there", "0.250 ± 0.000", "0.000 ± 0.000", "0.250 ± 0.000")
 
 
@@ -170,13 +169,13 @@ def test_forces_can_be_counted_from_a_later_step(results):
         distance.loc[at | {"step": step}] = (
             distance.sel(**at, step=0) * factor * float(decayed.sel(step=step))
         )
-    rows = {row[:2]: row[2:] for row in forces.since_table(results, ["0", "50"]).rows}
+    rows = {row[:2]: row[2:] for row in tables.decay_since_table(results, ["0", "50"]).rows}
     assert rows["untied output", "X-Y"] == ("3.000 [3.000, 3.000]", "1.000 [1.000, 1.000]")
     assert rows["untied output", "A-B"][1] != "1.000 [1.000, 1.000]"
 
 
 def test_a_sweep_has_its_forces_at_every_setting():
-    table = forces.forces_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
+    table = tables.decay_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
     assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == [
         "0",
         "0",
@@ -186,32 +185,32 @@ def test_a_sweep_has_its_forces_at_every_setting():
 
 
 def test_a_document_gets_its_tables_from_the_data(results):
-    tables = {"costs": lambda *names: committed.costs_table({"made-up": results}, names)}
+    known = {"costs": lambda *names: tables.gap_table({"made-up": results}, names)}
     text = "A\n<!-- table: costs made-up -->\nold 0.123\n<!-- end of table -->\nB\n"
-    written = report.rewritten(text, tables)
+    written = report.rewritten(text, known)
     assert (
         "old" not in written
         and "| made-up | 40 |" in written
         and written.startswith("A\n")
         and written.endswith("B\n")
     )
-    assert report.rewritten(written, tables) == written
-    assert report.rewritten(written.replace("| 40 |", "| 41 |"), tables) == written
+    assert report.rewritten(written, known) == written
+    assert report.rewritten(written.replace("| 40 |", "| 41 |"), known) == written
     for asked, reason in (
         ("forces x", "expected one of costs"),
         ("costs other", "no data of 'other'"),
     ):
         with pytest.raises(UserError, match=reason):
-            report.rewritten(text.replace("costs made-up", asked), tables)
+            report.rewritten(text.replace("costs made-up", asked), known)
 
 
 def test_the_documents_are_what_the_command_writes():
     """Of the committed data and the claims of the experiment files; a digit that was changed by
     hand is found.
     """
-    tables = report.tables_by_name(HOUSE / "experiments")
+    known = report.tables_by_name(HOUSE / "experiments")
     for page in (HOUSE / name for name in report.DOCUMENTS):
-        assert report.rewritten(page.read_text(), tables) == page.read_text(), page
+        assert report.rewritten(page.read_text(), known) == page.read_text(), page
 
 
 def test_outside_of_the_repository_the_command_says_so(tmp_path, monkeypatch, capsys):
@@ -249,7 +248,7 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     )
     kept = xr.load_dataset("experiments/data/small.nc")
     written = Path("experiments/README.md").read_text()
-    assert "| tied+bias | A-B |" in written and "ratio to decay alone" in written
+    assert "| tied+bias | A-B |" in written and "decay-adjusted distance" in written
     further, file = (
         kept.assign_coords(seed=[3, 2]).assign_attrs(claim="In other words."),
         Path("experiments/data/small.nc"),

@@ -1,0 +1,216 @@
+"""Plateaus, distances, label geometry and committed form of EXor results."""
+
+import math
+
+import numpy as np
+import pytest
+import xarray as xr
+from made_up import PROCESSES, exor_results, stuck_results
+
+from jaxtie import Experiment, Process, run
+from jaxtie.exor import analysis, data, theory
+from jaxtie.exor.analysis import condense, fluctuations, label_geometry
+from jaxtie.exor.claims import Claim
+from jaxtie.exor.tables import equivalence_table
+from jaxtie.results.claims import claimed
+from jaxtie.results.committed import joined_seeds, write_kept
+
+
+def entropy_by_hand(own: Process, *, by_label: bool) -> float:
+    """Compute H(target) or H(target | label) of the training strings, place by place."""
+    law: dict[tuple, float] = {}
+    for bits_n in data.split(7, False, 14).train:
+        label = bits_n.sum() % 2
+        for bit in bits_n:
+            spelled = own.ones if bit else own.zeros
+            if own.zeros_by_label and label and not bit:
+                spelled = spelled[::-1]
+            for symbol, p in zip("AB" if bit else "XY", spelled, strict=True):
+                key = (label if by_label else None, symbol)
+                law[key] = law.get(key, 0) + p / 7 / 114
+    total = 0.0
+    for (label, _), p in law.items():
+        of_label = sum(q for (other, _), q in law.items() if other == label)
+        total -= p * math.log(p / of_label) if p else 0
+    return total
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_exit_level_is_below_the_loss_given_the_label(name):
+    """A predictor that sees only the label pays H(target | label), computed here by hand."""
+    own = PROCESSES[name]
+    bits = data.split(7, False, 14).train
+    law = data.enumerate_contexts(
+        bits, own.zeros, own.ones, ordered=False, zeros_by_label=own.zeros_by_label
+    )
+    joint_CxV, of_label = law.joint_CxV, entropy_by_hand(own, by_label=True)
+    without = theory.best_loss(joint_CxV.sum(axis=0, keepdims=True))
+    assert without == pytest.approx(entropy_by_hand(own, by_label=False), abs=1e-12)
+    results = xr.Dataset(
+        {"best_loss": ("split", [theory.best_loss(joint_CxV)])}, {"split": ["train"]}
+    )
+    level = analysis.exit_levels(results)[analysis.LEFT]
+    assert level == pytest.approx(of_label - analysis.SOLVED, abs=1e-3)
+    assert theory.best_loss(joint_CxV) + math.log(2) == pytest.approx(of_label, abs=2e-4)
+    assert without - of_label == pytest.approx(0.1855 if name == "control" else 0, abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("length", "all_strings", "within"), [(7, False, 0.0005), (7, True, 0.0005), (8, False, 0.0005)]
+)
+def test_the_first_plateau_is_ln_2_above_the_best(length, all_strings, within):
+    """The first plateau is H(target), the best loss is H(target | context)."""
+    bits = data.split(length, all_strings, 14).train
+    joint_CxV = data.enumerate_contexts(bits, (0.1, 0.9), (0.5, 0.5), ordered=False).joint_CxV
+    without_context = theory.best_loss(joint_CxV.sum(axis=0, keepdims=True))
+    assert without_context - theory.best_loss(joint_CxV) == pytest.approx(math.log(2), abs=within)
+
+
+def test_exit_times(plateau_results):
+    left, best = (
+        analysis.exit_times(plateau_results, event) for event in (analysis.LEFT, analysis.AT_BEST)
+    )
+    np.testing.assert_array_equal(left["tied"].step_S, [20, 20, 30, 40, 100, 100])
+    np.testing.assert_array_equal(left["tied"].censored_S, [0, 0, 0, 0, 1, 1])
+    np.testing.assert_array_equal(left["untied"].step_S, [40, 50, 30, 60, 70, 80])
+    np.testing.assert_array_equal(best["untied"].step_S, [50, 60, 70, 80, 90, 100])
+    np.testing.assert_array_equal(best["tied"].censored_S, [0, 1, 1, 1, 1, 1])
+
+
+def test_committed_losses_give_the_same_exit_times(plateau_results, tmp_path):
+    """Losses differ from the level by 0.1, 0.4, -0.4 and 0.6 of the last committed decimal."""
+    results = plateau_results.isel(seed=slice(4))
+    close = analysis.exit_levels(results)[analysis.AT_BEST] + 1e-3 * np.array(
+        [[0.1], [0.4], [-0.4], [0.6]]
+    )
+    results["train_loss"].loc[{"arm": "untied", "eval_step": [90, 100]}] = close
+    write_kept(results, tmp_path / "kept.nc")
+    kept = xr.load_dataset(tmp_path / "kept.nc", engine="h5netcdf")
+    for each in (results, kept):
+        assert analysis.has_reached_best(each).sel(arm="untied").values.tolist() == [
+            True,
+            True,
+            True,
+            False,
+        ]
+    for event in (analysis.LEFT, analysis.HALFWAY, analysis.AT_BEST):
+        one, other = (analysis.exit_times(each, event)["untied"] for each in (results, kept))
+        np.testing.assert_array_equal(one.step_S, other.step_S)
+
+
+def test_stuck_shares():
+    made = stuck_results("a", {"tied": [0, 1, 2], "untied": [5]})
+    np.testing.assert_array_equal(analysis.is_stuck(made).mean("seed"), [3 / 40, 1 / 40])
+    shares = analysis.stuck_shares(made)
+    np.testing.assert_array_equal(shares.sel(arm="tied"), [1, 1, 3 / 40])
+    made["train_loss"].loc[{"arm": "tied", "seed": 239}] = np.nan
+    made["diverged_at"].loc[{"arm": "tied", "seed": 239}] = 20
+    assert np.isnan(analysis.is_stuck(made).sel(arm="tied", seed=239))
+
+
+def test_unseen_drops_exploratory_seeds():
+    made = stuck_results("output-bias", {"tied": [], "untied": []}, range(100, 140))
+    assert analysis.unseen(made)["seed"].values.tolist() == list(range(128, 140))
+
+
+def test_fluctuation_of_relative_changes_late_in_training(plateau_results):
+    distance = plateau_results["input_distance"]
+    # steady growth is none
+    distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y"}] = 2.0 ** np.arange(11)
+    np.testing.assert_allclose(
+        fluctuations(plateau_results).sel(arm="tied", pair="X-Y", table="input"), 0, atol=1e-12
+    )
+    # 10 %, 20 %
+    distance.loc[{"arm": "tied", "symbol": "X", "symbol2": "Y", "step": [80, 90, 100]}] = [
+        1.0,
+        1.1,
+        1.32,
+    ]
+    found = fluctuations(plateau_results).sel(arm="tied", pair="X-Y", table="input")
+    np.testing.assert_allclose(found, 0.1 / math.sqrt(2), rtol=1e-9)
+
+
+def test_fluctuations_without_pairs():
+    assert fluctuations(exor_results("tied", "untied").isel(pair=[])).shape == (2, 0, 2, 4)
+
+
+def test_fluctuation_claim_from_committed_results(plateau_results):
+    plateau_results["input_distance"].loc[{"symbol": "X", "symbol2": "Y"}] = np.where(
+        np.arange(11) % 2, 1.1, 1.0
+    )
+    kept = plateau_results.assign(fluctuation=fluctuations(plateau_results)).sel(step=[0, 50, 100])
+    moved = claimed(kept, Claim("It moves.", "fluctuation", "tied"))
+    np.testing.assert_allclose(np.exp(moved), np.std([1.1 - 1, 1 / 1.1 - 1], ddof=1), rtol=1e-9)
+
+
+def test_pairs_and_targets_occur():
+    assert analysis.targets(exor_results("tied")) == ["X", "Y", "A", "B"]
+    results = exor_results("tied", p_X=[0.1, 1.0])
+    results["theory_log_odds"].loc[{"pair": "X-Y", "p_X": 1.0}] = np.nan
+    assert analysis.live_pairs(results) == ["X-Y", "A-B"]  # at one setting it does
+    results["theory_log_odds"].loc[{"pair": "X-Y"}] = np.nan
+    assert list(analysis.distance_rows(results)) == ["distance A-B, input", "distance A-B, output"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Train tied, targets-only and partly tied arms for a few steps."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    arms = ("tied", "tied+targets-only", "tied+untie-rows=mask")
+    experiment = Experiment(
+        arms=arms, seeds=range(3), steps=20, record_every=10, eval_every=10, mask_logit=True
+    )
+    return run(experiment, out=folder, quiet=True)
+
+
+def test_mask_logit_and_probability(trained):
+    """Only a fresh model with a tied mask row predicts the mask at the mask."""
+    p = trained["mask_probability"].sel(eval_step=0).mean("seed")
+    assert p.sel(arm="tied") > 2 * p.sel(arm="tied+untie-rows=mask") > 0
+    assert np.all(trained["mask_probability"].sel(arm="tied+targets-only") == 0)
+    assert trained["mask_logit"].sel(arm="tied", eval_step=0).mean() > 0
+
+
+def test_partly_tied_arms_differ_in_the_untied_rows(trained):
+    own = trained.sel(arm="tied+untie-rows=mask", table_step=20)
+    apart = (own["input_table"] != own["output_table"]).any(["seed", "dim"])
+    assert apart["symbol"].values[apart].tolist() == ["mask"]
+    tied = trained.sel(arm="tied", table_step=20)
+    np.testing.assert_array_equal(tied["input_table"], tied["output_table"])
+
+
+def test_label_geometry(trained):
+    kept = condense(trained)
+    at = {"arm": "tied", "seed": 1}
+    table = trained["output_table"].sel(at | {"table_step": 20}).astype(float)
+    even, odd = table.sel(symbol="E").values, table.sel(symbol="D").values
+    found = kept.sel(at | {"table": "input", "eval_step": 20})
+    assert np.isnan(kept["label_cosine"].sel(at | {"table": "output", "eval_step": 20}))
+    np.testing.assert_allclose(found["label_distance"], np.linalg.norm(even - odd), rtol=1e-6)
+    cosine = even @ odd / np.linalg.norm(even) / np.linalg.norm(odd)
+    np.testing.assert_allclose(found["label_cosine"], cosine, rtol=1e-6)
+    whole = label_geometry(trained, trained["table_step"].values)
+    apart = whole["label_distance"].sel(arm="tied+untie-rows=mask")
+    np.testing.assert_array_equal(apart.sel(table="input"), apart.sel(table="output"))
+    row = next(row for row in equivalence_table(trained).rows if row[0] == "E-D")
+    assert row[1:4] == ("1.000", "0.000", "–") and len(row) == 4 + 1 + 1 + 2
+
+
+def test_committed_parts_join_by_seed(trained, tmp_path):
+    """Join runs of `--seeds 0-1` and `--seeds 2-2` as `python -m jaxtie.report RUN` does."""
+    parts = [condense(trained.sel(seed=seeds)) for seeds in ([0, 1], [2])]
+    for part, name in zip(parts, "ab", strict=True):
+        write_kept(part, tmp_path / f"{name}.nc")
+    kept = [xr.load_dataset(tmp_path / f"{name}.nc", engine="h5netcdf") for name in "ab"]
+    together = joined_seeds(*kept)
+    assert together["seed"].values.tolist() == [0, 1, 2]
+    whole = condense(trained)
+    for name in ("label_cosine", "mask_logit", "train_loss"):
+        values = together[name].transpose(*whole[name].dims)
+        np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-3)
+
+
+def test_seeds_join_results_with_fewer_variables(trained):
+    older = condense(trained.sel(seed=[0, 1])).drop_vars(["label_distance", "label_cosine"])
+    together = joined_seeds(older, condense(trained.sel(seed=[2])))
+    assert together["seed"].values.tolist() == [0, 1, 2] and "label_cosine" not in together
