@@ -101,7 +101,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         return lambda *names: make(runs, {name: load_claims(files[name]) for name in names})
 
     verdicts, text_verdicts = (
-        partial(claims_table, f"Claims{about} and verdicts") for about in ("", " about text")
+        partial(claims_table, f"Claims{about}, with verdicts") for about in ("", " about text")
     )
 
     def of_run(make: Callable[..., Table]) -> Callable[..., Table]:
