@@ -15,8 +15,8 @@ claim. The published arms are those of `output_bias*.py`, with p(X) = 0.5 of
 All claims of all these files stand below and were written before any of the runs. They are 22, and
 their intervals are right together with 95 %: each is Student's t at 1 - 0.05/22 of one number a
 seed, 0 or 1 or a sum of these where shares are compared (hundreds of seeds, so their mean is near
-enough normal). "Stuck" at step 150,000 is defined in `jaxtie/exor/plateau.py`. All bounds are ours,
-whoever had the idea.
+enough normal). "Stuck" at step 150,000 is defined in `jaxtie/exor/analysis.py`. All bounds are
+ours, whoever had the idea.
 Time: 20 minutes on two cores.
 """
 

@@ -1,6 +1,6 @@
 """`never_targets.py` where the label tells how zeros are spelled.
 
-Stuck means the second plateau there, see `jaxtie/exor/plateau.py`.
+Stuck means the second plateau there, see `jaxtie/exor/analysis.py`.
 
     python -m jaxtie.run experiments/never_targets_control.py
 
