@@ -1,6 +1,4 @@
-"""Swaps and masks by their frequencies; what has no room; the next token. Fixed seeds: a p-value
-fails here or never.
-"""
+"""Swaps and masks by their frequencies, with fixed seeds; too little room; the next token."""
 
 from functools import partial
 
@@ -18,7 +16,7 @@ BATCH, LENGTH = 64, 32
 
 
 def sentences(seed: int = 0) -> np.ndarray:
-    """Rows of 8 to 32 tokens, [CLS] and [SEP] around them, padding behind."""
+    """Make rows of 8 to 32 tokens, [CLS] and [SEP] around them, padding behind."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(5, BASE, (BATCH, LENGTH))
     tokens = np.where(rng.random(tokens.shape) < 0.5, rng.choice(WORDS, tokens.shape), tokens)
@@ -51,37 +49,26 @@ def check(name: str, counts, expected) -> None:
 
 
 def check_alike(name: str, times, draws: int, rate: float) -> None:
-    """Each was drawn with one rate and on its own: neither more nor less spread than so many
-    coins.
-    """
+    """Check that each was drawn at one rate, independently: no more nor less spread than coins."""
     p = chi2.sf(np.sum((times - draws * rate) ** 2) / (draws * rate * (1 - rate)), times.size)
     print(f"{name} alike: p = {p:.3f}")
     assert 0.01 < p < 0.99, name
 
 
 def test_swaps_are_fair_and_of_these_words_only():
-    swapped = jax.device_get(
-        jax.vmap(partial(masking.swap, words_K=WORDS, duplicates_K=DUPLICATES), (0, None))(
-            KEYS, TOKENS
-        )
-    )
+    swap = partial(masking.swap, words_K=WORDS, duplicates_K=DUPLICATES)
+    swapped = jax.device_get(jax.vmap(swap, (0, None))(KEYS, TOKENS))
     others = ~np.isin(TOKENS, WORDS)
-    assert np.array_equal(
-        swapped[:, others], np.broadcast_to(TOKENS[others], (len(KEYS), others.sum()))
-    )
+    assert (swapped[:, others] == TOKENS[others]).all()
     for word, duplicate in zip(WORDS, DUPLICATES):
         there = swapped[:, np.equal(TOKENS, word)]
         assert set(np.unique(there)) == {word, duplicate}
-        check(
-            f"word {word} swapped",
-            [np.sum(there == word), np.sum(there == duplicate)],
-            [there.size / 2] * 2,
-        )
+        counts = [np.sum(there == word), np.sum(there == duplicate)]
+        check(f"word {word} swapped", counts, [there.size / 2] * 2)
     check_alike("every occurrence", (swapped != TOKENS)[:, ~others].sum(axis=0), len(KEYS), 0.5)
-    certain = masking.swap(KEYS[0], TOKENS, WORDS, DUPLICATES, probability=1.0)
+    certain = swap(KEYS[0], TOKENS, probability=1.0)
     assert not np.isin(certain, WORDS).any()
-    # duplicates have none of their own
-    assert np.array_equal(masking.swap(KEYS[0], certain, WORDS, DUPLICATES), certain)
+    assert np.array_equal(swap(KEYS[0], certain), certain)  # duplicates have no duplicates
 
 
 def test_fifteen_of_a_hundred_are_chosen(drawn):
@@ -110,11 +97,8 @@ def test_of_these_eighty_ten_ten(drawn):
     kept = seen == target
     other = ~kept & (seen != MASK)
     counts = [np.sum(seen == MASK), kept.sum(), other.sum()]
-    check(
-        "mask, same, another",
-        counts,
-        np.array([0.8 + 0.1 / BASE, 0.1 + 0.1 / BASE, 0.1 - 0.2 / BASE]) * n,
-    )
+    shares = np.array([0.8 + 0.1 / BASE, 0.1 + 0.1 / BASE, 0.1 - 0.2 / BASE])
+    check("mask, same, another", counts, shares * n)
     assert seen.max() < BASE
     cells = np.bincount(seen[other] * 10 // BASE, minlength=10)
     assert chisquare(cells).pvalue > 0.01
@@ -138,9 +122,8 @@ def test_without_room_all_places_suffer_alike():
     # what is dropped is a run, so a batch counts as one draw
     quarter = np.cumsum(REAL.ravel()) * 4 // (REAL.sum() + 1)
     for i in range(4):
-        p = ttest_1samp(
-            (quarter[few.at_P] == i).mean(axis=1), np.mean(quarter[REAL.ravel()] == i)
-        ).pvalue
+        share = np.mean(quarter[REAL.ravel()] == i)
+        p = ttest_1samp((quarter[few.at_P] == i).mean(axis=1), share).pvalue
         print(f"quarter {i} of the batch, no room: p = {p:.3f}")
         assert p > 0.01
     changed = (few.tokens_BxL != TOKENS).reshape(len(few.at_P), -1).sum(axis=1)

@@ -1,6 +1,4 @@
-"""The source whose truth is known: what is planted, and exact values against brute force over all
-sentences, and samples.
-"""
+"""The known source: its classes, exact values against brute force, and samples."""
 
 import itertools
 import math
@@ -27,33 +25,22 @@ def whole():
 
 
 def values(source: synthetic.KnownSource, kind: str, places: int = PLACES) -> np.ndarray:
-    """Of all pairs of a class: bias, C², overlap, S², variance of S; Px5."""
-    conditional, semantic = exact(source, source.pairs[kind], places)
-    of_both = (
-        conditional.bias,
-        conditional.divergence,
-        conditional.overlap,
-        semantic.divergence,
-        semantic.variance,
-    )
-    return np.stack(of_both, axis=1)
+    """Compute bias, C², overlap, S² and variance of S of all pairs of a class; Px5."""
+    c, s = exact(source, source.pairs[kind], places)
+    return np.stack([c.bias, c.divergence, c.overlap, s.divergence, s.variance], axis=1)
 
 
-def test_what_is_planted(whole):
+def test_the_source_has_the_planned_pairs(whole):
     assert whole.token_N.max() + 1 == 256
     assert [len(whole.pairs[kind]) for kind in synthetic.CLASSES] == [16] * 4
-    tokens = np.concatenate([whole.pairs[kind].ravel() for kind in whole.pairs])
-    times = np.bincount(tokens, minlength=256)
-    homograph = whole.pairs["homograph"][0, 0]
-    assert (
-        times[synthetic.BEGINNING] == 0
-        and times[homograph] == 2
-        and np.all(np.delete(times, [0, homograph]) == 1)
-    )
+    tokens = np.concatenate([pairs.ravel() for pairs in whole.pairs.values()])
+    homograph, expected = whole.pairs["homograph"][0, 0], np.ones(256)
+    expected[[synthetic.BEGINNING, homograph]] = 0, 2
+    np.testing.assert_array_equal(np.bincount(tokens, minlength=256), expected)
     assert np.bincount(whole.token_N)[homograph] == 2
     np.testing.assert_allclose(whole.transition_NxN.sum(axis=1), 1)
     assert np.all(whole.transition_NxN[:, 0] == 0)
-    # the law of every place
+    # the distribution of every position
     np.testing.assert_allclose(whole.share_N @ whole.transition_NxN, whole.share_N, atol=1e-12)
     again, other = synthetic.planted(synthetic.Plan()), synthetic.planted(synthetic.Plan(seed=1))
     np.testing.assert_array_equal(again.transition_NxN, whole.transition_NxN)
@@ -64,9 +51,15 @@ def test_what_is_planted(whole):
     ("kind", "bias", "overlap"), [("duplicate", 0, 1), ("skewed duplicate", LN9, 0.36)]
 )
 def test_duplicates_have_no_divergence_but_a_bias(whole, kind, bias, overlap):
-    np.testing.assert_allclose(
-        values(whole, kind), np.tile([bias, 0, overlap, 0, 0], (16, 1)), atol=1e-12
-    )
+    expected = np.tile([bias, 0, overlap, 0, 0], (16, 1))
+    np.testing.assert_allclose(values(whole, kind), expected, atol=1e-12)
+
+
+def varied(kind: str, value: int, **shares) -> list[float]:
+    """Return a value of a small source's first pair for each value of one field of its plan."""
+    ((field, each),) = shares.items()
+    plans = [SMALL._replace(**{field: share}) for share in each]
+    return [values(synthetic.planted(plan), kind)[0, value] for plan in plans]
 
 
 def test_allomorphs_are_told_by_the_left_token_alone(whole):
@@ -80,10 +73,7 @@ def test_allomorphs_are_told_by_the_left_token_alone(whole):
     np.testing.assert_allclose(found[:, 2], 4 * 0.98 * 0.02, atol=0.04)
     plain = values(whole, "plain")
     assert np.median(found[:, 1]) > np.median(plain[:, 1])
-    weaker = [
-        values(synthetic.planted(SMALL._replace(follow=follow)), "allomorph")[0, 1]
-        for follow in (0, 0.3, 0.6, 0.9)
-    ]
+    weaker = varied("allomorph", 1, follow=(0, 0.3, 0.6, 0.9))
     assert weaker[0] == pytest.approx(0, abs=1e-12) and np.all(np.diff(weaker) > 0.1)
     always = synthetic.planted(SMALL._replace(follow=1.0))
     # but for the first place, one of the two is excluded
@@ -96,38 +86,34 @@ def test_antonyms_are_told_by_what_follows_alone(whole):
     np.testing.assert_allclose(found[:, :3], np.tile([0, 0, 1], (16, 1)), atol=1e-12)
     plain = values(whole, "plain")
     assert 0.8 < np.median(found[:, 3]) / np.median(plain[:, 3]) < 1.2  # as far as unrelated tokens
-    weaker = [
-        values(synthetic.planted(SMALL._replace(permuted=share)), "antonym")[0, 3]
-        for share in (0, 0.1, 0.3, 1)
-    ]
+    weaker = varied("antonym", 3, permuted=(0, 0.1, 0.3, 1))
     assert weaker[0] == pytest.approx(0, abs=1e-12) and np.all(np.diff(weaker) > 5e-4)
 
 
 def test_near_neighbours_are_near_and_not_equivalent(whole):
     found, plain = values(whole, "near neighbours"), np.median(values(whole, "plain"), axis=0)
-    assert np.all(found[:, [1, 3]] > 0.02 * plain[[1, 3]]) and np.all(
-        np.median(found, axis=0)[[1, 3]] < 0.2 * plain[[1, 3]]
-    )
+    assert np.all(found[:, [1, 3]] > 0.02 * plain[[1, 3]])
+    assert np.all(np.median(found, axis=0)[[1, 3]] < 0.2 * plain[[1, 3]])
     same = values(synthetic.planted(synthetic.Plan(apart=0.0, permuted=0.0)), "near neighbours")
     np.testing.assert_allclose(same, np.tile([0, 0, 1, 0, 0], (16, 1)), atol=1e-12)
 
 
 def test_a_homograph_shows_as_variance(whole):
-    """Beside antonyms, which are further apart, but in every context alike."""
+    """Antonyms are further apart, but equally so in every context."""
     homograph, antonym = values(whole, "homograph"), values(whole, "antonym")
     assert homograph[:, 3].max() < antonym[:, 3].min()
     assert homograph[:, 4].min() > 10 * antonym[:, 4].max()
 
 
 def law_of_sentences(source: synthetic.KnownSource, length: int) -> np.ndarray:
-    """p(tokens), V in each dimension, summed over all that the states may have been."""
+    """Compute p(tokens), V in each dimension, summed over all paths of states."""
     states, vocabulary = len(source.token_N), source.token_N.max() + 1
     law = np.zeros((vocabulary,) * length)
     for path in itertools.product(range(1, states), repeat=length):
-        p = math.prod(
-            source.transition_NxN[before, after] for before, after in itertools.pairwise((0, *path))
+        steps = itertools.pairwise((0, *path))
+        law[tuple(source.token_N[list(path)])] += math.prod(
+            source.transition_NxN[step] for step in steps
         )
-        law[tuple(source.token_N[list(path)])] += p
     return law
 
 
@@ -138,15 +124,13 @@ def small():
 
 
 def next_law(law: np.ndarray, *before: int) -> np.ndarray:
-    """p(next token | the tokens before it)."""
+    """Compute p(next token | the tokens before it)."""
     law_V = law[before].reshape(len(law), -1).sum(axis=1)
     return law_V / law_V.sum()
 
 
 def occurrences_by_hand(law: np.ndarray, pair: list[int]) -> dict[tuple, float]:
-    """(what is on the left, next token) -> how often, as many occurrences of each, at the first and
-    the second place.
-    """
+    """Return how often each (left tokens, next token) occurs with the pair, at place 1 or 2."""
     shares, vocabulary = defaultdict(float), range(1, len(law))
     for token in pair:
         lefts = {(): law[token].sum(), **{(left,): law[left, token].sum() for left in vocabulary}}
@@ -163,9 +147,7 @@ def hellinger_by_hand(first_V: np.ndarray, second_V: np.ndarray) -> float:
 
 @pytest.mark.parametrize("kind", ["allomorph", "antonym", "near neighbours", "homograph", "plain"])
 def test_exact_values_are_those_of_brute_force(small, kind):
-    """The definitions, over all sentences of four tokens: the pair at the first or the second
-    place, and two tokens after.
-    """
+    """Over all sentences of four tokens: the pair at place 1 or 2, and two tokens after it."""
     source, law = small
     found_conditional, found_semantic = exact(source, source.pairs[kind], places=2)
     for row, pair in enumerate(source.pairs[kind].tolist()):
@@ -175,10 +157,8 @@ def test_exact_values_are_those_of_brute_force(small, kind):
             ratio.append(math.log(q_second / q_first))
             overlap.append(4 * q_first * q_second / (q_first + q_second) ** 2)
             at_1.append(hellinger_by_hand(*(next_law(law, *left, token) for token in pair)))
-            both.append(
-                at_1[-1]
-                + hellinger_by_hand(*(next_law(law, *left, token, after) for token in pair))
-            )
+            at_2 = hellinger_by_hand(*(next_law(law, *left, token, after) for token in pair))
+            both.append(at_1[-1] + at_2)
         weights = list(shares.values())
         assert sum(weights) == pytest.approx(1)
 
@@ -203,15 +183,12 @@ def test_predictions_are_those_of_brute_force(small):
     laws = predictions(source, sentences)
     for tokens, law_LxV in zip(sentences.tolist(), laws):
         for place in range(4):
-            np.testing.assert_allclose(
-                law_LxV[place], next_law(law, *tokens[1 : place + 1]), atol=1e-12
-            )
+            expected = next_law(law, *tokens[1 : place + 1])
+            np.testing.assert_allclose(law_LxV[place], expected, atol=1e-12)
 
 
 def test_samples_follow_the_law(small):
-    """Of the first three tokens; a χ² of as many cells as are expected ten times is near their
-    number.
-    """
+    """A χ² over the cells of three tokens that are expected ten times is near their number."""
     source, law = small
     sentences = synthetic.sample_sentences(source, 40_000, 4, seed=1)
     assert np.all(sentences[:, 0] == synthetic.BEGINNING)
@@ -251,9 +228,7 @@ def test_estimates_from_sentences_come_to_the_exact_values(small, kind):
 
 
 def word_laws(source: synthetic.KnownSource) -> tuple[np.ndarray, np.ndarray]:
-    """Of the plain tokens: what follows each, and what each follows beside how often that occurs;
-    square roots.
-    """
+    """Return square roots of p(next | plain token) and p(previous | plain token)."""
     plain = np.flatnonzero(np.isin(source.token_N, source.pairs["plain"].ravel()))
     joint = source.share_N[:, None] * source.transition_NxN
     after, before = joint[plain], joint[:, plain].T
@@ -263,22 +238,16 @@ def word_laws(source: synthetic.KnownSource) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(("aligned", "low", "high"), [(True, 0.7, 1), (False, -0.2, 0.2)])
 def test_words_obey_the_hypothesis_where_they_are_aligned(aligned, low, high):
     """Those that are followed alike follow alike; else the one has nothing to do with the other."""
-    laws = word_laws(
-        synthetic.planted(
-            synthetic.Plan(pairs=(0, 0, 0, 0), near=0, plain=120, homograph=False, aligned=aligned)
-        )
-    )
+    only_plain = synthetic.Plan(pairs=(0, 0, 0, 0), near=0, plain=120, homograph=False)
+    laws = word_laws(synthetic.planted(only_plain._replace(aligned=aligned)))
     distances = [stats.rankdata(pdist(law)) for law in laws]
     assert low < np.corrcoef(distances)[0, 1] < high
 
 
 def test_allomorphs_have_as_many_sides_as_are_planned():
-    """Which spelling the left tokens choose: patterns that are equal or opposite, for pairs in
-    turn.
-    """
-    source = synthetic.planted(
-        synthetic.Plan(pairs=(0, 0, 16, 0), near=2, plain=40, homograph=False, sides=4)
-    )
+    """The tokens that the left tokens choose: patterns that repeat, for pairs in turn."""
+    plan = synthetic.Plan(pairs=(0, 0, 16, 0), near=2, plain=40, homograph=False, sides=4)
+    source = synthetic.planted(plan)
     first, second = source.pairs["allomorph"].T
     signs_NxP = np.sign(source.transition_NxN[1:, first] - source.transition_NxN[1:, second])
     assert np.all(signs_NxP != 0)

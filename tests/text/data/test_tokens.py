@@ -29,24 +29,18 @@ GUTENBERG = Path(__file__).parents[3] / "../shared/corpora/gutenberg"
 def test_a_row_is_a_sentence_in_the_order_of_the_text(corpus, vocabulary, cache):
     text = prepare_text(Corpus(corpus.paths, vocab=vocabulary), cache)
     raw = " ".join(path.read_text() for path in sorted(Path(corpus.paths[0]).glob("*")))
-    expected = [
-        f"{sentence.strip()} .".lower()
-        for sentence in raw.replace("\n", " ").split(".")
-        if sentence.strip()
-    ]
+    sentences = map(str.strip, raw.replace("\n", " ").split("."))
+    expected = [f"{sentence} .".lower() for sentence in sentences if sentence]
     found = {row for name in SPLITS for row in words(text, getattr(text, name))}
     assert found == set(expected)
     place = {sentence: i for i, sentence in enumerate(expected)}
-    unique = [row for row in words(text, text.train) if expected.count(row) == 1]
-    assert [place[row] for row in unique] == sorted(place[row] for row in unique) and len(
-        unique
-    ) > 100
+    places = [place[row] for row in words(text, text.train) if expected.count(row) == 1]
+    assert places == sorted(places) and len(places) > 100
     report = text.report
     assert (report.files, report.documents, report.paragraphs, report.sentences) == (3, 3, 120, 360)
     assert report.rows == {"train": 252, "valid": 36, "test": 72} and report.split_by == "paragraph"
-    assert sum(report.tokens.values()) == sum(len(row.split()) for row in expected) and not any(
-        report.unknown.values()
-    )
+    assert sum(report.tokens.values()) == sum(len(row.split()) for row in expected)
+    assert not any(report.unknown.values())
     assert text.train.tokens_N.dtype == np.uint16
     assert len(str(report).splitlines()) == 2
 
@@ -56,25 +50,20 @@ def test_ten_documents_are_split_whole(tmp_path, vocabulary, cache, files):
     """Nine are split by paragraphs, and the report says what that means."""
     folder = write_corpus(tmp_path / "corpus", files=files, paragraphs=20)
     for i, path in enumerate(sorted(folder.glob("*"))):
-        path.write_text(
-            path.read_text().replace(".", f" {'abcdefghij'[i // 10]}{'abcdefghij'[i % 10]}.")
-        )
+        letters = "abcdefghij"
+        path.write_text(path.read_text().replace(".", f" {letters[i // 10]}{letters[i % 10]}."))
     text = prepare_text(Corpus((str(folder),), vocab=vocabulary), cache)
-    places = {
-        name: {tuple(row.split()[-3:-1]) for row in words(text, getattr(text, name))}
-        for name in SPLITS
-    }
-    apart = not places["train"] & places["valid"] and not places["valid"] & places["test"]
-    assert apart == (files >= 10) and text.report.split_by == (
-        "document" if files >= 10 else "paragraph"
+    train, valid, test = (
+        {tuple(row.split()[-3:-1]) for row in words(text, rows)} for rows in text[2:5]
     )
-    assert ("so that a document is in several splits" in str(text.report)) == (files < 10)
-    if files >= 10:
-        assert [len(places[name]) for name in SPLITS] == [
-            files * 7 // 10,
-            files // 10,
-            files * 2 // 10,
-        ]
+    if files < 10:
+        assert train & valid and text.report.split_by == "paragraph"
+        assert "so that a document is in several splits" in str(text.report)
+    else:
+        assert not train & valid and not valid & test and text.report.split_by == "document"
+        assert "so that a document is in several splits" not in str(text.report)
+        sizes = [len(train), len(valid), len(test)]
+        assert sizes == [files * 7 // 10, files // 10, files * 2 // 10]
     before = prepare_text(Corpus((str(folder),), vocab=vocabulary, documents_to_split=50), cache)
     assert (before.key == text.key) == (files != 10)
 
@@ -82,9 +71,8 @@ def test_ten_documents_are_split_whole(tmp_path, vocabulary, cache, files):
 def test_the_split_depends_on_seed_and_text_alone(tmp_path, corpus, vocabulary, cache):
     one, other = Path(corpus.paths[0]), tmp_path / "other"
     other.mkdir()
-    (other / "z.txt").write_text(
-        "\n\n".join(path.read_text() for path in sorted(one.glob("*"), reverse=True))
-    )
+    texts = [path.read_text() for path in sorted(one.glob("*"), reverse=True)]
+    (other / "z.txt").write_text("\n\n".join(texts))
 
     def splits(folder: Path, seed: int) -> list[set[str]]:
         text = prepare_text(Corpus((str(folder),), vocab=vocabulary, split_seed=seed), cache)
@@ -173,12 +161,8 @@ def test_frequent_words_of_berts_vocabulary_are_the_published():
     counted = bert._replace(train=Rows(token_N, np.array([0, len(token_N)], np.int64)))
     with pytest.raises(UserError, match="only 100 of its words are single tokens, 101 are needed"):
         frequent_words(counted, 101)
-    more = counted._replace(
-        vocabulary=tuple(
-            each.replace("[unused", "word").replace("]", "") for each in bert.vocabulary
-        )
-    )
-    assert len(frequent_words(more, 100)[1]) == 100
+    entries = (each.replace("[unused", "word").replace("]", "") for each in bert.vocabulary)
+    assert len(frequent_words(counted._replace(vocabulary=tuple(entries)), 100)[1]) == 100
 
 
 @pytest.mark.skipif(
@@ -190,15 +174,9 @@ def test_the_gutenberg_books_come_through_right(cache):
         paragraphs = list(reading.read_paragraphs(path, found := reading.Reading()))
         if found.latin1_lines:
             latin1[path.name] = found.latin1_lines
-        lines = path.read_bytes().split(b"\n")
-        expected = " ".join(
-            line.decode("latin-1" if found.latin1_lines else "utf-8") for line in lines
-        ).split()
-        sentences = [
-            sentence
-            for each in paragraphs
-            for sentence in reading.split_sentences(" ".join(each.split()))
-        ]
+        expected = path.read_bytes().decode("latin-1" if found.latin1_lines else "utf-8").split()
+        joined = (" ".join(each.split()) for each in paragraphs)
+        sentences = [sentence for each in joined for sentence in reading.split_sentences(each)]
         assert " ".join(sentences) == " ".join(expected), path
         rows[path.stem] = len(sentences)
     assert latin1 == {"chesterton-ball.txt": 2, "shakespeare-caesar.txt": 2}
@@ -216,9 +194,8 @@ def test_the_gutenberg_books_come_through_right(cache):
     assert report.rows == {"train": 63_229 - valid - test, "valid": valid, "test": test}
     # by the vocabulary, which knows the characters of training books only
     assert 1.7e6 < sum(report.tokens.values()) < 1.9e6
-    assert report.unknown["train"] == 0 and sum(report.unknown.values()) < 1e-3 * sum(
-        report.tokens.values()
-    )
+    unknown = sum(report.unknown.values()) / sum(report.tokens.values())
+    assert report.unknown["train"] == 0 and unknown < 1e-3
     assert report.tokens["train"] == len(text.train.tokens_N)
     assert report.rows["train"] == text.train.count
     found = frequent_words(text)[1]
