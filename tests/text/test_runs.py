@@ -132,7 +132,7 @@ def test_what_reads_results_reads_those_of_text(masked, capsys, monkeypatch):
     assert capsys.readouterr().err.count("\n") == 1
     section = page.Section("text_mlm.py", "text-mlm")
     section.read(RunFolder(masked))
-    assert len(section.tables) == 5 and "tokens a second" in section.facts
+    assert len(section.tables) == 4 and "tokens a second" in section.facts
     assert {image.name for image in section.images} == {
         path.stem for path in (masked / "figures").glob("*.png")
     }

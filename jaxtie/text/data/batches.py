@@ -90,7 +90,6 @@ class MaskedBatches:
 
     Attributes:
       count: batches of an epoch.
-      truncated: rows that are truncated.
       buckets: lengths of a batch's rows, [CLS] and [SEP] included, ascending.
     """
 
@@ -121,10 +120,8 @@ class MaskedBatches:
         self.rows, self.special, self.batch_size = rows, special, batch_size
         self.seed, self.keep_last = seed, keep_last
         self.buckets = lengths_of(buckets, max_length)
-        lengths = rows.lengths + 2
-        self.truncated = int((lengths > max_length).sum())
-        own = np.searchsorted(self.buckets, np.minimum(lengths, max_length))
-        self._bucket_R = own.astype(np.int8)
+        lengths = np.minimum(rows.lengths + 2, max_length)
+        self._bucket_R = np.searchsorted(self.buckets, lengths).astype(np.int8)
         self._plan = lru_cache(2)(self._plan_epoch)
         self.count = len(self._plan(0))
         _check_count(self, f"{rows.count:,} sentences")
