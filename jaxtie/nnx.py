@@ -9,11 +9,11 @@ from flax import nnx
 
 from jaxtie.tying.head import (
     PARTS,
-    VocabularyEnd,
+    EmbeddingSpec,
+    compute_logits,
+    embed_tokens,
+    embed_vocabulary,
     initial_params,
-    logits_of_hidden,
-    rows_of_tokens,
-    whole_table,
 )
 from jaxtie.tying.layers import Tree
 from jaxtie.tying.nnx import Transposed, UntiedEmbed
@@ -23,12 +23,12 @@ __all__ = ["Embedding", "Transposed", "UntiedEmbed", "is_tied", "saved_by_tying"
 
 
 class Embedding(nnx.Module):
-    __doc__ = VocabularyEnd.__doc__
+    __doc__ = EmbeddingSpec.__doc__
 
     def __init__(
         self, vocabulary: int, width: int, tied: bool = False, *, rngs: nnx.Rngs, **options: Any
     ):
-        self.end = VocabularyEnd(vocabulary, width, tied, **options)
+        self.end = EmbeddingSpec(vocabulary, width, tied, **options)
         rows, columns = self.end.partition or (None, None)
         axes = {"input": (rows, columns), "output": (rows, columns), "bias": (rows,)}
         axes["output_rows"] = (None, columns)
@@ -39,15 +39,15 @@ class Embedding(nnx.Module):
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """The rows of the input table that belong to token ids of any shape; (..., D)."""
-        return rows_of_tokens(self.end, self._parameters(), tokens)
+        return embed_tokens(self.end, self._parameters(), tokens)
 
     def table(self) -> jax.Array:
         """The input table as a model sees it: the rows of all V tokens; VxD."""
-        return whole_table(self.end, self._parameters())
+        return embed_vocabulary(self.end, self._parameters())
 
     def logits(self, h_PxD: jax.Array) -> jax.Array:
         """Hidden states, with any leading axes, against the output table; PxV."""
-        return logits_of_hidden(self.end, self._parameters(), h_PxD)
+        return compute_logits(self.end, self._parameters(), h_PxD)
 
     def _parameters(self) -> dict[str, Tree]:
         """The plain dictionary of arrays."""

@@ -24,7 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.tying.layers import count_entries, gelu, layer_norm, linear, pick, uniform
+from jaxtie.tying.layers import count_tokens, gelu, layer_norm, linear, pick, uniform
 
 
 def _attention(
@@ -249,7 +249,7 @@ class TransformerBody(nn.Module):
         vocabulary = table_VxD.shape[0]
         by_entry = vocabulary <= len(tokens_L)
         if by_entry:
-            rows, weight = table_VxD, count_entries(tokens_L, vocabulary, table_VxD.dtype)
+            rows, weight = table_VxD, count_tokens(tokens_L, vocabulary, table_VxD.dtype)
         else:
             rows, weight = table_VxD[tokens_L], jnp.ones(len(tokens_L), table_VxD.dtype)
         for layer in self.layer[:-1]:

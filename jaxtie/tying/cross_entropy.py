@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtie.tying.layers import Tree
 
 # of a block; positions; on a CPU 420 at once take about as long, 64 of 8,292 words a fifth more
-POSITIONS = 128
+BLOCK_SIZE = 128
 
 
 def cross_entropy(
@@ -30,7 +30,7 @@ def cross_entropy(
     logit_scale: float = 1.0,
     logit_softcap: float | None = None,
     z_loss: float = 0.0,
-    block: int = POSITIONS,
+    block: int = BLOCK_SIZE,
 ) -> tuple[jax.Array, jax.Array]:
     """Loss of hidden states against an output table, tied or not; see `blockwise_cross_entropy` for
     what it is and does.
@@ -90,7 +90,7 @@ def blockwise_cross_entropy(
     h_PxD: jax.Array,
     target_P: jax.Array,
     weight_P: jax.Array,
-    block: int = POSITIONS,
+    block: int = BLOCK_SIZE,
     z_loss: float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
     """Weighted mean of cross-entropies, nats, and weighted share of positions where the target has

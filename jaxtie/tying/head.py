@@ -109,11 +109,11 @@ class Projection:
 # What an end may have parameters for.
 PARTS = frozenset({"input", "output", "output_rows", "bias", "projection", "transform"})
 
-STRETCHES = 8  # of consecutive ids that are put together by slices; of more, by index
+MAX_SLICES = 8  # of consecutive ids that are put together by slices; of more, by index
 
 
 @dataclasses.dataclass(unsafe_hash=True)
-class VocabularyEnd:
+class EmbeddingSpec:
     """The vocabulary end of a model: input and output embedding, tied or not.
 
         rows = a·E_in[tokens]        `embedding(tokens)`; a: input_scale; also `table()`, all V rows
@@ -180,7 +180,7 @@ class VocabularyEnd:
     excluded_rows: tuple[int, ...] = ()
 
 
-def check_rows(end: VocabularyEnd) -> None:
+def check_rows(end: EmbeddingSpec) -> None:
     """Raise ValueError unless `untied_rows` and `excluded_rows` are rows that the end can have."""
     for name in ("untied_rows", "excluded_rows"):
         check_ids(name, getattr(end, name), end.vocabulary)
@@ -199,7 +199,7 @@ def check_ids(name: str, ids: tuple[int, ...], vocabulary: int) -> None:
 
 
 def initial_table(
-    end: VocabularyEnd,
+    end: EmbeddingSpec,
     key: jax.Array,
     shape: tuple[int, int],
     dtype: jax.typing.DTypeLike = jnp.float32,
@@ -210,7 +210,7 @@ def initial_table(
 
 
 def initial_rows(
-    end: VocabularyEnd,
+    end: EmbeddingSpec,
     key: jax.Array,
     shape: tuple[int, int],
     dtype: jax.typing.DTypeLike = jnp.float32,
@@ -219,7 +219,7 @@ def initial_rows(
     return initial_table(end, key, shape, dtype)[jnp.array(end.untied_rows)]
 
 
-def initial_params(end: VocabularyEnd, key: jax.Array) -> dict[str, Tree]:
+def initial_params(end: EmbeddingSpec, key: jax.Array) -> dict[str, Tree]:
     """Fresh parameters. What a tied and an untied end have in common starts as the same numbers."""
     check_rows(end)
     of_input, of_output, of_projection = jax.random.split(key, 3)
@@ -239,19 +239,17 @@ def initial_params(end: VocabularyEnd, key: jax.Array) -> dict[str, Tree]:
     return params
 
 
-def tables_of_params(
-    params: Mapping, untied_rows: Sequence[int] = ()
-) -> tuple[jax.Array, jax.Array]:
+def get_tables(params: Mapping, untied_rows: Sequence[int] = ()) -> tuple[jax.Array, jax.Array]:
     """The input and the output table of an end's parameters; of a tied one, the same table twice.
 
     `untied_rows`: the end's; needed where some rows are parameters of their own.
     """
     if "output_rows" in params:
-        return params["input"], with_rows(params["input"], params["output_rows"], untied_rows)
+        return params["input"], replace_rows(params["input"], params["output_rows"], untied_rows)
     return params["input"], params.get("output", params["input"])
 
 
-def with_rows(table_VxD: jax.Array, rows_KxD: jax.Array, ids: Sequence[int]) -> jax.Array:
+def replace_rows(table_VxD: jax.Array, rows_KxD: jax.Array, ids: Sequence[int]) -> jax.Array:
     """`table.at[ids].set(rows)`, ids ascending; few stretches of ids are put together by slices.
 
     So it is as fast where indexing is slow, as on a CPU in lanes, and of all rows it is `rows`.
@@ -261,7 +259,7 @@ def with_rows(table_VxD: jax.Array, rows_KxD: jax.Array, ids: Sequence[int]) -> 
             f"{len(rows_KxD)} output_rows for untied_rows = {tuple(ids)}: as many expected"
         )
     starts = [i for i in range(len(ids)) if i == 0 or ids[i] != ids[i - 1] + 1]
-    if len(starts) > STRETCHES:
+    if len(starts) > MAX_SLICES:
         return table_VxD.at[jnp.array(ids)].set(rows_KxD)
     parts, done = [], 0
     for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
@@ -271,23 +269,23 @@ def with_rows(table_VxD: jax.Array, rows_KxD: jax.Array, ids: Sequence[int]) -> 
     return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
-def rows_of_tokens(end: VocabularyEnd, params: Mapping, tokens: jax.Array) -> jax.Array:
+def embed_tokens(end: EmbeddingSpec, params: Mapping, tokens: jax.Array) -> jax.Array:
     """The rows of the input table that belong to token ids of any shape; (..., D)."""
     return _as_input(end, params["input"][tokens], tokens)
 
 
-def whole_table(end: VocabularyEnd, params: Mapping) -> jax.Array:
+def embed_vocabulary(end: EmbeddingSpec, params: Mapping) -> jax.Array:
     """The input table as a model sees it: the rows of all V tokens; VxD."""
     return _as_input(end, params["input"], jnp.arange(end.vocabulary))
 
 
-def logits_of_hidden(end: VocabularyEnd, params: Mapping, h_PxD: jax.Array) -> jax.Array:
+def compute_logits(end: EmbeddingSpec, params: Mapping, h_PxD: jax.Array) -> jax.Array:
     """Hidden states, with any leading axes, against the output table; PxV."""
     if isinstance(end.transform, Projection):
         h_PxD = end.transform.apply(params["projection"], h_PxD)
     elif end.transform:
         h_PxD = end.transform(h_PxD)
-    _, table_VxD = tables_of_params(params, end.untied_rows)
+    _, table_VxD = get_tables(params, end.untied_rows)
     if end.output_gradient != 1:
         table_VxD = scale_gradient(table_VxD, end.output_gradient)
     if end.matmul_dtype is not None:
@@ -312,7 +310,7 @@ def excluded_logit(dtype: jax.typing.DTypeLike) -> float:
     return float(jnp.finfo(dtype).min) / 2
 
 
-def _as_input(end: VocabularyEnd, rows: jax.Array, tokens: jax.Array) -> jax.Array:
+def _as_input(end: EmbeddingSpec, rows: jax.Array, tokens: jax.Array) -> jax.Array:
     if end.padding is not None:
         rows = jnp.where((tokens == end.padding)[..., None], jax.lax.stop_gradient(rows), rows)
     if end.input_gradient != 1:
@@ -320,7 +318,7 @@ def _as_input(end: VocabularyEnd, rows: jax.Array, tokens: jax.Array) -> jax.Arr
     return rows if end.input_scale is None else rows * _size(end, end.input_scale)
 
 
-def _size(end: VocabularyEnd, value: Size) -> float:
+def _size(end: EmbeddingSpec, value: Size) -> float:
     return size(value, end.vocabulary, end.width)
 
 

@@ -82,7 +82,7 @@ def pick(rows_RxD: jax.Array, at_P: jax.Array) -> jax.Array:
     return jax.nn.one_hot(at_P, rows_RxD.shape[0], dtype=rows_RxD.dtype) @ rows_RxD
 
 
-def count_entries(tokens_L: jax.Array, vocabulary: int, dtype: jax.typing.DTypeLike) -> jax.Array:
+def count_tokens(tokens_L: jax.Array, vocabulary: int, dtype: jax.typing.DTypeLike) -> jax.Array:
     """How often each entry of a small vocabulary occurs, V; the numbers lie side by side in one
     integer where they fit.
     """

@@ -9,22 +9,22 @@ import jax
 
 from jaxtie.config import TRANSFORMS, Head, Size, check
 from jaxtie.tying.head import (
+    EmbeddingSpec,
     Projection,
-    VocabularyEnd,
     channel_shuffle,
     check_rows,
+    compute_logits,
+    embed_tokens,
+    embed_vocabulary,
     half_swap,
     initial_rows,
     initial_table,
-    logits_of_hidden,
-    rows_of_tokens,
-    whole_table,
 )
 from jaxtie.tying.layers import Tree, gelu
 
 
-class Embedding(VocabularyEnd, nn.Module):
-    __doc__ = VocabularyEnd.__doc__
+class Embedding(EmbeddingSpec, nn.Module):
+    __doc__ = EmbeddingSpec.__doc__
 
     def setup(self):
         def split(init: nn.initializers.Initializer, axes: tuple[str | None, ...]) -> Callable:
@@ -59,15 +59,15 @@ class Embedding(VocabularyEnd, nn.Module):
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """The rows of the input table that belong to token ids of any shape; (..., D)."""
-        return rows_of_tokens(self, self._parameters(), tokens)
+        return embed_tokens(self, self._parameters(), tokens)
 
     def table(self) -> jax.Array:
         """The input table as a model sees it: the rows of all V tokens; VxD."""
-        return whole_table(self, self._parameters())
+        return embed_vocabulary(self, self._parameters())
 
     def logits(self, h_PxD: jax.Array) -> jax.Array:
         """Hidden states, with any leading axes, against the output table; PxV."""
-        return logits_of_hidden(self, self._parameters(), h_PxD)
+        return compute_logits(self, self._parameters(), h_PxD)
 
     def _parameters(self) -> dict[str, Tree]:
         params = {"input": self.input, "output": self.output}

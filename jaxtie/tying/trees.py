@@ -176,7 +176,7 @@ class Tables(NamedTuple):
       kept: where the one table stands while they are tied: at the input, but of modules that share
         it perhaps at the output.
       rows: where output rows of its own stand, or would, if it is tied but for these; empty of
-        tables that `VocabularyEnd` did not lay out.
+        tables that `EmbeddingSpec` did not lay out.
       partly: they are there.
       untied_rows: their token ids, ascending; empty where none were given.
     """
@@ -207,7 +207,7 @@ def find_tables(
     transposed: bool | None = None,
 ) -> list[Tables]:
     """The embeddings of a parameter tree: the one at these paths or, if none are given, all that
-    `VocabularyEnd` laid out.
+    `EmbeddingSpec` laid out.
 
     Raises:
       ValueError: if there is none, or if two tables do not fit together.
@@ -228,7 +228,7 @@ def find_tables(
 
 
 def embedding_roots(params: Tree) -> list[Path]:
-    """Where the embeddings that `VocabularyEnd` laid out stand in a tree."""
+    """Where the embeddings that `EmbeddingSpec` laid out stand in a tree."""
     found = jax.tree_util.tree_leaves_with_path(params, is_leaf=_is_embedding)
     return [keys_of(path) for path, node in found if _is_embedding(node)]
 

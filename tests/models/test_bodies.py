@@ -16,7 +16,7 @@ from scipy import stats
 from jaxtie.config import LSTM, Body, Mixer, Transformer
 from jaxtie.exor.data import MASK
 from jaxtie.models import lstm
-from jaxtie.tying.layers import count_entries
+from jaxtie.tying.layers import count_tokens
 
 # and of how many seeds each leaf has 10,000 values; fan-ins all different where they are free
 CONFIGS = {
@@ -187,7 +187,7 @@ def test_order_of_tokens_matters(config):
 def test_entries_are_counted_whether_their_numbers_fit_into_one_integer_or_not(vocabulary, length):
     rng = np.random.default_rng(length)
     for tokens in (rng.integers(vocabulary, size=length), np.full(length, vocabulary - 1)):
-        found = once(lambda tokens: count_entries(tokens, vocabulary, jnp.float32))(
+        found = once(lambda tokens: count_tokens(tokens, vocabulary, jnp.float32))(
             tokens.astype(np.int32)
         )
         np.testing.assert_array_equal(found, np.bincount(tokens, minlength=vocabulary))

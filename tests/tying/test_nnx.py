@@ -24,12 +24,12 @@ from six_models import (
 import jaxtie
 from jaxtie import is_tied, saved_by_tying, tie, untie
 from jaxtie.tying.head import (
+    EmbeddingSpec,
     Projection,
-    VocabularyEnd,
+    compute_logits,
+    embed_tokens,
     half_swap,
     initial_params,
-    logits_of_hidden,
-    rows_of_tokens,
 )
 
 V, D = 6, 4
@@ -59,7 +59,7 @@ def test_three_views_of_one_vocabulary_end(head, x64):
     """
     options = {**HEADS[head], "param_dtype": "float64"}
     rng = np.random.default_rng(0)
-    end, linen = VocabularyEnd(V, D, **options), jaxtie.Embedding(V, D, **options)
+    end, linen = EmbeddingSpec(V, D, **options), jaxtie.Embedding(V, D, **options)
     graph, state = nnx.split(jaxtie.nnx.Embedding(V, D, **options, rngs=nnx.Rngs(0)))
     fresh = jax.eval_shape(partial(initial_params, end), jax.random.key(0))
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), fresh)
@@ -79,7 +79,7 @@ def test_three_views_of_one_vocabulary_end(head, x64):
         return bound, bound.logits
 
     def bind_functions(params):
-        return partial(rows_of_tokens, end, params), partial(logits_of_hidden, end, params)
+        return partial(embed_tokens, end, params), partial(compute_logits, end, params)
 
     @partial(once, static_argnums=0)
     def look(bind, params):

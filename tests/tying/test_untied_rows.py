@@ -18,7 +18,13 @@ from jaxtie.exor import data
 from jaxtie.exor.blocks import _compile_block, compile_block
 from jaxtie.exor.task import Static, stack_settings
 from jaxtie.tying.cross_entropy import cross_entropy
-from jaxtie.tying.head import STRETCHES, VocabularyEnd, initial_params, logits_of_hidden, with_rows
+from jaxtie.tying.head import (
+    MAX_SLICES,
+    EmbeddingSpec,
+    compute_logits,
+    initial_params,
+    replace_rows,
+)
 from jaxtie.tying.linen import Embedding, make_embedding
 from jaxtie.tying.tie import saved_by_tying
 
@@ -33,7 +39,7 @@ def linen(**options):
 
 
 def pure(**options):
-    return initial_params(VocabularyEnd(V, D, **options), KEY)
+    return initial_params(EmbeddingSpec(V, D, **options), KEY)
 
 
 def of_nnx(**options):
@@ -68,16 +74,16 @@ def test_logits_are_of_the_input_table_with_own_rows_put_in(ids):
     module = Embedding(V, D, True, untied_rows=ids)
     got = module.apply({"params": partly}, HIDDEN, method="logits")
     np.testing.assert_array_equal(got, HIDDEN @ expected.T)
-    end = VocabularyEnd(V, D, True, untied_rows=ids)
-    np.testing.assert_array_equal(logits_of_hidden(end, partly, HIDDEN), got)
+    end = EmbeddingSpec(V, D, True, untied_rows=ids)
+    np.testing.assert_array_equal(compute_logits(end, partly, HIDDEN), got)
     np.testing.assert_array_equal(module.apply({"params": partly}, 1), partly["input"][1])
 
 
 def test_many_stretches_are_put_in_by_index():
     table, ids = np.zeros((40, 2)), tuple(range(1, 40, 2))
-    assert len(ids) > STRETCHES
+    assert len(ids) > MAX_SLICES
     rows = np.arange(40.0).reshape(20, 2)
-    got = with_rows(jnp.asarray(table), jnp.asarray(rows), ids)
+    got = replace_rows(jnp.asarray(table), jnp.asarray(rows), ids)
     table[list(ids)] = rows
     np.testing.assert_array_equal(got, table)
 
