@@ -389,8 +389,8 @@ def _row_index(tables: Tables, leaf: jax.Array) -> tuple | None:
         return None
     if vocabulary == width or len(row_axes) > 1:
         raise ValueError(
-            f"the optimizer keeps an array {leaf.shape} for a table {tables.shape}; its rows cannot"
-            " be told"
+            f"the optimizer keeps an array {leaf.shape} for a table {tables.shape}; its row axis is"
+            " ambiguous"
         )
     return (*[slice(None)] * row_axes[0], ids)
 
