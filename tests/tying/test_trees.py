@@ -190,9 +190,7 @@ def test_errors_are_one_line(operation, tree, options, message):
 def test_optimizer_states_that_cannot_be_edited():
     params, across = tied_tree(), {**PATHS, "transposed": True}
     other = {**tied_tree(), "token_embedder": {"embedding": random(D, D)}}
-    with pytest.raises(
-        ValueError, match=r"an array \(4, 4\) for a table \(6, 4\); it cannot"
-    ):
+    with pytest.raises(ValueError, match=r"an array \(4, 4\) for a table \(6, 4\); it cannot"):
         untie(params, other, **across)
     square = {"token_embedder": {"embedding": random(D, D)}, "decoder": {"norm": random(D)}}
     with pytest.raises(ValueError, match=r"an array \(4,\) for a table \(4, 4\); it cannot"):
