@@ -19,7 +19,7 @@ from jaxtie.config import check
 from jaxtie.results.folder import Say
 from jaxtie.text.data.tokens import count_whole_words
 from jaxtie.text.pairs import BEFORE, Stream, Windows, places_of, stream_of, windows_at
-from jaxtie.tying.head import tables_of_params
+from jaxtie.tying.head import get_tables
 
 MANTEL = 24  # tokens of the Mantel correlation
 WHOLE = 0.9  # minimum share of a token's occurrences that are whole words
@@ -167,7 +167,7 @@ def _select(a: Trained, places: list[np.ndarray], tokens: int) -> tuple[xr.Datas
     wanted = np.argsort(-count_V * whole_V, kind="stable")[:tokens]
     token_K = wanted[(count_V[wanted] >= inference.SEEN) & whole_V[wanted]]
     skipped = [words[token] for token in wanted if token not in set(token_K.tolist())]
-    tables = tables_of_params(a.params["embedding"], a.model.embedding.untied_rows)
+    tables = get_tables(a.params["embedding"], a.model.embedding.untied_rows)
     input_VxD, output_VxD = map(np.asarray, tables)
     candidates = inference.candidate_pairs(input_VxD, output_VxD, count_V, token_K, whole_V)
     duplicate_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)

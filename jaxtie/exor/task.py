@@ -34,7 +34,7 @@ from jaxtie.training.gradient_by_role import (
 )
 from jaxtie.training.member import State, initial_state, keep_finite, update
 from jaxtie.training.optimizer import make_adamw, periodic_cosine
-from jaxtie.tying.head import tables_of_params
+from jaxtie.tying.head import get_tables
 from jaxtie.tying.linen import make_embedding
 
 # Contexts that an ordered model is evaluated on at once, of 56,448: a CPU's cache holds 64 well;
@@ -281,7 +281,7 @@ def record(state: State, untied_rows: Sequence[int] = ()) -> dict[str, jax.Array
     """What is looked at every record: distances in both tables, and whether the member still
     trains.
     """
-    input_VxD, output_VxD = tables_of_params(state.params["embedding"], untied_rows)
+    input_VxD, output_VxD = get_tables(state.params["embedding"], untied_rows)
     return {
         "input_distance": distances(input_VxD),
         "output_distance": distances(output_VxD),
@@ -443,7 +443,7 @@ def make_member(static: Static, *, accelerated: bool = False) -> Member:
             expectations(*split, pairs) for split in zip(logits, laws, strict=True)
         )
         embedding = state.params["embedding"]
-        tables = tables_of_params(embedding, rows)
+        tables = get_tables(embedding, rows)
         bias_V = embedding.get("bias", jnp.zeros(process.VOCABULARY))
         return {
             "train_loss": on_train["loss"],

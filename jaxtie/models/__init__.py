@@ -1,0 +1,1 @@
+"""Language models: bodies, and an embedding around a body."""

@@ -1,7 +1,6 @@
-"""PyTorch's bidirectional LSTM and a linear map, at the positions that are asked for.
+"""Bidirectional LSTM with a linear output map, as in PyTorch, at selected positions.
 
-Shapes: L tokens, P positions asked for, D width, H hidden width of a direction, I inputs, V
-vocabulary.
+Shapes: L tokens, P positions, D width, H hidden width of a direction, I inputs, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -11,20 +10,20 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.tying.layers import pick, uniform
+from jaxtie.models.layers import select_rows, uniform
 
 
 def _sigmoid(x: jax.Array) -> jax.Array:
-    """At the price of a tanh."""
+    """Compute the logistic function at the cost of a tanh."""
     return 0.5 + 0.5 * jnp.tanh(0.5 * x)
 
 
 @jax.custom_vjp
 def _cell(gates_4xH: Sequence[jax.Array], c_H: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Output and cell state after gates i, f, g, o and the cell state before.
+    """Return output and new cell state from gates i, f, g, o and the cell state.
 
-    The derivative by hand keeps what it needs and no more: all the steps' intermediates of a block
-    are what fills a cache.
+    The handwritten derivative keeps no more than it needs: the intermediates of all steps of a
+    block fill the cache.
     """
     return _cell_forward(gates_4xH, c_H)[0]
 
@@ -37,8 +36,8 @@ def _cell_forward(gates_4xH, c_H):
     return (o * tanh_c, new_c), (i, f, g, o, c_H, tanh_c)
 
 
-def _cell_backward(kept, cotangents):
-    (i, f, g, o, c, tanh_c), (d_h, d_c) = kept, cotangents
+def _cell_backward(residuals, cotangents):
+    (i, f, g, o, c, tanh_c), (d_h, d_c) = residuals, cotangents
     d_c = d_c + d_h * o * (1 - tanh_c**2)
     d_gates = [
         d_c * g * i * (1 - i),
@@ -60,13 +59,8 @@ def _direction(
     *,
     reverse: bool,
 ) -> jax.Array:
-    """Outputs LxH of one direction of a layer.
-
-    Args:
-      inputs, weights: what comes in, LxI each, and its weights, 4HxI each.
-    """
-    # A product for each gate and input, never a concatenation or its parts: these are copies that
-    # cost as much.
+    """Return the outputs LxH of one direction for inputs LxI with weights 4HxI."""
+    # One product per gate and input: concatenating or splitting would copy, which costs as much.
     gates = list(zip(*(jnp.split(x, 4) for x in (bias_4H, *weights, recurrent_4HxH))))
 
     def step(carry, x):
@@ -81,12 +75,10 @@ def _direction(
 def _both_directions(
     x_LxI: jax.Array, weight_2x4HxI: jax.Array, recurrent_2x4HxH: jax.Array, bias_2x4H: jax.Array
 ) -> jax.Array:
-    """Outputs Lx2H of both directions of a layer, in few and large operations: what an accelerator
-    wants.
+    """Return the outputs Lx2H of both directions of a layer, in few and large operations.
 
-    What comes in meets its weights at all positions in one product; then both directions make each
-    step together, one from the left and one from the right. Steps are no loop: the compiler may put
-    what stands between two products into one kernel.
+    One product applies the input weights at all positions; then both directions take each step
+    together. Steps are unrolled, so that the compiler can fuse the operations between two products.
     """
     forward_LxG, backward_LxG = jnp.einsum("li,dgi->dlg", x_LxI, weight_2x4HxI) + bias_2x4H[:, None]
 
@@ -103,16 +95,14 @@ def _both_directions(
 
 
 class LSTMBody(nn.Module):
-    """A body: from the input table and the tokens to hidden states
-    (see `jaxtie.models.language_model`).
+    """A body, see `jaxtie.models.language_model`: an LSTM and a linear map to the table's width.
 
-    `torch.nn.LSTM(bidirectional=True)`, its parameters by the same names, and `torch.nn.Linear` to
-    the width of the table.
+    `torch.nn.LSTM(bidirectional=True)`, with the same parameter names, and `torch.nn.Linear`.
 
     Attributes:
       layers, hidden: sizes.
-      accelerated: make few and large operations of it, of the same function; a CPU is faster with
-        many small ones.
+      accelerated: compute the same in few and large operations; a CPU is faster with many small
+        ones.
     """
 
     layers: int
@@ -124,13 +114,14 @@ class LSTMBody(nn.Module):
     def __call__(
         self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array
     ) -> jax.Array:
+        """Return the hidden states at `at_P`, PxD."""
         (vocabulary, width), gates = table_VxD.shape, 4 * self.hidden
         inner, outer = uniform(self.hidden**-0.5), uniform((2 * self.hidden) ** -0.5)
-        # the first weights meet each entry of the table once, not each token
-        by_entry = vocabulary <= len(tokens_L)
-        if by_entry:
+        # apply the first weights to each row of the table instead of to each token
+        by_row = vocabulary <= len(tokens_L)
+        if by_row:
             one_hot_LxV = jax.nn.one_hot(tokens_L, vocabulary, dtype=table_VxD.dtype)
-            inputs = [jax.lax.optimization_barrier(one_hot_LxV)]  # else each use makes it again
+            inputs = [jax.lax.optimization_barrier(one_hot_LxV)]  # else each use computes it again
         else:
             inputs = [table_VxD[tokens_L]]
         for layer in range(self.layers):
@@ -139,13 +130,11 @@ class LSTMBody(nn.Module):
                 weight = self.param(
                     f"weight_ih{place}", inner, (gates, 2 * self.hidden if layer else width)
                 )
-                weight = weight if layer or not by_entry else weight @ table_VxD.T
-                bias_4H = self.param(f"bias_ih{place}", inner, (gates,)) + self.param(
-                    f"bias_hh{place}", inner, (gates,)
-                )
-                directions.append(
-                    (weight, self.param(f"weight_hh{place}", inner, (gates, self.hidden)), bias_4H)
-                )
+                weight = weight if layer or not by_row else weight @ table_VxD.T
+                bias_ih = self.param(f"bias_ih{place}", inner, (gates,))
+                bias_4H = bias_ih + self.param(f"bias_hh{place}", inner, (gates,))
+                recurrent = self.param(f"weight_hh{place}", inner, (gates, self.hidden))
+                directions.append((weight, recurrent, bias_4H))
             if self.accelerated:
                 outputs_Lx2H = _both_directions(
                     jnp.concatenate(inputs, axis=1), *map(jnp.stack, zip(*directions))
@@ -162,5 +151,6 @@ class LSTMBody(nn.Module):
                     for reverse, (weight, *own) in zip((False, True), directions)
                 ]
         weight_Dx2H = self.param("linear_weight", outer, (width, 2 * self.hidden))
-        h_PxD = sum(pick(x, at_P) @ w.T for x, w in zip(inputs, jnp.split(weight_Dx2H, 2, axis=1)))
+        weights = jnp.split(weight_Dx2H, 2, axis=1)
+        h_PxD = sum(select_rows(x, at_P) @ w.T for x, w in zip(inputs, weights))
         return h_PxD + self.param("linear_bias", outer, (width,))[None]

@@ -1,38 +1,41 @@
-"""MLP-Mixer (Tolstikhin et al. 2021) with ReLU, at the positions that are asked for; no norm at the
-end.
+"""MLP-Mixer (Tolstikhin et al. 2021) with ReLU and no final norm, at selected positions.
 
-Shapes: R rows, L tokens, P positions asked for, D width, T and C hidden widths of the tokenwise and
-the channelwise MLP.
+Shapes: R rows, L tokens, P positions, D width, V vocabulary, T and C hidden widths of the tokenwise
+and the channelwise MLP.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import flax.linen as nn
 import jax
 
-from jaxtie.tying.layers import layer_norm, linear, pick, uniform
+from jaxtie.models.layers import layer_norm, linear, select_rows, uniform
 
-Mapped = Callable[[jax.Array], jax.Array]
+Selection = Callable[[jax.Array], jax.Array]
 
 
 class MixerLayer(nn.Module):
-    """x + tokenwise(LN(x)ᵀ)ᵀ, then x + channelwise(LN(x)); each an MLP of two layers, biases
-    everywhere.
-    """
+    """x + tokenwise(LN(x)ᵀ)ᵀ, then x + channelwise(LN(x)): MLPs of two layers with biases."""
 
     tokenwise: int
     channelwise: int
 
     @nn.compact
     def __call__(
-        self, rows_RxD: jax.Array, place: Mapped, x_PxD: jax.Array, select: Mapped, length: int
+        self,
+        rows_RxD: jax.Array,
+        expand: Selection,
+        x_PxD: jax.Array,
+        select: Selection,
+        length: int,
     ) -> jax.Array:
-        """The layer's output at some positions.
+        """Return the layer's output at some positions.
 
         Args:
-          rows_RxD: what stands at the positions, be it once for several of them.
-          place: from values of these rows to values of all positions, Rx. -> Lx.
+          rows_RxD: the layer's input, each distinct row once.
+          expand: from values of these rows to values of all positions, Rx. -> Lx.
           x_PxD: the layer's input at the positions of the output.
           select: from values of all positions to values of these, Lx. -> Px.
           length: L.
@@ -55,7 +58,7 @@ class MixerLayer(nn.Module):
             )
 
         weight_TxL, bias_T, weight_LxT, bias_L = mlp("tokenwise", length, self.tokenwise)
-        hidden_TxD = jax.nn.relu(weight_TxL @ place(norm("norm1", rows_RxD)) + bias_T[:, None])
+        hidden_TxD = jax.nn.relu(weight_TxL @ expand(norm("norm1", rows_RxD)) + bias_T[:, None])
         x_PxD = x_PxD + select(weight_LxT) @ hidden_TxD + select(bias_L[:, None])
         weight_CxD, bias_C, weight_DxC, bias_D = mlp("channelwise", width, self.channelwise)
         hidden_PxC = jax.nn.relu(linear(norm("norm2", x_PxD), weight_CxD, bias_C))
@@ -63,12 +66,11 @@ class MixerLayer(nn.Module):
 
 
 class MixerBody(nn.Module):
-    """A body: from the input table and the tokens to hidden states
-    (see `jaxtie.models.language_model`).
+    """A body, see `jaxtie.models.language_model`, initialised for sequences of one length.
 
-    It is initialised for sequences of one length. The first norm meets each entry of the table once
-    where the vocabulary is no larger than the sequence is long; the last layer's tokenwise output
-    and channelwise MLP are computed at the positions asked for only.
+    If the vocabulary is no larger than the sequence is long, the first norm is applied to each row
+    of the table once. The last layer's tokenwise output and channelwise MLP are computed at the
+    selected positions only.
 
     Attributes:
       layers, tokenwise, channelwise: sizes.
@@ -83,24 +85,23 @@ class MixerBody(nn.Module):
     def __call__(
         self, table_VxD: jax.Array, tokens_L: jax.Array, at_P: jax.Array, token_P: jax.Array
     ) -> jax.Array:
+        """Return the hidden states at `at_P`, PxD."""
         length = len(tokens_L)
 
-        def same(x: jax.Array) -> jax.Array:
+        def keep(x: jax.Array) -> jax.Array:
             return x
 
-        def of_tokens(x: jax.Array) -> jax.Array:
-            return pick(x, tokens_L)
-
-        def asked_for(x: jax.Array) -> jax.Array:
-            return pick(x, at_P)
-
+        select = partial(select_rows, at_P=at_P)
+        expand: Selection = keep
         layers = [
             MixerLayer(self.tokenwise, self.channelwise, name=f"layer_{i}")
             for i in range(self.layers)
         ]
-        by_entry = table_VxD.shape[0] <= length
-        rows, place = (table_VxD, of_tokens) if by_entry else (table_VxD[tokens_L], same)
+        if table_VxD.shape[0] <= length:
+            rows, expand = table_VxD, partial(select_rows, at_P=tokens_L)
+        else:
+            rows = table_VxD[tokens_L]
         for layer in layers[:-1]:
-            rows, place = layer(rows, place, place(rows), same, length), same
-        x_PxD = pick(table_VxD, token_P) if rows is table_VxD else asked_for(rows)
-        return layers[-1](rows, place, x_PxD, asked_for, length)
+            rows, expand = layer(rows, expand, expand(rows), keep, length), keep
+        x_PxD = select_rows(table_VxD, token_P) if rows is table_VxD else select(rows)
+        return layers[-1](rows, expand, x_PxD, select, length)

@@ -47,7 +47,7 @@ from jaxtie.training import devices as machine
 from jaxtie.training.gradient_by_role import RoleSums, with_role_moments
 from jaxtie.training.member import State, initial_state, key_at
 from jaxtie.training.optimizer import adamw_of
-from jaxtie.tying.head import tables_of_params
+from jaxtie.tying.head import get_tables
 from jaxtie.tying.linen import make_embedding
 from jaxtie.tying.tie import count_parameters
 
@@ -213,7 +213,7 @@ def _make_look(
 
     def look(params: dict) -> dict[str, jax.Array]:
         found = of_predictions(params) if of_predictions else {}
-        tables = tables_of_params(params["embedding"], model.embedding.untied_rows)
+        tables = get_tables(params["embedding"], model.embedding.untied_rows)
         for name, table_VxD in zip(("input", "output"), tables, strict=True):
             distances = pair_distances(table_VxD, material.first.ravel(), material.second.ravel())
             found[f"{name}_distance"] = distances.reshape(material.first.shape)

@@ -26,12 +26,12 @@ import numpy as np
 import optax
 
 from jaxtie.config import Optimizer
-from jaxtie.models.language_model import TextModel, output_end
+from jaxtie.models.language_model import TextModel, output_params
 from jaxtie.text.masking import Asked
 from jaxtie.text.pairs import PREDICTED, PairContexts
 from jaxtie.training.gradient_by_role import RoleSums, sum_by_group, update_by_role
 from jaxtie.training.member import State, update
-from jaxtie.tying.cross_entropy import POSITIONS, blockwise_cross_entropy
+from jaxtie.tying.cross_entropy import BLOCK_SIZE, blockwise_cross_entropy
 
 
 def make_look_at_predictions(
@@ -40,7 +40,7 @@ def make_look_at_predictions(
     """A pure function of a model's parameters: what `PREDICTED` lists of each pair, (kinds, K); NaN
     where it has no place.
     """
-    chunk = max(1, POSITIONS // contexts.asked_QxM.shape[1])
+    chunk = max(1, BLOCK_SIZE // contexts.asked_QxM.shape[1])
     count = len(contexts.at_Q)
 
     def in_chunks(x_Q: np.ndarray) -> np.ndarray:
@@ -111,7 +111,7 @@ class Metrics(NamedTuple):
     dropped: jax.Array
 
 
-def metrics(model: TextModel, params: dict, asked: Asked, block: int = POSITIONS) -> Metrics:
+def metrics(model: TextModel, params: dict, asked: Asked, block: int = BLOCK_SIZE) -> Metrics:
     """What a model makes of what it is asked; `loss` is what training takes the gradient of."""
     h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
 
@@ -119,7 +119,7 @@ def metrics(model: TextModel, params: dict, asked: Asked, block: int = POSITIONS
         """The embedding's own apply, unbound from the model: a pure function of its parameters."""
         return model.embedding.apply({"params": embedding}, h_KxD, method="logits")
 
-    end = output_end(params["embedding"], model.embedding.untied_rows)
+    end = output_params(params["embedding"], model.embedding.untied_rows)
     loss, accuracy = blockwise_cross_entropy(
         logits_of, end, h_PxD, asked.target_P, asked.weight_P, block
     )
@@ -127,7 +127,7 @@ def metrics(model: TextModel, params: dict, asked: Asked, block: int = POSITIONS
 
 
 def make_step(
-    model: TextModel, optimizer: optax.GradientTransformation, ask: Ask, block: int = POSITIONS
+    model: TextModel, optimizer: optax.GradientTransformation, ask: Ask, block: int = BLOCK_SIZE
 ) -> Callable[[State, jax.Array, jax.Array], tuple[State, Metrics]]:
     """A step: (state, tokens BxL, key) -> (state, metrics of the batch before it). Jit it with the
     state donated.
@@ -173,7 +173,7 @@ def make_step_by_role(
     def step(
         state: State, tokens_BxL: jax.Array, key: jax.Array
     ) -> tuple[State, Metrics, RoleSums]:
-        loss_of = _loss_on(model, ask(key, tokens_BxL), POSITIONS)
+        loss_of = _loss_on(model, ask(key, tokens_BxL), BLOCK_SIZE)
         state, (_, looked_at), own = update_by_role(loss_of, optimizer, state, **constants)
         return state, looked_at, sum_by_group(own, group_V, groups)
 
@@ -181,7 +181,7 @@ def make_step_by_role(
 
 
 def make_evaluation(
-    model: TextModel, ask: Ask, block: int = POSITIONS
+    model: TextModel, ask: Ask, block: int = BLOCK_SIZE
 ) -> Callable[[dict, jax.Array, jax.Array], Metrics]:
     """An evaluation: (params, tokens BxL, key) -> metrics. The same key asks the same, of every arm
     and at every step.

@@ -1,1 +1,1 @@
-"""The toolkit: embedding tables, tying and untying them, the loss."""
+"""The toolkit: embeddings, tie and untie, cross-entropy. `import jaxtie` exports it lazily."""

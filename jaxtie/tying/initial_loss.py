@@ -1,8 +1,8 @@
-"""What a fresh model's loss is to be, before any is made: closed forms. NumPy only.
+"""Estimate the loss of a fresh model in closed form. NumPy only.
 
-A fresh deep network with small residual branches hands on what it is given: the hidden state is the
-token's embedding, normalised. Tied, it then meets its own row of the output table, and the model
-all but names its input as the next word.
+A fresh deep network with small residual branches passes its input on: the hidden state is the
+token's embedding, normalised. If the embeddings are tied, it is close to the token's own row of the
+output table, so the model predicts its input as the next word.
 """
 
 import math
@@ -21,28 +21,19 @@ def initial_loss(
     logit_scale: float = 1,
     corrected: bool = True,
 ) -> float:
-    """Cross-entropy of a fresh model that hands every token's embedding, normalised to length √D,
-    to the output table; nats.
+    """Return the cross-entropy, in nats, if hidden states are embeddings normalised to length √D.
 
-    With w ~ N(0, σ²) in D dimensions, the token itself has logit s·overlap·Dσ and every other word
-    N(0, v), v = s²Dσ². The
-    simple estimate puts these at 0: log(e^(s·overlap·Dσ) + n - 1), as in kexue.fm/archives/9698.
-    The corrected one keeps
-    their spread: log(e^(s·overlap·Dσ) + e^S) with S = log(m) + v/2, m words, while v < 2·log(m),
-    and S = √(2v·log(m)) beyond, where the largest of them rules the sum, as in the random energy
-    model (Derrida, 1981).
-
-    Args:
-      vocabulary, width, init_std: n, D and σ.
-      overlap: the share of coordinates in which the hidden state meets the token's own output row,
-        see `overlap_of`. Where it is 0, all n words are alike, and the loss is S.
-      logit_scale: s.
+    With n = vocabulary, D = width, σ = init_std and s = logit_scale, the token itself has logit
+    s·overlap·Dσ and every other word N(0, v), v = s²Dσ². The simple estimate puts these at 0:
+    log(e^(s·overlap·Dσ) + n - 1), as in kexue.fm/archives/9698. The corrected one keeps their
+    spread: log(e^(s·overlap·Dσ) + e^S) with S = log(m) + v/2, m words, while v < 2·log(m), and
+    S = √(2v·log(m)) beyond, where the largest logit dominates the sum, as in the random energy
+    model (Derrida, 1981). If `overlap` (see `overlap_of`) is 0, all n words are alike, and the
+    loss is S.
     """
-    own, others = (
-        (logit_scale * overlap * width * init_std, vocabulary - 1)
-        if overlap
-        else (-math.inf, vocabulary)
-    )
+    own, others = -math.inf, vocabulary
+    if overlap:
+        own, others = logit_scale * overlap * width * init_std, vocabulary - 1
     log_sum = math.log(others)
     if corrected:
         variance = width * (logit_scale * init_std) ** 2
@@ -53,12 +44,10 @@ def initial_loss(
 
 
 def overlap_of(head: Head, width: int, *, tied: bool) -> float:
-    """The share of coordinates in which a token's hidden state meets the token's own row of the
-    output table, in [0, 1].
+    """Return the share of coordinates of a hidden state that meet their own in the output row.
 
-    1 for a tied model, less what the head's transform moves away: a channel shuffle leaves 1 +
-    gcd(groups - 1, D - 1) coordinates where they are, see
-    `jaxtie.tying.head.channel_shuffle`; any other transform leaves none.
+    It is 0 for an untied model and 1 for a tied one, unless a transform moves coordinates: a
+    channel shuffle leaves 1 + gcd(groups - 1, D - 1) where they are, any other transform none.
     """
     if not tied:
         return 0.0
@@ -72,14 +61,10 @@ def overlap_of(head: Head, width: int, *, tied: bool) -> float:
 def estimate(
     head: Head, *, tied: bool, vocabulary: int, width: int, init_std: Size, corrected: bool = True
 ) -> float:
-    """What `initial_loss` says of a fresh model with this head, nats; NaN with a logit softcap or
-    some rows apart, of which it knows nothing.
+    """Return `initial_loss` for a fresh model with this head, in nats.
 
-    Args:
-      tied: at the start.
-      vocabulary, width: n and D.
-      init_std: of the tables, where the head names none; a number or a formula.
-      corrected: see `initial_loss`.
+    NaN with a logit softcap or sets of rows, which the estimate does not cover. `tied`: at the
+    start; `init_std`: a number or a formula, used unless the head sets its own.
     """
     if head.logit_softcap is not None or head.row_sets:
         return math.nan

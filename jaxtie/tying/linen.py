@@ -1,4 +1,4 @@
-"""The vocabulary end as a module of Flax linen, and the one that a head declares."""
+"""`Embedding` for Flax linen, and the one that a `Head` declares."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,24 +9,27 @@ import jax
 
 from jaxtie.config import TRANSFORMS, Head, Size, check
 from jaxtie.tying.head import (
+    EmbeddingSpec,
     Projection,
-    VocabularyEnd,
+    Tree,
     channel_shuffle,
     check_rows,
+    compute_logits,
+    embed_tokens,
+    embed_vocabulary,
+    gelu,
     half_swap,
     initial_rows,
     initial_table,
-    logits_of_hidden,
-    rows_of_tokens,
-    whole_table,
 )
-from jaxtie.tying.layers import Tree, gelu
 
 
-class Embedding(VocabularyEnd, nn.Module):
-    __doc__ = VocabularyEnd.__doc__
+class Embedding(EmbeddingSpec, nn.Module):
+    """`EmbeddingSpec` as a module of Flax linen."""
 
-    def setup(self):
+    def setup(self) -> None:
+        """Create the parameters; the order of `make_rng` and `param` determines their values."""
+
         def split(init: nn.initializers.Initializer, axes: tuple[str | None, ...]) -> Callable:
             return nn.with_partitioning(init, axes) if self.partition else init
 
@@ -34,9 +37,9 @@ class Embedding(VocabularyEnd, nn.Module):
         rows, columns = self.partition or (None, None)
         table = split(partial(initial_table, self), (rows, columns))
         shape = (self.vocabulary, self.width)
-        # of two keys, so that the projection is the same, tied or not
-        passes_over_one = self.is_initializing() and self.tied
-        if passes_over_one and self.start == "output":
+        # A tied embedding skips the key of the other table, so that the projection is the same.
+        skips_key = self.is_initializing() and self.tied
+        if skips_key and self.start == "output":
             self.make_rng("params")
         self.input = self.param("input", table, shape, self.param_dtype)
         untied = not self.tied if self.is_initializing() else self.has_variable("params", "output")
@@ -48,7 +51,7 @@ class Embedding(VocabularyEnd, nn.Module):
             own_rows = split(partial(initial_rows, self), (None, columns))
             self.output_rows = self.param("output_rows", own_rows, shape, self.param_dtype)
         if isinstance(self.transform, Projection):
-            if passes_over_one and self.start == "input" and not has_rows:
+            if skips_key and self.start == "input" and not has_rows:
                 self.make_rng("params")
             self.projection = self.param(
                 "projection", self.transform.init, self.width, self.param_dtype
@@ -58,16 +61,16 @@ class Embedding(VocabularyEnd, nn.Module):
             self.output_bias = self.param("bias", bias, (self.vocabulary,), self.param_dtype)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """The rows of the input table that belong to token ids of any shape; (..., D)."""
-        return rows_of_tokens(self, self._parameters(), tokens)
+        """Return the input embeddings of token ids of any shape; (..., D)."""
+        return embed_tokens(self, self._parameters(), tokens)
 
     def table(self) -> jax.Array:
-        """The input table as a model sees it: the rows of all V tokens; VxD."""
-        return whole_table(self, self._parameters())
+        """Return the input embeddings of all tokens; VxD."""
+        return embed_vocabulary(self, self._parameters())
 
     def logits(self, h_PxD: jax.Array) -> jax.Array:
-        """Hidden states, with any leading axes, against the output table; PxV."""
-        return logits_of_hidden(self, self._parameters(), h_PxD)
+        """Return the logits of hidden states with any leading axes; PxV."""
+        return compute_logits(self, self._parameters(), h_PxD)
 
     def _parameters(self) -> dict[str, Tree]:
         params = {"input": self.input, "output": self.output}
@@ -76,6 +79,9 @@ class Embedding(VocabularyEnd, nn.Module):
         if isinstance(self.transform, Projection):
             params["projection"] = self.projection
         return params | {"bias": self.output_bias} if self.bias else params
+
+
+Embedding.__doc__ = EmbeddingSpec.__doc__
 
 
 def make_embedding(
@@ -89,18 +95,26 @@ def make_embedding(
     matmul_dtype: jax.typing.DTypeLike | None = None,
     row_sets: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> Embedding:
-    """The vocabulary end that a head declares.
+    """Return the embedding that a head declares.
 
-    Args:
-      tied: which tree `init` makes.
-      init_std: of the tables, where the head names none.
-      vocabulary, width, padding, matmul_dtype: see `Embedding`.
-      row_sets: token ids of the sets of rows that a head can name.
+    `init_std` is used unless the head sets its own; `row_sets` has the token ids of the sets of
+    rows that a head can name. For the other arguments see `Embedding`.
 
     Raises:
-      UserError: where the head names another set of rows.
+      UserError: if the head names another set of rows.
     """
-    untied_rows = _untied_rows(head, vocabulary, row_sets)
+
+    def rows(name: str) -> tuple[int, ...]:
+        expected = ", ".join(row_sets) or "none"
+        check(name in row_sets, f"rows {name!r}: this task has no such rows; expected {expected}")
+        return tuple(row_sets[name])
+
+    untied_rows: tuple[int, ...] = ()
+    if head.untied_rows is not None:
+        untied_rows = rows(head.untied_rows)
+    elif head.tied_rows is not None:
+        tied_rows = {*rows(head.tied_rows)}
+        untied_rows = tuple(row for row in range(vocabulary) if row not in tied_rows)
     return Embedding(
         vocabulary,
         width,
@@ -117,26 +131,8 @@ def make_embedding(
         matmul_dtype=matmul_dtype,
         padding=padding,
         untied_rows=untied_rows,
-        excluded_rows=_rows_named("never-targets", row_sets) if head.targets_only else (),
+        excluded_rows=rows("never-targets") if head.targets_only else (),
     )
-
-
-def _untied_rows(
-    head: Head, vocabulary: int, row_sets: Mapping[str, Sequence[int]]
-) -> tuple[int, ...]:
-    """The rows that are untied where the others are tied; none where all are alike."""
-    if head.untied_rows is not None:
-        return _rows_named(head.untied_rows, row_sets)
-    if head.tied_rows is None:
-        return ()
-    tied = {*_rows_named(head.tied_rows, row_sets)}
-    return tuple(row for row in range(vocabulary) if row not in tied)
-
-
-def _rows_named(name: str, row_sets: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-    expected = ", ".join(row_sets) or "none"
-    check(name in row_sets, f"rows {name!r}: this task has no such rows; expected {expected}")
-    return tuple(row_sets[name])
 
 
 def _make_transform(head: Head) -> Callable[[jax.Array], jax.Array] | Projection | None:

@@ -1,6 +1,7 @@
-"""Tying and untying modules of Flax NNX and their optimizers, in place."""
+"""`Embedding`, `Transposed` and in-place tie and untie for Flax NNX."""
 
 from collections.abc import Hashable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -8,77 +9,127 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxtie.tying import trees
-from jaxtie.tying.layers import Tree
+from jaxtie.tying.head import (
+    PARTS,
+    EmbeddingSpec,
+    Tree,
+    compute_logits,
+    embed_tokens,
+    embed_vocabulary,
+    initial_params,
+)
 from jaxtie.tying.trees import (
+    Edit,
     How,
     Path,
     Place,
-    Surgery,
     Tables,
-    embedding_roots,
+    edit_trees,
+    find_embeddings,
     find_tables,
-    is_across,
-    operate,
-    tied_tree,
-    untied_tree,
-    with_untied_rows,
+    format_path,
+    get,
+    is_transposed,
+    parse_path,
+    set_untied_rows,
+    tie_tree,
+    untie_tree,
 )
 
 Model = TypeVar("Model", bound=nnx.Module)
 
 
-class UntiedEmbed(nnx.Embed):
-    """What `untie` puts in the place of an `nnx.Embed`: `attend` has a table of its own, `output`,
-    VxD.
+class Embedding(nnx.Module):
+    """`EmbeddingSpec` as a module of Flax NNX."""
 
-    All else is as it was, so a model that ties by asking one `nnx.Embed` for rows and for logits is
-    untied as it is written.
+    def __init__(
+        self, vocabulary: int, width: int, tied: bool = False, *, rngs: nnx.Rngs, **options: Any
+    ):
+        """Draw the parameters from `rngs`; see `EmbeddingSpec` for the options."""
+        self.spec = EmbeddingSpec(vocabulary, width, tied, **options)
+        rows, columns = self.spec.partition or (None, None)
+        axes = {"input": (rows, columns), "output": (rows, columns), "bias": (rows,)}
+        axes["output_rows"] = (None, columns)
+        for name, value in initial_params(self.spec, rngs.params()).items():
+            split = {"out_sharding": axes[name]} if self.spec.partition and name in axes else {}
+            variables = jax.tree.map(lambda array, split=split: nnx.Param(array, **split), value)
+            setattr(self, name, nnx.Dict(variables) if isinstance(value, dict) else variables)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Return the input embeddings of token ids of any shape; (..., D)."""
+        return embed_tokens(self.spec, self._parameters(), tokens)
+
+    def table(self) -> jax.Array:
+        """Return the input embeddings of all tokens; VxD."""
+        return embed_vocabulary(self.spec, self._parameters())
+
+    def logits(self, h_PxD: jax.Array) -> jax.Array:
+        """Return the logits of hidden states with any leading axes; PxV."""
+        return compute_logits(self.spec, self._parameters(), h_PxD)
+
+    def _parameters(self) -> dict[str, Tree]:
+        variables = {name: value for name, value in vars(self).items() if name in PARTS}
+        return jax.tree.map(
+            lambda each: each.get_value(),
+            variables,
+            is_leaf=lambda each: isinstance(each, nnx.Variable),
+        )
+
+
+Embedding.__doc__ = EmbeddingSpec.__doc__
+
+
+class UntiedEmbed(nnx.Embed):
+    """An `nnx.Embed` whose `attend` uses a table of its own, `output`, VxD.
+
+    `untie` replaces an `nnx.Embed` by it, so a model that uses one `nnx.Embed` for both lookup and
+    logits can be untied without changing its code.
     """
 
     def __init__(self, embed: nnx.Embed, output: nnx.Param):
+        """Take over all attributes of an `nnx.Embed`."""
         for name, value in vars(embed).items():
             if not name.startswith("_"):
                 setattr(self, name, value)
         self.output = output
 
     def attend(self, query: jax.Array, *arguments: Any, **options: Any) -> jax.Array:
-        """As `nnx.Embed.attend`, of `output`."""
+        """Do what `nnx.Embed.attend` does, with `output`."""
         with_output: Any = SimpleNamespace(**vars(self) | {"embedding": self.output})
         return nnx.Embed.attend(with_output, query, *arguments, **options)
 
 
 class Transposed(nnx.Pytree):
-    """A table V×D seen as D×V: what `tie` puts in the place of a D×V table, such as the kernel of
-    an `nnx.Linear`.
+    """A D×V view of a V×D table.
 
-    It is read as an `nnx.Param` is (`kernel[...]`, `kernel.get_value()`, in a product), so the
-    module that has it stays as it is; the variable is `table`, shared with the module whose table
-    it is. A model that is tied from the start:
+    `tie` replaces a D×V table, such as the kernel of an `nnx.Linear`, by it. Its module reads it
+    like an `nnx.Param` (`kernel[...]`, `kernel.get_value()`, in a product) and needs no change. The
+    variable is `table`, shared with the module that owns it. For a model that is tied from the
+    start:
 
         self.head.kernel = jaxtie.nnx.Transposed(self.embed.embedding)
-
-    Args:
-      table: the variable, (..., V, D).
     """
 
     def __init__(self, table: nnx.Variable):
+        """View a table (..., V, D)."""
         self.table = table
 
     def get_value(self) -> jax.Array:
-        """(..., D, V)."""
+        """Return the transposed table; (..., D, V)."""
         return jnp.swapaxes(self.table.get_value(), -1, -2)
 
     value = property(get_value)
 
     def __getitem__(self, place: Any) -> jax.Array:
+        """Index the transposed table."""
         return self.get_value()[place]
 
     def __jax_array__(self) -> jax.Array:
+        """Return the transposed table, for JAX functions."""
         return self.get_value()
 
     def __getattr__(self, name: str) -> Any:
-        """What arrays have: shape, dtype, methods."""
+        """Return an attribute of the array: shape, dtype, methods."""
         if name.startswith("_") or name == "table":
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         return getattr(self.get_value(), name)
@@ -90,34 +141,34 @@ def find_in_module(
     output: Place | None = None,
     transposed: bool | None = None,
 ) -> list[Tables]:
-    """The embeddings of a model: by paths, else its `jaxtie.nnx.Embedding`s, else its `nnx.Embed`.
+    """Find a model's embeddings: by paths, else its `jaxtie.nnx.Embedding`s, else its `nnx.Embed`.
 
     Raises:
-      ValueError: if there is none, or several `nnx.Embed` of which none is named.
+      ValueError: if there is none, or several `nnx.Embed` and none is named.
     """
     state = nnx.state(model)
     if output is not None:
         return [_find_by_paths(model, state, input, output, transposed)]
-    if input is None and embedding_roots(state):
+    if input is None and find_embeddings(state):
         return find_tables(state)
     embeds = {
         (*path, "embedding"): (*path, "output")
         for path, node in nnx.iter_graph(model)
         if type(node) in (nnx.Embed, UntiedEmbed)
     }
-    named = None if input is None else trees.shown(trees.parse(input))
-    asked = {one: other for one, other in embeds.items() if named in (None, trees.shown(one))}
-    if len(asked) != 1:
-        there = ", ".join(map(repr, map(trees.shown, embeds))) or "none"
+    named = None if input is None else format_path(parse_path(input))
+    chosen = {one: other for one, other in embeds.items() if named in (None, format_path(one))}
+    if len(chosen) != 1:
+        there = ", ".join(map(repr, map(format_path, embeds))) or "none"
         raise ValueError(
             "no embedding of jaxtie, nor one nnx.Embed to take; name one by input=...; there are:"
             f" {there}"
         )
-    ((one, other),) = asked.items()
+    ((one, other),) = chosen.items()
     for path, node in nnx.iter_graph(model):
         if isinstance(node, Transposed) and node.table is _at(model, one):
             raise ValueError(
-                f"{trees.shown(path)} is {trees.shown(one)}, transposed; name both by input=...,"
+                f"{format_path(path)} is {format_path(one)}, transposed; name both by input=...,"
                 " output=..."
             )
     if len(one) == 1:
@@ -132,9 +183,9 @@ def _find_by_paths(
 ) -> Tables:
     if input is None:
         raise ValueError("of input and output one path is given; expected both")
-    one, other = trees.parse(input), trees.parse(output)
+    one, other = parse_path(input), parse_path(output)
     if _at(model, other[:-1]) is None:
-        raise ValueError(f"no {trees.shown(other[:-1])!r} in the model to put an output table into")
+        raise ValueError(f"no {format_path(other[:-1])!r} in the model to put an output table into")
     table, seen = _at(model, one), _at(model, other)
     across = isinstance(seen, Transposed)
     own = seen.table if across else seen
@@ -142,28 +193,25 @@ def _find_by_paths(
     if table is None or table is not own:
         if across and table is not None:
             raise ValueError(
-                f"{trees.shown(other)} is another table than {trees.shown(one)}, transposed"
+                f"{format_path(other)} is another table than {format_path(one)}, transposed"
             )
         (tables,) = find_tables(state, one, other, transposed)
-        first = visited and trees.shown(visited[0]) == trees.shown(other)
-        return (
-            tables._replace(kept=_kept_at(visited[0], tables.transposed))
-            if tables.untied and first
-            else tables
-        )
+        if tables.untied and visited and format_path(visited[0]) == format_path(other):
+            return tables._replace(tied_at=_state_path(visited[0], tables.transposed))
+        return tables
     if _at(model, one[:-1]) is _at(model, other[:-1]):
         raise ValueError(
-            f"{trees.shown(one)} and {trees.shown(other)} are of one module; leave the output's"
+            f"{format_path(one)} and {format_path(other)} are of one module; leave the output's"
             " path out"
         )
-    there = {trees.shown(path): path for path in (one, _kept_at(other, across))}
-    kept = next((path for path in visited if trees.shown(path) in there), one)
-    (tables,) = find_tables(state, kept, (*kept, "output"), transposed=False)
-    return tables._replace(input=one, output=other, kept=kept, transposed=across)
+    there = {format_path(path): path for path in (one, _state_path(other, across))}
+    tied_at = next((path for path in visited if format_path(path) in there), one)
+    (tables,) = find_tables(state, tied_at, (*tied_at, "output"), transposed=False)
+    return tables._replace(input=one, output=other, tied_at=tied_at, transposed=across)
 
 
-def _kept_at(output: Path, transposed: bool | None) -> Path:
-    """Where the state of a model has the one table, if the output's place comes first."""
+def _state_path(output: Path, transposed: bool | None) -> Path:
+    """Return where a state holds the shared table if the output comes first in the model."""
     return (*output, "table") if transposed else output
 
 
@@ -173,15 +221,15 @@ def untie_module(
     """See `jaxtie.tying.tie.untie`."""
     found = _find_with_rows(model, input, output, transposed)
     found = [tables for tables in found if not tables.untied]
-    untied, optimizer = _operate_on_module(untied_tree, found, model, optimizer)
+    untied, optimizer = _edit_module(untie_tree, found, model, optimizer)
     for tables in found:
-        if tables.partly:
-            _set(_at(model, tables.rows[:-1]), tables.rows[-1], None)
-        parent, own = _at(model, tables.input[:-1]), trees.look(untied, tables.output)
+        if tables.partly_tied:
+            _set(model, tables.rows, None)
+        parent, own = _at(model, tables.input[:-1]), get(untied, tables.output)
         if type(parent) is nnx.Embed and output is None:
             _replace(model, parent, UntiedEmbed(parent, own))
         else:
-            _set(_at(model, tables.output[:-1]), tables.output[-1], own)
+            _set(model, tables.output, own)
     return model, optimizer
 
 
@@ -196,55 +244,51 @@ def tie_module(
     """See `jaxtie.tying.tie.tie`."""
     found = _find_with_rows(model, input, output, transposed)
     found = [tables for tables in found if tables.untied]
-    across = {tables: is_across(tables) for tables in found}  # told before anything changes
-
-    def surgery(tables: Tables, tree: Tree) -> Tree:
-        return tied_tree(how, tables, tree)
-
-    tied, optimizer = _operate_on_module(surgery, found, model, optimizer)
+    across = {tables: is_transposed(tables) for tables in found}  # raise before anything changes
+    tied, optimizer = _edit_module(partial(tie_tree, how), found, model, optimizer)
     for tables in found:
         parent, shared = _at(model, tables.input[:-1]), _at(model, tables.input)
-        shared.set_value(trees.look(tied, tables.kept).get_value())
+        shared.set_value(get(tied, tables.tied_at).get_value())
         if isinstance(parent, UntiedEmbed):
-            _replace(model, parent, _embed_of(parent))
+            _replace(model, parent, _plain_embed(parent))
+        elif output is None:
+            _set(model, tables.output, None)
         else:
-            left = None if output is None else Transposed(shared) if across[tables] else shared
-            _set(_at(model, tables.output[:-1]), tables.output[-1], left)
+            _set(model, tables.output, Transposed(shared) if across[tables] else shared)
         if tables.untied_rows:
-            _set(_at(model, tables.rows[:-1]), tables.rows[-1], trees.look(tied, tables.rows))
+            _set(model, tables.rows, get(tied, tables.rows))
     return model, optimizer
 
 
 def _find_with_rows(
     model: nnx.Module, input: Place | None, output: Place | None, transposed: bool | None
 ) -> list[Tables]:
-    """As `find_in_module`, with the rows that a `jaxtie.nnx.Embedding` knows to be untied."""
+    """Find embeddings with the untied rows that a `jaxtie.nnx.Embedding` knows."""
     state = nnx.state(model)
 
-    def known(tables: Tables) -> Tables:
-        end = getattr(_at(model, tables.rows[:-1]), "end", None) if tables.rows else None
-        return tables if end is None else with_untied_rows(tables, state, end.untied_rows)
+    def add_rows(tables: Tables) -> Tables:
+        node = _at(model, tables.rows[:-1])
+        is_known = isinstance(node, Embedding)
+        return set_untied_rows(tables, state, node.spec.untied_rows) if is_known else tables
 
-    return [known(tables) for tables in find_in_module(model, input, output, transposed)]
+    return [add_rows(tables) for tables in find_in_module(model, input, output, transposed)]
 
 
-def trees_of(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
-    """What an optimizer trains, and its state."""
+def trained_trees(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
+    """Return the parameters that an optimizer trains, and its state."""
     if isinstance(optimizer, nnx.Optimizer):
         return nnx.state(model, optimizer.wrt), optimizer.opt_state
     return nnx.state(model, nnx.Param), optimizer
 
 
-def _operate_on_module(
-    surgery: Surgery, found: list[Tables], model: nnx.Module, optimizer: Any
+def _edit_module(
+    edit: Edit, found: list[Tables], model: nnx.Module, optimizer: Any
 ) -> tuple[nnx.State, Any]:
-    """The state of the changed model, which itself is not changed yet; the optimizer is, or the new
-    state of Optax's.
-    """
-    changed, _ = operate(surgery, found, nnx.state(model), ())
-    trained, opt_state = trees_of(model, optimizer)
-    found = [tables for tables in found if trees.look(trained, tables.now) is not None]
-    _, opt_state = operate(surgery, found, trained, opt_state)
+    """Return the edited state of a model, which is not changed itself, and the edited optimizer."""
+    changed, _ = edit_trees(edit, found, nnx.state(model), ())
+    trained, opt_state = trained_trees(model, optimizer)
+    found = [tables for tables in found if get(trained, tables.input_now) is not None]
+    _, opt_state = edit_trees(edit, found, trained, opt_state)
     if isinstance(optimizer, nnx.Optimizer):
         optimizer.opt_state = nnx.data(opt_state)
         return changed, optimizer
@@ -252,18 +296,17 @@ def _operate_on_module(
 
 
 def _at(node: Any, path: Path) -> Any:
-    """What stands at a path of a model; None if nothing does."""
+    """Return the node at a path of a model; None if there is none."""
     for key in path:
-        node = (
-            getattr(node, str(key), None)
-            if isinstance(node, nnx.Pytree)
-            else trees.look(node, (key,))
-        )
+        is_module = isinstance(node, nnx.Pytree)
+        node = getattr(node, str(key), None) if is_module else get(node, (key,))
     return node
 
 
-def _set(node: Any, key: Hashable, value: nnx.Variable | Transposed | None) -> None:
-    """Put a table into a module or a dictionary, or take it out."""
+def _set(model: nnx.Module, path: Path, value: nnx.Variable | Transposed | None) -> None:
+    """Put a table into a module or a dictionary of a model; None removes it."""
+    node: Any = _at(model, path[:-1])
+    key: Hashable = path[-1]
     if not isinstance(node, nnx.Pytree):
         node.pop(key) if value is None else node.__setitem__(key, value)
     elif value is None:
@@ -273,15 +316,15 @@ def _set(node: Any, key: Hashable, value: nnx.Variable | Transposed | None) -> N
 
 
 def _replace(model: nnx.Module, old: nnx.Module, new: nnx.Module) -> None:
-    """Put a module wherever another one stands in a model."""
+    """Replace a module everywhere in a model."""
     for _, node in list(nnx.iter_graph(model)):
         if isinstance(node, nnx.Pytree):
             for name in [name for name, value in vars(node).items() if value is old]:
                 setattr(node, name, new)
 
 
-def _embed_of(untied: UntiedEmbed) -> nnx.Embed:
-    """The `nnx.Embed` that was there before."""
+def _plain_embed(untied: UntiedEmbed) -> nnx.Embed:
+    """Return the `nnx.Embed` that an `UntiedEmbed` replaced."""
     names = ("num_embeddings", "features", "dtype", "param_dtype", "promote_dtype")
     own = {name: getattr(untied, name) for name in names}
     embed = nnx.Embed(

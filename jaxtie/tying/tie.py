@@ -1,6 +1,4 @@
-"""Tying and untying what is being trained: parameters or modules, and what an optimizer keeps for
-them.
-"""
+"""Tie and untie a model during training: parameters or modules, and the optimizer's state."""
 
 import math
 from collections.abc import Sequence
@@ -11,18 +9,18 @@ import jax
 from flax import nnx
 
 from jaxtie.tying import nnx as modules
-from jaxtie.tying import trees
-from jaxtie.tying.layers import Tree
+from jaxtie.tying.head import Tree
 from jaxtie.tying.trees import (
+    Edit,
     How,
     Place,
-    Surgery,
     Tables,
+    edit_trees,
     find_tables,
-    operate,
-    tied_tree,
-    untied_tree,
-    with_untied_rows,
+    get,
+    set_untied_rows,
+    tie_tree,
+    untie_tree,
 )
 
 Params = TypeVar("Params")
@@ -37,51 +35,50 @@ def untie(
     transposed: bool = False,
     untied_rows: Sequence[int] = (),
 ) -> tuple[Params, Tree]:
-    """Give every embedding an output table of its own: a copy of its input table, moments included.
+    """Give every embedding an output table: a copy of its input table, moments included.
 
-    Nothing else changes, so logits and loss do not. (The author's proposal, ICML 2024, "untying
-    midway".) Works on single and stacked members, host, device and split arrays, under `jit` and
+    Nothing else changes, so logits and loss do not. (Proposed by the author, ICML 2024, as "untying
+    midway".) Works on single and stacked members, on host, device and split arrays, under `jit` and
     `vmap`.
 
-        params, opt_state = untie(params, opt_state)           what `jaxtie.Embedding` made, in a
-        tree of any shape untie(model, optimizer)                                an `nnx.Module` and
-        its `nnx.Optimizer`, in place untie(params, opt_state, input="token_embedder/embedding",
-        output="decoder/logits_dense/kernel", transposed=True)
+        params, opt_state = untie(params, opt_state)    # `jaxtie.Embedding`s in a tree
+        untie(model, optimizer)                         # an `nnx.Module`, in place
+        untie(params, opt_state, input="token_embedder/embedding",
+              output="decoder/logits_dense/kernel", transposed=True)
 
     Args:
       params: a parameter tree. Without paths: one with `Embedding`s at any depth (dictionaries with
-        a table `input` and nothing else than `Embedding` has). With paths: dictionaries, NNX
+        a table `input` and no other keys than `Embedding` uses). With paths: dictionaries, NNX
         states, Equinox modules, anything that is a tree to JAX. Or an `nnx.Module`: with paths;
         with `jaxtie.nnx.Embedding`s; or with one `nnx.Embed` whose `attend` makes the logits, see
-        `jaxtie.nnx.UntiedEmbed`. What is untied stays as it is.
-      opt_state: the state of any Optax optimizer for `params`. What belongs to the tables is found
-        by structure: in every part of the state that is laid out as `params` (where a leaf may have
-        become a tree of its own, of any shapes, and
-        `optax.MaskedNode` may stand for any part), the input's entry is copied. Masks and labels of
-        the optimizer must fit both trees and treat both tables alike, as functions and prefix trees
-        do. `optax.flatten` has no such structure.
-      input, output: paths of the two tables, "a/b/c" or keys one by one. In a dictionary the
-        output's is new; in an Equinox module it is there and None.
-      untied_rows: ids of the output rows of its own that a partly tied `Embedding` has, as it was
-        given them; a module of NNX knows them. They and their moments are put into the new table;
+        `jaxtie.nnx.UntiedEmbed`. Untied embeddings stay as they are.
+      opt_state: the state of any Optax optimizer for `params`. Wherever a part of it has the
+        structure of `params` (a leaf may have become a tree, and `optax.MaskedNode` may replace any
+        part), the input's entry is copied. Masks and labels of the optimizer must fit both trees
+        and treat both tables alike, as functions and prefix trees do. `optax.flatten` has no such
+        structure.
+      input: path of the input table, "a/b/c" or a sequence of keys.
+      output: path of the output table. In a dictionary it is created; in an Equinox module it
+        exists and is None.
+      transposed: the output table is D×V, and so are its moments. (Statistics of rows and columns
+        are kept; they are recognised by length.) A `jaxtie.nnx.Transposed` implies it.
+      untied_rows: token ids of the output rows of a partly tied `Embedding`, as it was given them;
+        an NNX module knows them. These rows and their moments are put into the new table;
         statistics of columns stay those of the input table.
-      transposed: the output table is D×V, not V×D as the input table; the moments of its shape too.
-        (What an optimizer keeps of a table's rows and columns stays: it can be told apart by
-        length.) A `jaxtie.nnx.Transposed` says so itself.
 
     Returns:
-      The new parameters and the new state; of an `nnx.Module` itself and its optimizer.
+      The new parameters and the new state; for an `nnx.Module`, the module and its optimizer.
 
     Raises:
-      ValueError: if `params` has no embedding, or nothing at the path; if a part of the state
-        cannot go along.
+      ValueError: if `params` has no embedding, or no table at the path; if a part of the state
+        cannot be edited likewise.
     """
     if isinstance(params, nnx.Module):
         return modules.untie_module(params, opt_state, input, output, transposed)
     found = find_tables(params, input, output, transposed)
-    found = [with_untied_rows(tables, params, untied_rows) for tables in found]
-    apart = [tables for tables in found if not tables.untied]
-    return operate(untied_tree, apart, params, opt_state)
+    found = [set_untied_rows(tables, params, untied_rows) for tables in found]
+    tied = [tables for tables in found if not tables.untied]
+    return edit_trees(untie_tree, tied, params, opt_state)
 
 
 def tie(
@@ -94,21 +91,17 @@ def tie(
     transposed: bool | None = None,
     untied_rows: Sequence[int] = (),
 ) -> tuple[Params, Tree]:
-    """The reverse of `untie`: one table, and its moments, that are the input's, the output's or the
-    mean of both.
+    """Undo `untie`: keep one table, and its moments: the input's, the output's or their mean.
 
-    The mean of what is not a floating-point number is the input's. `tie(*untie(x)) == x`, whatever
-    `how`. The table stays where the input table was, stacked and split as that; nothing is left at
-    the output. In an `nnx.Module` whose tables are named by paths, both places share one
-    `nnx.Param` from then on; a D×V table becomes a `jaxtie.nnx.Transposed` of it.
+    `tie(*untie(x)) == x` for every `how`. Arrays that are not floating-point are the input's. The
+    table stays where the input table was, stacked and split like it; the output is removed. In an
+    `nnx.Module` whose tables are named by paths, both places share one `nnx.Param` from then on; a
+    D×V table becomes a `jaxtie.nnx.Transposed` of it.
 
-    Args:
-      params, opt_state, input, output: see `untie`.
-      untied_rows: ids of rows that stay untied, for an `Embedding` with the same; they and their
-        moments are as the output's are, and the input's rows as they were. A module of NNX knows
-        them. What is partly tied stays as it is.
-      transposed: whether the output table is D×V; found by its shape, but of a square one it must
-        be said.
+    Arguments are those of `untie`, but `transposed` is inferred from the shape unless the table is
+    square, and `untied_rows` are token ids of rows that stay untied, for an `Embedding` with the
+    same ids: they and their moments are the output's, and these rows of the input table do not
+    change. An NNX module knows them. A partly tied embedding stays as it is.
 
     Raises:
       ValueError: as `untie`; if the tables' shapes do not fit; if `how` is none of the three.
@@ -118,32 +111,30 @@ def tie(
     if isinstance(params, nnx.Module):
         return modules.tie_module(params, opt_state, how, input, output, transposed)
     found = find_tables(params, input, output, transposed)
-    found = [with_untied_rows(tables, params, untied_rows) for tables in found]
-    together = [tables for tables in found if tables.untied]
-    return operate(partial(tied_tree, how), together, params, opt_state)
+    found = [set_untied_rows(tables, params, untied_rows) for tables in found]
+    untied = [tables for tables in found if tables.untied]
+    return edit_trees(partial(tie_tree, how), untied, params, opt_state)
 
 
 def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = None) -> bool:
-    """Whether every embedding in `params`, or the one at these paths, has one table only.
-    ValueError if there is none.
+    """Return whether every embedding, or the one at these paths, has one table only.
+
+    Raises:
+      ValueError: if there is no embedding.
     """
-    if isinstance(params, nnx.Module):
-        found = modules.find_in_module(params, input, output)
-    else:
-        found = find_tables(params, input, output)
-    return not any(tables.untied or tables.partly for tables in found)
+    find = modules.find_in_module if isinstance(params, nnx.Module) else find_tables
+    return not any(tables.untied or tables.partly_tied for tables in find(params, input, output))
 
 
 def count_parameters(tree: Tree) -> int:
-    """The number of values in a tree of arrays or of their shapes; of stacked members, all of
-    them.
-    """
+    """Count the values in a tree of arrays or of their shapes, stacked members included."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 class Saving(NamedTuple):
-    """What tying saves: V·D parameters and, of most optimizers, as many of each moment (of a
-    factored one, about V + D).
+    """What tying saves: V·D parameters, for most optimizers as many values of each moment, bytes.
+
+    A factored moment has about V + D values.
     """
 
     parameters: int
@@ -154,40 +145,33 @@ class Saving(NamedTuple):
 def saved_by_tying(
     params: Tree, opt_state: Tree = (), *, input: Place | None = None, output: Place | None = None
 ) -> Saving:
-    """Parameters and moments (numbers of values) and bytes of both, saved by tying, whether tied
-    now or not.
+    """Count the parameters, moments and bytes that tying saves, whether the model is tied or not.
 
-    Where rows are untied, what tying all others saves.
-
-    Args:
-      params, opt_state, input, output: see `untie`.
+    With untied rows, the result is for tying all other rows. See `untie` for the arguments.
     """
     if isinstance(params, nnx.Module):
         found = modules.find_in_module(params, input, output)
-        params, opt_state = modules.trees_of(params, opt_state)
-        # what is trained
-        found = [tables for tables in found if trees.look(params, tables.now) is not None]
+        params, opt_state = modules.trained_trees(params, opt_state)
+        found = [tables for tables in found if get(params, tables.input_now) is not None]
     else:
         found = find_tables(params, input, output)
-    # A module of Equinox may have leaves that are no arrays.
+    # an Equinox module may have leaves that are no arrays
     params = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, params)
+
+    def with_any_ids(tables: Tables) -> Tables:  # the result does not depend on which rows
+        if not tables.partly_tied:
+            return tables
+        (own,) = jax.tree.leaves(get(params, tables.rows))
+        return tables._replace(untied_rows=tuple(range(own.shape[-2])))
+
+    def edited(edit: Edit, *, untied: bool) -> tuple[Tree, Tree]:
+        chosen = [with_any_ids(tables) for tables in found if tables.untied == untied]
+        return jax.eval_shape(partial(edit_trees, edit, chosen), params, opt_state)
 
     def count_bytes(tree: Tree) -> int:
         return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
-    def changed(surgery: Surgery, now_untied: bool) -> tuple[Tree, Tree]:
-        change = partial(
-            operate, surgery, [tables for tables in found if tables.untied == now_untied]
-        )
-        return jax.eval_shape(change, params, opt_state)
-
-    def of_any_rows(tables: Tables, tree: Tree) -> Tree:
-        if not tables.partly:
-            return untied_tree(tables, tree)
-        (own,) = jax.tree.leaves(trees.look(params, tables.rows))
-        return untied_tree(tables._replace(untied_rows=tuple(range(own.shape[-2]))), tree)
-
-    one, two = changed(partial(tied_tree, "input"), True), changed(of_any_rows, False)
+    one, two = edited(partial(tie_tree, "input"), untied=True), edited(untie_tree, untied=False)
     parameters, moments = (
         count_parameters(more) - count_parameters(less) for more, less in zip(two, one, strict=True)
     )

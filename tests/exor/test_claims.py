@@ -38,7 +38,10 @@ def test_claims_over_experiments_pair_by_seed():
     (_, judgement), *_ = judge_claims([most], own, runs)
     assert judgement.decisive.seeds == 40 and str(judgement.decisive).endswith(", 40 seeds")
     expected = [0.0] * 2 + [0.25] * 18 + [0.0] * 20
-    assert judgement.decisive.middle == pytest.approx(np.mean(expected)) and judgement.verdict == "holds"
+    assert (
+        judgement.decisive.middle == pytest.approx(np.mean(expected))
+        and judgement.verdict == "holds"
+    )
     assert judge_claims([most], own, {"o": own}) == []
     with pytest.raises(UserError, match=r"p: no arm tied\+bias, which a claim is about"):
         claimed(own, dataclasses.replace(most, arms={"p: tied+bias": 1}), runs)

@@ -1,6 +1,4 @@
-"""What holds for every body: initial values as PyTorch draws them, shared by tied and untied; short
-ways that are exact.
-"""
+"""Every body: initial values as PyTorch draws them, the same tied and untied; exact shortcuts."""
 
 import dataclasses
 from functools import cache
@@ -16,9 +14,9 @@ from scipy import stats
 from jaxtie.config import LSTM, Body, Mixer, Transformer
 from jaxtie.exor.data import MASK
 from jaxtie.models import lstm
-from jaxtie.tying.layers import count_entries
+from jaxtie.models.layers import count_tokens
 
-# and of how many seeds each leaf has 10,000 values; fan-ins all different where they are free
+# with the number of seeds that gives each leaf 10,000 values; fan-ins differ where they can
 CONFIGS = {
     "transformer-small": (Transformer(), 2_500),
     "transformer-medium": (Transformer(layers=2, width=32, feedforward=32), 320),
@@ -33,8 +31,8 @@ def drawn(name: str) -> dict:
     return initial(config, tied=False, seeds=seeds)
 
 
-def law(sizes: Body, path: str):
-    """How PyTorch draws a leaf: a distribution, or the number that all its values are."""
+def distribution_of(sizes: Body, path: str):
+    """Return PyTorch's initial distribution of a leaf, or the number that all its values are."""
     name = path.split("/")[-1]
     if path.startswith("embedding/"):
         return stats.norm()
@@ -56,30 +54,29 @@ def law(sizes: Body, path: str):
     return stats.uniform(-(square**0.5), 2 * square**0.5)
 
 
-def assert_law(values, law, path):
-    """Of so many values that another bound, or a tenth of another distribution, would be seen."""
-    if isinstance(law, float):
-        return np.testing.assert_array_equal(values, law, path)
-    assert stats.kstest(values, law.cdf).pvalue > 1e-3, path
-    low, high = law.support()
+def assert_distribution(values, expected, path):
+    """Detect another bound, or a tenth of another distribution, given enough values."""
+    if isinstance(expected, float):
+        return np.testing.assert_array_equal(values, expected, path)
+    assert stats.kstest(values, expected.cdf).pvalue > 1e-3, path
+    low, high = expected.support()
     assert np.isinf(high) or (
         low <= values.min() < 0.95 * low and 0.95 * high < values.max() <= high
     ), path
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_initial_values_have_their_law(name):
+def test_initial_distributions(name):
     for path, leaf in drawn(name).items():
         assert leaf.size >= 10_000, path
-        assert_law(leaf.reshape(len(leaf), -1)[:, :32].ravel(), law(CONFIGS[name][0], path), path)
+        values = leaf.reshape(len(leaf), -1)[:, :32].ravel()
+        assert_distribution(values, distribution_of(CONFIGS[name][0], path), path)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_law_is_torchs(name):
-    """Its own modules, fresh ones until each leaf has some hundred values."""
-    torch = pytest.importorskip(
-        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
-    )
+def test_initial_distributions_of_pytorch(name):
+    """PyTorch's own modules, fresh ones until each leaf has some hundred values."""
+    torch = pytest.importorskip("torch", reason="pip install 'jaxtie[parity]'")
     import torch_reference as reference
 
     sizes, _ = CONFIGS[name]
@@ -95,7 +92,7 @@ def test_the_law_is_torchs(name):
     assert {path for path in ours if not (clones and "layer_1" in path)} == theirs.keys()
     for path, leaf in theirs.items():
         assert leaf.shape[1:] == ours[path].shape[1:] and leaf.size >= 400, path
-        assert_law(leaf.ravel(), law(sizes, path), path)
+        assert_distribution(leaf.ravel(), distribution_of(sizes, path), path)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +119,7 @@ def test_tied_and_untied_start_from_the_same_values(name):
 
 
 def differentiated(logits):
-    """From parameters to the gradient of a weighted sum of logits BxPxV of a batch, and these."""
+    """Return a function of parameters: gradient of a weighted sum of logits BxPxV, and logits."""
     batch = sample()
 
     def weighted(params):
@@ -140,10 +137,8 @@ def differentiated(logits):
     [LSTM(2, 4, 3), Mixer(1, 4, 3, 5), Mixer(2, 4, 3, 5)],
     ids=lambda config: f"{type(config).__name__}-{config.layers}",
 )
-def test_asked_for_one_position_a_body_does_what_it_does_for_all(config, x64):
-    """Against every position asked for, and a vocabulary that is longer than the sequence: each
-    token on its own.
-    """
+def test_one_position_gives_the_same_as_all(config, x64):
+    """Also with a vocabulary longer than the sequence, where a body works token by token."""
     model, params = build_model(config, tied=False), random_params(config)
 
     def plain(params, tokens_L, at_P):
@@ -160,7 +155,7 @@ def test_asked_for_one_position_a_body_does_what_it_does_for_all(config, x64):
     assert_close(short, differentiated(plain)(params), 1e-12)
 
 
-def test_cell_of_an_lstm_and_its_derivative(x64):
+def test_lstm_cell_and_its_derivative(x64):
     def plain(gates_4xH, c_H):
         i, f, g, o = gates_4xH
         c_H = jax.nn.sigmoid(f) * c_H + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -184,10 +179,10 @@ def test_order_of_tokens_matters(config):
 @pytest.mark.parametrize(
     "vocabulary, length", [(7, 8), (7, 15), (7, 16), (7, 17), (3, 40), (32, 1), (40, 60)]
 )
-def test_entries_are_counted_whether_their_numbers_fit_into_one_integer_or_not(vocabulary, length):
+def test_count_tokens(vocabulary, length):
     rng = np.random.default_rng(length)
     for tokens in (rng.integers(vocabulary, size=length), np.full(length, vocabulary - 1)):
-        found = once(lambda tokens: count_entries(tokens, vocabulary, jnp.float32))(
+        found = once(lambda tokens: count_tokens(tokens, vocabulary, jnp.float32))(
             tokens.astype(np.int32)
         )
         np.testing.assert_array_equal(found, np.bincount(tokens, minlength=vocabulary))

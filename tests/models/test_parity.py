@@ -1,6 +1,4 @@
-"""The same weights and batches give what PyTorch gives: logits, loss, gradients, 500 updates, exact
-evaluation.
-"""
+"""Bodies against PyTorch: logits, loss, gradients, 500 updates, exact evaluation."""
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +39,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Sums in one order; and threads cost more than they save on models of this size."""
+    """Sum in one order; on models of this size threads cost more than they save."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -50,7 +48,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def batches():
-    """What 500 steps train on."""
+    """Return the batches of 500 steps."""
     bits = data.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).train
     draw = jax.jit(
         jax.vmap(lambda step: data.sample(stream(14, 6), step, bits, PROCESS.zeros, PROCESS.ones))
@@ -59,9 +57,7 @@ def batches():
 
 
 def both(case: str, dtype: str, *, noise: float = 0.2, seed: int = 5):
-    """The model in JAX, parameters, and the model in torch with the same: every leaf at random, no
-    two layers alike.
-    """
+    """Return the model, random parameters, and PyTorch's model with the same parameters."""
     config, tied = CASES[case]
     torch.manual_seed(5)
     twin = reference.Reference(config, tied=tied)
@@ -80,17 +76,16 @@ def logits(model, params: dict, batch: data.Batch) -> jax.Array:
     )
 
 
-def deviation(ours: dict, theirs: dict) -> float:
-    """The worst difference in a leaf, relative to the leaf's largest value."""
+def difference(ours: dict, theirs: dict) -> float:
+    """Return the largest difference of a leaf, relative to the leaf's largest value."""
     ours, theirs = flatten_dict(ours), flatten_dict(theirs)
     assert ours.keys() == theirs.keys()
     worst = 0.0
     for path, leaf in theirs.items():
         mine = np.asarray(ours[path])
         assert mine.dtype == leaf.dtype and mine.shape == leaf.shape, path
-        # What has gradient 0: what it does is rounding, and changes nothing. Of attention the key
-        # bias; of a mixer the bias of the label's place, which is never asked for and which all
-        # norms take away from it.
+        # The gradient of attention's key bias is 0, and so is that of a mixer's bias at the label's
+        # position: it is never predicted, and every norm removes the bias.
         if path[-1] == "in_proj_bias":
             mine, leaf = (np.delete(bias.reshape(3, -1), 1, axis=0) for bias in (mine, leaf))
         if path[-1] == "tokenwise2_bias":
@@ -104,7 +99,7 @@ CASES_AND_TYPES = [("float64", case) for case in CASES] + [("float32", case) for
 
 
 def but_slow(*slow: str) -> list:
-    """All cases, those with one of these words in their names marked."""
+    """Return all cases; mark those with one of these words in their names as slow."""
     marks = {case: [pytest.mark.slow] * any(word in case for word in slow) for case in CASES}
     return [pytest.param(case, dtype, marks=marks[case]) for dtype, case in CASES_AND_TYPES]
 
@@ -127,11 +122,9 @@ def test_logits_loss_and_gradients(case, dtype, batches):
     expected.backward()
     tolerance = {"float64": 1e-9, "float32": 1e-4}[dtype]
     np.testing.assert_allclose(loss, expected.item(), rtol=tolerance)
-    assert (
-        deviation({"logits": logits_BxPxV}, {"logits": twin(tokens, at).detach().numpy()})
-        < tolerance
-    )
-    assert deviation(gradient, reference.gradients(twin)) < tolerance
+    theirs = twin(tokens, at).detach().numpy()
+    assert difference({"logits": logits_BxPxV}, {"logits": theirs}) < tolerance
+    assert difference(gradient, reference.gradients(twin)) < tolerance
 
 
 @pytest.mark.parametrize(("case", "dtype"), but_slow("medium", "lstm-small-tied"))
@@ -166,23 +159,21 @@ def test_500_updates(case, dtype, batches):
         cosine.step()
         expected_T.append(loss.item())
 
-    assert deviation(params, reference.parameters(twin)) > 0.02  # it did train
+    assert difference(params, reference.parameters(twin)) > 0.02  # it did train
     if dtype == "float64":  # in float32 the parameters drift along directions that change nothing
-        assert deviation(trained, reference.parameters(twin)) < 1e-9
+        assert difference(trained, reference.parameters(twin)) < 1e-9
     tolerance = {"float64": 1e-9, "float32": 1e-4}[dtype]
     np.testing.assert_allclose(loss_T, expected_T, rtol=tolerance)
     tokens, at, _ = reference.tensors(last)
-    assert (
-        deviation({"logits": logits_BxPxV}, {"logits": twin(tokens, at).detach().numpy()})
-        < tolerance
-    )
+    theirs = twin(tokens, at).detach().numpy()
+    assert difference({"logits": logits_BxPxV}, {"logits": theirs}) < tolerance
 
 
 @pytest.mark.parametrize(
     "case", ["small-tied", "small-untied", "lstm-small-untied", "mixer-small-untied"]
 )
 def test_exact_evaluation(case, x64):
-    """Torch sees every ordered context, jaxtie's transformer each multiset once."""
+    """PyTorch evaluates every ordered context, jaxtie's transformer each multiset once."""
     model, params, twin = both(case, "float64", noise=1.0, seed=8)
     valid = data.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).valid
     ordered, merged = (

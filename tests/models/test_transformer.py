@@ -1,6 +1,4 @@
-"""Clones; two forms of one function; its limits. What it has in common with other bodies:
-`test_bodies`.
-"""
+"""The encoder without positions: cloned layers, rows of the table or tokens, extreme scores."""
 
 from functools import cache
 
@@ -31,11 +29,10 @@ def test_layers_start_as_clones_unless_independent(independent):
 
 @cache
 def forms(config: Transformer) -> dict:
-    """The model in its two forms: from parameters, tokens and places to logits, and the gradient of
-    a weighted sum.
+    """Return logits and gradient of a weighted sum as functions, for both forms of the model.
 
-    Two entries that never occur make the vocabulary longer than the sequence, which is what selects
-    the token form.
+    Two tokens that never occur make the vocabulary longer than the sequence, which selects the
+    token form.
     """
 
     def pad(params):
@@ -59,23 +56,23 @@ def forms(config: Transformer) -> dict:
 
         return once(function)
 
-    bag, token = (build_model(config, tied=False, vocabulary=size) for size in (7, 9))
-    return {"bag": differentiated(bag, lambda params: params), "token": differentiated(token, pad)}
+    row, token = (build_model(config, tied=False, vocabulary=size) for size in (7, 9))
+    return {"row": differentiated(row, lambda params: params), "token": differentiated(token, pad)}
 
 
 @pytest.mark.parametrize(
     "config", [Transformer(1, 1, 8, 8), Transformer(2, 2, 8, 8)], ids=["1x1", "2x2"]
 )
-def test_bag_and_token_form_are_one_function(config, batch, x64):
+def test_row_and_token_form_agree(config, batch, x64):
     params = random_params(config)
-    by_bag, by_token = (
+    by_row, by_token = (
         form(params, batch.tokens_BxL, batch.at_BxP) for form in forms(config).values()
     )
-    assert by_bag[0].dtype == jnp.float64
-    assert_close(by_bag, by_token, 1e-12)
+    assert by_row[0].dtype == jnp.float64
+    assert_close(by_row, by_token, 1e-12)
 
 
-@pytest.mark.parametrize(("form", "tolerance"), [("bag", 0), ("token", 1e-12)])
+@pytest.mark.parametrize(("form", "tolerance"), [("row", 0), ("token", 1e-12)])
 def test_order_of_tokens_does_not_matter(form, tolerance, batch, x64):
     config = Transformer(2, 2, 8, 8)
     params, function = random_params(config), forms(config)[form]
@@ -84,10 +81,10 @@ def test_order_of_tokens_does_not_matter(form, tolerance, batch, x64):
     at = np.argmax(shuffled == MASK, axis=1)[:, None].astype(np.int32)
     expected = function(params, batch.tokens_BxL, batch.at_BxP)
     assert_close(function(params, shuffled, at), expected, tolerance)
-    assert np.ptp(expected[0], axis=0).max() > 0.1  # while what the tokens are does
+    assert np.ptp(expected[0], axis=0).max() > 0.1  # but the tokens matter
 
 
-@pytest.mark.parametrize("form", ["bag", "token"])
+@pytest.mark.parametrize("form", ["row", "token"])
 def test_extreme_attention_scores_stay_finite(form, batch):
     config = Transformer(1, 1, 4, 4)
     params = random_params(config)

@@ -1,6 +1,4 @@
-"""The vocabulary end of a model: every scale and transform by its formula, both roles' gradients, a
-split vocabulary.
-"""
+"""Every head option by its formula, gradients by role, dtypes, a vocabulary split over a mesh."""
 
 import math
 from functools import partial
@@ -14,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from scipy.special import erf
 
 from jaxtie.config import size
-from jaxtie.tying.head import Projection, channel_shuffle, half_swap, scale_gradient
+from jaxtie.tying.head import Projection, channel_shuffle, half_swap, matmul, scale_gradient
 from jaxtie.tying.linen import Embedding
 from jaxtie.tying.tie import untie
 
@@ -44,16 +42,10 @@ SCALES = {
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_scales(scale, x64):
-    rows = Embedding(V, D, input_scale=scale).apply(
-        {"params": {"input": TABLE, "output": OTHER}}, TOKENS
-    )
-    np.testing.assert_allclose(
-        rows, np.stack([TABLE[token] for token in TOKENS]) * SCALES[scale], rtol=1e-14
-    )
-    table = Embedding(V, D, input_scale=scale).apply(
-        {"params": {"input": TABLE, "output": OTHER}}, method="table"
-    )
-    np.testing.assert_allclose(table, TABLE * SCALES[scale], rtol=1e-14)
+    bound = Embedding(V, D, input_scale=scale).bind({"params": {"input": TABLE, "output": OTHER}})
+    expected = np.stack([TABLE[token] for token in TOKENS]) * SCALES[scale]
+    np.testing.assert_allclose(bound(TOKENS), expected, rtol=1e-14)
+    np.testing.assert_allclose(bound.table(), TABLE * SCALES[scale], rtol=1e-14)
     for tree, output in (({"input": TABLE}, TABLE), ({"input": TABLE, "output": OTHER}, OTHER)):
         # a scale of the input is not one of the output
         scaled = logits(tree, logit_scale=scale, input_scale=7)
@@ -62,17 +54,15 @@ def test_scales(scale, x64):
         )
 
 
-@pytest.mark.parametrize("init_std", [1.0, 0.02, "1/sqrt(D)", "log(n)/D"])
-def test_init_std(init_std):
-    expected = {1.0: 1, 0.02: 0.02, "1/sqrt(D)": 64**-0.5, "log(n)/D": math.log(3000) / 64}[
-        init_std
-    ]
+STDS = {1.0: 1, 0.02: 0.02, "1/sqrt(D)": 64**-0.5, "log(n)/D": math.log(3000) / 64}
+
+
+@pytest.mark.parametrize(("init_std", "expected"), STDS.items())
+def test_init_std(init_std, expected):
     params = Embedding(3000, 64, init_std=init_std).init(jax.random.key(0), 0)["params"]
     for table in params.values():
-        assert (
-            np.std(table) == pytest.approx(expected, rel=0.01)
-            and abs(np.mean(table)) < 0.01 * expected
-        )
+        assert np.std(table) == pytest.approx(expected, rel=0.01)
+        assert abs(np.mean(table)) < 0.01 * expected
     assert not np.array_equal(*params.values())
 
 
@@ -88,9 +78,8 @@ def test_bias_then_cap(cap, x64):
     )
     batched = logits({"input": TABLE, "bias": bias}, np.stack([HIDDEN, HIDDEN])[None], **options)
     np.testing.assert_allclose(batched, np.stack([expected, expected])[None], rtol=1e-12)
-    assert np.all(
-        Embedding(V, D, bias=True).init(jax.random.key(0), 0)["params"]["bias"] == np.zeros(V)
-    )
+    fresh = Embedding(V, D, bias=True).init(jax.random.key(0), 0)["params"]
+    assert np.all(fresh["bias"] == np.zeros(V))
 
 
 def swapped(h):
@@ -124,15 +113,8 @@ def test_transforms_without_parameters(name, x64):
         np.testing.assert_allclose(
             logits(tree, HIDDEN[0], transform=transform), expected[0], rtol=1e-12
         )
-    assert Embedding(V, D, tied=True, transform=transform).init(jax.random.key(0), 0)[
-        "params"
-    ].keys() == {"input"}
-
-
-@pytest.mark.parametrize("groups", [1, 2, 4, 8, 16, 64])
-def test_coordinates_that_a_shuffle_leaves(groups):
-    stays = np.sum(np.asarray(channel_shuffle(jnp.arange(64.0), groups)) == np.arange(64))
-    assert stays == 1 + math.gcd(groups - 1, 63)
+    fresh = Embedding(V, D, tied=True, transform=transform).init(jax.random.key(0), 0)["params"]
+    assert fresh.keys() == {"input"}
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -152,9 +134,8 @@ def test_projection(bias, activation, norm, x64):
         h = own["weight"].T @ HIDDEN[p] + (own["bias"] if bias else 0)
         h = gelu(h) if activation else h
         if norm:
-            h = (h - np.mean(h)) / math.sqrt(np.mean((h - np.mean(h)) ** 2) + 1e-12) * own[
-                "norm_weight"
-            ] + own["norm_bias"]
+            h = (h - np.mean(h)) / math.sqrt(np.var(h) + 1e-12)
+            h = h * own["norm_weight"] + own["norm_bias"]
         expected[p] = TABLE @ h
     np.testing.assert_allclose(
         logits({"input": TABLE, "projection": own}, transform=projection), expected, rtol=1e-10
@@ -174,7 +155,7 @@ OPTIONS = {
 
 
 def loss_of(**options):
-    """Of a model that looks up and decodes; its parameters."""
+    """Return parameters and loss of a model without a body."""
     embedding = Embedding(V, D, tied=True, **options)
     target = jax.nn.one_hot(TOKENS[::-1], V)
 
@@ -186,37 +167,25 @@ def loss_of(**options):
     return embedding.init(jax.random.key(3), 0)["params"], apply
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_untied_with_equal_tables_gives_the_same_bits(name):
-    tied, apply = loss_of(**OPTIONS[name])
-    untied = untie(tied)[0]
-    for run in (apply, jax.jit(apply)):
-        np.testing.assert_array_equal(run(tied)[1], run(untied)[1])
-
-
 @pytest.mark.parametrize("scales", [(1.0, 1.0), (0.25, 1.0), (1.0, 3.0), (0.0, 1.0), (-2.0, 0.5)])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_tied_tables_gradient_is_the_sum_of_both_roles(name, scales, x64):
     tied, plain = loss_of(**OPTIONS[name], param_dtype="float64")
     _, scaled = loss_of(**OPTIONS[name], input_gradient=scales[0], output_gradient=scales[1])
-    by_role = jax.grad(lambda tree: plain(tree)[0])(untie(tied)[0])
-    gradient = jax.grad(lambda tree: scaled(tree)[0])(tied)
-    expected = scales[0] * by_role["input"] + scales[1] * by_role["output"]
-    np.testing.assert_allclose(gradient["input"], expected, rtol=1e-9, atol=1e-12)
+    untied = untie(tied)[0]
+    for run in (plain, jax.jit(plain)):  # equal tables give the same bits
+        np.testing.assert_array_equal(run(tied)[1], run(untied)[1])
     np.testing.assert_array_equal(scaled(tied)[1], plain(tied)[1])
-    for part in gradient.keys() - {"input"}:
-        jax.tree.map(
-            partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
-            gradient[part],
-            by_role[part],
-        )
-    untied_gradient = jax.grad(lambda tree: scaled(tree)[0])(untie(tied)[0])
-    np.testing.assert_allclose(
-        untied_gradient["input"], scales[0] * by_role["input"], rtol=1e-9, atol=1e-12
+    by_role, of_tied, of_untied = (
+        jax.grad(lambda tree, loss=loss: loss(tree)[0])(tree)
+        for loss, tree in ((plain, untied), (scaled, tied), (scaled, untied))
     )
-    np.testing.assert_allclose(
-        untied_gradient["output"], scales[1] * by_role["output"], rtol=1e-9, atol=1e-12
-    )
+    by_role |= {name: scale * by_role[name] for name, scale in zip(("input", "output"), scales)}
+    expected = by_role | {"input": by_role["input"] + by_role["output"]}
+    del expected["output"]
+    close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
+    jax.tree.map(close, of_tied, expected)
+    jax.tree.map(close, of_untied, by_role)
 
 
 def test_scaled_gradient_is_the_value_itself():
@@ -225,17 +194,24 @@ def test_scaled_gradient_is_the_value_itself():
     assert jax.jvp(partial(scale_gradient, factor=0.5), (2.0,), (1.0,)) == (2.0, 0.5)
 
 
-def test_dtypes():
-    """Of tables and logits apart: low precision is not what sums are accumulated in."""
-    small = Embedding(
-        V,
-        D,
-        tied=True,
-        bias=True,
-        param_dtype=jnp.bfloat16,
-        logits_dtype=jnp.float32,
-        logit_scale=0.5,
+def test_rounded_matmul():
+    rng = np.random.default_rng(4)
+    x, weight, d = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((5, 8), (6, 8), (5, 6))
     )
+    out, back = jax.vjp(lambda x, w: matmul(x, w, jnp.bfloat16), x, weight)
+    rounded = [np.asarray(jnp.asarray(array, jnp.bfloat16), np.float64) for array in (x, weight, d)]
+    assert out.dtype == jnp.float32
+    np.testing.assert_allclose(out, rounded[0] @ rounded[1].T, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(back(d), (rounded[2] @ rounded[1], rounded[2].T @ rounded[0])):
+        assert ours.dtype == jnp.float32
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_dtypes():
+    """Logits of bfloat16 tables can be summed in float32."""
+    options = {"param_dtype": jnp.bfloat16, "logits_dtype": jnp.float32, "logit_scale": 0.5}
+    small = Embedding(V, D, tied=True, bias=True, **options)
     params = small.init(jax.random.key(0), 0)["params"]
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
     h = small.apply({"params": params}, TOKENS)
@@ -245,14 +221,10 @@ def test_dtypes():
     exact = np.asarray(h, np.float64) @ np.asarray(params["input"], np.float64).T / 2
     np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
     rounded = Embedding(V, D).apply({"params": {"input": params["input"]}}, h, method="logits")
-    assert (
-        rounded.dtype == jnp.bfloat16
-        and np.max(np.abs(np.asarray(rounded, np.float64) / 2 - exact)) > 1e-3
-    )
-    gradient = jax.grad(lambda p: jnp.sum(small.apply({"params": p}, h, method="logits") ** 2))(
-        params
-    )
-    assert gradient["input"].dtype == jnp.bfloat16
+    assert rounded.dtype == jnp.bfloat16
+    assert np.max(np.abs(np.asarray(rounded, np.float64) / 2 - exact)) > 1e-3
+    loss = lambda p: jnp.sum(small.apply({"params": p}, h, method="logits") ** 2)  # noqa: E731
+    assert jax.grad(loss)(params)["input"].dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -262,9 +234,7 @@ def test_dtypes():
 )
 @pytest.mark.parametrize("tied", [True, False])
 def test_vocabulary_split_over_a_mesh(tied, options):
-    """Same values, gradients and surgery; tables, gradients and logits stay split; no device ever
-    holds a whole one.
-    """
+    """Values are the same; arrays stay split, and no device has a whole table or gradient."""
     mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
     embedding = Embedding(64, 48, tied, partition=("vocabulary", None), **options)
     whole = Embedding(64, 48, tied, **options)
@@ -288,16 +258,12 @@ def test_vocabulary_split_over_a_mesh(tied, options):
         (loss, found), gradient = split(params)
         program = split.lower(params).compile().as_text()
     on_one = jax.device_put(plain, jax.devices()[0])
-    (expected_loss, expected), expected_gradient = jax.value_and_grad(
-        partial(apply, whole), has_aux=True
-    )(on_one)
+    on_whole = jax.value_and_grad(partial(apply, whole), has_aux=True)
+    (expected_loss, expected), expected_gradient = on_whole(on_one)
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    jax.tree.map(
-        partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
-        nn.unbox(gradient),
-        expected_gradient,
-    )
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, nn.unbox(gradient), expected_gradient)
     assert found.sharding.is_equivalent_to(at(None, "vocabulary"), 2)
     for leaf in jax.tree.leaves(gradient):
         assert leaf.sharding.is_equivalent_to(at("vocabulary"), leaf.ndim)
@@ -316,6 +282,6 @@ def test_unknown_size():
 
 
 @pytest.mark.parametrize("transform", [half_swap, partial(channel_shuffle, groups=4)])
-def test_coordinates_that_cannot_be_taken_apart(transform):
+def test_width_that_does_not_fit_the_transform(transform):
     with pytest.raises(ValueError, match="the width is 7; expected a multiple of"):
         transform(jnp.ones(7))

@@ -1,6 +1,4 @@
-"""Flax NNX: the same vocabulary end as in linen; modules and their optimizers tied and untied in
-place.
-"""
+"""Flax NNX: the same embedding as in linen; tie and untie modules and their optimizers in place."""
 
 from functools import partial
 
@@ -24,49 +22,37 @@ from six_models import (
 import jaxtie
 from jaxtie import is_tied, saved_by_tying, tie, untie
 from jaxtie.tying.head import (
+    EmbeddingSpec,
     Projection,
-    VocabularyEnd,
+    compute_logits,
+    embed_tokens,
     half_swap,
     initial_params,
-    logits_of_hidden,
-    rows_of_tokens,
 )
 
 V, D = 6, 4
 TOKENS = np.array([3, 0, 5, 3])
+BERT = Projection(bias=True, activation=jax.nn.gelu, norm=True)
+SCALES = {"input_scale": "sqrt(D)", "logit_scale": "1/sqrt(D)", "logit_softcap": 3.0}
 HEADS = {
-    "scales": {
-        "input_scale": "sqrt(D)",
-        "logit_scale": "1/sqrt(D)",
-        "bias": True,
-        "logit_softcap": 3.0,
-        "transform": half_swap,
-    },
-    "projection": {
-        "tied": True,
-        "transform": Projection(bias=True, activation=jax.nn.gelu, norm=True),
-        "padding": 3,
-        "input_gradient": 0.5,
-        "output_gradient": 2.0,
-    },
+    "scales": {**SCALES, "bias": True, "transform": half_swap},
+    "projection": {"tied": True, "transform": BERT, "padding": 3}
+    | {"input_gradient": 0.5, "output_gradient": 2.0},
 }
 
 
 @pytest.mark.parametrize("head", ["scales", pytest.param("projection", marks=pytest.mark.slow)])
-def test_three_views_of_one_vocabulary_end(head, x64):
-    """Pure functions, linen and NNX, with the same parameters: trees, rows, logits and gradients
-    are the same.
-    """
+def test_functions_linen_and_nnx_agree(head, x64):
+    """With the same parameters: trees, embeddings, logits and gradients."""
     options = {**HEADS[head], "param_dtype": "float64"}
     rng = np.random.default_rng(0)
-    end, linen = VocabularyEnd(V, D, **options), jaxtie.Embedding(V, D, **options)
+    spec, linen = EmbeddingSpec(V, D, **options), jaxtie.Embedding(V, D, **options)
     graph, state = nnx.split(jaxtie.nnx.Embedding(V, D, **options, rngs=nnx.Rngs(0)))
-    fresh = jax.eval_shape(partial(initial_params, end), jax.random.key(0))
+    fresh = jax.eval_shape(partial(initial_params, spec), jax.random.key(0))
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), fresh)
-    assert jax.tree.structure(
-        jax.eval_shape(linen.init, jax.random.key(0), 0)["params"]
-    ) == jax.tree.structure(params)
-    assert jax.tree.structure(nnx.to_pure_dict(state)) == jax.tree.structure(params)
+    of_linen = jax.eval_shape(linen.init, jax.random.key(0), 0)["params"]
+    for tree in (of_linen, nnx.to_pure_dict(state)):
+        assert jax.tree.structure(tree) == jax.tree.structure(params)
 
     def bind_module(params):
         own = jax.tree.map(lambda leaf: leaf, state)
@@ -79,7 +65,7 @@ def test_three_views_of_one_vocabulary_end(head, x64):
         return bound, bound.logits
 
     def bind_functions(params):
-        return partial(rows_of_tokens, end, params), partial(logits_of_hidden, end, params)
+        return partial(embed_tokens, spec, params), partial(compute_logits, spec, params)
 
     @partial(once, static_argnums=0)
     def look(bind, params):
@@ -93,16 +79,13 @@ def test_three_views_of_one_vocabulary_end(head, x64):
 
     expected = look(bind_functions, params)
     assert all(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(expected))
+    close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14)
     for bind in (bind_linen, bind_module):
-        jax.tree.map(
-            partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14),
-            look(bind, params),
-            expected,
-        )
+        jax.tree.map(close, look(bind, params), expected)
 
 
-def test_initial_values_are_those_that_are_asked_for():
-    """Tied or not, what both have starts alike, and what comes after draws the same numbers."""
+def test_initial_values():
+    """What tied and untied share starts equal, and later draws get the same numbers."""
     options = {"init_std": "1/sqrt(D)", "transform": Projection(), "padding": 7}
     made = []
     for tied in (True, False):
@@ -151,9 +134,7 @@ def assert_equal(one, other):
 @pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("way", [NNX, NNXShared, NNXLinear])
 def test_any_optimizer_goes_along(way, name):
-    """At once, under `nnx.jit`, split and merged: the same, what Optax makes for the untied model;
-    and training goes on.
-    """
+    """In place, under `nnx.jit`, split and merged give the same state; training goes on."""
     made = way()
     model, optimizer = made.model, nnx.Optimizer(made.model, OPTIMISERS[name], wrt=nnx.Param)
     for _ in range(2):
@@ -183,9 +164,7 @@ def test_any_optimizer_goes_along(way, name):
 
 
 class Twice(nnx.Module):
-    """One `nnx.Embed` by two names, or one `nnx.Param` in two modules; the output's name comes
-    first.
-    """
+    """One `nnx.Embed` by two names, or one `nnx.Param` in two modules; the output comes first."""
 
     def __init__(self, share_module: bool):
         self.tokens, self.places = (nnx.Embed(V, D, rngs=nnx.Rngs(i)) for i in (0, 1))
@@ -206,32 +185,26 @@ class Twice(nnx.Module):
         (False, {"input": "tokens/embedding", "output": "blocks/0/embedding"}),
     ],
 )
-def test_what_is_shared_by_reference(share_module, paths):
+def test_shared_modules_and_variables(share_module, paths):
     model = Twice(share_module)
     optimizer = nnx.Optimizer(model, OPTIMISERS["adamw"], wrt=nnx.Param)
     for _ in range(3):
         module_step(model, optimizer)
-    before, tied = (
-        cross_entropy_of(model(TOKENS_OF_BATCH)),
-        arrays((nnx.state(model), optimizer.opt_state)),
-    )
+    before = cross_entropy_of(model(TOKENS_OF_BATCH))
+    tied = arrays((nnx.state(model), optimizer.opt_state))
     assert is_tied(model, **paths)
     assert saved_by_tying(model, optimizer, **paths) == (V * D, 2 * V * D, 12 * V * D)
     untie(model, optimizer, **paths)
-    assert (
-        not is_tied(model, **paths)
-        and abs(cross_entropy_of(model(TOKENS_OF_BATCH)) - before) < 1e-6
-    )
+    assert not is_tied(model, **paths)
+    assert abs(cross_entropy_of(model(TOKENS_OF_BATCH)) - before) < 1e-6
     assert saved_by_tying(model, optimizer, **paths) == (V * D, 2 * V * D, 12 * V * D)
     copy = nnx.clone((model, optimizer))
     tie(*copy, **paths)
     assert_equal(arrays((nnx.state(copy[0]), copy[1].opt_state)), tied)
     for _ in range(3):
         module_step(model, optimizer)
-    tables = [
-        model.tokens.embedding[...],
-        model.tokens.output[...] if share_module else model.blocks[0].embedding[...],
-    ]
+    output = model.tokens.output if share_module else model.blocks[0].embedding
+    tables = [model.tokens.embedding[...], output[...]]
     assert not np.array_equal(*tables)
     tie(model, optimizer, **paths)
     assert is_tied(model, **paths) and model.blocks[0].embedding is model.tokens.embedding
@@ -254,7 +227,6 @@ def test_tables_that_are_not_trained_have_nothing_in_the_optimizer():
 
 
 def test_a_state_of_optax_is_returned():
-    """For those who keep it beside the model."""
     model = WithEmbedding(nnx.Rngs(0))
     opt_state = OPTIMISERS["adamw"].init(nnx.state(model, nnx.Param))
     same, opt_state = untie(model, opt_state)
@@ -262,11 +234,10 @@ def test_a_state_of_optax_is_returned():
     assert same is model and jax.tree.structure(opt_state) == jax.tree.structure(expected)
 
 
-def test_what_cannot_be_meant_is_refused():
+def test_errors():
     model = Twice(share_module=True)
-    with pytest.raises(
-        ValueError, match=r"name one by input=.*'blocks/0/embedding', 'places/embedding'"
-    ):
+    several = r"name one by input=.*'blocks/0/embedding', 'places/embedding'"
+    with pytest.raises(ValueError, match=several):
         untie(model)
     with pytest.raises(ValueError, match="are of one module; leave the output's path out"):
         untie(model, input="tokens/embedding", output="blocks/0/embedding")
@@ -280,10 +251,8 @@ def test_what_cannot_be_meant_is_refused():
     wide.square, wide.other, wide.as_wide = (
         nnx.Linear(D, size, rngs=nnx.Rngs(2)) for size in (D, V + 1, D)
     )
-    with pytest.raises(
-        ValueError,
-        match=r"other/kernel is \(4, 7\), but embed/embedding is \(6, 4\); .* or \(4, 6\)",
-    ):
+    shapes = r"other/kernel is \(4, 7\), but embed/embedding is \(6, 4\); .* or \(4, 6\)"
+    with pytest.raises(ValueError, match=shapes):
         tie(wide, input="embed/embedding", output="other/kernel")
     with pytest.raises(ValueError, match=r"say transposed=True if it is D×V, or False"):
         tie(wide, how="input", input="square/kernel", output="as_wide/kernel")
@@ -306,9 +275,7 @@ def test_keys_of_lists_may_be_numbers():
 
 
 class WithHead(nnx.Module):
-    """An `nnx.Embed`, and a head whose table is D×V; what comes first in a state is a matter of
-    names.
-    """
+    """An `nnx.Embed` and a head whose table is D×V; their names decide which comes first."""
 
     def __init__(self, table_name: str, head: nnx.Module):
         self.table_name, self.head = table_name, head
@@ -343,10 +310,8 @@ HEADS_ACROSS = {
         pytest.param("tokens", "einsum", marks=pytest.mark.slow),
     ],
 )
-def test_a_head_that_is_across_is_tied_where_it_is(first, head):
-    """Its kernel becomes the table seen the other way round; what the optimizer keeps of both is
-    averaged likewise.
-    """
+def test_tying_a_transposed_head(first, head):
+    """Its kernel becomes a view of the table; tables and moments are averaged."""
     model = WithHead(first, HEADS_ACROSS[head]())
     optimizer = nnx.Optimizer(model, OPTIMISERS["adamw"], wrt=nnx.Param)
     paths = {"input": f"{first}/embedding", "output": "head/kernel"}
@@ -358,17 +323,12 @@ def test_a_head_that_is_across_is_tied_where_it_is(first, head):
 
     adam = optimizer.opt_state[0]
     before = [both_of(tree) for tree in (nnx.state(model), adam.mu, adam.nu)]
-    assert not is_tied(model, **paths) and saved_by_tying(model, optimizer, **paths) == (
-        V * D,
-        2 * V * D,
-        12 * V * D,
-    )
+    saving = V * D, 2 * V * D, 12 * V * D
+    assert not is_tied(model, **paths) and saved_by_tying(model, optimizer, **paths) == saving
     nnx.jit(lambda *own: tie(*own, **paths) and None)(model, optimizer)
-    assert (
-        is_tied(model, **paths)
-        and model.head.kernel.table is getattr(model, first).embedding is table
-    )
-    assert saved_by_tying(model, optimizer, **paths) == (V * D, 2 * V * D, 12 * V * D)
+    assert is_tied(model, **paths)
+    assert model.head.kernel.table is getattr(model, first).embedding is table
+    assert saved_by_tying(model, optimizer, **paths) == saving
     trees = nnx.state(model, nnx.Param), optimizer.opt_state[0].mu, optimizer.opt_state[0].nu
     assert len({jax.tree.structure(nnx.as_pure(tree)) for tree in trees}) == 1
     for tree, (one, other) in zip(trees, before, strict=True):
@@ -376,41 +336,30 @@ def test_a_head_that_is_across_is_tied_where_it_is(first, head):
         np.testing.assert_allclose(found, (one + other.T) / 2, rtol=1e-6)
     np.testing.assert_array_equal(model.head.kernel[...], table[...].T)
     assert model.head.kernel.shape == kernel.shape and float(module_step(model, optimizer)) > 0
-    tied, at_tied = (
-        arrays((nnx.state(model), optimizer.opt_state)),
-        cross_entropy_of(model(TOKENS_OF_BATCH)),
-    )
+    tied = arrays((nnx.state(model), optimizer.opt_state))
+    at_tied = cross_entropy_of(model(TOKENS_OF_BATCH))
     for change, now in ((untie, False), (tie, True)):  # equal tables: neither moves the loss
         change(model, optimizer, **paths)
-        assert is_tied(model, **paths) == now and type(model.head.kernel) is (
-            jaxtie.nnx.Transposed if now else nnx.Param
-        )
+        expected = jaxtie.nnx.Transposed if now else nnx.Param
+        assert is_tied(model, **paths) == now and type(model.head.kernel) is expected
         assert abs(cross_entropy_of(model(TOKENS_OF_BATCH)) - at_tied) < 1e-6
     assert_equal(arrays((nnx.state(model), optimizer.opt_state)), tied)
 
 
-def test_a_table_that_is_seen_across_is_named():
+def test_a_transposed_table_must_be_named():
     model = WithHead("embed", Product())
     model.head.kernel = jaxtie.nnx.Transposed(model.embed.embedding)
     paths = {"input": "embed/embedding", "output": "head/kernel"}
     assert is_tied(model, **paths)
-    with pytest.raises(
-        ValueError,
-        match=r"head/kernel is embed/embedding, transposed; name both by input=..., output=...",
-    ):
+    with pytest.raises(ValueError, match=r"head/kernel is embed/embedding, transposed; name both"):
         untie(model)
     model.more = nnx.Embed(V, D, rngs=nnx.Rngs(1))
-    with pytest.raises(
-        ValueError, match="head/kernel is another table than more/embedding, transposed"
-    ):
+    with pytest.raises(ValueError, match="head/kernel is another table than more/embedding, tr"):
         untie(model, **paths | {"input": "more/embedding"})
 
 
 def test_a_state_by_paths():
-    """Of a model whose head is a linear map, D×V."""
-    wide = nnx.Dict(
-        embed=nnx.Embed(V, D, rngs=nnx.Rngs(0)), head=nnx.Linear(D, V, rngs=nnx.Rngs(1))
-    )
+    wide = WithHead("embed", nnx.Linear(D, V, rngs=nnx.Rngs(1)))
     paths = {"input": "embed/embedding", "output": "head/kernel"}
     state = nnx.state(wide)
     opt_state = once(OPTIMISERS["adamw"].init)(state)

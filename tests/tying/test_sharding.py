@@ -1,6 +1,4 @@
-"""A model, written six ways, with its vocabulary split over two devices: no device ever holds a
-whole table.
-"""
+"""A model, written six ways, with its vocabulary split over two devices."""
 
 import re
 
@@ -25,7 +23,7 @@ def mesh():
 
 
 def sharding_of(leaf, mesh) -> NamedSharding:
-    """Tables and their moments along V, all else on both devices."""
+    """Split tables and their moments along V; replicate the rest."""
     axes = {(V, D): ("vocabulary", None), (D, V): (None, "vocabulary")}.get(np.shape(leaf), ())
     return NamedSharding(mesh, PartitionSpec(*axes))
 
@@ -40,7 +38,7 @@ def split(tree, mesh):
 
 
 def assert_split(model, mesh, tables: int):
-    """So many tables, and two moments of each."""
+    """Assert that there are so many tables and two moments of each, all split."""
     found = [
         leaf
         for leaf in jax.tree.leaves((model.params, model.moments()))
@@ -52,12 +50,12 @@ def assert_split(model, mesh, tables: int):
         assert {shard.data.size for shard in leaf.addressable_shards} == {V * D // 2}
 
 
-def programs(model, surgery, **options) -> list[str]:
-    """What is compiled for a step, and for tying or untying within a program."""
+def programs(model, edit, **options) -> list[str]:
+    """Return the compiled programs of a step and of tying or untying."""
     if isinstance(model, OfModules):
         paths = model.paths
         own = model.model, model.optimizer
-        change = nnx.jit(lambda model, optimizer: surgery(model, optimizer, **paths) and None)
+        change = nnx.jit(lambda model, optimizer: edit(model, optimizer, **paths) and None)
         return [program.lower(*own).compile().as_text() for program in (module_step, change)]
     leaves, outer = jax.tree.flatten(model.params)
 
@@ -75,7 +73,7 @@ def programs(model, surgery, **options) -> list[str]:
         return arrays_of(params), opt_state
 
     def change(arrays, opt_state):
-        params, opt_state = surgery(params_of(arrays), opt_state, **model.paths, **options)
+        params, opt_state = edit(params_of(arrays), opt_state, **model.paths, **options)
         return arrays_of(params), opt_state
 
     own = arrays_of(model.params), model.opt_state
@@ -104,15 +102,14 @@ def test_a_split_vocabulary(way, mesh, x64):
             for _ in range(2):
                 np.testing.assert_allclose(model.step(), reference.step(), rtol=1e-9)
             assert_split(model, mesh, tables)
-            surgery, options = (
-                (tie, {}) if change == "untie" else (untie, {"transposed": way == "maxtext"})
-            )
-            for text in programs(model, surgery, **options):
+            across = {"transposed": way == "maxtext"}
+            edit, options = (tie, {}) if change == "untie" else (untie, across)
+            for text in programs(model, edit, **options):
                 assert HALF in text and not WHOLE.search(text)
 
 
-def test_the_partition_of_a_module(mesh):
-    """Split where it is made, moments too; untied and tied again it stays so."""
+def test_partition_of_an_nnx_embedding(mesh):
+    """Parameters and moments are split when created, and stay so when untied and tied."""
     with jax.set_mesh(mesh):
         embedding = jaxtie.nnx.Embedding(
             V, D, tied=True, bias=True, partition=("vocabulary", None), rngs=nnx.Rngs(0)
@@ -123,6 +120,5 @@ def test_the_partition_of_a_module(mesh):
             leaves = jax.tree.leaves((nnx.state(embedding), optimizer.opt_state))
             found = [leaf.sharding.spec for leaf in leaves if leaf.ndim]
             assert len(found) == arrays and {spec[0] for spec in found} == {"vocabulary"}
-            assert embedding.logits(embedding(np.array([3, 0, 5]))).sharding.spec == PartitionSpec(
-                None, "vocabulary"
-            )
+            logits = embedding.logits(embedding(np.array([3, 0, 5])))
+            assert logits.sharding.spec == PartitionSpec(None, "vocabulary")

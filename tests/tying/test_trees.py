@@ -1,6 +1,4 @@
-"""Tables found by their paths in any tree: transposed or not, stacked, boxed, split, masked; and
-what does not fit.
-"""
+"""Tie and untie tables by their paths in any tree: transposed, stacked, boxed, masked; errors."""
 
 from collections import OrderedDict
 from functools import partial
@@ -40,7 +38,7 @@ def untied_tree(*stack, across=True):
 
 
 def filled(init, params):
-    """A state of an optimizer with other numbers in every array, as if it had been trained."""
+    """Return a state of an optimizer with random numbers, as if it had been trained."""
     state = jax.eval_shape(init, params)
     return jax.tree.map(lambda leaf: (10 * RNG.random(leaf.shape)).astype(leaf.dtype), state)
 
@@ -66,10 +64,8 @@ OPTIMISERS = {
 
 @pytest.mark.parametrize("across", [True, False])
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_there_and_back(name, across):
-    """The output is the input, transposed where it is D×V, and so is all that the optimizer keeps
-    of its shape.
-    """
+def test_untie_and_tie_again(name, across):
+    """The output table and its moments are the input's, transposed if it is D×V."""
     optimizer, params = OPTIMISERS[name], tied_tree()
     state = filled(optimizer.init, params)
     untied = untie(params, state, **PATHS, transposed=across)
@@ -78,11 +74,7 @@ def test_there_and_back(name, across):
         kernel.T if across else kernel, params["token_embedder"]["embedding"]
     )
     fresh = jax.eval_shape(optimizer.init, untied[0])
-    assert jax.tree.structure(untied[1]) == jax.tree.structure(fresh)
-    found, expected = (
-        [leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (untied[1], fresh)
-    )
-    assert found == expected
+    assert jax.tree.map(np.shape, untied[1]) == jax.tree.map(np.shape, fresh)
     if name == "adamw":
         for moment in ("mu", "nu"):
             of_output = optax.tree.get(untied[1], moment)["decoder"]["logits_dense"]["kernel"]
@@ -95,7 +87,7 @@ def test_there_and_back(name, across):
     assert is_tied(params, **output_only) and not is_tied(untied[0], **output_only)
 
 
-def test_how_two_become_one():
+def test_tying_picks_or_averages():
     params = untied_tree()
     optimizer = OPTIMISERS["adamw"]
     state = filled(optimizer.init, params)
@@ -104,10 +96,8 @@ def test_how_two_become_one():
         one, state_of_one = tie(params, state, how, **PATHS)
         then = [one, optax.tree.get(state_of_one, "mu"), optax.tree.get(state_of_one, "nu")]
         for before, after in zip(trees, then, strict=True):
-            a, b = (
-                before["token_embedder"]["embedding"],
-                before["decoder"]["logits_dense"]["kernel"].T,
-            )
+            a = before["token_embedder"]["embedding"]
+            b = before["decoder"]["logits_dense"]["kernel"].T
             expected = {"input": a, "output": b, "mean": (a + b) / 2}[how]
             np.testing.assert_array_equal(after["token_embedder"]["embedding"], expected)
             assert after["decoder"].keys() == {"norm"}
@@ -143,21 +133,15 @@ def test_other_containers_and_keys():
             "layers": (OrderedDict(w=random(2)), Pair(random(1), None)),
         }
     )
-    untied, _ = untie(
-        tied, input=("model/~/embed", "embeddings"), output=("model/~/head", "w"), transposed=True
-    )
+    untie_from, tie_to = (partial(f, input=("model/~/embed", "embeddings")) for f in (untie, tie))
+    untied, _ = untie_from(tied, output=("model/~/head", "w"), transposed=True)
     assert set(untied) == {"model/~/embed", "model/~/head", "layers"} and type(untied) is type(tied)
-    np.testing.assert_array_equal(
-        untied["model/~/head"]["w"], tied["model/~/embed"]["embeddings"].T
-    )
-    assert_equal(
-        tie(untied, input=("model/~/embed", "embeddings"), output=("model/~/head", "w"))[0], tied
-    )
-    within, _ = untie(tied, input=("model/~/embed", "embeddings"), output="layers/1/second")
+    kernel, table = untied["model/~/head"]["w"], tied["model/~/embed"]["embeddings"]
+    np.testing.assert_array_equal(kernel, table.T)
+    assert_equal(tie_to(untied, output=("model/~/head", "w"))[0], tied)
+    within, _ = untie_from(tied, output="layers/1/second")
     assert within["layers"][1].second.shape == (V, D)
-    assert_equal(
-        tie(within, input=("model/~/embed", "embeddings"), output="layers/1/second")[0], tied
-    )
+    assert_equal(tie_to(within, output="layers/1/second")[0], tied)
 
 
 def test_names_of_axes_are_transposed_too():
@@ -167,7 +151,7 @@ def test_names_of_axes_are_transposed_too():
     assert_equal(tie(untied, input="in", output="out")[0], tree)
 
 
-def test_what_is_saved():
+def test_saved_by_tying():
     optimizer, size = OPTIMISERS["adamw"], V * D
     for params in (tied_tree(), untied_tree()):
         state = jax.eval_shape(optimizer.init, params)
@@ -178,86 +162,40 @@ def both(shape, other=None):
     return {"in": np.ones(shape), "rest": {"out": np.ones(other)} if other else {}}
 
 
-@pytest.mark.parametrize(
-    ("operation", "tree", "options", "told"),
-    [
-        (
-            tie,
-            both((V, D), (V, 5)),
-            {},
-            r"rest/out is \(6, 5\), but in is \(6, 4\); expected \(6, 4\) or \(4, 6\)",
-        ),
-        (
-            tie,
-            both((V, D), (D, V)),
-            {"transposed": False},
-            r"rest/out is \(4, 6\), but in is \(6, 4\); expected \(6, 4\)$",
-        ),
-        (
-            tie,
-            both((2, V, D), (V, D)),
-            {},
-            r"rest/out is \(6, 4\), but in is \(2, 6, 4\); expected .* or \(2, 4, 6\)",
-        ),
-        (
-            tie,
-            both((D, D), (D, D)),
-            {},
-            "rest/out is as wide as long; say transposed=True if it is D×V, or False",
-        ),
-        (tie, both((V,), (V,)), {}, r"in is an array \(6,\); expected a table"),
-        (tie, both((V, D)), {"input": "inn"}, "no 'inn' in the parameters; there is in, rest"),
-        (
-            untie,
-            both((V, D)),
-            {"input": "rest/in"},
-            "no 'rest/in' in the parameters; there is nothing",
-        ),
-        (untie, both((V, D)), {"output": None}, "of input and output one path is given"),
-        (
-            untie,
-            Pair(np.ones((V, D)), None),
-            {"input": "first", "output": "third"},
-            "Pair has nothing at 'third'; .* first, second",
-        ),
-        (
-            untie,
-            Pair(np.ones((V, D)), None),
-            {"input": "first", "output": "second/w"},
-            "Pair has nothing at 'second'",
-        ),
-        (
-            untie,
-            {"in": np.ones((V, D))},
-            {"input": None, "output": None},
-            "name the tables by their paths",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_told_in_one_line(operation, tree, options, told):
-    with pytest.raises(ValueError, match=told) as error:
+PAIR, NO_PATHS = Pair(np.ones((V, D)), None), {"input": None, "output": None}
+AS_WIDE = "rest/out is as wide as long; say transposed=True if it is D×V, or False"
+NOTHING = "no 'rest/in' in the parameters; there is nothing"
+ERRORS = [
+    (tie, both((V, D), (V, 5)), {}, r"rest/out is \(6, 5\), but in is \(6, 4\); .* or \(4, 6\)"),
+    (tie, both((V, D), (D, V)), {"transposed": False}, r"in is \(6, 4\); expected \(6, 4\)$"),
+    (tie, both((2, V, D), (V, D)), {}, r"in is \(2, 6, 4\); expected .* or \(2, 4, 6\)"),
+    (tie, both((D, D), (D, D)), {}, AS_WIDE),
+    (tie, both((V,), (V,)), {}, r"in is an array \(6,\); expected a table"),
+    (tie, both((V, D)), {"input": "inn"}, "no 'inn' in the parameters; there is in, rest"),
+    (untie, both((V, D)), {"input": "rest/in"}, NOTHING),
+    (untie, both((V, D)), {"output": None}, "of input and output one path is given"),
+    (untie, PAIR, {"input": "first", "output": "third"}, "Pair has nothing at 'third'; .* second"),
+    (untie, PAIR, {"input": "first", "output": "second/w"}, "Pair has nothing at 'second'"),
+    (untie, {"in": np.ones((V, D))}, NO_PATHS, "name the tables by their paths"),
+]
+
+
+@pytest.mark.parametrize(("operation", "tree", "options", "message"), ERRORS)
+def test_errors_are_one_line(operation, tree, options, message):
+    with pytest.raises(ValueError, match=message) as error:
         operation(tree, **{"input": "in", "output": "rest/out", **options})
     assert "\n" not in str(error.value)
 
 
-def test_what_an_optimizer_keeps_must_go_along():
-    params = tied_tree()
-    with pytest.raises(
-        ValueError, match=r"an array \(4, 4\) for a table \(6, 4\); it cannot be transposed"
-    ):
-        untie(
-            params,
-            {**tied_tree(), "token_embedder": {"embedding": random(D, D)}},
-            **PATHS,
-            transposed=True,
-        )
+def test_optimizer_states_that_cannot_be_edited():
+    params, across = tied_tree(), {**PATHS, "transposed": True}
+    other = {**tied_tree(), "token_embedder": {"embedding": random(D, D)}}
+    with pytest.raises(ValueError, match=r"an array \(4, 4\) for a table \(6, 4\); it cannot"):
+        untie(params, other, **across)
     square = {"token_embedder": {"embedding": random(D, D)}, "decoder": {"norm": random(D)}}
-    with pytest.raises(
-        ValueError, match=r"an array \(4,\) for a table \(4, 4\); it cannot be transposed"
-    ):
-        untie(square, filled(OPTIMISERS["adafactor"].init, square), **PATHS, transposed=True)
+    with pytest.raises(ValueError, match=r"an array \(4,\) for a table \(4, 4\); it cannot"):
+        untie(square, filled(OPTIMISERS["adafactor"].init, square), **across)
     apart = optax.multi_transform(LABELS, {"token_embedder": "a", "decoder": "b"})
-    with pytest.raises(
-        ValueError, match=r"the optimizer masks .* but not the other table; expected both alike"
-    ):
-        untie(params, apart.init(jax.tree.map(jnp.asarray, params)), **PATHS)
+    state = apart.init(jax.tree.map(jnp.asarray, params))
+    with pytest.raises(ValueError, match=r"masks .* but not the other table; expected both alike"):
+        untie(params, state, **PATHS)

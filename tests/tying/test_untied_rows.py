@@ -1,4 +1,4 @@
-"""Rows of an embedding that are untied, or never predicted: both ends, surgery, gradients."""
+"""Untied and excluded rows of an embedding: initial values, logits, tie and untie, training."""
 
 from functools import partial
 
@@ -18,7 +18,13 @@ from jaxtie.exor import data
 from jaxtie.exor.blocks import _compile_block, compile_block
 from jaxtie.exor.task import Static, stack_settings
 from jaxtie.tying.cross_entropy import cross_entropy
-from jaxtie.tying.head import STRETCHES, VocabularyEnd, initial_params, logits_of_hidden, with_rows
+from jaxtie.tying.head import (
+    MAX_SLICES,
+    EmbeddingSpec,
+    compute_logits,
+    initial_params,
+    replace_rows,
+)
 from jaxtie.tying.linen import Embedding, make_embedding
 from jaxtie.tying.tie import saved_by_tying
 
@@ -33,7 +39,7 @@ def linen(**options):
 
 
 def pure(**options):
-    return initial_params(VocabularyEnd(V, D, **options), KEY)
+    return initial_params(EmbeddingSpec(V, D, **options), KEY)
 
 
 def of_nnx(**options):
@@ -42,7 +48,7 @@ def of_nnx(**options):
 
 @pytest.mark.parametrize("make", [linen, pure, of_nnx])
 @pytest.mark.parametrize("options", [{}, {"bias": True, "padding": 1}])
-def test_own_rows_start_as_those_of_the_untied_output(make, options):
+def test_untied_rows_start_as_those_of_the_untied_output(make, options):
     tied, untied = make(tied=True, **options), make(**options)
     partly = make(tied=True, untied_rows=IDS, **options)
     assert partly.keys() == {*tied, "output_rows"}
@@ -52,7 +58,7 @@ def test_own_rows_start_as_those_of_the_untied_output(make, options):
     np.testing.assert_array_equal(whole["output_rows"], untied["output"])
 
 
-def test_a_projection_is_the_same_whatever_is_tied():
+def test_the_projection_does_not_depend_on_untied_rows():
     heads = [Head(transform="projection", untied_rows=rows) for rows in (None, "mask")]
     made = [
         make_embedding(head, V, D, tied=True, row_sets=data.ROW_SETS).init(KEY, 0)["params"]
@@ -62,22 +68,22 @@ def test_a_projection_is_the_same_whatever_is_tied():
 
 
 @pytest.mark.parametrize("ids", [(0,), (6,), (1, 2, 5), tuple(range(V)), IDS])
-def test_logits_are_of_the_input_table_with_own_rows_put_in(ids):
+def test_logits(ids):
     partly = linen(tied=True, untied_rows=ids)
     expected = partly["input"].at[jnp.array(ids)].set(partly["output_rows"])
     module = Embedding(V, D, True, untied_rows=ids)
     got = module.apply({"params": partly}, HIDDEN, method="logits")
     np.testing.assert_array_equal(got, HIDDEN @ expected.T)
-    end = VocabularyEnd(V, D, True, untied_rows=ids)
-    np.testing.assert_array_equal(logits_of_hidden(end, partly, HIDDEN), got)
+    spec = EmbeddingSpec(V, D, True, untied_rows=ids)
+    np.testing.assert_array_equal(compute_logits(spec, partly, HIDDEN), got)
     np.testing.assert_array_equal(module.apply({"params": partly}, 1), partly["input"][1])
 
 
-def test_many_stretches_are_put_in_by_index():
+def test_many_runs_of_rows():
     table, ids = np.zeros((40, 2)), tuple(range(1, 40, 2))
-    assert len(ids) > STRETCHES
+    assert len(ids) > MAX_SLICES
     rows = np.arange(40.0).reshape(20, 2)
-    got = with_rows(jnp.asarray(table), jnp.asarray(rows), ids)
+    got = replace_rows(jnp.asarray(table), jnp.asarray(rows), ids)
     table[list(ids)] = rows
     np.testing.assert_array_equal(got, table)
 
@@ -94,7 +100,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("options", "message"), ERRORS)
 @pytest.mark.parametrize("make", [linen, pure, of_nnx])
-def test_rows_that_cannot_be(make, options, message):
+def test_impossible_rows(make, options, message):
     with pytest.raises(ValueError, match=message):
         make(**options)
 
@@ -121,7 +127,7 @@ def test_excluded_rows_have_no_probability_and_no_gradient(tied, dtype):
 
 
 def test_excluded_rows_in_cross_entropy_blocks():
-    """Of the embedding, and of `cross_entropy` with `allowed_V`."""
+    """`cross_entropy` with `allowed_V` gives the loss of an embedding with excluded rows."""
     allowed_V, target_P = ~np.isin(np.arange(V), IDS), np.array([0, 2, 3, 6, 0])
     module = Embedding(V, D, True, excluded_rows=IDS)
     params = module.init(KEY, 0)["params"]
@@ -138,7 +144,7 @@ def test_excluded_rows_in_cross_entropy_blocks():
     assert np.all(found[1][jnp.array(IDS)] == 0)
 
 
-FIVE = (0, 1, 4, 5, 6)  # more than D: Optax lays out statistics by which side is the longer one
+FIVE = (0, 1, 4, 5, 6)  # more than D, since Optax orders statistics by the longer side
 OPTIMISERS = {
     "adamw": optax.adamw(1e-2),
     "factored": optax.adafactor(1e-2, min_dim_size_to_factor=1),
@@ -163,8 +169,8 @@ def trained(params, optimizer, steps=2):
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_untie_and_tie_with_own_rows(name):
-    """Own rows and moments move over and come back; the optimizer goes on from both."""
+def test_untie_and_tie(name):
+    """Rows and moments move to the output table and back; the optimizer accepts both states."""
     optimizer, rows = OPTIMISERS[name], FIVE if name == "factored" else IDS
     ids = jnp.array(rows)
     params, state = trained(tree_of(tied=True, untied_rows=rows), optimizer)
@@ -195,7 +201,7 @@ def test_untie_and_tie_with_own_rows(name):
         jax.tree.map(np.testing.assert_array_equal, same, (params, state))
 
 
-def test_tie_of_what_differs_combines_the_tied_rows_alone():
+def test_tying_combines_the_tied_rows_only():
     two = tree_of()
     back, _ = tie(two, how="mean", untied_rows=IDS)
     one, other = two["embedding"]["input"], two["embedding"]["output"]
@@ -204,7 +210,7 @@ def test_tie_of_what_differs_combines_the_tied_rows_alone():
     np.testing.assert_array_equal(back["embedding"]["output_rows"], other[jnp.array(IDS)])
 
 
-def test_members_that_are_stacked_and_arrays_of_the_host():
+def test_stacked_members_on_the_host():
     params = jax.tree.map(lambda *each: np.stack(each), *[tree_of(tied=True, untied_rows=IDS)] * 3)
     two, _ = untie(params, untied_rows=IDS)
     assert isinstance(two["embedding"]["output"], np.ndarray)
@@ -214,26 +220,26 @@ def test_members_that_are_stacked_and_arrays_of_the_host():
     jax.tree.map(np.testing.assert_array_equal, back, params)
 
 
-def test_surgery_that_lacks_the_ids():
+def test_ids_that_are_missing_or_do_not_fit():
     params = tree_of(tied=True, untied_rows=IDS)
-    for surgery in (untie, tie):
+    for operation in (untie, tie):
         with pytest.raises(ValueError, match="output_rows are rows of their own; say which"):
-            surgery(params)
+            operation(params)
         with pytest.raises(ValueError, match="are 3 rows; expected as many untied_rows"):
-            surgery(params, untied_rows=(1, 2))
+            operation(params, untied_rows=(1, 2))
         with pytest.raises(ValueError, match="expected an Embedding of jaxtie"):
             paths = {"input": "embedding/input", "output": "head"}
-            surgery(params, untied_rows=IDS, **paths)
+            operation(params, untied_rows=IDS, **paths)
     factored = OPTIMISERS["factored"].init(params)
     with pytest.raises(ValueError, match=r"keeps \(4,\) .* \(3,\) .*; expected both"):
         untie(params, factored, untied_rows=IDS)
-    with pytest.raises(ValueError, match="its rows cannot be told"):
+    with pytest.raises(ValueError, match="its row axis is ambiguous"):
         square = optax.adafactor(1e-2, min_dim_size_to_factor=1)
         own = {"embedding": Embedding(D, D, True, untied_rows=(1,)).init(KEY, 0)["params"]}
         untie(own, square.init(own), untied_rows=(1,))
 
 
-def test_what_is_saved():
+def test_saved_by_tying():
     params = tree_of(tied=True, untied_rows=IDS)
     saved = saved_by_tying(params, optax.adamw(1e-2).init(params))
     assert (saved.parameters, saved.moments) == ((V - len(IDS)) * D, 2 * (V - len(IDS)) * D)
@@ -251,7 +257,7 @@ def arrays_of(model):
     return jax.tree.map(jnp.copy, flax_nnx.to_pure_dict(flax_nnx.state(model)))
 
 
-def test_a_module_of_nnx_knows_its_rows():
+def test_an_nnx_module_knows_its_rows():
     model = Model()
     optimizer = flax_nnx.Optimizer(model, optax.adamw(1e-2), wrt=flax_nnx.Param)
     tokens = jnp.arange(V)
@@ -278,7 +284,7 @@ EVERY = 100
 
 
 def trained_block(name):
-    """The records after some hundred steps of EXor, and the tables."""
+    """Train EXor for a few hundred steps; return the state and the records."""
     experiment = Experiment(record_every=EVERY, steps=4 * EVERY, eval_every=4 * EVERY)
     arm = Arm.parse(name)
     static = Static.of(experiment, tied=arm.tied, head=arm.head)
@@ -297,7 +303,7 @@ def trained_block(name):
         ("untied+tie-rows=labels", "tied"),
     ],
 )
-def test_both_ends_are_the_untied_and_the_tied_training_to_the_bit(
+def test_untying_or_tying_all_rows_trains_to_the_same_bits(
     monkeypatch, compiled_as_users_do, partly, whole
 ):
     monkeypatch.setattr(data, "ROW_SETS", ALL_ROWS)
@@ -309,14 +315,14 @@ def test_both_ends_are_the_untied_and_the_tied_training_to_the_bit(
     if whole == "untied":
         output = expected.params["embedding"]["output"]
         np.testing.assert_array_equal(embedding["output_rows"], output)
-    _compile_block.cache_clear()  # it does not know that a name meant other rows
+    _compile_block.cache_clear()  # its key does not contain the row sets
 
 
 @pytest.mark.parametrize(
     "name", ["tied+untie-rows=mask", "untied+tie-rows=labels", "tied+targets-only"]
 )
 def test_training_in_lanes(name):
-    """Own rows differ from the input's, tied ones are the same in both tables; nothing is NaN."""
+    """Untied rows differ between the tables, tied rows do not."""
     _, records = trained_block(name)
     for each in ("loss", "train_loss", "swap_divergence"):
         assert np.all(np.isfinite(records[each][3]))
@@ -355,7 +361,7 @@ ARM_ERRORS = {
 
 
 @pytest.mark.parametrize("name", ARM_ERRORS)
-def test_arms_that_cannot_be(name):
+def test_impossible_arms(name):
     with pytest.raises(UserError) as error:
         Arm.parse(name)
     assert ARM_ERRORS[name] in str(error.value) and "\n" not in str(error.value)
@@ -375,8 +381,8 @@ def test_text_has_no_labels():
 
 
 @pytest.mark.parametrize("task", [pytest.param("masked", marks=pytest.mark.slow), "causal"])
-def test_text_trains_with_rows_apart(place, tmp_path, task):
-    """Every arm on text comes to its end, has its parameters, and starts as it should."""
+def test_text_trains_with_row_sets(place, tmp_path, task):
+    """Every arm trains, with the right number of parameters and initial loss."""
     arms = "tied,tied+targets-only,untied+targets-only,tied+untie-rows=mask,untied+tie-rows=mask"
     name = {"masked": "text_mlm", "causal": "text_clm"}[task]
     run = finished_run(place, tmp_path / "run", "--arms", arms, name=name)

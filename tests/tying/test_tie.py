@@ -1,4 +1,4 @@
-"""Untying and tying, parameters and the state of any optimizer, at any step of training."""
+"""Tie and untie parameters and the state of any optimizer at any step of training."""
 
 from functools import cache, partial
 
@@ -8,13 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from bodies import PROCESS, build_model, once
+from bodies import once
 from flax.core import freeze
 from optax import contrib
+from six_models import WAYS, ByHand
 
-from jaxtie.config import Transformer
-from jaxtie.exor import data, task
-from jaxtie.training.member import initial_state, stream
 from jaxtie.tying.linen import Embedding
 from jaxtie.tying.tie import count_parameters, is_tied, saved_by_tying, tie, untie
 
@@ -62,7 +60,7 @@ OPTIMISERS = {
 
 
 def look(params):
-    """Logits and loss."""
+    """Return logits and loss."""
     logits = MODEL.apply({"params": params}, PAIRS_2xB[0])
     return logits, jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, PAIRS_2xB[1]))
 
@@ -112,21 +110,13 @@ def shapes(tree):
 
 
 def apart(tree):
-    """Leaves that belong to an output table, leaves that belong to an input table, all the others:
-    lists by path.
-    """
-    leaves = [
-        ([str(key) for key in path], leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    ]
-    outputs, inputs = (
-        [leaf for path, leaf in leaves if f"['{name}']" in path] for name in ("output", "input")
-    )
-    return (
-        outputs,
-        inputs,
-        [leaf for path, leaf in leaves if not {"['input']", "['output']"} & set(path)],
-    )
+    """Return the leaves of output tables, of input tables and all others."""
+    found: dict[str, list] = {"output": [], "input": [], "rest": []}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        keys = [str(key) for key in path]
+        name = next((name for name in ("output", "input") if f"['{name}']" in keys), "rest")
+        found[name].append(leaf)
+    return tuple(found.values())
 
 
 STEPS_S = np.array([0, 1, 30])  # a member each
@@ -167,39 +157,6 @@ def assert_untied_and_nothing_else(optimizer, tied, untied):
         assert_equal(tie(*untied, how), tied)
 
 
-@pytest.mark.slow
-def test_untying_a_transformer():
-    """The project's own model, amid training on EXor."""
-    optimizer, model = (
-        OPTIMISERS["adamw"],
-        build_model(Transformer(layers=1, heads=1, width=4, feedforward=4), tied=True),
-    )
-    bits = data.split(PROCESS.length, PROCESS.all_strings, PROCESS.data_seed).train
-
-    def batch(step):
-        return data.sample(stream(14, 6), step, bits, PROCESS.zeros, PROCESS.ones)
-
-    @once
-    def advance(state, first, last):
-        return jax.lax.fori_loop(
-            first, last, lambda at, s: task.step(model, optimizer, s, batch(at))[0], state
-        )
-
-    @once
-    def look(params):
-        logits = jax.vmap(lambda tokens, at: model.apply({"params": params}, tokens, at))(
-            *batch(30)[:2]
-        )
-        return logits, task.loss_and_accuracy(model, params, batch(30))
-
-    begin = once(lambda key: initial_state(model, optimizer, key, PROCESS.length + 1))
-    tied = advance(begin(jax.random.key(5)), 0, 30)
-    params, opt_state = untie(tied.params, tied.opt_state)
-    assert_equal(look(params), look(tied.params))
-    later = advance(tied._replace(params=params, opt_state=opt_state), 30, 60)
-    assert np.isfinite(look(later.params)[1][0])
-
-
 ALIASES = """
     adabelief adadelta adagrad adam adamax adan amsgrad fromage lamb lars lbfgs novograd
     optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sign_sgd signum yogi
@@ -219,23 +176,14 @@ WRAPPED = {
     "sharpness-aware": contrib.sam(optax.sgd(1e-2, momentum=0.9), optax.sgd(1e-2)),
 }
 
-WITH_VALUES = (
-    "lbfgs",
-    "galore",
-    "muon",
-    "prodigy",
-    "accumulated",
-    "masked-part",
-    "masked-other-part",
-    "mechanised",
-)
+WITH_VALUES = """
+    lbfgs galore muon prodigy accumulated masked-part masked-other-part mechanised
+""".split()
 
 
 @pytest.mark.parametrize("name", [*ALIASES, *CONTRIB, *WRAPPED])
 def test_state_fits_the_untied_parameters(name):
-    """What Optax would make for the untied parameters: structure, shapes, types; of special states
-    the values too.
-    """
+    """Structure, shapes and types are Optax's for untied parameters."""
     if name in WRAPPED:
         optimizer = WRAPPED[name]
     else:
@@ -268,9 +216,7 @@ def test_tying_picks_or_averages(how):
 
 
 def test_any_tree():
-    """At any depth, several at once, in other containers, on the host; what is untied already
-    stays.
-    """
+    """At any depth, several at once, in other containers, on the host."""
     table = np.arange(6.0, dtype=np.float32).reshape(3, 2)
     params = {
         "a": freeze({"input": table, "transform": {"kernel": table}}),
@@ -291,9 +237,7 @@ def test_any_tree():
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_untied_state_can_be_donated(compiled):
-    """No array stands in it twice, so every one of them is given away, and what comes out is
-    right.
-    """
+    """No array occurs twice in it."""
     untied = (once(untie) if compiled else untie)(*start(OPTIMISERS["adamw"]))
     expected = jax.tree.map(lambda leaf: np.asarray(leaf) + 1, untied)
     found = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)(
@@ -314,7 +258,7 @@ def test_unknown_choice():
         tie({"input": np.ones((3, 2))}, how="both")
 
 
-def test_what_tying_saves():
+def test_saved_by_tying():
     params = alone(three_members())
     untied, size = untie(params)[0], 7 * 4
     assert count_parameters(params) == size + 4 * 4 + 4
@@ -327,3 +271,42 @@ def test_what_tying_saves():
         for now in (params, untied):
             saving = saved_by_tying(now, jax.eval_shape(optimizer.init, now))
             assert saving == (size, moments, 4 * (size + moments))
+
+
+@pytest.fixture(params=WAYS)
+def model(request, x64):
+    if request.param == "equinox":
+        pytest.importorskip("equinox", reason="the test needs Equinox: pip install 'jaxtie[test]'")
+    return WAYS[request.param]()
+
+
+def assert_same_tables(model, reference, tolerance=1e-9):
+    """Compare tables and moments."""
+    moments = [{name: both[i] for name, both in reference.moments.items()} for i in (0, 1)]
+    references = [reference.params, *moments]
+    for tree, expected in zip([model.params, *model.moments()], references, strict=True):
+        for found, name in zip(model.tables(tree), ("input", "output"), strict=True):
+            assert (found is None) == (name not in expected)
+            if found is not None:
+                close = partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
+                close(found, expected[name])
+
+
+def test_six_ways_to_write_a_model(model):
+    """Tied, trained, untied midway, trained on and tied again, against NumPy."""
+    reference = ByHand()
+    tied_structure = jax.tree.structure((model.params, model.moments()))
+    for change, tied_then in ((None, True), ("untie", False), ("tie", True)):
+        if change:
+            before = float(model.loss())
+            getattr(model, change)()
+            getattr(reference, change)()
+            if change == "untie":
+                assert abs(float(model.loss()) - before) < 1e-6
+        assert model.is_tied() == tied_then
+        assert (jax.tree.structure((model.params, model.moments())) == tied_structure) == tied_then
+        assert_same_tables(model, reference)
+        losses = np.array([[float(model.step()), reference.step()] for _ in range(8)])
+        np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=1e-9)
+        assert losses[-1, 0] < losses[0, 0]
+        assert_same_tables(model, reference)
