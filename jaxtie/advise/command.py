@@ -14,11 +14,13 @@ import tyro
 from jaxtie.advise import report
 from jaxtie.advise.models import ENTRIES, PLANTED, RECORD, STEPS, corpus_of
 from jaxtie.config import UserError
+from jaxtie.exor.config import Experiment
+from jaxtie.exor.divergences import pair_divergences
 from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import finite, show
 from jaxtie.run import command as cli
-from jaxtie.run import kinds, lifecycle
+from jaxtie.run import lifecycle
 from jaxtie.run.lifecycle import Outcome, Session
 from jaxtie.shutdown import INTERRUPTED
 from jaxtie.text.options import TextOptions
@@ -128,7 +130,12 @@ def _answer(options: AdviseOptions, session: Session) -> int:
 
 def _exact(source: Path, as_json: bool) -> int:
     experiment = lifecycle.load_experiment(source)
-    exact = kinds.of(experiment).exact_divergences(experiment)
+    if not isinstance(experiment, Experiment):
+        raise UserError(
+            f"{experiment.name}: no exact distribution of a text is at hand; give --text PATH, or"
+            " the folders of two runs"
+        )
+    exact = pair_divergences(experiment.process)
     if as_json:
         columns: dict[str, Any] = {name: exact[name].values.tolist() for name in ("pair", *exact)}
         print(json.dumps(finite({"answer": report.exact_sentence(exact), **columns})))

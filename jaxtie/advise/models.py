@@ -17,19 +17,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxtie.config import Arm, Optimizer, Transformer, UserError, check
+from jaxtie.config import Arm, Optimizer, Transformer, UserError, Variant, check
 from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
-from jaxtie.text import kind, masking
+from jaxtie.text import masking
 from jaxtie.text.config import HALVES, Corpus, TextExperiment
 from jaxtie.text.corpus import Material, loss_of_frequencies
 from jaxtie.text.data.batches import CausalBatches, MaskedBatches, Rows
-from jaxtie.text.engine import load_carry
 from jaxtie.text.options import TextOptions
-from jaxtie.text.programs import build_text_model, carry_shapes, make_ask
-from jaxtie.text.task import metrics
+from jaxtie.text.task import ask, build_text_model, loss_metrics
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.distributed import Processes
+from jaxtie.training.row_engine import carry_shapes, load_carry
 
 SIZES = {
     "small": Transformer(layers=2, heads=4, width=64, feedforward=256),
@@ -166,14 +165,12 @@ def load_trained(path: Path, say: Say) -> Trained:
             f"{path}: is untrained, {max(at, 0):,} of {experiment.steps:,} steps; the command that"
             " began it goes on"
         )
-    material = kind.prepare(experiment, folder, config, Processes(), say)
-    tied = arm.untied_from is None
+    experiment = experiment.prepare(folder, config, Processes(), say)
+    variant = Variant(arm.untied_from is None, arm.head)
     first = jax.tree.map(lambda x: x[:1], members)
-    params = load_carry(
-        carry_shapes(experiment, material, tied=tied, head=arm.head), first
-    ).state.params
-    model = build_text_model(experiment, material, jax.default_backend(), tied=tied, head=arm.head)
-    return Trained(path, experiment, material, arm, model, params)
+    params = load_carry(carry_shapes(experiment, variant), first).state.params
+    model = build_text_model(experiment, variant, jax.default_backend())
+    return Trained(path, experiment, experiment.prepared, arm, model, params)
 
 
 def declared_again(path: Path, config: Mapping[str, Any]) -> TextExperiment:
@@ -184,7 +181,7 @@ def declared_again(path: Path, config: Mapping[str, Any]) -> TextExperiment:
     """
     if config.get("task") != TextExperiment.task:
         raise UserError(
-            f"{path}: is a run of kind {config.get('kind')}; expected one of a model of text"
+            f"{path}: is a run of kind {config.get('task')}; expected one of a model of text"
         )
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -225,17 +222,13 @@ def batches_of(
     Args:
       seed: of a choice of batches, and of masks; None: the first ones.
     """
-    own, special, ask = (
-        trained.experiment,
-        trained.material.text.special,
-        make_ask(trained.experiment, trained.material),
-    )
+    own, special = trained.experiment, trained.material.text.special
     batches: CausalBatches | MaskedBatches
     if own.objective == "causal":
         batches = CausalBatches(rows, special, own.batch, own.length, seed)
     else:
         batches = MaskedBatches(rows, special, own.batch, own.length, seed, own.buckets)
-    asked, key = jax.jit(ask), jax.random.key(0 if seed is None else seed)
+    asked, key = jax.jit(functools.partial(ask, own)), jax.random.key(0 if seed is None else seed)
     return [
         asked(jax.random.fold_in(key, k), batches[k].tokens_BxL)
         for k in range(min(batches.count, number))
@@ -257,8 +250,8 @@ def _loss_program(model: TextModel) -> Callable[[dict, masking.Asked], tuple[jax
 
     @jax.jit
     def loss_of(params: dict, asked: masking.Asked) -> tuple[jax.Array, jax.Array]:
-        found = metrics(model, params, asked)
-        return found.loss, found.asked
+        found = loss_metrics(model, params, asked)
+        return found["loss"], found["weight"]
 
     return loss_of
 

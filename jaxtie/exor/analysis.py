@@ -102,7 +102,7 @@ def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
     """What no member owns: the schedule, and what theory says; with a dimension for each swept
     setting.
     """
-    settings = [_constants_of_setting(setting) for setting in experiment.settings]
+    settings = [_constants_of_setting(setting) for setting in experiment.points]
     for name, values in reversed(experiment.swept.items()):  # the last name's values run fastest
         index = xr.DataArray(list(values), dims=name, name=name)
         settings = [

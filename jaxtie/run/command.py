@@ -15,6 +15,7 @@ import tyro
 import jaxtie
 from jaxtie.config import Arm, Declaration, UserError, names_of
 from jaxtie.exor.config import Experiment
+from jaxtie.exor.options import ExorOptions
 from jaxtie.options import (
     AS_DECLARED,
     Flag,
@@ -29,12 +30,14 @@ from jaxtie.options import (
     parse_seconds,
     parse_seeds,
 )
+from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import show
-from jaxtie.run import kinds, lifecycle
+from jaxtie.run import lifecycle
 from jaxtie.run.all import run_all
 from jaxtie.run.lifecycle import Outcome, Session, load_experiment, plan
 from jaxtie.shutdown import INTERRUPTED
+from jaxtie.text.options import TextOptions
 
 EXPERIMENTS, RUNS = Path("experiments"), Path("runs")
 MAIN = Experiment()
@@ -133,7 +136,8 @@ def run_options() -> type:
     )
     # the help shows those of the last first
     bases = (
-        *reversed([kind.options() for kind in kinds.every()]),
+        TextOptions,
+        ExorOptions,
         CommonOptions,
     )
     return dataclasses.make_dataclass(
@@ -227,18 +231,19 @@ def changed(experiment: Declaration, options: CommonOptions) -> Declaration:
     Raises:
       UserError: where an option makes no sense for it, or a value cannot be meant.
     """
-    kind = kinds.of(experiment)
     if not options.all:
         refuse_other_than(
-            kind.accepted | HOW, options, f"no option of {experiment.name}, which {kind.refusal}"
+            experiment.accepted | HOW,
+            options,
+            f"no option of {experiment.name}, which {experiment.refusal}",
         )
     common = ("seeds", "steps", "arms", "record_every", "eval_every")
-    fields = {name: getattr(options, name) for name in common if name in kind.accepted}
+    fields = {name: getattr(options, name) for name in common if name in experiment.accepted}
     fields = {name: value for name, value in fields.items() if value is not None}
     # many are meant for what is trained nearly for free
-    if options.all and not kind.many_seeds and "seeds" in fields:
+    if options.all and not experiment.many_seeds and "seeds" in fields:
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]
-    experiment = dataclasses.replace(experiment, **fields, **kind.changes(experiment, options))
+    experiment = dataclasses.replace(experiment, **fields, **experiment.changes(options))
     return experiment.scaled(options.scale) if options.scale else experiment
 
 
@@ -321,7 +326,7 @@ def _present(folder: RunFolder, outcome: Outcome) -> int:
     """What came out, on standard output; returns the exit status."""
     if outcome in (Outcome.DONE, Outcome.BEFORE):
         results = lifecycle.load(folder.path)
-        show(*(table for table in kinds.of_results(results).tables(results) if not table.long))
+        show(*(table for table in analysis.tables(results) if not table.long))
     if outcome is Outcome.DONE:
         print(f"figures, results and summary: {folder.path}")
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
@@ -372,13 +377,12 @@ def main_figures(arguments: Sequence[str] | None = None) -> int:
         )
         folder = RunFolder(options.folder)
         results = lifecycle.load(options.folder)
-        kind = kinds.of_results(results)
-        written = [kind.animate(results, folder.figures)] if options.animate else []
+        written = [analysis.animate(results, folder.figures)] if options.animate else []
         written = lifecycle.draw(folder, results) + written
         if options.csv:
             from jaxtie.results.plots import write_frames
 
-            written += write_frames(kind.frames(results), folder.path / "csv")
+            written += write_frames(analysis.frames(results), folder.path / "csv")
     except UserError as error:
         print(f"jaxtie.figures: {error}", file=sys.stderr)
         return 2

@@ -29,9 +29,9 @@ import xarray as xr
 
 import jaxtie
 from jaxtie.config import Declaration, UserError, check, names_of
+from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.tables import summary_markdown
-from jaxtie.run import kinds
 
 if TYPE_CHECKING:
     from jaxtie.training.distributed import Processes
@@ -48,9 +48,10 @@ def plan(
     start_jax()
     from jaxtie.training.distributed import Processes
     from jaxtie.training.task import programs_of
+    from jaxtie.training.trainer import make_engine, schema_of
 
-    kind, alone = kinds.of(experiment), Processes()
-    material = kind.prepare(experiment, folder, earlier, alone, say)
+    alone = Processes()
+    experiment = experiment.prepare(folder, earlier, alone, say)
     settings = "".join(f"{len(values)} x {name}, " for name, values in experiment.swept.items())
     count, arms = (
         len(experiment.members) * len(experiment.arms),
@@ -61,7 +62,7 @@ def plan(
         f" {experiment.steps:,} steps"
     )
     engine, programs, began = (
-        kind.engine(experiment, material, alone),
+        make_engine(experiment, alone),
         programs_of(experiment),
         time.monotonic(),
     )
@@ -75,7 +76,7 @@ def plan(
         f" measured just now{speed}; {len(programs)} programs are compiled"
     )
     yield f"memory    {found.device_bytes / 2**20:,.1f} MiB on the devices"
-    disk = 2 * kind.schema(experiment).size_in_bytes(experiment)
+    disk = 2 * schema_of(experiment).size_in_bytes(experiment)
     yield (
         f"disk      {disk / 2**20:,.1f} MiB of records at most, half of it until the end only, and"
         " three checkpoints"
@@ -144,7 +145,7 @@ def run(
       KeyboardInterrupt: after an interrupt; what was recorded is in `out`, and the same call goes
         on.
     """
-    if not kinds.is_experiment(experiment):
+    if not isinstance(experiment, Declaration):
         raise UserError(f"{experiment!r}: expected an experiment, such as jaxtie.Experiment()")
     session = Session(
         f"jaxtie.run({experiment.name})", quiet, overwrite, checkpoint_every, out is not None
@@ -173,11 +174,7 @@ def load(path: str | Path) -> xr.Dataset:
     """
     folder = RunFolder(Path(path))
     results = folder.load()
-    if missing := sorted(kinds.of_results(results).required - {*results}):
-        raise UserError(
-            f"{folder.results}: lacks {', '.join(missing)}, so another version wrote it; run again"
-            " with --overwrite"
-        )
+    analysis.task_class(results)  # it refuses results of no task
     return results
 
 
@@ -188,7 +185,7 @@ def load_experiment(path: Path) -> Declaration:
       UserError: where it is missing, fails, or declares none.
     """
     experiment = _execute(path).get("experiment")
-    if not kinds.is_experiment(experiment):
+    if not isinstance(experiment, Declaration):
         raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
     return experiment
 
@@ -278,7 +275,7 @@ def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> O
     if session.processes:
         session.processes.broadcast({"trains": trains})
     if earlier and not trains:
-        kinds.of(experiment).check_unchanged(experiment, folder, earlier)
+        experiment.check_unchanged(folder, earlier)
         return Outcome.BEFORE
     return (
         Outcome.DONE
@@ -312,13 +309,8 @@ class _Run:
         start_jax()
         from jaxtie.training.distributed import Processes
 
-        self.experiment, self.folder, self.session, self.earlier = (
-            experiment,
-            folder,
-            session,
-            earlier,
-        )
-        self.kind, self.processes = kinds.of(experiment), session.processes or Processes()
+        self.folder, self.session, self.earlier = folder, session, earlier
+        self.processes = session.processes or Processes()
         before = earlier or {}
         self.config: dict[str, Any] = {
             "experiment": experiment.as_dict(),
@@ -329,7 +321,7 @@ class _Run:
             "finished": False,
         }
         say = session.say if self.processes.leads else _silent
-        self.material = self.kind.prepare(experiment, folder, earlier, self.processes, say)
+        self.experiment = experiment.prepare(folder, earlier, self.processes, say)
         self.began = time.monotonic() - self.config["wall_seconds"]
 
     def lead(self, seen: dict | None) -> bool:
@@ -343,7 +335,9 @@ class _Run:
           UserError: where another run has come to its end there meanwhile, whose records are no
             longer there to go on from.
         """
-        folder, experiment, schema = self.folder, self.experiment, self.kind.schema(self.experiment)
+        from jaxtie.training.trainer import schema_of
+
+        folder, experiment, schema = self.folder, self.experiment, schema_of(self.experiment)
         with folder.locked():
             same = self.session.overwrite or folder.config() == seen
             check(
@@ -357,10 +351,10 @@ class _Run:
             elif self.earlier.get("finished"):
                 # Before the folder says that it is unfinished: killed here, it is extended again.
                 folder.unpack(schema)
-            self.config |= self.kind.keep(experiment, self.material, folder)
+            self.config |= experiment.save_inputs(folder)
             folder.write_config(self.config)
             finished = self.train()
-            constants = self.kind.constants(experiment, self.material)
+            constants = experiment.constants()
             folder.assemble(experiment, schema, self._attributes(), constants)
             self._write_config()
             if not finished:
@@ -374,15 +368,15 @@ class _Run:
     def train(self) -> bool:
         """Train every arm, from the folder's checkpoint on; returns whether it came to the end."""
         from jaxtie.training import checkpoints
-        from jaxtie.training.trainer import Loop, stop_signals
+        from jaxtie.training.trainer import Trainer, make_engine, stop_signals
 
         def report(text: str) -> None:
             print(f"jaxtie: {text}; going on without it", file=sys.stderr)
 
-        engine = self.kind.engine(self.experiment, self.material, self.processes)
+        engine = make_engine(self.experiment, self.processes)
         self.config |= engine.facts
         with stop_signals() as stopped, checkpoints.opened(self.folder.checkpoints) as kept:
-            loop = Loop(
+            trainer = Trainer(
                 engine,
                 self.experiment,
                 self.folder,
@@ -392,7 +386,7 @@ class _Run:
                 checkpoint_every=self.session.checkpoint_every,
                 quiet=self.session.quiet,
             )
-            return loop.train(stopped, report)
+            return trainer.train(stopped, report)
 
     def _attributes(self) -> dict[str, str | int]:
         common = {
@@ -402,12 +396,12 @@ class _Run:
         }
         common |= {"command": self.config["command"]}
         common |= {f"version_{name}": number for name, number in self.config["versions"].items()}
-        return common | self.kind.attributes(self.experiment, self.material)
+        return common | self.experiment.attributes()
 
     def _draw(self) -> None:
         results = self.folder.load()
         draw(self.folder, results)
-        summary = summary_markdown(results, self.kind.tables(results))
+        summary = summary_markdown(results, analysis.tables(results))
         self.folder.summary.write_text(summary, encoding="utf-8")
 
     def _write_config(self, *, finished: bool = False) -> None:
@@ -419,7 +413,7 @@ def draw(folder: RunFolder, results: xr.Dataset) -> list[Path]:
     """Draw every figure of a run from its results alone; return the PNG files."""
     from jaxtie.results.plots import draw_all
 
-    return draw_all(kinds.of_results(results).pictures(results), folder.figures)
+    return draw_all(analysis.plots(results), folder.figures)
 
 
 def _silent(line: str) -> None:

@@ -16,10 +16,11 @@ import jinja2
 
 import jaxtie
 from jaxtie.config import UserError
+from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.page_section import SECTION, read_section
 from jaxtie.results.tables import Table
-from jaxtie.run import kinds, lifecycle
+from jaxtie.run import lifecycle
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
 MARK = '<meta name="generator" content="jaxtie'
@@ -76,8 +77,7 @@ class Section:
         if not config.get("finished"):
             return
         results = lifecycle.load(folder.path)
-        kind = kinds.of_results(results)
-        self.tables, pictures = kind.tables(results), kind.pictures(results)
+        self.tables, pictures = analysis.tables(results), analysis.plots(results)
         if diverged := int((results["diverged_at"] >= 0).sum()):
             self.status += f", {diverged} of {results['diverged_at'].size} members diverged"
         paths = {path.stem: path for path in sorted(folder.figures.glob("*.png"))}

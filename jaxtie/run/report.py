@@ -25,12 +25,13 @@ from jaxtie.exor import committed, forces, never_targets
 from jaxtie.exor.comparison import correlation_table, sweep_table
 from jaxtie.exor.plateau import escape_table
 from jaxtie.exor.tables import equivalence_table, exor_final_table
+from jaxtie.results import analysis
 from jaxtie.results.committed import joined_seeds, write_kept
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
-from jaxtie.run import kinds, lifecycle
+from jaxtie.run import lifecycle
 
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/advise/README.md")
 # what a command may say beside an experiment file that a run is kept for
@@ -88,7 +89,7 @@ def keep_run(run: Path, experiments: Path) -> Path:
         raise UserError(f"{run}: is not finished; the command that began it goes on")
     if different := set(folder.differences(experiment, config)) - GIVEN:
         raise UserError(f"{run}: differs from {declared[name]} in {', '.join(sorted(different))}")
-    condensed = kinds.of_results(results).condensed(results, run)
+    condensed = analysis.commit(results, run)
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
     write_kept(_with_earlier_seeds(condensed, path), path)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from jaxtie.config import Variant
 from jaxtie.results.gradient_by_role import ROLE_VARIABLES
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.text.config import TextExperiment
@@ -89,9 +90,10 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
     And of each arm its size and how it should start.
     """
     from jaxtie.text.corpus import baselines
-    from jaxtie.text.programs import parameters_of
     from jaxtie.training.optimizer import decay_table, schedule_table
+    from jaxtie.training.row_engine import carry_shapes
     from jaxtie.tying.initial_loss import estimate
+    from jaxtie.tying.tie import count_parameters
 
     vocabulary, arms = np.array(material.vocabulary), experiment.arms
     rates = schedule_table(experiment.optimizer, experiment.record_steps)
@@ -102,7 +104,9 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
     }
     estimates = [estimate(arm.head, tied=arm.tied, **sizes) for arm in arms]
     counts = [
-        parameters_of(experiment, material, tied=arm.untied_from is None, head=arm.head)
+        count_parameters(
+            carry_shapes(experiment, Variant(arm.untied_from is None, arm.head)).state.params
+        )
         for arm in arms
     ]
     words = {"first_word": material.first, "second_word": material.second}
