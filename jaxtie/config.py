@@ -459,10 +459,10 @@ class Layout(NamedTuple):
     fast_start: bool = False
 
 
-TASKS: dict[str, type["Declaration"]] = {}  # by `task`; subclasses enter themselves
+TASKS: dict[str, type["TaskConfig"]] = {}  # by `task`; subclasses enter themselves
 
 
-class Declaration:
+class TaskConfig:
     """The configuration of an experiment: what is compared, on what, for how long.
 
     Subclass it as a frozen dataclass with keyword fields and implement `build`; `jaxtie.run` trains

@@ -9,13 +9,13 @@ from flax import nnx
 
 from jaxtie.tying.head import (
     PARTS,
+    Tree,
     VocabularyEnd,
     initial_params,
     logits_of_hidden,
     rows_of_tokens,
     whole_table,
 )
-from jaxtie.tying.layers import Tree
 from jaxtie.tying.nnx import Transposed, UntiedEmbed
 from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
 

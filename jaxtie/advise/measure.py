@@ -18,7 +18,7 @@ from jaxtie.config import UserError
 from jaxtie.results.folder import Say
 from jaxtie.text.data.words import count_whole_words
 from jaxtie.text.pairs import BEFORE, Stream, Windows, places_of, stream_of, windows_at
-from jaxtie.tying.head import tables_of_params
+from jaxtie.tying.head import get_tables
 
 TOKENS, CONTEXTS, MANTEL = 200, 32, 24
 NEAREST_OF_TABLE, RANDOM = 5, 2
@@ -133,7 +133,7 @@ def _pairs(
 ) -> tuple[judgement.AskedPairs, list[str]]:
     """Which pairs are measured; and duplicates that are too rare to be."""
     input_VxD, output_VxD = map(
-        np.asarray, tables_of_params(a.params["embedding"], a.model.embedding.untied_rows)
+        np.asarray, get_tables(a.params["embedding"], a.model.embedding.untied_rows)
     )
     candidates = inference.pairs_to_look_at(
         input_VxD, output_VxD, count_V, token_K, whole_V, plan.seed, NEAREST_OF_TABLE, RANDOM

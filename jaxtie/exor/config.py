@@ -12,10 +12,10 @@ from jaxtie.config import (
     LSTM,
     Arm,
     Body,
-    Declaration,
     Layout,
     Optimizer,
     Sweep,
+    TaskConfig,
     Transformer,
     UserError,
     Variant,
@@ -112,7 +112,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Experiment(Declaration):
+class Experiment(TaskConfig):
     """A base configuration and the arms that are compared on it, all on the same seeds and the same
     data.
 
@@ -141,7 +141,7 @@ class Experiment(Declaration):
 
     task: ClassVar[str] = "exor"
     traced: ClassVar[tuple[str, ...]] = SWEPT
-    accepted: ClassVar[frozenset[str]] = Declaration.accepted | frozenset(
+    accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
         "data zeros ones sweep all_strings independent_layers".split()
     )
     refusal: ClassVar[str] = "reads no text"

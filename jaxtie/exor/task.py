@@ -19,7 +19,7 @@ from jaxtie.exor.data import Batch, Contexts
 from jaxtie.models.language_model import MaskedLM, build_body
 from jaxtie.training import task
 from jaxtie.training.task import HParams, Metrics, Params, Roles
-from jaxtie.tying.head import tables_of_params
+from jaxtie.tying.head import get_tables
 from jaxtie.tying.linen import make_embedding
 
 # Contexts that an ordered model is evaluated on at once, of 56,448: a CPU's cache holds 64 well;
@@ -90,7 +90,7 @@ class ExorTask(task.Task):
 
     def tables(self, params: Params) -> tuple[jax.Array, jax.Array]:
         """Return the input and the output embedding, VxD each."""
-        return tables_of_params(params["embedding"], self.model.embedding.untied_rows)
+        return get_tables(params["embedding"], self.model.embedding.untied_rows)
 
     def measure(self, params: Params) -> Metrics:
         """Return the distances between all rows of each table."""

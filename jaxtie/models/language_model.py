@@ -26,7 +26,7 @@ from jaxtie.config import LSTM, Body, Mixer, Transformer
 from jaxtie.models.lstm import LSTMBody
 from jaxtie.models.mixer import MixerBody
 from jaxtie.models.transformer import CausalTransformerBody, TransformerBody
-from jaxtie.tying.head import tables_of_params
+from jaxtie.tying.head import get_tables
 from jaxtie.tying.linen import Embedding
 
 
@@ -133,7 +133,7 @@ def causal_model(
     )
 
 
-def output_end(params: dict, untied_rows: Sequence[int] = ()) -> dict:
+def output_params(params: dict, untied_rows: Sequence[int] = ()) -> dict:
     """An embedding's parameters without those that only look-up needs: the tree of a tied one with
     the same logits.
 
@@ -144,4 +144,4 @@ def output_end(params: dict, untied_rows: Sequence[int] = ()) -> dict:
     """
     tables = ("input", "output", "output_rows")
     rest = {name: value for name, value in params.items() if name not in tables}
-    return {**rest, "input": tables_of_params(params, untied_rows)[1]}
+    return {**rest, "input": get_tables(params, untied_rows)[1]}

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.tying.layers import pick, uniform
+from jaxtie.tying.head import pick, uniform
 
 
 def _sigmoid(x: jax.Array) -> jax.Array:

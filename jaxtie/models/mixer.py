@@ -11,7 +11,7 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
-from jaxtie.tying.layers import layer_norm, linear, pick, uniform
+from jaxtie.tying.head import layer_norm, linear, pick, uniform
 
 Mapped = Callable[[jax.Array], jax.Array]
 

@@ -24,7 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.tying.layers import count_entries, gelu, layer_norm, linear, pick, uniform
+from jaxtie.tying.head import count_entries, gelu, layer_norm, linear, pick, uniform
 
 
 def _attention(

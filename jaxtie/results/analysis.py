@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from jaxtie.config import TASKS, Declaration, UserError, names_of
+from jaxtie.config import TASKS, TaskConfig, UserError, names_of
 from jaxtie.results.plots import Panel, Picture, coloured, curve, finish, panelled
 from jaxtie.results.tables import Table, arms_of, interval, last_step, settings, swept
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OURS = {"exor": "jaxtie.exor.config", "text": "jaxtie.text.config"}
 
 
-def task_class(results: xr.Dataset) -> type[Declaration]:
+def task_class(results: xr.Dataset) -> type[TaskConfig]:
     """Return the configuration class of results; the generic one where it is not imported.
 
     Raises:
@@ -30,7 +30,7 @@ def task_class(results: xr.Dataset) -> type[Declaration]:
         raise UserError("results that name no task: did another version write them?")
     if name in OURS:
         importlib.import_module(OURS[name])
-    return TASKS.get(name, Declaration)
+    return TASKS.get(name, TaskConfig)
 
 
 def tables(results: xr.Dataset) -> list[Table]:

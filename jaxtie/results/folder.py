@@ -20,7 +20,7 @@ import filelock
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Declaration, UserError, differing_fields, number_of
+from jaxtie.config import TaskConfig, UserError, differing_fields, number_of
 from jaxtie.results.netcdf import Schema, Stretch, joined, write_netcdf
 from jaxtie.results.tables import swept
 
@@ -106,7 +106,7 @@ class RunFolder:
             ) from error
         return config
 
-    def differences(self, experiment: Declaration, config: dict[str, Any]) -> list[str]:
+    def differences(self, experiment: TaskConfig, config: dict[str, Any]) -> list[str]:
         """Names of the fields in which the folder's run differs from `experiment`; its claim does
         not matter.
         """
@@ -249,7 +249,7 @@ class RunFolder:
 
     def assemble(
         self,
-        experiment: Declaration,
+        experiment: TaskConfig,
         schema: Schema,
         attributes: Mapping[str, str | int | float],
         constants: Mapping[str, xr.DataArray],
@@ -304,7 +304,7 @@ class RunFolder:
             ) from error
 
 
-def _plain(experiment: Declaration) -> dict[str, Any]:
+def _plain(experiment: TaskConfig) -> dict[str, Any]:
     """The configuration as JSON gives it back."""
     return json.loads(json.dumps(experiment.as_dict()))
 

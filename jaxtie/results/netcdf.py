@@ -14,7 +14,7 @@ import h5netcdf
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Declaration, names_of, setting_and_seed
+from jaxtie.config import TaskConfig, names_of, setting_and_seed
 
 
 class Variable(NamedTuple):
@@ -45,7 +45,7 @@ class Schema(NamedTuple):
             len(self.labels[dimension]) for dimension in self.variables[name].dimensions[1:]
         )
 
-    def size_in_bytes(self, experiment: Declaration) -> int:
+    def size_in_bytes(self, experiment: TaskConfig) -> int:
         """Bytes of all records of an experiment, before compression."""
         lengths = {name: len(labels) for name, labels in self.labels.items()}
         values = sum(
@@ -55,7 +55,7 @@ class Schema(NamedTuple):
         return 4 * values * len(experiment.members) * len(experiment.arms)
 
 
-def steps_of(experiment: Declaration) -> dict[str, Sequence[int]]:
+def steps_of(experiment: TaskConfig) -> dict[str, Sequence[int]]:
     """Labels of the dimensions along which experiments of every kind are recorded."""
     return {"step": experiment.record_steps, "eval_step": experiment.eval_steps}
 
@@ -102,7 +102,7 @@ def joined(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
 
 def write_netcdf(
     path: Path,
-    experiment: Declaration,
+    experiment: TaskConfig,
     schema: Schema,
     attributes: Mapping[str, str | int | float],
     constants: Mapping[str, xr.DataArray],
@@ -136,7 +136,7 @@ def write_netcdf(
 
 
 def _skeleton(
-    experiment: Declaration,
+    experiment: TaskConfig,
     schema: Schema,
     attributes: Mapping[str, str | int | float],
     constants: Mapping[str, xr.DataArray],
@@ -166,11 +166,11 @@ def _skeleton(
     return dataset
 
 
-def _member_dimensions(experiment: Declaration) -> tuple[str, ...]:
+def _member_dimensions(experiment: TaskConfig) -> tuple[str, ...]:
     return ("arm", *experiment.swept, "seed")
 
 
-def _create_variables(file: h5netcdf.File, experiment: Declaration, schema: Schema) -> None:
+def _create_variables(file: h5netcdf.File, experiment: TaskConfig, schema: Schema) -> None:
     """Make the variables of members, every value missing."""
     of_members = _member_dimensions(experiment)
     for name, each in schema.variables.items():
@@ -196,7 +196,7 @@ def _create_variables(file: h5netcdf.File, experiment: Declaration, schema: Sche
 
 def _fill(
     file: h5netcdf.File,
-    experiment: Declaration,
+    experiment: TaskConfig,
     schema: Schema,
     start: tuple[int, ...],
     of_setting: Stretch,

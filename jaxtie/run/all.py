@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from jaxtie.config import Declaration, MissingInputError, UserError
+from jaxtie.config import MissingInputError, TaskConfig, UserError
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import show
 from jaxtie.run.lifecycle import Outcome, Session
@@ -58,8 +58,8 @@ class _Status:
 
 def run_all(
     paths: Sequence[Path],
-    declared: Callable[[Path], Declaration],
-    carry_out: Callable[[Declaration, RunFolder], Outcome],
+    declared: Callable[[Path], TaskConfig],
+    carry_out: Callable[[TaskConfig, RunFolder], Outcome],
     out: Path,
     page: Path | None,
     session: Session,
@@ -115,13 +115,13 @@ def run_all(
 def _declare(
     paths: Sequence[Path],
     sections: Sequence[Section],
-    declared: Callable[[Path], Declaration],
+    declared: Callable[[Path], TaskConfig],
     status: _Status,
-) -> list[tuple[Section, Declaration]]:
+) -> list[tuple[Section, TaskConfig]]:
     """The experiments that can be run; what is wrong in a file is told before hours have gone
     by.
     """
-    todo: list[tuple[Section, Declaration]] = []
+    todo: list[tuple[Section, TaskConfig]] = []
     owners: dict[str, Path] = {}
     for path, section in zip(paths, sections, strict=True):
         with status.noted(section):

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 import jaxtie
-from jaxtie.config import Arm, Declaration, UserError, names_of
+from jaxtie.config import Arm, TaskConfig, UserError, names_of
 from jaxtie.exor.config import Experiment
 from jaxtie.exor.options import ExorOptions
 from jaxtie.options import (
@@ -225,7 +225,7 @@ def parse_run(arguments: Sequence[str]) -> CommonOptions:
     return options
 
 
-def changed(experiment: Declaration, options: CommonOptions) -> Declaration:
+def changed(experiment: TaskConfig, options: CommonOptions) -> TaskConfig:
     """The experiment with what the options change.
 
     Raises:
@@ -306,7 +306,7 @@ def _run(options: CommonOptions, command: str) -> int:
 
 
 def _run_one(
-    experiment: Declaration, folder: RunFolder, options: CommonOptions, session: Session
+    experiment: TaskConfig, folder: RunFolder, options: CommonOptions, session: Session
 ) -> Outcome:
     if not options.dry_run:
         outcome = lifecycle.carry_out(experiment, folder, session)
@@ -333,7 +333,7 @@ def _present(folder: RunFolder, outcome: Outcome) -> int:
 
 
 def _run_with_others(
-    experiment: Declaration, folder: RunFolder, options: CommonOptions, session: Session
+    experiment: TaskConfig, folder: RunFolder, options: CommonOptions, session: Session
 ) -> int:
     """Be one of several processes."""
     from jaxtie.training.devices import start_jax
@@ -354,10 +354,10 @@ def _run_with_others(
 def _run_every_one(options: CommonOptions, session: Session) -> int:
     """`--all`."""
 
-    def declared(path: Path) -> Declaration:
+    def declared(path: Path) -> TaskConfig:
         return changed(load_experiment(path), options)
 
-    def carry_out(experiment: Declaration, folder: RunFolder) -> Outcome:
+    def carry_out(experiment: TaskConfig, folder: RunFolder) -> Outcome:
         return _run_one(experiment, folder, options, session)
 
     page = None if options.dry_run else (options.out or RUNS) / "index.html"

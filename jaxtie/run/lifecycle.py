@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 import jaxtie
-from jaxtie.config import Declaration, UserError, check, names_of
+from jaxtie.config import TaskConfig, UserError, check, names_of
 from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.tables import summary_markdown
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    experiment: Declaration, folder: RunFolder, earlier: dict | None, say: Say
+    experiment: TaskConfig, folder: RunFolder, earlier: dict | None, say: Say
 ) -> Iterator[str]:
     """Members, time, memory and disk, a line each; what the experiment needs is prepared, as any
     run would.
@@ -119,7 +119,7 @@ class Session:
 
 
 def run(
-    experiment: Declaration,
+    experiment: TaskConfig,
     out: str | Path | None = None,
     *,
     quiet: bool = False,
@@ -145,7 +145,7 @@ def run(
       KeyboardInterrupt: after an interrupt; what was recorded is in `out`, and the same call goes
         on.
     """
-    if not isinstance(experiment, Declaration):
+    if not isinstance(experiment, TaskConfig):
         raise UserError(f"{experiment!r}: expected an experiment, such as jaxtie.Experiment()")
     session = Session(
         f"jaxtie.run({experiment.name})", quiet, overwrite, checkpoint_every, out is not None
@@ -178,14 +178,14 @@ def load(path: str | Path) -> xr.Dataset:
     return results
 
 
-def load_experiment(path: Path) -> Declaration:
+def load_experiment(path: Path) -> TaskConfig:
     """Execute an experiment file and take its `experiment`.
 
     Raises:
       UserError: where it is missing, fails, or declares none.
     """
     experiment = _execute(path).get("experiment")
-    if not isinstance(experiment, Declaration):
+    if not isinstance(experiment, TaskConfig):
         raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
     return experiment
 
@@ -235,7 +235,7 @@ def versions() -> dict[str, str]:
 
 
 def found_in(
-    experiment: Declaration, folder: RunFolder, overwrite: bool
+    experiment: TaskConfig, folder: RunFolder, overwrite: bool
 ) -> tuple[dict | None, bool]:
     """The configuration of the run that a folder holds, if any, and whether there is something to
     train.
@@ -255,7 +255,7 @@ def found_in(
     return earlier, bool(differences) or not finished
 
 
-def _extends(experiment: Declaration, earlier: dict, differences: Sequence[str]) -> bool:
+def _extends(experiment: TaskConfig, earlier: dict, differences: Sequence[str]) -> bool:
     """Whether an experiment asks for no less than a finished one, and differs in steps and seeds
     alone.
     """
@@ -266,7 +266,7 @@ def _extends(experiment: Declaration, earlier: dict, differences: Sequence[str])
     )
 
 
-def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> Outcome:
+def carry_out(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
     """Do what the folder's state asks for: as the first of several processes, or as the only
     one.
     """
@@ -284,7 +284,7 @@ def carry_out(experiment: Declaration, folder: RunFolder, session: Session) -> O
     )
 
 
-def follow(experiment: Declaration, folder: RunFolder, session: Session) -> bool:
+def follow(experiment: TaskConfig, folder: RunFolder, session: Session) -> bool:
     """Do as a process that is not the first what the first one asks for, which sees the folder;
     False if interrupted.
     """
@@ -302,7 +302,7 @@ class _Run:
     """One sitting: what is prepared for it, and the configuration that is brought up to date."""
 
     def __init__(
-        self, experiment: Declaration, folder: RunFolder, session: Session, earlier: dict | None
+        self, experiment: TaskConfig, folder: RunFolder, session: Session, earlier: dict | None
     ):
         from jaxtie.training.devices import start_jax
 

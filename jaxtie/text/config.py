@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxtie.config import (
     Arm,
-    Declaration,
     MissingInputError,
     Optimizer,
     Size,
+    TaskConfig,
     Transformer,
     UserError,
     Variant,
@@ -95,7 +95,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class TextExperiment(Declaration):
+class TextExperiment(TaskConfig):
     """A language model of text, tied and untied: the paper's second experiment, or the next token.
 
     Attributes:
@@ -134,7 +134,7 @@ class TextExperiment(Declaration):
 
     task: ClassVar[str] = "text"
     traced: ClassVar[tuple[str, ...]] = ()  # traced, they would round differently
-    accepted: ClassVar[frozenset[str]] = Declaration.accepted | frozenset(
+    accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
         "text tfds tfds_field vocab vocab_size".split()
     )
     refusal: ClassVar[str] = "is of text"

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.config import Variant
-from jaxtie.models.language_model import TextModel, causal_model, masked_model, output_end
+from jaxtie.models.language_model import TextModel, causal_model, masked_model, output_params
 from jaxtie.text import masking
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import (
@@ -34,7 +34,7 @@ from jaxtie.text.masking import Asked
 from jaxtie.text.pairs import PREDICTED, PairContexts
 from jaxtie.training.task import Batches, HParams, Metrics, Params, Roles, Task, key_at
 from jaxtie.tying.cross_entropy import POSITIONS, blockwise_cross_entropy
-from jaxtie.tying.head import tables_of_params
+from jaxtie.tying.head import get_tables
 from jaxtie.tying.linen import make_embedding
 
 
@@ -90,7 +90,7 @@ class TextTask(Task):
     def evaluate(self, params: Params, hparams: HParams) -> Metrics:
         """Return predictions of pairs, distances of pairs and nearest neighbours in both tables."""
         prepared, found = self.config.prepared, self.predict(params)
-        tables = tables_of_params(params["embedding"], self.model.embedding.untied_rows)
+        tables = get_tables(params["embedding"], self.model.embedding.untied_rows)
         for name, table_VxD in zip(("input", "output"), tables, strict=True):
             distances = pair_distances(table_VxD, prepared.first.ravel(), prepared.second.ravel())
             found[f"{name}_distance"] = distances.reshape(prepared.first.shape)
@@ -160,7 +160,7 @@ def loss_metrics(model: TextModel, params: Params, asked: Asked, block: int = PO
     def logits_of(embedding: dict, h_KxD: jax.Array) -> Any:
         return model.embedding.apply({"params": embedding}, h_KxD, method="logits")
 
-    end = output_end(params["embedding"], model.embedding.untied_rows)
+    end = output_params(params["embedding"], model.embedding.untied_rows)
     loss, accuracy = blockwise_cross_entropy(
         logits_of, end, h_PxD, asked.target_P, asked.weight_P, block
     )

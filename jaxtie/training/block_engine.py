@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxtie.config import Declaration, Layout, UserError, Variant, setting_and_seed
+from jaxtie.config import Layout, TaskConfig, UserError, Variant, setting_and_seed
 from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.lanes import lanes
@@ -73,7 +73,7 @@ class BlockProgram(NamedTuple):
     block: int
 
 
-def layout_of(config: Declaration, platform: str) -> Layout:
+def layout_of(config: TaskConfig, platform: str) -> Layout:
     """Return how members are laid out on a platform: as the configuration says, or by size."""
     if (own := config.layout(platform)) is not None:
         return own
@@ -103,7 +103,7 @@ def assign_workers(
     return workers[: max(1, -(-members // block))]
 
 
-def stack_hparams(config: Declaration, platform: str) -> HParams:
+def stack_hparams(config: TaskConfig, platform: str) -> HParams:
     """Return the hyperparameters of every sweep point; host arrays (points, ...)."""
     variant = config.arms[0].variant
     own = [point.build(variant, platform).hparams() for point in config.points]
@@ -131,7 +131,7 @@ class Batched(NamedTuple):
 
 
 def batch_members(
-    config: Declaration, variant: Variant, layout: Layout, block: int, platform: str
+    config: TaskConfig, variant: Variant, layout: Layout, block: int, platform: str
 ) -> Batched:
     """Batch what one member does over a block."""
     task = config.build(variant, platform)
@@ -198,7 +198,7 @@ def _on_device(tree, device: jax.Device):
 
 
 def compile_block(
-    config: Declaration, variant: Variant, block: int, devices: Sequence[jax.Device]
+    config: TaskConfig, variant: Variant, block: int, devices: Sequence[jax.Device]
 ) -> BlockProgram:
     """Compile all that training needs, whatever the number of seeds, steps and sweep points.
 
@@ -223,7 +223,7 @@ def compile_block(
 
 @functools.lru_cache(32)
 def _compile_block(
-    config: Declaration,
+    config: TaskConfig,
     variant: Variant,
     layout: Layout,
     block: int,
@@ -286,7 +286,7 @@ class BlockRun:
         self,
         program: BlockProgram,
         workers: Sequence[jax.Device],
-        config: Declaration,
+        config: TaskConfig,
         until: int,
         chunk_seconds: float = 1.0,
     ):
@@ -420,7 +420,7 @@ class BlockEngine:
     Each process trains a share of the members.
     """
 
-    def __init__(self, config: Declaration, processes: Processes):
+    def __init__(self, config: TaskConfig, processes: Processes):
         devices = jax.local_devices()
         self.config, self.processes, platform = config, processes, devices[0].platform
         self.block = block_size(layout_of(config, platform), len(config.members))
@@ -471,7 +471,7 @@ class BlockEngine:
         return Estimate(seconds, device_bytes(program, self.workers, members, swept=swept))
 
 
-def untie_members(config: Declaration, phase: Phase, members: Members) -> Members:
+def untie_members(config: TaskConfig, phase: Phase, members: Members) -> Members:
     """Untie members of a tied phase."""
     variant, platform = Variant(True, phase.arm.head), jax.local_devices()[0].platform
     task = config.build(variant, platform)
@@ -482,7 +482,7 @@ def untie_members(config: Declaration, phase: Phase, members: Members) -> Member
 
 
 def seconds_per_record(
-    program: BlockProgram, workers: Sequence[jax.Device], config: Declaration
+    program: BlockProgram, workers: Sequence[jax.Device], config: TaskConfig
 ) -> float:
     """Measure how long all blocks take from one record to the next, on a block per worker."""
     seeds = tuple(range(program.block * len(workers)))

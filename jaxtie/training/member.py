@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.config import Declaration, Variant
+from jaxtie.config import TaskConfig, Variant
 from jaxtie.training.gradient_by_role import (
     CONTRIBUTIONS,
     RoleSums,
@@ -94,12 +94,12 @@ def means(totals: Metrics, updates: int) -> Metrics:
     return {name: mean(name, total) for name, total in totals.items() if name != "weight"}
 
 
-def unmeasured_roles(task: Task, config: Declaration) -> Metrics:
+def unmeasured_roles(task: Task, config: TaskConfig) -> Metrics:
     """Return NaN for what is recorded of roles, where the configuration asks for it."""
     return no_roles(task.roles or Roles(0)) if config.roles else {}
 
 
-def make_member(task: Task, config: Declaration, variant: Variant) -> Member:
+def make_member(task: Task, config: TaskConfig, variant: Variant) -> Member:
     """Close over all that is constant in a member's training."""
     every, by_role = config.record_every, config.roles and variant.tied
     step = make_step(task, config, variant)
@@ -139,7 +139,7 @@ def make_member(task: Task, config: Declaration, variant: Variant) -> Member:
     return Member(init, start, step, advance, measure, evaluate)
 
 
-def make_step(task: Task, config: Declaration, variant: Variant) -> Callable:
+def make_step(task: Task, config: TaskConfig, variant: Variant) -> Callable:
     """Return `Member.step`; it splits the update by role where that is recorded."""
     adam = config.optimizer
 

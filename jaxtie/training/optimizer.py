@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from jaxtie.config import Head, Optimizer
-from jaxtie.tying.layers import Tree
+from jaxtie.tying.head import Tree
 
 
 def periodic_cosine(

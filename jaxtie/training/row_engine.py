@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxtie.config import Declaration, UserError, Variant
+from jaxtie.config import TaskConfig, UserError, Variant
 from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member, means, unmeasured_roles, untie_state, weighted
@@ -103,7 +103,7 @@ def make_mesh(batch: int, devices: Sequence[jax.Device]) -> Mesh:
     return jax.make_mesh((count,), ("rows",), axis_types=(AxisType.Auto,), devices=devices[:count])
 
 
-def carry_shapes(config: Declaration, variant: Variant, platform: str = "cpu") -> Carry:
+def carry_shapes(config: TaskConfig, variant: Variant, platform: str = "cpu") -> Carry:
     """Return shapes and dtypes of a member."""
     return jax.eval_shape(_make_start(config, variant, platform), np.uint32(0))
 
@@ -121,7 +121,7 @@ def _row_shape(rows: HostRows, length: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((rows.size, length), np.int32)
 
 
-def _make_start(config: Declaration, variant: Variant, platform: str) -> Callable:
+def _make_start(config: TaskConfig, variant: Variant, platform: str) -> Callable:
     task = config.build(variant, platform)
     assert task.rows is not None
     member, tokens = make_member(task, config, variant), _row_shape(task.rows, task.rows.lengths[0])
@@ -135,7 +135,7 @@ def _make_start(config: Declaration, variant: Variant, platform: str) -> Callabl
     return start
 
 
-def compile_rows(config: Declaration, variant: Variant, mesh: Mesh) -> RowProgram:
+def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram:
     """Compile all that training needs, every row length. A process keeps what it has compiled."""
     device = mesh.devices.flat[0]
     rows = config.build(variant, device.platform).rows
@@ -150,7 +150,7 @@ def compile_rows(config: Declaration, variant: Variant, mesh: Mesh) -> RowProgra
 
 
 def _compile(
-    config: Declaration, variant: Variant, mesh: Mesh, options: dict[str, Any]
+    config: TaskConfig, variant: Variant, mesh: Mesh, options: dict[str, Any]
 ) -> RowProgram:
     split, whole = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
     platform = mesh.devices.flat[0].platform
@@ -338,7 +338,7 @@ class RowEngine:
     best_losses: Sequence[float] = ()
 
     def __init__(
-        self, config: Declaration, processes: Processes, devices: Sequence[jax.Device] = ()
+        self, config: TaskConfig, processes: Processes, devices: Sequence[jax.Device] = ()
     ):
         self.config, self.processes = config, processes
         device = jax.local_devices()[0]

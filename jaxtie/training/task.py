@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import optax
 
-from jaxtie.config import SEEDS, Arm, Declaration, UserError, Variant
+from jaxtie.config import SEEDS, Arm, TaskConfig, UserError, Variant
 
 KEY_IMPLEMENTATION = "threefry2x32"
 Params = Any  # a pytree; tied it has embedding/input, untied embedding/input and embedding/output
@@ -114,7 +114,7 @@ class Task:
     rows: HostRows | None = None
     best_loss: float | None = None
 
-    def __init__(self, config: Declaration, variant: Variant):
+    def __init__(self, config: TaskConfig, variant: Variant):
         self.config, self.variant = config, variant
 
     def hparams(self) -> HParams:
@@ -357,7 +357,7 @@ class Engine(Protocol[CompiledProgram]):
         """Train a little and estimate what an arm takes."""
 
 
-def programs_of(experiment: Declaration) -> list[Phase]:
+def programs_of(experiment: TaskConfig) -> list[Phase]:
     """Return one phase for each program that an experiment needs."""
     found = {
         phase.variant: phase

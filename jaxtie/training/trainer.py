@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxtie.config import Declaration
+from jaxtie.config import TaskConfig
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.training.block_engine import BlockEngine
@@ -97,7 +97,7 @@ def unless_stopped(work: Callable[[], Result], stopped: Sequence[int]) -> Result
     return None
 
 
-def make_engine(config: Declaration, processes: Processes) -> Engine:
+def make_engine(config: TaskConfig, processes: Processes) -> Engine:
     """Return the engine of a configuration's task."""
     platform = jax.local_devices()[0].platform
     if config.build(config.arms[0].variant, platform).rows is None:
@@ -105,7 +105,7 @@ def make_engine(config: Declaration, processes: Processes) -> Engine:
     return RowEngine(config, processes)
 
 
-def schema_of(config: Declaration) -> Schema:
+def schema_of(config: TaskConfig) -> Schema:
     """Return the variables of the results: the configuration's own, or all that the task records.
 
     A task with rows from the host has its own.
@@ -139,7 +139,7 @@ class Trainer:
     def __init__(
         self,
         engine: Engine,
-        config: Declaration,
+        config: TaskConfig,
         folder: RunFolder,
         checkpoints: Checkpoints,
         processes: Processes,

@@ -13,7 +13,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxtie.tying.layers import Tree
+from jaxtie.tying.head import Tree
 
 # of a block; positions; on a CPU 420 at once take about as long, 64 of 8,292 words a fifth more
 POSITIONS = 128

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.config import Size, size
-from jaxtie.tying.layers import Tree, matmul
+from jaxtie.tying.head import Tree, matmul
 
 
 def half_swap(h_PxD: jax.Array) -> jax.Array:
@@ -239,9 +239,7 @@ def initial_params(end: VocabularyEnd, key: jax.Array) -> dict[str, Tree]:
     return params
 
 
-def tables_of_params(
-    params: Mapping, untied_rows: Sequence[int] = ()
-) -> tuple[jax.Array, jax.Array]:
+def get_tables(params: Mapping, untied_rows: Sequence[int] = ()) -> tuple[jax.Array, jax.Array]:
     """The input and the output table of an end's parameters; of a tied one, the same table twice.
 
     `untied_rows`: the end's; needed where some rows are parameters of their own.
@@ -287,7 +285,7 @@ def logits_of_hidden(end: VocabularyEnd, params: Mapping, h_PxD: jax.Array) -> j
         h_PxD = end.transform.apply(params["projection"], h_PxD)
     elif end.transform:
         h_PxD = end.transform(h_PxD)
-    _, table_VxD = tables_of_params(params, end.untied_rows)
+    _, table_VxD = get_tables(params, end.untied_rows)
     if end.output_gradient != 1:
         table_VxD = scale_gradient(table_VxD, end.output_gradient)
     if end.matmul_dtype is not None:

@@ -10,9 +10,11 @@ import jax
 from jaxtie.config import TRANSFORMS, Head, Size, check
 from jaxtie.tying.head import (
     Projection,
+    Tree,
     VocabularyEnd,
     channel_shuffle,
     check_rows,
+    gelu,
     half_swap,
     initial_rows,
     initial_table,
@@ -20,7 +22,6 @@ from jaxtie.tying.head import (
     rows_of_tokens,
     whole_table,
 )
-from jaxtie.tying.layers import Tree, gelu
 
 
 class Embedding(VocabularyEnd, nn.Module):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxtie.tying import trees
-from jaxtie.tying.layers import Tree
+from jaxtie.tying.head import Tree
 from jaxtie.tying.trees import (
     How,
     Path,

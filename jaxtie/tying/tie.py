@@ -12,7 +12,7 @@ from flax import nnx
 
 from jaxtie.tying import nnx as modules
 from jaxtie.tying import trees
-from jaxtie.tying.layers import Tree
+from jaxtie.tying.head import Tree
 from jaxtie.tying.trees import (
     How,
     Place,

@@ -20,8 +20,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from jaxtie.tying.head import PARTS, check_ids
-from jaxtie.tying.layers import Tree
+from jaxtie.tying.head import PARTS, Tree, check_ids
 
 Path = tuple[Hashable, ...]
 MASKED = optax.MaskedNode()

@@ -16,7 +16,7 @@ from scipy import stats
 from jaxtie.config import LSTM, Body, Mixer, Transformer
 from jaxtie.exor.data import MASK
 from jaxtie.models import lstm
-from jaxtie.tying.layers import count_entries
+from jaxtie.tying.head import count_entries
 
 # and of how many seeds each leaf has 10,000 values; fan-ins all different where they are free
 CONFIGS = {

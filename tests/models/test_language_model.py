@@ -19,7 +19,7 @@ from jaxtie.text.corpus import random_pairs
 from jaxtie.training.member import initial_state
 from jaxtie.training.optimizer import adamw, adamw_of
 from jaxtie.tying.cross_entropy import blockwise_cross_entropy
-from jaxtie.tying.layers import matmul
+from jaxtie.tying.head import matmul
 from jaxtie.tying.linen import Embedding
 from jaxtie.tying.tie import is_tied, untie
 

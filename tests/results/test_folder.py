@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from jaxtie.config import Arm, Declaration, UserError, names_of
+from jaxtie.config import Arm, TaskConfig, UserError, names_of
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.tables import last_step, summary_markdown, swept, tables_of
 
 
 @dataclass(frozen=True)
-class Toy(Declaration):
+class Toy(TaskConfig):
     """An experiment of no kind: the wing must not need to know one."""
 
     task: ClassVar[str] = "toy"
@@ -51,7 +51,7 @@ CONSTANTS = {"best_loss": xr.DataArray([0.5, 0.6], dims="split")}
 ATTRIBUTES = {"kind": "toy", "experiment": "toy", "claim": "none", "command": "python"}
 
 
-def schema_of(experiment: Declaration) -> Schema:
+def schema_of(experiment: TaskConfig) -> Schema:
     """Two symbols, three dimensions; tables are kept at the end alone."""
     labels = steps_of(experiment) | {"table_step": (experiment.steps,)}
     return Schema(
@@ -79,7 +79,7 @@ def folder(tmp_path):
         yield folder
 
 
-def assembled(folder: RunFolder, experiment: Declaration = SMALL) -> xr.Dataset:
+def assembled(folder: RunFolder, experiment: TaskConfig = SMALL) -> xr.Dataset:
     folder.assemble(experiment, schema_of(experiment), ATTRIBUTES, CONSTANTS)
     return folder.load()
 

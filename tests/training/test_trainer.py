@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from jaxtie.config import Arm, Declaration, names_of
+from jaxtie.config import Arm, TaskConfig, names_of
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.training.checkpoints import opened
@@ -32,7 +32,7 @@ from jaxtie.training.trainer import Loop, is_something_abandoned, stop_signals, 
 
 
 @dataclass(frozen=True)
-class Toy(Declaration):
+class Toy(TaskConfig):
     """An experiment of no kind."""
 
     task: ClassVar[str] = "toy"

@@ -14,9 +14,8 @@ from bodies import once
 
 from jaxtie.config import NUMBERED, TRANSFORMS, Arm, Head, Transformer
 from jaxtie.models.language_model import MaskedLM, build_body
-from jaxtie.tying.head import Projection, channel_shuffle, half_swap
+from jaxtie.tying.head import Projection, channel_shuffle, gelu, half_swap
 from jaxtie.tying.initial_loss import estimate, initial_loss, overlap_of
-from jaxtie.tying.layers import gelu
 from jaxtie.tying.linen import Embedding, make_embedding
 from jaxtie.tying.tie import untie
 
