@@ -24,6 +24,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtie.training.side_by_side import side_by_side
 from turns import CHECKOUT, Spread, run_command, take_turns
 
 from jaxtie.config import Head, Optimizer
@@ -33,7 +34,6 @@ from jaxtie.text.task import make_step
 from jaxtie.training.devices import cores, start_jax
 from jaxtie.training.member import initial_state
 from jaxtie.training.optimizer import adamw_of
-from jaxtie.training.side_by_side import side_by_side
 from jaxtie.tying.linen import make_embedding
 
 SEEDS, VOCABULARY, WIDTH = 4, 2_148, 64

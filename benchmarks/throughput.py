@@ -41,7 +41,6 @@ from jaxtie.training.devices import cores, describe_device, start_jax
 
 if TYPE_CHECKING:
     import jax
-
     from jaxtie.exor.blocks import Program
 
 Report = dict[str, Any]
@@ -88,6 +87,7 @@ def jaxtie_sides(
     program.
     """
     from jaxtie.exor.blocks import assign_workers, block_of, compile_block
+
     from jaxtie.exor.task import Static
 
     devices, sides, compile_seconds = start_jax().devices(), {}, {}

@@ -4,13 +4,16 @@ An invalid value raises `UserError`, one line that names the value and what was 
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from jaxtie.training.task import Task
 
 SEEDS = 2**32  # number of valid seeds
 Number = TypeVar("Number", int, "np.ndarray")
@@ -342,6 +345,11 @@ class Arm:
         return cls(name, tied, int(step) if at else None, head)
 
     @property
+    def variant(self) -> "Variant":
+        """What its program depends on, at the start."""
+        return Variant(self.tied, self.head)
+
+    @property
     def untied_from(self) -> int | None:
         """Step from which on the embeddings are untied; None if never."""
         return self.untie_at if self.tied else 0
@@ -414,22 +422,67 @@ class Optimizer:
         check_range(self, "eps", 0)
 
 
-class TaskConfig:
-    """Base of the configurations of all tasks, which are frozen dataclasses with these fields.
+class Variant(NamedTuple):
+    """What a compiled program depends on of an arm: tied or not, and the head."""
+
+    tied: bool
+    head: Head = Head()
+
+
+class Layout(NamedTuple):
+    """How members are laid out on a platform.
 
     Attributes:
-      task: name of the task.
-      name: of the experiment and of its run folder.
-      claim: what the experiment shows, in one sentence.
-      arms: what is compared, on the same seeds and data; names become `Arm`s.
+      blocks: members in a block, for few members and for many.
+      lanes: whether their steps are laid out with the member axis last, see
+        `jaxtie.training.lanes`, not by `jax.vmap`.
+      fast_start: whether the record at step 0 takes long enough to be compiled for speed.
+    """
+
+    blocks: tuple[int, ...]
+    lanes: bool = False
+    fast_start: bool = False
+
+
+TASKS: dict[str, type["TaskConfig"]] = {}  # by `task`; subclasses enter themselves
+
+
+class TaskConfig:
+    """The configuration of an experiment: what is compared, on what, for how long.
+
+    Subclass it as a frozen dataclass with keyword fields and implement `build`; `jaxtie.run` trains
+    the arms. All other methods have defaults. `tables`, `plots`, `frames`, `animate` and `commit`
+    are functions of the results alone and work without jax; where they return None,
+    `jaxtie.results.analysis` makes generic ones.
+
+    Attributes:
+      task: name of the task; results have it as an attribute.
+      traced: fields that are arguments of the compiled program, so that a sweep over them needs no
+        further program.
+      accepted: options of the command line that change such an experiment.
+      refusal: why others do not: "no option of NAME, which ...".
+      many_seeds: whether seeds are cheap enough that `--all --seeds` may add to the declared ones.
+      name: of the run folder.
+      claim: one sentence: what the experiment shows.
+      arms: what is compared, on the same seeds and data; declared by name.
       seeds: of the members.
-      steps: updates of each member.
-      record_every, eval_every: steps between two records, and between two evaluations.
-      sweep: name of a swept hyperparameter -> its values; a member is a seed at one sweep point.
+      steps: updates.
+      record_every: updates from one record to the next.
+      eval_every: updates from one evaluation to the next.
+      optimizer: AdamW and its schedule.
+      roles: record the two roles of a tied table, see `jaxtie.training.gradient_by_role`.
+      data_seed: of the streams of samples.
+      sweep: name -> values; a member is a seed at one sweep point.
     """
 
     task: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    traced: ClassVar[tuple[str, ...]] = ("learning_rate", "eta_min", "weight_decay", "eps")
+    accepted: ClassVar[frozenset[str]] = frozenset(
+        "seeds steps scale arms record_every eval_every data_seed".split()
+    )
+    refusal: ClassVar[str] = "has none of the kind"
+    many_seeds: ClassVar[bool] = False
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # subclasses are dataclasses
     name: str
     claim: str
     arms: tuple[Arm, ...]
@@ -437,7 +490,109 @@ class TaskConfig:
     steps: int
     record_every: int
     eval_every: int
+    optimizer: Optimizer
+    roles: bool
+    data_seed: int
     sweep: Sweep = ()
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        TASKS[cls.task] = cls
+
+    def build(self, variant: Variant, platform: str) -> "Task":
+        """Return the task of a variant: the one method that a configuration must have."""
+        raise NotImplementedError
+
+    def layout(self, platform: str) -> Layout | None:
+        """Return how members are laid out on "cpu", "gpu" or "tpu"; None: by the model's size."""
+        return None
+
+    def changes(self, options: Any) -> dict[str, Any]:
+        """Return the fields that options of the command line change, beyond the common ones."""
+        return {} if options.data_seed is None else {"data_seed": options.data_seed}
+
+    def prepare(self, folder: Any, earlier: dict | None, processes: Any, say: Any) -> Self:
+        """Return the configuration with what training needs besides, such as a corpus.
+
+        Args:
+          folder: the run folder; nothing is written there.
+          earlier: `config.json` of the folder's run, if there is one.
+          processes: of a distributed run.
+          say: receives lines for the user.
+        """
+        return self
+
+    def check_unchanged(self, folder: Any, earlier: dict) -> None:
+        """Raise UserError where a finished run was made from inputs that have changed since."""
+
+    def save_inputs(self, folder: Any) -> dict[str, Any]:
+        """Write inputs that could not be made again into a new folder; return facts to record."""
+        return {}
+
+    def schema(self) -> Any:
+        """Return the variables of the results; None: those that the task records."""
+        return None
+
+    def constants(self) -> dict[str, Any]:
+        """Return variables of the results that no member owns."""
+        return {}
+
+    def attributes(self) -> dict[str, str | int]:
+        """Return further attributes of the results, for a reader."""
+        return {}
+
+    @staticmethod
+    def tables(results: Any) -> list[Any] | None:
+        """Return the tables of the summary."""
+        return None
+
+    @staticmethod
+    def plots(results: Any) -> dict[str, Any] | None:
+        """Return the figures, by file name."""
+        return None
+
+    @staticmethod
+    def frames(results: Any) -> dict[str, Any] | None:
+        """Return tidy tables for `--csv`, by file name."""
+        return None
+
+    @staticmethod
+    def animate(results: Any, folder: Any) -> Any:
+        """Write an animation into a folder; None: there is none."""
+        return None
+
+    @staticmethod
+    def commit(results: Any, run: Any) -> Any:
+        """Return the part of a run's results that is committed."""
+        return None
+
+    def program_key(self) -> Any:
+        """Return the configuration without what no compiled program depends on."""
+        adam = {name: getattr(Optimizer, name) for name in self.traced if hasattr(Optimizer, name)}
+        return dataclasses.replace(
+            self,
+            name="program",
+            claim="",
+            arms=("tied",),
+            seeds=(0,),
+            steps=self.record_every,
+            sweep=(),
+            optimizer=dataclasses.replace(self.optimizer, **adam),
+        )
+
+    @property
+    def points(self) -> list[Self]:
+        """The configuration at every combination of the swept values, the last name's fastest."""
+        return [
+            self.at(dict(zip(self.swept, values)))
+            for values in itertools.product(*self.swept.values())
+        ]
+
+    def at(self, values: Mapping[str, float]) -> Self:
+        """Return the configuration at one sweep point."""
+        own: dict[str, Any] = dict(values)
+        optimizer = dataclasses.replace(self.optimizer, **own)
+        return dataclasses.replace(self, sweep=(), optimizer=optimizer)
 
     def check_names_and_members(self) -> None:
         """Check `name`, `arms` and `seeds`; make the last two tuples, of `Arm`s and of numbers."""

@@ -11,11 +11,13 @@ import tyro
 
 from jaxtie.advise import models, report
 from jaxtie.config import UserError
+from jaxtie.exor.analysis import pair_divergences
+from jaxtie.exor.config import Experiment
 from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import finite, show
 from jaxtie.run import command as cli
-from jaxtie.run import kinds, lifecycle
+from jaxtie.run import lifecycle
 from jaxtie.run.command import TextOptions
 from jaxtie.run.lifecycle import Outcome, Session
 from jaxtie.shutdown import INTERRUPTED
@@ -117,7 +119,12 @@ def _answer(options: AdviseOptions, session: Session) -> int:
 
 def _exact(source: Path, as_json: bool) -> int:
     experiment = lifecycle.load_experiment(source)
-    exact = kinds.of(experiment).exact_divergences(experiment)
+    if not isinstance(experiment, Experiment):
+        raise UserError(
+            f"{experiment.name}: the exact distribution of a text is unknown; give --text PATH, or"
+            " the folders of two runs"
+        )
+    exact = pair_divergences(experiment.process)
     if as_json:
         columns: dict[str, Any] = {name: exact[name].values.tolist() for name in ("pair", *exact)}
         print(json.dumps(finite({"answer": report.exact_sentence(exact), **columns})))

@@ -11,18 +11,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxtie.config import Arm, Optimizer, Transformer, UserError
+from jaxtie.config import Arm, Optimizer, Transformer, UserError, Variant
 from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
-from jaxtie.text import kind, masking
+from jaxtie.text import masking
 from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.corpus import Material, loss_of_frequencies
 from jaxtie.text.data.batches import CausalBatches, MaskedBatches, Rows
-from jaxtie.text.engine import load_carry
-from jaxtie.text.programs import build_text_model, carry_shapes, make_ask
-from jaxtie.text.task import metrics
+from jaxtie.text.task import ask, build_text_model, loss_metrics
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.distributed import Processes
+from jaxtie.training.row_engine import carry_shapes, load_carry
 
 # Nats: a model whose loss is nearer to the unigram loss knows frequencies only.
 SMALLEST_GAIN = 0.3
@@ -69,12 +68,12 @@ def load_trained(path: Path, say: Say) -> Trained:
             f"{path}: is untrained, {max(step, 0):,} of {experiment.steps:,} steps; the command"
             " that began it resumes it"
         )
-    corpus = kind.prepare(experiment, folder, config, Processes(), say)
-    tied = arm.untied_from is None
-    shapes = carry_shapes(experiment, corpus, tied=tied, head=arm.head)
+    experiment = experiment.prepare(folder, config, Processes(), say)
+    variant = Variant(arm.untied_from is None, arm.head)
+    shapes = carry_shapes(experiment, variant)
     params = load_carry(shapes, jax.tree.map(lambda x: x[:1], members)).state.params
-    model = build_text_model(experiment, corpus, jax.default_backend(), tied=tied, head=arm.head)
-    return Trained(path, experiment, corpus, arm, model, params)
+    model = build_text_model(experiment, variant, jax.default_backend())
+    return Trained(path, experiment, experiment.prepared, arm, model, params)
 
 
 def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
@@ -119,7 +118,7 @@ def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[mas
         batches = CausalBatches(rows, special, *sizes)
     else:
         batches = MaskedBatches(rows, special, *sizes, experiment.buckets)
-    add_targets, key = jax.jit(make_ask(experiment, trained.corpus)), jax.random.key(seed)
+    add_targets, key = jax.jit(functools.partial(ask, experiment)), jax.random.key(seed)
     return [
         add_targets(jax.random.fold_in(key, k), batches[k].tokens_BxL)
         for k in range(min(batches.count, number))
@@ -141,8 +140,8 @@ def _loss_program(model: TextModel) -> Callable[[dict, masking.Asked], tuple[jax
 
     @jax.jit
     def loss_of(params: dict, batch: masking.Asked) -> tuple[jax.Array, jax.Array]:
-        found = metrics(model, params, batch)
-        return found.loss, found.asked
+        found = loss_metrics(model, params, batch)
+        return found["loss"], found["weight"]
 
     return loss_of
 

@@ -3,25 +3,39 @@ one. Imports no jax.
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from jaxtie.config import (
+    LSTM,
     Arm,
     Body,
+    Layout,
     Optimizer,
     Sweep,
     TaskConfig,
     Transformer,
     UserError,
+    Variant,
     check,
     check_positive_integers,
     check_seed,
 )
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+    import xarray as xr
+
+    from jaxtie.exor.task import ExorTask
+    from jaxtie.results.netcdf import Schema
+    from jaxtie.results.plots import Picture
+    from jaxtie.results.tables import Table
+
+WIDE = 32  # width from which one member fills a CPU's vector units
 # by what the exact laws take: 44 s and 3 GB of 10 bits; of 9 in order more than 10 GB
 MOST_BITS, MOST_BITS_IN_ORDER = (
     10,
@@ -126,6 +140,12 @@ class Experiment(TaskConfig):
     """
 
     task: ClassVar[str] = "exor"
+    traced: ClassVar[tuple[str, ...]] = SWEPT
+    accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
+        "data zeros ones sweep all_strings independent_layers".split()
+    )
+    refusal: ClassVar[str] = "reads no text"
+    many_seeds: ClassVar[bool] = True
     name: str = "transformer-small"
     claim: str = (
         "Tied, X and Y cannot be both alike (as inputs) and apart (as outputs); untied, they are."
@@ -197,27 +217,120 @@ class Experiment(TaskConfig):
             f"sweep: {sizes:,} settings times seeds are too many",
         )
 
-    @property
-    def settings(self) -> list["Experiment"]:
-        """The experiment at every combination of the swept values, the last name's running
-        fastest.
-        """
-        return [
-            self._at(dict(zip(self.swept, values)))
-            for values in itertools.product(*self.swept.values())
-        ]
+    def build(self, variant: Variant, platform: str) -> "ExorTask":
+        """Return EXor as a task."""
+        from jaxtie.exor.task import ExorTask
 
-    def _at(self, values: dict[str, float]) -> "Experiment":
+        return ExorTask(self, variant, platform)
+
+    def layout(self, platform: str) -> Layout:
+        """Return what was measured to be fastest, by body and width.
+
+        32 members are the fewest that a CPU's compiler makes vectors of in all loops; an LSTM is as
+        fast a seed in half a block. A wide member fills a CPU's vector units and cache alone. On a
+        GPU lanes need fewer kernels, and no matrix product whose algorithm autotuning could choose;
+        an LSTM or a wide model would take minutes to compile. On a TPU, whose vectors have 128
+        places, more than 64 members of a large model gain next to nothing.
+        """
+        wide, lstm = self.model.width >= WIDE, isinstance(self.model, LSTM)
+        # evaluating every order of the symbols takes longer than compiling
+        slow = not isinstance(self.model, Transformer)
+        if platform == "cpu":
+            return Layout((1,) if wide else (16,) if lstm else (32,), not wide, slow)
+        if wide or lstm:
+            return Layout((128, 512) if platform == "gpu" else (64,), False, slow)
+        return Layout((128, 2048) if platform == "gpu" else (128, 512), platform == "gpu", slow)
+
+    def program_key(self) -> Self:
+        """Return the configuration without what no compiled program depends on."""
+        process = dataclasses.replace(self.process, zeros=Process.zeros, ones=Process.ones)
+        return dataclasses.replace(super().program_key(), process=process)
+
+    def at(self, values: Mapping[str, float]) -> Self:
+        """Return the configuration at one sweep point."""
         zeros, ones = (
             (values[name], 1 - values[name]) if name in values else pair
             for name, pair in (("p_X", self.process.zeros), ("p_A", self.process.ones))
         )
-        own: dict[str, Any] = {
-            name: value for name, value in values.items() if not name.startswith("p_")
+        own = {name: value for name, value in values.items() if not name.startswith("p_")}
+        process = dataclasses.replace(self.process, zeros=zeros, ones=ones)
+        return dataclasses.replace(super().at(own), process=process)
+
+    def changes(self, options: Any) -> dict[str, Any]:
+        """Return the fields that its own options of the command line change."""
+        if options.independent_layers and not isinstance(self.model, Transformer):
+            raise UserError(
+                "--independent-layers: expected a transformer; the layers of this"
+                f" {type(self.model).__name__} are independent already"
+            )
+        for swept, given in (
+            ("p_X", options.zeros and "--zeros"),
+            ("p_A", options.ones and "--ones"),
+        ):
+            if given and swept in dict(options.sweep or self.sweep):
+                raise UserError(f"{given}: {swept} is swept; give one of the two")
+        process = {"data_seed": options.data_seed, "zeros": options.zeros, "ones": options.ones}
+        process["all_strings"] = options.all_strings or None
+        model = {"independent_layers": options.independent_layers or None}
+        own = {"data": options.data, "sweep": options.sweep or None}
+        return _given(own) | {
+            "process": dataclasses.replace(self.process, **_given(process)),
+            "model": dataclasses.replace(self.model, **_given(model)),
         }
-        return dataclasses.replace(
-            self,
-            sweep=(),
-            process=dataclasses.replace(self.process, zeros=zeros, ones=ones),
-            optimizer=dataclasses.replace(self.optimizer, **own),
-        )
+
+    def schema(self) -> "Schema":
+        """Return the variables of the results."""
+        from jaxtie.exor.analysis import exor_schema
+
+        return exor_schema(self)
+
+    def constants(self) -> "dict[str, xr.DataArray]":
+        """Return the schedule, the decay factor and what theory says."""
+        from jaxtie.exor.analysis import exor_constants
+
+        return exor_constants(self)
+
+    def attributes(self) -> dict[str, str | int]:
+        """Return the process and the model in words."""
+        from jaxtie.exor.analysis import exor_attributes
+
+        return exor_attributes(self)
+
+    @staticmethod
+    def tables(results: "xr.Dataset") -> "list[Table]":
+        """Return the tables of the summary."""
+        from jaxtie.exor.tables import exor_tables
+
+        return exor_tables(results)
+
+    @staticmethod
+    def plots(results: "xr.Dataset") -> "dict[str, Picture]":
+        """Return the figures, by file name."""
+        from jaxtie.exor.plots import exor_pictures
+
+        return exor_pictures(results)
+
+    @staticmethod
+    def frames(results: "xr.Dataset") -> "dict[str, pd.DataFrame]":
+        """Return tidy tables, by file name."""
+        from jaxtie.exor.plots import exor_frames
+
+        return exor_frames(results)
+
+    @staticmethod
+    def animate(results: "xr.Dataset", folder: "Path") -> "Path":
+        """Write the embeddings over training, `portrait.gif`."""
+        from jaxtie.exor.plots import animate_portrait
+
+        return animate_portrait(results, folder)
+
+    @staticmethod
+    def commit(results: "xr.Dataset", run: "Path") -> "xr.Dataset":
+        """Return the part of a run's results that is committed."""
+        from jaxtie.exor.analysis import condense
+
+        return condense(results)
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {field: value for field, value in fields.items() if value is not None}

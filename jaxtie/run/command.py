@@ -28,9 +28,10 @@ from jaxtie.options import (
     parse_positive,
     parse_seeds,
 )
+from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import show
-from jaxtie.run import kinds, lifecycle
+from jaxtie.run import lifecycle
 from jaxtie.run.all import run_all
 from jaxtie.run.lifecycle import Outcome, Session, load_experiment, one_line, plan
 from jaxtie.shutdown import INTERRUPTED
@@ -286,17 +287,18 @@ def changed(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
     Raises:
       UserError: if an option does not apply to it, or a value is invalid.
     """
-    kind = kinds.of(experiment)
     if not options.all:
         refuse_other_than(
-            kind.accepted | COMMON, options, f"no option of {experiment.name}, which {kind.refusal}"
+            experiment.accepted | COMMON,
+            options,
+            f"no option of {experiment.name}, which {experiment.refusal}",
         )
     names = ("seeds", "steps", "arms", "record_every", "eval_every")
-    fields = {name: getattr(options, name) for name in names if name in kind.accepted}
+    fields = {name: getattr(options, name) for name in names if name in experiment.accepted}
     fields = {name: value for name, value in fields.items() if value is not None}
-    if options.all and not kind.many_seeds and "seeds" in fields:
+    if options.all and not experiment.many_seeds and "seeds" in fields:
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]  # each costs a full training
-    experiment = dataclasses.replace(experiment, **fields, **kind.changes(experiment, options))
+    experiment = dataclasses.replace(experiment, **fields, **experiment.changes(options))
     return experiment.scaled(options.scale) if options.scale else experiment
 
 
@@ -370,7 +372,7 @@ def _show(folder: RunFolder, outcome: Outcome) -> int:
     """Print the results of a finished run; return the exit status."""
     if outcome in (Outcome.DONE, Outcome.BEFORE):
         results = lifecycle.load(folder.path)
-        show(*(table for table in kinds.of_results(results).tables(results) if not table.long))
+        show(*(table for table in analysis.tables(results) if not table.long))
     if outcome is Outcome.DONE:
         print(f"figures, results and summary: {folder.path}")
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
@@ -420,13 +422,12 @@ def main_figures(arguments: Sequence[str] | None = None) -> int:
         )
         folder = RunFolder(options.folder)
         results = lifecycle.load(options.folder)
-        kind = kinds.of_results(results)
-        animated = [kind.animate(results, folder.figures)] if options.animate else []
+        animated = [analysis.animate(results, folder.figures)] if options.animate else []
         written = lifecycle.draw(folder, results) + animated
         if options.csv:
             from jaxtie.results.plots import write_frames
 
-            written += write_frames(kind.frames(results), folder.path / "csv")
+            written += write_frames(analysis.frames(results), folder.path / "csv")
     except UserError as error:
         print(f"jaxtie.figures: {error}", file=sys.stderr)
         return 2

@@ -22,9 +22,9 @@ import xarray as xr
 
 import jaxtie
 from jaxtie.config import TaskConfig, UserError, check, names_of
+from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.tables import summary_markdown
-from jaxtie.run import kinds
 
 if TYPE_CHECKING:
     from jaxtie.training.distributed import Processes
@@ -92,7 +92,7 @@ def run(
       UserError: in one line, if a value is invalid or the folder holds something else.
       KeyboardInterrupt: after an interrupt; the records are in `out`, and the same call goes on.
     """
-    if not kinds.is_experiment(experiment):
+    if not isinstance(experiment, TaskConfig):
         raise UserError(f"{experiment!r}: expected an experiment, such as jaxtie.Experiment()")
     session = Session(
         f"jaxtie.run({experiment.name})", quiet, overwrite, checkpoint_every, out is not None
@@ -153,7 +153,7 @@ def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]
         reason = " ".join(str(error).split())
         raise UserError(f"{path}{lines[-1] if lines else ''}: {kind}{reason}") from None
     experiment = getattr(module, "experiment", None)
-    if not kinds.is_experiment(experiment):
+    if not isinstance(experiment, TaskConfig):
         raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
     return experiment, tuple(getattr(module, "claims", ()))
 
@@ -167,16 +167,17 @@ def plan(
     start_jax()
     from jaxtie.training.distributed import Processes
     from jaxtie.training.task import programs_of
+    from jaxtie.training.trainer import make_engine, schema_of
 
-    kind, alone = kinds.of(experiment), Processes()
-    material = kind.prepare(experiment, folder, earlier, alone, say)
+    alone = Processes()
+    experiment = experiment.prepare(folder, earlier, alone, say)
     points = "".join(f"{len(values)} x {name}, " for name, values in experiment.swept.items())
     arms = ", ".join(names_of(experiment.arms))
     yield (
         f"members   {len(experiment.members) * len(experiment.arms):,}:"
         f" {points}{len(experiment.seeds):,} seeds x {arms}, {experiment.steps:,} steps"
     )
-    engine, programs = kind.engine(experiment, material, alone), programs_of(experiment)
+    engine, programs = make_engine(experiment, alone), programs_of(experiment)
     began = time.monotonic()
     program = engine.compile(programs[-1])
     compiling = time.monotonic() - began
@@ -188,7 +189,7 @@ def plan(
         f" measured just now{speed}; {len(programs)} programs are compiled"
     )
     yield f"memory    {found.device_bytes / 2**20:,.1f} MiB on the devices"
-    disk = 2 * kind.schema(experiment).size_in_bytes(experiment)
+    disk = 2 * schema_of(experiment).size_in_bytes(experiment)
     yield (
         f"disk      {disk / 2**20:,.1f} MiB of records at most, half of it until the end only, and"
         " three checkpoints"
@@ -230,7 +231,7 @@ def carry_out(experiment: TaskConfig, folder: RunFolder, session: Session) -> Ou
     if session.processes:
         session.processes.broadcast({"trains": trains})
     if earlier and not trains:
-        kinds.of(experiment).check_unchanged(experiment, folder, earlier)
+        experiment.check_unchanged(folder, earlier)
         return Outcome.BEFORE
     finished = _Run(experiment, folder, session, earlier).lead()
     return Outcome.DONE if finished else Outcome.INTERRUPTED
@@ -266,8 +267,7 @@ class _Run:
         start_jax()
         from jaxtie.training.distributed import Processes
 
-        self.experiment, self.folder, self.session = experiment, folder, session
-        self.kind, self.earlier = kinds.of(experiment), earlier
+        self.folder, self.session, self.earlier = folder, session, earlier
         self.processes = session.processes or Processes()
         before = earlier or {}
         self.config: dict[str, Any] = {
@@ -283,7 +283,7 @@ class _Run:
             "finished": False,
         }
         say = session.say if self.processes.leads else lambda line: None
-        self.material = self.kind.prepare(experiment, folder, earlier, self.processes, say)
+        self.experiment = experiment.prepare(folder, earlier, self.processes, say)
         self.began = time.monotonic() - self.config["wall_seconds"]
 
     def lead(self) -> bool:
@@ -293,7 +293,9 @@ class _Run:
           UserError: if another process has written there since the folder was read: a run that is
             finished has no records to go on from.
         """
-        folder, experiment, schema = self.folder, self.experiment, self.kind.schema(self.experiment)
+        from jaxtie.training.trainer import schema_of
+
+        folder, experiment, schema = self.folder, self.experiment, schema_of(self.experiment)
         with folder.locked():
             check(
                 self.session.overwrite or folder.config() == self.earlier,
@@ -306,10 +308,10 @@ class _Run:
             elif self.earlier.get("finished"):
                 # Unpack before the folder says "unfinished": if killed here, it is extended again.
                 folder.unpack(schema)
-            self.config |= self.kind.keep(experiment, self.material, folder)
+            self.config |= experiment.save_inputs(folder)
             folder.write_config(self.config)
             finished = self.train()
-            constants = self.kind.constants(experiment, self.material)
+            constants = experiment.constants()
             folder.assemble(experiment, schema, self._attributes(), constants)
             self._write_config()
             if not finished:
@@ -317,7 +319,7 @@ class _Run:
             if self.session.draws:
                 results = folder.load()
                 draw(folder, results)
-                summary = summary_markdown(results, self.kind.tables(results))
+                summary = summary_markdown(results, analysis.tables(results))
                 folder.summary.write_text(summary, encoding="utf-8")
             self._write_config(finished=True)
             folder.discard_records()
@@ -326,15 +328,15 @@ class _Run:
     def train(self) -> bool:
         """Train every arm from the newest checkpoint on; return False if interrupted."""
         from jaxtie.training import checkpoints
-        from jaxtie.training.trainer import Loop, stop_signals
+        from jaxtie.training.trainer import Trainer, make_engine, stop_signals
 
         def report(text: str) -> None:
             print(f"jaxtie: {text}; going on without it", file=sys.stderr)
 
-        engine = self.kind.engine(self.experiment, self.material, self.processes)
+        engine = make_engine(self.experiment, self.processes)
         self.config |= engine.facts
         with stop_signals() as stopped, checkpoints.opened(self.folder.checkpoints) as kept:
-            loop = Loop(
+            trainer = Trainer(
                 engine,
                 self.experiment,
                 self.folder,
@@ -344,7 +346,7 @@ class _Run:
                 checkpoint_every=self.session.checkpoint_every,
                 quiet=self.session.quiet,
             )
-            return loop.train(stopped, report)
+            return trainer.train(stopped, report)
 
     def _attributes(self) -> dict[str, str | int]:
         """Return the attributes of `results.nc`."""
@@ -354,7 +356,7 @@ class _Run:
             "claim": self.experiment.claim,
             "command": self.config["command"],
             **{f"version_{name}": number for name, number in self.config["versions"].items()},
-            **self.kind.attributes(self.experiment, self.material),
+            **self.experiment.attributes(),
         }
 
     def _write_config(self, *, finished: bool = False) -> None:
@@ -366,4 +368,4 @@ def draw(folder: RunFolder, results: xr.Dataset) -> list[Path]:
     """Draw every figure of a run from its results alone; return the PNG files."""
     from jaxtie.results.plots import draw_all
 
-    return draw_all(kinds.of_results(results).pictures(results), folder.figures)
+    return draw_all(analysis.plots(results), folder.figures)

@@ -16,10 +16,11 @@ import jinja2
 
 import jaxtie
 from jaxtie.config import UserError
+from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.page_section import SECTION, read_section
 from jaxtie.results.tables import Table
-from jaxtie.run import kinds, lifecycle
+from jaxtie.run import lifecycle
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
 MARK = '<meta name="generator" content="jaxtie'
@@ -82,13 +83,12 @@ class Section:
         if not config.get("finished"):
             return
         results = lifecycle.load(folder.path)
-        kind = kinds.of_results(results)
-        self.tables = kind.tables(results)
+        self.tables = analysis.tables(results)
         if diverged := int((results["diverged_at"] >= 0).sum()):
             self.status += f", {diverged} of {results['diverged_at'].size} members diverged"
         self.images = [
             Image.read(path, picture.caption, picture.main)
-            for name, picture in kind.pictures(results).items()
+            for name, picture in analysis.plots(results).items()
             if (path := folder.figures / f"{name}.png").exists()
         ]
 

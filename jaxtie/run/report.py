@@ -20,13 +20,14 @@ import xarray as xr
 from jaxtie.config import UserError
 from jaxtie.exor import plots
 from jaxtie.exor import tables as exor
+from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import joined_seeds, write_kept
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
-from jaxtie.run import kinds, lifecycle
+from jaxtie.run import lifecycle
 from jaxtie.run.lifecycle import load_claims, load_experiment
 from jaxtie.text.tables import validation_table, word_pairs_table
 
@@ -59,7 +60,7 @@ def keep_run(run: Path, experiments: Path) -> Path:
         raise UserError(f"{run}: is not finished; the command that began it goes on")
     if different := {*folder.differences(load_experiment(files[name]), config)} - FREE:
         raise UserError(f"{run}: differs from {files[name]} in {', '.join(sorted(different))}")
-    condensed = kinds.of_results(results).condensed(results, run)
+    condensed = analysis.commit(results, run)
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
     write_kept(_with_committed_seeds(condensed, path), path)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Arm
+from jaxtie.config import Arm, Variant
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.gradient_by_role import ROLE_VARIABLES, at_stretches, has_roles, tied_arms
 from jaxtie.results.netcdf import Schema, Variable, steps_of
@@ -96,9 +96,10 @@ def text_schema(experiment: TextExperiment) -> Schema:
 
 def text_constants(experiment: TextExperiment, material: Material) -> dict[str, xr.DataArray]:
     """Return what no member owns: words, schedule, baselines, sizes and initial losses of arms."""
-    from jaxtie.text.programs import parameters_of
     from jaxtie.training.optimizer import decay_table, schedule_table
+    from jaxtie.training.row_engine import carry_shapes
     from jaxtie.tying.initial_loss import estimate
+    from jaxtie.tying.tie import count_parameters
 
     vocabulary, arms = np.array(material.vocabulary), experiment.arms
     rates = schedule_table(experiment.optimizer, experiment.record_steps)
@@ -108,7 +109,9 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
         "init_std": experiment.init_std,
     }
     counts = [
-        parameters_of(experiment, material, tied=arm.untied_from is None, head=arm.head)
+        count_parameters(
+            carry_shapes(experiment, Variant(arm.untied_from is None, arm.head)).state.params
+        )
         for arm in arms
     ]
     with np.errstate(over="ignore", invalid="ignore"):  # rates at which everything diverges

@@ -1,21 +1,40 @@
 """What an experiment on natural text is: a corpus, a model, arms. Imports no jax."""
 
+import dataclasses
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
 
 from jaxtie.config import (
     Arm,
+    MissingInputError,
     Optimizer,
     Size,
     TaskConfig,
     Transformer,
+    UserError,
+    Variant,
     check,
     check_positive_integers,
     check_seed,
     check_size,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+    import xarray as xr
+
+    from jaxtie.results.folder import RunFolder, Say
+    from jaxtie.results.netcdf import Schema
+    from jaxtie.results.plots import Picture
+    from jaxtie.results.tables import Table
+    from jaxtie.text.task import TextTask
+    from jaxtie.training.distributed import Processes
 
 OBJECTIVES = ("masked", "causal")
 HALVES = ("first", "second")  # of the rows of a split
@@ -114,6 +133,11 @@ class TextExperiment(TaskConfig):
     """
 
     task: ClassVar[str] = "text"
+    traced: ClassVar[tuple[str, ...]] = ()  # traced, they would round differently
+    accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
+        "text tfds tfds_field vocab vocab_size".split()
+    )
+    refusal: ClassVar[str] = "is of text"
     name: str = "text-mlm"
     claim: str = (
         "A word and its duplicate draw together in every table; other pairs of words do not."
@@ -140,6 +164,8 @@ class TextExperiment(TaskConfig):
     half: str | None = None
     planted: int = 0
     roles: bool = False
+    # a `jaxtie.text.corpus.Material`, see `prepare`
+    prepared: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
         self.check_names_and_members()
@@ -225,3 +251,163 @@ class TextExperiment(TaskConfig):
         """The kinds of pairs of words that are looked at, `word_count` of each."""
         matched = ("matched",) if self.looks_at_predictions else ()
         return ("duplicate", *matched, "random") if self.duplicates else ("random",)
+
+    def build(self, variant: Variant, platform: str) -> "TextTask":
+        """Return the language model as a task."""
+        from jaxtie.text.task import TextTask
+
+        return TextTask(self, variant, platform)
+
+    def program_key(self) -> Self:
+        """Return the configuration without what no compiled program depends on.
+
+        Programs that record roles or predictions know how frequent tokens are, so they depend on
+        the half of the text and on the synthetic duplicates.
+        """
+        own: dict[str, Any] = {"corpus": Corpus(), "record_every": 1, "eval_every": 1, "steps": 1}
+        if not (self.roles or self.looks_at_predictions):
+            own |= {"half": None, "planted": 0}
+        return dataclasses.replace(
+            self, name="program", claim="", arms=("tied",), seeds=(0,), **own
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return nested plain values, as `config.json` holds them."""
+        if self.prepared is not None:
+            return dataclasses.replace(self, prepared=None).as_dict()
+        fields = super().as_dict()
+        del fields["prepared"]
+        return fields
+
+    def changes(self, options: Any) -> dict[str, Any]:
+        """Return the fields that its own options change; MissingInputError without a text."""
+        if options.tfds_field and not options.tfds:
+            raise UserError("--tfds-field: expected with --tfds only")
+        given: dict[str, Any] = {
+            "field": options.tfds_field,
+            "vocab": options.vocab and str(options.vocab),
+            "vocab_size": options.vocab_size,
+        }
+        given = {field: value for field, value in given.items() if value is not None}
+        if options.tfds or options.text:
+            given |= {"tfds": options.tfds, "paths": tuple(map(str, options.text))}
+        fields: dict[str, Any] = {}
+        if options.data_seed is not None:
+            given["split_seed"] = fields["data_seed"] = options.data_seed
+        corpus = dataclasses.replace(self.corpus, **given)
+        if not corpus.is_given:
+            raise MissingInputError(
+                f"{self.name}: needs a text; give files or folders by --text PATH, or a data set"
+                " by --tfds NAME"
+            )
+        return fields | {"corpus": corpus}
+
+    def prepare(
+        self, folder: "RunFolder", earlier: dict | None, processes: "Processes", say: "Say"
+    ) -> Self:
+        """Return the configuration with its prepared corpus.
+
+        The first process prepares the text as the folder's run had it, then the others do.
+
+        Raises:
+          UserError: where the text cannot be prepared, has changed since that run, or is not that
+            of the first process.
+        """
+        from jaxtie.text.corpus import make_material
+        from jaxtie.text.data.tokens import prepare_text
+        from jaxtie.text.data.vocabulary import vocabulary_file
+
+        if processes.leads:
+            known = (
+                folder.vocabulary.read_bytes() if earlier and folder.vocabulary.exists() else None
+            )
+            text = prepare_text(self.corpus, say=say, vocabulary=known)
+            _compare(folder, earlier, "key", text.key)
+            say(str(text.report))
+            # Now the others prepare the same, or find it prepared if they share the cache.
+            processes.broadcast({"key": np.str_(text.key), "vocabulary": np.array(text.vocabulary)})
+        else:
+            first = processes.broadcast({})
+            vocabulary = vocabulary_file(map(str, first["vocabulary"]))
+            text = prepare_text(self.corpus, say=say, vocabulary=vocabulary)
+            check(
+                text.key == str(first["key"]),
+                "--distributed: the text is not that of the first process; give each process the"
+                " same text",
+            )
+        return dataclasses.replace(self, prepared=make_material(self, text))
+
+    def check_unchanged(self, folder: "RunFolder", earlier: dict) -> None:
+        """Raise UserError where the files of a finished run have changed; they may be gone."""
+        from jaxtie.text.data import files
+
+        if self.corpus.paths:
+            try:
+                found = files.look_at(self.corpus.paths)
+            except UserError:
+                return
+            _compare(folder, earlier, "source", found.key)
+
+    def save_inputs(self, folder: "RunFolder") -> dict[str, Any]:
+        """Write a trained vocabulary, since another version might train another one."""
+        from jaxtie.text.data.vocabulary import vocabulary_file
+
+        text = self.prepared.text
+        if not self.corpus.vocab:
+            folder.write_vocabulary(vocabulary_file(text.vocabulary))
+        report = dataclasses.asdict(text.report)
+        return {"text": {"key": text.key, "source": text.source, "report": report}}
+
+    def schema(self) -> "Schema":
+        """Return the variables of the results."""
+        from jaxtie.text.analysis import text_schema
+
+        return text_schema(self)
+
+    def constants(self) -> "dict[str, xr.DataArray]":
+        """Return words, baselines, schedule and parameter counts."""
+        from jaxtie.text.analysis import text_constants
+
+        return text_constants(self, self.prepared)
+
+    def attributes(self) -> dict[str, str | int]:
+        """Return the text and the model in words."""
+        from jaxtie.text.analysis import text_attributes
+
+        return text_attributes(self, self.prepared)
+
+    @staticmethod
+    def tables(results: "xr.Dataset") -> "list[Table]":
+        """Return the tables of the summary."""
+        from jaxtie.text.tables import text_tables
+
+        return text_tables(results)
+
+    @staticmethod
+    def plots(results: "xr.Dataset") -> "dict[str, Picture]":
+        """Return the figures, by file name."""
+        from jaxtie.text.plots import text_pictures
+
+        return text_pictures(results)
+
+    @staticmethod
+    def frames(results: "xr.Dataset") -> "dict[str, pd.DataFrame]":
+        """Return tidy tables, by file name."""
+        from jaxtie.text.plots import text_frames
+
+        return text_frames(results)
+
+    @staticmethod
+    def commit(results: "xr.Dataset", run: "Path") -> "xr.Dataset":
+        """Return the part of a run's results that is committed."""
+        from jaxtie.text.analysis import condense_text
+
+        return condense_text(results, run)
+
+
+def _compare(folder: "RunFolder", earlier: dict | None, what: str, found: str) -> None:
+    if (earlier or {}).get("text", {}).get(what, found) != found:
+        raise UserError(
+            f"--out {folder.path}: holds a run on a text that has changed since, or that another"
+            " version prepared; choose another --out"
+        )

@@ -1,45 +1,176 @@
-"""One member of a text experiment: model, loss, predictions of pairs.
+"""Text as a task: model, loss, predictions of pairs of tokens, distances and neighbours.
 
-What a model predicts of pairs of tokens: how likely the one beside the other, and what it makes
-of the one for the other.
+Predictions are exact distributions over the whole vocabulary, at places that `jaxtie.text.pairs`
+chose once.
 
-Both are exact laws over the whole vocabulary, at places that `jaxtie.text.pairs` has chosen
-once.
-
-Shapes: C contexts at a time, L tokens, M places asked about beside a token, V vocabulary, K pairs
-of a kind, N of a pair.
-
-What one member does with text: a step, an evaluation, distances between words. All pure; batches
-and keys come in.
-
-A member is one seed of one arm. Fresh ones come from `jaxtie.training.member.initial_state`.
-
-Shapes: B rows, L tokens a row, V vocabulary, D width, K pairs of words.
+Shapes: B rows, L tokens a row, P predicted positions, V vocabulary, D width, K pairs of words; of
+predictions: C contexts at a time, M places predicted around a token.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from jaxtie.config import Optimizer
-from jaxtie.models.language_model import TextModel, output_params
+from jaxtie.config import Variant
+from jaxtie.models.language_model import TextModel, causal_model, masked_model, output_params
+from jaxtie.text import masking
+from jaxtie.text.config import TextExperiment
+from jaxtie.text.corpus import (
+    FREQUENCIES,
+    NEIGHBOURS,
+    frequency_groups,
+    never_asked,
+    probes,
+    row_lengths,
+    training_batches,
+    validation_batches,
+)
+from jaxtie.text.data.batches import RowBatch, Special
 from jaxtie.text.masking import Asked
 from jaxtie.text.pairs import PREDICTED, PairContexts
-from jaxtie.training.gradient_by_role import RoleSums, sum_by_group, update_by_role
-from jaxtie.training.member import State, update
+from jaxtie.training.task import Batches, HParams, Metrics, Params, Roles, Task, key_at
 from jaxtie.tying.cross_entropy import BLOCK_SIZE, blockwise_cross_entropy
+from jaxtie.tying.head import get_tables
+from jaxtie.tying.linen import make_embedding
 
 
-def make_look_at_predictions(
+class TextRows:
+    """The rows of an experiment's batches (`jaxtie.training.task.HostRows`)."""
+
+    def __init__(self, config: TextExperiment):
+        self.config, self.size, self.lengths = config, config.batch, row_lengths(config)
+        self.key: Hashable = config.prepared.text.key, config.prepared.vocabulary
+
+    @property
+    def validation(self) -> Sequence[RowBatch]:
+        """The batches of every evaluation."""
+        return validation_batches(self.config, self.config.prepared)
+
+    def training(self, seed: int) -> Batches:
+        """Return the batches of a seed, by step."""
+        return training_batches(self.config, self.config.prepared, seed)
+
+
+class TextTask(Task):
+    """A language model of text, masked or causal. Its hyperparameters are constants."""
+
+    config: TextExperiment
+
+    def __init__(self, config: TextExperiment, variant: Variant, platform: str):
+        super().__init__(config, variant)
+        self.rows = TextRows(config)
+        self.model = build_text_model(config, variant, platform)
+        if config.roles:
+            self.roles = Roles(len(FREQUENCIES), frequency_groups(config.prepared))
+        contexts = config.prepared.contexts
+        self.predict = make_predictions(self.model, contexts) if contexts else lambda params: {}
+
+    def hparams(self) -> HParams:
+        """Return nothing: traced, they would round differently."""
+        return {}
+
+    def init(self, key: jax.Array, hparams: HParams) -> Params:
+        """Return fresh parameters."""
+        tokens = jnp.zeros(min(self.config.length, 16), jnp.int32)
+        return self.model.init(key, tokens, jnp.zeros(1, jnp.int32))["params"]
+
+    def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Asked:
+        """Swap duplicates in, then mask tokens or take the next ones."""
+        return ask(self.config, key_at(stream, step), rows)
+
+    def loss(self, params: Params, batch: Asked) -> tuple[jax.Array, Metrics]:
+        """Return the mean cross-entropy over the predicted positions, nats, and the metrics."""
+        metrics = loss_metrics(self.model, params, batch)
+        return metrics["loss"], metrics
+
+    def evaluate(self, params: Params, hparams: HParams) -> Metrics:
+        """Return predictions of pairs, distances of pairs and nearest neighbours in both tables."""
+        prepared, found = self.config.prepared, self.predict(params)
+        tables = get_tables(params["embedding"], self.model.embedding.untied_rows)
+        for name, table_VxD in zip(("input", "output"), tables, strict=True):
+            distances = pair_distances(table_VxD, prepared.first.ravel(), prepared.second.ravel())
+            found[f"{name}_distance"] = distances.reshape(prepared.first.shape)
+            near = partial(nearest, table_VxD, count=NEIGHBOURS, besides=prepared.text.special)
+            found[f"{name}_neighbour"] = jax.lax.map(near, prepared.words_K[probes(self.config)])
+        return found
+
+    def validate(self, means: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return the validation loss and accuracy, and the perplexity."""
+        return super().validate(means) | {"perplexity": np.exp(means["loss"])}
+
+
+def build_text_model(config: TextExperiment, variant: Variant, platform: str) -> TextModel:
+    """Return the model of a variant; accelerators multiply matrices of bfloat16."""
+    sizes = {name: getattr(config.model, name) for name in ("layers", "heads", "feedforward")}
+    dtype = None if platform == "cpu" else jnp.bfloat16
+    special = config.prepared.text.special
+    embedding = make_embedding(
+        variant.head,
+        len(config.prepared.vocabulary),
+        config.model.width,
+        tied=variant.tied,
+        init_std=config.init_std,
+        padding=special.pad,
+        matmul_dtype=dtype,
+        row_sets=row_sets(config.objective, special),
+    )
+    make = {"causal": causal_model, "masked": masked_model}[config.objective]
+    return make(embedding, **sizes, dtype=dtype)
+
+
+def row_sets(objective: str, special: Special) -> dict[str, tuple[int, ...]]:
+    """Return the ids of tokens that structure excludes as targets, by the names that heads use.
+
+    Never made from the training text: what does not occur there may occur elsewhere.
+    """
+    start = {special.cls} if objective == "causal" else set()
+    never = {special.pad, special.mask} | start
+    return {"mask": (special.mask,), "never-targets": tuple(sorted(never))}
+
+
+def ask(config: TextExperiment, key: jax.Array, tokens_BxL: jax.Array) -> Asked:
+    """Return what the model predicts in a batch: duplicates swapped in, masks or next tokens."""
+    prepared = config.prepared
+    special, drawn = prepared.text.special, prepared.drawn
+    swap_key, mask_key = jax.random.split(key)
+    if config.duplicates:
+        tokens_BxL = masking.swap(
+            swap_key, tokens_BxL, drawn.words_K, drawn.duplicates_K, drawn.probability_K
+        )
+    if config.objective == "causal":
+        return masking.next_tokens(tokens_BxL, padding=special.pad)
+    return masking.mask(
+        mask_key,
+        tokens_BxL,
+        mask=special.mask,
+        never=never_asked(config, special),
+        base_vocabulary=len(prepared.text.vocabulary),
+        room=masking.capacity(tokens_BxL.size),
+    )
+
+
+def loss_metrics(model: TextModel, params: Params, asked: Asked, block: int = BLOCK_SIZE) -> Metrics:
+    """Return `loss` (nats), `accuracy` and the number of predicted positions, `weight`."""
+    h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
+
+    def logits_of(embedding: dict, h_KxD: jax.Array) -> Any:
+        return model.embedding.apply({"params": embedding}, h_KxD, method="logits")
+
+    end = output_params(params["embedding"], model.embedding.untied_rows)
+    loss, accuracy = blockwise_cross_entropy(
+        logits_of, end, h_PxD, asked.target_P, asked.weight_P, block
+    )
+    return {"loss": loss, "accuracy": accuracy, "weight": jnp.sum(asked.weight_P)}
+
+
+def make_predictions(
     model: TextModel, contexts: PairContexts
 ) -> Callable[[dict], dict[str, jax.Array]]:
-    """A pure function of a model's parameters: what `PREDICTED` lists of each pair, (kinds, K); NaN
-    where it has no place.
-    """
+    """Return params -> `PREDICTED` of each pair, (kinds, K); NaN for a pair without a place."""
     chunk = max(1, BLOCK_SIZE // contexts.asked_QxM.shape[1])
     count = len(contexts.at_Q)
 
@@ -49,7 +180,7 @@ def make_look_at_predictions(
 
     chunks = tuple(map(in_chunks, contexts[:6]))
 
-    def look(params: dict) -> dict[str, jax.Array]:
+    def predict(params: dict) -> dict[str, jax.Array]:
         each = jax.lax.map(lambda some: _of_chunk(model, params, some, contexts.mask), chunks)
         odds, divergence, counts = (x.ravel()[:count].reshape(contexts.shape) for x in each)
         there = jnp.where(counts > 0, 1.0, 0.0)
@@ -59,18 +190,18 @@ def make_look_at_predictions(
         swapped = jnp.sum(divergence * there, axis=-1) / total
         return dict(zip(PREDICTED, (mean_odds, jnp.sqrt(variance), swapped), strict=True))
 
-    return look
+    return predict
 
 
 def _of_chunk(
     model: TextModel, params: dict, some: tuple[jax.Array, ...], mask: int | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log-odds, divergence and how many of its places count, of each context; C, C, C."""
+    """Return log-odds, swap divergence and number of its places that count, of each context."""
     tokens_CxL, at_C, asked_CxM, counts_CxM, first_C, second_C = some
     row_C = jnp.arange(len(at_C))
 
-    def law(tokens_CxL: jax.Array, at_CxM: jax.Array) -> jax.Array:
-        """ln p of every token at some places, CxMxV."""
+    def log_p(tokens_CxL: jax.Array, at_CxM: jax.Array) -> jax.Array:
+        """Return ln p of every token at some places, CxMxV."""
         places_P = (row_C[:, None] * tokens_CxL.shape[1] + at_CxM).ravel()
         h_PxD = model.apply({"params": params}, tokens_CxL, places_P, method="hidden")
         logits_PxV: Any = model.apply(
@@ -79,13 +210,13 @@ def _of_chunk(
         return jax.nn.log_softmax(logits_PxV.astype(jnp.float32)).reshape(*at_CxM.shape, -1)
 
     if mask is None:
-        itself, others = law(tokens_CxL, at_C[:, None] - 1), tokens_CxL
+        itself, others = log_p(tokens_CxL, at_C[:, None] - 1), tokens_CxL
     else:
-        itself = law(tokens_CxL.at[row_C, at_C].set(mask), at_C[:, None])
+        itself = log_p(tokens_CxL.at[row_C, at_C].set(mask), at_C[:, None])
         others = tokens_CxL.at[row_C[:, None], asked_CxM].set(mask)
     odds_C = itself[row_C, 0, first_C] - itself[row_C, 0, second_C]
     before, after = (
-        jnp.exp(law(others.at[row_C, at_C].set(token_C), asked_CxM))
+        jnp.exp(log_p(others.at[row_C, at_C].set(token_C), asked_CxM))
         for token_C in (first_C, second_C)
     )
     moved_CxM = jnp.sum(jnp.abs(after - before), axis=-1) / 2
@@ -93,137 +224,15 @@ def _of_chunk(
     return odds_C, jnp.sum(moved_CxM * counts_CxM, axis=1) / jnp.maximum(counts_C, 1), counts_C
 
 
-# From a key and tokens BxL to what the model is asked: `masking.mask` or `masking.next_tokens`,
-# after `masking.swap`.
-Ask = Callable[[jax.Array, jax.Array], Asked]
-
-
-class Metrics(NamedTuple):
-    """What a model makes of a batch: means over the positions asked (`loss`, nats, and `accuracy`),
-    and counts.
-
-    `asked`: positions; `dropped`: positions that found no room, see `masking.mask`.
-    """
-
-    loss: jax.Array
-    accuracy: jax.Array
-    asked: jax.Array
-    dropped: jax.Array
-
-
-def metrics(model: TextModel, params: dict, asked: Asked, block: int = BLOCK_SIZE) -> Metrics:
-    """What a model makes of what it is asked; `loss` is what training takes the gradient of."""
-    h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
-
-    def logits_of(embedding: dict, h_KxD: jax.Array) -> Any:
-        """The embedding's own apply, unbound from the model: a pure function of its parameters."""
-        return model.embedding.apply({"params": embedding}, h_KxD, method="logits")
-
-    end = output_params(params["embedding"], model.embedding.untied_rows)
-    loss, accuracy = blockwise_cross_entropy(
-        logits_of, end, h_PxD, asked.target_P, asked.weight_P, block
-    )
-    return Metrics(loss, accuracy, jnp.sum(asked.weight_P), asked.dropped)
-
-
-def make_step(
-    model: TextModel, optimizer: optax.GradientTransformation, ask: Ask, block: int = BLOCK_SIZE
-) -> Callable[[State, jax.Array, jax.Array], tuple[State, Metrics]]:
-    """A step: (state, tokens BxL, key) -> (state, metrics of the batch before it). Jit it with the
-    state donated.
-    """
-
-    def step(state: State, tokens_BxL: jax.Array, key: jax.Array) -> tuple[State, Metrics]:
-        state, (_, looked_at) = update(
-            _loss_on(model, ask(key, tokens_BxL), block), optimizer, state
-        )
-        return state, looked_at
-
-    return step
-
-
-def _loss_on(
-    model: TextModel, asked: Asked, block: int
-) -> Callable[[dict], tuple[jax.Array, Metrics]]:
-    """The loss on a batch as a function of the parameters, with all metrics beside it."""
-
-    def loss_of(params: dict) -> tuple[jax.Array, Metrics]:
-        looked_at = metrics(model, params, asked, block)
-        return looked_at.loss, looked_at
-
-    return loss_of
-
-
-def make_step_by_role(
-    model: TextModel,
-    optimizer: optax.GradientTransformation,
-    ask: Ask,
-    adam: Optimizer,
-    group_V: np.ndarray,
-    groups: int,
-) -> Callable[[State, jax.Array, jax.Array], tuple[State, Metrics, RoleSums]]:
-    """A step of a tied member as `make_step` makes it, and who wrote the table, group by group.
-
-    Args:
-      optimizer: what `adam` declares.
-      group_V: the group of each token.
-    """
-    constants = {"b1": adam.b1, "b2": adam.b2, "eps": adam.eps}
-
-    def step(
-        state: State, tokens_BxL: jax.Array, key: jax.Array
-    ) -> tuple[State, Metrics, RoleSums]:
-        loss_of = _loss_on(model, ask(key, tokens_BxL), BLOCK_SIZE)
-        state, (_, looked_at), own = update_by_role(loss_of, optimizer, state, **constants)
-        return state, looked_at, sum_by_group(own, group_V, groups)
-
-    return step
-
-
-def make_evaluation(
-    model: TextModel, ask: Ask, block: int = BLOCK_SIZE
-) -> Callable[[dict, jax.Array, jax.Array], Metrics]:
-    """An evaluation: (params, tokens BxL, key) -> metrics. The same key asks the same, of every arm
-    and at every step.
-    """
-    return lambda params, tokens_BxL, key: metrics(model, params, ask(key, tokens_BxL), block)
-
-
-class Summary(NamedTuple):
-    """Over many batches, every position asked counting alike; perplexity is e^loss."""
-
-    loss: float | np.ndarray
-    accuracy: float | np.ndarray
-    perplexity: float | np.ndarray
-
-
-def summarise(batches: list[Metrics]) -> Summary:
-    """The metrics of a whole split from those of its batches (host values, numbers or stacked
-    members).
-    """
-    loss, accuracy, asked, _ = (
-        np.array(values, np.float64) for values in zip(*batches, strict=True)
-    )
-
-    def mean(values: np.ndarray) -> np.ndarray:
-        return np.sum(values * asked, axis=0) / np.sum(asked, axis=0)
-
-    return Summary(mean(loss), mean(accuracy), np.exp(mean(loss)))
-
-
 def pair_distances(table_VxD: jax.Array, first_K: np.ndarray, second_K: np.ndarray) -> jax.Array:
-    """Euclidean distances between rows first_K and second_K of a table: words and their duplicates,
-    or any pairs; K.
-    """
+    """Return the Euclidean distances between rows first_K and second_K of a table; K."""
     return jnp.sqrt(jnp.sum((table_VxD[first_K] - table_VxD[second_K]) ** 2, axis=-1))
 
 
 def nearest(
     table_VxD: jax.Array, row: jax.typing.ArrayLike, count: int, besides: Sequence[int] = ()
 ) -> jax.Array:
-    """Numbers of the rows nearest to a row, the nearest first, itself and some others left out;
-    int32[count].
-    """
+    """Return the rows nearest to a row, except itself and `besides`; i32[count]."""
     distance_V = jnp.sum((table_VxD - table_VxD[row][None]) ** 2, axis=-1)
     distance_V = distance_V.at[jnp.stack([row, *map(jnp.int32, besides)])].set(jnp.inf)
     return jax.lax.top_k(-distance_V, count)[1]

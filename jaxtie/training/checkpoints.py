@@ -20,8 +20,7 @@ from pathlib import Path
 from jaxtie.config import UserError
 from jaxtie.results.folder import Say
 from jaxtie.training.distributed import Processes
-from jaxtie.training.member import KEY_IMPLEMENTATION
-from jaxtie.training.task import Members
+from jaxtie.training.task import KEY_IMPLEMENTATION, Members
 
 KEEP = 3
 SUMS = "sha256.json"

@@ -23,7 +23,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.experimental import multihost_utils
 
 from jaxtie.config import UserError
-from jaxtie.training.task import Members, Piece
+from jaxtie.training.task import Chunk, Members
 
 JOIN_SECONDS = 300  # for all processes to come together
 # between two meetings: on some versions a collective waits for the programs that are under way
@@ -109,7 +109,7 @@ class Processes:
             stopped.append(None)
         return bool(stopped)
 
-    def together(self, pieces: Iterator[Piece], stopped: list) -> Iterator[Piece]:
+    def together(self, pieces: Iterator[Chunk], stopped: list) -> Iterator[Chunk]:
         """On the first process the pieces of all, on the others none, until all have ended or one
         is `stopped`.
 
@@ -241,11 +241,11 @@ def _watch(processes: Processes) -> None:
         processes.watch = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def _piece_of(tree: dict[str, Any]) -> Piece:
+def _piece_of(tree: dict[str, Any]) -> Chunk:
     """A piece that has travelled as nested dicts of arrays, of which empty ones are lost."""
     members = Members(**{"states": {}} | tree["members"])
     numbers = {name: int(tree[name]) for name in ("first_record", "updates", "tokens")}
-    return Piece(
+    return Chunk(
         tree["numbers"],
         records=tree["records"],
         members=members,

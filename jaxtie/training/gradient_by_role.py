@@ -1,57 +1,57 @@
-"""Who writes a tied table: its gradient, Adam's first moment and Adam's step, each split in two by
-role, exactly.
+"""Split the update of a tied table into the parts of its two roles, input and output, exactly.
 
-The loss is a function of the table as input and of the table as output. So the gradient with regard
-to both, at equal values, is what either role asks for where the other is stopped, and their sum is
-the tied table's gradient. Adam's first moment is linear in the gradient, so it splits likewise;
-both parts are divided by the bias correction and by the root of the one second moment. So u = u_in
-+ u_out, where u is the step before the learning rate and without the decay.
+The loss is a function of the table as input and of the table as output. The gradient with regard to
+both, at equal values, is what each role asks for while the other is stopped; their sum is the tied
+table's gradient. Adam's first moment is linear in the gradient, so it splits likewise. Both parts
+are divided by the bias correction and by the root of the one second moment. So u = u_in + u_out,
+where u is the step before the learning rate and without the decay.
 
 Shapes: V rows of the table, D width, G groups of rows, K pairs of rows.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.training.member import Looked, State
+from jaxtie.training.task import Metrics, Params, Roles, State
 from jaxtie.tying.tie import untie
+
+Aux = TypeVar("Aux")
+# Contributions to the log-distance of pairs, by role: recorded as sums over the updates, not means.
+CONTRIBUTIONS = ("input_push", "output_push")
 
 
 class ByRole(NamedTuple):
-    """What the two roles of a tied table add to something: two arrays of one shape."""
+    """The parts of the two roles: two arrays of one shape."""
 
     input: jax.Array
     output: jax.Array
 
     @property
     def whole(self) -> jax.Array:
-        """Their sum."""
+        """Return their sum."""
         return self.input + self.output
 
 
 class RoleStep(NamedTuple):
-    """One update of a tied table by role, VxD: gradients, and Adam's step u before the learning
-    rate, without decay.
-    """
+    """One update of a tied table by role, VxD: the gradients, and Adam's step u."""
 
     gradient: ByRole
     step: ByRole
 
 
 class RoleSums(NamedTuple):
-    """Inner products over the rows of each group, G: all that shares, norms and cosines are made
-    of.
+    """Inner products over the rows of each group, G: shares, norms and cosines follow from them.
 
     Attributes:
       step_square: ⟨u, u⟩.
-      input_step_product: ⟨u, u_in⟩; the output's is what is left of ⟨u, u⟩.
+      input_step_product: ⟨u, u_in⟩; the output's is the rest of ⟨u, u⟩.
       input_gradient_square, output_gradient_square, gradient_product: ⟨g_in, g_in⟩, ⟨g_out, g_out⟩,
-      ⟨g_in, g_out⟩.
+        ⟨g_in, g_out⟩.
     """
 
     step_square: jax.Array
@@ -62,9 +62,7 @@ class RoleSums(NamedTuple):
 
 
 def with_role_moments(state: State) -> State:
-    """A fresh member whose first moments are kept by role from now on. An untied one stays as it
-    is.
-    """
+    """Return a fresh tied member whose first moments are kept by role; an untied one unchanged."""
     embedding = state.params["embedding"]
     if "output" in embedding:
         return state
@@ -73,22 +71,26 @@ def with_role_moments(state: State) -> State:
 
 
 def update_by_role(
-    loss_of: Callable[[dict], tuple[jax.Array, Looked]],
+    loss_of: Callable[[Params], tuple[jax.Array, Aux]],
     optimizer: optax.GradientTransformation,
     state: State,
     *,
     b1: float,
     b2: float,
     eps: jax.typing.ArrayLike,
-) -> tuple[State, tuple[jax.Array, Looked], RoleStep]:
-    """What `jaxtie.training.member.update` does, of a tied member; and who wrote it.
+) -> tuple[State, tuple[jax.Array, Aux], RoleStep]:
+    """Update a tied member as `jaxtie.training.member.update` does, and split the update by role.
 
     Args:
-      loss_of: of the parameters of an untied model, which has the one table twice.
-      optimizer: AdamW with these b1, b2 and eps, see `jaxtie.training.optimizer.adamw`.
+      loss_of: function of the parameters of an untied model, which has the one table twice.
+      optimizer: AdamW with these b1, b2 and eps.
+      state: of the member.
+      b1: Adam's.
+      b2: Adam's.
+      eps: Adam's.
     """
     two, _ = untie(state.params)
-    looked_at, gradient = jax.value_and_grad(loss_of, has_aux=True)(two)
+    found, gradient = jax.value_and_grad(loss_of, has_aux=True)(two)
     rest = dict(gradient["embedding"])
     raw = ByRole(rest.pop("input"), rest.pop("output"))
     gradient = {**gradient, "embedding": {**rest, "input": raw.whole}}
@@ -99,11 +101,39 @@ def update_by_role(
     scale_VxD = 1 / ((1 - b1**adam.count) * (jnp.sqrt(second_VxD) + eps))
     own = RoleStep(raw, jax.tree.map(lambda m: m * scale_VxD, moments))
     params = optax.apply_updates(state.params, updates)
-    return state._replace(params=params, opt_state=opt_state, role_moments=moments), looked_at, own
+    return state._replace(params=params, opt_state=opt_state, role_moments=moments), found, own
+
+
+def sum_by_role(
+    own: RoleStep, table_VxD: jax.Array, learning_rate: jax.Array, roles: Roles
+) -> Metrics:
+    """Return what is recorded of one update: inner products by group, contributions by pair.
+
+    Args:
+      own: the update.
+      table_VxD: the table before it.
+      learning_rate: of the update.
+      roles: the groups and pairs.
+    """
+    sums, group_V = sum_by_row(own), roles.group_V
+    if group_V is not None:
+        sums = jax.tree.map(lambda x_V: jax.ops.segment_sum(x_V, group_V, roles.groups), sums)
+    if not roles.pairs:
+        return sums._asdict()
+    contributions = contribute(table_VxD, own.step, learning_rate, roles.pairs)
+    return sums._asdict() | dict(zip(CONTRIBUTIONS, contributions, strict=True))
+
+
+def no_roles(roles: Roles) -> Metrics:
+    """Return NaN for all that `sum_by_role` returns: at step 0, and of an untied member."""
+    sizes = dict.fromkeys(RoleSums._fields, roles.groups)
+    if roles.pairs:
+        sizes |= dict.fromkeys(CONTRIBUTIONS, len(roles.pairs))
+    return {name: jnp.full(size, jnp.nan) for name, size in sizes.items()}
 
 
 def sum_by_row(own: RoleStep) -> RoleSums:
-    """The inner products of one update, each row a group of its own."""
+    """Return the inner products of one update; each row is a group."""
 
     def product(a: jax.Array, b: jax.Array) -> jax.Array:
         return jnp.sum(a * b, axis=-1)
@@ -118,36 +148,29 @@ def sum_by_row(own: RoleStep) -> RoleSums:
     )
 
 
-def sum_by_group(own: RoleStep, group_V: np.ndarray, groups: int) -> RoleSums:
-    """The inner products of one update, the rows of a group together."""
-    return jax.tree.map(
-        lambda of_row_V: jax.ops.segment_sum(of_row_V, group_V, groups), sum_by_row(own)
-    )
-
-
-def pushes(
+def contribute(
     table_VxD: jax.Array,
     step: ByRole,
     learning_rate: jax.Array | float,
     pairs: Sequence[tuple[int, int]],
 ) -> ByRole:
-    """By how much each role's part of a step changes the logarithm of the distance of two rows, to
-    first order; K.
+    """Return each role's contribution to the change of ln |T_s - T_t| by a step, to first order; K.
 
-    Summed over the training, and with the logarithm of what weight decay leaves, it is the change
-    of ln |T_s − T_t|, but for
-    second order: what noise adds to a distance, whatever its direction.
+    Summed over training and with the logarithm of the decay factor it is the change of
+    ln |T_s - T_t|, but for second order: what noise adds to a distance, whatever its direction.
 
     Args:
       table_VxD: before the step.
+      step: by role.
+      learning_rate: of the step.
       pairs: ids of rows (s, t).
     """
     first_K, second_K = np.array(pairs).T
     apart_KxD = table_VxD[first_K] - table_VxD[second_K]
     square_K = jnp.sum(apart_KxD**2, axis=-1)
 
-    def push(step_VxD: jax.Array) -> jax.Array:
+    def along(step_VxD: jax.Array) -> jax.Array:
         along_K = jnp.sum((step_VxD[first_K] - step_VxD[second_K]) * apart_KxD, axis=-1)
         return -learning_rate * along_K / square_K
 
-    return jax.tree.map(push, step)
+    return jax.tree.map(along, step)

@@ -1,103 +1,170 @@
-"""Train one member: random streams, steps and records.
+"""Train one member, one seed of one arm at one sweep point, of any task. Pure functions."""
 
-Streams of random numbers: one for each seed, shared by its arms; what is drawn is a function of
-stream and step.
-
-What every member does, whatever it is trained on: it starts, it is updated, it is frozen where
-it diverges. All pure.
-"""
-
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.config import SEEDS
+from jaxtie.config import TaskConfig, Variant
+from jaxtie.training.gradient_by_role import (
+    CONTRIBUTIONS,
+    RoleSums,
+    no_roles,
+    sum_by_role,
+    update_by_role,
+    with_role_moments,
+)
+from jaxtie.training.optimizer import make_optimizer, periodic_cosine
+from jaxtie.training.task import Metrics, Params, Roles, State, Task
+from jaxtie.tying.tie import untie
 
-KEY_IMPLEMENTATION = "threefry2x32"
-
-
-def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> jax.Array:
-    """The key of a seed's own stream of samples, or with `seed` None of the stream that all share;
-    uint32[2].
-    """
-    key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
-    return jax.random.key_data(key if seed is None else jax.random.fold_in(key, seed))
-
-
-def key_at(stream: jax.Array, step: jax.typing.ArrayLike) -> jax.Array:
-    """The key of a stream's step."""
-    return jax.random.fold_in(jax.random.wrap_key_data(stream, impl=KEY_IMPLEMENTATION), step)
+Aux = TypeVar("Aux")
 
 
-def evaluation_stream(data_seed: int) -> np.ndarray:
-    """The stream that evaluations draw from: of a seed and a step that training does not have;
-    uint32[2].
-    """
-    key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
-    for _ in range(2):
-        key = jax.random.fold_in(key, np.uint32(SEEDS - 1))
-    return np.asarray(jax.random.key_data(key))
-
-
-Looked = TypeVar("Looked")
-
-
-class State(NamedTuple):
-    """A member.
+class Member(NamedTuple):
+    """What a member does, as functions of its seed, hyperparameters and state.
 
     Attributes:
-      params: its parameters.
-      opt_state: of its optimizer.
-      diverged_at: the record at which it had diverged (step; -1: it has not).
-      role_moments: of a tied member whose roles are looked at, Adam's first moment of the table by
-        role, see
-        `jaxtie.training.gradient_by_role`; else nothing.
+      init: (seed u32[], hparams) -> fresh state.
+      start: (seed, hparams) -> fresh state, stream, record at step 0 without `measure`.
+      step: (state, hparams, stream, step, rows) -> state, terms of the sums since the last record.
+      advance: (state, stream, hparams, step) -> state, record `record_every` steps later.
+      measure: state -> what is recorded with every record.
+      evaluate: (state, hparams) -> what is recorded with every evaluation.
     """
 
-    params: dict
-    opt_state: optax.OptState
-    diverged_at: jax.Array
-    role_moments: tuple = ()
-
-
-def initial_state(
-    model: nn.Module, optimizer: optax.GradientTransformation, key: jax.Array, length: int
-) -> State:
-    """A fresh member. Tied and untied models of one key share the initial values of all they
-    share.
-    """
-    params = model.init(key, jnp.zeros(length, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
-    return State(params, optimizer.init(params), jnp.int32(-1))
+    init: Callable
+    start: Callable
+    step: Callable
+    advance: Callable
+    measure: Callable
+    evaluate: Callable
 
 
 def update(
-    loss_of: Callable[[dict], tuple[jax.Array, Looked]],
+    loss_of: Callable[[Params], tuple[jax.Array, Aux]],
     optimizer: optax.GradientTransformation,
     state: State,
-) -> tuple[State, tuple[jax.Array, Looked]]:
-    """One update along the gradient of a loss that comes with something else; the new state, and
-    both before it.
-    """
-    looked_at, gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+) -> tuple[State, tuple[jax.Array, Aux]]:
+    """Take one step along the gradient; return the new state, and the loss and its aux before."""
+    found, gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params)
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-    return state._replace(
-        params=optax.apply_updates(state.params, updates), opt_state=opt_state
-    ), looked_at
+    params = optax.apply_updates(state.params, updates)
+    return state._replace(params=params, opt_state=opt_state), found
 
 
 def keep_finite(new: State, old: State, loss: jax.Array, at: jax.Array) -> State:
-    """The new state, or for ever the old one of a member whose `loss` or parameters are not finite
-    `at` this step.
+    """Return the new state; for a member that has diverged `at` this step or before, the old one.
 
-    It is enough to ask once a record: what has become infinite or NaN once does not become finite
-    again.
+    Diverged: `loss` or a parameter is not finite. Once a record is enough: what has become infinite
+    or NaN does not become finite again.
     """
     finite = jnp.isfinite(loss + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(new.params)))
     trains = new.diverged_at < 0
     state = jax.tree.map(lambda new, old: jnp.where(trains & finite, new, old), new, old)
     return state._replace(diverged_at=jnp.where(trains & ~finite, at, new.diverged_at))
+
+
+def untie_state(state: State) -> State:
+    """Untie a tied member: tables and optimizer moments are copied."""
+    params, opt_state = untie(state.params, state.opt_state)
+    return state._replace(params=params, opt_state=opt_state, role_moments=())
+
+
+def weighted(metrics: Metrics) -> Metrics:
+    """Return the terms of weighted sums: each metric times `weight`, where there is one."""
+    if "weight" not in metrics:
+        return metrics
+    return {name: x if name == "weight" else x * metrics["weight"] for name, x in metrics.items()}
+
+
+def means(totals: Metrics, updates: int) -> Metrics:
+    """Return what is recorded of sums over updates: means, but sums of the contributions."""
+    count = totals.get("weight", updates)
+
+    def mean(name: str, total: jax.Array) -> jax.Array:
+        if name in CONTRIBUTIONS:
+            return total
+        return total / (updates if name in RoleSums._fields else count)
+
+    return {name: mean(name, total) for name, total in totals.items() if name != "weight"}
+
+
+def unmeasured_roles(task: Task, config: TaskConfig) -> Metrics:
+    """Return NaN for what is recorded of roles, where the configuration asks for it."""
+    return no_roles(task.roles or Roles(0)) if config.roles else {}
+
+
+def make_member(task: Task, config: TaskConfig, variant: Variant) -> Member:
+    """Close over all that is constant in a member's training."""
+    every, by_role = config.record_every, config.roles and variant.tied
+    step = make_step(task, config, variant)
+
+    def init(seed, hparams):
+        params = task.init(jax.random.key(seed), hparams)
+        optimizer = make_optimizer(config.optimizer, variant.head, hparams)
+        state = State(params, optimizer.init(params), jnp.int32(-1))
+        return with_role_moments(state) if config.roles else state
+
+    def start(seed, hparams):
+        state, stream = init(seed, hparams), task.stream(seed)
+        _, metrics = task.loss(state.params, task.batch(stream, hparams, 0, None))
+        record = means(weighted(metrics), 1) | unmeasured_roles(task, config)
+        return state, stream, record | evaluate(state, hparams)
+
+    def advance(state, stream, hparams, at):
+        def body(carry, place):
+            state, totals = carry
+            state, terms = step(state, hparams, stream, place)
+            return (state, jax.tree.map(jnp.add, totals, terms)), None
+
+        _, terms = jax.eval_shape(step, state, hparams, stream, at)
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), terms)
+        steps = at + jnp.arange(every, dtype=jnp.int32)
+        (new, totals), _ = jax.lax.scan(body, (state, zero), steps)
+        state = keep_finite(new, state, totals["loss"], at + every)
+        record = {} if by_role else unmeasured_roles(task, config)
+        return state, record | means(totals, every) | measure(state)
+
+    def measure(state):
+        return {**task.measure(state.params), "diverged_at": state.diverged_at}
+
+    def evaluate(state, hparams):
+        return task.evaluate(state.params, hparams)
+
+    return Member(init, start, step, advance, measure, evaluate)
+
+
+def make_step(task: Task, config: TaskConfig, variant: Variant) -> Callable:
+    """Return `Member.step`; it splits the update by role where that is recorded."""
+    adam = config.optimizer
+
+    def step(state, hparams, stream, at, rows=None):
+        batch = task.batch(stream, hparams, at, rows)
+        if rows is None:
+            batch = jax.lax.optimization_barrier(batch)
+        optimizer = make_optimizer(adam, variant.head, hparams)
+
+        def loss_of(params):
+            return task.loss(params, batch)
+
+        if not (config.roles and variant.tied):
+            state, (_, metrics) = update(loss_of, optimizer, state)
+            return state, weighted(metrics)
+        own = dataclasses.asdict(adam) | dict(hparams)
+        moments = {name: own[name] for name in ("b1", "b2", "eps")}
+        new, (_, metrics), parts = update_by_role(loss_of, optimizer, state, **moments)
+        rate = periodic_cosine(own["learning_rate"], own["eta_min"], adam.half_period)(at)
+        table_VxD = state.params["embedding"]["input"]
+        return new, weighted(metrics) | sum_by_role(parts, table_VxD, rate, task.roles)
+
+    return step
+
+
+def as_host(tree):
+    """Copy arrays to the host; a device's own may be donated to the next call."""
+    return jax.tree.map(np.array, tree)

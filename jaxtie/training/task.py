@@ -1,43 +1,203 @@
-"""What trains an experiment: engines, phases, chunks and members.
+"""Contracts of the trainer: what a task is, and what engines exchange with the loop.
 
-Where members stand: all that one needs to go on with them, on the host, by their numbers.
-
-What trains members, for the loop that is one for all kinds; and the phases of an arm.
+A task is an experiment's configuration bound to one variant (tied or not, and the head): a handful
+of pure functions of one seed. An engine trains members of a task; the loop over phases, records and
+checkpoints in `jaxtie.training.trainer` is the same for every engine.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
+import optax
 
-from jaxtie.config import Arm, TaskConfig, UserError
+from jaxtie.config import SEEDS, Arm, TaskConfig, UserError, Variant
 
+KEY_IMPLEMENTATION = "threefry2x32"
+Params = Any  # a pytree; tied it has embedding/input, untied embedding/input and embedding/output
+Stream = jax.Array  # u32[2]: key data of a seed's random numbers
+HParams = Mapping[str, Any]  # hyperparameters of a sweep point that are arguments of the program
+Metrics = dict[str, jax.Array]
 Records = dict[str, np.ndarray]
 States = TypeVar("States")  # of arrays
+CompiledProgram = TypeVar("CompiledProgram")  # whatever an engine compiles
+
+
+def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> Stream:
+    """Return the stream of a seed's samples; `seed` None: the one that all seeds share."""
+    key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
+    return jax.random.key_data(key if seed is None else jax.random.fold_in(key, seed))
+
+
+def key_at(stream: Stream, step: jax.typing.ArrayLike) -> jax.Array:
+    """Return the key of one step."""
+    return jax.random.fold_in(jax.random.wrap_key_data(stream, impl=KEY_IMPLEMENTATION), step)
+
+
+def evaluation_stream(data_seed: int) -> np.ndarray:
+    """Return the stream of evaluations, of a seed that training does not have; u32[2]."""
+    key = jax.random.key(data_seed, impl=KEY_IMPLEMENTATION)
+    for _ in range(2):
+        key = jax.random.fold_in(key, np.uint32(SEEDS - 1))
+    return np.asarray(jax.random.key_data(key))
+
+
+class RowBatch(Protocol):
+    """Rows that the host makes."""
+
+    @property
+    def tokens_BxL(self) -> np.ndarray:  # noqa: N802, a shape
+        """i32."""
+
+    @property
+    def lengths_B(self) -> np.ndarray:  # noqa: N802, a shape
+        """Real tokens of each row."""
+
+
+class Batches(Protocol):
+    """The batches of a seed, by step."""
+
+    def __getitem__(self, step: int, /) -> RowBatch:
+        """Return the batch of a step: a function of (seed, step) alone."""
+
+
+class HostRows(Protocol):
+    """Rows of a task whose batches the host makes.
+
+    Attributes:
+      key: equal for equal rows and vocabularies.
+      size: rows of a batch.
+      lengths: the row lengths; each has a program of its own.
+    """
+
+    key: Hashable
+    size: int
+    lengths: tuple[int, ...]
+
+    @property
+    def validation(self) -> Sequence[RowBatch]:
+        """Return the batches of every evaluation."""
+
+    def training(self, seed: int) -> Batches:
+        """Return the batches of a seed."""
+
+
+class Roles(NamedTuple):
+    """What to record of the two roles of a tied table.
+
+    Attributes:
+      groups: number of groups of rows.
+      group_V: the group of each row; None: every row is a group.
+      pairs: ids of rows whose log-distance's contributions are recorded.
+    """
+
+    groups: int
+    group_V: np.ndarray | None = None
+    pairs: Sequence[tuple[int, int]] = ()
+
+
+class Task:
+    """What a trainer needs to know of an experiment, for one variant; pure functions of one seed.
+
+    Subclass it and implement `init`, `batch` and `loss`; `TaskConfig.build` returns one.
+
+    Attributes:
+      config: the experiment's configuration.
+      variant: tied or not, and the head.
+      roles: what to record where `config.roles` is set.
+      rows: what makes the batches on the host; None: `batch` draws them on the device.
+      best_loss: the best reachable loss if it is known, nats.
+    """
+
+    roles: Roles | None = None
+    rows: HostRows | None = None
+    best_loss: float | None = None
+
+    def __init__(self, config: TaskConfig, variant: Variant):
+        self.config, self.variant = config, variant
+
+    def hparams(self) -> HParams:
+        """Return the traced hyperparameters of this configuration, on the host."""
+        own = getattr(self.config, "optimizer", None)
+        return {
+            name: np.float32(getattr(own, name))
+            for name in self.config.traced
+            if hasattr(own, name)
+        }
+
+    def stream(self, seed: jax.typing.ArrayLike) -> Stream:
+        """Return the stream of a seed's samples, shared by its arms."""
+        return stream(self.config.data_seed, seed)
+
+    def init(self, key: jax.Array, hparams: HParams) -> Params:
+        """Return fresh parameters. Variants of one key share the values of all they share."""
+        raise NotImplementedError
+
+    def batch(
+        self, stream: Stream, hparams: HParams, step: jax.Array, rows: jax.Array | None
+    ) -> Any:
+        """Return the batch of a step; `rows`: what the host made for it, i32[B, L]."""
+        raise NotImplementedError
+
+    def loss(self, params: Params, batch: Any) -> tuple[jax.Array, Metrics]:
+        """Return the loss to differentiate and the metrics to record, `loss` among them.
+
+        A metric `weight` makes recorded means weighted, such as a number of predictions.
+        """
+        raise NotImplementedError
+
+    def measure(self, params: Params) -> Metrics:
+        """Return what is recorded with every record."""
+        return {}
+
+    def evaluate(self, params: Params, hparams: HParams) -> Metrics:
+        """Return what is recorded with every evaluation."""
+        return {}
+
+    def validate(self, means: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return what is recorded of the mean metrics over the validation rows; on the host."""
+        return {f"valid_{name}": value for name, value in means.items()}
+
+
+class State(NamedTuple):
+    """The state of a member.
+
+    Attributes:
+      params: its parameters.
+      opt_state: of its optimizer.
+      diverged_at: the step of the record at which it had diverged; -1: it has not.
+      role_moments: Adam's first moment of a tied table by role, see
+        `jaxtie.training.gradient_by_role`; () where it is not recorded.
+    """
+
+    params: Params
+    opt_state: optax.OptState
+    diverged_at: jax.Array
+    role_moments: tuple = ()
 
 
 class Members(NamedTuple):
-    """Where some members of an arm stand. Host arrays (members, ...)."""
+    """Some members of an arm on the host, as a checkpoint holds them. Arrays (members, ...)."""
 
     numbers: np.ndarray  # see `jaxtie.config.number_of`
     steps: np.ndarray  # updates made; -1: not even recorded at step 0
-    streams: np.ndarray  # key data of each one's stream of samples
-    states: dict[str, np.ndarray]  # the leaves of its state by their paths
+    streams: np.ndarray  # u32[M, 2]
+    states: dict[str, np.ndarray]  # leaf path -> [M, ...]
 
 
-class Piece(NamedTuple):
-    """What an engine hands out: some members have come some way.
+class Chunk(NamedTuple):
+    """What an engine hands out after training some members for a while.
 
     Attributes:
       numbers: of these members.
       first_record: number of the first of the records.
       records: arrays (records, members, ...); None where no record was due.
-      members: where they stand after the last of them. None, if that costs and nobody has asked
-        (`Control.wanted`) and more pieces of them will come.
-      updates: made since the piece before, summed over these members.
-      tokens: real ones of text that these updates were made on.
-      evaluating: seconds that were no training.
+      members: their state after the last record. None where copying it costs, nobody has asked
+        (`Control.wanted`) and more chunks of these members will come.
+      updates: made since the chunk before, summed over these members.
+      tokens: real tokens of text in these updates.
+      evaluating: seconds that were not training.
     """
 
     numbers: np.ndarray
@@ -53,9 +213,9 @@ class Control(NamedTuple):
     """What an engine looks at while it runs.
 
     Attributes:
-      stopped: signals received; when there is one, it ends soon, every piece handed out with its
-        members.
-      wanted: whether a checkpoint is due, so a piece shall have its members.
+      stopped: signals received. Once there is one, the engine ends soon, and its last chunks have
+        their members.
+      wanted: whether a checkpoint is due, so that chunks need their members.
     """
 
     stopped: list[int]
@@ -63,9 +223,7 @@ class Control(NamedTuple):
 
 
 def merge(*parts: Members | None) -> Members:
-    """All members of the parts, in the order of their numbers; of one that several have, the
-    last.
-    """
+    """Join members in the order of their numbers; the last part wins."""
     joined = jax.tree.map(
         lambda *arrays: np.concatenate(arrays), *[part for part in parts if part is not None]
     )
@@ -74,7 +232,7 @@ def merge(*parts: Members | None) -> Members:
 
 
 def flatten(states: States) -> dict[str, np.ndarray]:
-    """The leaves of a tree by their paths."""
+    """Return the leaves of a tree by their paths."""
     return {
         jax.tree_util.keystr(path): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(states)
@@ -82,7 +240,7 @@ def flatten(states: States) -> dict[str, np.ndarray]:
 
 
 def unflatten(like: States, leaves: dict[str, np.ndarray]) -> States:
-    """The tree whose leaves have these paths, of members stacked as in `like`, however many.
+    """Return the tree whose leaves have these paths; members are stacked as in `like`.
 
     Raises:
       UserError: if they are not the leaves of `like`.
@@ -98,9 +256,7 @@ def unflatten(like: States, leaves: dict[str, np.ndarray]) -> States:
 
 
 class Phase(NamedTuple):
-    """A part of an arm's training, which one program does; where its members stand is kept under
-    `name`.
-    """
+    """The tied or the untied part of an arm's training; its members are kept under `name`."""
 
     arm: Arm
     name: str
@@ -108,9 +264,14 @@ class Phase(NamedTuple):
     until: int
     follows: str | None = None  # the phase whose members are untied for this one
 
+    @property
+    def variant(self) -> Variant:
+        """Tied or not, and the head: what a program depends on."""
+        return Variant(self.tied, self.arm.head)
+
 
 def phases_of(arm: Arm, steps: int) -> list[Phase]:
-    """One after the other; at its end an arm's members stand under the arm's name."""
+    """Return the phases of an arm, in order; the last one has the arm's name."""
     if not arm.tied or arm.untie_at is None:
         return [Phase(arm, arm.name, arm.tied, steps)]
     before = f"{arm.name}, tied"
@@ -121,9 +282,7 @@ def phases_of(arm: Arm, steps: int) -> list[Phase]:
 
 
 def shared_tied_parts(arms: Sequence[Arm], arm: Arm) -> dict[int, list[Phase]]:
-    """Step -> the phases that are the training of a tied arm up to there, of others that are untied
-    then.
-    """
+    """Return step -> phases of other arms that equal a tied arm's training up to that step."""
     found: dict[int, list[Phase]] = {}
     for other in arms:
         if (
@@ -136,9 +295,9 @@ def shared_tied_parts(arms: Sequence[Arm], arm: Arm) -> dict[int, list[Phase]]:
     return found
 
 
-def steps_reached(standing: Mapping[str, Members], arm: Arm, steps: int) -> dict[int, int]:
-    """Where each member of an arm stands, by its number, of all phases' members."""
-    parts = [standing[phase.name] for phase in phases_of(arm, steps) if phase.name in standing]
+def steps_reached(progress: Mapping[str, Members], arm: Arm, steps: int) -> dict[int, int]:
+    """Return the updates made of each member of an arm, by its number."""
+    parts = [progress[phase.name] for phase in phases_of(arm, steps) if phase.name in progress]
     return {
         number: step
         for part in parts
@@ -147,7 +306,7 @@ def steps_reached(standing: Mapping[str, Members], arm: Arm, steps: int) -> dict
 
 
 class Estimate(NamedTuple):
-    """What a program would take, by measurement.
+    """Measured cost of a program.
 
     Attributes:
       seconds: for all members of an arm, all steps and evaluations.
@@ -160,51 +319,48 @@ class Estimate(NamedTuple):
     speed: str = ""
 
 
-CompiledProgram = TypeVar("CompiledProgram")  # whatever an engine compiles
-
-
 class Engine(Protocol[CompiledProgram]):
     """What trains members of an experiment.
 
     Attributes:
-      facts: what `config.json` says of the devices: device, workers, processes, ...
-      best_losses: reachable ones, if known, nats; progress shows them.
+      facts: device, workers, processes, ...; written into `config.json`.
+      best_losses: reachable losses where known, nats; progress shows them.
     """
 
     facts: dict[str, Any]
     best_losses: Sequence[float]
 
     def compile(self, phase: Phase) -> CompiledProgram:
-        """The program of a phase; the same one for phases that differ in nothing static."""
+        """Return the program of a phase; equal for phases that differ in nothing static."""
 
     def parameters(self, program: CompiledProgram) -> int:
-        """How many a member has."""
+        """Return the number of parameters of a member."""
 
     def run(
         self,
         program: CompiledProgram,
         numbers: Sequence[int],
-        standing: Members | None,
+        known: Members | None,
         until: int,
         control: Control,
-    ) -> Iterator[Piece]:
-        """Train members up to a step, each from where it stands, else from the start. The last
-        piece of each has `members`.
+    ) -> Iterator[Chunk]:
+        """Train members up to a step, from their known state or from the start.
 
-        Where there are several processes, all of them call this alike; the first gets every piece.
+        The last chunk of each member has `members`. Several processes call this alike; the first
+        one gets every chunk.
         """
 
     def untie(self, phase: Phase, members: Members) -> Members:
-        """Tied members, untied where they stand, for the phase that follows theirs."""
+        """Untie members for a phase that follows a tied one."""
 
     def estimate(self, program: CompiledProgram) -> Estimate:
-        """What an arm would take; trains a little to see."""
+        """Train a little and estimate what an arm takes."""
 
 
 def programs_of(experiment: TaskConfig) -> list[Phase]:
-    """One phase for each program that an experiment needs."""
+    """Return one phase for each program that an experiment needs."""
     found = {
-        (phase.tied, phase.arm.head): phase
+        phase.variant: phase
         for arm in experiment.arms
         for phase in phases_of(arm, experiment.steps)
     }

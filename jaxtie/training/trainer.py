@@ -1,10 +1,4 @@
-"""Loop over phases: chunks, records, checkpoints, progress, signals.
-
-Compiling beside other work, in a thread that nobody need wait for.
-
-The one loop: over phases, records, checkpoints and progress, for every engine; and signals that
-ask it to stop.
-"""
+"""The loop of every engine, over phases, records and checkpoints; signals that ask it to stop."""
 
 import contextlib
 import signal
@@ -15,11 +9,18 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
+import jax
+import numpy as np
+
 from jaxtie.config import TaskConfig
 from jaxtie.results.folder import RunFolder, Say
+from jaxtie.results.netcdf import Schema, Variable, steps_of
+from jaxtie.training.block_engine import BlockEngine
 from jaxtie.training.checkpoints import Checkpoints, exchange
 from jaxtie.training.distributed import Processes
+from jaxtie.training.member import make_member
 from jaxtie.training.progress import Progress, add_times
+from jaxtie.training.row_engine import RowEngine
 from jaxtie.training.task import (
     Control,
     Engine,
@@ -31,15 +32,17 @@ from jaxtie.training.task import (
     steps_reached,
 )
 
-NAME = "jaxtie: compiles"  # of such a thread
-Worked = TypeVar("Worked")
+COMPILING = "jaxtie: compiles"  # name of the threads of `in_background`
+LOOK = 0.1  # seconds between two checks for a signal
+Result = TypeVar("Result")
 
 
-def in_background(work: Callable[[], Worked]) -> Future[Worked]:
-    """What `work` will return. JAX's contexts (`jax.enable_x64`, ...) are of a thread: the caller's
-    do not reach it.
+def in_background(work: Callable[[], Result]) -> Future[Result]:
+    """Return what `work` will return, from a thread that nobody needs to wait for.
+
+    JAX's contexts (`jax.enable_x64`, ...) belong to a thread: the caller's do not reach it.
     """
-    result: Future[Worked] = Future()
+    result: Future[Result] = Future()
 
     def do() -> None:
         try:
@@ -47,24 +50,20 @@ def in_background(work: Callable[[], Worked]) -> Future[Worked]:
         except BaseException as error:
             result.set_exception(error)
 
-    threading.Thread(target=do, name=NAME, daemon=True).start()
+    threading.Thread(target=do, name=COMPILING, daemon=True).start()
     return result
 
 
 def is_something_abandoned() -> bool:
-    """Whether such a thread is still at work, so that this process should not tidy up."""
-    return any(thread.name == NAME for thread in threading.enumerate())
-
-
-LOOK = 0.1  # seconds between two looks at whether a signal came
+    """Whether such a thread still works; a process that tidies up then would crash it."""
+    return any(thread.name == COMPILING for thread in threading.enumerate())
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM fill the list instead of raising, so that no device state is lost; a
-    second one raises.
+    """Collect SIGINT and SIGTERM instead of raising, so no device state is lost; a second raises.
 
-    Only the main thread of a program can be asked so; in another the list stays empty.
+    Only the main thread receives signals; in another one the list stays empty.
     """
     received: list[int] = []
 
@@ -86,11 +85,10 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def unless_stopped(work: Callable[[], Worked], stopped: Sequence[int]) -> Worked | None:
-    """What `work` returns; None as soon as a signal is there, though it may take minutes and know
-    nothing of signals.
+def unless_stopped(work: Callable[[], Result], stopped: Sequence[int]) -> Result | None:
+    """Return what `work` returns, or None as soon as there is a signal.
 
-    It is another thread that works, and then it is left to itself.
+    `work` may take minutes and know nothing of signals: another thread does it, and is abandoned.
     """
     result = in_background(work)
     while not stopped:
@@ -99,143 +97,160 @@ def unless_stopped(work: Callable[[], Worked], stopped: Sequence[int]) -> Worked
     return None
 
 
-class Loop:
-    """Trains the members of an experiment into a folder, from the last checkpoint on.
+def make_engine(config: TaskConfig, processes: Processes) -> Engine:
+    """Return the engine of a configuration's task."""
+    platform = jax.local_devices()[0].platform
+    if config.build(config.arms[0].variant, platform).rows is None:
+        return BlockEngine(config, processes)
+    return RowEngine(config, processes)
+
+
+def schema_of(config: TaskConfig) -> Schema:
+    """Return the variables of the results: the configuration's own, or all that the task records.
+
+    A task with rows from the host has its own.
+    """
+    if (own := config.schema()) is not None:
+        return own
+    variant = config.arms[0].variant
+    task = config.build(variant, jax.local_devices()[0].platform)
+    member = make_member(task, config, variant)
+    state, _, record = jax.eval_shape(member.start, np.uint32(0), task.hparams())
+    evaluated = jax.eval_shape(member.evaluate, state, task.hparams())
+    measured = jax.eval_shape(task.measure, state.params)
+    labels: dict[str, Sequence[Any]] = dict(steps_of(config))
+    variables = {}
+    for name, shape in {**record, **measured}.items():
+        axes = [f"{name}_{axis}" for axis in range(len(shape.shape))]
+        labels |= {axis: range(size) for axis, size in zip(axes, shape.shape, strict=True)}
+        along = "eval_step" if name in evaluated else "step"
+        variables[name] = Variable((along, *axes), "1", name.replace("_", " "))
+    return Schema(variables, labels)
+
+
+class Trainer:
+    """Train the members of an experiment into a run folder, from the last checkpoint on.
 
     Attributes:
-      standing: name of a phase -> where its members stand.
-      config: of the run, brought up to date.
+      progress: name of a phase -> the members of that phase.
+      run_config: what `config.json` says; brought up to date.
     """
 
     def __init__(
         self,
         engine: Engine,
-        experiment: TaskConfig,
+        config: TaskConfig,
         folder: RunFolder,
         checkpoints: Checkpoints,
         processes: Processes,
-        config: dict[str, Any],
+        run_config: dict[str, Any],
         *,
         checkpoint_every: float,
         quiet: bool,
     ):
-        self.engine, self.experiment, self.folder, self.checkpoints = (
-            engine,
-            experiment,
-            folder,
-            checkpoints,
-        )
-        self.processes, self.config = processes, config
+        self.engine, self.config, self.folder = engine, config, folder
+        self.checkpoints, self.processes, self.run_config = checkpoints, processes, run_config
         self.checkpoint_every, self.quiet = checkpoint_every, quiet or not processes.leads
-        self.standing: dict[str, Members] = {}
+        self.progress: dict[str, Members] = {}
         self._saved = time.monotonic()
 
     def train(self, stopped: list[int], report: Say) -> bool:
-        """Train every arm; returns whether all came to the end.
+        """Train every arm; return whether all reached the end.
 
         Args:
           stopped: signals received; see `stop_signals`.
-          report: is told of checkpoints that cannot be used.
+          report: receives a line for each checkpoint that cannot be used.
         """
-        arms, steps = self.experiment.arms, self.experiment.steps
+        arms, steps = self.config.arms, self.config.steps
         loaded = self.checkpoints.load(report) if self.processes.leads else {}
-        self.standing = exchange(self.processes, loaded)
+        self.progress = exchange(self.processes, loaded)
         if self.processes.leads:
-            reached = {arm.name: steps_reached(self.standing, arm, steps) for arm in arms}
-            self.folder.start_records(reached, self.experiment.record_every)
+            reached = {arm.name: steps_reached(self.progress, arm, steps) for arm in arms}
+            self.folder.start_records(reached, self.config.record_every)
         for phase in [phase for arm in arms for phase in phases_of(arm, steps)]:
             if self.processes.agree(stopped):
                 break
             if phase.follows:
                 self._untie(phase)
-            new = [arm for arm in arms if not steps_reached(self.standing, arm, steps)]
+            new = [arm for arm in arms if not steps_reached(self.progress, arm, steps)]
             shared = shared_tied_parts(new, phase.arm)
             for until in sorted({*shared, phase.until}):
-                at = steps_reached(self.standing, phase.arm, steps)
-                todo = tuple(
-                    member for member in self.experiment.members if at.get(member, -1) < until
-                )
+                at = steps_reached(self.progress, phase.arm, steps)
+                todo = tuple(number for number in self.config.members if at.get(number, -1) < until)
                 if todo:
-                    self._train_phase(
-                        phase._replace(until=until),
-                        todo,
-                        sum(at.values()) if steps else len(at),
-                        stopped,
-                    )
+                    before = sum(at.values()) if steps else len(at)
+                    self._train_phase(phase._replace(until=until), todo, before, stopped)
                 if self.processes.agree(stopped):
                     break
                 self._share(phase, shared.get(until, []))
-        if self.processes.leads and self.standing:  # else it was interrupted at once
-            self.checkpoints.save(self.standing, self.config)
+        if self.processes.leads and self.progress:  # else it was interrupted at once
+            self.checkpoints.save(self.progress, self.run_config)
         return not stopped
 
     def _share(self, phase: Phase, parts: Sequence[Phase]) -> None:
-        """Have these tied parts of other arms begin where the members of a phase stand, with their
-        records so far.
+        """Copy members and records of a tied phase to tied parts of other arms that equal it.
 
-        They are the same program on the same samples, so they come to the same bits.
+        They are the same program on the same samples, so they reach the same bits.
         """
         for part in parts:
-            members = self.standing.get(phase.name)
+            members = self.progress.get(phase.name)
             if members is None or not (members.steps == part.until).all():
                 continue  # of a run that was extended
-            self.standing[part.name] = members._replace(
+            self.progress[part.name] = members._replace(
                 states={name: leaf.copy() for name, leaf in members.states.items()}
             )
             if self.processes.leads:
-                self.folder.copy_records(
-                    phase.arm.name, part.arm.name, part.until // self.experiment.record_every
-                )
+                records = part.until // self.config.record_every
+                self.folder.copy_records(phase.arm.name, part.arm.name, records)
 
     def _untie(self, phase: Phase) -> None:
-        self.standing = exchange(self.processes, self.standing)
-        if phase.follows in self.standing:
-            untied = self.engine.untie(phase, self.standing.pop(phase.follows))
-            self.standing[phase.name] = merge(self.standing.get(phase.name), untied)
+        self.progress = exchange(self.processes, self.progress)
+        if phase.follows in self.progress:
+            untied = self.engine.untie(phase, self.progress.pop(phase.follows))
+            self.progress[phase.name] = merge(self.progress.get(phase.name), untied)
 
     def _train_phase(
         self, phase: Phase, todo: tuple[int, ...], before: int, stopped: list[int]
     ) -> None:
-        members, began = len(self.experiment.members), time.monotonic()
-        arm, steps, best = phase.arm.name, self.experiment.steps, self.engine.best_losses
-        with Progress(arm, steps, members, before, best, quiet=self.quiet) as progress:
-            progress.say("compiling")
+        members, began = len(self.config.members), time.monotonic()
+        arm, steps, best = phase.arm.name, self.config.steps, self.engine.best_losses
+        with Progress(arm, steps, members, before, best, quiet=self.quiet) as shown:
+            shown.say("compiling")
             compile_it = partial(self.engine.compile, phase)
             alone = self.processes.count == 1  # several stop together, or would wait for each other
             program = unless_stopped(compile_it, stopped) if alone else compile_it()
             if program is None:
                 return
             compiled, latest = time.monotonic(), {}
-            # under way, and did not say since the last checkpoint where they stand
+            # numbers of members whose latest chunk since the checkpoint came without their state
             waited_for: set[int] = set()
+            known = self.progress.get(phase.name)
             control = Control(stopped, self._checkpoint_is_due)
-            for piece in self.engine.run(
-                program, todo, self.standing.get(phase.name), phase.until, control
-            ):
-                if piece.records is not None and self.processes.leads:
-                    self.folder.append(arm, piece.first_record, piece.numbers, piece.records)
-                if piece.members is None:
-                    waited_for.update(piece.numbers.tolist())
+            for chunk in self.engine.run(program, todo, known, phase.until, control):
+                if chunk.records is not None and self.processes.leads:
+                    self.folder.append(arm, chunk.first_record, chunk.numbers, chunk.records)
+                if chunk.members is None:
+                    waited_for.update(chunk.numbers.tolist())
                 else:
-                    waited_for.difference_update(piece.numbers.tolist())
-                    latest[int(piece.numbers[0])] = piece.members
-                loss = (piece.records or {}).get("loss")
-                progress.add(
-                    len(piece.numbers),
-                    piece.updates,
+                    waited_for.difference_update(chunk.numbers.tolist())
+                    latest[int(chunk.numbers[0])] = chunk.members
+                loss = (chunk.records or {}).get("loss")
+                shown.add(
+                    len(chunk.numbers),
+                    chunk.updates,
                     None if loss is None else loss[-1],
-                    piece.tokens,
-                    piece.evaluating,
+                    chunk.tokens,
+                    chunk.evaluating,
                 )
-                if piece.members is not None and not waited_for and self._checkpoint_is_due():
-                    now = merge(self.standing.get(phase.name), *latest.values())
-                    self.checkpoints.save(self.standing | {phase.name: now}, self.config)
+                if chunk.members is not None and not waited_for and self._checkpoint_is_due():
+                    now = merge(known, *latest.values())
+                    self.checkpoints.save(self.progress | {phase.name: now}, self.run_config)
                     self._saved = time.monotonic()
         if latest:
-            self.standing[phase.name] = merge(self.standing.get(phase.name), *latest.values())
-        times = self.config["arms"].setdefault(arm, {})
-        training = time.monotonic() - compiled - progress.done.evaluating
-        add_times(times, members, compiled - began, training, progress.done)
+            self.progress[phase.name] = merge(known, *latest.values())
+        times = self.run_config["arms"].setdefault(arm, {})
+        training = time.monotonic() - compiled - shown.done.evaluating
+        add_times(times, members, compiled - began, training, shown.done)
         times["parameters"] = self.engine.parameters(program)
 
     def _checkpoint_is_due(self) -> bool:

@@ -12,13 +12,13 @@ import numpy as np
 import optax
 import pytest
 from bodies import once
+from jaxtie.exor.blocks import batch_members
+from jaxtie.exor.engine import ExorEngine
 
 from jaxtie.config import Arm, Head, Optimizer
 from jaxtie.exor import blocks
 from jaxtie.exor import data as process
-from jaxtie.exor.blocks import batch_members
 from jaxtie.exor.config import Experiment
-from jaxtie.exor.engine import ExorEngine
 from jaxtie.exor.task import (
     Setting,
     Static,

@@ -50,6 +50,19 @@ RENAMED: dict[str, str] = {
     "decay_alone": "decay_factor",
     "undecided": "inconclusive",
     "task='masked'": "objective='masked'",
+    ".totals.loss": ".totals['loss']",
+    ".totals.right": ".totals['accuracy']",
+    ".totals.asked": ".totals['weight']",
+    **{
+        f".roles.{name}": f".totals['{name}']"
+        for name in (
+            "step_square",
+            "input_step_product",
+            "input_gradient_square",
+            "output_gradient_square",
+            "gradient_product",
+        )
+    },
     "task='causal'": "objective='causal'",
 }
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from corpora import SIZE, write_corpus
+from jaxtie.text.programs import build_text_model, make_ask
 from quickly import QUICK
 
 from jaxtie import Transformer, UserError
@@ -19,7 +20,6 @@ from jaxtie.text.corpus import Material, make_material, token_counts
 from jaxtie.text.data.batches import Rows, Special
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.pairs import CLOSE, PairContexts, choose_contexts, duplicates_of, matched_pairs
-from jaxtie.text.programs import build_text_model, make_ask
 from jaxtie.text.task import make_look_at_predictions
 
 TINY = {

@@ -13,6 +13,9 @@ import numpy as np
 import optax
 import pytest
 from bodies import once
+from jaxtie.text.engine import MemberRun, TextEngine, load_carry
+from jaxtie.text.engine import place as on_devices
+from jaxtie.text.programs import build_text_model
 
 from jaxtie.config import Arm, Head, UserError
 from jaxtie.models.language_model import TextModel
@@ -21,9 +24,6 @@ from jaxtie.text import masking, programs
 from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.corpus import Material, make_material, training_batches
 from jaxtie.text.data.tokens import prepare_text
-from jaxtie.text.engine import MemberRun, TextEngine, load_carry
-from jaxtie.text.engine import place as on_devices
-from jaxtie.text.programs import build_text_model
 from jaxtie.text.task import metrics
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import State, initial_state, stream

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from bodies import assert_close, build_model, once, random_params, sample
+from jaxtie.exor.blocks import block_size, block_sizes
+from jaxtie.exor.forms import advance_members
 
 from jaxtie.config import LSTM, Mixer, Transformer, UserError
 from jaxtie.exor import engine
-from jaxtie.exor.blocks import block_size, block_sizes
 from jaxtie.exor.config import Experiment
-from jaxtie.exor.forms import advance_members
 from jaxtie.exor.task import Static, make_member, optimizer_of, stack_settings
 from jaxtie.exor.task import build_model as build
 from jaxtie.models.language_model import build_body

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 import pytest
 from bodies import once
+from jaxtie.exor.blocks import Program, batch_members, block_of, compile_block, lower_advance
+from jaxtie.exor.engine import BlockRun, ExorEngine, seconds_per_record, untie_members
 from quickly import as_users
 
 from jaxtie.config import Arm, Mixer, Optimizer, Transformer
 from jaxtie.exor import data
-from jaxtie.exor.blocks import Program, batch_members, block_of, compile_block, lower_advance
 from jaxtie.exor.config import Experiment
-from jaxtie.exor.engine import BlockRun, ExorEngine, seconds_per_record, untie_members
 from jaxtie.exor.task import Setting, Static, build_model, make_member, stack_settings, step
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import initial_state, stream

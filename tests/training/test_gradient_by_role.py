@@ -11,10 +11,10 @@ import numpy as np
 import optax
 import pytest
 from bodies import once, sample
+from jaxtie.exor.engine import untie_members
 
 from jaxtie.config import Arm, UserError
 from jaxtie.exor.config import Experiment
-from jaxtie.exor.engine import untie_members
 from jaxtie.exor.task import (
     SPELLINGS,
     Static,

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-
 from jaxtie.training.side_by_side import side_by_side
 
 

@@ -9,13 +9,13 @@ import optax
 import pytest
 import xarray as xr
 from flax import nnx as flax_nnx
+from jaxtie.exor.blocks import _compile_block, compile_block
 from text_fixtures import finished_run
 
 import jaxtie
 from jaxtie import Experiment, is_tied, nnx, tie, untie
 from jaxtie.config import Arm, Head, UserError
 from jaxtie.exor import data
-from jaxtie.exor.blocks import _compile_block, compile_block
 from jaxtie.exor.task import Static, stack_settings
 from jaxtie.tying.cross_entropy import cross_entropy
 from jaxtie.tying.head import (
@@ -368,9 +368,10 @@ def test_impossible_arms(name):
 
 
 def test_text_has_no_labels():
+    from jaxtie.text.programs import row_sets
+
     from jaxtie.text.config import TextExperiment
     from jaxtie.text.data.batches import Special
-    from jaxtie.text.programs import row_sets
 
     with pytest.raises(UserError, match="no rows 'labels' on text; expected mask or never-targets"):
         TextExperiment(arms=("tied+untie-rows=labels",))

@@ -1,0 +1,543 @@
+"""Train many members of a task in blocks: one compiled program each device, the host once a chunk.
+
+Training amplifies rounding, so members agree over a full run only if one and the same program has
+made every one of their steps. Hence blocks of constant size, the last one padded: a seed gives the
+same numbers alone as among many, on one device as on several of the kind, in chunks of any length.
+
+- On a CPU a model has one block size. What is mapped over members without lanes goes in parts of
+  one size, too.
+- On a GPU or TPU a step is a sequence of kernels, each of which takes as long for a few members as
+  for hundreds, so blocks are large. Equal sizes give equal bits; the small and the large block may
+  round differently. `config.json` has the size.
+"""
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxtie.config import Layout, TaskConfig, UserError, Variant, setting_and_seed
+from jaxtie.training import devices as machine
+from jaxtie.training.distributed import Processes
+from jaxtie.training.lanes import lanes
+from jaxtie.training.member import Member, as_host, make_member, untie_state
+from jaxtie.training.task import (
+    Chunk,
+    Control,
+    Estimate,
+    HParams,
+    Members,
+    Phase,
+    Records,
+    State,
+    flatten,
+    unflatten,
+)
+from jaxtie.tying import tie
+
+CPU_PART = 16  # members that a CPU maps at once without lanes
+CHUNK = 64  # records in a chunk, at most
+TRIAL_RECORDS = 2  # records that an estimate of time takes
+SMALL = 2_000  # parameters of a member up to which a task without a layout trains in lanes
+SMALL_LAYOUT = {
+    "cpu": Layout((32,), lanes=True),
+    "gpu": Layout((128, 2048), lanes=True),
+    "tpu": Layout((128, 512)),
+}
+LARGE_LAYOUT = {"cpu": Layout((1,)), "gpu": Layout((128, 512)), "tpu": Layout((64,))}
+
+
+class BlockProgram(NamedTuple):
+    """The compiled training of a variant, for blocks of members.
+
+    Attributes:
+      start: seeds, hparams -> states, streams, records at step 0; on the first device.
+      advance: device -> states (donated), streams, hparams, step, count, last -> states, records.
+      states: shapes and dtypes of a block's states.
+      block: members in a block.
+    """
+
+    start: jax.stages.Compiled
+    advance: dict[jax.Device, Any]
+    states: State
+    block: int
+
+
+def layout_of(config: TaskConfig, platform: str) -> Layout:
+    """Return how members are laid out on a platform: as the configuration says, or by size."""
+    if (own := config.layout(platform)) is not None:
+        return own
+    variant = config.arms[-1].variant
+    task = config.build(variant, platform)
+    init = make_member(task, config, variant).init
+    state = jax.eval_shape(init, np.uint32(0), task.hparams())
+    small = tie.count_parameters(state.params) <= SMALL
+    return (SMALL_LAYOUT if small else LARGE_LAYOUT)[platform]
+
+
+def block_size(layout: Layout, members: int) -> int:
+    """Return the members of a block; what fits into two small blocks takes these."""
+    sizes = layout.blocks
+    return sizes[0] if members <= 2 * sizes[0] else sizes[-1]
+
+
+def assign_workers(
+    members: int, block: int, devices: Sequence[jax.Device], cores: int
+) -> list[jax.Device]:
+    """Return where blocks run at the same time: every device, or a CPU once a core.
+
+    No more than there are blocks of members.
+    """
+    one_cpu = devices[0].platform == "cpu" and len(devices) == 1
+    workers = [devices[0]] * cores if one_cpu else list(devices)
+    return workers[: max(1, -(-members // block))]
+
+
+def stack_hparams(config: TaskConfig, platform: str) -> HParams:
+    """Return the hyperparameters of every sweep point; host arrays (points, ...)."""
+    variant = config.arms[0].variant
+    own = [point.build(variant, platform).hparams() for point in config.points]
+    return jax.tree.map(lambda *values: np.stack(values), *own)
+
+
+def advance_members(member: Member, layout: Layout, platform: str, states, streams, hparams, step):
+    """Train the members of a block from one record to the next."""
+    if not layout.lanes:
+        return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, hparams, step)
+    members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, hparams))
+    advance = lanes(lambda *own: member.advance(*own, step), kept_apart=platform == "cpu")
+    return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), advance(*members_last))
+
+
+class Batched(NamedTuple):
+    """The functions of a block of members and the shapes they work on; not compiled yet."""
+
+    start: jax.stages.Wrapped
+    advance: jax.stages.Wrapped
+    states: State
+    streams: jax.ShapeDtypeStruct
+    seeds: jax.ShapeDtypeStruct
+    hparams: HParams
+
+
+def batch_members(
+    config: TaskConfig, variant: Variant, layout: Layout, block: int, platform: str
+) -> Batched:
+    """Batch what one member does over a block."""
+    task = config.build(variant, platform)
+    member = make_member(task, config, variant)
+    at_once = min(block, CPU_PART if platform == "cpu" else layout.blocks[0])
+    every, eval_every = config.record_every, config.eval_every
+    to_record = partial(advance_members, member, layout, platform)
+
+    def of_each(function, *own):
+        """Map a constant number of members at a time: another one may round differently."""
+        return jax.lax.map(lambda each: function(*each), own, batch_size=at_once)
+
+    def next_record(states, streams, hparams, step, last):
+        states, records = to_record(states, streams, hparams, step)
+
+        def skip(*_):
+            return {
+                name: jnp.zeros(x.shape, x.dtype)
+                for name, x in shapes.items()
+                if name not in records
+            }
+
+        due = ((step + every) % eval_every == 0) | (step + every == last)
+        evaluate = partial(of_each, member.evaluate)
+        return states, {**records, **jax.lax.cond(due, evaluate, skip, states, hparams)}
+
+    @partial(jax.jit, donate_argnums=0)
+    def advance(states, streams, hparams, step, count, last):
+        def body(i, carry):
+            states, chunk = carry
+            states, records = next_record(states, streams, hparams, step + i * every, last)
+            return states, jax.tree.map(
+                lambda places, value: places.at[i].set(value), chunk, records
+            )
+
+        chunk = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape), x.dtype), shapes)
+        return jax.lax.fori_loop(0, count, body, (states, chunk))
+
+    @jax.jit
+    def start(seeds, hparams):
+        states, streams, records = of_each(member.start, seeds, hparams)
+        # One by one: distances in a mixer's tables differ even so between one part and two.
+        return states, streams, records | jax.lax.map(member.measure, states)
+
+    seeds = jax.ShapeDtypeStruct((block,), jnp.uint32)
+    hparams = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((block, *np.shape(x)), np.asarray(x).dtype), task.hparams()
+    )
+    # a record has the shapes of the first one
+    states, streams, shapes = jax.eval_shape(start, seeds, hparams)
+    return Batched(start, advance, states, streams, seeds, hparams)
+
+
+def lower_advance(batched: Batched, device: jax.Device) -> jax.stages.Lowered:
+    """Lower the program that trains a block on one device."""
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    own = _on_device((batched.states, batched.streams, batched.hparams), device)
+    return batched.advance.lower(*own, scalar, scalar, scalar)
+
+
+def _on_device(tree, device: jax.Device):
+    sharding = SingleDeviceSharding(device)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+
+def compile_block(
+    config: TaskConfig, variant: Variant, block: int, devices: Sequence[jax.Device]
+) -> BlockProgram:
+    """Compile all that training needs, whatever the number of seeds, steps and sweep points.
+
+    Each device has a program of its own, the same for all. One program partitioned over a mesh
+    would be compiled by other passes than the one for a single device, and then rounds differently.
+    A process keeps what it has compiled.
+    """
+    platform = devices[0].platform
+    layout = layout_of(config, platform)
+    fast = machine.FAST.get(platform, {})
+    once = fast if layout.fast_start else machine.ONCE.get(platform, {})
+    return _compile_block(
+        config.program_key(),
+        variant,
+        layout,
+        block,
+        tuple(dict.fromkeys(devices)),
+        tuple(once.items()),
+        tuple(fast.items()),
+    )
+
+
+@functools.lru_cache(32)
+def _compile_block(
+    config: TaskConfig,
+    variant: Variant,
+    layout: Layout,
+    block: int,
+    devices: tuple[jax.Device, ...],
+    of_start: tuple,
+    of_advance: tuple,
+) -> BlockProgram:
+    # Accelerators would round the operands of float32 products otherwise. Tracing holds Python's
+    # lock, compiling does not.
+    with jax.default_matmul_precision("highest"), ThreadPoolExecutor() as pool:
+        batched = batch_members(config, variant, layout, block, devices[0].platform)
+        lowered = {device: lower_advance(batched, device) for device in devices}
+        compiled = {
+            device: pool.submit(lowered[device].compile, dict(of_advance)) for device in lowered
+        }
+        start = batched.start.lower(*_on_device((batched.seeds, batched.hparams), devices[0]))
+        return BlockProgram(
+            start.compile(dict(of_start)),
+            {device: future.result() for device, future in compiled.items()},
+            batched.states,
+            block,
+        )
+
+
+@dataclasses.dataclass
+class Block:
+    """Members that are trained together on a device; the last one is repeated as padding.
+
+    Attributes:
+      numbers: of the members, without padding.
+      step: updates made when all calls that were asked for are done.
+      streams: host array, padded.
+      hparams: on the device.
+      states: on the device.
+      device: where the block is trained.
+      latest: the last call.
+    """
+
+    numbers: np.ndarray
+    step: int
+    streams: np.ndarray
+    hparams: HParams
+    states: State
+    device: jax.Device
+    latest: Future | None = None
+
+
+class BlockRun:
+    """Train members of an arm up to a step, as blocks that wait and blocks under way.
+
+    Args:
+      program: of the arm's phase.
+      workers: see `assign_workers`.
+      config: of the experiment.
+      until: the step.
+      chunk_seconds: how long a chunk should take; its number of records follows from the speed.
+    """
+
+    def __init__(
+        self,
+        program: BlockProgram,
+        workers: Sequence[jax.Device],
+        config: TaskConfig,
+        until: int,
+        chunk_seconds: float = 1.0,
+    ):
+        self.program, self.workers, self.config, self.until = program, workers, config, until
+        self.chunk_seconds, self.every = chunk_seconds, config.record_every
+        self.hparams = stack_hparams(config, workers[0].platform)
+        self.devices = itertools.cycle(workers)
+        self.waiting: deque[Block] = deque()
+        # device -> the sweep points and hyperparameters that it got last
+        self.placed: dict[jax.Device, tuple[bytes, HParams]] = {}
+
+    def chunks(self, numbers: Sequence[int], known: Members | None) -> Iterator[Chunk]:
+        """Train these members from their known state or from step 0; hand out chunks of records.
+
+        Every worker has work while the caller holds a chunk. Meanwhile members are at different
+        steps, by up to a chunk or, if there are more blocks than workers, more.
+        """
+        resumed: set[int] = set()
+        if known is not None:
+            resumed = set(known.numbers.tolist())
+            self._resume(np.array(numbers), known)
+        fresh = np.array([number for number in numbers if number not in resumed], np.int64)
+        for own in _in_blocks(fresh, self.program.block):
+            yield self._begin(own)
+        seconds_per_record = self.chunk_seconds  # one record first, to see the speed
+        under_way: deque[Future] = deque()
+        with ThreadPoolExecutor(len(self.workers)) as pool:
+            while self.waiting or under_way:
+                while self.waiting and len(under_way) <= len(self.workers):
+                    under_way.append(self._submit(pool, seconds_per_record))
+                done, seconds_per_record = under_way.popleft().result()
+                yield done
+
+    def _pad(self, x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, np.repeat(x[-1:], self.program.block - len(x), axis=0)])
+
+    def _hparams_of(self, numbers: np.ndarray) -> HParams:
+        points, _ = setting_and_seed(numbers)
+        return jax.tree.map(lambda x: x[self._pad(points)], self.hparams)
+
+    def _place(self, numbers: np.ndarray, device: jax.Device) -> HParams:
+        """Return a block's hyperparameters on a device; reuse those of the block before if equal.
+
+        The exact distributions of an ordered model are larger than its state, and without a sweep
+        all members have the same.
+        """
+        points, _ = setting_and_seed(self._pad(numbers))
+        if device not in self.placed or self.placed[device][0] != points.tobytes():
+            own = jax.device_put(self._hparams_of(numbers), device)
+            self.placed[device] = points.tobytes(), own
+        return self.placed[device][1]
+
+    def _resume(self, numbers: np.ndarray, known: Members) -> None:
+        """Queue blocks of members that are at the same step."""
+        wanted = np.isin(known.numbers, numbers)
+        for step in np.unique(known.steps[wanted & (known.steps < self.until)]):
+            here = np.flatnonzero(wanted & (known.steps == step))
+            for indices in _in_blocks(here, self.program.block):
+                own, device = jax.tree.map(lambda x, i=indices: x[i], known), next(self.devices)
+                states = jax.tree.map(self._pad, unflatten(self.program.states, own.states))
+                placed = self._place(own.numbers, device), jax.device_put(states, device)
+                self.waiting.append(
+                    Block(own.numbers, int(step), self._pad(own.streams), *placed, device)
+                )
+
+    def _begin(self, own: np.ndarray) -> Chunk:
+        """Start members, queue their block and return their record at step 0."""
+        _, seeds = setting_and_seed(self._pad(own))
+        states, streams, records = self.program.start(
+            seeds.astype(np.uint32), self._hparams_of(own)
+        )
+        device = next(self.devices)
+        placed = self._place(own, device), jax.device_put(states, device)
+        block = Block(own, 0, np.array(streams), *placed, device)
+        self.waiting.append(block)
+        records = {name: value[None] for name, value in as_host(records).items()}
+        return self._chunk(block, 0, 0, as_host(states), records)
+
+    def _submit(self, pool: ThreadPoolExecutor, seconds_per_record: float) -> Future:
+        """Have the next waiting block trained for a chunk."""
+        block = self.waiting.popleft()
+        count = min(
+            max(1, int(self.chunk_seconds / seconds_per_record)),
+            CHUNK,
+            (self.until - block.step) // self.every,
+        )
+        block.latest = pool.submit(self._advance, block, block.latest, block.step, count)
+        block.step += count * self.every
+        if block.step < self.until:
+            self.waiting.append(block)
+        return block.latest
+
+    def _advance(
+        self, block: Block, previous: Future | None, step: int, count: int
+    ) -> tuple[Chunk, float]:
+        if previous:
+            wait([previous])
+        began = time.monotonic()
+        block.states, records = self.program.advance[block.device](
+            block.states,
+            block.streams,
+            block.hparams,
+            *map(np.int32, (step, count, self.config.steps)),
+        )
+        records = {name: np.asarray(value)[:count] for name, value in records.items()}
+        seconds = time.monotonic() - began
+        after, first_record = step + count * self.every, step // self.every + 1
+        chunk = self._chunk(block, first_record, after, as_host(block.states), records)
+        return chunk, seconds / count
+
+    def _chunk(
+        self, block: Block, first_record: int, step: int, states: State, records: Records
+    ) -> Chunk:
+        size = len(block.numbers)
+        leaves = {name: leaf[:size] for name, leaf in flatten(states).items()}
+        members = Members(
+            block.numbers, np.full(size, step, np.int64), block.streams[:size], leaves
+        )
+        own = {name: value[:, :size] for name, value in records.items()}
+        updates = own["loss"].size * self.every if first_record else 0
+        return Chunk(block.numbers, first_record, own, members, updates)
+
+
+def _in_blocks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    return (values[i : i + size] for i in range(0, len(values), size))
+
+
+class BlockEngine:
+    """Engine (`jaxtie.training.task.Engine`) of tasks that draw their batches on the device.
+
+    Each process trains a share of the members.
+    """
+
+    def __init__(self, config: TaskConfig, processes: Processes):
+        devices = jax.local_devices()
+        self.config, self.processes, platform = config, processes, devices[0].platform
+        self.block = block_size(layout_of(config, platform), len(config.members))
+        self.own = set(processes.share(config.members, self.block))
+        self.workers = assign_workers(len(self.own), self.block, devices, machine.cores())
+        variant = config.arms[0].variant
+        best = [point.build(variant, platform).best_loss for point in config.points]
+        self.best_losses: Sequence[float] = [loss for loss in best if loss is not None]
+        self.facts = {
+            "device": machine.describe_device(self.workers[0]),
+            "workers": len(self.workers),
+            "processes": processes.count,
+            "block": self.block,
+        }
+
+    def compile(self, phase: Phase) -> BlockProgram:
+        """Compile the program of a phase; refuse what the devices have no memory for."""
+        program = compile_block(self.config, phase.variant, self.block, self.workers)
+        check_memory(program, self.workers, len(self.own), swept=bool(self.config.sweep))
+        return program
+
+    def parameters(self, program: BlockProgram) -> int:
+        """Return the number of parameters of a member."""
+        return tie.count_parameters(program.states.params) // program.block
+
+    def run(
+        self,
+        program: BlockProgram,
+        numbers: Sequence[int],
+        known: Members | None,
+        until: int,
+        control: Control,
+    ) -> Iterator[Chunk]:
+        """Train members up to a step, from their known state or from the start."""
+        own = [number for number in numbers if number in self.own]
+        run = BlockRun(program, self.workers, self.config, until)
+        return self.processes.together(run.chunks(own, known), control.stopped)
+
+    def untie(self, phase: Phase, members: Members) -> Members:
+        """Untie members for a phase that follows a tied one."""
+        return untie_members(self.config, phase, members)
+
+    def estimate(self, program: BlockProgram) -> Estimate:
+        """Train a little and estimate what an arm takes."""
+        records = len(self.config.record_steps) - 1
+        seconds = seconds_per_record(program, self.workers, self.config) * records
+        members, swept = len(self.config.members), bool(self.config.sweep)
+        return Estimate(seconds, device_bytes(program, self.workers, members, swept=swept))
+
+
+def untie_members(config: TaskConfig, phase: Phase, members: Members) -> Members:
+    """Untie members of a tied phase."""
+    variant, platform = Variant(True, phase.arm.head), jax.local_devices()[0].platform
+    task = config.build(variant, platform)
+    init = make_member(task, config, variant).init
+    like = jax.eval_shape(init, np.uint32(0), task.hparams())
+    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
+    return members._replace(states=flatten(untie_state(unflatten(stacked, members.states))))
+
+
+def seconds_per_record(
+    program: BlockProgram, workers: Sequence[jax.Device], config: TaskConfig
+) -> float:
+    """Measure how long all blocks take from one record to the next, on a block per worker."""
+    seeds = tuple(range(program.block * len(workers)))
+    steps = (1 + TRIAL_RECORDS) * config.record_every
+    # other arms may end later
+    trial = dataclasses.replace(config, seeds=seeds, steps=steps, arms=("untied",), sweep=())
+    for chunk in BlockRun(program, workers, trial, steps).chunks(trial.members, None):
+        if chunk.first_record <= 1:
+            began = time.monotonic()
+    rounds = -(-len(config.members) // len(seeds))
+    return rounds * (time.monotonic() - began) / TRIAL_RECORDS
+
+
+def bytes_of_waiting(program: BlockProgram, device: jax.Device, *, swept: bool) -> int:
+    """Return the memory of a waiting block: states and, where members differ in them, hparams."""
+    if swept:
+        return program.advance[device].memory_analysis().argument_size_in_bytes
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.states))
+
+
+def device_bytes(
+    program: BlockProgram, workers: Sequence[jax.Device], members: int, *, swept: bool
+) -> int:
+    """Return the memory of the states of all members and of the work on a block per worker."""
+    sizes = [program.advance[device].memory_analysis() for device in workers]
+    work = sum(
+        size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes
+        for size in sizes
+    )
+    waiting = max(0, -(-members // program.block) - len(workers))
+    return work + waiting * bytes_of_waiting(program, workers[0], swept=swept)
+
+
+def check_memory(
+    program: BlockProgram, workers: Sequence[jax.Device], members: int, *, swept: bool
+) -> None:
+    """Refuse what the devices have no memory for, before anything is trained.
+
+    Raises:
+      UserError: says how many members there is memory for.
+    """
+    limit = machine.memory_limit(workers[0])
+    if limit is None:
+        return
+    each = -(-members // program.block // len(workers))  # blocks of a worker
+    needed = device_bytes(program, workers[:1], each * program.block, swept=swept)
+    if needed <= limit:
+        return
+    room = each + (limit - needed) // bytes_of_waiting(program, workers[0], swept=swept)
+    fitting = max(0, room) * len(workers) * program.block
+    remedy = (
+        f"train at most {fitting:,} a run (--seeds, --out)" if fitting else "use devices with more"
+    )
+    gib = (
+        f"{needed / 2**30:,.1f} GiB on each {machine.describe_device(workers[0])}, where JAX may"
+        f" use {limit / 2**30:,.1f}"
+    )
+    raise UserError(f"{members:,} members in blocks of {program.block:,} need {gib}; {remedy}")

@@ -1,0 +1,497 @@
+"""Train members of a task whose rows the host makes: one member per program, on every device.
+
+A thread makes the rows ahead; the host looks at nothing until a record is due. Sums since the last
+record are carried along, and what a batch draws is a function of (seed, step): so a run stops at
+any step, goes on from there, and ends with the numbers of one that was never stopped. All processes
+make every step together. On one CPU small models train side by side.
+
+Several devices share a batch's rows, and each has all parameters: XLA partitions the one program,
+so the loss is the mean over the whole batch, exactly, whatever the number of devices.
+
+Shapes: B rows, L tokens a row.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxtie.config import TaskConfig, UserError, Variant
+from jaxtie.training import devices as machine
+from jaxtie.training.distributed import Processes
+from jaxtie.training.member import make_member, means, unmeasured_roles, untie_state, weighted
+from jaxtie.training.task import (
+    Batches,
+    Chunk,
+    Control,
+    Estimate,
+    HostRows,
+    Members,
+    Metrics,
+    Params,
+    Phase,
+    Records,
+    State,
+    evaluation_stream,
+    flatten,
+    unflatten,
+)
+from jaxtie.tying import tie
+
+# bytes of a member's parameters and moments, at most, where several are trained side by side
+SIDE_BY_SIDE = 2**25
+AHEAD = 4  # batches that are made before they are needed
+TRIAL_STEPS = 20  # steps that an estimate of time takes
+KEPT = 8  # programs that a process keeps
+Item = TypeVar("Item")
+_EXHAUSTED = object()
+_kept: dict[tuple, "RowProgram"] = {}
+
+
+class Carry(NamedTuple):
+    """What a step takes from the one before: the state, and sums since the last record."""
+
+    state: State
+    totals: Metrics
+
+
+class RowProgram(NamedTuple):
+    """The compiled training of one member of a variant.
+
+    Attributes:
+      start: seed -> Carry.
+      step: row length -> (Carry, donated; tokens; stream; step) -> Carry.
+      validate: row length -> (params, tokens, stream, number of the batch) -> metrics.
+      evaluate: params -> what an evaluation measures of them.
+      shapes: of the carry.
+      rows: sharding of tokens.
+      whole: sharding of all else.
+      evaluated: zeros for what an evaluation records.
+      no_roles: NaN for what is recorded of roles, where the task records them.
+    """
+
+    start: Callable
+    step: dict[int, Any]
+    validate: dict[int, Any]
+    evaluate: Callable
+    shapes: Carry
+    rows: NamedSharding
+    whole: NamedSharding
+    evaluated: Records
+    no_roles: Records
+
+
+def make_mesh(batch: int, devices: Sequence[jax.Device]) -> Mesh:
+    """Return as many devices in a row as share a batch evenly; of several processes, all.
+
+    Raises:
+      UserError: where several processes' devices do not share it evenly.
+    """
+    count = max(each for each in range(1, len(devices) + 1) if batch % each == 0)
+    if count < len(devices) and len({device.process_index for device in devices}) > 1:
+        raise UserError(
+            f"--distributed: a batch of {batch} rows cannot be shared evenly by {len(devices)}"
+            " devices"
+        )
+    return jax.make_mesh((count,), ("rows",), axis_types=(AxisType.Auto,), devices=devices[:count])
+
+
+def carry_shapes(config: TaskConfig, variant: Variant, platform: str = "cpu") -> Carry:
+    """Return shapes and dtypes of a member."""
+    return jax.eval_shape(_make_start(config, variant, platform), np.uint32(0))
+
+
+def load_carry(shapes: Carry, member: Members) -> Carry:
+    """Return the carry of one member on the host; UserError where it is of another model."""
+    return jax.tree.map(lambda x: x[0], unflatten(_stacked(shapes), member.states))
+
+
+def _stacked(shapes: Carry) -> Carry:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), shapes)
+
+
+def _row_shape(rows: HostRows, length: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((rows.size, length), np.int32)
+
+
+def _make_start(config: TaskConfig, variant: Variant, platform: str) -> Callable:
+    task = config.build(variant, platform)
+    assert task.rows is not None
+    member, tokens = make_member(task, config, variant), _row_shape(task.rows, task.rows.lengths[0])
+    stream, step = jax.ShapeDtypeStruct((2,), np.uint32), jax.ShapeDtypeStruct((), np.int32)
+
+    def start(seed):
+        state = member.init(seed, {})
+        _, terms = jax.eval_shape(member.step, state, {}, stream, step, tokens)
+        return Carry(state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), terms))
+
+    return start
+
+
+def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram:
+    """Compile all that training needs, every row length. A process keeps what it has compiled."""
+    device = mesh.devices.flat[0]
+    rows = config.build(variant, device.platform).rows
+    assert rows is not None
+    options = machine.REPEATABLE.get(device.platform, {})
+    key = config.program_key(), rows.key, variant, tuple(mesh.devices.flat), tuple(options.items())
+    if key not in _kept:
+        if len(_kept) >= KEPT:
+            _kept.pop(next(iter(_kept)))
+        _kept[key] = _compile(config, variant, mesh, dict(options))
+    return _kept[key]
+
+
+def _compile(
+    config: TaskConfig, variant: Variant, mesh: Mesh, options: dict[str, Any]
+) -> RowProgram:
+    split, whole = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
+    platform = mesh.devices.flat[0].platform
+    task = config.build(variant, platform)
+    assert task.rows is not None
+    member, start = make_member(task, config, variant), _make_start(config, variant, platform)
+
+    def step(carry, tokens_BxL, stream, number):
+        state, terms = member.step(carry.state, {}, stream, number, tokens_BxL)
+        return Carry(state, jax.tree.map(jnp.add, carry.totals, terms))
+
+    def validate(params, tokens_BxL, stream, number):
+        return task.loss(params, task.batch(stream, {}, number, tokens_BxL))[1]
+
+    def evaluate(params):
+        return task.evaluate(params, {})
+
+    shapes = jax.eval_shape(start, np.uint32(0))
+    params = shapes.state.params
+    scalar, stream = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((2,), np.uint32)
+    tokens = {length: _row_shape(task.rows, length) for length in task.rows.lengths}
+    shard: dict[str, Any] = {"in_shardings": (whole, split, whole, whole), "out_shardings": whole}
+    seed = jax.ShapeDtypeStruct((), np.uint32)
+    jobs = {("start", 0): jax.jit(start, out_shardings=whole).lower(seed)}
+    jobs["evaluate", 0] = jax.jit(evaluate, in_shardings=whole, out_shardings=whole).lower(params)
+    for length, shape in tokens.items():
+        jobs["step", length] = jax.jit(step, donate_argnums=0, **shard).lower(
+            shapes, shape, stream, scalar
+        )
+        jobs["validate", length] = jax.jit(validate, **shard).lower(params, shape, stream, scalar)
+    with ThreadPoolExecutor() as pool:  # compiling does not hold Python's lock
+        compiling = {name: pool.submit(job.compile, options) for name, job in jobs.items()}
+        done = {name: future.result() for name, future in compiling.items()}
+    steps, validations = (
+        {length: done[what, length] for length in tokens} for what in ("step", "validate")
+    )
+    metrics = jax.eval_shape(validate, params, next(iter(tokens.values())), stream, scalar)
+    evaluated = task.validate(
+        {name: np.zeros(x.shape) for name, x in metrics.items() if name != "weight"}
+    ) | jax.eval_shape(evaluate, params)
+    return RowProgram(
+        done["start", 0],
+        steps,
+        validations,
+        done["evaluate", 0],
+        shapes,
+        split,
+        whole,
+        {name: np.zeros(np.shape(x), np.float32) for name, x in evaluated.items()},
+        jax.device_get(unmeasured_roles(task, config)),
+    )
+
+
+def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    """Put a host array that every process has on the devices."""
+    return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index])
+
+
+def make_ahead(
+    batches: Batches, steps: range, sharding: NamedSharding
+) -> Iterator[tuple[jax.Array, int]]:
+    """Yield the tokens of each step, on the devices, and how many are real.
+
+    A thread makes some batches before they are needed.
+    """
+
+    def make(step: int) -> tuple[jax.Array, int]:
+        batch = batches[step]
+        return place(batch.tokens_BxL, sharding), int(batch.lengths_B.sum())
+
+    with ThreadPoolExecutor(1) as pool:
+        made = deque(pool.submit(make, step) for step in steps[:AHEAD])
+        for step in steps:
+            if step + AHEAD < steps.stop:
+                made.append(pool.submit(make, step + AHEAD))
+            yield made.popleft().result()
+
+
+class MemberRun:
+    """Train one member up to a step.
+
+    Attributes:
+      step: updates made.
+      frozen: whether it has diverged: then it has no further records.
+      is_over: whether it was stopped.
+      carry: on the devices.
+    """
+
+    def __init__(
+        self,
+        engine: "RowEngine",
+        program: RowProgram,
+        seed: int,
+        known: Members | None,
+        until: int,
+    ):
+        self.engine, self.program, self.seed, self.until = engine, program, seed, until
+        self.stream = np.asarray(engine.task.stream(np.uint32(seed)))
+        self.is_over = self.frozen = False
+        places = np.flatnonzero(known.numbers == seed) if known else ()
+        self.is_new = not len(places)
+        if self.is_new:
+            self.step, self.carry = 0, program.start(np.uint32(seed))
+        else:
+            own = jax.tree.map(lambda x: x[places], known)
+            self.step = int(own.steps[0])
+            self.carry = self._on_devices(load_carry(program.shapes, own))
+            self.frozen = int(self.carry.state.diverged_at) >= 0
+
+    def chunks(self, control: Control) -> Iterator[Chunk]:
+        """Yield a chunk each step, until the last one or a signal."""
+        program, every = self.program, self.engine.config.record_every
+        batches = self.engine.rows.training(self.seed)
+        if self.is_new:
+            tokens = place(batches[0].tokens_BxL, program.rows)
+            validate = program.validate[tokens.shape[1]]
+            found = validate(self.carry.state.params, tokens, self.stream, np.int32(0))
+            first = means(weighted(jax.device_get(found)), 1) | program.no_roles
+            yield self._chunk(0, 0, first, control)
+        if self.frozen:
+            if not self.is_new:
+                yield self._chunk(0, 0, None, control)
+            return
+        if self.is_over:
+            return
+        for tokens, real in make_ahead(batches, range(self.step, self.until), program.rows):
+            step = program.step[tokens.shape[1]]
+            self.carry = step(self.carry, tokens, self.stream, np.int32(self.step))
+            record: dict[str, Any] | None = None
+            self.step += 1
+            if self.step % every == 0:
+                totals = jax.device_get(self.carry.totals)
+                record = program.no_roles | means(totals, every)
+                zero = jax.tree.map(np.zeros_like, totals)
+                self.carry = self.carry._replace(totals=self._on_devices(zero))
+            yield self._chunk(1, real, record, control)
+            if self.frozen or self.is_over:
+                return
+
+    def _chunk(
+        self, updates: int, tokens: int, record: dict[str, Any] | None, control: Control
+    ) -> Chunk:
+        began = time.monotonic()
+        records = None if record is None else self._evaluated(record)
+        processes = self.engine.processes
+        # Several processes agree at records alone: it takes a message to each.
+        self.is_over = (processes.count == 1 or records is not None) and processes.agree(
+            control.stopped
+        )
+        ends = self.is_over or self.frozen or self.step == self.until
+        step = self.until if self.frozen else self.step
+        members = self._members(step) if ends or control.wanted() else None
+        evaluating = time.monotonic() - began
+        number = self.step // self.engine.config.record_every
+        return Chunk(np.array([self.seed]), number, records, members, updates, tokens, evaluating)
+
+    def _evaluated(self, record: dict[str, Any]) -> Records:
+        """Add an evaluation if it is due; freeze the member where something is not finite."""
+        config, engine = self.engine.config, self.engine
+        due = self.step % config.eval_every == 0 or self.step == config.steps
+        record = record | (
+            engine.evaluate(self.program, self.carry.state.params)
+            if due
+            else self.program.evaluated
+        )
+        # the validation loss sees the last update too
+        if not np.isfinite([record["loss"], record.get("valid_loss", 0.0)]).all():
+            self.frozen = True
+            state = self.carry.state._replace(diverged_at=self._on_devices(np.int32(self.step)))
+            self.carry = self.carry._replace(state=state)
+        record["diverged_at"] = self.carry.state.diverged_at
+        return {name: np.asarray(value)[None, None] for name, value in record.items()}
+
+    def _members(self, step: int) -> Members:
+        states = {name: np.array(leaf)[None] for name, leaf in flatten(self.carry).items()}
+        return Members(np.array([self.seed]), np.array([step]), self.stream[None], states)
+
+    def _on_devices(self, tree):
+        return jax.tree.map(lambda x: place(x, self.program.whole), tree)
+
+
+class RowEngine:
+    """Engine (`jaxtie.training.task.Engine`) of tasks with rows from the host."""
+
+    best_losses: Sequence[float] = ()
+
+    def __init__(
+        self, config: TaskConfig, processes: Processes, devices: Sequence[jax.Device] = ()
+    ):
+        self.config, self.processes = config, processes
+        device = jax.local_devices()[0]
+        self.task = config.build(config.arms[0].variant, device.platform)
+        assert self.task.rows is not None
+        self.rows: HostRows = self.task.rows
+        # One process alone, be it one of several, uses its own devices: it may estimate what a run
+        # of all would take.
+        self.mesh = make_mesh(
+            self.rows.size,
+            devices or (jax.devices() if processes.count > 1 else jax.local_devices()),
+        )
+        count = self.mesh.size
+        workers = machine.cores() if device.platform == "cpu" and count == 1 else count
+        self.facts: dict[str, Any] = {
+            "device": machine.describe_device(device),
+            "workers": workers,
+            "devices": count,
+            "processes": processes.count,
+        }
+
+    def compile(self, phase: Phase) -> RowProgram:
+        """Compile the program of a phase."""
+        return compile_rows(self.config, phase.variant, self.mesh)
+
+    def parameters(self, program: RowProgram) -> int:
+        """Return the number of parameters of a member."""
+        return tie.count_parameters(program.shapes.state.params)
+
+    def run(
+        self,
+        program: RowProgram,
+        numbers: Sequence[int],
+        known: Members | None,
+        until: int,
+        control: Control,
+    ) -> Iterator[Chunk]:
+        """Train members up to a step, from their known state or from the start."""
+
+        def chunks(member: MemberRun) -> Iterator[Chunk]:
+            with self.processes.watched():
+                yield from member.chunks(control)
+
+        members = (MemberRun(self, program, seed, known, until) for seed in numbers)
+        if (count := min(self.at_a_time(program), len(numbers))) > 1:
+            for chunk in side_by_side(map(chunks, members), count, control.stopped):
+                # the others train meanwhile
+                yield chunk._replace(evaluating=chunk.evaluating / count)
+            return
+        for member in members:
+            yield from chunks(member)
+            if member.is_over:
+                return
+
+    def at_a_time(self, program: RowProgram) -> int:
+        """Return how many members are trained at a time.
+
+        On a CPU one core alone makes a small model's step in less than twice the time that all
+        take: what is not a product of matrices is hardly shared among cores. It is the same program
+        on the same samples, so bits do not depend on it.
+        """
+        is_one_cpu = self.processes.count == 1 and self.mesh.size == 1 and self.facts["workers"] > 1
+        state = sum(
+            math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.shapes)
+        )
+        return self.facts["workers"] if is_one_cpu and state <= SIDE_BY_SIDE else 1
+
+    def evaluate(self, program: RowProgram, params: Params) -> Records:
+        """Return what an evaluation records of one member; NaN where it is not finite."""
+        stream, found = evaluation_stream(self.config.data_seed), []
+        for number, batch in enumerate(self.rows.validation):
+            tokens = place(batch.tokens_BxL, program.rows)
+            validate = program.validate[tokens.shape[1]]
+            found.append(validate(params, tokens, stream, np.int32(number)))
+        measured = self.task.validate(mean_over_batches(jax.device_get(found)))
+        measured |= jax.device_get(program.evaluate(params))
+        return {
+            name: np.where(np.isfinite(value), value, np.nan).astype(np.float32)
+            for name, value in measured.items()
+        }
+
+    def untie(self, phase: Phase, members: Members) -> Members:
+        """Untie members for a phase that follows a tied one."""
+        shapes = carry_shapes(self.config, Variant(True, phase.arm.head))
+        carry = unflatten(_stacked(shapes), members.states)
+        untied = carry_shapes(self.config, phase.variant).totals
+        totals = {name: value for name, value in carry.totals.items() if name in untied}
+        return members._replace(states=flatten(Carry(untie_state(carry.state), totals)))
+
+    def estimate(self, program: RowProgram) -> Estimate:
+        """Train a little and estimate what an arm takes."""
+        config = self.config
+        steps, own = min(TRIAL_STEPS, config.steps), config.seeds[: self.at_a_time(program)]
+        chunks = self.run(program, own, None, steps, Control([]))
+        first: list[Chunk] = []
+        # each begins by an evaluation
+        while {number for chunk in first for number in chunk.numbers.tolist()} != {*own}:
+            first.append(next(chunks))
+        began, found = time.monotonic(), list(chunks)
+        training = time.monotonic() - began - sum(chunk.evaluating for chunk in found)
+        evaluating = sum(chunk.evaluating for chunk in first if not chunk.updates) / len(own)
+        of_step = training / sum(chunk.updates for chunk in found)
+        of_member = of_step * config.steps + evaluating * len(config.eval_steps)
+        sizes = [each.memory_analysis() for each in program.step.values()]
+        work = len(own) * max(
+            size.temp_size_in_bytes + size.argument_size_in_bytes for size in sizes
+        )
+        tokens = sum(chunk.tokens for chunk in found) / training
+        speed = f"{tokens:,.0f} tokens/s on {self.mesh.size} devices"
+        return Estimate(of_member * len(config.seeds), work, speed)
+
+
+def mean_over_batches(found: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Return the mean of each metric over batches by their weights, float64."""
+    whole = {name: np.array([each[name] for each in found], np.float64) for name in found[0]}
+    weight = whole.pop("weight", np.ones(len(found)))
+    return {
+        name: np.sum(values * weight, axis=0) / np.sum(weight, axis=0)
+        for name, values in whole.items()
+    }
+
+
+def side_by_side(
+    iterators: Iterable[Iterator[Item]], count: int, stopped: Sequence[object] = ()
+) -> Iterator[Item]:
+    """Yield the items of all iterators as they come; those of one iterator in its order.
+
+    While the caller holds an item, all go on to their next, each in a thread.
+
+    Args:
+      iterators: advanced by any thread, never by two at once.
+      count: how many are under way at a time.
+      stopped: once there is something in it no other iterator begins; those under way are to end
+        by themselves.
+    """
+    waiting = iter(iterators)
+    with ThreadPoolExecutor(count) as pool:
+        under_way: dict[Future, Iterator[Item]] = {}
+
+        def advance(iterator: Iterator[Item]) -> None:
+            under_way[pool.submit(next, iterator, _EXHAUSTED)] = iterator
+
+        def begin_another() -> None:
+            if not stopped and (iterator := next(waiting, None)) is not None:
+                advance(iterator)
+
+        for _ in range(count):
+            begin_another()
+        while under_way:
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                iterator = under_way.pop(future)
+                if (item := future.result()) is _EXHAUSTED:
+                    begin_another()
+                else:
+                    advance(iterator)
+                    yield item
