@@ -1,4 +1,4 @@
-"""Neither company, nor devices, nor chunks change a bit of a seed; a sweep needs no more programs."""
+"""Neither company, devices nor chunks change a bit of a seed; a sweep needs no more programs."""
 
 import dataclasses
 import runpy
