@@ -82,7 +82,7 @@ def test_a_run_on_text_is_committed_with_its_experiment(place, runs, tmp_path, m
     tables = ("shares", "similarities")
     places = [f"<!-- table: {each} roles-True -->\n<!-- end of table -->\n" for each in tables]
     (tmp_path / "experiments" / "README.md").write_text("".join(places))
-    (tmp_path / "jaxtie" / "hypothesis").mkdir(parents=True)
+    (tmp_path / "jaxtie" / "advise").mkdir(parents=True)
     for page in ("README.md", "jaxtie/advise/README.md"):
         (tmp_path / page).write_text("No tables.\n")
     code = command.main_report([str(runs[0])])
