@@ -35,28 +35,25 @@ from torch_reference import Reference
 
 WARM_UP = 20  # steps, or 3 of what is compiled
 
-# tokens, places of the mask, what stood there
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-Step = Callable[[Batch], torch.Tensor]  # trains, and gives the loss before that
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # tokens, masked places, targets
+Step = Callable[[Batch], torch.Tensor]  # trains, and returns the loss before that
 
 
 def training_strings(experiment: Experiment) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bits of the training strings and their parity labels, as the published code shuffles and cuts
-    them.
-    """
-    length = experiment.process.length
-    numbers = list(range(2**length - (not experiment.process.all_strings)))
-    random.Random(experiment.process.data_seed).shuffle(numbers)
+    """Return bits and parity labels of the training strings, shuffled and cut as published."""
+    own = experiment.process
+    numbers = list(range(2**own.length - (not own.all_strings)))
+    random.Random(own.data_seed).shuffle(numbers)
     train = torch.tensor(numbers[: len(numbers) * 9 // 10])
-    bits = (train[:, None] >> torch.arange(length).flip(0)) & 1
+    bits = (train[:, None] >> torch.arange(own.length).flip(0)) & 1
     return bits, 4 + bits.sum(1, keepdim=True) % 2
 
 
 def batches(experiment: Experiment, seeds: int) -> Iterator[Batch]:
-    """Samples of so many seeds, drawn anew each time; the first axis is the seeds'."""
+    """Draw samples of so many seeds; the first axis is the seeds'."""
     bits, label = (x.expand(seeds, *x.shape) for x in training_strings(experiment))
-    # of Y for a zero, B for a one
-    second = torch.tensor([experiment.process.zeros[1], experiment.process.ones[1]])[bits]
+    own = experiment.process
+    second = torch.tensor([own.zeros[1], own.ones[1]])[bits]  # of Y for a zero, B for a one
     while True:
         tokens = torch.cat([2 * bits + torch.bernoulli(second).long(), label], 2)
         at = torch.randint(bits.shape[2], (*bits.shape[:2], 1))
@@ -67,20 +64,15 @@ def batches(experiment: Experiment, seeds: int) -> Iterator[Batch]:
 def optimizer_of(
     experiment: Experiment, parameters: list[torch.Tensor]
 ) -> tuple[torch.optim.AdamW, CosineAnnealingLR]:
-    """AdamW and its schedule, each of which steps once a batch."""
+    """Return AdamW and its schedule, each of which steps once a batch."""
     own = experiment.optimizer
-    options = {
-        "betas": (own.b1, own.b2),
-        "eps": own.eps,
-        "weight_decay": own.weight_decay,
-        "fused": True,
-    }
-    adamw = torch.optim.AdamW(parameters, own.learning_rate, **options)
+    options = {"betas": (own.b1, own.b2), "eps": own.eps, "weight_decay": own.weight_decay}
+    adamw = torch.optim.AdamW(parameters, own.learning_rate, **options, fused=True)
     return adamw, CosineAnnealingLR(adamw, own.half_period, own.eta_min)
 
 
 def loop_of(experiment: Experiment, model: Reference) -> Step:
-    """The plain loop of one seed."""
+    """Return the step of one seed's plain loop."""
     parameters = list(model.parameters())
     adamw, schedule = optimizer_of(experiment, parameters)
 
@@ -97,10 +89,7 @@ def loop_of(experiment: Experiment, model: Reference) -> Step:
 
 
 class SeedsAtOnce:
-    """Many seeds at once: gradients by `torch.func.vmap` over their stacked parameters, one AdamW
-    for all of them.
-
-    Called with a batch it trains a step, and gives each seed's loss before that.
+    """The step of many seeds: gradients by `torch.func.vmap`, one AdamW for all.
 
     Attributes:
       parameters: by PyTorch's names, the first axis is the seeds'.
@@ -122,6 +111,7 @@ class SeedsAtOnce:
         self._differentiated = torch.compile(differentiated) if compiled else differentiated
 
     def __call__(self, batch: Batch) -> torch.Tensor:
+        """Train a step; return each seed's loss before it."""
         # attention's other kernels have no rule for `vmap`: a loop over the seeds
         with sdpa_kernel(SDPBackend.MATH):
             gradients, losses = self._differentiated(self.parameters, *batch)
@@ -133,9 +123,7 @@ class SeedsAtOnce:
 
 
 def make_models(experiment: Experiment, arm: str, seeds: int, seed: int = 0) -> list[Reference]:
-    """Fresh ones. One has PyTorch's LSTM; of many, each has an equal one that `vmap` knows how to
-    map.
-    """
+    """Return fresh models; of several, an LSTM is one that `vmap` can map."""
     torch.manual_seed(seed)
     models = [Reference(experiment.model, tied=arm == "tied") for _ in range(seeds)]
     if seeds > 1 and isinstance(experiment.model, LSTM):
@@ -145,10 +133,9 @@ def make_models(experiment: Experiment, arm: str, seeds: int, seed: int = 0) -> 
 
 
 class MappableLSTM(nn.Module):
-    """`torch.nn.LSTM`, bidirectional and batch-first, of plain operations: PyTorch's own kernel has
-    no rule for `vmap`.
+    """`torch.nn.LSTM`, bidirectional and batch-first, without its kernel, which `vmap` cannot map.
 
-    What comes in meets its weights at all positions in one product, as in the kernel.
+    Inputs meet their weights at all positions in one product, as in the kernel.
     """
 
     def __init__(self, lstm: nn.LSTM):
@@ -157,18 +144,15 @@ class MappableLSTM(nn.Module):
 
     def forward(self, x_BxLxI: torch.Tensor) -> tuple[torch.Tensor, None]:
         for layer in range(self.layers):
-            outputs = [
-                self._direction(x_BxLxI, f"_l{layer}{suffix}", suffix != "")
-                for suffix in ("", "_reverse")
-            ]
-            x_BxLxI = torch.cat(outputs, -1)
+            forward = self._direction(x_BxLxI, f"_l{layer}", False)
+            backward = self._direction(x_BxLxI, f"_l{layer}_reverse", True)
+            x_BxLxI = torch.cat([forward, backward], -1)
         return x_BxLxI, None
 
     def _direction(self, x_BxLxI: torch.Tensor, place: str, reverse: bool) -> torch.Tensor:
         weight, recurrent = self.own[f"weight_ih{place}"], self.own[f"weight_hh{place}"]
-        gates = nn.functional.linear(
-            x_BxLxI, weight, self.own[f"bias_ih{place}"] + self.own[f"bias_hh{place}"]
-        )
+        bias = self.own[f"bias_ih{place}"] + self.own[f"bias_hh{place}"]
+        gates = nn.functional.linear(x_BxLxI, weight, bias)
         h = c = torch.zeros_like(gates[:, 0, : recurrent.shape[1]])
         outputs = []
         for at in reversed(range(gates.shape[1])) if reverse else range(gates.shape[1]):
@@ -180,7 +164,7 @@ class MappableLSTM(nn.Module):
 
 
 def rate(step: Step, drawn: Iterator[Batch], seeds: int, seconds: float, warm_up: int) -> float:
-    """Seed-steps per second."""
+    """Return seed-steps per second."""
     for _ in range(warm_up):
         step(next(drawn))
     steps, began = 0, time.perf_counter()
@@ -191,28 +175,23 @@ def rate(step: Step, drawn: Iterator[Batch], seeds: int, seconds: float, warm_up
 
 
 def main() -> None:
+    """Print seed-steps per second."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=4.0, help="of timed steps, about")
-    parser.add_argument("--arm", choices=("tied", "untied"), default="untied")
-    parser.add_argument("--seed", type=int, default=0, help="of PyTorch's random numbers")
-    parser.add_argument(
-        "--seeds", type=int, default=1, help="at once; more than one by torch.func.vmap"
-    )
-    parser.add_argument(
-        "--compile", action="store_true", help="several seeds' gradients by torch.compile"
-    )
-    parser.add_argument(
-        "--model", type=Path, help="a file of experiments/ (default: the main experiment)"
-    )
+    add = parser.add_argument
+    add("--seconds", type=float, default=4.0, help="of timed steps, about")
+    add("--arm", choices=("tied", "untied"), default="untied")
+    add("--seed", type=int, default=0, help="of PyTorch's random numbers")
+    add("--seeds", type=int, default=1, help="at once; more than one by torch.func.vmap")
+    add("--compile", action="store_true", help="several seeds' gradients by torch.compile")
+    add("--model", type=Path, help="a file of experiments/ (default: the main experiment)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     experiment = load_experiment(options.model) if options.model else Experiment()
     models = make_models(experiment, options.arm, options.seeds, options.seed)
-    step = (
-        SeedsAtOnce(experiment, models, options.compile)
-        if options.seeds > 1
-        else loop_of(experiment, models[0])
-    )
+    if options.seeds > 1:
+        step: Step = SeedsAtOnce(experiment, models, options.compile)
+    else:
+        step = loop_of(experiment, models[0])
     warm_up = 3 if options.compile or options.model else WARM_UP
     print(rate(step, batches(experiment, options.seeds), options.seeds, options.seconds, warm_up))
 

@@ -9,7 +9,7 @@ Each side trains in a process of its own with every core; they take turns, a few
 are sentences, batches have 128. jaxtie's batches have rows of one length bucket (16, 32, 64, 128),
 in the share that the lengths give, and so as many steps per sentence; PyTorch's are padded to their
 longest row. As published, PyTorch computes all logits of the masked model; `-few` is given logits
-and loss where it was masked only, as jaxtie has them. Padding counts for nobody. Tables have a row
+and loss where it was masked only, as jaxtie has them. Padding does not count. Tables have a row
 for each of so many entries, whether the text knows that many or not, and for each duplicate of a
 frequent word.
 """
@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from turns import Spread, has_torch, take_turns
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import torch
 
     from jaxtie.models.language_model import TextModel
-    from jaxtie.text.task import Ask
 
 DUPLICATES, ROWS, BUCKETS = 100, 128, (16, 32, 64, 128)
 SENTENCES = 64 * ROWS
@@ -45,9 +44,7 @@ SIDES = ("jaxtie-masked", "pytorch-masked", "pytorch-masked-few", "jaxtie-causal
 
 
 class Vocabulary(NamedTuple):
-    """Entries of the tables, and which of them are the frequent words that have a duplicate behind
-    all of them.
-    """
+    """Entries of the tables, and the frequent words; their duplicates follow all entries."""
 
     entries: int = 8192
     words: tuple[int, ...] = tuple(range(10, 10 + DUPLICATES))
@@ -58,35 +55,29 @@ class Vocabulary(NamedTuple):
         return self.entries + len(self.words)
 
     @property
-    def twins(self) -> np.ndarray:
-        """Of each word its duplicate."""
+    def duplicates(self) -> np.ndarray:
+        """The duplicate of each word."""
         return np.arange(self.entries, self.rows)
 
 
-SMALLER = Vocabulary()
-
-
-def drawn_sentences(own: Vocabulary, rng: np.random.Generator) -> list[np.ndarray]:
-    """Of any tokens, words with a duplicate among them as often as in English.
+def draw_sentences(own: Vocabulary, rng: np.random.Generator) -> list[np.ndarray]:
+    """Draw tokens, with words that have a duplicate as frequent as in English.
 
     Lengths are lognormal, with a median of 17 tokens and a deviation of 0.75 of its logarithm: mean
     22.5, one in 13 above 50.
     """
     found = []
-    for length in np.clip(
-        np.round(rng.lognormal(np.log(17), 0.75, SENTENCES)), 2, BUCKETS[-1] - 2
-    ).astype(int):
+    lengths = np.round(rng.lognormal(np.log(17), 0.75, SENTENCES))
+    for length in np.clip(lengths, 2, BUCKETS[-1] - 2).astype(int):
         tokens = rng.integers(max(own.words) + 1, own.entries, length)
         found.append(np.where(rng.random(length) < 0.4, rng.choice(own.words, length), tokens))
     return found
 
 
-def sentences_of(
+def read_sentences(
     texts: list[str], entries: int, rng: np.random.Generator
 ) -> tuple[Vocabulary, list[np.ndarray]]:
-    """Sentences of some texts, by a vocabulary that was trained on them; of those that are too long
-    the beginning.
-    """
+    """Return sentences of texts, cut at the longest row, in a vocabulary trained on them."""
     from jaxtie.text.config import Corpus
     from jaxtie.text.data.tokens import frequent_words, prepare_text
 
@@ -94,38 +85,32 @@ def sentences_of(
     assert text.special == (PAD, UNK, CLS, SEP, MASK)
     chosen = rng.integers(text.train.count, size=SENTENCES)
     words, _ = frequent_words(text, DUPLICATES)
-    return Vocabulary(entries, tuple(map(int, words))), [
-        text.train.row(r)[: BUCKETS[-1] - 2] for r in chosen
-    ]
+    sentences = [text.train.row(r)[: BUCKETS[-1] - 2] for r in chosen]
+    return Vocabulary(entries, tuple(map(int, words))), sentences
 
 
-def batches(
+def make_batches(
     sentences: list[np.ndarray], bucketed: bool, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Rows in batches of 128, those of a bucket together or each batch as long as its longest
-    row.
-    """
+    """Return batches of 128 rows, by bucket or each as long as its longest row."""
     rows = [np.array([CLS, *sentence, SEP], np.int32) for sentence in sentences]
-    of_row = np.searchsorted(BUCKETS, [len(row) for row in rows])
-    groups = (
-        [[row for row, of in zip(rows, of_row) if of == bucket] for bucket in range(len(BUCKETS))]
-        if bucketed
-        else [rows]
-    )
+    groups = [rows]
+    if bucketed:
+        of_row = np.searchsorted(BUCKETS, [len(row) for row in rows])
+        groups = [[rows[i] for i in np.flatnonzero(of_row == b)] for b in range(len(BUCKETS))]
     made = []
     for group in groups:
         for cut in (group[i : i + ROWS] for i in range(0, len(group) - ROWS + 1, ROWS)):
             longest = max(map(len, cut))
             width = next(bucket for bucket in BUCKETS if bucket >= longest) if bucketed else longest
-            made.append(
-                np.stack([np.pad(row, (0, width - len(row)), constant_values=PAD) for row in cut])
-            )
+            padded = [np.pad(row, (0, width - len(row)), constant_values=PAD) for row in cut]
+            made.append(np.stack(padded))
     rng.shuffle(made)
     return made
 
 
-def make_jaxtie(causal: bool, own: Vocabulary) -> tuple["TextModel", "Ask"]:
-    """jaxtie's model, untied, and what it predicts of a batch."""
+def make_model(causal: bool, own: Vocabulary) -> tuple["TextModel", Callable]:
+    """Return jaxtie's model, untied, and (key, tokens) -> what it predicts of a batch."""
     import jax
 
     from jaxtie.config import Head
@@ -133,93 +118,94 @@ def make_jaxtie(causal: bool, own: Vocabulary) -> tuple["TextModel", "Ask"]:
     from jaxtie.text import masking
     from jaxtie.tying.linen import make_embedding
 
-    options = {"deviation": 0.02 if causal else 0.3, "padding": PAD}
-    words = np.array(own.words)
-    ends = make_embedding(Head(), own.rows, WIDTH, tied=False, **options)
-    make = causal_model if causal else masked_model
+    options = {"init_std": 0.02 if causal else 0.3, "padding": PAD}
+    embedding = make_embedding(Head(), own.rows, WIDTH, tied=False, **options)
+    how = {"mask": MASK, "never": (PAD, CLS, SEP), "base_vocabulary": own.entries}
 
     def ask(key, tokens):
         swap_key, mask_key = jax.random.split(key)
-        tokens = masking.swap(swap_key, tokens, words, own.twins)
+        tokens = masking.swap(swap_key, tokens, own.words, own.duplicates)
         if causal:
             return masking.next_tokens(tokens, padding=PAD)
-        room = masking.capacity(tokens.size)
-        return masking.mask(
-            mask_key,
-            tokens,
-            mask=MASK,
-            never=(PAD, CLS, SEP),
-            base_vocabulary=own.entries,
-            room=room,
-        )
+        return masking.mask(mask_key, tokens, **how, room=masking.capacity(tokens.size))
 
-    return make(ends, layers=LAYERS, heads=HEADS, feedforward=FEEDFORWARD), ask
+    make = causal_model if causal else masked_model
+    return make(embedding, layers=LAYERS, heads=HEADS, feedforward=FEEDFORWARD), ask
+
+
+def make_member(model: "TextModel", optimizer: Any, ask: Callable) -> tuple[Callable, Callable]:
+    """Return key -> a fresh state, and (state, tokens, key) -> state, loss."""
+    import jax.numpy as jnp
+
+    from jaxtie.text.task import loss_metrics
+    from jaxtie.training.member import update
+    from jaxtie.training.task import State
+
+    def start(key):
+        tokens, at = jnp.zeros(16, jnp.int32), jnp.zeros(1, jnp.int32)
+        params = model.init(key, tokens, at)["params"]
+        return State(params, optimizer.init(params), jnp.int32(-1))
+
+    def step(state, tokens_BxL, key):
+        asked = ask(key, tokens_BxL)
+
+        def loss_of(params):
+            metrics = loss_metrics(model, params, asked)
+            return metrics["loss"], metrics
+
+        state, (loss, _) = update(loss_of, optimizer, state)
+        return state, loss
+
+    return start, step
 
 
 def time_jaxtie(
     causal: bool, own: Vocabulary, made: list[np.ndarray], seconds: float
 ) -> tuple[float, float]:
-    """Real tokens and seconds of training on batches in turn, compiled beforehand."""
+    """Return real tokens and seconds of training on batches in turn, compiled beforehand."""
     from jaxtie.config import Optimizer
-    from jaxtie.text.task import make_step
     from jaxtie.training.devices import start_jax
-    from jaxtie.training.member import initial_state
-    from jaxtie.training.optimizer import adamw_of
+    from jaxtie.training.optimizer import make_optimizer
 
     jax = start_jax()
-    model, ask = make_jaxtie(causal, own)
-    adamw = adamw_of(
-        Optimizer(learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01)
-    )
+    model, ask = make_model(causal, own)
+    optimizer = make_optimizer(Optimizer(learning_rate=1e-4, weight_decay=0.01))
+    start, step = make_member(model, optimizer, ask)
     # compiled: so clones get their own copies
-    start = jax.jit(partial(initial_state, model, adamw, length=16))
-    state = start(jax.random.key(0))
-    step = jax.jit(make_step(model, adamw, ask), donate_argnums=0)
+    state, step = jax.jit(start)(jax.random.key(0)), jax.jit(step, donate_argnums=0)
     keys = iter(jax.random.split(jax.random.key(1), 100_000))
-    for width in {batch.shape[1] for batch in made}:
-        state, _ = step(state, next(batch for batch in made if batch.shape[1] == width), next(keys))
 
     def one(batch: np.ndarray) -> None:
         nonlocal state
-        state, looked_at = jax.block_until_ready(step(state, batch, next(keys)))
-        assert np.isfinite(looked_at.loss)
+        state, loss = jax.block_until_ready(step(state, batch, next(keys)))
+        assert np.isfinite(loss)
 
+    for batch in {batch.shape[1]: batch for batch in made}.values():
+        one(batch)
     return clock(one, made, seconds)
 
 
 def make_pytorch(
     causal: bool, rows: int
 ) -> tuple["torch.nn.Embedding", "torch.nn.Parameter", "torch.nn.TransformerEncoder"]:
-    """The same model in PyTorch's own modules, untied; the causal one without rotary positions: a
-    little less work.
-    """
+    """Return the same model of PyTorch's modules; without rotary positions: a little less work."""
     import torch
     from torch import nn
 
     torch.manual_seed(0)
     embedding = nn.Embedding(rows, WIDTH, padding_idx=PAD)
     output = nn.Parameter(0.3 * torch.randn(rows, WIDTH))
-    layer = nn.TransformerEncoderLayer(
-        WIDTH,
-        HEADS,
-        FEEDFORWARD,
-        dropout=0.0,
-        activation="gelu",
-        batch_first=True,
-        norm_first=causal,
-    )
+    how = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": causal}
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, FEEDFORWARD, **how)
     norm = nn.LayerNorm(WIDTH) if causal else None
-    return (
-        embedding,
-        output,
-        nn.TransformerEncoder(layer, LAYERS, norm=norm, enable_nested_tensor=False),
-    )
+    encoder = nn.TransformerEncoder(layer, LAYERS, norm=norm, enable_nested_tensor=False)
+    return embedding, output, encoder
 
 
 def time_pytorch(
     causal: bool, few: bool, own: Vocabulary, made: list[np.ndarray], seconds: float
 ) -> tuple[float, float]:
-    """The same training in PyTorch, with its fused AdamW."""
+    """Return the same of PyTorch, with its fused AdamW."""
     import torch
     from torch import nn
     from torch.nn.functional import cross_entropy, linear
@@ -231,15 +217,14 @@ def time_pytorch(
     parameters = [*embedding.parameters(), *encoder.parameters(), output]
     optimizer = torch.optim.AdamW(parameters, 1e-4, eps=1e-12, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000, 1e-5)
-    twin = torch.arange(own.rows)
-    twin[torch.tensor(own.words)] = torch.tensor(own.twins)
+    duplicate = torch.arange(own.rows)
+    duplicate[torch.tensor(own.words)] = torch.tensor(own.duplicates)
 
     def causal_loss(tokens: torch.Tensor) -> torch.Tensor:
         of_next = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
         h = encoder(embedding(tokens), mask=of_next, is_causal=True)[:, :-1]
-        return cross_entropy(
-            linear(h, output).flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=PAD
-        )
+        logits, target = linear(h, output).flatten(0, 1), tokens[:, 1:].flatten()
+        return cross_entropy(logits, target, ignore_index=PAD)
 
     def masked_loss(tokens: torch.Tensor) -> torch.Tensor:
         padding = tokens == PAD
@@ -255,7 +240,7 @@ def time_pytorch(
 
     def one(batch: np.ndarray) -> None:
         tokens = torch.from_numpy(batch).long()
-        tokens = torch.where(torch.rand(tokens.shape) < 0.5, twin[tokens], tokens)
+        tokens = torch.where(torch.rand(tokens.shape) < 0.5, duplicate[tokens], tokens)
         loss = causal_loss(tokens) if causal else masked_loss(tokens)
         optimizer.zero_grad()
         loss.backward()
@@ -269,101 +254,71 @@ def time_pytorch(
 def clock(
     one: Callable[[np.ndarray], None], made: list[np.ndarray], seconds: float
 ) -> tuple[float, float]:
-    """Real tokens and time of steps on batches in turn."""
-    began, tokens, i = time.perf_counter(), 0, 0
+    """Return real tokens and time of steps on batches in turn."""
+    began, tokens, batches = time.perf_counter(), 0, itertools.cycle(made)
     while time.perf_counter() - began < seconds:
-        one(made[i % len(made)])
-        tokens, i = tokens + int((made[i % len(made)] != PAD).sum()), i + 1
+        batch = next(batches)
+        one(batch)
+        tokens += int((batch != PAD).sum())
     return tokens, time.perf_counter() - began
 
 
-def time_side(
-    side: str, texts: list[str], entries: int, seconds: float, seed: int
-) -> dict[str, float]:
-    """One side in this process: real tokens per second, MiB, the share of a batch's places that are
-    real tokens.
-    """
-    rng = np.random.default_rng(seed)
-    ours, causal, own = side.startswith("jaxtie"), "causal" in side, Vocabulary(entries)
-    own, sentences = (
-        sentences_of(texts, entries, rng) if texts else (own, drawn_sentences(own, rng))
-    )
-    made = batches(sentences, ours, rng)
-    if ours:
-        timed = time_jaxtie(causal, own, made, seconds)
+def time_side(options: argparse.Namespace) -> dict[str, float]:
+    """Return real tokens per second, MiB, and share of real tokens in a batch of one side."""
+    rng, side = np.random.default_rng(options.seed), options.only
+    ours, causal, own = side.startswith("jaxtie"), "causal" in side, Vocabulary(options.vocabulary)
+    if options.text:
+        own, sentences = read_sentences(options.text, options.vocabulary, rng)
     else:
-        timed = time_pytorch(causal, side.endswith("few"), own, made, seconds)
+        sentences = draw_sentences(own, rng)
+    made = make_batches(sentences, ours, rng)
+    if ours:
+        tokens, seconds = time_jaxtie(causal, own, made, options.seconds)
+    else:
+        few = side.endswith("few")
+        tokens, seconds = time_pytorch(causal, few, own, made, options.seconds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    real = [(batch != PAD).mean() for batch in made]
-    return {"rate": timed[0] / timed[1], "mib": peak, "filled": float(np.mean(real))}
+    filled = float(np.mean([(batch != PAD).mean() for batch in made]))
+    return {"rate": tokens / seconds, "mib": peak, "filled": filled}
 
 
 def time_in_process(
     side: str, options: argparse.Namespace, seeds: Iterator[int]
 ) -> dict[str, float]:
-    """The same in a process of its own, each time with the next seed."""
-    command = [
-        sys.executable,
-        __file__,
-        "--only",
-        side,
-        "--seconds",
-        str(options.seconds),
-        "--seed",
-        str(next(seeds)),
-    ]
-    command += [
-        "--vocabulary",
-        str(options.vocabulary),
-        *["--text", *options.text] * bool(options.text),
-    ]
+    """Return the same from a process of its own, each time with the next seed."""
+    command = [sys.executable, __file__, "--only", side, "--seed", str(next(seeds))]
+    command += ["--seconds", str(options.seconds), "--vocabulary", str(options.vocabulary)]
+    command += ["--text", *options.text] if options.text else []
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
 def show(found: dict[str, list[dict[str, float]]]) -> None:
-    """A line for each side."""
+    """Print a line for each side."""
     for side, runs in found.items():
         rates, mib, filled = ([each[name] for each in runs] for name in ("rate", "mib", "filled"))
-        line = f"{side:20s} {Spread.of(rates):,.0f} tokens/s"
-        line += (
-            f"  {statistics.median(mib):7,.0f} MiB, {statistics.median(filled):.0%} of a batch real"
-        )
+        line = f"{side:20s} {Spread.of(rates):,.0f} tokens/s  {statistics.median(mib):7,.0f} MiB,"
+        line += f" {statistics.median(filled):.0%} of a batch real"
         base = "jaxtie-" + side.split("-")[1]
         if side != base and base in found:
-            line += (
-                f"; jaxtie x {Spread.of_ratios([each['rate'] for each in found[base]], rates):.2f}"
-            )
+            ratio = Spread.of_ratios([each["rate"] for each in found[base]], rates)
+            line += f"; jaxtie x {ratio:.2f}"
         print(line)
 
 
 def main() -> None:
+    """Measure all sides in turns, or one in this process."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--text", nargs="+", default=[], help="files or folders that sentences are taken from"
-    )
-    parser.add_argument(
-        "--vocabulary", type=int, default=SMALLER.entries, help="entries (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=5, help="of each side (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=8.0, help="of each repeat (default: %(default)s)"
-    )
-    parser.add_argument("--sides", default=",".join(SIDES), help="default: %(default)s")
-    parser.add_argument("--only", choices=SIDES, help="one side, in this process")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of sentences; each repeat has the next one"
-    )
+    add, entries = parser.add_argument, Vocabulary().entries
+    add("--text", nargs="+", default=[], help="files or folders of sentences")
+    add("--vocabulary", type=int, default=entries, help="entries (%(default)s)")
+    add("--repeats", type=int, default=5, help="of each side (%(default)s)")
+    add("--seconds", type=float, default=8.0, help="of each repeat (%(default)s)")
+    add("--sides", default=",".join(SIDES), help="(%(default)s)")
+    add("--only", choices=SIDES, help="one side, in this process")
+    add("--seed", type=int, default=0, help="of sentences; each repeat has the next one")
     options = parser.parse_args()
     if options.only:
-        print(
-            json.dumps(
-                time_side(
-                    options.only, options.text, options.vocabulary, options.seconds, options.seed
-                )
-            )
-        )
+        print(json.dumps(time_side(options)))
         return
     chosen = [side for side in options.sides.split(",") if side.startswith("jaxtie") or has_torch()]
     sides = {
@@ -371,11 +326,9 @@ def main() -> None:
         for side in chosen
     }
     found = take_turns(sides, options.repeats)
-    packages = f"torch {version('torch')}" if has_torch() else "no torch"
-    print(
-        f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, jax {version('jax')}, {packages};"
-        " medians [range]"
-    )
+    packages = [f"{name} {version(name)}" for name in ("jax", *["torch"] * has_torch())]
+    today = time.strftime("%Y-%m-%d")
+    print(f"{today}, {platform.machine()}, {', '.join(packages)}; medians [range]")
     show(found)
 
 

@@ -1,6 +1,4 @@
-"""What the benchmarks share: sides that take turns, the spread of what they gave, runs of the
-command line.
-"""
+"""Take turns in measuring, summarise repeats, and run commands of several checkouts."""
 
 import json
 import os
@@ -19,7 +17,7 @@ Measured = TypeVar("Measured")
 
 
 class Spread(NamedTuple):
-    """Of a measurement that was repeated."""
+    """Summary of a repeated measurement."""
 
     median: float
     min: float
@@ -28,25 +26,23 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """The spread of so many values."""
+        """Return the spread of some values."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
     @classmethod
     def of_ratios(cls, ours: Sequence[float], theirs: Sequence[float]) -> "Spread":
-        """The spread of a / b, of the two that were measured in one round each."""
+        """Return the spread of a / b, each pair measured in one round."""
         return cls.of([a / b for a, b in zip(ours, theirs, strict=True)])
 
     def __format__(self, form: str) -> str:
-        """Median [least, most], each in a format of numbers."""
+        """Return "median [least, most]", each number in this format."""
         return f"{self.median:{form}} [{self.min:{form}}, {self.max:{form}}]"
 
 
 def take_turns(
     sides: Mapping[str, Callable[[], Measured]], rounds: int
 ) -> dict[str, list[Measured]]:
-    """Measure every side once a round; every second round goes backwards, so that no side is always
-    the first.
-    """
+    """Measure every side once a round; every second round goes backwards."""
     found: dict[str, list[Measured]] = {name: [] for name in sides}
     for i in range(rounds):
         for name in list(sides)[:: -1 if i % 2 else 1]:
@@ -57,7 +53,7 @@ def take_turns(
 
 
 def has_torch() -> bool:
-    """Whether PyTorch is installed; without importing it."""
+    """Whether PyTorch is installed, without importing it."""
     try:
         return bool(version("torch"))
     except PackageNotFoundError:
@@ -67,15 +63,14 @@ def has_torch() -> bool:
 def run_command(
     *processes: Sequence[str], checkout: Path = CHECKOUT, **environment: str
 ) -> dict[str, Any]:
-    """What `config.json` says after `python -m jaxtie.run`, as the jaxtie of a checkout does it.
+    """Return `config.json` after `python -m jaxtie.run` with a checkout's jaxtie.
 
     Args:
-      processes: the options of each process, all but where the run is left; one process, or so many
-        together.
-      environment: variables that the processes have beside this one's.
+      processes: the options of each process except `--out`.
+      checkout: folder of the repository.
+      environment: additional variables.
     """
-    # PYTHONSAFEPATH: else the current folder, which may hold another jaxtie, comes before
-    # PYTHONPATH.
+    # PYTHONSAFEPATH: else the current folder, which may hold another jaxtie, comes first
     path = os.pathsep.join([str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"} | environment
     with tempfile.TemporaryDirectory() as folder:

@@ -30,7 +30,7 @@ from matplotlib.ticker import NullLocator
 
 from jaxtie import Arm
 from jaxtie.config import size
-from jaxtie.results.committed import write_kept
+from jaxtie.results.committed import write_committed
 from jaxtie.results.plots import STYLE, coloured
 from jaxtie.results.tables import Table, interval, number
 from jaxtie.training.devices import start_jax
@@ -282,7 +282,7 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="measure nothing; read the data")
     if not parser.parse_args().tables:
         start_jax()
-        write_kept(measure_grid(), DATA)
+        write_committed(measure_grid(), DATA)
     results = xr.load_dataset(DATA, engine="h5netcdf").isel(
         step=0, drop=True, missing_dims="ignore"
     )

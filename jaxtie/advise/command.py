@@ -15,7 +15,7 @@ from jaxtie.exor.analysis import pair_divergences
 from jaxtie.exor.config import Experiment
 from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.tables import finite, show
+from jaxtie.results.tables import json_numbers, print_tables
 from jaxtie.run import command as cli
 from jaxtie.run import lifecycle
 from jaxtie.run.command import TextOptions
@@ -127,10 +127,10 @@ def _exact(source: Path, as_json: bool) -> int:
     exact = pair_divergences(experiment.process)
     if as_json:
         columns: dict[str, Any] = {name: exact[name].values.tolist() for name in ("pair", *exact)}
-        print(json.dumps(finite({"answer": report.exact_sentence(exact), **columns})))
+        print(json.dumps(json_numbers({"answer": report.exact_sentence(exact), **columns})))
         return 0
     print(report.exact_sentence(exact))
-    show(report.exact_table(exact))
+    print_tables(report.exact_table(exact))
     return 0
 
 
@@ -167,9 +167,9 @@ def _evaluate(paths: tuple[Path, Path], options: AdviseOptions, session: Session
     answer = evaluate(paths, options.tokens, options.contexts, session.say)
     report.write(answer, options.out, session.command)
     if options.json:
-        print(json.dumps(finite(answer.as_dict())))
+        print(json.dumps(json_numbers(answer.as_dict())))
         return 0
     print(*answer.sentences, sep="\n")
-    show(*(table for table in answer.tables if not table.long))
+    print_tables(*(table for table in answer.tables if not table.long))
     print(f"figure, results and summary: {options.out}")
     return 0

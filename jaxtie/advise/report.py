@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from jaxtie.advise import estimators, judgement
 from jaxtie.results import plots
-from jaxtie.results.page_section import leave_for_page
+from jaxtie.results.page_section import write_section
 from jaxtie.results.tables import Table, number
 
 EXACTLY = 1e-9  # rounding of exact distributions
@@ -276,7 +276,7 @@ def write(answer: Answer, out: Path, command: str) -> None:
     lines = [title, "", *answer.sentences, "", f"`{command}`", ""]
     lines += [*(table.markdown() for table in answer.tables), image, "", CAPTION, ""]
     (out / "summary.md").write_text("\n".join(lines), encoding="utf-8")
-    leave_for_page(out, command, answer.sentences, answer.tables, plane=CAPTION)
+    write_section(out, command, answer.sentences, answer.tables, plane=CAPTION)
 
 
 def _write_pairs(pairs: xr.Dataset, path: Path) -> None:

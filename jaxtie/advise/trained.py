@@ -16,7 +16,7 @@ from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.text import masking
 from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.corpus import Material, loss_of_frequencies
+from jaxtie.text.corpus import PreparedCorpus, loss_of_frequencies
 from jaxtie.text.data.batches import CausalBatches, MaskedBatches, Rows
 from jaxtie.text.task import ask, build_text_model, loss_metrics
 from jaxtie.training.checkpoints import opened
@@ -40,7 +40,7 @@ class Trained(NamedTuple):
 
     folder: Path
     experiment: TextExperiment
-    corpus: Material
+    corpus: PreparedCorpus
     arm: Arm
     model: TextModel
     params: dict

@@ -23,7 +23,7 @@ from jaxtie.audit.findings import (
     runs_of,
 )
 from jaxtie.config import check
-from jaxtie.results.tables import finite
+from jaxtie.results.tables import json_numbers
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; numbers that are not finite become None."""
-        return finite(
+        return json_numbers(
             {
                 "path": str(self.checkpoint.path),
                 "format": self.checkpoint.format,

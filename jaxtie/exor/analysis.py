@@ -17,7 +17,7 @@ from jaxtie.results.committed import DECIMALS
 from jaxtie.results.gradient_by_role import (
     PUSH_VARIABLES,
     ROLE_VARIABLES,
-    at_stretches,
+    between_steps,
     has_roles,
     tied_arms,
 )
@@ -422,7 +422,7 @@ def condense(results: xr.Dataset) -> xr.Dataset:
     if "mask_logit" in results:
         parts.append(results[[*MASK_VARIABLES]].sel(eval_step=slice(0, last)))
     if has_roles(results):
-        parts += [at_stretches(results, steps), *_similarities(results, steps)]
+        parts += [between_steps(results, steps), *_similarities(results, steps)]
     return xr.merge([kept, *parts], join="outer").assign_attrs(
         results.attrs, width=results.sizes["dim"]
     )

@@ -30,14 +30,14 @@ from jaxtie.results.plots import (
     Panel,
     Picture,
     coloured,
-    curve,
     draw_for_document,
-    finish,
-    panelled,
+    draw_mean,
+    finish_axes,
     subplots,
+    with_overview,
 )
 from jaxtie.results.statistics import kaplan_meier, mean_interval
-from jaxtie.results.tables import arms_of, last_step, settings, swept
+from jaxtie.results.tables import arms_of, last_step, sweep_points, swept
 
 MOST_ROWS = 6  # of a figure of a sweep
 BAND = "mean over seeds with the 95 % confidence band of the mean"
@@ -72,7 +72,7 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
         " a line between the two symbols of a pair, a letter at the median; below, median distances"
         " of X–Y and A–B"
     )
-    return panelled(_panels(results, arms), title, overview) | {
+    return with_overview(_panels(results, arms), title, overview) | {
         "escape": Picture(plateau_exit, partial(draw_plateau_exit, results)),
         "portrait": Picture(portrait, partial(draw_portrait, results)),
         **role_pictures(results),
@@ -125,10 +125,12 @@ def _draw_best(axes: Axes, best: float) -> None:
 def draw_accuracy(axes: Axes, results: xr.Dataset) -> None:
     """Draw the exact validation accuracy of every arm, and the best reachable."""
     for colour, arm in coloured(results["arm"].values):
-        curve(axes, results["valid_accuracy"].sel(arm=arm), colour, arm)
+        draw_mean(axes, results["valid_accuracy"].sel(arm=arm), colour, arm)
     _draw_best(axes, float(results["best_accuracy"].sel(split="valid")))
     axes.set_ylim(0, 1)
-    finish(axes, "validation accuracy", "accuracy", results["eval_step"].values, loc="lower right")
+    finish_axes(
+        axes, "validation accuracy", "accuracy", results["eval_step"].values, loc="lower right"
+    )
 
 
 def draw_pair_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
@@ -138,12 +140,12 @@ def draw_pair_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, t
         holds = analysis.equally_likely(results, pair)
         values = distance(results, table, pair).sel(arm=arm)
         label = f"{pair.replace('-', '–')} (DH {'holds' if holds else 'fails'})"
-        curve(axes, values, HOLDS if holds else FAILS, label)
+        draw_mean(axes, values, HOLDS if holds else FAILS, label)
         starts.append(float(values.sel(step=0).mean()))
     steps, decayed = results["step"].values, np.mean(starts) * results["decay_factor"].values
     axes.plot(steps, decayed, color="grey", linestyle=":", label="weight decay alone")
     axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, if the curves fit
-    finish(axes, title, "Euclidean distance", steps)
+    finish_axes(axes, title, "Euclidean distance", steps)
 
 
 def draw_every_seed(axes: Axes, results: xr.Dataset) -> None:
@@ -157,7 +159,7 @@ def draw_every_seed(axes: Axes, results: xr.Dataset) -> None:
     _draw_best(axes, best)
     axes.set_ylim(best - 0.05, 1.6)
     legend = {"loc": "upper right", "ncols": 3, "fontsize": 8}
-    finish(axes, "every seed's training loss", "loss, nat", steps, **legend)
+    finish_axes(axes, "every seed's training loss", "loss, nat", steps, **legend)
 
 
 def draw_loss_distribution(axes: Axes, results: xr.Dataset) -> None:
@@ -196,7 +198,7 @@ def draw_plateau_exit(results: xr.Dataset) -> Figure:
             axes.fill_between(ends, *band, color=colour, alpha=0.15, linewidth=0)
         axes.set_ylim(-0.02, 1.02)
         title = f"{event} (loss ≤ {analysis.exit_levels(results)[event]:.3f})"
-        finish(axes, title, "share of seeds", np.array([0, max(last, 1)]), fontsize=8)
+        finish_axes(axes, title, "share of seeds", np.array([0, max(last, 1)]), fontsize=8)
     figure.suptitle(_title(results), parse_math=False)
     return figure
 
@@ -237,7 +239,7 @@ def _sweep_figure(
     There is a row for each combination of the other hyperparameters' values, up to `MOST_ROWS`.
     """
     others = [other for other in swept(results) if other != name]
-    points = list(settings(results, others))[:MOST_ROWS]
+    points = list(sweep_points(results, others))[:MOST_ROWS]
     size = (4.6 * columns, 3.6 * len(points) + 0.3)
     figure, grid = subplots(len(points), columns, size, sharey=True)
     figure.suptitle(f"{_title(results)}, step {last_step(results):,}", size=10, parse_math=False)

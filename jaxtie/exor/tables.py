@@ -29,15 +29,15 @@ from jaxtie.results.tables import (
     Table,
     arms_of,
     at_end,
-    between,
     course_steps,
     interval,
     last_step,
     median,
     number,
     quantiles,
-    settings,
+    sweep_points,
     swept,
+    with_interval,
 )
 
 Weights = Mapping[str, float]  # arm -> weight in a sum of final losses
@@ -160,11 +160,11 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
         for arm, own in times.items():
             compared = ("",) * 4
             if arm != reference:
-                ahead = statistics.race(own, times[reference])
+                ahead = statistics.sign_test(own, times[reference])
                 inconclusive = len(own.step_S) - ahead.won - ahead.lost
                 compared = (
                     f"{ahead.won} : {ahead.lost} ({inconclusive})",
-                    between(ahead.low, ahead.share, ahead.high),
+                    with_interval(ahead.low, ahead.share, ahead.high),
                     _probability(ahead.p),
                     _probability(statistics.logrank_p(own, times[reference])),
                 )
@@ -200,7 +200,7 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
 
 def _steps(times: tuple[float, float, float], last: int) -> str:
     """Render a median step and its interval; infinite ones are beyond the last step."""
-    return between(
+    return with_interval(
         *times, shown=lambda step: f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}"
     )
 
@@ -347,7 +347,7 @@ def sweep_table(results: xr.Dataset) -> Table:
     """Show the outcomes at every sweep point, and the tying gap of each arm to the first one."""
     arms, names, ends = names_of(arms_of(results)), swept(results), analysis.outcomes(results)
     rows = []
-    for at, here in settings(results, names):
+    for at, here in sweep_points(results, names):
         first_S = ends[EXCESS].sel(at | {"arm": arms[0]}).values
         for arm in arms:
             own = {label: end.sel(at | {"arm": arm}).values for label, end in ends.items()}
@@ -378,7 +378,7 @@ def correlation_table(results: xr.Dataset) -> Table:
         label, x_K = analysis.abscissa(results, name)
         if np.isfinite(x_K).sum() >= 3:
             others = [other for other in swept(results) if other != name]
-            points += [(name, label, x_K, at) for at, _ in settings(results, others)]
+            points += [(name, label, x_K, at) for at, _ in sweep_points(results, others)]
     error = 0.05 / max(1, 2 * len(points) * len(cases))
     rows = []
     for name, label, x_K, at in points:
@@ -405,7 +405,7 @@ def decay_table(results: xr.Dataset) -> Table:
     names, biased = swept(results), any(arm.head.bias for arm in arms_of(results))
     embeddings, pairs = embeddings_of(results), live_pairs(results)
     rows = []
-    for at, here in settings(results, names):
+    for at, here in sweep_points(results, names):
         swap, bias = (at_end(here[name], here) for name in ("swap_divergence", "bias_odds"))
         for (arm, label, table), pair in itertools.product(embeddings, pairs):
             own = {"arm": arm, "pair": pair}
@@ -413,7 +413,7 @@ def decay_table(results: xr.Dataset) -> Table:
             for quantity in DECAY_QUANTITIES:
                 cells.append(_factor(measured(here, quantity, pair, table).sel(arm=arm).values))
             swapped = statistics.median_interval(swap.sel(own).values)
-            cells.append(between(*swapped, shown="{:.1e}".format))
+            cells.append(with_interval(*swapped, shown="{:.1e}".format))
             if biased:
                 cells.append(median(bias.sel(own).values) if Arm.parse(arm).head.bias else "")
             rows.append((*(f"{value:g}" for value in at.values()), label, pair, *cells))
@@ -515,7 +515,7 @@ def remaining_table(runs: Runs, names: Sequence[str]) -> Table:
 
 def _factor(logarithms: np.ndarray) -> str:
     """Render the median of ratios and its rank interval, from their logarithms."""
-    return between(*np.exp(statistics.median_interval(logarithms)))
+    return with_interval(*np.exp(statistics.median_interval(logarithms)))
 
 
 # ----- Tying gaps.
@@ -628,7 +628,7 @@ def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
         for arm in arms_of(results):
             count, share = analysis.stuck_share(results, arm.name)
             loss = interval(final_loss(results, {arm.name: 1.0}).values)
-            cells = (f"{last_step(results):,}", f"{count:,}", between(*share), loss)
+            cells = (f"{last_step(results):,}", f"{count:,}", with_interval(*share), loss)
             cosines = [_label_cosine(results, arm, table) for table in ("input", "output")]
             rows.append((name, arm.name, *cells, *cosines))
     cosines = ["cosine of E and D, input", "cosine of E and D, output"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from jaxtie.config import TASKS, TaskConfig, UserError, names_of
-from jaxtie.results.plots import Panel, Picture, coloured, curve, finish, panelled
-from jaxtie.results.tables import Table, arms_of, interval, last_step, settings, swept
+from jaxtie.results.plots import Panel, Picture, coloured, draw_mean, finish_axes, with_overview
+from jaxtie.results.tables import Table, arms_of, interval, last_step, sweep_points, swept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ def final_table(results: xr.Dataset) -> Table:
     """Return every scalar at the last step, per arm, and the paired differences of arms."""
     arms, rows = names_of(arms_of(results)), []
     step = last_step(results, "loss")
-    for values, own in settings(results, swept(results)):
+    for values, own in sweep_points(results, swept(results)):
         point = ", ".join(f"{name} = {value:g}" for name, value in values.items())
         for name, dimension in _scalars(own):
             end = own[name].sel({dimension: step}, method="ffill")
@@ -115,7 +115,7 @@ def curves(results: xr.Dataset) -> dict[str, Picture]:
     experiment = str(results.attrs["experiment"])
 
     def draw(name: str, dimension: str, axes: "Axes") -> None:
-        points = settings(results, swept(results))
+        points = sweep_points(results, swept(results))
         labelled = {
             ", ".join([arm, *(f"{key} {value:g}" for key, value in at.items())]): own[name].sel(
                 arm=arm
@@ -124,8 +124,10 @@ def curves(results: xr.Dataset) -> dict[str, Picture]:
             for arm in names_of(arms_of(results))
         }
         for (colour, label), values in zip(coloured(labelled), labelled.values(), strict=True):
-            curve(axes, values, colour, label)
-        finish(axes, name, str(results[name].attrs.get("units", "")), results[dimension].values)
+            draw_mean(axes, values, colour, label)
+        finish_axes(
+            axes, name, str(results[name].attrs.get("units", "")), results[dimension].values
+        )
 
     panels = {
         name: Panel(
@@ -134,4 +136,4 @@ def curves(results: xr.Dataset) -> dict[str, Picture]:
         )
         for name, dimension in _scalars(results)
     }
-    return panelled(panels, experiment, f"{experiment}: every scalar over steps, per arm.")
+    return with_overview(panels, experiment, f"{experiment}: every scalar over steps, per arm.")

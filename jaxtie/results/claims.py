@@ -226,7 +226,7 @@ class Claim:
         return f"> {self.low:g}" if math.isfinite(self.low) else f"< {self.high:g}"
 
 
-def claimed(
+def claim_values(
     results: xr.Dataset, claim: Claim, others: Mapping[str, xr.Dataset] = MappingProxyType({})
 ) -> xr.DataArray:
     """Compute what a claim is about, for each seed that all its experiments have.
@@ -251,7 +251,7 @@ def claimed(
 
     total: Any = sum(weight * of_term(term) for term, weight in claim.weights.items())
     if claim.against is not None:
-        total = total - claimed(others[claim.against], replace(claim, against=None))
+        total = total - claim_values(others[claim.against], replace(claim, against=None))
     return total
 
 
@@ -263,7 +263,7 @@ def judge_claims(
     for claim in claims:
         if not claim.others <= others.keys():
             continue
-        values = claimed(results, claim, others)
+        values = claim_values(results, claim, others)
         _, is_ratio, of_pair = claim.quantities[claim.quantity]
         compared = compare(claim.expression, values.values, len(claims), by_median=of_pair)
         compared = compared._replace(is_factor=is_ratio)

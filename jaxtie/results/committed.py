@@ -12,7 +12,7 @@ DECIMALS = {"train_loss": 3}  # of variables that are committed of all evaluatio
 WORDING = ("claim", "command")  # attributes that may differ within an experiment
 
 
-def write_kept(condensed: xr.Dataset, path: Path) -> None:
+def write_committed(condensed: xr.Dataset, path: Path) -> None:
     """Write results as NetCDF in few bits, packed; an existing file stays until all is written.
 
     The command is omitted, because it names folders.
@@ -39,7 +39,7 @@ def write_kept(condensed: xr.Dataset, path: Path) -> None:
     new.replace(path)
 
 
-def joined_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
+def join_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
     """Join committed results with those of other seeds, as if they had been run together.
 
     Variables and recorded steps that one of them lacks, and evaluations of which one has no value,

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxtie.results.netcdf import Variable
-from jaxtie.results.plots import COLOURS, Picture, coloured, curve, finish, subplots
+from jaxtie.results.plots import COLOURS, Picture, coloured, draw_mean, finish_axes, subplots
 from jaxtie.results.tables import COURSE, Table, arms_of, interval, median
 
 GROUPED = ("step", "group")
@@ -62,7 +62,7 @@ def tied_arms(results: xr.Dataset) -> list[str]:
     return [arm.name for arm in arms_of(results) if arm.untied_from is None]
 
 
-def at_stretches(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
+def between_steps(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
     """Aggregate the variables over the updates between a few steps: means, and sums of pushes.
 
     The steps ascend from 0, which has no update before it.
@@ -185,8 +185,8 @@ def _draw(axes: Axes, title: str, parts: dict[str, xr.Dataset]) -> None:
         if _is_written(part):
             style = "-" if number < len(COLOURS) else ":"
             share = output_share(part)
-            curve(axes, share, colour, label, alpha=0.2, linestyle=style, linewidth=1.2)
+            draw_mean(axes, share, colour, label, alpha=0.2, linestyle=style, linewidth=1.2)
     axes.axhline(0.5, color="black", linestyle="--", linewidth=0.8)
     axes.set_ylim(-0.05, 1.05)
     steps = next(iter(parts.values()))["step"].values
-    finish(axes, title, "share of the output role", steps, fontsize=7, ncols=2)
+    finish_axes(axes, title, "share of the output role", steps, fontsize=7, ncols=2)

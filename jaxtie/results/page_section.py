@@ -27,7 +27,7 @@ class PageSection(NamedTuple):
     captions: dict[str, str]
 
 
-def leave_for_page(
+def write_section(
     folder: Path, command: str, sentences: Sequence[str], tables: Sequence[Table], **captions: str
 ) -> None:
     """Write a section, or replace it."""

@@ -73,7 +73,7 @@ def subplots(
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def curve(
+def draw_mean(
     axes: Axes,
     values: xr.DataArray,
     colour: str,
@@ -92,14 +92,16 @@ def curve(
     axes.fill_between(steps[reached], *band, color=colour, alpha=alpha, linewidth=0)
 
 
-def finish(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend: Any) -> None:
+def finish_axes(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend: Any) -> None:
     """Set titles and legend, and format an axis of steps."""
     axes.set(title=title, xlabel="step", ylabel=ylabel, xlim=(0, steps[-1]))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.legend(**legend)
 
 
-def panelled(panels: Mapping[str, Panel], title: str, overview_caption: str) -> dict[str, Picture]:
+def with_overview(
+    panels: Mapping[str, Panel], title: str, overview_caption: str
+) -> dict[str, Picture]:
     """Make an overview of all panels, and a picture of each panel, by file names."""
     overview = Picture(overview_caption, partial(_draw_grid, list(panels.values()), title))
     alone = {

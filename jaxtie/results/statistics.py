@@ -234,7 +234,7 @@ def logrank_p(times: Times, other: Times) -> float:
         return float(logrank(times.for_scipy(), other.for_scipy()).pvalue)
 
 
-def race(times: Times, other: Times) -> SignTest:
+def sign_test(times: Times, other: Times) -> SignTest:
     """Test by signs which of the two comes first, seed by seed.
 
     A seed that came in one and, for as long as it was observed, not in the other came first in the

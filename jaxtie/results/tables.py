@@ -55,10 +55,12 @@ def interval(values: np.ndarray) -> str:
 
 def median(values: np.ndarray) -> str:
     """Format the median of values over seeds and its 95 % interval by ranks."""
-    return between(*median_interval(values))
+    return with_interval(*median_interval(values))
 
 
-def between(low: float, middle: float, high: float, shown: Callable[[float], str] = number) -> str:
+def with_interval(
+    low: float, middle: float, high: float, shown: Callable[[float], str] = number
+) -> str:
     """Format an estimate and its interval; alone where there is none, as for few seeds."""
     if np.isnan(middle):
         return "–"
@@ -123,7 +125,7 @@ def swept(results: xr.Dataset) -> tuple[str, ...]:
     return tuple(map(str, results["diverged_at"].dims[1:-1]))
 
 
-def settings(
+def sweep_points(
     results: xr.Dataset, names: Sequence[str]
 ) -> Iterator[tuple[dict[str, float], xr.Dataset]]:
     """Yield each combination of values of some swept names, and the results there."""
@@ -139,7 +141,7 @@ def summary_markdown(results: xr.Dataset, tables: Sequence[Table]) -> str:
     return "\n".join([*head, *(table.markdown() for table in tables)])
 
 
-def show(*tables: Table) -> None:
+def print_tables(*tables: Table) -> None:
     """Print tables, fitted to the terminal where there is one."""
     from rich.console import Console  # heavy
     from rich.table import Table as Grid
@@ -159,10 +161,10 @@ def show(*tables: Table) -> None:
         Console(width=width, markup=False, emoji=False).print(grid)  # names are not markup
 
 
-def finite(value: Any) -> Any:
+def json_numbers(value: Any) -> Any:
     """Replace numbers that JSON lacks (NaN, infinity) with None, at any depth."""
     if isinstance(value, dict):
-        return {name: finite(part) for name, part in value.items()}
+        return {name: json_numbers(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [finite(part) for part in value]
+        return [json_numbers(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

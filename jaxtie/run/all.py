@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jaxtie.config import MissingInputError, TaskConfig, UserError
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.tables import show
+from jaxtie.results.tables import print_tables
 from jaxtie.run.lifecycle import Outcome, Session, one_line
 from jaxtie.run.page import (
     FAILED,
@@ -75,7 +75,7 @@ def run_all(
         if section.exit_status == INTERRUPTED:
             break
     if not dry_run:
-        show(status_table(sections))
+        print_tables(status_table(sections))
         print(f"figures and tables of all: {page}")
     statuses = {section.exit_status for section in sections}
     return next((status for status in (INTERRUPTED, 1, 2) if status in statuses), 0)

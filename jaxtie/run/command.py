@@ -30,7 +30,7 @@ from jaxtie.options import (
 )
 from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.tables import show
+from jaxtie.results.tables import print_tables
 from jaxtie.run import lifecycle
 from jaxtie.run.all import run_all
 from jaxtie.run.lifecycle import Outcome, Session, load_experiment, one_line, plan
@@ -372,7 +372,7 @@ def _show(folder: RunFolder, outcome: Outcome) -> int:
     """Print the results of a finished run; return the exit status."""
     if outcome in (Outcome.DONE, Outcome.BEFORE):
         results = lifecycle.load(folder.path)
-        show(*(table for table in analysis.tables(results) if not table.long))
+        print_tables(*(table for table in analysis.tables(results) if not table.long))
     if outcome is Outcome.DONE:
         print(f"figures, results and summary: {folder.path}")
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0

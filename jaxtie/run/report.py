@@ -22,7 +22,7 @@ from jaxtie.exor import plots
 from jaxtie.exor import tables as exor
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
-from jaxtie.results.committed import joined_seeds, write_kept
+from jaxtie.results.committed import join_seeds, write_committed
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.results.similarity import similarity_table
@@ -63,7 +63,7 @@ def keep_run(run: Path, experiments: Path) -> Path:
     condensed = analysis.commit(results, run)
     path = experiments / "data" / f"{name}.nc"
     path.parent.mkdir(exist_ok=True)
-    write_kept(_with_committed_seeds(condensed, path), path)
+    write_committed(_with_committed_seeds(condensed, path), path)
     return path
 
 
@@ -75,7 +75,7 @@ def _with_committed_seeds(condensed: xr.Dataset, path: Path) -> xr.Dataset:
     if {*committed_ones["seed"].values} & {*condensed["seed"].values}:
         return condensed
     try:
-        return joined_seeds(committed_ones, condensed)
+        return join_seeds(committed_ones, condensed)
     except ValueError as error:
         raise UserError(
             f"{path}: these seeds cannot join its own: {error}; remove it to keep these alone"

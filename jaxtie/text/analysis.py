@@ -14,12 +14,12 @@ import xarray as xr
 
 from jaxtie.config import Arm, Variant
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.gradient_by_role import ROLE_VARIABLES, at_stretches, has_roles, tied_arms
+from jaxtie.results.gradient_by_role import ROLE_VARIABLES, between_steps, has_roles, tied_arms
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
 from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm, tables_of
 from jaxtie.text.config import TextExperiment
-from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, Material, baselines, probes
+from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, PreparedCorpus, baselines, probes
 from jaxtie.text.pairs import PREDICTED
 
 TRAINING = "mean over the batches of the updates since the record before"
@@ -94,14 +94,14 @@ def text_schema(experiment: TextExperiment) -> Schema:
     return Schema(variables, steps_of(experiment) | labels)
 
 
-def text_constants(experiment: TextExperiment, material: Material) -> dict[str, xr.DataArray]:
+def text_constants(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str, xr.DataArray]:
     """Return what no member owns: words, schedule, baselines, sizes and initial losses of arms."""
     from jaxtie.training.optimizer import decay_table, schedule_table
     from jaxtie.training.row_engine import carry_shapes
     from jaxtie.tying.initial_loss import estimate
     from jaxtie.tying.tie import count_parameters
 
-    vocabulary, arms = np.array(material.vocabulary), experiment.arms
+    vocabulary, arms = np.array(prepared.vocabulary), experiment.arms
     rates = schedule_table(experiment.optimizer, experiment.record_steps)
     sizes: dict[str, Any] = {
         "vocabulary": len(vocabulary),
@@ -124,15 +124,15 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
         f"{name}_loss": xr.DataArray(
             loss, attrs={"units": "nat", "long_name": f"of a {name} model on validation batches"}
         )
-        for name, loss in baselines(experiment, material)._asdict().items()
+        for name, loss in baselines(experiment, prepared)._asdict().items()
     }
     if experiment.duplicates:
-        found["duplicate_probability"] = xr.DataArray(material.drawn.probability_K, dims="pair")
+        found["duplicate_probability"] = xr.DataArray(prepared.drawn.probability_K, dims="pair")
     return found | {
-        "first_word": words(material.first, "kind", "pair"),
-        "second_word": words(material.second, "kind", "pair"),
+        "first_word": words(prepared.first, "kind", "pair"),
+        "second_word": words(prepared.second, "kind", "pair"),
         "decay_factor": xr.DataArray(decayed, dims="step"),
-        "probe_word": words(material.words_K[probes(experiment)], "probe"),
+        "probe_word": words(prepared.words_K[probes(experiment)], "probe"),
         "token": words(np.arange(len(vocabulary)), "token_number"),
         "scheduled_learning_rate": xr.DataArray(
             np.broadcast_to(rates, (len(arms), len(rates))), dims=("arm", "step")
@@ -151,12 +151,12 @@ def text_constants(experiment: TextExperiment, material: Material) -> dict[str, 
     }
 
 
-def text_attributes(experiment: TextExperiment, material: Material) -> dict[str, str | int]:
+def text_attributes(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str, str | int]:
     """Return the attributes of the results."""
     return {
         "objective": experiment.objective,
-        "text": str(material.text.report),
-        "text_key": material.text.key,
+        "text": str(prepared.text.report),
+        "text_key": prepared.text.key,
         "model": repr(experiment.model),
     }
 
@@ -276,7 +276,7 @@ def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
     if PREDICTED[0] in results:
         parts.append(_pairs_at_ends(results, last))
     if has_roles(results):
-        parts += [at_stretches(results, here), *_similarities_at_end(results, run, last)]
+        parts += [between_steps(results, here), *_similarities_at_end(results, run, last)]
     return xr.merge(parts, join="outer").assign_attrs(results.attrs)
 
 

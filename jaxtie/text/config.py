@@ -164,7 +164,7 @@ class TextExperiment(TaskConfig):
     half: str | None = None
     planted: int = 0
     roles: bool = False
-    # a `jaxtie.text.corpus.Material`, see `prepare`
+    # a `jaxtie.text.corpus.PreparedCorpus`, see `prepare`
     prepared: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
@@ -313,7 +313,7 @@ class TextExperiment(TaskConfig):
           UserError: where the text cannot be prepared, has changed since that run, or is not that
             of the first process.
         """
-        from jaxtie.text.corpus import make_material
+        from jaxtie.text.corpus import prepare_corpus
         from jaxtie.text.data.tokens import prepare_text
         from jaxtie.text.data.vocabulary import vocabulary_file
 
@@ -335,7 +335,7 @@ class TextExperiment(TaskConfig):
                 "--distributed: the text is not that of the first process; give each process the"
                 " same text",
             )
-        return dataclasses.replace(self, prepared=make_material(self, text))
+        return dataclasses.replace(self, prepared=prepare_corpus(self, text))
 
     def check_unchanged(self, folder: "RunFolder", earlier: dict) -> None:
         """Raise UserError where the files of a finished run have changed; they may be gone."""

@@ -36,7 +36,7 @@ PROBES, NEIGHBOURS = 8, 5  # words whose nearest neighbours are recorded; neighb
 MOST_COUNTED = 2**25  # training tokens that the bigram model counts, at most
 
 
-class Material(NamedTuple):
+class PreparedCorpus(NamedTuple):
     """A text as an experiment uses it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Material(NamedTuple):
     contexts: PairContexts | None = None
 
 
-def make_material(experiment: TextExperiment, text: Text) -> Material:
+def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
     """Choose words, duplicates, pairs and contexts.
 
     Raises:
@@ -71,22 +71,22 @@ def make_material(experiment: TextExperiment, text: Text) -> Material:
     drawn = duplicates_of(words_K, words, len(text.vocabulary), experiment.duplicates)
     vocabulary = text.vocabulary + planted.names + drawn.names
     nothing = np.zeros((0, experiment.word_count), np.int32)
-    material = Material(text, vocabulary, words_K, drawn, planted, nothing, nothing)
+    prepared = PreparedCorpus(text, vocabulary, words_K, drawn, planted, nothing, nothing)
     pairs = {
         "duplicate": lambda: (words_K, drawn.duplicates_K),
         "matched": lambda: matched_pairs(
-            experiment.data_seed, token_counts(material), drawn, text.special
+            experiment.data_seed, token_counts(prepared), drawn, text.special
         ),
         "random": lambda: random_pairs(experiment.data_seed, words_K, experiment.word_count),
     }
     first, second = np.array([pairs[kind]() for kind in experiment.kinds], np.int32).swapaxes(0, 1)
-    material = material._replace(first=first, second=second)
-    training_batches(experiment, material, experiment.seeds[0])  # raises if there is no batch
-    validation_batches(experiment, material)
+    prepared = prepared._replace(first=first, second=second)
+    training_batches(experiment, prepared, experiment.seeds[0])  # raises if there is no batch
+    validation_batches(experiment, prepared)
     if experiment.looks_at_predictions:
         contexts = choose_contexts(experiment, text, drawn, first, second)
-        material = material._replace(contexts=contexts)
-    return material
+        prepared = prepared._replace(contexts=contexts)
+    return prepared
 
 
 def probes(experiment: TextExperiment) -> np.ndarray:
@@ -101,47 +101,51 @@ def never_asked(experiment: TextExperiment, special: Special) -> tuple[int, ...]
     return always if experiment.masks_unknown else (*always, special.unk)
 
 
-def token_counts(material: Material) -> np.ndarray:
+def token_counts(prepared: PreparedCorpus) -> np.ndarray:
     """Count each token in the training rows, in expectation over drawn duplicates; V."""
-    rows, count_V = material.text.train, np.zeros(len(material.vocabulary))
+    rows, count_V = prepared.text.train, np.zeros(len(prepared.vocabulary))
     found_V = np.bincount(np.asarray(rows.tokens_N), minlength=len(count_V))
     count_V[: len(found_V)] = found_V
-    count_V[material.text.special.sep] += rows.count
-    drawn = material.drawn
+    count_V[prepared.text.special.sep] += rows.count
+    drawn = prepared.drawn
     count_V[drawn.duplicates_K] = count_V[drawn.words_K] * drawn.probability_K
     count_V[drawn.words_K] *= 1 - drawn.probability_K
     return count_V
 
 
-def frequency_groups(material: Material) -> np.ndarray:
+def frequency_groups(prepared: PreparedCorpus) -> np.ndarray:
     """Return the index in `FREQUENCIES` of each token's group; int32[V]."""
-    rank_V = np.empty(len(material.vocabulary), np.int64)
-    rank_V[np.argsort(-token_counts(material), kind="stable")] = np.arange(1, len(rank_V) + 1)
+    rank_V = np.empty(len(prepared.vocabulary), np.int64)
+    rank_V[np.argsort(-token_counts(prepared), kind="stable")] = np.arange(1, len(rank_V) + 1)
     return np.searchsorted(RANKS, rank_V).astype(np.int32)
 
 
 def _batches(
-    experiment: TextExperiment, material: Material, rows: Rows, seed: int | None, **options: bool
+    experiment: TextExperiment,
+    prepared: PreparedCorpus,
+    rows: Rows,
+    seed: int | None,
+    **options: bool,
 ) -> MaskedBatches | CausalBatches:
-    own, special = experiment, material.text.special
+    own, special = experiment, prepared.text.special
     if own.objective == "causal":
         return CausalBatches(rows, special, own.batch, own.length, seed, **options)
     return MaskedBatches(rows, special, own.batch, own.length, seed, own.buckets, **options)
 
 
 def training_batches(
-    experiment: TextExperiment, material: Material, seed: int
+    experiment: TextExperiment, prepared: PreparedCorpus, seed: int
 ) -> MaskedBatches | CausalBatches:
     """Return the training batches in the order of a seed."""
     number = number_of(experiment.data_seed, seed)
-    return _batches(experiment, material, material.text.train, number)
+    return _batches(experiment, prepared, prepared.text.train, number)
 
 
-def validation_batches(experiment: TextExperiment, material: Material) -> list[RowBatch]:
+def validation_batches(experiment: TextExperiment, prepared: PreparedCorpus) -> list[RowBatch]:
     """Return batches of all validation rows or a choice of them, the same for every member."""
-    batches = _batches(experiment, material, material.text.valid, None, keep_last=True)
+    batches = _batches(experiment, prepared, prepared.text.valid, None, keep_last=True)
     if batches.count > experiment.eval_batches:
-        batches = _batches(experiment, material, material.text.valid, experiment.data_seed)
+        batches = _batches(experiment, prepared, prepared.text.valid, experiment.data_seed)
     return [batches[k] for k in range(min(batches.count, experiment.eval_batches))]
 
 
@@ -216,15 +220,15 @@ class Bigrams:
         return np.where(total_N > 0, found_N, plain_N)
 
 
-def baselines(experiment: TextExperiment, material: Material) -> Baselines:
+def baselines(experiment: TextExperiment, prepared: PreparedCorpus) -> Baselines:
     """Compute unigram and bigram losses on the positions that models are evaluated at.
 
     The bigram model of a masked model knows the token on the left. Losses are in expectation over
     masks and duplicates: a word and its duplicate count as one token, plus the entropy of the draw
     between them.
     """
-    special, planted = material.text.special, material.planted
-    vocabulary = len(material.text.vocabulary) + len(planted.words_K)
+    special, planted = prepared.text.special, prepared.planted
+    vocabulary = len(prepared.text.vocabulary) + len(planted.words_K)
     is_causal = experiment.objective == "causal"
     never = (special.pad,) if is_causal else never_asked(experiment, special)
     usable_V = ~np.isin(np.arange(vocabulary), never)
@@ -232,16 +236,16 @@ def baselines(experiment: TextExperiment, material: Material) -> Baselines:
     def wanted(follows: Follows) -> Follows:
         return Follows(*(each[usable_V[follows.token_N]] for each in follows))
 
-    rows = first_rows(material.text.train, MOST_COUNTED)
+    rows = first_rows(prepared.text.train, MOST_COUNTED)
     start = special.sep if is_causal else special.cls
     bigrams = Bigrams(wanted(_follows_in_rows(rows, start, special.sep)), vocabulary, usable_V)
-    tokens = [batch.tokens_BxL for batch in validation_batches(experiment, material)]
+    tokens = [batch.tokens_BxL for batch in validation_batches(experiment, prepared)]
     left_N, token_N = (
         np.concatenate([each[:, part].ravel() for each in tokens])
         for part in (slice(None, -1), slice(1, None))
     )
     asked = wanted(Follows(left_N, token_N))
-    entropy = _rendering_entropy(asked.token_N, material.drawn)
+    entropy = _rendering_entropy(asked.token_N, prepared.drawn)
     probabilities = bigrams.unigram_V[asked.token_N], bigrams.probability(asked)
     return Baselines(*(float(-np.mean(np.log(p_N))) + entropy for p_N in probabilities))
 

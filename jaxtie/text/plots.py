@@ -18,10 +18,10 @@ from jaxtie.results.plots import (
     Panel,
     Picture,
     coloured,
-    curve,
-    finish,
-    panelled,
+    draw_mean,
+    finish_axes,
     subplots,
+    with_overview,
 )
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import arms_of
@@ -56,7 +56,7 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     title = measures(results)[name]
     label = title.removeprefix("validation ")
     for colour, arm in coloured(results["arm"].values):
-        curve(axes, results[name].sel(arm=arm), colour, arm)
+        draw_mean(axes, results[name].sel(arm=arm), colour, arm)
     if name == "valid_accuracy":
         axes.set_ylim(0, None)
     if name == "perplexity":
@@ -72,7 +72,7 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
             axes.set_ylim(low - margin, high + margin)
         if len(known) == len(BASELINES):
             title += "; dashed: unigram, dotted: bigram"
-    finish(axes, title, label, results["eval_step"].values)
+    finish_axes(axes, title, label, results["eval_step"].values)
 
 
 def draw_pairs(axes: Axes, results: xr.Dataset, arm: Arm, table: str, title: str) -> None:
@@ -80,7 +80,7 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: Arm, table: str, title: str
     groups = groups_of(results)
     for colour, group in zip(_colours_of(groups), groups, strict=True):
         label = group.label + group.hypothesis
-        curve(axes, of_pairs(results, arm, table, group), colour, label, over="pair")
+        draw_mean(axes, of_pairs(results, arm, table, group), colour, label, over="pair")
     highest = max(
         float(results[f"{each}_distance"].mean(("seed", "pair")).max())
         for each in ("input", "output")
@@ -88,7 +88,7 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: Arm, table: str, title: str
     # one scale for all tables: the paper's, where the curves fit
     top = 5 if 2.5 < highest < 4.9 else 1.1 * highest
     axes.set_ylim(0, top if highest > 0 else None)
-    finish(axes, title, "Euclidean distance", results["eval_step"].values)
+    finish_axes(axes, title, "Euclidean distance", results["eval_step"].values)
 
 
 def draw_log_odds(axes: Axes, results: xr.Dataset, group: Group) -> None:
@@ -96,19 +96,19 @@ def draw_log_odds(axes: Axes, results: xr.Dataset, group: Group) -> None:
     _draw_predicted(axes, results, group, "log_odds")
     axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
     label = "ln p(word) / p(duplicate), nat"
-    finish(axes, f"odds of {group.label}", label, results["eval_step"].values)
+    finish_axes(axes, f"odds of {group.label}", label, results["eval_step"].values)
 
 
 def draw_swaps(axes: Axes, results: xr.Dataset, group: Group) -> None:
     """Draw the swap divergence of a group of pairs, a curve an arm."""
     _draw_predicted(axes, results, group, "swap_divergence")
     axes.set_yscale("log")
-    finish(axes, group.label, "swap divergence", results["eval_step"].values)
+    finish_axes(axes, group.label, "swap divergence", results["eval_step"].values)
 
 
 def _draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> None:
     for colour, arm in coloured(results["arm"].values):
-        curve(axes, group.of(results[name].sel(arm=arm)).mean("pair"), colour, arm)
+        draw_mean(axes, group.of(results[name].sel(arm=arm)).mean("pair"), colour, arm)
 
 
 def draw_heads(results: xr.Dataset) -> Figure:
@@ -213,7 +213,7 @@ def text_pictures(results: xr.Dataset) -> dict[str, Picture]:
         " over seeds or pairs"
     )
     caption = f"All curves over the steps of training, arms {arms}, with 95 % confidence bands"
-    pictures = panelled(text_panels(results), title, caption)
+    pictures = with_overview(text_panels(results), title, caption)
     if compares_heads(results):
         pictures["heads"] = Picture(HEADS_CAPTION, partial(draw_heads, results))
     return pictures | role_pictures(results)

@@ -153,7 +153,9 @@ def ask(config: TextExperiment, key: jax.Array, tokens_BxL: jax.Array) -> Asked:
     )
 
 
-def loss_metrics(model: TextModel, params: Params, asked: Asked, block: int = BLOCK_SIZE) -> Metrics:
+def loss_metrics(
+    model: TextModel, params: Params, asked: Asked, block: int = BLOCK_SIZE
+) -> Metrics:
     """Return `loss` (nats), `accuracy` and the number of predicted positions, `weight`."""
     h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
 

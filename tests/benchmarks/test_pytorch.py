@@ -1,4 +1,4 @@
-"""The PyTorch that jaxtie's speed and its results are compared with."""
+"""The PyTorch baseline of jaxtie's speed and results."""
 
 import itertools
 import shutil
@@ -13,13 +13,17 @@ from jaxtie.exor import data
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 SEEDS, STEPS = 3, 4
+pytestmark = [  # PyTorch's, of kernels that have no rule for vmap
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 NEEDS_A_COMPILER = pytest.mark.skipif(
     shutil.which("g++") is None, reason="torch.compile needs a C++ compiler"
 )
 
 
 @pytest.fixture(autouse=True)
-def benchmarks_at_hand(monkeypatch):
+def path_of_benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
 
 
@@ -33,24 +37,16 @@ def benchmarks_at_hand(monkeypatch):
     ],
     ids=["transformer", "transformer-compiled", "lstm", "mixer"],
 )
-@pytest.mark.filterwarnings(
-    "ignore::UserWarning"
-)  # PyTorch's, of kernels that have no rule for vmap
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_seeds_at_once_have_the_losses_of_the_loop(model, arm, compiled):
-    """Of the same initial values and the same samples, over steps of the same optimizer."""
+    """For the same initial values, samples and optimizer."""
     import pytorch_loop
 
     experiment = Experiment(model=model)
     drawn = list(itertools.islice(pytorch_loop.batches(experiment, SEEDS), STEPS))
-    together = pytorch_loop.SeedsAtOnce(
-        experiment, pytorch_loop.make_models(experiment, arm, SEEDS), compiled
-    )
+    models = [pytorch_loop.make_models(experiment, arm, SEEDS) for _ in range(2)]
+    together = pytorch_loop.SeedsAtOnce(experiment, models[0], compiled)
     found = np.array([together(batch).numpy() for batch in drawn])
-    plain = [
-        pytorch_loop.loop_of(experiment, each)
-        for each in pytorch_loop.make_models(experiment, arm, SEEDS)
-    ]
+    plain = [pytorch_loop.loop_of(experiment, each) for each in models[1]]
     alone = [
         [each(tuple(x[i : i + 1] for x in batch)).item() for i, each in enumerate(plain)]
         for batch in drawn
@@ -59,22 +55,19 @@ def test_seeds_at_once_have_the_losses_of_the_loop(model, arm, compiled):
     assert len(np.unique(np.round(found, 4))) == found.size  # other seeds, and they train
 
 
-def test_its_training_law_is_that_of_the_process():
+def test_its_contexts_are_those_of_the_process():
     import pytorch_seeds
 
     experiment = Experiment()
-    law = pytorch_seeds.training_law(experiment)
-    own = experiment.process
+    found, own = pytorch_seeds.enumerate_contexts(experiment), experiment.process
     strings = data.split(own.length, own.all_strings, own.data_seed).train
     tokens, _, joint = data.enumerate_contexts(strings, own.zeros, own.ones, ordered=True)
-    ours, theirs = (np.lexsort(np.asarray(each).T) for each in (tokens, law.tokens))
-    np.testing.assert_array_equal(tokens[ours], law.tokens.numpy()[theirs])
-    np.testing.assert_allclose(joint[ours], law.joint.numpy()[theirs], atol=1e-9)
+    ours, theirs = (np.lexsort(np.asarray(each).T) for each in (tokens, found.tokens))
+    np.testing.assert_array_equal(tokens[ours], found.tokens.numpy()[theirs])
+    np.testing.assert_allclose(joint[ours], found.joint.numpy()[theirs], atol=1e-9)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_seeds_that_are_stopped_go_on_as_they_began(tmp_path, monkeypatch):
     import pytorch_seeds
 
@@ -92,10 +85,5 @@ def test_seeds_that_are_stopped_go_on_as_they_began(tmp_path, monkeypatch):
         pytorch_seeds.train("tied", 2, 8, tmp_path / "parts.pt")
     monkeypatch.setattr(pytorch_seeds, "measure", measure)
     assert pytorch_seeds.train("tied", 2, 8, tmp_path / "parts.pt") == whole
-    # seeds, steps, two distances and a loss
-    assert len(whole) == 2 * 4 * 3 and {row[2] for row in whole} == {
-        1,
-        3,
-        5,
-        8,
-    }
+    assert len(whole) == 2 * 4 * 3  # seeds, steps, two distances and a loss
+    assert {row[2] for row in whole} == {1, 3, 5, 8}

@@ -12,8 +12,8 @@ from jaxtie.exor import analysis, data, theory
 from jaxtie.exor.analysis import condense, fluctuations, label_geometry
 from jaxtie.exor.claims import Claim
 from jaxtie.exor.tables import equivalence_table
-from jaxtie.results.claims import claimed
-from jaxtie.results.committed import joined_seeds, write_kept
+from jaxtie.results.claims import claim_values
+from jaxtie.results.committed import join_seeds, write_committed
 
 
 def entropy_by_hand(own: Process, *, by_label: bool) -> float:
@@ -84,7 +84,7 @@ def test_committed_losses_give_the_same_exit_times(plateau_results, tmp_path):
         [[0.1], [0.4], [-0.4], [0.6]]
     )
     results["train_loss"].loc[{"arm": "untied", "eval_step": [90, 100]}] = close
-    write_kept(results, tmp_path / "kept.nc")
+    write_committed(results, tmp_path / "kept.nc")
     kept = xr.load_dataset(tmp_path / "kept.nc", engine="h5netcdf")
     for each in (results, kept):
         assert analysis.has_reached_best(each).sel(arm="untied").values.tolist() == [
@@ -139,7 +139,7 @@ def test_fluctuation_claim_from_committed_results(plateau_results):
         np.arange(11) % 2, 1.1, 1.0
     )
     kept = plateau_results.assign(fluctuation=fluctuations(plateau_results)).sel(step=[0, 50, 100])
-    moved = claimed(kept, Claim("It moves.", "fluctuation", "tied"))
+    moved = claim_values(kept, Claim("It moves.", "fluctuation", "tied"))
     np.testing.assert_allclose(np.exp(moved), np.std([1.1 - 1, 1 / 1.1 - 1], ddof=1), rtol=1e-9)
 
 
@@ -200,9 +200,9 @@ def test_committed_parts_join_by_seed(trained, tmp_path):
     """Join runs of `--seeds 0-1` and `--seeds 2-2` as `python -m jaxtie.report RUN` does."""
     parts = [condense(trained.sel(seed=seeds)) for seeds in ([0, 1], [2])]
     for part, name in zip(parts, "ab", strict=True):
-        write_kept(part, tmp_path / f"{name}.nc")
+        write_committed(part, tmp_path / f"{name}.nc")
     kept = [xr.load_dataset(tmp_path / f"{name}.nc", engine="h5netcdf") for name in "ab"]
-    together = joined_seeds(*kept)
+    together = join_seeds(*kept)
     assert together["seed"].values.tolist() == [0, 1, 2]
     whole = condense(trained)
     for name in ("label_cosine", "mask_logit", "train_loss"):
@@ -212,5 +212,5 @@ def test_committed_parts_join_by_seed(trained, tmp_path):
 
 def test_seeds_join_results_with_fewer_variables(trained):
     older = condense(trained.sel(seed=[0, 1])).drop_vars(["label_distance", "label_cosine"])
-    together = joined_seeds(older, condense(trained.sel(seed=[2])))
+    together = join_seeds(older, condense(trained.sel(seed=[2])))
     assert together["seed"].values.tolist() == [0, 1, 2] and "label_cosine" not in together

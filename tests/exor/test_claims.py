@@ -11,7 +11,7 @@ from jaxtie import Experiment
 from jaxtie.config import UserError
 from jaxtie.exor import analysis
 from jaxtie.exor.claims import Claim
-from jaxtie.results.claims import claimed, judge_claims
+from jaxtie.results.claims import claim_values, judge_claims
 from jaxtie.run.lifecycle import load_claims, load_experiment
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -31,7 +31,7 @@ def test_claims_over_experiments_pair_by_seed():
     runs = {"p": published, "o": own}
     weights = {"p: tied": 1, "p: untied": -1, "tied+targets-only": -1, "untied+targets-only": 1}
     claim = Claim("They are freed.", "stuck share", weights, high=0)
-    values = claimed(own, claim, runs)
+    values = claim_values(own, claim, runs)
     assert values["seed"].values.tolist() == list(range(220, 240))
     np.testing.assert_array_equal(values, np.zeros(20))  # stuck ones are 200 to 219 there, 259 here
     most = Claim("Most.", "stuck share", {"p: tied": 0.25, "p: untied": -0.25}, low=0)
@@ -44,7 +44,7 @@ def test_claims_over_experiments_pair_by_seed():
     )
     assert judge_claims([most], own, {"o": own}) == []
     with pytest.raises(UserError, match=r"p: no arm tied\+bias, which a claim is about"):
-        claimed(own, dataclasses.replace(most, arms={"p: tied+bias": 1}), runs)
+        claim_values(own, dataclasses.replace(most, arms={"p: tied+bias": 1}), runs)
 
 
 def test_experiment_files_declare_the_claimed_arms():

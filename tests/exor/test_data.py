@@ -1,6 +1,4 @@
-"""The split is the published one, samples are distributed as they should be, and the exact laws are
-exact.
-"""
+"""The split is the published one; samples and enumerated contexts have the same distribution."""
 
 import itertools
 import random
@@ -13,7 +11,7 @@ import pytest
 from scipy import stats
 
 from jaxtie.exor import data
-from jaxtie.training.member import stream
+from jaxtie.training.task import stream
 
 ZEROS, ONES = (0.1, 0.9), (0.5, 0.5)
 STEPS = 10_000  # of 114 samples: 1.14 million
@@ -50,18 +48,21 @@ def with_target(batch: data.Batch) -> np.ndarray:
     return symbols
 
 
+def draw(*how) -> data.Batch:
+    """Sample 10,000 steps [T, B, ...]."""
+    one = jax.vmap(lambda step: data.sample(stream(14, 42), step, SPLIT.train, *how))
+    return jax.device_get(jax.jit(one)(jnp.arange(STEPS)))
+
+
 @pytest.fixture(scope="module")
-def draws():
-    """Samples of 10,000 steps [T, B, ...], and the same unmasked."""
-    draw = jax.jit(
-        jax.vmap(lambda step: data.sample(stream(14, 42), step, SPLIT.train, ZEROS, ONES))
-    )
-    batch = jax.device_get(draw(jnp.arange(STEPS)))
+def draws() -> tuple[data.Batch, np.ndarray]:
+    """Samples, and their tokens unmasked."""
+    batch = draw(ZEROS, ONES)
     return batch, with_target(batch)
 
 
 def chi_square(observed, expected, constraints: int = 1) -> float:
-    """p of counts; cells too rare for the approximation are one."""
+    """Return p of counts; cells too rare for the approximation are merged."""
     observed, expected = np.ravel(observed), np.ravel(expected)
     rare = expected < 10
 
@@ -72,16 +73,16 @@ def chi_square(observed, expected, constraints: int = 1) -> float:
 
 
 def surprise(symbols: np.ndarray) -> np.ndarray:
-    """By how much each spelling (first 0, second 1) exceeds its expectation."""
+    """Return by how much each bit's symbol (first 0, second 1) exceeds its expectation."""
     return symbols[..., :7] % 2 - np.where(SPLIT.train == 0, ZEROS[1], ONES[1])[None]
 
 
 def independence(a: np.ndarray, b: np.ndarray) -> float:
-    """p of the correlation of two centred arrays."""
+    """Return p of the correlation of two centred arrays."""
     return 2 * stats.norm.sf(abs(np.sum(a * b)) / np.sqrt(np.sum(a**2 * b**2)))
 
 
-def test_samples_spell_their_strings(draws):
+def test_samples_write_their_strings(draws):
     (tokens, at, target), symbols = draws
     assert tokens.dtype == at.dtype == target.dtype == np.int32
     assert tokens.shape == (STEPS, 114, 8) and at.shape == target.shape == (STEPS, 114, 1)
@@ -133,16 +134,15 @@ def test_seeds_have_streams_of_their_own():
     assert independence(excess[:-1], excess[1:]) > 1e-3
 
 
-def test_contexts_are_counted():
-    for bits, ordered, count in [
-        (SPLIT.train, False, 161),
-        (SPLIT.valid, False, 135),
-        (SPLIT.valid, True, 5_376),
-    ]:
-        tokens, at, joint = data.enumerate_contexts(bits, ZEROS, ONES, ordered=ordered)
-        assert tokens.shape == (count, 8) and at.shape == (count, 1) and joint.shape == (count, 7)
-        assert joint.sum() == pytest.approx(1, abs=1e-12)
-        assert np.all(np.take_along_axis(tokens, at, axis=1) == 6) and np.sum(tokens == 6) == count
+@pytest.mark.parametrize(
+    ("bits", "ordered", "count"),
+    [(SPLIT.train, False, 161), (SPLIT.valid, False, 135), (SPLIT.valid, True, 5_376)],
+)
+def test_contexts_are_counted(bits, ordered, count):
+    tokens, at, joint = data.enumerate_contexts(bits, ZEROS, ONES, ordered=ordered)
+    assert tokens.shape == (count, 8) and at.shape == (count, 1) and joint.shape == (count, 7)
+    assert joint.sum() == pytest.approx(1, abs=1e-12)
+    assert np.all(np.take_along_axis(tokens, at, axis=1) == 6) and np.sum(tokens == 6) == count
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -150,51 +150,53 @@ def test_contexts_are_counted():
 def test_contexts_are_those_of_brute_force(ordered, zeros, ones):
     bits = data.split(4, False, 14).train
     probability = dict(zip("XYAB", (*zeros, *ones)))
-    law = defaultdict(float)
+    expected = defaultdict(float)
     for string, at in itertools.product(spell(bits), range(4)):
         for symbols in itertools.product(*("XY" if bit == "0" else "AB" for bit in string)):
             label = "ED"[string.count("1") % 2]
             context = (*symbols[:at], "M", *symbols[at + 1 :], label)
             context = context if ordered else tuple(sorted(context, key="XYABEDM".index))
-            law[context, symbols[at]] += np.prod([probability[symbol] for symbol in symbols]) / (
-                len(bits) * 4
-            )
+            p = np.prod([probability[symbol] for symbol in symbols])
+            expected[context, symbols[at]] += p / (len(bits) * 4)
     tokens, _, joint = data.enumerate_contexts(bits, zeros, ones, ordered=ordered)
+    names = [tuple("XYABEDM"[token] for token in context) for context in tokens]
     ours = {
-        (tuple("XYABEDM"[token] for token in tokens[context]), "XYABEDM"[target]): joint[
-            context, target
-        ]
+        (names[context], "XYABEDM"[target]): joint[context, target]
         for context, target in np.argwhere(joint)
     }
     assert len({context for context, _ in ours}) == joint.any(axis=1).sum()
-    assert ours == pytest.approx({event: p for event, p in law.items() if p > 0}, abs=1e-15)
+    assert ours == pytest.approx({event: p for event, p in expected.items() if p > 0}, abs=1e-15)
 
 
-def test_contexts_are_as_frequent_as_enumerated(draws):
-    """Each string comes once a step, so counts vary a little less than multinomial ones: on the
-    safe side.
-    """
-    (tokens, _, target), _ = draws
-    contexts = data.enumerate_contexts(SPLIT.train, ZEROS, ONES, ordered=False)
+def count_contexts(batch: data.Batch, contexts: data.Contexts) -> np.ndarray:
+    """Count how often each enumerated context and target was drawn; KeyError for another one."""
+    number = {tuple(tokens): at for at, tokens in enumerate(contexts.tokens_CxL.tolist())}
+    counts = np.zeros(contexts.joint_CxV.shape)
+    drawn = np.concatenate([np.sort(batch.tokens_BxL, axis=-1), batch.target_BxP], axis=-1)
+    for row, count in zip(*np.unique(drawn.reshape(-1, 9), axis=0, return_counts=True)):
+        counts[number[tuple(row[:8].tolist())], row[8]] = count
+    return counts
 
-    def code(tokens):
-        return np.sort(tokens, axis=-1) @ 7 ** np.arange(8)
 
-    known, context = np.unique(code(contexts.tokens_CxL), return_inverse=True)
-    drawn = code(tokens).ravel()
-    place = np.searchsorted(known, drawn)
-    assert np.array_equal(known[place], drawn)  # nothing that was not enumerated
-    counts = np.zeros((161, 7))
-    np.add.at(counts, (np.argsort(context)[place], target.ravel()), 1)
-    impossible = contexts.joint_CxV == 0
-    assert not counts[impossible].any()
-    assert chi_square(counts[~impossible], contexts.joint_CxV[~impossible] * 114 * STEPS) > 1e-3
+@pytest.mark.parametrize("by_label", [False, True])
+def test_contexts_are_as_frequent_as_enumerated(draws, by_label):
+    """Each string comes once a step, so counts vary a little less than multinomial ones."""
+    own = ((0.2, 0.8), (0.3, 0.7)) if by_label else (ZEROS, ONES)
+    batch = draw(*own, True) if by_label else draws[0]
+    contexts, other = (
+        data.enumerate_contexts(SPLIT.train, *own, ordered=False, zeros_by_label=each)
+        for each in (by_label, not by_label)
+    )
+    assert contexts.joint_CxV.sum() == pytest.approx(1)
+    counts, possible = count_contexts(batch, contexts), contexts.joint_CxV > 0
+    assert counts.sum() == 114 * STEPS and not counts[~possible].any()
+    assert chi_square(counts[possible], contexts.joint_CxV[possible] * counts.sum()) > 1e-3
+    # the label matters
+    assert chi_square(counts[possible], other.joint_CxV[possible] * counts.sum()) < 1e-6
 
 
 def test_stream_is_the_one_that_published_figures_were_made_with():
-    """If this moves on purpose, every run's bits move with it: run the experiments and their tables
-    in the README again.
-    """
+    """If it changes on purpose, run the experiments and their tables again."""
     batch = data.sample(stream(14, 42), 1000, SPLIT.train[:3], ZEROS, ONES)
     assert batch.tokens_BxL.tolist() == [
         [6, 2, 1, 2, 1, 3, 1, 4],
@@ -202,26 +204,3 @@ def test_stream_is_the_one_that_published_figures_were_made_with():
         [1, 3, 1, 1, 2, 6, 3, 4],
     ]
     assert batch.target_BxP.tolist() == [[2], [1], [3]]
-
-
-def test_samples_spelled_by_the_label_are_distributed_as_their_law_says():
-    zeros, ones = (0.2, 0.8), (0.3, 0.7)
-    draw = jax.jit(
-        jax.vmap(lambda step: data.sample(stream(14, 42), step, SPLIT.train, zeros, ones, True))
-    )
-    batch = jax.device_get(draw(jnp.arange(STEPS)))
-    law = data.enumerate_contexts(SPLIT.train, zeros, ones, ordered=False, zeros_by_label=True)
-    assert law.joint_CxV.sum() == pytest.approx(1)
-    number = {tuple(tokens): at for at, tokens in enumerate(law.tokens_CxL.tolist())}
-    counts = np.zeros(law.joint_CxV.shape)
-    drawn = np.concatenate([np.sort(batch.tokens_BxL, axis=-1), batch.target_BxP], axis=-1).reshape(
-        -1, 9
-    )
-    for row, count in zip(*np.unique(drawn, axis=0, return_counts=True)):
-        counts[number[tuple(row[:8].tolist())], row[8]] = count
-    possible = law.joint_CxV > 0
-    assert not counts[~possible].any()
-    assert chi_square(counts[possible], law.joint_CxV[possible] * counts.sum()) > 1e-4
-    other = data.enumerate_contexts(SPLIT.train, zeros, ones, ordered=False)
-    # the label matters
-    assert chi_square(counts[possible], other.joint_CxV[possible] * counts.sum()) < 1e-6

@@ -12,7 +12,7 @@ from jaxtie.config import Arm
 from jaxtie.exor import analysis, tables
 from jaxtie.exor.plots import exor_pictures
 from jaxtie.results.statistics import correlation
-from jaxtie.results.tables import between, median
+from jaxtie.results.tables import median, with_interval
 from jaxtie.run.lifecycle import load_claims
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -320,7 +320,7 @@ def test_medians_of_few_seeds_have_no_interval():
     """A rank interval at 95 % needs six seeds, and then is their range."""
     values = np.arange(1.0, 7.0)
     assert median(values[:5]) == "3.000" and median(values) == "3.500 [1.000, 6.000]"
-    assert between(np.nan, np.nan, np.nan, "{:.1e}".format) == "–"
+    assert with_interval(np.nan, np.nan, np.nan, "{:.1e}".format) == "–"
 
 
 def test_plateau_exit_table(plateau_results):

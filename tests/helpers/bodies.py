@@ -1,6 +1,4 @@
-"""What tests of the bodies share: a model, its initial values, random parameters, a batch,
-comparison.
-"""
+"""A plain model, its initial values, random parameters, a batch, and a comparison of trees."""
 
 from functools import partial
 
@@ -14,47 +12,49 @@ from jaxtie.config import Body
 from jaxtie.exor import data
 from jaxtie.exor.config import Process
 from jaxtie.models.language_model import MaskedLM, build_body
-from jaxtie.training.member import stream
+from jaxtie.training.task import stream
 from jaxtie.tying.linen import Embedding
 
 PROCESS = Process()
-once = partial(jax.jit, compiler_options=QUICK)  # of what runs once, compiling is what takes time
+once = partial(
+    jax.jit, compiler_options=QUICK
+)  # what runs once takes longer to compile than to run
 
 
 def build_model(sizes: Body, *, tied: bool, vocabulary: int = data.VOCABULARY) -> MaskedLM:
-    """The plain model of EXor, or one with more words."""
+    """Return the plain model of EXor, or one with more words."""
     return MaskedLM(Embedding(vocabulary, sizes.width, tied), build_body(sizes), data.MASK)
 
 
+def start(model: MaskedLM, key: jax.Array) -> dict:
+    """Return fresh parameters."""
+    return model.init(key, jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+
+
 def initial(sizes: Body, *, tied: bool, seeds: int) -> dict:
-    """Initial parameters, flat, of many seeds."""
+    """Return initial parameters of many seeds, flat."""
     model = build_model(sizes, tied=tied)
-
-    def start(key):
-        return model.init(key, jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
-
-    drawn = once(jax.vmap(start))(jax.random.split(jax.random.key(0), seeds))
+    keys = jax.random.split(jax.random.key(0), seeds)
+    drawn = once(jax.vmap(partial(start, model)))(keys)
     return flatten_dict(jax.device_get(drawn), sep="/")
 
 
 def random_params(sizes: Body) -> dict:
-    """Untied parameters, every leaf N(0, 1)."""
+    """Return untied parameters, every leaf N(0, 1)."""
     model = build_model(sizes, tied=False)
-    shapes = jax.eval_shape(
-        model.init, jax.random.key(0), jnp.zeros(8, jnp.int32), jnp.zeros(1, jnp.int32)
-    )["params"]
+    shapes = jax.eval_shape(partial(start, model), jax.random.key(0))
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape)), shapes)
 
 
 def sample() -> data.Batch:
-    """Samples of a third of the training strings."""
+    """Sample a third of the training strings."""
     bits = data.split(7, False, 14).train[::3]
     return jax.device_get(data.sample(stream(14, 1), 0, bits, PROCESS.zeros, PROCESS.ones))
 
 
 def assert_close(ours, theirs, tolerance: float):
-    """Every leaf to within a tolerance relative to its largest value, or to 1."""
+    """Compare every leaf; the tolerance is relative to its largest value, or to 1."""
 
     def assert_leaf(a, b):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1, np.abs(b).max()))

@@ -1,9 +1,8 @@
-"""How tests compile, unless compiling is what they are about: quickly, at a third of the time that
-users' programs take.
+"""Compile quickly in tests, in a third of the time, unless they are about compiling.
 
-What runs is the same formulas and the same loop, several times slower. Bits may be others than
-users', so what is compared to the bit is compiled alike. What compares programs of several sizes,
-or trains for long, compiles as users do.
+The formulas and loops are the same, several times slower. Bits may differ from users', so programs
+whose bits are compared are compiled alike. Tests that compare programs of several sizes, or train
+for long, compile as users do.
 """
 
 import contextlib
@@ -17,9 +16,7 @@ AS_USERS = {name: dict(getattr(devices, name)) for name in ("FAST", "REPEATABLE"
 
 
 def quick_options() -> devices.CompilerOptions:
-    """No optimization and, where XLA knows the option, the generator of loops that it had before
-    MLIR's.
-    """
+    """Return options without optimization and, where XLA knows it, with its older loop emitter."""
     options = devices.ONCE["cpu"] | {"xla_cpu_use_fusion_emitters": False}
     try:
         jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()
@@ -35,7 +32,7 @@ for name in AS_USERS:
 
 @contextlib.contextmanager
 def as_users() -> Iterator[None]:
-    """Within it programs are compiled as users' are."""
+    """Compile programs as users' are within this context."""
     now = {name: dict(getattr(devices, name)) for name in AS_USERS}
     for name, options in AS_USERS.items():
         getattr(devices, name).pop("cpu")

@@ -1,6 +1,4 @@
-"""The models in PyTorch, by its own modules where it has them, and the way between its parameters
-and a jaxtie tree.
-"""
+"""The models in PyTorch, of its own modules where it has them; conversion to and from our trees."""
 
 import copy
 from dataclasses import asdict
@@ -27,14 +25,10 @@ class MixerLayer(nn.Module):
     def __init__(self, length: int, width: int, tokenwise: int, channelwise: int):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.tokenwise1, self.tokenwise2 = (
-            nn.Linear(length, tokenwise),
-            nn.Linear(tokenwise, length),
-        )
-        self.channelwise1, self.channelwise2 = (
-            nn.Linear(width, channelwise),
-            nn.Linear(channelwise, width),
-        )
+        self.tokenwise1 = nn.Linear(length, tokenwise)
+        self.tokenwise2 = nn.Linear(tokenwise, length)
+        self.channelwise1 = nn.Linear(width, channelwise)
+        self.channelwise2 = nn.Linear(channelwise, width)
 
     def forward(self, x_BxLxD: torch.Tensor) -> torch.Tensor:
         x_BxLxD = x_BxLxD + self.tokenwise2(self.tokenwise1(self.norm1(x_BxLxD).mT).relu()).mT
@@ -53,20 +47,14 @@ class Mixer(nn.Module):
 
 
 def make_body(config: sizes.Body, length: int) -> nn.Module:
-    """From BxLxD to BxLxD."""
+    """Return the body of a configuration, from BxLxD to BxLxD."""
     match config:
         case sizes.LSTM():
             return LSTM(**asdict(config))
         case sizes.Mixer():
             return Mixer(length=length, **asdict(config))
-    layer = nn.TransformerEncoderLayer(
-        config.width,
-        config.heads,
-        config.feedforward,
-        dropout=0.0,
-        activation="gelu",
-        batch_first=True,
-    )
+    own = config.width, config.heads, config.feedforward
+    layer = nn.TransformerEncoderLayer(*own, dropout=0.0, activation="gelu", batch_first=True)
     return nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
 
 
@@ -87,15 +75,12 @@ class Reference(nn.Module):
     def loss(
         self, tokens_BxL: torch.Tensor, at_BxP: torch.Tensor, target_BxP: torch.Tensor
     ) -> torch.Tensor:
-        return nn.functional.cross_entropy(
-            self(tokens_BxL, at_BxP).flatten(0, 1), target_BxP.flatten()
-        )
+        logits_BxPxV = self(tokens_BxL, at_BxP)
+        return nn.functional.cross_entropy(logits_BxPxV.flatten(0, 1), target_BxP.flatten())
 
 
 def place(name: str) -> tuple[str, ...]:
-    """Path in a jaxtie tree: of body.layers.0.self_attn.out_proj.weight, (body, layer_0,
-    out_proj_weight).
-    """
+    """Return the path in our tree, such as (body, layer_0, out_proj_weight)."""
     if not name.startswith("body."):
         return "embedding", name
     name = name.removeprefix("body.").replace("self_attn.", "").removeprefix("lstm.")
@@ -112,17 +97,17 @@ def _tree(model: Reference, read) -> dict:
 
 
 def parameters(model: Reference) -> dict:
-    """The parameters as a jaxtie tree of arrays."""
+    """Return the parameters as our tree."""
     return _tree(model, lambda p: p.detach())
 
 
 def gradients(model: Reference) -> dict:
-    """The gradients as a jaxtie tree of arrays."""
+    """Return the gradients as our tree."""
     return _tree(model, lambda p: p.grad)
 
 
 def load(model: Reference, tree: dict) -> Reference:
-    """A copy of the model with the values, and the precision, of a jaxtie tree."""
+    """Return a copy of the model with the values, and the precision, of our tree."""
     leaves = {path: torch.tensor(np.asarray(leaf)) for path, leaf in flatten_dict(tree).items()}
     model = copy.deepcopy(model).to(next(iter(leaves.values())).dtype)
     named = {place(name): p for name, p in model.named_parameters()}
@@ -135,5 +120,5 @@ def load(model: Reference, tree: dict) -> Reference:
 
 
 def tensors(batch) -> tuple[torch.Tensor, ...]:
-    """Integer arrays as torch indexes with them."""
+    """Return integer arrays as torch indexes with them."""
     return tuple(torch.tensor(np.asarray(array), dtype=torch.int64) for array in batch)

@@ -1,6 +1,4 @@
-"""Commands that tests start with something of the package replaced beforehand, such as what takes
-long.
-"""
+"""Commands that run jaxtie with something replaced beforehand, such as what takes long."""
 
 import sys
 
@@ -22,7 +20,5 @@ RUN = (
 
 
 def after(*statements: str) -> list[str]:
-    """The `prefix` of a command that runs the same options in a process where these statements were
-    executed before.
-    """
+    """Return the `prefix` of a command that executes these statements first."""
     return [sys.executable, "-c", "\n".join([*statements, RUN])]

@@ -13,7 +13,7 @@ from jaxtie.exor import analysis, tables
 from jaxtie.exor.claims import Claim
 from jaxtie.results.claims import (
     Comparison,
-    claimed,
+    claim_values,
     claims_table,
     compare,
     judge,
@@ -110,7 +110,7 @@ def test_verdicts_follow_the_interval(results):
 def test_intervals_are_corrected_for_the_number_of_claims(results):
     """Of ten claims each interval is Student's at 99.5 %."""
     claims = [Claim(str(i), "loss", COST, low=0) for i in range(10)]
-    differences = claimed(results, claims[0]).values.astype(np.float64)
+    differences = claim_values(results, claims[0]).values.astype(np.float64)
     _, (_, compared) = judge_claims(claims, results, {})[3]
     low, high = stats.t.interval(0.995, 39, differences.mean(), stats.sem(differences))
     np.testing.assert_allclose([compared.low, compared.high], [low, high])
@@ -138,7 +138,9 @@ def test_ratios_are_judged_by_the_median(results):
     assert judged(results, Claim("drawn together", "decay ratio", "tied", high=0.8)) == ["fails"]
     x_a = distance.sel(arm="tied", symbol="X", symbol2="A", step=100).values
     expected = np.log(distance.sel(place | {"step": 100}).values / x_a)
-    np.testing.assert_allclose(claimed(results, Claim("", "reference ratio", "tied")), expected)
+    np.testing.assert_allclose(
+        claim_values(results, Claim("", "reference ratio", "tied")), expected
+    )
 
 
 def with_roles(results: xr.Dataset) -> xr.Dataset:
@@ -179,7 +181,7 @@ def test_shares_and_pushes_of_a_run_and_of_its_committed_results(results):
     for each in (made, kept):
         assert judged(each, *claims) == ["holds"] * 5
     for claim in claims:
-        np.testing.assert_allclose(claimed(kept, claim), claimed(made, claim), rtol=1e-5)
+        np.testing.assert_allclose(claim_values(kept, claim), claim_values(made, claim), rtol=1e-5)
     arm, rows, *cells = shares_table(kept).rows[0]
     assert (arm, rows) == ("tied", "all")
     assert cells[0].startswith("0.90") and cells[1].startswith("0.60")

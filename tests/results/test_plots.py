@@ -13,10 +13,10 @@ from jaxtie.results.plots import (
     COLOURS,
     Panel,
     coloured,
-    curve,
     draw_all,
-    finish,
-    panelled,
+    draw_mean,
+    finish_axes,
+    with_overview,
     write_frames,
 )
 
@@ -25,7 +25,7 @@ STEPS = np.array([0, 100, 200])
 
 def draw_constant(value: float, axes: Axes) -> None:
     axes.plot(STEPS, np.full(3, value), label=f"{value:g}")
-    finish(axes, f"always {value:g}", "value", STEPS)
+    finish_axes(axes, f"always {value:g}", "value", STEPS)
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
@@ -33,7 +33,7 @@ def test_there_is_an_overview_and_a_picture_of_each_panel(count):
     panels = {
         f"panel_{i}": Panel(f"a line at {i}", partial(draw_constant, i)) for i in range(count)
     }
-    pictures = panelled(panels, "all $ of them", "all lines")
+    pictures = with_overview(panels, "all $ of them", "all lines")
     captions = {name: picture.caption for name, picture in pictures.items()}
     own = {name: panel.caption for name, panel in panels.items()}
     assert list(captions.items()) == [("overview", "all lines"), *own.items()]
@@ -48,7 +48,7 @@ def test_there_is_an_overview_and_a_picture_of_each_panel(count):
 
 def test_pictures_are_written_as_png_and_pdf_and_change_no_settings(tmp_path):
     before = dict(matplotlib.rcParams)
-    pictures = panelled({"one": Panel("a line", partial(draw_constant, 1))}, "title", "all")
+    pictures = with_overview({"one": Panel("a line", partial(draw_constant, 1))}, "title", "all")
     paths = draw_all(pictures, tmp_path / "deep" / "figures")
     assert [path.name for path in paths] == ["overview.png", "one.png"]
     written = {path.name: path.read_bytes()[:4] for path in paths[0].parent.iterdir()}
@@ -66,7 +66,7 @@ def test_a_curve_is_the_mean_over_seeds_where_it_was_reached():
     losses = [[1.0, np.nan, 5, np.nan], [3, 4, np.nan, np.nan]]
     values = xr.DataArray(losses, {"step": range(4)}, ("seed", "step"))
     axes = matplotlib.figure.Figure().subplots()
-    curve(axes, values, "red", "mean")
+    draw_mean(axes, values, "red", "mean")
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[0, 2], [1, 4], [2, 5]])
 
 

@@ -16,8 +16,8 @@ from jaxtie.results.statistics import (
     mean_interval,
     median_interval,
     median_time,
-    race,
     share_interval,
+    sign_test,
     somers_d,
     times_to_level,
 )
@@ -243,7 +243,7 @@ def test_a_race_is_decided_seed_by_seed():
     # before, after, same, never, only here, only there, came when the other was last seen, unknown
     here = times(1, 5, 3, 9, 4, 9, 9, 2, censored=(3, 5, 7))
     there = times(2, 4, 3, 9, 9, 4, 9, 8, censored=(3, 4, 6))
-    found, back = race(here, there), race(there, here)
+    found, back = sign_test(here, there), sign_test(there, here)
     assert (found.won, found.lost) == (3, 2) == (back.lost, back.won)
     assert found.share == 0.6 and found.p == back.p == 1.0
 
@@ -256,9 +256,9 @@ def test_p_of_a_race_is_the_share_of_outcomes_as_one_sided(count):
     for won in range(count + 1):
         extreme = [abs(wins - count / 2) >= abs(won - count / 2) for wins in outcomes]
         own = np.where(np.arange(count + 2) < won, 4, np.where(np.arange(count + 2) < count, 6, 5))
-        found = race(times(*own), times(*rest))
+        found = sign_test(times(*own), times(*rest))
         assert (found.won, found.lost, found.share) == (won, count - won, won / count)
         np.testing.assert_allclose(found.p, np.mean(extreme), rtol=1e-9)
         assert found.low <= found.share <= found.high
-    nobody = race(times(*rest), times(*rest))
+    nobody = sign_test(times(*rest), times(*rest))
     assert nobody[:2] == (0, 0) and np.isnan(nobody[2:]).all()

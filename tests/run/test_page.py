@@ -14,7 +14,7 @@ from drawing import save_small
 
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.page_section import leave_for_page
+from jaxtie.results.page_section import write_section
 from jaxtie.results.tables import Table
 from jaxtie.run import command, kinds, lifecycle
 from jaxtie.run.page import Section, check_page, sections_left, write_page
@@ -134,7 +134,7 @@ def test_answers_of_advise_are_on_the_page(tmp_path):
     (tmp_path / "answer" / "figures" / "plane.png").write_bytes(png)
     table = Table("Prices", ("bias", "G"), [("none", CLAIM)], "A note.")
     sentences = ["It fails.", "Advice: tie."]
-    leave_for_page(tmp_path / "answer", "python -m x", sentences, [table], plane="S beside C")
+    write_section(tmp_path / "answer", "python -m x", sentences, [table], plane="S beside C")
     (tmp_path / "damaged" / "section.json").write_text("{")
     answer, damaged = sections_left(tmp_path)
     assert (answer.name, answer.claim) == ("answer", " ".join(sentences))

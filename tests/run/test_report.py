@@ -14,7 +14,7 @@ from jaxtie.exor import analysis, blocks, tables
 from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.exor.claims import Claim
 from jaxtie.results.claims import claims_table
-from jaxtie.results.committed import write_kept
+from jaxtie.results.committed import write_committed
 from jaxtie.run import command, lifecycle, report
 
 HOUSE = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def test_what_is_kept_of_a_run_gives_its_tables(results, tmp_path, monkeypatch, 
     middle is left out.
     """
     monkeypatch.setattr(analysis, "COURSE_OF_SEEDS", many)
-    write_kept(analysis.condense(results), tmp_path / "made-up.nc")
+    write_committed(analysis.condense(results), tmp_path / "made-up.nc")
     kept = report.read_data(tmp_path)["made-up"]
     assert kept["input_distance"].sizes["step"] == steps < results["input_distance"].sizes["step"]
     assert kept.nbytes < results.nbytes / 2
@@ -65,7 +65,7 @@ def test_what_is_written_of_a_member_has_five_digits_and_what_no_member_owns_has
     third = xr.Dataset(
         {"own": ("seed", [1 / 3, -1e-30, np.nan, np.inf]), "theory": ("pair", [1 / 3])}
     )
-    write_kept(third, tmp_path / "third.nc")
+    write_committed(third, tmp_path / "third.nc")
     read = xr.load_dataset(tmp_path / "third.nc", engine="h5netcdf")
     np.testing.assert_allclose(read["own"], third["own"], rtol=2.0**-17)
     assert float(read["own"][0]) * 2**18 % 1 == 0 and float(read["theory"][0]) == 1 / 3
@@ -253,7 +253,7 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
         kept.assign_coords(seed=[3, 2]).assign_attrs(claim="In other words."),
         Path("experiments/data/small.nc"),
     )
-    write_kept(further, file)
+    write_committed(further, file)
     assert command.main_report(["run"]) == 0
     joined = xr.load_dataset(file)
     assert joined["seed"].values.tolist() == [0, 1, 2, 3]
@@ -261,13 +261,15 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
         xr.testing.assert_equal(joined.sel(seed=seeds), own)
     assert joined.attrs == kept.attrs
     ends = further["eval_step"].isin([0, 20])
-    write_kept(further.sel(step=[0, 20]).assign(valid_loss=further["valid_loss"].where(ends)), file)
+    write_committed(
+        further.sel(step=[0, 20]).assign(valid_loss=further["valid_loss"].where(ends)), file
+    )
     assert command.main_report(["run"]) == 0
     without_middle = xr.load_dataset(file)  # of either: it would be there of some seeds alone
     xr.testing.assert_equal(without_middle["loss"], joined["loss"].sel(step=[0, 20]))
     xr.testing.assert_equal(without_middle["valid_loss"], joined["valid_loss"].where(ends))
     xr.testing.assert_equal(without_middle["train_loss"], joined["train_loss"])
-    write_kept(further.assign_attrs(process="another"), file)
+    write_committed(further.assign_attrs(process="another"), file)
     capsys.readouterr()
     assert command.main_report(["run"]) == 2
     assert (

@@ -10,7 +10,7 @@ from corpora import SIZE, write_corpus
 
 from jaxtie.text import corpus
 from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.corpus import Bigrams, Follows, make_material, validation_batches
+from jaxtie.text.corpus import Bigrams, Follows, prepare_corpus, validation_batches
 from jaxtie.text.data.tokens import prepare_text
 
 
@@ -81,7 +81,7 @@ def test_baselines_are_losses_on_what_is_predicted(text, objective):
         duplicates=probabilities,
         eval_batches=5,
     )
-    material, special = make_material(experiment, text), text.special
+    prepared, special = prepare_corpus(experiment, text), text.special
     start = special.sep if is_causal else special.cls
     never = special[:1] if is_causal else special[:4]
     usable = [token for token in range(len(text.vocabulary)) if token not in never]
@@ -90,9 +90,9 @@ def test_baselines_are_losses_on_what_is_predicted(text, objective):
         row = [start, *text.train.row(r).tolist(), special.sep]
         seen += [couple for couple in itertools.pairwise(row) if couple[1] in usable]
     unigram, bigram = by_hand(seen, usable)
-    p_of = {int(word): probabilities[k % 2] for k, word in enumerate(material.words_K)}
+    p_of = {int(word): probabilities[k % 2] for k, word in enumerate(prepared.words_K)}
     losses = []
-    for batch in validation_batches(experiment, material):
+    for batch in validation_batches(experiment, prepared):
         for row in batch.tokens_BxL.tolist():
             for left, token in itertools.pairwise(row):
                 if token in usable:
@@ -100,7 +100,7 @@ def test_baselines_are_losses_on_what_is_predicted(text, objective):
                     entropy = 0 if p is None else -(p * math.log(p) + (1 - p) * math.log(1 - p))
                     both = unigram(token), bigram(left, token)
                     losses.append([entropy - math.log(each) for each in both])
-    found = corpus.baselines(experiment, material)
+    found = corpus.baselines(experiment, prepared)
     np.testing.assert_allclose(found, np.mean(losses, axis=0), rtol=1e-10)
     assert found.bigram < found.unigram
 

@@ -1,6 +1,4 @@
-"""Roles on text, from a run to the table of a document; tokens are grouped by how often the
-training rows have them.
-"""
+"""Gradient by role on text: groups of tokens by frequency, runs, and the table of a document."""
 
 from collections import Counter
 from pathlib import Path
@@ -16,7 +14,7 @@ from jaxtie.run import command, lifecycle
 from jaxtie.run.lifecycle import load_experiment
 from jaxtie.text.analysis import trained_tables
 from jaxtie.text.config import Corpus
-from jaxtie.text.corpus import FREQUENCIES, frequency_groups, make_material, token_counts
+from jaxtie.text.corpus import FREQUENCIES, frequency_groups, prepare_corpus, token_counts
 from jaxtie.text.data.tokens import prepare_text
 
 ARMS = ("tied", "tied+output-start", "tied+input-gradient=0", "untied@20", "untied")
@@ -24,27 +22,25 @@ ARMS = ("tied", "tied+output-start", "tied+input-gradient=0", "untied@20", "unti
 
 def test_tokens_are_grouped_by_their_rank_in_the_training_rows(place):
     for name in ("text_clm", "text_mlm"):
-        experiment = load_experiment(place / f"{name}.py")
-        material = make_material(
-            experiment, prepare_text(Corpus((str(place / "corpus"),), vocab_size=120))
-        )
-        rows, sep = material.text.train, material.text.special.sep
+        config = load_experiment(place / f"{name}.py")
+        text = prepare_text(Corpus((str(place / "corpus"),), vocab_size=120))
+        prepared = prepare_corpus(config, text)
+        rows, sep = prepared.text.train, prepared.text.special.sep
         counted = Counter(int(token) for r in range(rows.count) for token in [*rows.row(r), sep])
-        found, group_V = token_counts(material), frequency_groups(material)
-        for word, twin in zip(*material.drawn[:2], strict=True):
+        found, group_V = token_counts(prepared), frequency_groups(prepared)
+        for word, twin in zip(*prepared.drawn[:2], strict=True):
             # half of its occurrences, drawn at each step
             assert found[word] == found[twin] == counted.pop(int(word)) / 2
         assert {token: found[token] for token in counted} == counted
         expected = [10, min(90, len(found) - 10), max(0, len(found) - 100)]
-        np.testing.assert_array_equal(
-            np.bincount(group_V, minlength=len(FREQUENCIES))[:3], expected
-        )
+        counts = np.bincount(group_V, minlength=len(FREQUENCIES))
+        np.testing.assert_array_equal(counts[:3], expected)
         assert found[group_V == 0].min() >= found[group_V == 1].max()
 
 
 @pytest.fixture(scope="module")
-def kept(place, tmp_path_factory) -> tuple[Path, Path]:
-    """Two runs that differ in nothing but whether roles are looked at."""
+def runs(place, tmp_path_factory) -> tuple[Path, Path]:
+    """Two runs, with roles recorded and without, alike otherwise."""
     source = TINY.format(path=str(EXPERIMENTS / "text_clm.py"), sizes=SIZES, arms=ARMS)
     for roles in (True, False):
         more = (
@@ -61,55 +57,49 @@ def kept(place, tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_to_look_at_roles_changes_no_training(kept):
-    looked_at, plain = (RunFolder(folder).load() for folder in kept)
-    np.testing.assert_allclose(looked_at["loss"], plain["loss"], rtol=1e-3)
-    np.testing.assert_array_equal(
-        looked_at["valid_loss"].sel(arm="untied"), plain["valid_loss"].sel(arm="untied")
-    )
-    square, product = (
-        looked_at["step_square"].isel(group=slice(0, 2)),
-        looked_at["input_step_product"],
-    )
+def test_recording_roles_changes_no_training(runs):
+    by_role, plain = (RunFolder(folder).load() for folder in runs)
+    np.testing.assert_allclose(by_role["loss"], plain["loss"], rtol=1e-3)
+    untied = (own["valid_loss"].sel(arm="untied") for own in (by_role, plain))
+    np.testing.assert_array_equal(*untied)
+    square, product = by_role["step_square"].isel(group=slice(0, 2)), by_role["input_step_product"]
     assert square.sel(step=0).isnull().all() and square.sel(arm="untied").isnull().all()
     assert (square.sel(arm=["tied", "tied+output-start"], step=slice(1, None)) > 0).all()
     midway = square.sel(arm="untied@20")
     assert (midway.sel(step=[10, 20]) > 0).all() and midway.sel(step=[30, 40]).isnull().all()
     assert (product.sel(arm="tied+input-gradient=0", step=slice(1, None)) == 0).all()
-    share = 1 - product.sum("group") / looked_at["step_square"].sum("group")
-    assert ((share.sel(arm="tied", step=10) > 0.2) & (share.sel(arm="tied", step=10) < 1.2)).all()
+    share = 1 - product.sum("group") / by_role["step_square"].sum("group")
+    own = share.sel(arm="tied", step=10)
+    assert ((own > 0.2) & (own < 1.2)).all()
     assert "step_square" not in plain
 
 
 @pytest.mark.slow
-def test_a_run_on_text_is_kept_beside_its_experiment(place, kept, tmp_path, monkeypatch, capsys):
+def test_a_run_on_text_is_committed_with_its_experiment(place, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "roles.py").write_text((place / "roles_True.py").read_text())
     tables = ("shares", "similarities")
-    text = "".join(
-        f"<!-- table: {table} roles-True -->\n<!-- end of table -->\n" for table in tables
-    )
-    (tmp_path / "experiments" / "README.md").write_text(text)
-    (tmp_path / "jaxtie" / "hypothesis").mkdir(parents=True)
+    places = [f"<!-- table: {each} roles-True -->\n<!-- end of table -->\n" for each in tables]
+    (tmp_path / "experiments" / "README.md").write_text("".join(places))
+    (tmp_path / "jaxtie" / "advise").mkdir(parents=True)
     for page in ("README.md", "jaxtie/advise/README.md"):
         (tmp_path / page).write_text("No tables.\n")
-    code = command.main_report([str(kept[0])])
-    told = capsys.readouterr()
-    # the command asked for another
-    assert code == 2 and "differs from experiments/roles.py in corpus.vocab_size" in told.err
+    code = command.main_report([str(runs[0])])
+    error = capsys.readouterr().err  # the command asked for another vocabulary
+    assert code == 2 and "differs from experiments/roles.py in corpus.vocab_size" in error
     source = (tmp_path / "experiments" / "roles.py").read_text()
     source += (
         "from jaxtie import Corpus\nexperiment = dataclasses.replace(experiment,"
         " corpus=Corpus(vocab_size=120))\n"
     )
     (tmp_path / "experiments" / "roles.py").write_text(source)
-    assert command.main_report([str(kept[0])]) == 0
+    assert command.main_report([str(runs[0])]) == 0
     written = Path("experiments/README.md").read_text()
     assert "| tied | 1-10 |" in written and "| neighbours | tied |" in written
     data = xr.load_dataset("experiments/data/roles-True.nc", engine="h5netcdf")
     similarity = data["similarity"].sel(eval_step=40, measure="CKA", seed=4)
-    tables = trained_tables(RunFolder(kept[0]).load(), kept[0])
+    tables = trained_tables(RunFolder(runs[0]).load(), runs[0])
     untied, tied = tables["untied"], tables["tied"][0].sel(seed=4).values
     assert 50 < tied.shape[0] < 120 and tied.shape[1] == 16  # without special tokens
     for table, own in zip(("input", "output"), untied, strict=True):

@@ -16,7 +16,7 @@ from jaxtie import Transformer, UserError
 from jaxtie.config import Head
 from jaxtie.text import pairs
 from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.corpus import Material, make_material, token_counts
+from jaxtie.text.corpus import PreparedCorpus, prepare_corpus, token_counts
 from jaxtie.text.data.batches import Rows, Special
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.pairs import CLOSE, PairContexts, choose_contexts, duplicates_of, matched_pairs
@@ -41,31 +41,31 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=("masked", "causal"))
-def asked(request, text) -> tuple[TextExperiment, Material]:
+def asked(request, text) -> tuple[TextExperiment, PreparedCorpus]:
     experiment = TextExperiment(objective=request.param, model=MODEL, arms=("untied",), **TINY)
-    return experiment, make_material(experiment, text)
+    return experiment, prepare_corpus(experiment, text)
 
 
 def test_words_get_the_probabilities_in_turn(asked):
-    experiment, material = asked
-    assert material.drawn.probability_K.tolist() == [0.5, 0.1] * 3
-    assert material.vocabulary[-6:] == tuple(
-        f"{material.vocabulary[word]}*" for word in material.words_K
+    experiment, prepared = asked
+    assert prepared.drawn.probability_K.tolist() == [0.5, 0.1] * 3
+    assert prepared.vocabulary[-6:] == tuple(
+        f"{prepared.vocabulary[word]}*" for word in prepared.words_K
     )
     assert experiment.kinds == ("duplicate", "matched", "random")
-    counted = np.bincount(material.text.train.tokens_N, minlength=len(material.vocabulary))
-    found = token_counts(material)
-    for word, twin, p in zip(*material.drawn[:3]):
+    counted = np.bincount(prepared.text.train.tokens_N, minlength=len(prepared.vocabulary))
+    found = token_counts(prepared)
+    for word, twin, p in zip(*prepared.drawn[:3]):
         assert found[twin] == pytest.approx(p * counted[word]) and found[word] == pytest.approx(
             (1 - p) * counted[word]
         )
 
 
 def test_training_draws_each_word_at_its_own_probability(asked):
-    experiment, material = asked
-    ask, drawn = make_ask(experiment, material), material.drawn
+    experiment, prepared = asked
+    ask, drawn = make_ask(experiment, prepared), prepared.drawn
     tokens = np.resize(drawn.words_K, (40, 15))
-    tokens = np.pad(tokens, ((0, 0), (0, 1)), constant_values=material.text.special.sep)
+    tokens = np.pad(tokens, ((0, 0), (0, 1)), constant_values=prepared.text.special.sep)
     ask_all = jax.jit(
         jax.vmap(lambda key: ask(key, jnp.asarray(tokens)).tokens_BxL), compiler_options=QUICK
     )
@@ -84,7 +84,7 @@ def test_unknown_tokens_are_asked_for_only_where_that_is_declared(text):
     tokens = jnp.full((8, 16), unk)
     for masks_unknown in (False, True):
         experiment = TextExperiment(objective="masked", masks_unknown=masks_unknown, **TINY)
-        asked = make_ask(experiment, make_material(experiment, text))(jax.random.key(0), tokens)
+        asked = make_ask(experiment, prepare_corpus(experiment, text))(jax.random.key(0), tokens)
         assert (int(asked.weight_P.sum()) > 0) == masks_unknown
         assert masks_unknown or bool((asked.tokens_BxL == unk).all())
 
@@ -112,12 +112,12 @@ def test_pairs_match_words_and_duplicates_in_frequency_and_are_neither():
 
 def test_contexts_are_of_the_text(asked):
     """They are validation sentences, but for the pair's token and drawn duplicates."""
-    experiment, material = asked
-    contexts, drawn, rows = material.contexts, material.drawn, material.text.valid
+    experiment, prepared = asked
+    contexts, drawn, rows = prepared.contexts, prepared.drawn, prepared.text.valid
     assert contexts.shape == (3, 6, 4) and len(contexts.at_Q) == 3 * 6 * 4
-    base = np.arange(len(material.vocabulary))
+    base = np.arange(len(prepared.vocabulary))
     base[drawn.duplicates_K] = drawn.words_K
-    special = material.text.special
+    special = prepared.text.special
     stream = "".join(
         f" {token}" for r in range(rows.count) for token in [*rows.row(r), special.sep]
     )
@@ -133,13 +133,13 @@ def test_contexts_are_of_the_text(asked):
         )
         assert not np.isin(tokens[contexts.asked_QxM[q]][contexts.counts_QxM[q]], special[:3]).any()
     assert contexts.counts_QxM.any(axis=1).mean() > 0.9
-    again = choose_contexts(experiment, material.text, drawn, material.first, material.second)
+    again = choose_contexts(experiment, prepared.text, drawn, prepared.first, prepared.second)
     assert all(np.array_equal(x, y) for x, y in zip(again[:6], contexts[:6]))
 
 
-def model_of(experiment: TextExperiment, material: Material, **options):
+def model_of(experiment: TextExperiment, prepared: PreparedCorpus, **options):
     """Return a model and its initial parameters."""
-    model = build_text_model(experiment, material, "cpu", **options)
+    model = build_text_model(experiment, prepared, "cpu", **options)
     return model, model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
 
 
@@ -165,20 +165,20 @@ def brute_force(of_sequence, contexts: PairContexts, q: int) -> tuple[float, flo
 
 
 def test_predictions_are_those_of_one_sequence_at_a_time(asked):
-    experiment, material = asked
-    model, params = model_of(experiment, material, tied=False)
-    look = jax.jit(make_look_at_predictions(model, material.contexts), compiler_options=QUICK)
+    experiment, prepared = asked
+    model, params = model_of(experiment, prepared, tied=False)
+    look = jax.jit(make_look_at_predictions(model, prepared.contexts), compiler_options=QUICK)
     found = jax.device_get(look(params))
 
     @partial(jax.jit, compiler_options=QUICK)
     def of_sequence(tokens, at):
         return jax.nn.softmax(model.apply({"params": params}, tokens, at)[0])
 
-    _, count, number = material.contexts.shape
+    _, count, number = prepared.contexts.shape
     for kind, pair in ((0, 1), (1, 0), (2, 5)):
         start = (kind * count + pair) * number
         each = np.array(
-            [brute_force(of_sequence, material.contexts, q) for q in range(start, start + number)]
+            [brute_force(of_sequence, prepared.contexts, q) for q in range(start, start + number)]
         )
         each = each[np.isfinite(each[:, 1])]
         assert found["log_odds"][kind, pair] == pytest.approx(each[:, 0].mean(), abs=1e-5)
@@ -189,14 +189,14 @@ def test_predictions_are_those_of_one_sequence_at_a_time(asked):
 @pytest.mark.slow
 def test_equal_rows_are_equally_likely_and_move_nothing(asked):
     """A bias carries the odds of duplicates whose rows are equal: ln 9, in every context."""
-    experiment, material = asked
-    model, params = model_of(experiment, material, tied=True, head=Head(bias=True))
-    drawn, ends = material.drawn, params["embedding"]
+    experiment, prepared = asked
+    model, params = model_of(experiment, prepared, tied=True, head=Head(bias=True))
+    drawn, ends = prepared.drawn, params["embedding"]
     odds_K = np.log(1 / drawn.probability_K - 1)
     ends = ends | {"input": ends["input"].at[drawn.duplicates_K].set(ends["input"][drawn.words_K])}
     ends |= {"bias": ends["bias"].at[drawn.words_K].set(ends["bias"][drawn.duplicates_K] + odds_K)}
     found = jax.device_get(
-        make_look_at_predictions(model, material.contexts)(params | {"embedding": ends})
+        make_look_at_predictions(model, prepared.contexts)(params | {"embedding": ends})
     )
     np.testing.assert_allclose(found["log_odds"][0], odds_K, atol=1e-4)
     np.testing.assert_allclose(found["log_odds_deviation"][0], 0, atol=1e-4)
@@ -206,13 +206,13 @@ def test_equal_rows_are_equally_likely_and_move_nothing(asked):
 
 @pytest.mark.slow
 def test_pairs_without_a_place_are_missing(asked):
-    experiment, material = asked
-    contexts = material.contexts
+    experiment, prepared = asked
+    contexts = prepared.contexts
     none = contexts._replace(
         counts_QxM=contexts.counts_QxM
         & (np.arange(len(contexts.at_Q)) >= contexts.shape[2])[:, None]
     )
-    model, params = model_of(experiment, material, tied=True)
+    model, params = model_of(experiment, prepared, tied=True)
     found = jax.device_get(make_look_at_predictions(model, none)(params))
     assert all(
         np.isnan(found[name][0, 0]) and np.isfinite(found[name][0, 1:]).all() for name in found
@@ -263,10 +263,10 @@ def test_the_vocabulary_names_inserted_duplicates_by_a_star(text):
     experiment = TextExperiment(
         objective="causal", half="second", planted=2, duplicates=False, words=3, batch=4, length=16
     )
-    material, size = make_material(experiment, text), len(text.vocabulary)
-    assert len(material.vocabulary) == size + 2 and material.vocabulary[-1].endswith("*")
-    assert material.planted.duplicates_K.tolist() == [size, size + 1]
-    assert material.text.train.count < text.train.count
+    prepared, size = prepare_corpus(experiment, text), len(text.vocabulary)
+    assert len(prepared.vocabulary) == size + 2 and prepared.vocabulary[-1].endswith("*")
+    assert prepared.planted.duplicates_K.tolist() == [size, size + 1]
+    assert prepared.text.train.count < text.train.count
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
-"""Language models of text from the command line to figures, on a made-up corpus: what comes out,
-and that it survives.
-"""
+"""Language models of text from the command line to figures, and through kills and bad input."""
 
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import time
@@ -31,16 +30,16 @@ from jaxtie.text.tables import text_tables
 from jaxtie.training.distributed import GONE
 
 # as the tests compile, so that programs are found where these left them
-WRAPPED = (
-    COMPILED_QUICKLY,
-    WITHOUT_FIGURES,
-)
+WRAPPED = (COMPILED_QUICKLY, WITHOUT_FIGURES)
 PREFIX = after(*WRAPPED)
 DRAW = lifecycle.draw
 CONSTANTS = (
     "first_word second_word probe_word token scheduled_learning_rate parameters"
     " estimated_initial_loss decay_factor duplicate_probability unigram_loss bigram_loss"
 ).split()
+FIGURES = (
+    "overview accuracy loss distances_tied distances_untied@20_input distances_untied@20_output"
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +52,8 @@ def masked(place, tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def without_figures(monkeypatch):
-    """They take most of the time of a short run. (What is made once for all tests is made
-    before.)
-    """
-    monkeypatch.setattr(lifecycle, "draw", nothing)
-
-
-def nothing(*_: object) -> list[Path]:
-    return []
+    """They take most of the time of a short run; module fixtures have drawn theirs before."""
+    monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
 
 
 def save_png(figure: Figure, folder: Path, name: str) -> Path:
@@ -78,24 +71,18 @@ def test_a_masked_model_from_files_to_figures(masked):
     found = RunFolder(masked).load()
     assert set(found.data_vars) == {*TEXT_VARIABLES, *PREDICTED, *CONSTANTS, "diverged_at"}
     assert all(np.isfinite(found[name]).all() for name in (*TEXT_VARIABLES, *PREDICTED))
-    assert all(
-        2 < found[name] < np.log(found.sizes["token_number"])
-        for name in ("unigram_loss", "bigram_loss")
-    )
+    for name in ("unigram_loss", "bigram_loss"):
+        assert 2 < found[name] < np.log(found.sizes["token_number"])
     assert (found["duplicate_probability"] == 0.5).all()
-    assert (
-        found["loss"].dims == ("arm", "seed", "step")
-        and found.sizes["step"] == 5
-        and found.sizes["eval_step"] == 3
-    )
+    assert found["loss"].dims == ("arm", "seed", "step")
+    assert (found.sizes["step"], found.sizes["eval_step"]) == (5, 3)
     assert (found["first_word"] + "*" == found["second_word"]).sel(kind="duplicate").all()
     different = found.sel(kind="random")
     assert (different["first_word"] != different["second_word"]).all()
     tied, untied = found.sel(arm="tied"), found.sel(arm="untied@20")
     np.testing.assert_array_equal(tied["input_distance"], tied["output_distance"])
-    np.testing.assert_array_equal(
-        untied["output_distance"].sel(eval_step=20), tied["output_distance"].sel(eval_step=20)
-    )
+    output, shared = (own["output_distance"].sel(eval_step=20) for own in (untied, tied))
+    np.testing.assert_array_equal(output, shared)
     assert (untied["output_distance"] != untied["input_distance"]).sel(eval_step=40).any()
     assert (found["valid_loss"].sel(eval_step=40) < found["valid_loss"].sel(eval_step=0)).all()
     config = json.loads((masked / "config.json").read_text())
@@ -104,22 +91,19 @@ def test_a_masked_model_from_files_to_figures(masked):
     counts = found["parameters"]
     assert times["parameters"] == counts.sel(arm="untied@20") > counts.sel(arm="tied")
     assert config["text"]["report"]["files"] == 1
-    names = (
-        "overview",
-        "accuracy",
-        "loss",
-        "distances_tied",
-        "distances_untied@20_input",
-        "distances_untied@20_output",
-    )
-    for name in names:
+    for name in FIGURES.split():
         assert (masked / "figures" / f"{name}.png").stat().st_size > 10_000
-    told = (masked / "summary.md").read_text(encoding="utf-8")
-    assert "untied@20 − tied" in told and "a star marks a duplicate" in told
-    assert "| tied, word–duplicate | " in told and "| untied@20 output, random pairs | " in told
+    summary = (masked / "summary.md").read_text(encoding="utf-8")
+    for expected in (
+        "untied@20 − tied",
+        "a star marks a duplicate",
+        "| tied, word–duplicate | ",
+        "| untied@20 output, random pairs | ",
+    ):
+        assert expected in summary
 
 
-def test_what_reads_results_reads_those_of_text(masked, capsys, monkeypatch):
+def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
     monkeypatch.setattr(lifecycle, "draw", DRAW)
     monkeypatch.setattr(plots, "save", save_png)
     before = (masked / "figures" / "overview.png").read_bytes()
@@ -133,9 +117,8 @@ def test_what_reads_results_reads_those_of_text(masked, capsys, monkeypatch):
     section = page.Section("text_mlm.py", "text-mlm")
     section.read(RunFolder(masked))
     assert len(section.tables) == 4 and "tokens a second" in section.facts
-    assert {image.name for image in section.images} == {
-        path.stem for path in (masked / "figures").glob("*.png")
-    }
+    drawn = {path.stem for path in (masked / "figures").glob("*.png")}
+    assert {image.name for image in section.images} == drawn
 
 
 def test_a_causal_model_from_files_to_figures(place, tmp_path, monkeypatch):
@@ -143,21 +126,17 @@ def test_a_causal_model_from_files_to_figures(place, tmp_path, monkeypatch):
     monkeypatch.setattr(plots, "save", save_small)
     folder = finished_run(place, tmp_path / "run", name="text_clm")
     found = RunFolder(folder).load()
-    assert found["kind"].values.tolist() == ["random"] and not any(
-        "*" in token for token in found["token"].values
-    )
-    np.testing.assert_allclose(found["perplexity"], np.exp(found["valid_loss"]), rtol=1e-5)
-    assert (
-        found["perplexity"].sel(eval_step=40) < 0.7 * found["perplexity"].sel(eval_step=0)
-    ).all()
-    assert (folder / "figures" / "perplexity.png").exists() and "perplexity" in (
-        folder / "summary.md"
-    ).read_text()
+    assert found["kind"].values.tolist() == ["random"]
+    assert not any("*" in token for token in found["token"].values)
+    perplexity = found["perplexity"]
+    np.testing.assert_allclose(perplexity, np.exp(found["valid_loss"]), rtol=1e-5)
+    assert (perplexity.sel(eval_step=40) < 0.7 * perplexity.sel(eval_step=0)).all()
+    assert (folder / "figures" / "perplexity.png").exists()
+    assert "perplexity" in (folder / "summary.md").read_text()
     first, *_, neighbours = text_tables(found)
     assert first.title.startswith("text-clm: step 40, one seed")
-    assert len({row[0] for row in neighbours.rows}) == 8 and {
-        row[0] for row in neighbours.rows
-    } <= {*WORDS}
+    words = {row[0] for row in neighbours.rows}
+    assert len(words) == 8 and words <= {*WORDS}
 
 
 def test_the_same_seed_gives_the_same_bits_another_seed_others(place, masked, tmp_path):
@@ -167,9 +146,7 @@ def test_the_same_seed_gives_the_same_bits_another_seed_others(place, masked, tm
 
 
 def test_a_longer_run_goes_on_with_the_finished_one(place, masked, tmp_path, monkeypatch):
-    """By the vocabulary that it kept, also where the cache is gone: another version may train
-    another.
-    """
+    """With its own vocabulary, even without the cache: another version may train another one."""
     options = "--steps", "60", "--arms", "tied,untied@20"
     grown = tmp_path / "grown"
     shutil.copytree(masked, grown)
@@ -183,11 +160,8 @@ def test_a_longer_run_goes_on_with_the_finished_one(place, masked, tmp_path, mon
 def test_a_finished_run_is_not_shown_for_another_text(place, tmp_path, capsys):
     own = tmp_path / "corpus"
     shutil.copytree(place / "corpus", own)
-    again = [
-        *command(place, "--steps", "10", "--eval-every", "10", "--arms", "tied"),
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    again = command(place, *"--steps 10 --eval-every 10 --arms tied --out".split())
+    again += [str(tmp_path / "run")]
     again[again.index("--text") + 1] = str(own)
     assert cli.main(again) == cli.main(again) == 0
     (own / "a.txt").write_text((own / "a.txt").read_text() + "One more.")
@@ -195,7 +169,7 @@ def test_a_finished_run_is_not_shown_for_another_text(place, tmp_path, capsys):
     assert cli.main(again) == 2
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1) and "a text that has changed since" in error
-    shutil.rmtree(own)  # what came out still came out
+    shutil.rmtree(own)  # the results still hold
     assert cli.main(again) == 0 and "validation loss" in capsys.readouterr().out
 
 
@@ -203,21 +177,15 @@ def test_a_finished_run_is_not_shown_for_another_text(place, tmp_path, capsys):
 def test_killed_then_interrupted_at_random_moments_it_ends_with_the_numbers_of_one_go(
     place, masked, tmp_path
 ):
-    """Each step takes the time of a slow checkpoint, so that the signal comes before the 10 records
-    are there.
-
-    The second comes once the run has gone on: what the first left may be more than what it waited
-    for.
-    """
+    """Each step takes as long as a slow checkpoint, so signals come before all 10 records."""
     rng, folder = random.Random(os.getpid()), tmp_path / "run"
-    options = [
-        option for option in command(place, "--checkpoint-every", "1e-6") if option != "--quiet"
-    ]
+    options = command(place, "--checkpoint-every", "1e-6")
+    options.remove("--quiet")
+    slowly = {"prefix": after(SAVED_SLOWLY, *WRAPPED), "JAX_NUM_CPU_DEVICES": "2"}
+    # the second comes once the run has gone on: the first may have left more than it waited for
     for number, more in ((signal.SIGKILL, rng.randint(2, 4)), (signal.SIGINT, 1)):
         target = recorded(folder) + more
-        process = start(
-            folder, *options, prefix=after(SAVED_SLOWLY, *WRAPPED), JAX_NUM_CPU_DEVICES="2"
-        )
+        process = start(folder, *options, **slowly)
         until_recorded(process, folder, target)
         process.send_signal(number)
         status, error = ended(process)
@@ -227,12 +195,8 @@ def test_killed_then_interrupted_at_random_moments_it_ends_with_the_numbers_of_o
     assert "interrupted" in error
     loss = RunFolder(folder).load()["loss"]
     assert loss.notnull().any() and loss.isnull().any()
-    # a locale that knows no sign but ASCII's
-    plain = {
-        "LC_ALL": "C",
-        "PYTHONUTF8": "0",
-        "PYTHONCOERCECLOCALE": "0",
-    }
+    # a locale that knows ASCII alone
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     process = start(folder, *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES="2", **plain)
     status, error = ended(process)
     assert status == 0 and "compiling" in error, error
@@ -241,9 +205,7 @@ def test_killed_then_interrupted_at_random_moments_it_ends_with_the_numbers_of_o
 
 @pytest.mark.slow
 def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place, tmp_path):
-    """They share each batch, so every number is a sum in another order: equal but for rounding,
-    over 100 steps.
-    """
+    """They share each batch, so sums come in another order: equal but for rounding."""
     own = "--steps", "100", "--arms", "untied@20", "--eval-every", "50"
     one = results(finished_run(place, tmp_path / "one", *own))
     options = command(place, *own, "--checkpoint-every", "1e-6")
@@ -253,14 +215,12 @@ def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place
     began, (status, error) = time.monotonic(), ended(both[0])
     ended(both[1])
     assert status == 2 and time.monotonic() - began < 30, error
-    assert [line for line in error.splitlines() if line.startswith("jaxtie: another")] == [
-        f"jaxtie: {GONE}"
-    ], error
+    lines = [line for line in error.splitlines() if line.startswith("jaxtie: another")]
+    assert lines == [f"jaxtie: {GONE}"], error
     assert "Traceback" not in error and "stack trace" not in error
     assert RunFolder(tmp_path / "two").config()["finished"] is False
-    both = start_two(
-        tmp_path / "two", *options, prefix=PREFIX, XDG_CACHE_HOME=str(tmp_path / "cache")
-    )
+    own_cache = str(tmp_path / "cache")
+    both = start_two(tmp_path / "two", *options, prefix=PREFIX, XDG_CACHE_HOME=own_cache)
     assert [ended(process)[0] for process in both] == [0, 0]
     two = results(tmp_path / "two")
     for name in ("loss", "valid_loss", "input_distance"):
@@ -268,84 +228,74 @@ def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place
 
 
 @pytest.mark.slow
-def test_a_member_that_diverges_is_frozen_and_told_of(place, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("steps", "record_every", "eval_every"),
+    # the last update of all is seen by the validation loss alone
+    [("40", "10", "20"), ("1", "1", "1")],
+)
+def test_a_member_that_diverges_is_frozen_and_reported(
+    place, tmp_path, steps, record_every, eval_every
+):
     source = (place / "text_mlm.py").read_text().replace("learning_rate=1e-2", "learning_rate=1e30")
     (place / "wild.py").write_text(source)
-    for steps in ("40", "1"):  # the last update of all is seen by the validation loss alone
-        every = (
-            "--steps",
-            steps,
-            "--record-every",
-            steps.replace("40", "10"),
-            "--eval-every",
-            steps.replace("40", "20"),
-        )
-        folder = finished_run(place, tmp_path / steps, "--arms", "tied", *every, name="wild")
-        found = RunFolder(folder).load()
-        assert found["diverged_at"].item() == int(steps.replace("40", "10"))
-        assert "seeds that diverged" in (folder / "summary.md").read_text(encoding="utf-8")
+    every = ["--steps", steps, "--record-every", record_every, "--eval-every", eval_every]
+    folder = finished_run(place, tmp_path / "run", "--arms", "tied", *every, name="wild")
+    assert RunFolder(folder).load()["diverged_at"].item() == int(record_every)
+    assert "seeds that diverged" in (folder / "summary.md").read_text(encoding="utf-8")
 
 
 LACKING = ("the", "cat", "zebra")
-BAD = {  # what is wrong -> the command line, and words that the line must hold
-    "no text": (["text_mlm.py"], "needs a text"),
-    "text and a data set": (
-        ["text_mlm.py", "--text", "corpus", "--tfds", "lm1b"],
-        "either files and folders or the name",
-    ),
-    "text that is not there": (["text_mlm.py", "--text", "nowhere"], "nowhere: no such file"),
-    "an empty folder": (["text_mlm.py", "--text", "empty"], "empty: holds no"),
-    "a data set that is no name": (["text_mlm.py", "--tfds", "a b"], "--tfds a b: expected NAME"),
+CHANGED = {  # name of a file -> what differs from `text_mlm.py`
+    "wordy": ("words=10", "words=100"),
+    "broad": ("batch=16", "batch=4096"),
+    "untasked": ("words=10", "objective='x'"),
+    "certain": ("words=10", "words=10, duplicates=(0.5, 1.0)"),
+    "lacking": ("words=10", f"words={LACKING}"),
+    "parted": ("words=10", "words=10, corpus=Corpus(documents_to_split=1)"),
+}
+ON_CORPUS = "text_mlm.py --text corpus"
+BAD = {  # what is wrong -> the command line, and words of the one line of error
+    "no text": ("text_mlm.py", "needs a text"),
+    "text and a data set": (f"{ON_CORPUS} --tfds lm1b", "either files and folders or the name"),
+    "a missing text": ("text_mlm.py --text nowhere", "nowhere: no such file"),
+    "an empty folder": ("text_mlm.py --text empty", "empty: holds no"),
+    "no name of a data set": ("text_mlm.py --tfds 'a b'", "--tfds a b: expected NAME"),
     "a field without a data set": (
-        ["text_mlm.py", "--text", "corpus", "--tfds-field", "body"],
+        f"{ON_CORPUS} --tfds-field body",
         "--tfds-field: expected with --tfds",
     ),
-    "a vocabulary that is not there": (
-        ["text_mlm.py", "--text", "corpus", "--vocab", "nowhere"],
-        "--vocab nowhere: cannot be read",
-    ),
-    "a vocabulary of none": (
-        ["text_mlm.py", "--text", "corpus", "--vocab-size", "0"],
-        "--vocab-size",
-    ),
-    "a vocabulary too small": (
-        ["text_mlm.py", "--text", "corpus", "--vocab-size", "99"],
-        "vocab_size = 99",
-    ),
-    "too little text": (["text_mlm.py", "--text", "short.txt"], "too little for three splits"),
-    "fewer words than asked": (
-        ["wordy.py", "--text", "corpus", "--vocab-size", "120"],
-        "100 are needed",
-    ),
+    "a missing vocabulary": (f"{ON_CORPUS} --vocab nowhere", "--vocab nowhere: cannot be read"),
+    "a vocabulary of none": (f"{ON_CORPUS} --vocab-size 0", "--vocab-size"),
+    "a vocabulary too small": (f"{ON_CORPUS} --vocab-size 99", "vocab_size = 99"),
+    "too little text": ("text_mlm.py --text short.txt", "too little for three splits"),
+    "too few words": ("wordy.py --text corpus --vocab-size 120", "100 are needed"),
     "rows that fill no batch": (
-        ["broad.py", "--text", "corpus", "--vocab-size", "120"],
+        "broad.py --text corpus --vocab-size 120",
         "do not fill one batch",
     ),
     "a duplicate that is certain": (
-        ["certain.py", "--text", "corpus"],
+        "certain.py --text corpus",
         "certain.py:4: duplicates = (0.5, 1.0): expected",
     ),
     "words that the text lacks": (
-        ["lacking.py", "--text", "corpus", "--vocab-size", "120"],
+        "lacking.py --text corpus --vocab-size 120",
         "has no token zebra; leave",
     ),
     "fewer documents than splits": (
-        ["parted.py", "--text", "corpus"],
+        "parted.py --text corpus",
         "1 different documents are too little for three splits",
     ),
     "a vocabulary without special tokens": (
-        ["text_mlm.py", "--text", "corpus", "--vocab", "plain.txt"],
-        (
-            "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP], [MASK]; expected a vocabulary"
-            " like BERT's"
-        ),
+        f"{ON_CORPUS} --vocab plain.txt",
+        "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP], [MASK]; expected a vocabulary"
+        " like BERT's",
     ),
-    "zeros": (["text_mlm.py", "--text", "corpus", "--zeros", "0.2,0.8"], "--zeros: no option"),
-    "a sweep": (["text_mlm.py", "--text", "corpus", "--sweep", "eps=1e-8"], "--sweep: no option"),
-    "text for what reads none": (["--text", "corpus"], "--text: no option"),
-    "a vocabulary for what reads none": (["--vocab-size", "200"], "--vocab-size: no option"),
-    "steps between records": (["text_mlm.py", "--text", "corpus", "--steps", "15"], "steps = 15"),
-    "an unknown task": (["untasked.py", "--text", "corpus"], "objective = 'x'"),
+    "zeros": (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: no option"),
+    "a sweep": (f"{ON_CORPUS} --sweep eps=1e-8", "--sweep: no option"),
+    "text for another task": ("--text corpus", "--text: no option"),
+    "a vocabulary for another task": ("--vocab-size 200", "--vocab-size: no option"),
+    "steps between records": (f"{ON_CORPUS} --steps 15", "steps = 15"),
+    "an unknown objective": ("untasked.py --text corpus", "objective = 'x'"),
 }
 
 
@@ -353,22 +303,12 @@ BAD = {  # what is wrong -> the command line, and words that the line must hold
 def test_bad_input_is_one_line_that_names_it(place, monkeypatch, capsys, arguments, word):
     monkeypatch.chdir(place)
     source = (place / "text_mlm.py").read_text()
-    changed = {
-        "wordy": ("words=10", "words=100"),
-        "broad": ("batch=16", "batch=4096"),
-        "untasked": ("words=10", "objective='x'"),
-    }
-    changed |= {
-        "certain": ("words=10", "words=10, duplicates=(0.5, 1.0)"),
-        "lacking": ("words=10", f"words={LACKING}"),
-    }
-    changed |= {"parted": ("words=10", "words=10, corpus=Corpus(documents_to_split=1)")}
-    for name, change in changed.items():
+    for name, change in CHANGED.items():
         (place / f"{name}.py").write_text(source.replace(*change))
     (place / "short.txt").write_text("One.\n\nTwo.")
     (place / "plain.txt").write_text("\n".join(WORDS))
     (place / "empty").mkdir(exist_ok=True)
-    assert cli.main([*arguments, "--quiet", "--out", "new"]) == 2
+    assert cli.main([*shlex.split(arguments), "--quiet", "--out", "new"]) == 2
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1) and error.startswith("jaxtie: ") and word in error
     assert not (place / "new").exists()
@@ -387,12 +327,8 @@ def test_other_text_is_not_trained_on_in_the_same_folder(place, masked, tmp_path
 def test_a_dry_run_says_what_it_takes(place, tmp_path, capsys):
     assert cli.main([*command(place), "--dry-run", "--out", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
-    assert (
-        "members   2: 1 seeds x tied, untied@20, 40 steps" in out
-        and "tokens/s" in out
-        and "MiB on the devices" in out
-        and "2 programs" in out
-    )
+    members = "members   2: 1 seeds x tied, untied@20, 40 steps"
+    assert all(each in out for each in (members, "tokens/s", "MiB on the devices", "2 programs"))
     assert not (tmp_path / "run").exists()
 
 
@@ -403,15 +339,7 @@ def test_all_leaves_text_out_unless_some_is_given(place, tmp_path, monkeypatch, 
     assert cli.main(["--all", "--quiet"]) == 0
     out, error = capsys.readouterr()
     assert "skipped" in out and "needs a text" in error
-    options = [
-        "--text",
-        str(place / "corpus"),
-        "--vocab-size",
-        "120",
-        "--seeds",
-        "64",
-        "--scale",
-        "0.5",
-    ]
+    options = ["--text", str(place / "corpus")]
+    options += "--vocab-size 120 --seeds 64 --scale 0.5".split()
     assert cli.main(["--all", "--quiet", *options]) == 0
     assert RunFolder(tmp_path / "runs" / "text-mlm").load().sizes["seed"] == 1

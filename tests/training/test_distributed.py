@@ -1,6 +1,4 @@
-"""Two processes on one machine, two CPU devices each: the numbers of one process, and what follows
-the end of one.
-"""
+"""Two processes on one machine give the numbers of one, and end cleanly when one of them ends."""
 
 import signal
 import socket
@@ -19,26 +17,24 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.training import distributed
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.distributed import GONE, Processes
-from jaxtie.training.task import Members, Piece
+from jaxtie.training.task import Chunk, Members
 
 OPTIONS = "--record-every 2 --eval-every 20 --arms untied --checkpoint-every 1e-6 --quiet".split()
-# Its members are wide, each a block of its own, and soon compiled.
+# Wide members: each is a block of its own, and soon compiled.
 WIDE = """
 from jaxtie import Experiment, Transformer
 experiment = Experiment(model=Transformer(width=32))
 """
 MAIN = "from jaxtie import Experiment; experiment = Experiment()"
-# What is trained is recorded soon; compiling takes less, training more.
-MEET_OFTEN = "from jaxtie.training import processes; processes.MEET_SECONDS = 0.1"
+# so that records come soon
+MEET_OFTEN = "from jaxtie.training import distributed; distributed.MEET_SECONDS = 0.1"
 PREFIX = after(COMPILED_QUICKLY, WITHOUT_FIGURES, MEET_OFTEN)
 
 
 def kill_one(
     folder: Path, options: list[str], victim: int, records: int, **environment: str
 ) -> None:
-    """Start both, kill one of them when so many records are there and much is left; the other one
-    ends with a line.
-    """
+    """Start both, kill one once there are so many records; the other one ends with a line."""
     both = start_two(folder, *options, prefix=PREFIX, **environment)
     until_recorded(both[0], folder, records)
     began = time.monotonic()
@@ -55,38 +51,27 @@ def kill_one(
 
 
 def reached(folder: Path) -> int:
-    """Steps that the members of the last whole checkpoint have made, all together."""
+    """Return the steps of the last checkpoint, summed over its members."""
     with opened(folder / "checkpoints") as checkpoints:
         return int(checkpoints.load(print)["untied"].steps.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "seeds", "steps", "victims", "devices_each"),
     [
-        pytest.param(
-            WIDE, 7, 100, (1,), "1", id="the second, of a device each", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            MAIN, 70, 300, (1, 0), "2", id="either, of two devices each", marks=pytest.mark.slow
-        ),
+        pytest.param(WIDE, 7, 100, (1,), "1", id="the second, of a device each"),
+        pytest.param(MAIN, 70, 300, (1, 0), "2", id="either, of two devices each"),
     ],
 )
 def test_two_processes_give_the_bits_of_one_also_after_losing_one(
     tmp_path, source, seeds, steps, victims, devices_each
 ):
     (tmp_path / "experiment.py").write_text(source)
-    options = [
-        str(tmp_path / "experiment.py"),
-        "--seeds",
-        str(seeds),
-        "--steps",
-        str(steps),
-        *OPTIONS,
-    ]
-    assert (
-        ended(start(tmp_path / "one", *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES=devices_each))[0]
-        == 0
-    )
+    options = [str(tmp_path / "experiment.py"), *OPTIONS]
+    options += ["--seeds", str(seeds), "--steps", str(steps)]
+    alone = start(tmp_path / "one", *options, prefix=PREFIX, JAX_NUM_CPU_DEVICES=devices_each)
+    assert ended(alone)[0] == 0
     folder, before = tmp_path / "two", 0
     # checkpoints are behind by a chunk, of 64 records at most
     for records, victim in zip((20, 100), victims):
@@ -107,19 +92,19 @@ def test_shares_are_whole_blocks_and_make_up_all_seeds():
     assert Processes(3, 4).share(seeds, 32) == ()
 
 
-def test_alone_pieces_come_as_they_are_until_it_is_stopped():
+def test_one_process_hands_chunks_on_until_it_is_stopped():
     nothing = Members(np.arange(2), np.zeros(2), np.zeros((2, 2)), {})
-    pieces, stopped = [Piece(nothing.numbers, at, None, nothing, 2) for at in range(4)], []
-    found = Processes().together(iter(pieces), stopped)
-    assert next(found) is pieces[0] and next(found) is pieces[1]
+    chunks, stopped = [Chunk(nothing.numbers, at, None, nothing, 2) for at in range(4)], []
+    found = Processes().together(iter(chunks), stopped)
+    assert next(found) is chunks[0] and next(found) is chunks[1]
     stopped.append(2)
     assert list(found) == []
-    assert list(Processes().together(iter(pieces), [])) == pieces
+    assert list(Processes().together(iter(chunks), [])) == chunks
 
 
 @pytest.mark.parametrize("seen_by", ["a meeting", "a program of all processes"])
-def test_who_sees_a_loss_says_so_alone(monkeypatch, seen_by):
-    """The watch would say the same when it sees it a moment later."""
+def test_a_lost_process_is_reported_once(monkeypatch, seen_by):
+    """The watch would report it a moment later."""
 
     def fail(*_: object) -> None:
         raise jax.errors.JaxRuntimeError("the other end is gone")
@@ -143,15 +128,9 @@ def test_who_sees_a_loss_says_so_alone(monkeypatch, seen_by):
 
 def test_a_port_that_is_taken_is_one_line(tmp_path):
     with socket.create_server(("", 0)) as taken:
-        place = [
-            "--coordinator",
-            f"127.0.0.1:{taken.getsockname()[1]}",
-            "--process-count",
-            "2",
-            "--process-index",
-            "0",
-        ]
-        status, error = ended(start(tmp_path / "run", "--distributed", *place))
+        options = ["--distributed", "--coordinator", f"127.0.0.1:{taken.getsockname()[1]}"]
+        options += ["--process-count", "2", "--process-index", "0"]
+        status, error = ended(start(tmp_path / "run", *options))
     assert status == 2
     assert [line[:23] for line in error.splitlines()] == ["jaxtie: --distributed: "], error
     assert not (tmp_path / "run").exists()

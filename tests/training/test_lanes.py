@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bodies import PROCESS, build_model, once
+from bodies import PROCESS, build_model, once, start
 
 from jaxtie.config import LSTM, Arm, Mixer, Transformer
 from jaxtie.exor import data
 from jaxtie.exor.task import loss_and_accuracy
 from jaxtie.training.lanes import lanes
-from jaxtie.training.member import stream
+from jaxtie.training.task import stream
 from jaxtie.tying.linen import make_embedding
 
 MEMBERS = 5
@@ -23,9 +23,8 @@ def random(*shapes):
 
 def assert_as_vmap(f, *arguments, rtol=1e-12):
     expected = once(jax.vmap(f, in_axes=-1, out_axes=-1))(*arguments)
-    for got, want in zip(
-        *map(jax.tree.leaves, (once(lanes(f))(*arguments), expected)), strict=True
-    ):
+    found = once(lanes(f))(*arguments)
+    for got, want in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
 
@@ -86,7 +85,7 @@ def test_lanes_is_vmap(f_and_shapes, x64):
     assert_as_vmap(f, *random(*shapes))
 
 
-def test_what_is_closed_over_is_not_mapped(x64):
+def test_closed_over_arrays_are_not_mapped(x64):
     (a,), shared = random((3, 4)), jnp.arange(20.0).reshape(4, 5)
     assert_as_vmap(lambda a: (a @ shared, shared.sum()), a)
 
@@ -104,10 +103,8 @@ def test_samples_loss_and_gradients_are_those_of_vmap(config, tied, x64):
     model = build_model(config, tied=tied)
     bits = data.split(7, False, 14).train
 
-    def initial(seed):
-        return model.init(jax.random.key(seed), jnp.zeros(8, int), jnp.zeros(1, int))["params"]
-
-    params = once(jax.vmap(initial, out_axes=-1))(jnp.arange(MEMBERS))
+    initial = jax.vmap(lambda seed: start(model, jax.random.key(seed)), out_axes=-1)
+    params = once(initial)(jnp.arange(MEMBERS))
     params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
     streams = jax.vmap(lambda seed: stream(14, seed), out_axes=-1)(jnp.arange(MEMBERS))
 
@@ -129,7 +126,7 @@ def test_samples_loss_and_gradients_are_those_of_vmap(config, tied, x64):
     ],
 )
 def test_heads_are_those_of_vmap(arm, x64):
-    """What comes in and what goes out, with nothing in between."""
+    """Of the embedding alone, without a body."""
     arm = Arm.parse(arm)
     embedding = make_embedding(arm.head, 7, 4, tied=arm.tied)
     shapes = jax.eval_shape(embedding.init, jax.random.key(0), 0)["params"]
