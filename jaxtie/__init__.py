@@ -6,15 +6,25 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jaxtie.config import LSTM, Arm, Mixer, Optimizer, Transformer, UserError
+from jaxtie.config import (
+    LSTM,
+    Arm,
+    Mixer,
+    Optimizer,
+    TaskConfig,
+    Transformer,
+    UserError,
+    Variant,
+)
 
 if TYPE_CHECKING:
     from jaxtie import nnx
     from jaxtie.exor.config import Experiment, Process
     from jaxtie.run.lifecycle import load, run
     from jaxtie.text.config import Corpus, TextExperiment
+    from jaxtie.training.task import Task, key_at
     from jaxtie.tying.cross_entropy import cross_entropy
-    from jaxtie.tying.linen import Embedding
+    from jaxtie.tying.linen import Embedding, make_embedding
     from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
 
 try:
@@ -28,7 +38,8 @@ _LAZY = {
     **dict.fromkeys(("Experiment", "Process"), "jaxtie.exor.config"),
     **dict.fromkeys(("Corpus", "TextExperiment"), "jaxtie.text.config"),
     **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
-    "Embedding": "jaxtie.tying.linen",
+    **dict.fromkeys(("Task", "key_at"), "jaxtie.training.task"),
+    **dict.fromkeys(("Embedding", "make_embedding"), "jaxtie.tying.linen"),
     "cross_entropy": "jaxtie.tying.cross_entropy",
 }
 
@@ -41,13 +52,18 @@ __all__ = [
     "Mixer",
     "Optimizer",
     "Process",
+    "Task",
+    "TaskConfig",
     "TextExperiment",
     "Transformer",
     "UserError",
+    "Variant",
     "__version__",
     "cross_entropy",
     "is_tied",
+    "key_at",
     "load",
+    "make_embedding",
     "nnx",
     "run",
     "saved_by_tying",

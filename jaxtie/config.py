@@ -478,7 +478,7 @@ class TaskConfig:
     task: ClassVar[str]
     traced: ClassVar[tuple[str, ...]] = ("learning_rate", "eta_min", "weight_decay", "eps")
     accepted: ClassVar[frozenset[str]] = frozenset(
-        "seeds steps scale arms record_every eval_every data_seed".split()
+        "seeds steps scale arms record_every eval_every data_seed sweep".split()
     )
     refusal: ClassVar[str] = "has none of the kind"
     many_seeds: ClassVar[bool] = False
@@ -499,6 +499,11 @@ class TaskConfig:
         super().__init_subclass__(**options)
         TASKS[cls.task] = cls
 
+    def __post_init__(self):
+        self.check_names_and_members()
+        self.check_steps()
+        self.check_sweep()
+
     def build(self, variant: Variant, platform: str) -> "Task":
         """Return the task of a variant: the one method that a configuration must have."""
         raise NotImplementedError
@@ -509,7 +514,8 @@ class TaskConfig:
 
     def changes(self, options: Any) -> dict[str, Any]:
         """Return the fields that options of the command line change, beyond the common ones."""
-        return {} if options.data_seed is None else {"data_seed": options.data_seed}
+        found = {"data_seed": options.data_seed, "sweep": options.sweep or None}
+        return {name: value for name, value in found.items() if value is not None}
 
     def prepare(self, folder: Any, earlier: dict | None, processes: Any, say: Any) -> Self:
         """Return the configuration with what training needs besides, such as a corpus.
@@ -636,6 +642,35 @@ class TaskConfig:
                     name in known,
                     f"arm {arm}: no rows {name!r} on {self.task}; expected {' or '.join(known)}",
                 )
+
+    def check_sweep(self) -> None:
+        """Check `sweep`: names of traced fields and their values; it becomes a tuple of pairs."""
+        pairs = self.sweep.items() if isinstance(self.sweep, Mapping) else self.sweep
+        try:
+            sweep: Any = tuple((name, tuple(values)) for name, values in pairs)
+            object.__setattr__(self, "sweep", sweep)
+        except (TypeError, ValueError):
+            raise UserError(
+                f'sweep = {self.sweep!r}: expected names and values, such as {{"p_X": (0.1, 0.5)}}'
+            ) from None
+        for name, values in sweep:
+            expected = ", ".join(self.traced)
+            check(name in self.traced, f"sweep of {name!r}: expected one of {expected}")
+            check(bool(values), f"sweep of {name}: expected at least one value")
+            check(
+                all(isinstance(value, int | float) and math.isfinite(value) for value in values),
+                f"sweep of {name} = {values!r}: expected numbers",
+            )
+            check(len(set(values)) == len(values), f"sweep of {name}: each value may be named once")
+            for value in values:
+                self.at({name: value})  # it checks the value
+        names = [name for name, _ in sweep]
+        check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
+        points = math.prod(len(values) for _, values in sweep)
+        check(
+            points * len(self.seeds) * len(self.arms) < 2**24,
+            f"sweep: {points:,} sweep points times seeds are too many",
+        )
 
     def check_steps(self) -> None:
         """Check all numbers of steps, those of untying included."""

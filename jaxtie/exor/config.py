@@ -142,7 +142,7 @@ class Experiment(TaskConfig):
     task: ClassVar[str] = "exor"
     traced: ClassVar[tuple[str, ...]] = SWEPT
     accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
-        "data zeros ones sweep all_strings independent_layers".split()
+        "data zeros ones all_strings independent_layers".split()
     )
     refusal: ClassVar[str] = "reads no text"
     many_seeds: ClassVar[bool] = True
@@ -178,43 +178,10 @@ class Experiment(TaskConfig):
         self.check_names_and_members()
         self.check_heads(self.model.width)
         self.check_steps()
-        self._check_sweep()
+        self.check_sweep()
         check(
             self.data in DATA_STREAMS,
             f"data = {self.data!r}: expected one of {', '.join(DATA_STREAMS)}",
-        )
-
-    def _check_sweep(self) -> None:
-        pairs = self.sweep.items() if isinstance(self.sweep, Mapping) else self.sweep
-        try:
-            sweep: Any = tuple((name, tuple(values)) for name, values in pairs)
-            object.__setattr__(self, "sweep", sweep)
-        except (TypeError, ValueError):
-            raise UserError(
-                f'sweep = {self.sweep!r}: expected names and values, such as {{"p_X": (0.1, 0.5)}}'
-            ) from None
-        for name, values in sweep:
-            check(name in SWEPT, f"sweep of {name!r}: expected one of {', '.join(SWEPT)}")
-            check(bool(values), f"sweep of {name}: expected at least one value")
-            check(
-                all(isinstance(value, int | float) and math.isfinite(value) for value in values),
-                f"sweep of {name} = {values!r}: expected numbers",
-            )
-            check(len(set(values)) == len(values), f"sweep of {name}: each value may be named once")
-            if name.startswith("p_"):
-                check(
-                    all(0 <= p <= 1 for p in values),
-                    f"sweep of {name} = {values!r}: expected probabilities in [0, 1]",
-                )
-            else:
-                for value in values:
-                    dataclasses.replace(self.optimizer, **{name: value})  # it checks
-        names = [name for name, _ in sweep]
-        check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
-        sizes = math.prod(len(values) for _, values in sweep)
-        check(
-            sizes * len(self.seeds) * len(self.arms) < 2**24,
-            f"sweep: {sizes:,} settings times seeds are too many",
         )
 
     def build(self, variant: Variant, platform: str) -> "ExorTask":

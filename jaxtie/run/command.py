@@ -14,7 +14,7 @@ import tyro
 
 import jaxtie
 from jaxtie.config import Arm, TaskConfig, UserError, names_of
-from jaxtie.exor.config import DATA_STREAMS, SWEPT, Experiment
+from jaxtie.exor.config import DATA_STREAMS, Experiment
 from jaxtie.options import (
     AS_DECLARED,
     Flag,
@@ -64,14 +64,11 @@ def _parse_probabilities(text: str) -> tuple[float, ...]:
 def _parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
     name, _, values = text.partition("=")
     try:
-        if name in SWEPT:
-            return name, tuple(float(value) for value in values.split(","))
+        return name, tuple(float(value) for value in values.split(","))
     except ValueError:
-        pass
-    raise ValueError(
-        f"{text!r}: expected NAME=VALUE,VALUE with a name of {', '.join(SWEPT)}, such as"
-        " weight_decay=0,0.1"
-    )
+        raise ValueError(
+            f"{text!r}: expected NAME=VALUE,VALUE, such as weight_decay=0,0.1"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -111,6 +108,14 @@ class CommonOptions:
         int | None, option("SEED", parse_from_0, _in_main(MAIN.process.data_seed))
     ] = None
     """Seed of the split and of the streams of samples."""
+    sweep: tyro.conf.UseAppendAction[
+        tuple[
+            Annotated[tuple[str, tuple[float, ...]], option("NAME=VALUE,VALUE", _parse_sweep)], ...
+        ]
+    ] = ()
+    """Train every seed at each of these values, all in one program; repeated, at every combination.
+    NAME: learning_rate, eta_min, weight_decay, eps; on EXor p_X and p_A (the probability of X for a
+    zero, of A for a one)."""
     all: Flag = False
     """Run every experiment of ./experiments and show them on one page, DIR/index.html. Finished
     ones are not run again. Text experiments take no more --seeds than they declare, and are skipped
@@ -159,14 +164,6 @@ class ExorOptions:
         tuple[float, float] | None, option("P,P", _parse_probabilities, _in_main("0.5,0.5"))
     ] = None
     """Probabilities of A and of B for a one."""
-    sweep: tyro.conf.UseAppendAction[
-        tuple[
-            Annotated[tuple[str, tuple[float, ...]], option("NAME=VALUE,VALUE", _parse_sweep)], ...
-        ]
-    ] = ()
-    """Train every seed at each of these values, all in one program; repeated, at every combination.
-    NAME: learning_rate, eta_min, weight_decay, eps, p_X, p_A (the probability of X for a zero, of A
-    for a one)."""
     all_strings: Flag = False
     """Include the string of ones, which the published code leaves out."""
     independent_layers: Flag = False

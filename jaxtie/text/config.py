@@ -134,7 +134,7 @@ class TextExperiment(TaskConfig):
 
     task: ClassVar[str] = "text"
     traced: ClassVar[tuple[str, ...]] = ()  # traced, they would round differently
-    accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
+    accepted: ClassVar[frozenset[str]] = (TaskConfig.accepted - {"sweep"}) | frozenset(
         "text tfds tfds_field vocab vocab_size".split()
     )
     refusal: ClassVar[str] = "is of text"

@@ -25,11 +25,12 @@ from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.run.lifecycle import Session, carry_out
 from jaxtie.run.page import sections_left
-from jaxtie.text import engine, programs
 from jaxtie.text.config import Corpus
 from jaxtie.text.data import synthetic
 from jaxtie.text.pairs import stream_of
+from jaxtie.training import row_engine
 from jaxtie.training.progress import Progress
+from jaxtie.training.row_engine import make_mesh
 
 TINY = Transformer(layers=1, heads=2, width=16, feedforward=32)
 PLAN = synthetic.Plan(pairs=(2, 1, 2, 2), near=1, plain=12, homograph=False)
@@ -46,9 +47,7 @@ def place(tmp_path_factory):
         patch.setitem(models.SIZES, "small", TINY)
         # Two devices meet in every step: on a busy machine hundreds of tiny ones may wait for each
         # other for ever.
-        patch.setattr(
-            engine, "make_mesh", lambda batch, devices: programs.make_mesh(batch, devices[:1])
-        )
+        patch.setattr(row_engine, "make_mesh", lambda batch, devices: make_mesh(batch, devices[:1]))
         synthetic.write_sampled_text(place / "text", synthetic.make_source(PLAN), 7000, 16)
         yield place
 

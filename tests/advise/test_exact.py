@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 from ground_truth import exor_pair
 
-from jaxtie import Experiment, Process
+from jaxtie import Process
 from jaxtie.advise import report
 from jaxtie.advise.command import main_advise
-from jaxtie.run import kinds
+from jaxtie.exor.analysis import pair_divergences
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 LN9 = math.log(9)
 
 
 def exact_of(**process):
-    experiment = Experiment(process=Process(**process))
-    return kinds.of(experiment).exact_divergences(experiment)
+    return pair_divergences(Process(**process))
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (2, 3), (0, 2), (1, 3)])

@@ -80,7 +80,11 @@ PLACES = {
     "sample": ("jaxtie.exor.data:sample", "jaxtie.exor.process:sample"),
     "process law": ("jaxtie.exor.data:enumerate_process", "jaxtie.exor.process:enumerate_process"),
     "split laws": ("jaxtie.exor.task:build_contexts", "jaxtie.exor.member:build_contexts"),
-    "stream": ("jaxtie.training.task:stream", "jaxtie.training.member:stream", "jaxtie.training.streams:stream"),
+    "stream": (
+        "jaxtie.training.task:stream",
+        "jaxtie.training.member:stream",
+        "jaxtie.training.streams:stream",
+    ),
     "prepare": ("jaxtie.text.data.tokens:prepare_text", "jaxtie.text.corpus.tokens:prepare_text"),
     "material": (
         "jaxtie.text.corpus:prepare_corpus",

@@ -14,8 +14,10 @@ from jaxtie.config import Optimizer
 from jaxtie.models.language_model import TextModel, causal_model, masked_model
 from jaxtie.text import masking, task
 from jaxtie.text.corpus import random_pairs
-from jaxtie.training.member import initial_state
-from jaxtie.training.optimizer import adamw, adamw_of
+from jaxtie.training.member import update
+from jaxtie.training.optimizer import make_optimizer
+from jaxtie.training.row_engine import mean_over_batches
+from jaxtie.training.task import State
 from jaxtie.tying.linen import Embedding
 from jaxtie.tying.tie import is_tied, untie
 
@@ -144,7 +146,7 @@ def test_parity(kind, tied, x64):
     @once
     def look(params):
         loss_and_gradient = jax.value_and_grad(
-            lambda p: task.metrics(model, p, asked, block=5).loss
+            lambda p: task.loss_metrics(model, p, asked, block=5)["loss"]
         )(params)
         return *loss_and_gradient, model.apply(
             {"params": params}, TOKENS, asked.at_P[real], method="hidden"
@@ -203,10 +205,31 @@ def test_causal_sees_the_past_in_order(x64):
     assert np.abs(apply(swapped)[5] - base[5]).max() > 1e-3
 
 
+def initial_state(model, optimizer, key):
+    params = model.init(key, jnp.zeros(4, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+    return State(params, optimizer.init(params), jnp.int32(-1))
+
+
+def make_step(model, optimizer, ask):
+    """Return (state, tokens, key) -> state, metrics."""
+
+    def step(state, tokens, key):
+        asked = ask(key, tokens)
+
+        def loss_of(params):
+            found = task.loss_metrics(model, params, asked)
+            return found["loss"], found
+
+        state, (_, found) = update(loss_of, optimizer, state)
+        return state, found
+
+    return step
+
+
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_initial_values(kind):
     def start(tied):
-        return initial_state(make(kind, tied), optax.sgd(0.1), KEY, 4).params
+        return initial_state(make(kind, tied), optax.sgd(0.1), KEY).params
 
     tied, untied = once(lambda: (start(True), start(False)))()
     output = untied["embedding"].pop("output")
@@ -234,7 +257,7 @@ UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
 def test_memory():
     """Vocabulary 30,622, batch 128 x 128: under 2 GiB beyond the donated state."""
-    optimizer = adamw_of(Optimizer(learning_rate=1e-4, weight_decay=0.01))
+    optimizer = make_optimizer(Optimizer(learning_rate=1e-4, weight_decay=0.01))
     mask = partial(
         masking.mask,
         mask=4,
@@ -247,10 +270,8 @@ def test_memory():
         (masked_model(embedding := Embedding(30_622, 128, padding=0)), mask),
         (causal_model(embedding), lambda _, tokens: masking.next_tokens(tokens, padding=0)),
     ):
-        state = jax.eval_shape(
-            lambda key, model=model: initial_state(model, optimizer, key, 16), KEY
-        )
-        step = jax.jit(task.make_step(model, optimizer, ask), donate_argnums=0)
+        state = jax.eval_shape(lambda key, model=model: initial_state(model, optimizer, key), KEY)
+        step = jax.jit(make_step(model, optimizer, ask), donate_argnums=0)
         size = (
             step.lower(state, shape((128, 128), jnp.int32), KEY)
             .compile(UNOPTIMISED)
@@ -266,7 +287,9 @@ def test_bfloat16_is_near_and_tables_stay_float32(kind):
     params, asked = random_params(exact, "float32"), asked_of(kind)
 
     def look(model):
-        return once(jax.value_and_grad(lambda p: task.metrics(model, p, asked).loss))(params)
+        return once(jax.value_and_grad(lambda p: task.loss_metrics(model, p, asked)["loss"]))(
+            params
+        )
 
     def cosine(a, b):
         return jnp.sum(a * b) / jnp.sqrt(jnp.sum(a**2) * jnp.sum(b**2))
@@ -281,7 +304,7 @@ def test_bfloat16_is_near_and_tables_stay_float32(kind):
 def make_training(kind: str, tied: bool):
     """Return a step, an evaluation and a function that draws a state."""
     model = make(kind, tied)
-    optimizer = adamw(lambda step: 3e-3, weight_decay=0.01, b1=0.9, b2=0.999, eps=1e-12)
+    optimizer = make_optimizer(Optimizer(learning_rate=3e-3, eta_min=3e-3, weight_decay=0.01))
     masks = partial(
         masking.mask,
         mask=V - 1,
@@ -294,9 +317,12 @@ def make_training(kind: str, tied: bool):
         return masks(key, tokens) if kind == "masked" else masking.next_tokens(tokens, padding=PAD)
 
     def start(seed):
-        return initial_state(model, optimizer, jax.random.key(seed), 4)
+        return initial_state(model, optimizer, jax.random.key(seed))
 
-    return task.make_step(model, optimizer, ask), task.make_evaluation(model, ask), start
+    def evaluate(params, tokens, key):
+        return task.loss_metrics(model, params, ask(key, tokens))
+
+    return make_step(model, optimizer, ask), evaluate, start
 
 
 @pytest.mark.slow
@@ -317,26 +343,24 @@ def test_trains_alone_and_stacked(kind):
     fresh = once(jax.vmap(start))(jnp.arange(2))
     _, looked_at = once(jax.vmap(several))(fresh, keys)
     alone, of_alone = once(several)(jax.tree.map(lambda leaf: leaf[1], fresh), keys[1])
-    np.testing.assert_allclose(looked_at.loss[1], of_alone.loss, rtol=2e-3)
-    assert np.all(looked_at.loss[:, -1] < 0.7 * looked_at.loss[:, 0]) and np.all(
-        looked_at.dropped == 0
-    )
-    assert np.all(looked_at.accuracy[:, -5:].mean(1) > looked_at.accuracy[:, :5].mean(1))
+    np.testing.assert_allclose(looked_at["loss"][1], of_alone["loss"], rtol=2e-3)
+    assert np.all(looked_at["loss"][:, -1] < 0.7 * looked_at["loss"][:, 0])
+    assert np.all(looked_at["accuracy"][:, -5:].mean(1) > looked_at["accuracy"][:, :5].mean(1))
     untied = untie(alone.params, alone.opt_state)
     seen, later = once(lambda params: evaluate(params, tokens, KEY)), once(step)
-    assert seen(untied[0]).loss == seen(alone.params).loss
+    assert seen(untied[0])["loss"] == seen(alone.params)["loss"]
     embedding = later(alone._replace(params=untied[0], opt_state=untied[1]), tokens, KEY)[0].params[
         "embedding"
     ]
     assert not np.array_equal(embedding["input"], embedding["output"])
 
 
-def test_summary_counts_positions():
-    batches = [task.Metrics(1.0, 0.5, 10, 0), task.Metrics(3.0, 0.0, 30, 0)]
-    summary = task.summarise(batches)
-    assert summary == (2.5, 0.125, pytest.approx(np.exp(2.5)))
-    stacked = task.summarise([task.Metrics(*(np.full(3, x) for x in batch)) for batch in batches])
-    np.testing.assert_allclose(stacked.loss, [2.5] * 3)
+def test_means_over_batches_count_positions():
+    batches = [
+        {"loss": loss, "accuracy": accuracy, "weight": positions}
+        for loss, accuracy, positions in ((1.0, 0.5, 10), (3.0, 0.0, 30))
+    ]
+    assert mean_over_batches(batches) == {"loss": 2.5, "accuracy": 0.125}
 
 
 def test_distances_and_pairs():

@@ -9,8 +9,8 @@ from flax.traverse_util import flatten_dict
 
 from jaxtie.config import LSTM, Mixer, Optimizer, Transformer
 from jaxtie.exor import data, task
-from jaxtie.training.member import State, stream
-from jaxtie.training.optimizer import adamw_of
+from jaxtie.training.member import State, stream, update
+from jaxtie.training.optimizer import make_optimizer
 
 torch = pytest.importorskip(
     "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
@@ -132,14 +132,18 @@ def test_500_updates(case, dtype, batches):
     model, params, twin = both(case, dtype)
     every = 10 if "lstm" in case else 3 if "mixer" in case else 1  # for time
     batches = data.Batch(*(array[:, ::every] for array in batches))
-    adamw = adamw_of(Optimizer())
+    adamw = make_optimizer(Optimizer())
     last = data.Batch(*(array[-1] for array in batches))
 
     @(jax.jit if "medium" in case else once)
     def train_all(params, batches):
         state = State(params, adamw.init(params), jnp.int32(-1))
         state, (loss_T, _) = jax.lax.scan(
-            lambda s, batch: task.step(model, adamw, s, batch), state, batches
+            lambda s, batch: update(
+                lambda params: task.loss_and_accuracy(model, params, batch), adamw, s
+            ),
+            state,
+            batches,
         )
         return state.params, loss_T, logits(model, state.params, last)
 

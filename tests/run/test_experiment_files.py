@@ -13,12 +13,14 @@ from bodies import once
 from drawing import save_small
 
 from jaxtie import LSTM, Experiment, Mixer, Optimizer, Process, Transformer
-from jaxtie.config import names_of
-from jaxtie.exor import blocks, theory
-from jaxtie.exor.task import Static, build_contexts, make_member, stack_settings
+from jaxtie.config import Variant, names_of
+from jaxtie.exor import config as exor
+from jaxtie.exor import theory
+from jaxtie.exor.task import build_contexts
 from jaxtie.results import plots
 from jaxtie.run.command import main
 from jaxtie.run.lifecycle import load_claims, load_experiment
+from jaxtie.training.member import make_member
 
 FILES = {path.stem: path for path in (Path(__file__).parents[2] / "experiments").glob("*.py")}
 LIKELY, FAIR, ONLY = (0.1, 0.9), (0.5, 0.5), (1.0, 0.0)
@@ -178,14 +180,15 @@ def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():
 
 
 @functools.cache
-def training_of(static: Static) -> Callable:
-    """Return a program: ten steps of one seed, with evaluations before and after."""
-    member = make_member(static)
+def training_of(experiment: Experiment) -> Callable:
+    """Return a program: ten steps of one tied seed, with evaluations before and after."""
+    variant = Variant(tied=True)
+    member = make_member(experiment.build(variant, "cpu"), experiment, variant)
 
-    def train(seed, setting):
-        state, stream, before = member.start(seed, setting)
-        state, after = member.advance(state, stream, setting, 0)
-        return before, after | member.evaluate(state, setting)
+    def train(seed, hparams):
+        state, stream, before = member.start(seed, hparams)
+        state, after = member.advance(state, stream, hparams, 0)
+        return before, after | member.evaluate(state, hparams)
 
     return once(train)
 
@@ -208,8 +211,8 @@ def test_a_cheap_variant_trains(name):
         eval_every=10,
         steps=10,
     )
-    own = jax.tree.map(lambda x: x[0], stack_settings(cheap))
-    before, after = training_of(Static.of(cheap, tied=True))(3, own)
+    own = cheap.build(Variant(tied=True), "cpu").hparams()
+    before, after = training_of(cheap.program_key())(np.uint32(3), own)
     dead = [0 in probabilities for probabilities in cheap.process.pairs.values()]
     for records in (before, after):
         np.testing.assert_array_equal(np.isnan(records.pop("swap_divergence")), dead)
@@ -222,7 +225,7 @@ def test_a_cheap_variant_trains(name):
 
 @pytest.mark.slow
 def test_a_wide_member_and_impossible_symbols_from_end_to_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "WIDE", 1)
+    monkeypatch.setattr(exor, "WIDE", 1)
     monkeypatch.setattr(plots, "save", save_small)
     out, options = tmp_path / "run", "--seeds 2 --steps 20 --arms tied --quiet"
     options += f" --record-every 10 --eval-every 10 --out {out}"

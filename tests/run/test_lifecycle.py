@@ -16,8 +16,8 @@ import xarray as xr
 from drawing import save_small
 
 import jaxtie
+from jaxtie import Experiment
 from jaxtie.config import UserError
-from jaxtie.exor import kind as exor
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.plots import Picture
@@ -105,12 +105,12 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
     """Two of the figures; `finished` has drawn all of them."""
     folder = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(folder / "figures")
-    every = exor.pictures
+    every = Experiment.plots
 
     def two(results: xr.Dataset) -> dict[str, Picture]:
         return {name: every(results)[name] for name in ("accuracy", "portrait")}
 
-    monkeypatch.setattr(exor, "pictures", two)
+    monkeypatch.setattr(Experiment, "plots", staticmethod(two))
     assert command.main_figures([str(folder), "--csv", "--animate"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
     figures, frames = (
@@ -150,12 +150,13 @@ def test_a_run_of_another_format_is_refused_in_one_line_and_left_alone(
     assert files(folder) == before
 
 
-def test_results_of_an_unknown_task_are_refused_in_one_line(finished, tmp_path, capsys):
+def test_results_of_no_task_are_refused_in_one_line(finished, tmp_path, capsys):
     results = lifecycle.load(finished[0])
-    results.assign_attrs(task="audit").to_netcdf(tmp_path / "results.nc", engine="h5netcdf")
+    del results.attrs["task"]
+    results.to_netcdf(tmp_path / "results.nc", engine="h5netcdf")
     assert command.main_figures([str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "kind 'audit': expected one of exor, text;" in error
+    assert error.count("\n") == 1 and "name no task" in error
 
 
 class Stops:
@@ -278,14 +279,14 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_touched(
     finished, tmp_path, monkeypatch, without_figures, capsys
 ):
     """It finishes while this one prepares: its records are gone, its results are there."""
-    folder, prepare = tmp_path / "run", exor.prepare
+    folder, prepare = tmp_path / "run", Experiment.prepare
 
     def meanwhile(*arguments):
         if not folder.exists():
             shutil.copytree(finished[0], folder)
         return prepare(*arguments)
 
-    monkeypatch.setattr(exor, "prepare", meanwhile)
+    monkeypatch.setattr(Experiment, "prepare", meanwhile)
     assert command.main([*TINY, "--out", str(folder)]) == 2
     assert "another run has written there meanwhile; run the same command again" in (
         capsys.readouterr().err

@@ -12,11 +12,11 @@ import pytest
 import xarray as xr
 from drawing import save_small
 
-from jaxtie.results import plots
+from jaxtie.results import analysis, plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.page_section import write_section
 from jaxtie.results.tables import Table
-from jaxtie.run import command, kinds, lifecycle
+from jaxtie.run import command, lifecycle
 from jaxtie.run.page import Section, check_page, sections_left, write_page
 from jaxtie.training.progress import Progress
 
@@ -184,7 +184,7 @@ def test_every_figure_and_table_is_on_the_page(at):
     assert all(len(image["alt"]) > 50 for image in page.all("img"))
     for name in FOLDERS:
         results = lifecycle.load(at / name)
-        pictures = kinds.of_results(results).pictures(results)
+        pictures = analysis.plots(results)
         assert pictures.keys() == {path.stem for path in (at / name / "figures").glob("*.png")}
     for text in (
         "rank agreement with semantic divergence",

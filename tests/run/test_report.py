@@ -10,7 +10,8 @@ import xarray as xr
 from made_up import exor_results, tying_costs
 
 from jaxtie.config import UserError
-from jaxtie.exor import analysis, blocks, tables
+from jaxtie.exor import analysis, tables
+from jaxtie.exor import config as exor
 from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.exor.claims import Claim
 from jaxtie.results.claims import claims_table
@@ -239,7 +240,7 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
         (tmp_path / page).write_text("No tables.\n")
     monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
     # compiling takes longer than all the rest, most of all in lanes
-    monkeypatch.setattr(blocks, "WIDE", 1)
+    monkeypatch.setattr(exor, "WIDE", 1)
     short = "--seeds 2 --quiet --out run".split()
     assert command.main(["experiments/small.py", *short]) == 0
     assert command.main_report(["run"]) == 0

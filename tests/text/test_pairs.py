@@ -9,18 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from corpora import SIZE, write_corpus
-from jaxtie.text.programs import build_text_model, make_ask
 from quickly import QUICK
 
 from jaxtie import Transformer, UserError
-from jaxtie.config import Head
+from jaxtie.config import Head, Variant
 from jaxtie.text import pairs
 from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.corpus import PreparedCorpus, prepare_corpus, token_counts
 from jaxtie.text.data.batches import Rows, Special
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.pairs import CLOSE, PairContexts, choose_contexts, duplicates_of, matched_pairs
-from jaxtie.text.task import make_look_at_predictions
+from jaxtie.text.task import ask, build_text_model, make_predictions
 
 TINY = {
     "batch": 8,
@@ -63,11 +62,12 @@ def test_words_get_the_probabilities_in_turn(asked):
 
 def test_training_draws_each_word_at_its_own_probability(asked):
     experiment, prepared = asked
-    ask, drawn = make_ask(experiment, prepared), prepared.drawn
+    experiment, drawn = dataclasses.replace(experiment, prepared=prepared), prepared.drawn
     tokens = np.resize(drawn.words_K, (40, 15))
     tokens = np.pad(tokens, ((0, 0), (0, 1)), constant_values=prepared.text.special.sep)
     ask_all = jax.jit(
-        jax.vmap(lambda key: ask(key, jnp.asarray(tokens)).tokens_BxL), compiler_options=QUICK
+        jax.vmap(lambda key: ask(experiment, key, jnp.asarray(tokens)).tokens_BxL),
+        compiler_options=QUICK,
     )
     found = jax.device_get(ask_all(jax.random.split(jax.random.key(0), 50)))
     for word, twin, p in zip(*drawn[:3]):
@@ -84,7 +84,9 @@ def test_unknown_tokens_are_asked_for_only_where_that_is_declared(text):
     tokens = jnp.full((8, 16), unk)
     for masks_unknown in (False, True):
         experiment = TextExperiment(objective="masked", masks_unknown=masks_unknown, **TINY)
-        asked = make_ask(experiment, prepare_corpus(experiment, text))(jax.random.key(0), tokens)
+        prepared = prepare_corpus(experiment, text)
+        experiment = dataclasses.replace(experiment, prepared=prepared)
+        asked = ask(experiment, jax.random.key(0), tokens)
         assert (int(asked.weight_P.sum()) > 0) == masks_unknown
         assert masks_unknown or bool((asked.tokens_BxL == unk).all())
 
@@ -139,7 +141,8 @@ def test_contexts_are_of_the_text(asked):
 
 def model_of(experiment: TextExperiment, prepared: PreparedCorpus, **options):
     """Return a model and its initial parameters."""
-    model = build_text_model(experiment, prepared, "cpu", **options)
+    experiment = dataclasses.replace(experiment, prepared=prepared)
+    model = build_text_model(experiment, Variant(**options), "cpu")
     return model, model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
 
 
@@ -167,7 +170,7 @@ def brute_force(of_sequence, contexts: PairContexts, q: int) -> tuple[float, flo
 def test_predictions_are_those_of_one_sequence_at_a_time(asked):
     experiment, prepared = asked
     model, params = model_of(experiment, prepared, tied=False)
-    look = jax.jit(make_look_at_predictions(model, prepared.contexts), compiler_options=QUICK)
+    look = jax.jit(make_predictions(model, prepared.contexts), compiler_options=QUICK)
     found = jax.device_get(look(params))
 
     @partial(jax.jit, compiler_options=QUICK)
@@ -195,9 +198,7 @@ def test_equal_rows_are_equally_likely_and_move_nothing(asked):
     odds_K = np.log(1 / drawn.probability_K - 1)
     ends = ends | {"input": ends["input"].at[drawn.duplicates_K].set(ends["input"][drawn.words_K])}
     ends |= {"bias": ends["bias"].at[drawn.words_K].set(ends["bias"][drawn.duplicates_K] + odds_K)}
-    found = jax.device_get(
-        make_look_at_predictions(model, prepared.contexts)(params | {"embedding": ends})
-    )
+    found = jax.device_get(make_predictions(model, prepared.contexts)(params | {"embedding": ends}))
     np.testing.assert_allclose(found["log_odds"][0], odds_K, atol=1e-4)
     np.testing.assert_allclose(found["log_odds_deviation"][0], 0, atol=1e-4)
     np.testing.assert_allclose(found["swap_divergence"][0], 0, atol=1e-5)
@@ -213,7 +214,7 @@ def test_pairs_without_a_place_are_missing(asked):
         & (np.arange(len(contexts.at_Q)) >= contexts.shape[2])[:, None]
     )
     model, params = model_of(experiment, prepared, tied=True)
-    found = jax.device_get(make_look_at_predictions(model, none)(params))
+    found = jax.device_get(make_predictions(model, none)(params))
     assert all(
         np.isnan(found[name][0, 0]) and np.isfinite(found[name][0, 1:]).all() for name in found
     )

@@ -9,14 +9,13 @@ import optax
 import pytest
 import xarray as xr
 from flax import nnx as flax_nnx
-from jaxtie.exor.blocks import _compile_block, compile_block
 from text_fixtures import finished_run
 
 import jaxtie
 from jaxtie import Experiment, is_tied, nnx, tie, untie
 from jaxtie.config import Arm, Head, UserError
 from jaxtie.exor import data
-from jaxtie.exor.task import Static, stack_settings
+from jaxtie.training.block_engine import _compile_block, compile_block, stack_hparams
 from jaxtie.tying.cross_entropy import cross_entropy
 from jaxtie.tying.head import (
     MAX_SLICES,
@@ -286,10 +285,8 @@ EVERY = 100
 def trained_block(name):
     """Train EXor for a few hundred steps; return the state and the records."""
     experiment = Experiment(record_every=EVERY, steps=4 * EVERY, eval_every=4 * EVERY)
-    arm = Arm.parse(name)
-    static = Static.of(experiment, tied=arm.tied, head=arm.head)
-    program = compile_block(static, 32, jax.devices()[:1])
-    settings = jax.tree.map(lambda x: np.repeat(x, 32, axis=0), stack_settings(experiment))
+    program = compile_block(experiment, Arm.parse(name).variant, 32, jax.devices()[:1])
+    settings = jax.tree.map(lambda x: np.repeat(x, 32, axis=0), stack_hparams(experiment, "cpu"))
     states, streams, _ = program.start(np.arange(32, dtype=np.uint32), settings)
     (advance,) = program.advance.values()
     steps = map(np.int32, (0, 4, experiment.steps))
@@ -368,10 +365,9 @@ def test_impossible_arms(name):
 
 
 def test_text_has_no_labels():
-    from jaxtie.text.programs import row_sets
-
     from jaxtie.text.config import TextExperiment
     from jaxtie.text.data.batches import Special
+    from jaxtie.text.task import row_sets
 
     with pytest.raises(UserError, match="no rows 'labels' on text; expected mask or never-targets"):
         TextExperiment(arms=("tied+untie-rows=labels",))

@@ -1,0 +1,77 @@
+"""A task that is none of ours: trained, swept, killed and resumed, with tables and figures."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from commands import start, until_recorded
+
+import jaxtie
+from jaxtie.run.command import main
+from jaxtie.run.lifecycle import load_experiment
+
+RECALL = Path(__file__).parents[1] / "helpers" / "recall.py"
+SMALL = "--steps 400 --record-every 20 --eval-every 100 --quiet".split()
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recall") / "run"
+    options = ["--seeds", "64", "--sweep", "learning_rate=0.001,0.01", *SMALL, "--out", str(folder)]
+    assert main([str(RECALL), *options]) == 0
+    return folder
+
+
+def test_it_trains_in_lanes_with_tables_and_figures(run_folder):
+    results = jaxtie.load(run_folder)
+    assert results["valid_loss"].dims == ("arm", "learning_rate", "seed", "eval_step")
+    assert results.sizes["seed"] == 64 and results.sizes["learning_rate"] == 2
+    end = results.isel(eval_step=-1)["valid_loss"].mean("seed")
+    start_ = results.isel(eval_step=0)["valid_loss"].mean("seed")
+    assert (end.sel(learning_rate=0.01) < start_.sel(learning_rate=0.01) - 0.3).all()
+    assert (end.sel(learning_rate=0.01) < end.sel(learning_rate=0.001)).all()
+    assert {"valid_loss.png", "overview.png"} <= {
+        path.name for path in (run_folder / "figures").iterdir()
+    }
+    assert "untied − tied, paired" in (run_folder / "summary.md").read_text()
+
+
+def test_a_seed_has_the_same_bits_alone_and_at_one_rate(run_folder, tmp_path):
+    options = ["--seeds", "17", "--sweep", "learning_rate=0.01", *SMALL]
+    assert main([str(RECALL), *options, "--out", str(tmp_path / "one")]) == 0
+    one, all_ = jaxtie.load(tmp_path / "one"), jaxtie.load(run_folder)
+    for name in ("loss", "valid_loss", "accuracy"):
+        own = all_[name].sel(seed=[17], learning_rate=[0.01])
+        np.testing.assert_array_equal(one[name].values, own.values)
+
+
+def test_killed_and_resumed_it_ends_with_the_same_bits(run_folder, tmp_path):
+    folder = tmp_path / "run"
+    options = [str(RECALL), "--seeds", "64", "--sweep", "learning_rate=0.001,0.01", *SMALL]
+    process = start(folder, *options, "--checkpoint-every", "0")
+    until_recorded(process, folder, 5)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert main([*options, "--out", str(folder)]) == 0
+    resumed, whole = jaxtie.load(folder), jaxtie.load(run_folder)
+    for name in whole.data_vars:
+        np.testing.assert_array_equal(resumed[name].values, whole[name].values, err_msg=str(name))
+
+
+def test_results_of_a_task_that_is_not_imported_are_shown(run_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxtie.config.TASKS", {})
+    from jaxtie.results import analysis
+
+    (table,) = analysis.tables(jaxtie.load(run_folder))
+    assert len(table.rows) == 2 * 4  # two rates, four scalars
+
+
+def test_its_embedding_ties_from_python(tmp_path):
+    experiment = load_experiment(RECALL)
+    task = experiment.build(jaxtie.Variant(tied=True), "cpu")
+    params = task.init(jax.random.key(0), {})
+    assert set(params["embedding"]) == {"input"}
+    shutil.rmtree(tmp_path)
