@@ -11,6 +11,9 @@ import optax
 import jaxtie
 
 
+OPTIMIZER = jaxtie.Optimizer(learning_rate=3e-3, half_period=2_000)
+
+
 class Model(nn.Module):
     embedding: nn.Module
     width: int
@@ -34,7 +37,7 @@ class Recall(jaxtie.TaskConfig):
     steps: int = 2_000
     record_every: int = 100
     eval_every: int = 500
-    optimizer: jaxtie.Optimizer = jaxtie.Optimizer(learning_rate=3e-3, half_period=2_000)
+    optimizer: jaxtie.Optimizer = OPTIMIZER
     roles: bool = False
     data_seed: int = 0
     sweep: tuple = ()

@@ -40,7 +40,7 @@ def test_it_trains_in_lanes_with_tables_and_figures(run_folder):
 
 
 def test_a_seed_has_the_same_bits_alone_and_at_one_rate(run_folder, tmp_path):
-    options = ["--seeds", "17", "--sweep", "learning_rate=0.01", *SMALL]
+    options = ["--seeds", "17-17", "--sweep", "learning_rate=0.01", *SMALL]
     assert main([str(RECALL), *options, "--out", str(tmp_path / "one")]) == 0
     one, all_ = jaxtie.load(tmp_path / "one"), jaxtie.load(run_folder)
     for name in ("loss", "valid_loss", "accuracy"):
