@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Type
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxtie.training.task import Task
-
 SEEDS = 2**32  # number of valid seeds
 Number = TypeVar("Number", int, "np.ndarray")
 Sweep = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...]
@@ -504,8 +502,8 @@ class TaskConfig:
         self.check_steps()
         self.check_sweep()
 
-    def build(self, variant: Variant, platform: str) -> "Task":
-        """Return the task of a variant: the one method that a configuration must have."""
+    def build(self, variant: Variant, platform: str) -> Any:
+        """Return the `jaxtie.Task` of a variant: the one method that a configuration must have."""
         raise NotImplementedError
 
     def layout(self, platform: str) -> Layout | None:

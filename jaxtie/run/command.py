@@ -226,7 +226,7 @@ class ReportOptions:
 
 
 # Options that change the experiment; a task says which of them it accepts.
-CHANGES = frozenset("seeds steps scale arms record_every eval_every data_seed".split())
+CHANGES = frozenset("seeds steps scale arms record_every eval_every data_seed sweep".split())
 # Options that every task accepts.
 COMMON = frozenset(field.name for field in dataclasses.fields(CommonOptions)) - CHANGES
 WITH_ALL = frozenset(

@@ -11,6 +11,7 @@ from scipy import stats
 from jaxtie.config import Arm
 from jaxtie.exor import analysis, tables
 from jaxtie.exor.plots import exor_pictures
+from jaxtie.results.claims import claims_table
 from jaxtie.results.statistics import correlation
 from jaxtie.results.tables import median, with_interval
 from jaxtie.run.lifecycle import load_claims
@@ -369,5 +370,6 @@ def test_targets_only_tables_report_missing_data():
     assert by_row["main with p(X) = 0.5", "published"][:4] == ("100", "40", "0.375", "0.125")
     assert by_row["main with p(X) = 0.5", "published"][5] == "0.000 ± 0.000 (25 seeds)"
     claims = load_claims(EXPERIMENTS / "never_targets.py")
-    told = [row[-1] for row in tables.verdicts_table(runs, {"never-targets": claims}).rows]
-    assert told.count("**no data yet**") == 20 and len(told) == 22
+    table = claims_table("Claims", runs, {"never-targets": claims})
+    verdicts = [row[-1] for row in table.rows]
+    assert verdicts.count("**no data yet**") == 20 and len(verdicts) == 22

@@ -10,7 +10,6 @@ import optax
 
 import jaxtie
 
-
 OPTIMIZER = jaxtie.Optimizer(learning_rate=3e-3, half_period=2_000)
 
 

@@ -9,8 +9,9 @@ from flax.traverse_util import flatten_dict
 
 from jaxtie.config import LSTM, Mixer, Optimizer, Transformer
 from jaxtie.exor import data, task
-from jaxtie.training.member import State, stream, update
+from jaxtie.training.member import update
 from jaxtie.training.optimizer import make_optimizer
+from jaxtie.training.task import State, stream
 
 torch = pytest.importorskip(
     "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"

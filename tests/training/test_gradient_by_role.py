@@ -196,6 +196,6 @@ def test_a_tied_table_starts_where_its_arm_says(options):
 
 
 def test_an_untied_arm_has_no_one_start():
-    with pytest.raises(UserError, match=r"untied\+output-start.*both.*for a tied table"):
+    with pytest.raises(UserError, match=r"untied\+output-start.*both.*for a tied one"):
         Arm.parse("untied+output-start")
     assert Arm.parse("untied+output-start@500").tied  # tied up to there
