@@ -178,6 +178,9 @@ class Head:
       input_scale, logit_scale: factors of the looked-up rows and of the logits.
       input_gradient, output_gradient: factors of an embedding's gradient in that role.
       logit_softcap: bound of the absolute value of the logits.
+      table_rate: factor of the learning rate of the embeddings.
+      input_rate, output_rate: further factors of either embedding of an untied model.
+      table_decay: factor of the weight decay of the embeddings.
       start: embedding of the untied model of the same seed that a tied embedding starts as.
       untied_rows: name of the rows that a tied model unties; the task knows their ids.
       tied_rows: name of the rows that an untied model ties.
@@ -194,6 +197,10 @@ class Head:
     input_gradient: float = 1.0
     output_gradient: float = 1.0
     logit_softcap: float | None = None
+    table_rate: float = 1.0
+    input_rate: float = 1.0
+    output_rate: float = 1.0
+    table_decay: float = 1.0
     start: Literal["input", "output"] = "input"
     untied_rows: str | None = None
     tied_rows: str | None = None
@@ -226,7 +233,13 @@ HEAD_FLAGS: dict[str, dict[str, Any]] = {
     **{name: {"transform": name} for name in TRANSFORMS},
 }
 HEAD_SIZES = ("init-std", "input-scale", "logit-scale")  # each a number or a formula
-HEAD_NUMBERS = (*HEAD_SIZES, "input-gradient", "output-gradient", "logit-softcap")
+FROM_0 = ("input-gradient", "output-gradient", "table-decay")  # numbers that may be 0
+OF_OPTIMIZER = ("table-rate", "input-rate", "output-rate", "table-decay")
+HEAD_NUMBERS = (
+    *HEAD_SIZES,
+    *("input-gradient", "output-gradient", "logit-softcap"),
+    *OF_OPTIMIZER,
+)
 HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
 ROW_SETS = ("mask", "labels", "never-targets")
 # Formulas as arms write them, since the name of an arm becomes part of file names.
@@ -285,7 +298,7 @@ def _parse_number(name: str, text: str, arm: str) -> Size:
         value = float(text)
     except ValueError:
         value = math.nan
-    from_0 = name.endswith("gradient")
+    from_0 = name in FROM_0
     expected = "a number of at least 0" if from_0 else "a number above 0"
     expected += f" or one of {', '.join(ARM_FORMULAS)}" if name in HEAD_SIZES else ""
     valid = math.isfinite(value) and (value > 0 or (from_0 and value == 0))
@@ -334,6 +347,8 @@ class Arm:
             and not always_tied,
             "all rows are tied; +tie-rows is for an untied table": head.tied_rows and always_tied,
             "own rows start as the output table's; leave out +output-start": partly and own_start,
+            "a tied table has one learning rate; give +table-rate": (always_tied or at or partly)
+            and not head.input_rate == head.output_rate == 1,
             "an untied model starts with both tables; +output-start is for a tied one": own_start
             and not (always_tied or at),
         }

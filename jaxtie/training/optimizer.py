@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -47,17 +48,36 @@ def make_optimizer(
         for field in dataclasses.fields(optimizer)
     }
     schedule = periodic_cosine(own.pop("learning_rate"), own.pop("eta_min"), own.pop("half_period"))
-    mask = None if head.decayed_bias else _all_but_the_output_bias
-    return optax.adamw(schedule, mask=mask, **own)
+    rates = {
+        ("input",): head.input_rate * head.table_rate,
+        ("output", "output_rows"): head.output_rate * head.table_rate,
+    }
+    left_out = () if head.decayed_bias else ("bias",)
+    if head.table_decay == 1 and set(rates.values()) == {1}:
+        mask = partial(_in_embedding, left_out, inside=False) if left_out else None
+        return optax.adamw(schedule, mask=mask, **own)
+    weight_decay, tables = own.pop("weight_decay"), ("input", "output", "output_rows")
+    rest = partial(_in_embedding, (*tables, *left_out), inside=False)
+    return optax.chain(
+        optax.scale_by_adam(**own),
+        optax.add_decayed_weights(weight_decay, rest),
+        optax.add_decayed_weights(weight_decay * head.table_decay, partial(_in_embedding, tables)),
+        *(
+            optax.masked(optax.scale(rate), partial(_in_embedding, names))
+            for names, rate in rates.items()
+        ),
+        optax.scale_by_learning_rate(schedule),
+    )
 
 
-def _all_but_the_output_bias(params: Tree) -> Tree:
-    """Boolean mask: which parameters are decayed."""
+def _in_embedding(names: Sequence[str], params: Tree, *, inside: bool = True) -> Tree:
+    """Boolean mask: whether a parameter is one of these of the embedding, or is not."""
 
-    def decayed(path: tuple[jax.tree_util.DictKey, ...], _: jax.Array) -> bool:
-        return [key.key for key in path[-2:]] != ["embedding", "bias"]
+    def matches(path: tuple[jax.tree_util.DictKey, ...], _: jax.Array) -> bool:
+        *above, name = (key.key for key in path)
+        return (above[-1:] == ["embedding"] and name in names) == inside
 
-    return jax.tree_util.tree_map_with_path(decayed, params)
+    return jax.tree_util.tree_map_with_path(matches, params)
 
 
 def decay_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:

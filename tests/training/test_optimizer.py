@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from bodies import once, random_params
 
-from jaxtie.config import Arm, Optimizer, Transformer
+from jaxtie import Experiment
+from jaxtie.config import Arm, Optimizer, Transformer, UserError, Variant
+from jaxtie.training.member import make_member, untie_state
 from jaxtie.training.optimizer import make_optimizer, periodic_cosine, schedule_table
 
 RATES = {"learning_rate": 5e-4, "eta_min": 1e-5, "half_period": 10_000}
@@ -128,3 +130,82 @@ def test_the_table_of_the_schedule_is_the_schedule():
     np.testing.assert_allclose(
         table, [5e-4, 2.55e-4, 1e-5, 2.55e-4, 5e-4, 2.55e-4, 1e-5], rtol=1e-6
     )
+
+
+TABLES = {
+    "embedding": {"input": jnp.ones((3, 2)), "output": jnp.ones((3, 2)), "bias": jnp.ones(3)},
+    "body": {"input": jnp.ones(2)},
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("table-rate=0.5", (0.5, 0.5, 1)),
+        ("input-rate=0.5", (0.5, 1, 1)),
+        ("output-rate=3", (1, 3, 1)),
+        ("input-rate=0.5+table-rate=4", (2, 4, 1)),
+    ],
+)
+def test_rates_of_tables_scale_their_whole_step(options, expected):
+    """Decay included; a parameter of the body with the name of a table is left alone."""
+    adam = Optimizer(**RATES, weight_decay=0.1)
+
+    def moved(name):
+        optimizer = make_optimizer(adam, Arm.parse(name).head)
+        gradient = jax.tree.map(lambda x: 0.3 * x, TABLES)
+        updates, _ = once(optimizer.update)(gradient, once(optimizer.init)(TABLES), TABLES)
+        return updates
+
+    plain, scaled = moved("untied"), moved(f"untied+{options}")
+    for name, factor in zip(("input", "output", "bias"), expected):
+        ratio = scaled["embedding"][name] / plain["embedding"][name]
+        np.testing.assert_allclose(ratio, factor, rtol=1e-6)
+    np.testing.assert_allclose(scaled["body"]["input"], plain["body"]["input"], rtol=1e-6)
+
+
+def test_the_decay_of_tables_is_set_apart():
+    adam = Optimizer(learning_rate=0.5, eta_min=0.5, weight_decay=0.5)
+
+    def left(name):
+        optimizer = make_optimizer(adam, Arm.parse(name).head)
+        nothing = jax.tree.map(jnp.zeros_like, TABLES)
+        updates, _ = once(optimizer.update)(nothing, once(optimizer.init)(TABLES), TABLES)
+        return jax.tree.map(lambda x: -float(x.ravel()[0]), updates)
+
+    assert left("untied+table-decay=0") == {
+        "embedding": {"input": 0.0, "output": 0.0, "bias": 0.25},
+        "body": {"input": 0.25},
+    }
+    halves = left("untied+table-decay=0.5+undecayed-bias")
+    assert halves["embedding"] == {"input": 0.125, "output": 0.125, "bias": 0.0}
+
+
+@pytest.mark.parametrize("arm", ["tied+input-rate=2", "untied+output-rate=2@100"])
+def test_a_tied_table_has_one_rate(arm):
+    with pytest.raises(UserError, match="a tied table has one learning rate; give \\+table-rate"):
+        Arm.parse(arm)
+
+
+def test_a_member_with_rates_of_tables_trains_and_unties():
+    experiment = Experiment(
+        arms=("tied+table-rate=0.5+table-decay=0",),
+        steps=40,
+        record_every=20,
+        eval_every=40,
+        seeds=(0,),
+    )
+    variant = experiment.arms[0].variant
+    task = experiment.build(variant, "cpu")
+    member, hparams = make_member(task, experiment, variant), task.hparams()
+    state, stream, _ = once(member.start)(np.uint32(0), hparams)
+    state, record = once(member.advance)(state, stream, hparams, np.int32(0))
+    untied = untie_state(state)
+    other = make_member(
+        experiment.build(Variant(False, variant.head), "cpu"),
+        experiment,
+        Variant(False, variant.head),
+    )
+    shapes = jax.eval_shape(other.init, np.uint32(0), hparams)
+    assert jax.tree.structure(shapes) == jax.tree.structure(untied)
+    assert np.isfinite(record["loss"])
