@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from commands import start, until_recorded
+from quickly import as_users
 
 import jaxtie
 from jaxtie.run.command import main
@@ -16,8 +17,15 @@ RECALL = Path(__file__).parents[1] / "helpers" / "recall.py"
 SMALL = "--steps 400 --record-every 20 --eval-every 100 --quiet".split()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled_as_users_do():
+    """Runs of this process are compared to the bit with those of a command."""
+    with as_users():
+        yield
+
+
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory):
+def run_folder(tmp_path_factory, compiled_as_users_do):
     folder = tmp_path_factory.mktemp("recall") / "run"
     options = ["--seeds", "64", "--sweep", "learning_rate=0.001,0.01", *SMALL, "--out", str(folder)]
     assert main([str(RECALL), *options]) == 0
