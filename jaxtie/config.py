@@ -103,7 +103,9 @@ class Transformer:
     """PyTorch's `TransformerEncoder`, without positions: post-norm, exact GELU, no dropout.
 
     Attributes:
-      layers, heads, width, feedforward: sizes; `heads` divides `width`.
+      layers, heads, width: sizes; `heads` divides `width`.
+      feedforward: width of the hidden layer, or a multiple of `width` such as "4x", which keeps the
+        shape of the model in a sweep over `width`.
       independent_layers: draw every layer's initial values anew, instead of cloning the first as
         PyTorch does.
     """
@@ -111,16 +113,30 @@ class Transformer:
     layers: int = 1
     heads: int = 1
     width: int = 4
-    feedforward: int = 4
+    feedforward: int | str = 4
     independent_layers: bool = False
 
     def __post_init__(self):
         """Check the values."""
-        check_positive_integers(self, "layers", "heads", "width", "feedforward")
+        numbers = () if isinstance(self.feedforward, str) else ("feedforward",)
+        check_positive_integers(self, "layers", "heads", "width", *numbers)
+        self.hidden  # noqa: B018, it checks
         check(
             self.width % self.heads == 0,
             f"heads = {self.heads}: expected a divisor of width = {self.width}",
         )
+
+    @property
+    def hidden(self) -> int:
+        """Width of the hidden layer."""
+        if not isinstance(self.feedforward, str):
+            return self.feedforward
+        factor = natural(self.feedforward.removesuffix("x"))
+        check(
+            factor > 0 and self.feedforward.endswith("x"),
+            f"feedforward = {self.feedforward!r}: expected a number, or a multiple such as '4x'",
+        )
+        return factor * self.width
 
 
 @dataclass(frozen=True)
@@ -457,6 +473,8 @@ class Layout(NamedTuple):
     fast_start: bool = False
 
 
+# Sweeps over these would join curves of different lengths; a longer run contains the shorter one.
+NEVER_SWEPT = {(None, name) for name in ("steps", "record_every", "eval_every")}
 TASKS: dict[str, type["TaskConfig"]] = {}  # by `task`; subclasses enter themselves
 
 
@@ -485,7 +503,8 @@ class TaskConfig:
       optimizer: AdamW and its schedule.
       roles: record the two roles of a tied table, see `jaxtie.training.gradient_by_role`.
       data_seed: of the streams of samples.
-      sweep: name -> values; a member is a seed at one sweep point.
+      sweep: name -> values, of any numeric field: its name, or OWNER.NAME. Fields that are
+        `traced` share a program; the others make a run of their own at each value.
     """
 
     task: ClassVar[str]
@@ -607,11 +626,55 @@ class TaskConfig:
             for values in itertools.product(*self.swept.values())
         ]
 
+    @property
+    def static_points(self) -> "list[tuple[dict[str, float], Self]]":
+        """The values at every combination of those that are not traced, and the configuration."""
+        static = {
+            name: values for name, values in dict(self.sweep).items() if name not in self.traced
+        }
+        points = [dict(zip(static, values)) for values in itertools.product(*static.values())]
+        return [(each, dataclasses.replace(self.at(each), sweep=self.swept)) for each in points]
+
     def at(self, values: Mapping[str, float]) -> Self:
         """Return the configuration at one sweep point."""
-        own: dict[str, Any] = dict(values)
-        optimizer = dataclasses.replace(self.optimizer, **own)
-        return dataclasses.replace(self, sweep=(), optimizer=optimizer)
+        changes: dict[str | None, dict[str, Any]] = {}
+        for name, value in values.items():
+            owner, field = self._find_field(name)
+            now = getattr(self if owner is None else getattr(self, owner), field)
+            if isinstance(now, int):
+                check(value == int(value), f"sweep of {name}: {value:g}: expected integers")
+                value = int(value)
+            changes.setdefault(owner, {})[field] = value
+        own = changes.pop(None, {})
+        nested = {
+            owner: dataclasses.replace(getattr(self, owner), **fields)
+            for owner, fields in changes.items()
+            if owner is not None
+        }
+        return dataclasses.replace(self, sweep=(), **own, **nested)
+
+    def _find_field(self, name: str) -> tuple[str | None, str]:
+        """Return the nested configuration, or None, and the numeric field that a name means."""
+        nested = [
+            field.name
+            for field in dataclasses.fields(self)
+            if dataclasses.is_dataclass(getattr(self, field.name))
+        ]
+        owners: list[tuple[str | None, Any]] = [(None, self)]
+        owners += [(each, getattr(self, each)) for each in nested]
+        known = {
+            f"{owner}.{field.name}" if owner else field.name: (owner, field.name)
+            for owner, config in owners
+            for field in dataclasses.fields(config)
+            if isinstance(getattr(config, field.name), int | float)
+            and not isinstance(getattr(config, field.name), bool)
+            and (owner, field.name) not in NEVER_SWEPT
+        }
+        found = [full for full in known if name in (full, known[full][1])]
+        expected = ", ".join(dict.fromkeys((*self.traced, *(each for _, each in known.values()))))
+        check(bool(found), f"sweep of {name!r}: expected one of {expected}")
+        check(len(found) == 1, f"sweep of {name!r}: expected one of {', '.join(found)}")
+        return known[found[0]]
 
     def check_names_and_members(self) -> None:
         """Check `name`, `arms` and `seeds`; make the last two tuples, of `Arm`s and of numbers."""
@@ -667,8 +730,6 @@ class TaskConfig:
                 f'sweep = {self.sweep!r}: expected names and values, such as {{"p_X": (0.1, 0.5)}}'
             ) from None
         for name, values in sweep:
-            expected = ", ".join(self.traced)
-            check(name in self.traced, f"sweep of {name!r}: expected one of {expected}")
             check(bool(values), f"sweep of {name}: expected at least one value")
             check(
                 all(isinstance(value, int | float) and math.isfinite(value) for value in values),
@@ -708,8 +769,13 @@ class TaskConfig:
 
     @property
     def swept(self) -> dict[str, Sequence[float]]:
-        """Name of a swept hyperparameter -> its values."""
-        return dict(self.sweep)
+        """Name of a swept hyperparameter that is traced -> its values."""
+        return {name: values for name, values in dict(self.sweep).items() if name in self.traced}
+
+    @property
+    def is_static_sweep(self) -> bool:
+        """Whether some swept field needs a run of its own at each value."""
+        return self.swept.keys() != dict(self.sweep).keys()
 
     @property
     def record_steps(self) -> range:

@@ -28,7 +28,7 @@ def build_body(sizes: Body, *, accelerated: bool = False) -> nn.Module:
     """Return a body of these sizes; `accelerated`: as few and large operations, for GPU and TPU."""
     match sizes:
         case Transformer():
-            return TransformerBody(**dataclasses.asdict(sizes))
+            return TransformerBody(**dataclasses.asdict(sizes) | {"feedforward": sizes.hidden})
         case LSTM():
             return LSTMBody(sizes.layers, sizes.hidden, accelerated)
         case Mixer():

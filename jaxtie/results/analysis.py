@@ -1,11 +1,12 @@
 """Tables, figures and committed form of any task's results: its own, or generic ones. No jax."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import xarray as xr
 
 from jaxtie.config import TASKS, TaskConfig, UserError, names_of
@@ -137,3 +138,63 @@ def curves(results: xr.Dataset) -> dict[str, Picture]:
         for name, dimension in _scalars(results)
     }
     return with_overview(panels, experiment, f"{experiment}: every scalar over steps, per arm.")
+
+
+def join_points(found: Sequence[tuple[Mapping[str, float], xr.Dataset]]) -> xr.Dataset:
+    """Join the results of every sweep point along the swept fields, which follow the arms.
+
+    Variables whose shapes or labels differ between points, such as tables of several widths, are
+    left out: the points' own results have them.
+    """
+    names = list(found[0][0])
+    runs = [results for _, results in found]
+
+    def same(name: str) -> bool:
+        first = runs[0].get(name)
+        return first is not None and all(
+            name in run
+            and run[name].dims == first.dims
+            and run[name].shape == first.shape
+            and all(run[dim].equals(first[dim]) for dim in first.dims if dim in first.coords)
+            for run in runs
+        )
+
+    shared = [name for name in runs[0].data_vars if same(str(name))]
+    parts = [
+        run[shared]
+        .drop_vars(set(run.coords) - set(run[shared].dims))
+        .expand_dims({name: [value] for name, value in values.items()})
+        for values, run in found
+    ]
+    joined = xr.combine_by_coords(parts, combine_attrs="drop_conflicts")
+    assert isinstance(joined, xr.Dataset)
+    for name, values in joined.data_vars.items():
+        rest = [dim for dim in values.dims if dim not in (*names, "arm")]
+        order = [dim for dim in ("arm", *names) if dim in values.dims]
+        joined[name] = values.transpose(*order, *rest)
+    return joined.assign_attrs(runs[0].attrs)
+
+
+def best_setting(
+    results: xr.Dataset, name: str, choose: str, report: str
+) -> dict[str, tuple[float, np.ndarray]]:
+    """Return each arm's best value of a swept field, and what it gives.
+
+    Args:
+      results: of a sweep over `name`.
+      name: the swept field, such as "learning_rate".
+      choose: the variable whose mean over seeds at the last evaluation is smallest at the best
+        value, such as "valid_loss_even".
+      report: the variable to report there, such as "valid_loss_odd": another part of the data,
+        so that the choice does not flatter itself.
+
+    Returns:
+      Arm -> best value, values of `report` by seed.
+    """
+    end = results[[choose, report]].isel(eval_step=-1)
+    found = {}
+    for arm in names_of(arms_of(results)):
+        own = end.sel(arm=arm)
+        best = float(own[choose].mean("seed").idxmin(name))
+        found[arm] = best, own[report].sel({name: best}).values
+    return found

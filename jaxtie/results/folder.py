@@ -32,7 +32,7 @@ Say = Callable[[str], None]  # report one line to the user
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -172,14 +172,14 @@ class RunFolder:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Replace `config.json`."""
-        with _replacing(self._config) as path:
+        with replacing(self._config) as path:
             path.write_text(
                 json.dumps({"format": FORMAT} | config, indent=1) + "\n", encoding="utf-8"
             )
 
     def write_vocabulary(self, content: bytes) -> None:
         """Save the vocabulary that was trained for the run; other versions may train another."""
-        with _replacing(self.vocabulary) as path:
+        with replacing(self.vocabulary) as path:
             path.write_bytes(content)
 
     def append(
@@ -188,7 +188,7 @@ class RunFolder:
         """Save records of some members of an arm: arrays (records, members, ...)."""
         count = len(next(iter(records.values())))
         target = self._records / f"{arm}.{first_record:09d}.{count:09d}.{int(numbers[0]):010d}.npz"
-        with _replacing(target) as path, path.open("wb") as file:
+        with replacing(target) as path, path.open("wb") as file:
             arrays: dict[str, Any] = {"member": numbers, **records}
             np.savez(file, **arrays)
 
@@ -244,7 +244,7 @@ class RunFolder:
         constants: Mapping[str, xr.DataArray],
     ) -> None:
         """Make `results.nc` from the records, some members at a time; see `write_netcdf`."""
-        with _replacing(self.results) as path:
+        with replacing(self.results) as path:
             write_netcdf(path, experiment, schema, attributes, constants, self._all_records())
 
     def _parts(self) -> list[_Part]:

@@ -113,9 +113,10 @@ class CommonOptions:
             Annotated[tuple[str, tuple[float, ...]], option("NAME=VALUE,VALUE", _parse_sweep)], ...
         ]
     ] = ()
-    """Train every seed at each of these values, all in one program; repeated, at every combination.
-    NAME: learning_rate, eta_min, weight_decay, eps; on EXor p_X and p_A (the probability of X for a
-    zero, of A for a one)."""
+    """Train every seed at each of these values; repeated, at every combination. NAME: any number of
+    the experiment, such as learning_rate, width or vocab_size; on EXor also p_X and p_A (the
+    probability of X for a zero, of A for a one). Learning rates, decays, eps and probabilities of
+    EXor share one program; other fields make a run each."""
     all: Flag = False
     """Run every experiment of ./experiments and show them on one page, DIR/index.html. Finished
     ones are not run again. Text experiments take no more --seeds than they declare, and are skipped

@@ -23,7 +23,8 @@ import xarray as xr
 import jaxtie
 from jaxtie.config import TaskConfig, UserError, check, names_of
 from jaxtie.results import analysis
-from jaxtie.results.folder import RunFolder, Say
+from jaxtie.results.analysis import join_points
+from jaxtie.results.folder import RunFolder, Say, replacing
 from jaxtie.results.tables import summary_markdown
 
 if TYPE_CHECKING:
@@ -164,6 +165,11 @@ def plan(
     """Estimate a run by compiling and timing a program; yield lines on members, time and space."""
     from jaxtie.training.devices import start_jax
 
+    if experiment.is_static_sweep:
+        for _, point, each in points_of(experiment, folder):
+            yield f"{each.path.name}:"
+            yield from plan(point, each, each.config(), say)
+        return
     start_jax()
     from jaxtie.training.distributed import Processes
     from jaxtie.training.task import programs_of
@@ -227,6 +233,8 @@ def _extends(experiment: TaskConfig, earlier: dict, differences: Sequence[str]) 
 
 def carry_out(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
     """Start, resume, extend or skip a run, as the only process or the first of several."""
+    if experiment.is_static_sweep:
+        return _run_points(experiment, folder, session)
     earlier, trains = found_in(experiment, folder, session.overwrite)
     if session.processes:
         session.processes.broadcast({"trains": trains})
@@ -237,8 +245,50 @@ def carry_out(experiment: TaskConfig, folder: RunFolder, session: Session) -> Ou
     return Outcome.DONE if finished else Outcome.INTERRUPTED
 
 
+def points_of(
+    experiment: TaskConfig, folder: RunFolder
+) -> Iterator[tuple[dict[str, float], TaskConfig, RunFolder]]:
+    """Yield the values, the experiment and the folder of each run of a sweep over static fields."""
+    for values, point in experiment.static_points:
+        name = ",".join(f"{name}={value:g}" for name, value in values.items())
+        yield values, point, RunFolder(folder.path / "points" / name)
+
+
+def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
+    """Run an experiment at each value of its static fields, and join the results."""
+    earlier, trains = found_in(experiment, folder, session.overwrite)
+    if earlier and not trains:
+        return Outcome.BEFORE
+    config = {
+        "experiment": experiment.as_dict(),
+        "command": session.command,
+        "finished": False,
+    }
+    with folder.locked():
+        if not earlier:
+            folder.create(config)
+        folder.write_config(config)
+        found = []
+        for values, point, each in points_of(experiment, folder):
+            session.say(f"{experiment.name}: {each.path.name}")
+            if carry_out(point, each, session) is Outcome.INTERRUPTED:
+                return Outcome.INTERRUPTED
+            found.append((values, each.load()))
+        results = join_points(found)
+        results.attrs |= {"command": session.command}
+        with replacing(folder.results) as path:
+            results.to_netcdf(path, engine="h5netcdf")
+        if session.draws:
+            _show(folder)
+        folder.write_config(config | {"finished": True})
+    return Outcome.DONE
+
+
 def follow(experiment: TaskConfig, folder: RunFolder, session: Session) -> bool:
     """Run as one of the other processes, as the first one says; return False if interrupted."""
+    if experiment.is_static_sweep:
+        points = points_of(experiment, folder)
+        return all(follow(point, each, session) for _, point, each in points)
     if session.processes and not session.processes.broadcast({})["trains"]:
         return True
     return _Run(experiment, folder, session, None).train()
@@ -317,10 +367,7 @@ class _Run:
             if not finished:
                 return False
             if self.session.draws:
-                results = folder.load()
-                draw(folder, results)
-                summary = summary_markdown(results, analysis.tables(results))
-                folder.summary.write_text(summary, encoding="utf-8")
+                _show(folder)
             self._write_config(finished=True)
             folder.discard_records()
         return True
@@ -362,6 +409,14 @@ class _Run:
     def _write_config(self, *, finished: bool = False) -> None:
         self.config["wall_seconds"] = round(time.monotonic() - self.began, 2)
         self.folder.write_config(self.config | {"finished": finished})
+
+
+def _show(folder: RunFolder) -> None:
+    """Draw the figures of a run and write its summary."""
+    results = folder.load()
+    draw(folder, results)
+    summary = summary_markdown(results, analysis.tables(results))
+    folder.summary.write_text(summary, encoding="utf-8")
 
 
 def draw(folder: RunFolder, results: xr.Dataset) -> list[Path]:

@@ -31,6 +31,12 @@ TEXT_VARIABLES = {
     "valid_loss": Variable(
         ("eval_step",), "nat", "loss on the validation split, the same rows and masks each time"
     ),
+    **{
+        f"valid_loss_{half}": Variable(
+            ("eval_step",), "nat", f"loss on the validation batches of {half} number"
+        )
+        for half in ("even", "odd")
+    },
     "valid_accuracy": Variable(("eval_step",), "1", "accuracy on the validation split"),
     "perplexity": Variable(("eval_step",), "1", "exp(valid_loss)"),
     **{

@@ -13,6 +13,7 @@ from jaxtie.config import (
     MissingInputError,
     Optimizer,
     Size,
+    Sweep,
     TaskConfig,
     Transformer,
     UserError,
@@ -22,6 +23,7 @@ from jaxtie.config import (
     check_seed,
     check_size,
 )
+from jaxtie.results.tables import swept
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,7 +136,7 @@ class TextExperiment(TaskConfig):
 
     task: ClassVar[str] = "text"
     traced: ClassVar[tuple[str, ...]] = ()  # traced, they would round differently
-    accepted: ClassVar[frozenset[str]] = (TaskConfig.accepted - {"sweep"}) | frozenset(
+    accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
         "text tfds tfds_field vocab vocab_size".split()
     )
     refusal: ClassVar[str] = "is of text"
@@ -164,12 +166,14 @@ class TextExperiment(TaskConfig):
     half: str | None = None
     planted: int = 0
     roles: bool = False
+    sweep: Sweep = ()
     # a `jaxtie.text.corpus.PreparedCorpus`, see `prepare`
     prepared: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
         self.check_names_and_members()
         self.check_steps()
+        self.check_sweep()
         check(
             self.objective in OBJECTIVES,
             f"objective = {self.objective!r}: expected one of {', '.join(OBJECTIVES)}",
@@ -291,7 +295,7 @@ class TextExperiment(TaskConfig):
         given = {field: value for field, value in given.items() if value is not None}
         if options.tfds or options.text:
             given |= {"tfds": options.tfds, "paths": tuple(map(str, options.text))}
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {"sweep": options.sweep} if options.sweep else {}
         if options.data_seed is not None:
             given["split_seed"] = fields["data_seed"] = options.data_seed
         corpus = dataclasses.replace(self.corpus, **given)
@@ -377,25 +381,25 @@ class TextExperiment(TaskConfig):
         return text_attributes(self, self.prepared)
 
     @staticmethod
-    def tables(results: "xr.Dataset") -> "list[Table]":
-        """Return the tables of the summary."""
+    def tables(results: "xr.Dataset") -> "list[Table] | None":
+        """Return the tables of the summary; of a sweep the generic ones."""
         from jaxtie.text.tables import text_tables
 
-        return text_tables(results)
+        return None if swept(results) else text_tables(results)
 
     @staticmethod
-    def plots(results: "xr.Dataset") -> "dict[str, Picture]":
-        """Return the figures, by file name."""
+    def plots(results: "xr.Dataset") -> "dict[str, Picture] | None":
+        """Return the figures, by file name; of a sweep the generic ones."""
         from jaxtie.text.plots import text_pictures
 
-        return text_pictures(results)
+        return None if swept(results) else text_pictures(results)
 
     @staticmethod
-    def frames(results: "xr.Dataset") -> "dict[str, pd.DataFrame]":
-        """Return tidy tables, by file name."""
+    def frames(results: "xr.Dataset") -> "dict[str, pd.DataFrame] | None":
+        """Return tidy tables, by file name; of a sweep the generic ones."""
         from jaxtie.text.plots import text_frames
 
-        return text_frames(results)
+        return None if swept(results) else text_frames(results)
 
     @staticmethod
     def commit(results: "xr.Dataset", run: "Path") -> "xr.Dataset":

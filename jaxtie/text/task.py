@@ -105,7 +105,8 @@ class TextTask(Task):
 
 def build_text_model(config: TextExperiment, variant: Variant, platform: str) -> TextModel:
     """Return the model of a variant; accelerators multiply matrices of bfloat16."""
-    sizes = {name: getattr(config.model, name) for name in ("layers", "heads", "feedforward")}
+    sizes = {"layers": config.model.layers, "heads": config.model.heads}
+    sizes["feedforward"] = config.model.hidden
     dtype = None if platform == "cpu" else jnp.bfloat16
     special = config.prepared.text.special
     embedding = make_embedding(

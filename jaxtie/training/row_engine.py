@@ -191,6 +191,7 @@ def _compile(
     evaluated = task.validate(
         {name: np.zeros(x.shape) for name, x in metrics.items() if name != "weight"}
     ) | jax.eval_shape(evaluate, params)
+    evaluated |= dict.fromkeys(("valid_loss_even", "valid_loss_odd"), np.zeros(()))
     return RowProgram(
         done["start", 0],
         steps,
@@ -413,12 +414,24 @@ class RowEngine:
             tokens = place(batch.tokens_BxL, program.rows)
             validate = program.validate[tokens.shape[1]]
             found.append(validate(params, tokens, stream, np.int32(number)))
-        measured = self.task.validate(mean_over_batches(jax.device_get(found)))
+        measured = self._validated(jax.device_get(found))
         measured |= jax.device_get(program.evaluate(params))
         return {
             name: np.where(np.isfinite(value), value, np.nan).astype(np.float32)
             for name, value in measured.items()
         }
+
+    def _validated(self, found: Sequence[Metrics]) -> dict[str, Any]:
+        """Return the means over the batches; of the loss also those of either half.
+
+        A hyperparameter can be chosen on one half and reported on the other.
+        """
+        halves = {"valid_loss_even": found[::2], "valid_loss_odd": found[1::2]}
+        losses = {
+            name: mean_over_batches(half)["loss"] if half else np.nan
+            for name, half in halves.items()
+        }
+        return self.task.validate(mean_over_batches(found)) | losses
 
     def untie(self, phase: Phase, members: Members) -> Members:
         """Untie members for a phase that follows a tied one."""

@@ -20,6 +20,7 @@ from text_fixtures import command, finished_run
 from wrapped import COMPILED_QUICKLY, SAVED_SLOWLY, WITHOUT_FIGURES, after
 
 from jaxtie.results import plots
+from jaxtie.results.analysis import best_setting
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import command as cli
 from jaxtie.run import lifecycle, page
@@ -119,6 +120,23 @@ def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
     assert len(section.tables) == 4 and "tokens a second" in section.facts
     drawn = {path.stem for path in (masked / "figures").glob("*.png")}
     assert {image.name for image in section.images} == drawn
+
+
+def test_a_sweep_over_learning_rate_and_vocabulary(place, tmp_path, monkeypatch):
+    """A run per point; the halves of the validation batches choose and report."""
+    monkeypatch.setattr(plots, "save", save_small)
+    sweep = "--sweep learning_rate=1e-3,1e-2 --sweep vocab_size=110,120".split()
+    folder = finished_run(place, tmp_path / "run", *sweep, name="text_clm")
+    results = lifecycle.load(folder)
+    dims = ("arm", "learning_rate", "vocab_size", "seed", "eval_step")
+    assert results["valid_loss"].dims == dims and np.isfinite(results["valid_loss"]).all()
+    one = results.sel(vocab_size=120)
+    best = best_setting(one, "learning_rate", "valid_loss_even", "valid_loss_odd")
+    assert {rate for rate, _ in best.values()} == {1e-2}
+    point = lifecycle.load(folder / "points" / "learning_rate=0.01,vocab_size=120")
+    own = one.sel(learning_rate=0.01)
+    np.testing.assert_array_equal(own["valid_loss"].values, point["valid_loss"].values)
+    assert "token" in point
 
 
 def test_a_causal_model_from_files_to_figures(place, tmp_path, monkeypatch):
@@ -291,7 +309,7 @@ BAD = {  # what is wrong -> the command line, and words of the one line of error
         " like BERT's",
     ),
     "zeros": (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: no option"),
-    "a sweep": (f"{ON_CORPUS} --sweep eps=1e-8", "--sweep: no option"),
+    "a sweep": (f"{ON_CORPUS} --sweep p_X=0.1", "sweep of 'p_X': expected one of"),
     "text for another task": ("--text corpus", "--text: no option"),
     "a vocabulary for another task": ("--vocab-size 200", "--vocab-size: no option"),
     "steps between records": (f"{ON_CORPUS} --steps 15", "steps = 15"),
