@@ -12,7 +12,7 @@ Time: 2 h 50 min on 2 cores of an Intel Xeon, with checkpoints and beside other 
 """
 
 from jaxtie import LSTM, Experiment
-from jaxtie.exor.claims import PAPERS_PICTURE
+from jaxtie.exor.claims import PAPER_CLAIMS
 
 experiment = Experiment(
     name="lstm-medium",
@@ -22,4 +22,4 @@ experiment = Experiment(
     eval_every=5_000,
 )
 
-claims = PAPERS_PICTURE  # written when a shorter run of seeds 42 to 46 had been seen
+claims = PAPER_CLAIMS  # written when a shorter run of seeds 42 to 46 had been seen

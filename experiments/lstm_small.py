@@ -12,7 +12,7 @@ Time: 2 h 15 min on two cores of an Intel Xeon that had some other work.
 """
 
 from jaxtie import LSTM, Experiment
-from jaxtie.exor.claims import PAPERS_PICTURE
+from jaxtie.exor.claims import PAPER_CLAIMS
 
 experiment = Experiment(
     name="lstm-small",
@@ -21,4 +21,4 @@ experiment = Experiment(
     eval_every=5_000,
 )
 
-claims = PAPERS_PICTURE  # written when 16 seeds of an earlier run had been seen
+claims = PAPER_CLAIMS  # written when 16 seeds of an earlier run had been seen

@@ -12,7 +12,7 @@ Time: about 70 min on two cores of an Intel Xeon.
 """
 
 from jaxtie import Experiment, Mixer
-from jaxtie.exor.claims import PAPERS_PICTURE
+from jaxtie.exor.claims import PAPER_CLAIMS
 
 experiment = Experiment(
     name="mixer-medium",
@@ -23,4 +23,4 @@ experiment = Experiment(
     eval_every=5_000,
 )
 
-claims = PAPERS_PICTURE  # written when the shorter run had been seen
+claims = PAPER_CLAIMS  # written when the shorter run had been seen

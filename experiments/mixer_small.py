@@ -11,7 +11,7 @@ Time: 7.5 min on two cores of an Intel Xeon while the machine had other work.
 """
 
 from jaxtie import Experiment, Mixer
-from jaxtie.exor.claims import PAPERS_PICTURE
+from jaxtie.exor.claims import PAPER_CLAIMS
 
 experiment = Experiment(
     name="mixer-small",
@@ -20,4 +20,4 @@ experiment = Experiment(
     eval_every=10_000,
 )
 
-claims = PAPERS_PICTURE  # written when 64 seeds of an earlier run had been seen
+claims = PAPER_CLAIMS  # written when 64 seeds of an earlier run had been seen

@@ -18,7 +18,7 @@ Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment
-from jaxtie.exor.claims import FORCE, PAPERS_PICTURE, Claim
+from jaxtie.exor.claims import FORCE, PAPER_CLAIMS, Claim
 from jaxtie.results.claims import PAPER
 
 experiment = Experiment(
@@ -65,7 +65,7 @@ claims = (
         against="output-bias-ydh",
         source=PAPER,
     ),
-    *PAPERS_PICTURE,
+    *PAPER_CLAIMS,
     Claim(
         "Tied with a bias, X and Y are no longer held apart.",
         "decay ratio",

@@ -11,7 +11,7 @@ Time: about 50 min on two cores of an AMD EPYC.
 """
 
 from jaxtie import Experiment, Optimizer, Transformer
-from jaxtie.exor.claims import PAPERS_PICTURE
+from jaxtie.exor.claims import PAPER_CLAIMS
 
 experiment = Experiment(
     name="transformer-medium",
@@ -22,4 +22,4 @@ experiment = Experiment(
     steps=300_000,
 )
 
-claims = PAPERS_PICTURE  # written when a shorter run of other seeds had been seen
+claims = PAPER_CLAIMS  # written when a shorter run of other seeds had been seen

@@ -249,12 +249,12 @@ HEAD_FLAGS: dict[str, dict[str, Any]] = {
     **{name: {"transform": name} for name in TRANSFORMS},
 }
 HEAD_SIZES = ("init-std", "input-scale", "logit-scale")  # each a number or a formula
-FROM_0 = ("input-gradient", "output-gradient", "table-decay")  # numbers that may be 0
-OF_OPTIMIZER = ("table-rate", "input-rate", "output-rate", "table-decay")
+ZERO_ALLOWED = ("input-gradient", "output-gradient", "table-decay")  # numbers that may be 0
+OPTIMIZER_OPTIONS = ("table-rate", "input-rate", "output-rate", "table-decay")
 HEAD_NUMBERS = (
     *HEAD_SIZES,
     *("input-gradient", "output-gradient", "logit-softcap"),
-    *OF_OPTIMIZER,
+    *OPTIMIZER_OPTIONS,
 )
 HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
 ROW_SETS = ("mask", "labels", "never-targets")
@@ -314,7 +314,7 @@ def _parse_number(name: str, text: str, arm: str) -> Size:
         value = float(text)
     except ValueError:
         value = math.nan
-    from_0 = name in FROM_0
+    from_0 = name in ZERO_ALLOWED
     expected = "a number of at least 0" if from_0 else "a number above 0"
     expected += f" or one of {', '.join(ARM_FORMULAS)}" if name in HEAD_SIZES else ""
     valid = math.isfinite(value) and (value > 0 or (from_0 and value == 0))
@@ -406,12 +406,12 @@ def names_of(arms: Iterable[Arm]) -> list[str]:
     return [arm.name for arm in arms]
 
 
-def number_of(setting: int, seed: Number) -> Number:
+def member_number(setting: int, seed: Number) -> Number:
     """Return the number of a member, or of several: from its sweep point and its seed."""
     return setting * SEEDS + seed
 
 
-def setting_and_seed(number: Number) -> tuple[Number, Number]:
+def point_and_seed(number: Number) -> tuple[Number, Number]:
     """Return the sweep point and the seed of a member's number."""
     return number // SEEDS, number % SEEDS
 
@@ -763,9 +763,9 @@ class TaskConfig:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Numbers of an arm's members, see `number_of`."""
+        """Numbers of an arm's members, see `member_number`."""
         points = math.prod(len(values) for values in self.swept.values())
-        return tuple(number_of(point, seed) for point in range(points) for seed in self.seeds)
+        return tuple(member_number(point, seed) for point in range(points) for seed in self.seeds)
 
     @property
     def swept(self) -> dict[str, Sequence[float]]:

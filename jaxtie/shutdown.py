@@ -28,7 +28,7 @@ def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
     finally:
         trainer = sys.modules.get("jaxtie.training.trainer")
         # An abandoned compilation would crash a process that tidies up.
-        if trainer and trainer.is_something_abandoned():
+        if trainer and trainer.has_abandoned_threads():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

@@ -147,12 +147,12 @@ def _train_and_evaluate(options: AdviseOptions, session: Session) -> int:
     experiments = models.two_models(corpus, options.size, steps, duplicates, objective)
     a, b = (RunFolder(options.out / name) for name in models.NAMES)
     for experiment, folder in zip(experiments, (a, b)):  # raises before anything is prepared
-        lifecycle.found_in(experiment, folder, options.overwrite)
+        lifecycle.inspect_folder(experiment, folder, options.overwrite)
     vocabulary = len(prepare_text(corpus, say=session.say).vocabulary) + duplicates
     models.check_tokens(options.tokens, vocabulary)
     for experiment, folder in zip(experiments, (a, b)):
-        if lifecycle.carry_out(experiment, folder, session) is Outcome.INTERRUPTED:
-            print(f"jaxtie: {lifecycle.goes_on(session)} with {folder.path}", file=sys.stderr)
+        if lifecycle.run_in_folder(experiment, folder, session) is Outcome.INTERRUPTED:
+            print(f"jaxtie: {lifecycle.resume_hint(session)} with {folder.path}", file=sys.stderr)
             return INTERRUPTED
     return _evaluate((a.path, b.path), options, session)
 

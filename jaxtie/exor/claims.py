@@ -93,7 +93,7 @@ def _about_force(arm: str, pair: str, seen: str, table: str) -> str:
     return f"{arm.capitalize()}, {pair.replace('-', ' and ')} are {seen}{where}."
 
 
-PAPERS_PICTURE = (  # of a process with unequally likely zeros and equally likely ones
+PAPER_CLAIMS = (  # of a process with unequally likely zeros and equally likely ones
     drawn_together("untied", "X-Y", source=PAPER),
     drawn_together("untied", "A-B", source=PAPER),
     held_apart("untied", "X-Y", "output", PAPER),

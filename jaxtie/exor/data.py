@@ -78,7 +78,7 @@ def sample(
     its 64 bits count.
 
     Args:
-      stream: see `jaxtie.training.member`.
+      stream: see `jaxtie.training.task.stream`.
       step: 0 or more.
       bits_Bxn: the strings.
       zeros, ones: (p(X), p(Y)) and (p(A), p(B)). Draws have 16 bits: probabilities are met to

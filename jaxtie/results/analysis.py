@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-OURS = {"exor": "jaxtie.exor.config", "text": "jaxtie.text.config"}
+BUILTIN_TASKS = {"exor": "jaxtie.exor.config", "text": "jaxtie.text.config"}
 
 
 def task_class(results: xr.Dataset) -> type[TaskConfig]:
@@ -29,8 +29,8 @@ def task_class(results: xr.Dataset) -> type[TaskConfig]:
     name = results.attrs.get("task")
     if not isinstance(name, str):
         raise UserError("results that name no task: did another version write them?")
-    if name in OURS:
-        importlib.import_module(OURS[name])
+    if name in BUILTIN_TASKS:
+        importlib.import_module(BUILTIN_TASKS[name])
     return TASKS.get(name, TaskConfig)
 
 

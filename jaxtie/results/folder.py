@@ -20,13 +20,13 @@ import filelock
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import TaskConfig, UserError, differing_fields, number_of
+from jaxtie.config import TaskConfig, UserError, differing_fields, member_number
 from jaxtie.results.netcdf import Records, Schema, join_records, write_netcdf
 from jaxtie.results.tables import swept
 
 FORMAT = 1  # of run folders; another number where older code cannot read a folder
 LOCK = ".lock"
-UNPACKED = 32  # seeds in a file of records that is made from results
+SEEDS_PER_FILE = 32  # seeds in a file of records that is made from results
 
 Say = Callable[[str], None]  # report one line to the user
 
@@ -228,12 +228,14 @@ class RunFolder:
         results = self.load()
         self._records.mkdir(exist_ok=True)
         names = swept(results)
-        starts = range(0, results.sizes["seed"], UNPACKED)
+        starts = range(0, results.sizes["seed"], SEEDS_PER_FILE)
         for arm, start in itertools.product(results["arm"].values, starts):
             for point, place in enumerate(np.ndindex(*(results.sizes[name] for name in names))):
-                at = dict(zip(names, place, strict=True)) | {"seed": slice(start, start + UNPACKED)}
+                at = dict(zip(names, place, strict=True)) | {
+                    "seed": slice(start, start + SEEDS_PER_FILE)
+                }
                 members = results.sel(arm=arm).isel(at)
-                numbers = number_of(point, members["seed"].values)
+                numbers = member_number(point, members["seed"].values)
                 self.append(str(arm), 0, numbers, _records_of(members, schema))
 
     def assemble(

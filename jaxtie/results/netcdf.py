@@ -9,7 +9,7 @@ import h5netcdf
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import TaskConfig, names_of, setting_and_seed
+from jaxtie.config import TaskConfig, names_of, point_and_seed
 
 
 class Variable(NamedTuple):
@@ -54,7 +54,7 @@ class Records(NamedTuple):
     """Consecutive records of some members of an arm.
 
     Attributes:
-      numbers: of the members, see `jaxtie.config.number_of`.
+      numbers: of the members, see `jaxtie.config.member_number`.
       first_record: number of the first record.
       values: arrays (records, members, ...) by variables.
     """
@@ -108,7 +108,7 @@ def write_netcdf(
     with h5netcdf.File(path, "a") as file:
         _create_variables(file, experiment, schema)
         for arm, part in parts:
-            points, seeds = setting_and_seed(part.numbers)
+            points, seeds = point_and_seed(part.numbers)
             for point in np.unique(points):
                 own = np.flatnonzero(points == point)
                 here = {name: values[:, own] for name, values in part.values.items()}

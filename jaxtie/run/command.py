@@ -353,13 +353,14 @@ def _run_one(
     experiment: TaskConfig, folder: RunFolder, options: RunOptions, session: Session
 ) -> Outcome:
     if not options.dry_run:
-        outcome = lifecycle.carry_out(experiment, folder, session)
+        outcome = lifecycle.run_in_folder(experiment, folder, session)
         if outcome is Outcome.INTERRUPTED:
             print(
-                f"jaxtie: {lifecycle.goes_on(session)}; so far: {folder.results}", file=sys.stderr
+                f"jaxtie: {lifecycle.resume_hint(session)}; so far: {folder.results}",
+                file=sys.stderr,
             )
         return outcome
-    earlier, _ = lifecycle.found_in(experiment, folder, session.overwrite)
+    earlier, _ = lifecycle.inspect_folder(experiment, folder, session.overwrite)
     if session.processes:
         session.processes.broadcast({"trains": False})
     print(*plan(experiment, folder, earlier, session.say), sep="\n")

@@ -105,7 +105,7 @@ def run(
         else:
             path = Path(out)
             kept = f"the same call{' without overwrite=True' * overwrite} goes on from {out}"
-        if carry_out(experiment, RunFolder(path), session) is Outcome.INTERRUPTED:
+        if run_in_folder(experiment, RunFolder(path), session) is Outcome.INTERRUPTED:
             raise KeyboardInterrupt(f"{experiment.name}: interrupted; {kept}")
         return load(path)
 
@@ -202,7 +202,7 @@ def plan(
     )
 
 
-def found_in(
+def inspect_folder(
     experiment: TaskConfig, folder: RunFolder, overwrite: bool
 ) -> tuple[dict | None, bool]:
     """Return the configuration of the folder's run, if any, and whether training is needed.
@@ -231,11 +231,11 @@ def _extends(experiment: TaskConfig, earlier: dict, differences: Sequence[str]) 
     )
 
 
-def carry_out(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
+def run_in_folder(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
     """Start, resume, extend or skip a run, as the only process or the first of several."""
     if experiment.is_static_sweep:
         return _run_points(experiment, folder, session)
-    earlier, trains = found_in(experiment, folder, session.overwrite)
+    earlier, trains = inspect_folder(experiment, folder, session.overwrite)
     if session.processes:
         session.processes.broadcast({"trains": trains})
     if earlier and not trains:
@@ -256,7 +256,7 @@ def points_of(
 
 def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
     """Run an experiment at each value of its static fields, and join the results."""
-    earlier, trains = found_in(experiment, folder, session.overwrite)
+    earlier, trains = inspect_folder(experiment, folder, session.overwrite)
     if earlier and not trains:
         return Outcome.BEFORE
     config = {
@@ -271,7 +271,7 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
         found = []
         for values, point, each in points_of(experiment, folder):
             session.say(f"{experiment.name}: {each.path.name}")
-            if carry_out(point, each, session) is Outcome.INTERRUPTED:
+            if run_in_folder(point, each, session) is Outcome.INTERRUPTED:
                 return Outcome.INTERRUPTED
             found.append((values, each.load()))
         results = join_points(found)
@@ -294,7 +294,7 @@ def follow(experiment: TaskConfig, folder: RunFolder, session: Session) -> bool:
     return _Run(experiment, folder, session, None).train()
 
 
-def goes_on(session: Session) -> str:
+def resume_hint(session: Session) -> str:
     """Say how an interrupted command goes on; with --overwrite it would start anew."""
     return f"interrupted; the same command {'without --overwrite ' * session.overwrite}goes on"
 

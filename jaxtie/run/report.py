@@ -33,7 +33,7 @@ from jaxtie.text.tables import validation_table, word_pairs_table
 
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/advise/README.md")
 # Fields of an experiment that the command of a committed run may change.
-FREE = {"seeds", "corpus.paths", "corpus.tfds"}
+MAY_DIFFER = {"seeds", "corpus.paths", "corpus.tfds"}
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -58,7 +58,7 @@ def keep_run(run: Path, experiments: Path) -> Path:
         raise UserError(f"{run}: no file of {experiments} declares {name}")
     if not (config := folder.config()) or not config["finished"]:
         raise UserError(f"{run}: is not finished; the command that began it goes on")
-    if different := {*folder.differences(load_experiment(files[name]), config)} - FREE:
+    if different := {*folder.differences(load_experiment(files[name]), config)} - MAY_DIFFER:
         raise UserError(f"{run}: differs from {files[name]} in {', '.join(sorted(different))}")
     condensed = analysis.commit(results, run)
     path = experiments / "data" / f"{name}.nc"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxtie.config import number_of
+from jaxtie.config import member_number
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.data.batches import (
     CausalBatches,
@@ -137,7 +137,7 @@ def training_batches(
     experiment: TextExperiment, prepared: PreparedCorpus, seed: int
 ) -> MaskedBatches | CausalBatches:
     """Return the training batches in the order of a seed."""
-    number = number_of(experiment.data_seed, seed)
+    number = member_number(experiment.data_seed, seed)
     return _batches(experiment, prepared, prepared.text.train, number)
 
 

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxtie.config import Layout, TaskConfig, UserError, Variant, setting_and_seed
+from jaxtie.config import Layout, TaskConfig, UserError, Variant, point_and_seed
 from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.lanes import lanes
@@ -324,7 +324,7 @@ class BlockRun:
         return np.concatenate([x, np.repeat(x[-1:], self.program.block - len(x), axis=0)])
 
     def _hparams_of(self, numbers: np.ndarray) -> HParams:
-        points, _ = setting_and_seed(numbers)
+        points, _ = point_and_seed(numbers)
         return jax.tree.map(lambda x: x[self._pad(points)], self.hparams)
 
     def _place(self, numbers: np.ndarray, device: jax.Device) -> HParams:
@@ -333,7 +333,7 @@ class BlockRun:
         The exact distributions of an ordered model are larger than its state, and without a sweep
         all members have the same.
         """
-        points, _ = setting_and_seed(self._pad(numbers))
+        points, _ = point_and_seed(self._pad(numbers))
         if device not in self.placed or self.placed[device][0] != points.tobytes():
             own = jax.device_put(self._hparams_of(numbers), device)
             self.placed[device] = points.tobytes(), own
@@ -354,7 +354,7 @@ class BlockRun:
 
     def _begin(self, own: np.ndarray) -> Chunk:
         """Start members, queue their block and return their record at step 0."""
-        _, seeds = setting_and_seed(self._pad(own))
+        _, seeds = point_and_seed(self._pad(own))
         states, streams, records = self.program.start(
             seeds.astype(np.uint32), self._hparams_of(own)
         )

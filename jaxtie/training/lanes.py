@@ -48,7 +48,7 @@ INLINED = frozenset(
 Value = tuple[Any, bool]
 
 
-class Layout(NamedTuple):
+class LaneOptions(NamedTuple):
     """How members lie beside each other.
 
     Attributes:
@@ -93,7 +93,7 @@ def lanes(f: Callable, *, kept_apart: bool = True) -> Callable:
     What `f` closes over is not mapped.
 
     Args:
-      kept_apart: see `Layout`.
+      kept_apart: see `LaneOptions`.
 
     Raises:
       ValueError: if the last axes differ.
@@ -104,18 +104,18 @@ def lanes(f: Callable, *, kept_apart: bool = True) -> Callable:
         sizes = {leaf.shape[-1] for leaf in leaves}
         if len(sizes) != 1:
             raise ValueError(f"lanes: expected last axes of one size, found {sorted(sizes)}")
-        layout = Layout(*sizes, kept_apart)
+        options = LaneOptions(*sizes, kept_apart)
         members = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
         jaxpr, shapes = jax.make_jaxpr(f, return_shape=True)(*tree.unflatten(members))
-        results = _evaluate(jaxpr, layout, [(leaf, True) for leaf in leaves])
+        results = _evaluate(jaxpr, options, [(leaf, True) for leaf in leaves])
         return jax.tree.unflatten(
-            jax.tree.structure(shapes), [_spread(value, layout.size) for value in results]
+            jax.tree.structure(shapes), [_spread(value, options.size) for value in results]
         )
 
     return mapped
 
 
-def _evaluate(jaxpr: ClosedJaxpr, layout: Layout, arguments: Sequence[Value]) -> list[Value]:
+def _evaluate(jaxpr: ClosedJaxpr, options: LaneOptions, arguments: Sequence[Value]) -> list[Value]:
     """Run a member's jaxpr on values of many members."""
     variables: dict[Any, Value] = dict(
         zip(jaxpr.jaxpr.constvars, ((c, False) for c in jaxpr.consts), strict=True)
@@ -128,13 +128,13 @@ def _evaluate(jaxpr: ClosedJaxpr, layout: Layout, arguments: Sequence[Value]) ->
     for equation in jaxpr.jaxpr.eqns:
         variables |= zip(
             equation.outvars,
-            _apply(equation, layout, [read(v) for v in equation.invars]),
+            _apply(equation, options, [read(v) for v in equation.invars]),
             strict=True,
         )
     return [read(v) for v in jaxpr.jaxpr.outvars]
 
 
-def _apply(equation: JaxprEqn, layout: Layout, operands: Sequence[Value]) -> list[Value]:
+def _apply(equation: JaxprEqn, options: LaneOptions, operands: Sequence[Value]) -> list[Value]:
     name, parameters = equation.primitive.name, equation.params
     arrays, mapped = zip(*operands, strict=True) if operands else ((), ())
     bind = functools.partial(equation.primitive.bind, **parameters)
@@ -149,19 +149,19 @@ def _apply(equation: JaxprEqn, layout: Layout, operands: Sequence[Value]) -> lis
             parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters
         )
         return _evaluate(
-            inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), layout, operands
+            inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), options, operands
         )
     if name == "scan":
-        return _scan(layout, operands, equation)
+        return _scan(options, operands, equation)
     if name in RULES:
-        results = RULES[name](layout, operands, **parameters)
+        results = RULES[name](options, operands, **parameters)
     elif name in TRANSCENDENTAL:
-        results = layout.call(bind, *arrays)
+        results = options.call(bind, *arrays)
     elif name in ELEMENTWISE:
         out: Any = equation.outvars[0]
-        results = bind(*[_spread(operand, layout.size, out.aval.shape) for operand in operands])
+        results = bind(*[_spread(operand, options.size, out.aval.shape) for operand in operands])
     elif name in AXES_FROM_FRONT:
-        results = bind(*[_spread(operand, layout.size) for operand in operands])
+        results = bind(*[_spread(operand, options.size) for operand in operands])
     else:
         results = jax.vmap(bind, [-1 if m else None for m in mapped], -1)(*arrays)
     return [
@@ -181,12 +181,12 @@ def _spread(value: Value, size: int, shape: tuple[int, ...] | None = None) -> ja
     )
 
 
-def _optimization_barrier(layout, operands):
+def _optimization_barrier(options, operands):
     """What the author of `f` wants computed once. (XLA's own barrier is gone before the CPU backend
     fuses.)
     """
-    return layout.call(
-        lambda *arrays: arrays, *[_spread(operand, layout.size) for operand in operands]
+    return options.call(
+        lambda *arrays: arrays, *[_spread(operand, options.size) for operand in operands]
     )
 
 
@@ -216,7 +216,7 @@ def parts_of_scan(equation: JaxprEqn) -> tuple[int, int]:
     return len(equation.invars) - num_carry - num_xs, num_carry
 
 
-def _scan(layout: Layout, operands: Sequence[Value], equation: JaxprEqn) -> list[Value]:
+def _scan(options: LaneOptions, operands: Sequence[Value], equation: JaxprEqn) -> list[Value]:
     """Carries are all given the member axis: what is carried from step to step is a member's
     own.
     """
@@ -230,53 +230,53 @@ def _scan(layout: Layout, operands: Sequence[Value], equation: JaxprEqn) -> list
 
     def body(carry, slices):
         sliced = [(array, m) for array, (_, m) in zip(slices, xs, strict=True)]
-        results = _evaluate(jaxpr, layout, [*consts, *((array, True) for array in carry), *sliced])
-        results = [_spread(value, layout.size) for value in results]
+        results = _evaluate(jaxpr, options, [*consts, *((array, True) for array in carry), *sliced])
+        results = [_spread(value, options.size) for value in results]
         return results[:num_carry], results[num_carry:]
 
     last, ys = lax.scan(
         body,
-        [_spread(value, layout.size) for value in carry],
+        [_spread(value, options.size) for value in carry],
         [array for array, _ in xs],
         *(parameters[name] for name in ("length", "reverse", "unroll")),
     )
     return [(array, True) for array in (*last, *ys)]
 
 
-def _broadcast_in_dim(layout, operands, *, shape, broadcast_dimensions, **_):
+def _broadcast_in_dim(options, operands, *, shape, broadcast_dimensions, **_):
     return lax.broadcast_in_dim(
-        operands[0][0], (*shape, layout.size), (*broadcast_dimensions, len(shape))
+        operands[0][0], (*shape, options.size), (*broadcast_dimensions, len(shape))
     )
 
 
-def _reshape(layout, operands, *, new_sizes, dimensions, **_):
+def _reshape(options, operands, *, new_sizes, dimensions, **_):
     if dimensions is not None:
         raise NotImplementedError("lanes: reshape with a permutation")
-    return lax.reshape(operands[0][0], (*new_sizes, layout.size))
+    return lax.reshape(operands[0][0], (*new_sizes, options.size))
 
 
-def _transpose(layout, operands, *, permutation):
+def _transpose(options, operands, *, permutation):
     return lax.transpose(operands[0][0], (*permutation, len(permutation)))
 
 
-def _slice(layout, operands, *, start_indices, limit_indices, strides):
+def _slice(options, operands, *, start_indices, limit_indices, strides):
     return lax.slice(
         operands[0][0],
         (*start_indices, 0),
-        (*limit_indices, layout.size),
+        (*limit_indices, options.size),
         strides and (*strides, 1),
     )
 
 
-def _split(layout, operands, *, sizes, axis):
+def _split(options, operands, *, sizes, axis):
     return lax.split(operands[0][0], sizes, axis)
 
 
-def _pad(layout, operands, *, padding_config):
+def _pad(options, operands, *, padding_config):
     (array, mapped), (padding, padding_mapped) = operands
     if padding_mapped:
         raise NotImplementedError("lanes: padding with a member's own value")
-    return lax.pad(_spread((array, mapped), layout.size), padding, (*padding_config, (0, 0, 0)))
+    return lax.pad(_spread((array, mapped), options.size), padding, (*padding_config, (0, 0, 0)))
 
 
 def threefry_rounds(k0, k1, x0, x1):
@@ -291,7 +291,7 @@ def threefry_rounds(k0, k1, x0, x1):
     return x0, x1
 
 
-def _threefry2x32(layout, operands):
+def _threefry2x32(options, operands):
     """As plain arithmetic; the stock lowering is a loop of calls."""
     arrays, mapped = zip(*operands, strict=True)
     shape = max((jnp.shape(array)[: jnp.ndim(array) - m] for array, m in operands), key=len)
@@ -300,10 +300,10 @@ def _threefry2x32(layout, operands):
         *arrays,
     ):  # spread within the call: keys and counters are not written down for every member
         return threefry_rounds(
-            *(_spread(operand, layout.size, shape) for operand in zip(arrays, mapped, strict=True))
+            *(_spread(operand, options.size, shape) for operand in zip(arrays, mapped, strict=True))
         )
 
-    return layout.call(rounds, *arrays)
+    return options.call(rounds, *arrays)
 
 
 def _take(place: int | slice, array: jax.Array, axis: int) -> jax.Array:
@@ -314,20 +314,22 @@ def _take(place: int | slice, array: jax.Array, axis: int) -> jax.Array:
 
 
 def _unrolled_sum(
-    layout: Layout, term: Callable, length: int, axis: int, *arrays: jax.Array
+    options: LaneOptions, term: Callable, length: int, axis: int, *arrays: jax.Array
 ) -> jax.Array:
     """Sum of term(i, *arrays) over i < length; term(slice, *arrays) has the terms of a slice along
     `axis`.
     """
     if length <= SHORT:
-        return layout.call(lambda *arrays: _add([term(i, *arrays) for i in range(length)]), *arrays)
+        return options.call(
+            lambda *arrays: _add([term(i, *arrays) for i in range(length)]), *arrays
+        )
     stride = -(-length // TERMS)
     full = length // stride * stride
 
     def partial(*arrays: jax.Array) -> jax.Array:
         return _add([term(slice(i, i + stride), *arrays) for i in range(0, full, stride)])
 
-    sums = layout.call(partial, *arrays)
+    sums = options.call(partial, *arrays)
     return _add(
         [
             *[_take(i, sums, axis) for i in range(stride)],
@@ -336,7 +338,7 @@ def _unrolled_sum(
     )
 
 
-def _dot_general(layout, operands, *, dimension_numbers, preferred_element_type, **_):
+def _dot_general(options, operands, *, dimension_numbers, preferred_element_type, **_):
     """Axes of the result: batch, left, right, member. Terms are taken where they lie: a transpose
     would be a copy.
     """
@@ -368,19 +370,19 @@ def _dot_general(layout, operands, *, dimension_numbers, preferred_element_type,
         products = sides[0] * sides[1]
         return products.astype(preferred_element_type or products.dtype)
 
-    return _unrolled_sum(layout, term, length, 0, *[array for array, _ in operands])
+    return _unrolled_sum(options, term, length, 0, *[array for array, _ in operands])
 
 
-def _reduce_sum(layout, operands, *, axes, **_):
+def _reduce_sum(options, operands, *, axes, **_):
     array = operands[0][0]
     for axis in sorted(axes, reverse=True):
         array = _unrolled_sum(
-            layout, functools.partial(_take, axis=axis), array.shape[axis], axis, array
+            options, functools.partial(_take, axis=axis), array.shape[axis], axis, array
         )
     return array
 
 
-def _reduce_extreme(operation, reduction, layout, operands, *, axes, **_):
+def _reduce_extreme(operation, reduction, options, operands, *, axes, **_):
     array = operands[0][0]
     if any(array.shape[axis] > SHORT for axis in axes):
         return reduction(array, axes)
@@ -393,7 +395,7 @@ def _reduce_extreme(operation, reduction, layout, operands, *, axes, **_):
             )
         return array
 
-    return layout.call(unrolled, array)
+    return options.call(unrolled, array)
 
 
 RULES: dict[str, Callable] = {

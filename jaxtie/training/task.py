@@ -148,7 +148,7 @@ class Task:
         raise NotImplementedError
 
     def measure(self, params: Params) -> Metrics:
-        """Return what is recorded with every record."""
+        """Return what is recorded with every record, of tasks that draw their own batches."""
         return {}
 
     def evaluate(self, params: Params, hparams: HParams) -> Metrics:
@@ -180,7 +180,7 @@ class State(NamedTuple):
 class Members(NamedTuple):
     """Some members of an arm on the host, as a checkpoint holds them. Arrays (members, ...)."""
 
-    numbers: np.ndarray  # see `jaxtie.config.number_of`
+    numbers: np.ndarray  # see `jaxtie.config.member_number`
     steps: np.ndarray  # updates made; -1: not even recorded at step 0
     streams: np.ndarray  # u32[M, 2]
     states: dict[str, np.ndarray]  # leaf path -> [M, ...]

@@ -33,7 +33,7 @@ from jaxtie.training.task import (
 )
 
 COMPILING = "jaxtie: compiles"  # name of the threads of `in_background`
-LOOK = 0.1  # seconds between two checks for a signal
+POLL_SECONDS = 0.1  # seconds between two checks for a signal
 Result = TypeVar("Result")
 
 
@@ -54,7 +54,7 @@ def in_background(work: Callable[[], Result]) -> Future[Result]:
     return result
 
 
-def is_something_abandoned() -> bool:
+def has_abandoned_threads() -> bool:
     """Whether such a thread still works; a process that tidies up then would crash it."""
     return any(thread.name == COMPILING for thread in threading.enumerate())
 
@@ -92,7 +92,7 @@ def unless_stopped(work: Callable[[], Result], stopped: Sequence[int]) -> Result
     """
     result = in_background(work)
     while not stopped:
-        if wait((result,), LOOK).done:
+        if wait((result,), POLL_SECONDS).done:
             return result.result()
     return None
 
@@ -223,16 +223,16 @@ class Trainer:
                 return
             compiled, latest = time.monotonic(), {}
             # numbers of members whose latest chunk since the checkpoint came without their state
-            waited_for: set[int] = set()
+            without_state: set[int] = set()
             known = self.progress.get(phase.name)
             control = Control(stopped, self._checkpoint_is_due)
             for chunk in self.engine.run(program, todo, known, phase.until, control):
                 if chunk.records is not None and self.processes.leads:
                     self.folder.append(arm, chunk.first_record, chunk.numbers, chunk.records)
                 if chunk.members is None:
-                    waited_for.update(chunk.numbers.tolist())
+                    without_state.update(chunk.numbers.tolist())
                 else:
-                    waited_for.difference_update(chunk.numbers.tolist())
+                    without_state.difference_update(chunk.numbers.tolist())
                     latest[int(chunk.numbers[0])] = chunk.members
                 loss = (chunk.records or {}).get("loss")
                 shown.add(
@@ -242,7 +242,7 @@ class Trainer:
                     chunk.tokens,
                     chunk.evaluating,
                 )
-                if chunk.members is not None and not waited_for and self._checkpoint_is_due():
+                if chunk.members is not None and not without_state and self._checkpoint_is_due():
                     now = merge(known, *latest.values())
                     self.checkpoints.save(self.progress | {phase.name: now}, self.run_config)
                     self._saved = time.monotonic()

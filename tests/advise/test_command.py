@@ -23,7 +23,7 @@ from jaxtie.advise.command import main_advise
 from jaxtie.advise.trained import load_trained
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
-from jaxtie.run.lifecycle import Session, carry_out
+from jaxtie.run.lifecycle import Session, run_in_folder
 from jaxtie.run.page import sections_left
 from jaxtie.text.config import Corpus
 from jaxtie.text.data import synthetic
@@ -240,7 +240,7 @@ def train(out: Path, steps: int, folder: Path, **changes) -> list[str | Path]:
     corpus = Corpus(paths=(str(folder / "known.txt"),), vocab=vocabulary, vocab_size=4096)
     for name, each in zip("AB", models.two_models(corpus, steps=steps, duplicates=2)):
         session = Session("", quiet=True, draws=False)
-        carry_out(dataclasses.replace(each, **changes), RunFolder(out / name), session)
+        run_in_folder(dataclasses.replace(each, **changes), RunFolder(out / name), session)
     return [out / "A", "--second", out / "B"]
 
 

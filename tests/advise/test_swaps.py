@@ -202,10 +202,10 @@ class PerfectExor(nn.Module):
     embedding: nn.Module
 
     def hidden(self, tokens_BxL, at_P):
-        def number_of(*symbols):
+        def member_number(*symbols):
             return jnp.isin(tokens_BxL, jnp.array(symbols)).sum(axis=1)
 
-        ones_B, odd_B, labels_B = number_of(A, B), number_of(ODD), number_of(EVEN, ODD)
+        ones_B, odd_B, labels_B = member_number(A, B), member_number(ODD), member_number(EVEN, ODD)
         one_B = (ones_B + odd_B) % 2  # the bit that makes the parity right, if a bit is masked
         chance_BxV = jnp.zeros((len(tokens_BxL), VOCABULARY))
         for symbol, chance_B in (

@@ -13,7 +13,7 @@ from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.results.analysis import best_setting
 from jaxtie.run.command import main
-from jaxtie.run.lifecycle import Outcome, RunFolder, Session, carry_out
+from jaxtie.run.lifecycle import Outcome, RunFolder, Session, run_in_folder
 
 TINY = "--seeds 2 --steps 40 --record-every 20 --eval-every 40 --quiet".split()
 SWEPT = ["--sweep", "layers=1,2", "--sweep", "weight_decay=0,0.1"]
@@ -64,7 +64,7 @@ def test_a_finished_sweep_is_shown_again_and_extended(swept, capsys):
         sweep=sweep,
     )
     folder = RunFolder(swept)
-    assert carry_out(experiment, folder, session) is Outcome.BEFORE
+    assert run_in_folder(experiment, folder, session) is Outcome.BEFORE
     assert main([*TINY, *SWEPT, "--seeds", "3", "--out", str(swept)]) == 0
     assert jaxtie.load(swept).sizes["seed"] == 3
 

@@ -26,7 +26,7 @@ from jaxtie.training.task import (
     programs_of,
     steps_reached,
 )
-from jaxtie.training.trainer import Trainer, is_something_abandoned, stop_signals, unless_stopped
+from jaxtie.training.trainer import Trainer, has_abandoned_threads, stop_signals, unless_stopped
 
 
 @dataclass(frozen=True)
@@ -487,5 +487,5 @@ def test_work_is_awaited_unless_a_signal_comes():
             unless_stopped(fail, [])
     let_go, stopped = threading.Event(), []
     threading.Timer(0.3, stopped.append, [signal.SIGTERM]).start()
-    assert unless_stopped(let_go.wait, stopped) is None and is_something_abandoned()
+    assert unless_stopped(let_go.wait, stopped) is None and has_abandoned_threads()
     let_go.set()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bodies import once
 
-from jaxtie.config import HEAD_NUMBERS, OF_OPTIMIZER, TRANSFORMS, Arm, Head, Transformer
+from jaxtie.config import HEAD_NUMBERS, OPTIMIZER_OPTIONS, TRANSFORMS, Arm, Head, Transformer
 from jaxtie.models.language_model import MaskedLM, build_body
 from jaxtie.tying.head import Projection, channel_shuffle, gelu, half_swap
 from jaxtie.tying.linen import Embedding, make_embedding
@@ -51,7 +51,7 @@ def plain_values(embedding: Embedding) -> dict:
 
 def test_every_option_is_tested():
     tested = {option.partition("=")[0] for option in CHANGES if "+" not in option}
-    assert tested == {"bias", "output-start", *TRANSFORMS, *HEAD_NUMBERS} - {*OF_OPTIMIZER}
+    assert tested == {"bias", "output-start", *TRANSFORMS, *HEAD_NUMBERS} - {*OPTIMIZER_OPTIONS}
 
 
 @pytest.mark.parametrize("options", CHANGES)
