@@ -153,7 +153,11 @@ def _apply(equation: JaxprEqn, options: LaneOptions, operands: Sequence[Value]) 
         )
     if name == "scan":
         return _scan(options, operands, equation)
-    if name in RULES:
+    # rare forms that the rules do not cover
+    is_rare = (name == "reshape" and parameters["dimensions"] is not None) or (
+        name == "pad" and mapped[1]
+    )
+    if name in RULES and not is_rare:
         results = RULES[name](options, operands, **parameters)
     elif name in TRANSCENDENTAL:
         results = options.call(bind, *arrays)
@@ -249,9 +253,7 @@ def _broadcast_in_dim(options, operands, *, shape, broadcast_dimensions, **_):
     )
 
 
-def _reshape(options, operands, *, new_sizes, dimensions, **_):
-    if dimensions is not None:
-        raise NotImplementedError("lanes: reshape with a permutation")
+def _reshape(options, operands, *, new_sizes, **_):
     return lax.reshape(operands[0][0], (*new_sizes, options.size))
 
 
@@ -273,10 +275,8 @@ def _split(options, operands, *, sizes, axis):
 
 
 def _pad(options, operands, *, padding_config):
-    (array, mapped), (padding, padding_mapped) = operands
-    if padding_mapped:
-        raise NotImplementedError("lanes: padding with a member's own value")
-    return lax.pad(_spread((array, mapped), options.size), padding, (*padding_config, (0, 0, 0)))
+    array, (padding, _) = operands
+    return lax.pad(_spread(array, options.size), padding, (*padding_config, (0, 0, 0)))
 
 
 def threefry_rounds(k0, k1, x0, x1):

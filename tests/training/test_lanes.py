@@ -51,6 +51,14 @@ FUNCTIONS = {
         lambda a: (jnp.sort(a, 0), jnp.cumprod(a, 1), a[jnp.argmax(a[:, 0])]),
         (6, 4),
     ),
+    "rare forms": (
+        lambda a, b: (
+            jax.lax.pad(a, b[0], ((1, 2, 0), (0, 1, 0))),
+            jax.lax.reshape(a, (12,), dimensions=(1, 0)),
+        ),
+        (3, 4),
+        (2,),
+    ),
     "a carry that starts unmapped": (
         lambda a: jax.lax.scan(lambda c, x: (c + x, c * x), jnp.zeros(4), a),
         (3, 4),
