@@ -3,6 +3,7 @@
 An invalid value raises `UserError`, one line that names the value and what was expected.
 """
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -529,7 +530,8 @@ class TaskConfig:
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
-        TASKS[cls.task] = cls
+        if "task" in cls.__dict__:
+            TASKS[cls.task] = cls
 
     def __post_init__(self):
         self.check_names_and_members()
@@ -605,18 +607,18 @@ class TaskConfig:
         return None
 
     def program_key(self) -> Any:
-        """Return the configuration without what no compiled program depends on."""
-        adam = {name: getattr(Optimizer, name) for name in self.traced if hasattr(Optimizer, name)}
-        return dataclasses.replace(
-            self,
-            name="program",
-            claim="",
-            arms=("tied",),
-            seeds=(0,),
-            steps=self.record_every,
-            sweep=(),
-            optimizer=dataclasses.replace(self.optimizer, **adam),
-        )
+        """Return the configuration without what no compiled program depends on.
+
+        A program is compiled from it, so what is left out is None: a task that reads it fails.
+        """
+        key, optimizer = copy.copy(self), copy.copy(self.optimizer)
+        object.__setattr__(key, "optimizer", optimizer)
+        left_out = ("name", "claim", "arms", "seeds", "steps", "sweep")
+        for config, names in ((key, (*left_out, *self.traced)), (optimizer, self.traced)):
+            for name in names:
+                if hasattr(config, name):
+                    object.__setattr__(config, name, None)
+        return key
 
     @property
     def points(self) -> list[Self]:
@@ -641,7 +643,7 @@ class TaskConfig:
         for name, value in values.items():
             owner, field = self._find_field(name)
             now = getattr(self if owner is None else getattr(self, owner), field)
-            if isinstance(now, int):
+            if isinstance(now, int) and not isinstance(getattr(Optimizer, field, None), float):
                 check(value == int(value), f"sweep of {name}: {value:g}: expected integers")
                 value = int(value)
             changes.setdefault(owner, {})[field] = value

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import names_of
+from jaxtie.config import Arm, names_of
 from jaxtie.exor.config import Experiment, Process
 from jaxtie.results.committed import DECIMALS
 from jaxtie.results.gradient_by_role import (
@@ -127,6 +127,7 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
     exchanged = data.share_of_odd_zeros(bits) if own.zeros_by_label else 0.0
     odds = [theory.log_odds(own.zeros, exchanged), theory.log_odds(own.ones)]
     divergences = theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False)
+    arms = list(map(Arm.parse, point.arms))
     return xr.Dataset(
         {
             "best_accuracy": ("split", list(map(theory.best_accuracy, joints))),
@@ -137,7 +138,7 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
                 ("arm", "step"),
                 np.broadcast_to(rates, (len(point.arms), len(rates))),
             ),
-            "decay_factor": ("step", decay_table(point.optimizer, point.record_steps)),
+            "decay_factor": ("step", decay_table(point.optimizer, point.record_steps, arms)),
             **{name: (("symbol", "symbol2"), matrix) for name, matrix in divergences.items()},
         },
         {"split": ["train", "valid"]},

@@ -210,8 +210,10 @@ class Experiment(TaskConfig):
 
     def program_key(self) -> Self:
         """Return the configuration without what no compiled program depends on."""
+        key = super().program_key()
         process = dataclasses.replace(self.process, zeros=Process.zeros, ones=Process.ones)
-        return dataclasses.replace(super().program_key(), process=process)
+        object.__setattr__(key, "process", process)
+        return key
 
     def at(self, values: Mapping[str, float]) -> Self:
         """Return the configuration at one sweep point."""

@@ -162,7 +162,7 @@ def join_points(found: Sequence[tuple[Mapping[str, float], xr.Dataset]]) -> xr.D
     shared = [name for name in runs[0].data_vars if same(str(name))]
     parts = [
         run[shared]
-        .drop_vars(set(run.coords) - set(run[shared].dims))
+        .drop_vars(set(run.coords) - set(run[shared].dims), errors="ignore")
         .expand_dims({name: [value] for name, value in values.items()})
         for values, run in found
     ]

@@ -73,8 +73,8 @@ def between_steps(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
     for low, high in itertools.pairwise(ends):
         # records are evenly spaced, so each stands for as many updates
         here = own.sel(step=slice(low + 1, high))
-        sums = here[pushes].sum("step", skipna=False)
-        parts.append(here.mean("step", skipna=False).assign(sums.data_vars))
+        sums = {name: here[name].sum("step", skipna=False) for name in pushes}
+        parts.append(here.mean("step", skipna=False).assign(sums))
     return xr.concat(parts, xr.DataArray(ends, dims="step", name="step"))
 
 

@@ -250,7 +250,7 @@ def points_of(
 ) -> Iterator[tuple[dict[str, float], TaskConfig, RunFolder]]:
     """Yield the values, the experiment and the folder of each run of a sweep over static fields."""
     for values, point in experiment.static_points:
-        name = ",".join(f"{name}={value:g}" for name, value in values.items())
+        name = ",".join(f"{name}={value}" for name, value in values.items())
         yield values, point, RunFolder(folder.path / "points" / name)
 
 
@@ -258,6 +258,10 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
     """Run an experiment at each value of its static fields, and join the results."""
     earlier, trains = inspect_folder(experiment, folder, session.overwrite)
     if earlier and not trains:
+        for _, point, each in points_of(experiment, folder):
+            if session.processes:
+                session.processes.broadcast({"trains": False})
+            point.check_unchanged(each, each.config() or {})
         return Outcome.BEFORE
     config = {
         "experiment": experiment.as_dict(),

@@ -135,6 +135,13 @@ def batch_members(
 ) -> Batched:
     """Batch what one member does over a block."""
     task = config.build(variant, platform)
+    missing = [
+        name
+        for name in config.traced
+        if hasattr(config.optimizer, name) and name not in task.hparams()
+    ]
+    if missing:
+        raise ValueError(f"{type(task).__name__}.hparams lacks {missing}; add super().hparams()")
     member = make_member(task, config, variant)
     at_once = min(block, CPU_PART if platform == "cpu" else layout.blocks[0])
     every, eval_every = config.record_every, config.eval_every

@@ -77,6 +77,7 @@ def untie_state(state: State) -> State:
 
 def weighted(metrics: Metrics) -> Metrics:
     """Return the terms of weighted sums: each metric times `weight`, where there is one."""
+    metrics = {name: x.astype(jnp.float32) if x.dtype == bool else x for name, x in metrics.items()}
     if "weight" not in metrics:
         return metrics
     return {name: x if name == "weight" else x * metrics["weight"] for name, x in metrics.items()}
@@ -112,7 +113,7 @@ def make_member(task: Task, config: TaskConfig, variant: Variant) -> Member:
 
     def start(seed, hparams):
         state, stream = init(seed, hparams), task.stream(seed)
-        _, metrics = task.loss(state.params, task.batch(stream, hparams, 0, None))
+        _, metrics = task.loss(state.params, task.batch(stream, hparams, jnp.int32(0), None))
         record = means(weighted(metrics), 1) | unmeasured_roles(task, config)
         return state, stream, record | evaluate(state, hparams)
 

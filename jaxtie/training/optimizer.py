@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.config import Head, Optimizer
+from jaxtie.config import Arm, Head, Optimizer
 from jaxtie.tying.head import Tree
 
 
@@ -77,17 +77,26 @@ def _in_embedding(names: Sequence[str], params: Tree, *, inside: bool = True) ->
         *above, name = (key.key for key in path)
         return (above[-1:] == ["embedding"] and name in names) == inside
 
-    return jax.tree_util.tree_map_with_path(matches, params)
+    mask = jax.tree_util.tree_map_with_path(matches, params)
+    if "input" in names and not any(leaf == inside for leaf in jax.tree.leaves(mask)):
+        raise ValueError("no params['embedding']['input']: the head sets its rate or decay")
+    return mask
 
 
-def decay_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:
+def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] = ()) -> np.ndarray:
     """Return what weight decay leaves of any difference of parameters by each step, f64[steps].
 
     AdamW multiplies every parameter by 1 - weight_decay·lr(t) at update t, whatever the gradient;
-    so differences of rows too.
+    so differences of rows too. NaN where an arm sets the rate or the decay of its tables.
     """
     rates = schedule_table(optimizer, range(max(steps))).astype(np.float64)
-    return np.append(1.0, np.cumprod(1 - optimizer.weight_decay * rates))[np.array(steps)]
+    table = np.append(1.0, np.cumprod(1 - optimizer.weight_decay * rates))[np.array(steps)]
+    plain = all(
+        arm.head.table_rate == arm.head.input_rate == arm.head.output_rate == 1
+        and arm.head.table_decay == 1
+        for arm in arms
+    )
+    return table if plain else np.full_like(table, np.nan)
 
 
 def schedule_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxtie.config import TaskConfig, UserError, Variant
+from jaxtie.config import TaskConfig, UserError, Variant, check
 from jaxtie.training import devices as machine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member, means, unmeasured_roles, untie_state, weighted
@@ -141,7 +141,14 @@ def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram
     rows = config.build(variant, device.platform).rows
     assert rows is not None
     options = machine.REPEATABLE.get(device.platform, {})
-    key = config.program_key(), rows.key, variant, tuple(mesh.devices.flat), tuple(options.items())
+    key = (
+        config.program_key(),
+        config.optimizer,
+        rows.key,
+        variant,
+        tuple(mesh.devices.flat),
+        tuple(options.items()),
+    )
     if key not in _kept:
         if len(_kept) >= KEPT:
             _kept.pop(next(iter(_kept)))
@@ -342,6 +349,11 @@ class RowEngine:
         self, config: TaskConfig, processes: Processes, devices: Sequence[jax.Device] = ()
     ):
         self.config, self.processes = config, processes
+        check(
+            not config.traced,
+            f"task {config.task!r}: has rows from the host, so its hyperparameters are constants;"
+            " set traced = () in its configuration",
+        )
         device = jax.local_devices()[0]
         self.task = config.build(config.arms[0].variant, device.platform)
         assert self.task.rows is not None

@@ -118,13 +118,13 @@ class Task:
         self.config, self.variant = config, variant
 
     def hparams(self) -> HParams:
-        """Return the traced hyperparameters of this configuration, on the host."""
-        own = getattr(self.config, "optimizer", None)
-        return {
-            name: np.float32(getattr(own, name))
-            for name in self.config.traced
-            if hasattr(own, name)
-        }
+        """Return the traced fields of this configuration and of its optimizer, on the host."""
+        found = {}
+        for name in self.config.traced:
+            owner = self.config if hasattr(self.config, name) else self.config.optimizer
+            if hasattr(owner, name):
+                found[name] = np.float32(getattr(owner, name))
+        return found
 
     def stream(self, seed: jax.typing.ArrayLike) -> Stream:
         """Return the stream of a seed's samples, shared by its arms."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxtie.config import TaskConfig
+from jaxtie.config import TaskConfig, check
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.training.block_engine import BlockEngine
@@ -28,6 +28,7 @@ from jaxtie.training.task import (
     Phase,
     merge,
     phases_of,
+    programs_of,
     shared_tied_parts,
     steps_reached,
 )
@@ -98,9 +99,18 @@ def unless_stopped(work: Callable[[], Result], stopped: Sequence[int]) -> Result
 
 
 def make_engine(config: TaskConfig, processes: Processes) -> Engine:
-    """Return the engine of a configuration's task."""
+    """Return the engine of a configuration's task.
+
+    Raises:
+      UserError: if the task cannot be what the configuration asks for.
+    """
     platform = jax.local_devices()[0].platform
-    if config.build(config.arms[0].variant, platform).rows is None:
+    tasks = [config.build(phase.variant, platform) for phase in programs_of(config)]
+    check(
+        not config.roles or all(task.roles for task in tasks),
+        f"roles: task {config.task!r} does not say what to record of them",
+    )
+    if tasks[0].rows is None:
         return BlockEngine(config, processes)
     return RowEngine(config, processes)
 
@@ -114,6 +124,10 @@ def schema_of(config: TaskConfig) -> Schema:
         return own
     variant = config.arms[0].variant
     task = config.build(variant, jax.local_devices()[0].platform)
+    check(
+        task.rows is None,
+        f"task {config.task!r}: has rows from the host, so its configuration must have a schema",
+    )
     member = make_member(task, config, variant)
     state, _, record = jax.eval_shape(member.start, np.uint32(0), task.hparams())
     evaluated = jax.eval_shape(member.evaluate, state, task.hparams())

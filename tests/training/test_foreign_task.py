@@ -1,5 +1,6 @@
 """A task that is none of ours: trained, swept, killed and resumed, with tables and figures."""
 
+import dataclasses
 import signal
 from pathlib import Path
 
@@ -79,3 +80,15 @@ def test_results_of_a_task_that_is_not_imported_are_shown(run_folder, tmp_path, 
 def test_tied_it_has_one_table():
     task = load_experiment(RECALL).build(jaxtie.Variant(tied=True), "cpu")
     assert set(task.init(jax.random.key(0), {})["embedding"]) == {"input"}
+
+
+def test_the_key_of_a_program_leaves_out_what_is_traced():
+    experiment = load_experiment(RECALL)
+    adam = experiment.optimizer
+
+    def key(**changes):
+        optimizer = dataclasses.replace(adam, **changes)
+        return dataclasses.replace(experiment, optimizer=optimizer).program_key()
+
+    assert key(learning_rate=1e-6) == key() != key(half_period=7)
+    assert key().steps is None  # so that a task that reads it fails
