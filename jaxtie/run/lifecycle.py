@@ -250,7 +250,7 @@ def points_of(
 ) -> Iterator[tuple[dict[str, float], TaskConfig, RunFolder]]:
     """Yield the values, the experiment and the folder of each run of a sweep over static fields."""
     for values, point in experiment.static_points:
-        name = ",".join(f"{name}={value}" for name, value in values.items())
+        name = ",".join(f"{name}={value:.10g}" for name, value in values.items())
         yield values, point, RunFolder(folder.path / "points" / name)
 
 

@@ -21,6 +21,7 @@ class Toy(TaskConfig):
     """An experiment of no task that the package knows."""
 
     task: ClassVar[str] = "toy"
+    traced: ClassVar[tuple[str, ...]] = ("a", "b")
     name: str = "toy"
     claim: str = "none"
     arms: tuple[Arm | str, ...] = ("tied", "untied")
