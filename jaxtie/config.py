@@ -607,9 +607,9 @@ class TaskConfig:
         return None
 
     def program_key(self) -> Any:
-        """Return the configuration without what no compiled program depends on.
+        """Return the configuration reduced to the fields that compiled programs depend on.
 
-        A program is compiled from it, so what is left out is None: a task that reads it fails.
+        A program is compiled from it. The other fields are None, so a task that reads one fails.
         """
         key, optimizer = copy.copy(self), copy.copy(self.optimizer)
         object.__setattr__(key, "optimizer", optimizer)

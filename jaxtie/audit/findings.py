@@ -43,7 +43,7 @@ class Finding:
 
 
 class Facts(NamedTuple):
-    """What is known about one model of a checkpoint.
+    """Facts about one model of a checkpoint.
 
     Attributes:
       checkpoint: the model's.

@@ -42,7 +42,7 @@ MOST_BITS, MOST_BITS_IN_ORDER = (
     8,
 )
 DATA_STREAMS = ("per-seed", "shared")
-# what can be a member's own
+# fields that are arguments of the compiled program
 SWEPT = (
     "learning_rate",
     "eta_min",
@@ -191,7 +191,7 @@ class Experiment(TaskConfig):
         return ExorTask(self, variant, platform)
 
     def layout(self, platform: str) -> Layout:
-        """Return what was measured to be fastest, by body and width.
+        """Return the fastest measured layout, by body and width.
 
         32 members are the fewest that a CPU's compiler makes vectors of in all loops; an LSTM is as
         fast a seed in half a block. A wide member fills a CPU's vector units and cache alone. On a

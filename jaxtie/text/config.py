@@ -1,4 +1,4 @@
-"""What an experiment on natural text is: a corpus, a model, arms. Imports no jax."""
+"""Declare experiments on natural text: corpus, model, arms. Imports no jax."""
 
 import dataclasses
 import re

@@ -133,7 +133,7 @@ class Batched(NamedTuple):
 def batch_members(
     config: TaskConfig, variant: Variant, layout: Layout, block: int, platform: str
 ) -> Batched:
-    """Batch what one member does over a block."""
+    """Batch a member's functions over a block."""
     task = config.build(variant, platform)
     missing = [
         name

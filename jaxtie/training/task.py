@@ -152,11 +152,11 @@ class Task:
         return {}
 
     def evaluate(self, params: Params, hparams: HParams) -> Metrics:
-        """Return what is recorded with every evaluation."""
+        """Return the metrics of an evaluation."""
         return {}
 
     def validate(self, means: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return what is recorded of the mean metrics over the validation rows; on the host."""
+        """Return the records of an evaluation, from mean metrics over the validation rows."""
         return {f"valid_{name}": value for name, value in means.items()}
 
 

@@ -46,7 +46,7 @@ class Source(NamedTuple):
 
 @dataclass
 class Reading:
-    """What was read so far.
+    """Counts of the text read so far.
 
     Attributes:
       files, bytes: how much.

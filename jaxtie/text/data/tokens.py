@@ -48,7 +48,7 @@ PUBLISHED_WORDS = tuple(
 
 @dataclass(frozen=True)
 class Report:
-    """What was read and what it became; printed as two lines.
+    """Report on a prepared text, printed as two lines.
 
     Attributes:
       files, latin1_lines, cuts: of text files: how many, lines that were not UTF-8 and were read as
