@@ -139,7 +139,7 @@ BAD = [
     ("odd.py", "odd.py:2: heads = 4: expected width / heads to be even"),
     ("--sweep ''", f"--sweep: '': {NO_SWEEP}"),
     ("--sweep momentum=0.9", "X"),
-    ("--sweep half_period=100,200", "sweep of 'half_period': expected one of learning_rate"),
+    ("--sweep claim=1,2", "sweep of 'claim': expected one of learning_rate"),
     ("--sweep weight_decay", f"'weight_decay': {NO_SWEEP}"),
     ("--sweep weight_decay=", f"'weight_decay=': {NO_SWEEP}"),
     ("--sweep weight_decay=none,some", f"'weight_decay=none,some': {NO_SWEEP}"),
