@@ -291,9 +291,9 @@ def changed(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
             options,
             f"no option of {experiment.name}, which {experiment.refusal}",
         )
-    names = ("seeds", "steps", "arms", "record_every", "eval_every")
-    fields = {name: getattr(options, name) for name in names if name in experiment.accepted}
-    fields = {name: value for name, value in fields.items() if value is not None}
+    own = {field.name for field in dataclasses.fields(experiment)}
+    given = {name: getattr(options, name) for name in experiment.accepted & own}
+    fields = {name: value for name, value in given.items() if value not in (None, ())}
     if options.all and not experiment.many_seeds and "seeds" in fields:
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]  # each costs a full training
     experiment = dataclasses.replace(experiment, **fields, **experiment.changes(options))

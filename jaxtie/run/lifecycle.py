@@ -365,8 +365,7 @@ class _Run:
             self.config |= experiment.save_inputs(folder)
             folder.write_config(self.config)
             finished = self.train()
-            constants = experiment.constants()
-            folder.assemble(experiment, schema, self._attributes(), constants)
+            folder.assemble(experiment, schema, self._attributes(), self._report("constants"))
             self._write_config()
             if not finished:
                 return False
@@ -407,8 +406,13 @@ class _Run:
             "claim": self.experiment.claim,
             "command": self.config["command"],
             **{f"version_{name}": number for name, number in self.config["versions"].items()},
-            **self.experiment.attributes(),
+            **self._report("attributes"),
         }
+
+    def _report(self, name: str) -> dict[str, Any]:
+        """Return what the task's own report of the configuration adds."""
+        own = self.experiment.report(name)
+        return own(self.experiment) if own else {}
 
     def _write_config(self, *, finished: bool = False) -> None:
         self.config["wall_seconds"] = round(time.monotonic() - self.began, 2)

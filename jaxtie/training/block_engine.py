@@ -40,6 +40,7 @@ from jaxtie.training.task import (
     Phase,
     Records,
     State,
+    Task,
     flatten,
     unflatten,
 )
@@ -77,12 +78,14 @@ def layout_of(config: TaskConfig, platform: str) -> Layout:
     """Return how members are laid out on a platform: as the configuration says, or by size."""
     if (own := config.layout(platform)) is not None:
         return own
-    variant = config.arms[-1].variant
-    task = config.build(variant, platform)
-    init = make_member(task, config, variant).init
-    state = jax.eval_shape(init, np.uint32(0), task.hparams())
-    small = tie.count_parameters(state.params) <= SMALL
+    task = config.build(config.arms[-1].variant, platform)
+    small = tie.count_parameters(state_shapes(task).params) <= SMALL
     return (SMALL_LAYOUT if small else LARGE_LAYOUT)[platform]
+
+
+def state_shapes(task: Task) -> State:
+    """Return shapes and dtypes of a member's state."""
+    return jax.eval_shape(make_member(task).init, np.uint32(0), task.hparams())
 
 
 def block_size(layout: Layout, members: int) -> int:
@@ -142,7 +145,7 @@ def batch_members(
     ]
     if missing:
         raise ValueError(f"{type(task).__name__}.hparams lacks {missing}; add super().hparams()")
-    member = make_member(task, config, variant)
+    member = make_member(task)
     at_once = min(block, CPU_PART if platform == "cpu" else layout.blocks[0])
     every, eval_every = config.record_every, config.eval_every
     to_record = partial(advance_members, member, layout, platform)
@@ -480,10 +483,8 @@ class BlockEngine:
 
 def untie_members(config: TaskConfig, phase: Phase, members: Members) -> Members:
     """Untie members of a tied phase."""
-    variant, platform = Variant(True, phase.arm.head), jax.local_devices()[0].platform
-    task = config.build(variant, platform)
-    init = make_member(task, config, variant).init
-    like = jax.eval_shape(init, np.uint32(0), task.hparams())
+    task = config.build(Variant(True, phase.arm.head), jax.local_devices()[0].platform)
+    like = state_shapes(task)
     stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
     return members._replace(states=flatten(untie_state(unflatten(stacked, members.states))))
 

@@ -39,6 +39,7 @@ from jaxtie.training.task import (
     Phase,
     Records,
     State,
+    Task,
     evaluation_stream,
     flatten,
     unflatten,
@@ -105,7 +106,7 @@ def make_mesh(batch: int, devices: Sequence[jax.Device]) -> Mesh:
 
 def carry_shapes(config: TaskConfig, variant: Variant, platform: str = "cpu") -> Carry:
     """Return shapes and dtypes of a member."""
-    return jax.eval_shape(_make_start(config, variant, platform), np.uint32(0))
+    return jax.eval_shape(_make_start(config.build(variant, platform)), np.uint32(0))
 
 
 def load_carry(shapes: Carry, member: Members) -> Carry:
@@ -121,10 +122,9 @@ def _row_shape(rows: HostRows, length: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((rows.size, length), np.int32)
 
 
-def _make_start(config: TaskConfig, variant: Variant, platform: str) -> Callable:
-    task = config.build(variant, platform)
+def _make_start(task: Task) -> Callable:
     assert task.rows is not None
-    member, tokens = make_member(task, config, variant), _row_shape(task.rows, task.rows.lengths[0])
+    member, tokens = make_member(task), _row_shape(task.rows, task.rows.lengths[0])
     stream, step = jax.ShapeDtypeStruct((2,), np.uint32), jax.ShapeDtypeStruct((), np.int32)
 
     def start(seed):
@@ -138,13 +138,13 @@ def _make_start(config: TaskConfig, variant: Variant, platform: str) -> Callable
 def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram:
     """Compile all that training needs, every row length. A process keeps what it has compiled."""
     device = mesh.devices.flat[0]
-    rows = config.build(variant, device.platform).rows
-    assert rows is not None
+    task = config.build(variant, device.platform)
+    assert task.rows is not None
     options = machine.REPEATABLE.get(device.platform, {})
     key = (
         config.program_key(),
         config.optimizer,
-        rows.key,
+        task.rows.key,
         variant,
         tuple(mesh.devices.flat),
         tuple(options.items()),
@@ -152,18 +152,14 @@ def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram
     if key not in _kept:
         if len(_kept) >= KEPT:
             _kept.pop(next(iter(_kept)))
-        _kept[key] = _compile(config, variant, mesh, dict(options))
+        _kept[key] = _compile(task, mesh, dict(options))
     return _kept[key]
 
 
-def _compile(
-    config: TaskConfig, variant: Variant, mesh: Mesh, options: dict[str, Any]
-) -> RowProgram:
+def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
     split, whole = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
-    platform = mesh.devices.flat[0].platform
-    task = config.build(variant, platform)
     assert task.rows is not None
-    member, start = make_member(task, config, variant), _make_start(config, variant, platform)
+    member, start = make_member(task), _make_start(task)
 
     def step(carry, tokens_BxL, stream, number):
         state, terms = member.step(carry.state, {}, stream, number, tokens_BxL)
@@ -208,7 +204,7 @@ def _compile(
         split,
         whole,
         {name: np.zeros(np.shape(x), np.float32) for name, x in evaluated.items()},
-        jax.device_get(unmeasured_roles(task, config)),
+        jax.device_get(unmeasured_roles(task)),
     )
 
 
@@ -421,7 +417,7 @@ class RowEngine:
 
     def evaluate(self, program: RowProgram, params: Params) -> Records:
         """Return what an evaluation records of one member; NaN where it is not finite."""
-        stream, found = evaluation_stream(self.config.data_seed), []
+        stream, found = evaluation_stream(self.task.data_seed), []
         for number, batch in enumerate(self.rows.validation):
             tokens = place(batch.tokens_BxL, program.rows)
             validate = program.validate[tokens.shape[1]]

@@ -105,6 +105,7 @@ class Task:
     Attributes:
       config: the experiment's configuration.
       variant: tied or not, and the head.
+      data_seed: seed of the streams of samples: the configuration's `data_seed`, or 0.
       roles: what to record where `config.roles` is set.
       rows: what makes the batches on the host; None: `batch` draws them on the device.
       best_loss: the best reachable loss if it is known, nats.
@@ -116,6 +117,7 @@ class Task:
 
     def __init__(self, config: TaskConfig, variant: Variant):
         self.config, self.variant = config, variant
+        self.data_seed: int = getattr(config, "data_seed", 0)
 
     def hparams(self) -> HParams:
         """Return the traced fields of this configuration and of its optimizer, on the host."""
@@ -128,7 +130,7 @@ class Task:
 
     def stream(self, seed: jax.typing.ArrayLike) -> Stream:
         """Return the stream of a seed's samples, shared by its arms."""
-        return stream(self.config.data_seed, seed)
+        return stream(self.data_seed, seed)
 
     def init(self, key: jax.Array, hparams: HParams) -> Params:
         """Return fresh parameters. Variants of one key share the values of all they share."""

@@ -120,15 +120,14 @@ def schema_of(config: TaskConfig) -> Schema:
 
     A task with rows from the host has its own.
     """
-    if (own := config.schema()) is not None:
-        return own
-    variant = config.arms[0].variant
-    task = config.build(variant, jax.local_devices()[0].platform)
+    if own := config.report("schema"):
+        return own(config)
+    task = config.build(config.arms[0].variant, jax.local_devices()[0].platform)
     check(
         task.rows is None,
         f"task {config.task!r}: has rows from the host, so its configuration must have a schema",
     )
-    member = make_member(task, config, variant)
+    member = make_member(task)
     state, _, record = jax.eval_shape(member.start, np.uint32(0), task.hparams())
     evaluated = jax.eval_shape(member.evaluate, state, task.hparams())
     measured = jax.eval_shape(task.measure, state.params)
