@@ -21,21 +21,17 @@ BUILTIN_TASKS = {"exor": "jaxtie.exor.config", "text": "jaxtie.text.config"}
 
 
 def task_class(results: xr.Dataset) -> type[TaskConfig]:
-    """Return the configuration class of results.
+    """Return the configuration class of results; the base class if it is not imported.
 
     Raises:
-      UserError: if the results name no task, or one that nothing imported declares.
+      UserError: if the results name no task.
     """
     name = results.attrs.get("task")
     if not isinstance(name, str):
         raise UserError("results that name no task: did another version write them?")
     if name in BUILTIN_TASKS:
         importlib.import_module(BUILTIN_TASKS[name])
-    if name not in TASKS:
-        raise UserError(
-            f"results of task {name!r}: nothing imported declares it; import its experiment first"
-        )
-    return TASKS[name]
+    return TASKS.get(name, TaskConfig)
 
 
 def _own(results: xr.Dataset, name: str) -> Callable | None:

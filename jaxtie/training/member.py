@@ -25,15 +25,15 @@ Aux = TypeVar("Aux")
 
 
 class Member(NamedTuple):
-    """What a member does, as functions of its seed, hyperparameters and state.
+    """Functions that train one member.
 
     Attributes:
       init: (seed u32[], hparams) -> fresh state.
       start: (seed, hparams) -> fresh state, stream, record at step 0 without `measure`.
       step: (state, hparams, stream, step, rows) -> state, terms of the sums since the last record.
       advance: (state, stream, hparams, step) -> state, record `record_every` steps later.
-      measure: state -> what is recorded with every record.
-      evaluate: (state, hparams) -> what is recorded with every evaluation.
+      measure: state -> further metrics of every record.
+      evaluate: (state, hparams) -> metrics of an evaluation.
     """
 
     init: Callable
@@ -57,10 +57,10 @@ def update(
 
 
 def keep_finite(new: State, old: State, loss: jax.Array, at: jax.Array) -> State:
-    """Return the new state; for a member that has diverged `at` this step or before, the old one.
+    """Return the new state; for a member that has diverged, at this step or before, the old one.
 
-    Diverged: `loss` or a parameter is not finite. Once a record is enough: what has become infinite
-    or NaN does not become finite again.
+    It has diverged if `loss` or a parameter is not finite. One check per record is enough, since
+    infinity and NaN do not become finite again.
     """
     finite = jnp.isfinite(loss + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(new.params)))
     trains = new.diverged_at < 0
@@ -69,7 +69,7 @@ def keep_finite(new: State, old: State, loss: jax.Array, at: jax.Array) -> State
 
 
 def untie_state(state: State) -> State:
-    """Untie a tied member: tables and optimizer moments are copied."""
+    """Untie a tied member: copy its table and the moments."""
     params, opt_state = untie(state.params, state.opt_state)
     return state._replace(params=params, opt_state=opt_state, role_moments=())
 
@@ -83,7 +83,7 @@ def weighted(metrics: Metrics) -> Metrics:
 
 
 def means(totals: Metrics, updates: int) -> Metrics:
-    """Return what is recorded of sums over updates: means, but sums of the contributions."""
+    """Return the record of sums over updates: means, but sums of contributions by role."""
     count = totals.get("weight", updates)
 
     def mean(name: str, total: jax.Array) -> jax.Array:
