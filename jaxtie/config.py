@@ -1,6 +1,6 @@
 """Declare experiments: arms, heads, optimizer, model sizes. Imports no jax.
 
-An invalid value raises `UserError`, one line that names the value and what was expected.
+An invalid value raises `UserError`, one line that names the value and the expected ones.
 """
 
 import copy
@@ -28,7 +28,7 @@ FORMULAS: dict[str, Callable[[int, int], float]] = {
 
 
 class UserError(ValueError):
-    """An error of a user, in one line: the value, what was expected and what to do."""
+    """An error of a user, in one line: the value, the expected ones and what to do."""
 
 
 class MissingInputError(UserError):
@@ -454,7 +454,7 @@ class Optimizer:
 
 
 class Variant(NamedTuple):
-    """What a compiled program depends on of an arm: tied or not, and the head."""
+    """The part of an arm that determines its compiled program: tied or not, and the head."""
 
     tied: bool
     head: Head = Head()
@@ -492,7 +492,7 @@ REPORTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """The configuration of an experiment: what is compared, on what, for how long.
+    """The configuration of an experiment.
 
     Subclass it as a frozen dataclass and implement `build`; `jaxtie.run` trains the arms. All other
     methods have defaults.

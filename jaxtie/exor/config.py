@@ -169,7 +169,7 @@ class Experiment(TaskConfig):
         return Layout((128, 2048) if platform == "gpu" else (128, 512), platform == "gpu", slow)
 
     def program_key(self) -> Self:
-        """Return the configuration without what no compiled program depends on."""
+        """Return the configuration reduced to the fields that compiled programs depend on."""
         key = super().program_key()
         process = dataclasses.replace(self.process, zeros=Process.zeros, ones=Process.ones)
         object.__setattr__(key, "process", process)

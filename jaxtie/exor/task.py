@@ -154,7 +154,7 @@ class Swaps(NamedTuple):
 
     Attributes:
       context_2xE: numbers of the context with the pair's first symbol, and with its second.
-      places_2xE: number of places of each context that the couple stands for; a bag of symbols has
+      places_2xE: number of places of each context that the couple represents; a bag of symbols has
         no order.
     """
 

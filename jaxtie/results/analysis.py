@@ -183,7 +183,7 @@ def join_points(found: Sequence[tuple[Mapping[str, float], xr.Dataset]]) -> xr.D
 def best_setting(
     results: xr.Dataset, name: str, choose: str, report: str
 ) -> dict[str, tuple[float, np.ndarray]]:
-    """Return each arm's best value of a swept field, and what it gives.
+    """Return each arm's best value of a swept field, and the values reported there.
 
     Args:
       results: of a sweep over `name`.

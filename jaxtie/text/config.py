@@ -246,7 +246,7 @@ class TextExperiment(TaskConfig):
         return TextTask(self, variant, platform)
 
     def program_key(self) -> Self:
-        """Return the configuration without what no compiled program depends on.
+        """Return the configuration reduced to the fields that compiled programs depend on.
 
         Programs that record roles or predictions know how frequent tokens are, so they depend on
         the half of the text and on the synthetic duplicates.

@@ -422,7 +422,7 @@ class RowEngine:
         return self.facts["workers"] if is_one_cpu and state <= SIDE_BY_SIDE else 1
 
     def evaluate(self, program: RowProgram, params: Params) -> Records:
-        """Return what an evaluation records of one member; NaN where it is not finite."""
+        """Return an evaluation of one member; NaN where it is not finite."""
         stream, found = evaluation_stream(self.task.data_seed), []
         for number, batch in enumerate(self.rows.validation):
             tokens = place(batch.tokens_BxL, program.rows)

@@ -1,4 +1,4 @@
-"""Define what a task is, and what engines exchange with the trainer.
+"""Define tasks, and the data that engines exchange with the trainer.
 
 A task is an experiment's configuration bound to one variant (tied or not, and the head): a handful
 of pure functions of one seed. An engine trains members of a task; the loop over phases, records and
@@ -89,7 +89,7 @@ class Roles(NamedTuple):
     Attributes:
       groups: number of groups of rows.
       group_V: group of each row; None: every row is its own.
-      pairs: ids of the rows of which contributions to the log-distance are recorded.
+      pairs: ids of pairs of rows; contributions to their log-distance are recorded.
     """
 
     groups: int
@@ -278,7 +278,7 @@ class Phase(NamedTuple):
 
     @property
     def variant(self) -> Variant:
-        """Tied or not, and the head: what a program depends on."""
+        """Tied or not, and the head."""
         return Variant(self.tied, self.arm.head)
 
 
@@ -366,7 +366,7 @@ class Engine(Protocol[CompiledProgram]):
         """Untie members for a phase that follows a tied one."""
 
     def estimate(self, program: CompiledProgram) -> Estimate:
-        """Train a little and estimate what an arm takes."""
+        """Train a little and estimate the cost of an arm."""
 
 
 def programs_of(experiment: TaskConfig) -> list[Phase]:
