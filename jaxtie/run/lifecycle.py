@@ -7,12 +7,10 @@ results = jaxtie.run(jaxtie.Experiment(steps=2000, seeds=range(4)))
 import contextlib
 import dataclasses
 import enum
-import importlib.util
 import platform
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -121,42 +119,6 @@ def load(path: str | Path) -> xr.Dataset:
     results = folder.load()
     folder.config()
     return results
-
-
-def load_experiment(path: Path) -> TaskConfig:
-    """Return the `experiment` of a file; see `load_experiment_and_claims`."""
-    return load_experiment_and_claims(path)[0]
-
-
-def load_claims(path: Path) -> tuple[Any, ...]:
-    """Return the `claims` of an experiment file; see `load_experiment_and_claims`."""
-    return load_experiment_and_claims(path)[1]
-
-
-def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]:
-    """Execute an experiment file and return its `experiment` and its `claims`, if any.
-
-    Raises:
-      UserError: if the file is missing, fails, or defines no experiment.
-    """
-    if not path.is_file():
-        raise UserError(f"{path}: no such experiment file; --list shows those of ./experiments")
-    spec = importlib.util.spec_from_file_location("experiment_file", path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{path}: expected a Python file, NAME.py")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [f":{frame.lineno}" for frame in frames if frame.filename == spec.origin]
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}{lines[-1] if lines else ''}: {kind}{reason}") from None
-    experiment = getattr(module, "experiment", None)
-    if not isinstance(experiment, TaskConfig):
-        raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
-    return experiment, tuple(getattr(module, "claims", ()))
 
 
 def plan(

@@ -1,6 +1,6 @@
-"""Keep runs as committed data and write the documents' tables from them. Imports no jax.
+"""The command line of `jaxtie report`; committed data and the documents' tables. Imports no jax.
 
-`python -m jaxtie.report [RUN ...]` condenses each RUN, the folder of a finished run, to
+`jaxtie report --commit [RUN ...]` condenses each RUN, the folder of a finished run, to
 `experiments/data/NAME.nc`. Then it writes each table of the documents, between two lines
 
     <!-- table: NAME ARGUMENT ... -->
@@ -10,27 +10,35 @@ from these data and the claims in the experiment files. A test fails if a table 
 """
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import pandas as pd
+import tyro
 import xarray as xr
 
 from jaxtie.config import UserError
 from jaxtie.exor import plots
 from jaxtie.exor import tables as exor
+from jaxtie.options import Flag, option, parse_command, parse_path
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import join_seeds, write_committed
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.gradient_by_role import shares_table
+from jaxtie.results.plots import write_frames
 from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
-from jaxtie.run.lifecycle import load_claims, load_experiment
+from jaxtie.run.experiment_files import load_claims, load_experiment
+from jaxtie.run.lifecycle import one_line
 from jaxtie.text.tables import validation_table, word_pairs_table
 
+EXPERIMENTS = Path("experiments")
 DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/advise/README.md")
 # Fields of an experiment that the command of a committed run may change.
 MAY_DIFFER = {"seeds", "corpus.paths", "corpus.tfds"}
@@ -175,3 +183,55 @@ def rewrite(documents: Sequence[Path], experiments: Path) -> None:
     texts = [rewritten(document.read_text(), tables) for document in documents]
     for document, text in zip(documents, texts, strict=True):
         document.write_text(text)
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Draw the figures and the report of runs again, from their results alone."""
+
+    runs: tyro.conf.Positional[tuple[Annotated[Path, option("DIR", parse_path)], ...]] = ()
+    """Folders of finished runs."""
+    csv: Flag = False
+    """Also write the results as tidy CSV, below DIR/csv."""
+    animate: Flag = False
+    """Also draw the embeddings over training as an animation, portrait.gif; of EXor."""
+    commit: Flag = False
+    """Instead condense the runs to experiments/data and write the documents' tables again. Start it
+    in the root of the repository."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `jaxtie report`; return the exit status."""
+    try:
+        options = parse_command(
+            ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments
+        )
+        if not (options.runs or options.commit):
+            raise UserError("expected the folder of a run, or --commit")
+        written = _commit(options.runs) if options.commit else _draw_again(options)
+    except (UserError, OSError) as error:
+        print(f"jaxtie.report: {one_line(error)}", file=sys.stderr)
+        return 2
+    print(*written, sep="\n")
+    return 0
+
+
+def _draw_again(options: ReportOptions) -> list[Path]:
+    written = []
+    for path in options.runs:
+        folder, results = RunFolder(path), lifecycle.load(path)
+        animated = [analysis.animate(results, folder.figures)] if options.animate else []
+        written += lifecycle.draw(folder, results) + animated
+        if options.csv:
+            written += write_frames(analysis.frames(results), folder.path / "csv")
+    return written
+
+
+def _commit(runs: Sequence[Path]) -> list[Path]:
+    documents = [Path(name) for name in DOCUMENTS]
+    for document in documents:
+        if not document.is_file():
+            raise UserError(f"{document}: not found; start it where the repository is")
+    data = [keep_run(run, EXPERIMENTS) for run in runs]
+    rewrite(documents, EXPERIMENTS)
+    return [*data, *documents, *draw_figures(EXPERIMENTS)]

@@ -14,7 +14,7 @@ from jaxtie.exor.plots import exor_pictures
 from jaxtie.results.claims import claims_table
 from jaxtie.results.statistics import correlation
 from jaxtie.results.tables import median, with_interval
-from jaxtie.run.lifecycle import load_claims
+from jaxtie.run.experiment_files import load_claims
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 NAMES, PAIR = ("input", "output"), ("symbol", "symbol2")

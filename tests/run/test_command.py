@@ -14,7 +14,7 @@ import jaxtie
 from jaxtie.config import names_of
 from jaxtie.options import parse_seeds
 from jaxtie.run import command as cli
-from jaxtie.run.lifecycle import load_experiment
+from jaxtie.run.experiment_files import load_experiment
 
 TOGETHER = "--distributed --coordinator {} --process-count {} --process-index {}"
 NO_ARM = "expected tied, untied or untied@STEP"

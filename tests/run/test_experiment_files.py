@@ -19,7 +19,7 @@ from jaxtie.exor import theory
 from jaxtie.exor.task import build_contexts
 from jaxtie.results import plots
 from jaxtie.run.command import main
-from jaxtie.run.lifecycle import load_claims, load_experiment
+from jaxtie.run.experiment_files import load_claims, load_experiment
 from jaxtie.training.member import make_member
 
 FILES = {path.stem: path for path in (Path(__file__).parents[2] / "experiments").glob("*.py")}

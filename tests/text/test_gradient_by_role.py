@@ -11,7 +11,7 @@ from text_fixtures import EXPERIMENTS, SIZES, TINY, finished_run
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.similarity import linear_cka
 from jaxtie.run import command, lifecycle
-from jaxtie.run.lifecycle import load_experiment
+from jaxtie.run.experiment_files import load_experiment
 from jaxtie.text.analysis import trained_tables
 from jaxtie.text.config import Corpus
 from jaxtie.text.corpus import FREQUENCIES, frequency_groups, prepare_corpus, token_counts
