@@ -482,6 +482,7 @@ REPORTS = {
     "schema": "configuration -> `Schema`: variables of the results",
     "constants": "configuration -> variables that no member owns",
     "attributes": "configuration -> further attributes",
+    "conclusion": "results -> `Conclusion`: the answer, printed at the end of a run",
     "tables": "results -> tables of the summary",
     "plots": "results -> figures, by file name",
     "frames": "results -> tidy tables for `--csv`, by file name",

@@ -44,6 +44,7 @@ from jaxtie.shutdown import INTERRUPTED
 from jaxtie.text.config import Corpus
 
 RUNS = Path("runs")
+ROWS = 8  # most rows of the table at the end of a run
 MAIN = Experiment()
 
 
@@ -361,12 +362,12 @@ def _run_one(
 
 
 def _show(folder: RunFolder, outcome: Outcome) -> int:
-    """Print the results of a finished run; return the exit status."""
+    """Print the conclusion of a finished run; return the exit status."""
     if outcome in (Outcome.DONE, Outcome.BEFORE):
-        results = lifecycle.load(folder.path)
-        print_tables(*(table for table in analysis.tables(results) if not table.long))
-    if outcome is Outcome.DONE:
-        print(f"figures, results and summary: {folder.path}")
+        conclusion = analysis.conclude(lifecycle.load(folder.path))
+        print_tables(conclusion.table.shortened(ROWS))
+        print(*conclusion.lines(), sep="\n")
+        print(f"Report: {folder.path / 'report.html'}; all tables: {folder.summary}")
     return INTERRUPTED if outcome is Outcome.INTERRUPTED else 0
 
 

@@ -24,6 +24,7 @@ from jaxtie.results import analysis
 from jaxtie.results.analysis import join_points
 from jaxtie.results.folder import RunFolder, Say, replacing
 from jaxtie.results.tables import summary_markdown
+from jaxtie.run.page import write_report
 
 if TYPE_CHECKING:
     from jaxtie.training.distributed import Processes
@@ -385,8 +386,11 @@ def _show(folder: RunFolder) -> None:
     """Draw the figures of a run and write its summary."""
     results = folder.load()
     draw(folder, results)
-    summary = summary_markdown(results, analysis.tables(results))
+    conclusion = analysis.conclude(results)
+    tables = [conclusion.table, *analysis.tables(results)]
+    summary = summary_markdown(results, conclusion.lines(), tables)
     folder.summary.write_text(summary, encoding="utf-8")
+    write_report(folder, results.attrs["experiment"], results.attrs["claim"])
 
 
 def draw(folder: RunFolder, results: xr.Dataset) -> list[Path]:

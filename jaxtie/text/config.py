@@ -127,6 +127,7 @@ class TextExperiment(TaskConfig):
         "schema": "jaxtie.text.analysis:text_schema",
         "constants": "jaxtie.text.analysis:text_constants",
         "attributes": "jaxtie.text.analysis:text_attributes",
+        "conclusion": "jaxtie.text.conclusion:text_conclusion",
         "tables": "jaxtie.text.tables:text_tables",
         "plots": "jaxtie.text.plots:text_pictures",
         "frames": "jaxtie.text.plots:text_frames",
