@@ -21,19 +21,12 @@ WRAPPERS = frozenset(
 
 @dataclass(frozen=True)
 class Adapter:
-    """The effect of an adapter on the embeddings.
+    """The effect of an adapter on the embeddings."""
 
-    Attributes:
-      input: names of the tensors that train the input embedding.
-      output: names of the tensors that train the output embedding.
-      keeps_tied: whether its configuration says `ensure_weight_tying`.
-      tables: both embeddings, if it has saved them whole.
-    """
-
-    input: tuple[str, ...]
-    output: tuple[str, ...]
-    keeps_tied: bool
-    tables: tuple[EmbeddingTable, EmbeddingTable] | None
+    input: tuple[str, ...]  # names of the tensors that train the input embedding
+    output: tuple[str, ...]  # likewise
+    keeps_tied: bool  # whether its configuration says `ensure_weight_tying`
+    tables: tuple[EmbeddingTable, EmbeddingTable] | None  # both, if it has saved them whole
 
 
 def read_adapter(folder: Path) -> Adapter:

@@ -102,8 +102,7 @@ def audit(
     *,
     against: Path | None = None,
     adapter: Path | None = None,
-    input_name: str | None = None,
-    output_name: str | None = None,
+    names: tuple[str | None, str | None] = (None, None),
     progress: Progress = lambda *_: None,
 ) -> Audit:
     """Audit the checkpoint at a path.
@@ -112,15 +111,13 @@ def audit(
       path: a file or a folder.
       against: an older checkpoint of the same model.
       adapter: folder of an adapter for it.
-      input_name: tensor that is the input embedding, whatever its name.
-      output_name: likewise.
+      names: tensors that are the input and the output embedding; None to find them.
       progress: called now and then, with the rows that are done.
 
     Raises:
       UserError: if a checkpoint cannot be read or its embeddings are not found.
       OSError: if a file cannot be opened.
     """
-    names = (input_name, output_name)
     checkpoint = open_checkpoint(path)
     old = open_checkpoint(against) if against else None
     trained = read_adapter(adapter) if adapter else None
@@ -138,7 +135,7 @@ def _find(
     checkpoint: Checkpoint, model: StoredModel, names: tuple[str | None, str | None]
 ) -> Embeddings:
     where = f"{checkpoint.path}{', arm ' + model.arm if model.arm else ''}"
-    return find_embeddings(model.tensors, checkpoint.configuration.vocabularies, where, *names)
+    return find_embeddings(model.tensors, checkpoint.configuration.vocabularies, where, names)
 
 
 def _old_table(

@@ -1,4 +1,4 @@
-"""The rules of the audit: what is wrong or worth knowing, how to fix it, and what loaders do with it.
+"""The rules of the audit: what is wrong, how to fix it, and what loaders do with it.
 
 To add a rule, write a function that yields findings and add it to `RULES`.
 """
@@ -200,7 +200,7 @@ def _levels(facts: Facts) -> Iterator[Finding]:
     configuration, comparison = facts.configuration, facts.comparison
     if configuration.disagrees:
         flags = "; ".join(flag.text for flag in configuration.declared)
-        text = f"The levels of {configuration.file} disagree: {flags}."
+        text = f"The levels of config.json disagree: {flags}."
         is_equal = comparison is not None and comparison.is_equal
         fix = configuration.fix(facts.embeddings.output is None or is_equal)
         yield Finding("levels-disagree", "wrong", text, fix, loader_lines("levels_disagree"))
@@ -211,8 +211,8 @@ def _vocabulary(facts: Facts) -> Iterator[Finding]:
     embeddings, sizes = facts.embeddings, facts.configuration.vocabularies
     rows = {table.vocabulary for table in (embeddings.input, embeddings.output) if table}
     if sizes and not rows & set(sizes) and not embeddings.packed:
-        file, size, most = facts.configuration.file, max(sizes), max(rows)
-        text = f"{file} says vocab_size {size:,}, but the embedding has {most:,} rows."
+        size, most = max(sizes), max(rows)
+        text = f"config.json says vocab_size {size:,}, but the embedding has {most:,} rows."
         if most > size:
             yield Finding("vocabulary", "note", text)
         else:
@@ -291,11 +291,11 @@ def _unchanged(facts: Facts) -> Iterator[Finding]:
         others = len(ids) - len(longest)
         where = describe_ids(longest, count) + (f"; {others:,} others elsewhere" if others else "")
         text = f"{len(ids):,} of {count:,} rows are unchanged since OLD ({where})."
-        if find_shard(longest, count):
-            fix = "train again with input and output embedding in one shard group"
-            yield Finding("untrained-shard", "wrong", text, fix, loader_lines("shard"))
-        else:
+        if not find_shard(longest, count):
             yield Finding("against", "note", text)
+            return
+        fix = "train again with input and output embedding in one shard group"
+        yield Finding("untrained-shard", "wrong", text, fix, loader_lines("shard"))
 
 
 def _adapter(facts: Facts) -> Iterator[Finding]:

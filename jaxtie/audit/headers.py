@@ -61,23 +61,14 @@ AGAIN = "download it again"
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor as a header declares it.
-
-    Attributes:
-      name: as declared.
-      shape: slowest dimension first, as in NumPy.
-      dtype: of its values; None if they are packed in a way that NumPy has no type for.
-      stored: the file's own word for the type.
-      begin: first byte, from the start of the file.
-      end: byte after the last one; equals `begin` if the file does not say.
-    """
+    """A tensor as a header declares it."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype | None
-    stored: str
-    begin: int
-    end: int
+    shape: tuple[int, ...]  # slowest dimension first, as in NumPy
+    dtype: np.dtype | None  # None if NumPy has no such type, as of packed values
+    stored: str  # the file's own word for the type
+    begin: int  # first byte, from the start of the file
+    end: int  # byte after the last one; equals `begin` if the file does not say
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ Files are memory-mapped where the format allows it.
 """
 
 import contextlib
+import functools
 import lzma
 import math
 import mmap
@@ -11,7 +12,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -43,25 +44,15 @@ DAMAGE = (  # what zipfile, its decompressors, NumPy's header reader, h5py and T
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor of a checkpoint.
-
-    Attributes:
-      name: as in the checkpoint.
-      shape: slowest dimension first.
-      dtype: of its values; None if they are packed in a way that NumPy has no type for.
-      stored: the type in the format's words.
-      file: where it is.
-      open: returns an array-like that reads only the rows and columns it is indexed with.
-      forget: frees memory that reading took.
-    """
+    """A tensor of a checkpoint."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype | None
-    stored: str
+    shape: tuple[int, ...]  # slowest dimension first
+    dtype: np.dtype | None  # None if NumPy has no such type, as of packed values
+    stored: str  # the type in the format's words
     file: Path
-    open: Callable[[], Any] = field(repr=False, compare=False)
-    forget: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    open: Callable[[], Any]  # returns what reads only the rows and columns it is indexed with
+    forget: Callable[[], None] = lambda: None  # frees memory that reading took
 
     @property
     def is_values(self) -> bool:
@@ -100,35 +91,20 @@ class _Lazy:
             return self.read(at)
 
 
-class _Mapped:
-    """A file that is mapped when a tensor of it is first opened."""
+def _mapped(path: Path, entry: Entry) -> StoredTensor:
+    """Return a tensor that is mapped when it is first opened."""
 
-    def __init__(self, path: Path):
-        self.path = path
-        self._map: mmap.mmap | None = None
+    @functools.cache
+    def view() -> np.memmap:
+        return np.memmap(path, entry.dtype, "r", entry.begin, entry.shape)
 
-    def view(self, entry: Entry) -> np.ndarray:
-        if self._map is None:
-            with self.path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.ndarray(entry.shape, entry.dtype, self._map, entry.begin)
-
-    def forget(self) -> None:
+    def forget() -> None:
         # Pages of a mapped file count as this process's memory until they are given back; the
         # system keeps them cached.
-        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+        if hasattr(mmap, "MADV_DONTNEED"):
+            view()._mmap.madvise(mmap.MADV_DONTNEED)
 
-    def tensor(self, entry: Entry) -> StoredTensor:
-        return StoredTensor(
-            entry.name,
-            entry.shape,
-            entry.dtype,
-            entry.stored,
-            self.path,
-            lambda: self.view(entry),
-            self.forget,
-        )
+    return StoredTensor(entry.name, entry.shape, entry.dtype, entry.stored, path, view, forget)
 
 
 def refuse_pointer(path: Path) -> None:
@@ -144,14 +120,15 @@ def refuse_pointer(path: Path) -> None:
 def from_safetensors(path: Path) -> list[StoredTensor]:
     """Return the tensors of a safetensors file; for errors see `headers.read_safetensors`."""
     refuse_pointer(path)
-    return list(map(_Mapped(path).tensor, read_safetensors(path)))
+    return [_mapped(path, entry) for entry in read_safetensors(path)]
 
 
-def from_gguf(path: Path) -> tuple[list[StoredTensor], dict[str, Any]]:
-    """Return the tensors and the metadata of a GGUF file; for errors see `headers.read_gguf`."""
+def from_gguf(path: Path) -> tuple[list[StoredTensor], str]:
+    """Return the tensors and the architecture of a GGUF file; errors as `headers.read_gguf`."""
     refuse_pointer(path)
     entries, metadata = read_gguf(path)
-    return list(map(_Mapped(path).tensor, entries)), metadata
+    architecture = str(metadata.get("general.architecture", ""))
+    return [_mapped(path, entry) for entry in entries], architecture
 
 
 def from_npz(path: Path) -> list[StoredTensor]:
@@ -189,7 +166,7 @@ def _from_member(
         raw.seek(info.header_offset + 26)
         name_length, extra = (int.from_bytes(raw.read(2), "little") for _ in range(2))
         begin = info.header_offset + 30 + name_length + extra + header_size
-        return _Mapped(path).tensor(Entry(name, shape, dtype, str(dtype), begin, begin + size))
+        return _mapped(path, Entry(name, shape, dtype, str(dtype), begin, begin + size))
     check(
         size <= UNPACKED_LIMIT,
         f"{path}: array {name!r} takes {size:,} bytes when unpacked; save it with numpy.savez",

@@ -278,8 +278,8 @@ def test_gguf(tmp_path, stored, tensors):
 
 
 def test_names_can_be_given(tmp_path):
-    names = {"input_name": "words.in", "output_name": "words.out"}
-    found = audit_folder(tmp_path, {"words.in": A, "words.out": B}, UNTIED, **names)
+    names = "words.in", "words.out"
+    found = audit_folder(tmp_path, {"words.in": A, "words.out": B}, UNTIED, names=names)
     assert found.status == 0 and found.verdicts[0].main.code == "different"
 
 
