@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -35,16 +34,12 @@ class EmbeddingTable:
         """Describe a tensor of two dimensions without opening it."""
         self.tensor, self.transposed = tensor, transposed
         self.vocabulary, self.width = tensor.shape[::-1] if transposed else tensor.shape
-        self._data: Any = None
 
     def block(self, start: int, stop: int) -> np.ndarray:
         """Read rows start...stop - 1 as a contiguous array (rows, D)."""
-        if self._data is None:
-            self._data = self.tensor.open()
-        rows = self._data[:, start:stop].T if self.transposed else self._data[start:stop]
-        rows = np.array(rows, order="C")  # a copy, since the mapped pages are given back
-        self.tensor.forget()
-        return rows
+        rows = np.s_[start:stop]
+        read = self.tensor.read
+        return np.ascontiguousarray(read(np.s_[:, rows]).T if self.transposed else read(rows))
 
 
 @dataclass(frozen=True)

@@ -96,10 +96,10 @@ def _stored_once(facts: Facts) -> Finding:
         text = f"Tied: {stored} and no output.weight, which in a GGUF means tied."
         is_old = facts.checkpoint.architecture in OLD_LLAMA_CPP
         return Finding("once", "fine", text, loaders=loader_lines("gguf_once") if is_old else ())
-    if facts.claim is False and configuration.headless:
-        text = f"No output embedding: {stored}, and the architecture has no head."
-        return Finding("once", "fine", text)
     if facts.claim is False:
+        if configuration.headless:
+            text = f"No output embedding: {stored}, and the architecture has no head."
+            return Finding("once", "fine", text)
         text = f"{facts.said} untied, but only {stored}; the output embedding is missing."
         fix = f"{configuration.fix(True)} if it was trained tied; else restore the output embedding"
         return Finding("untied-but-once", "wrong", text, fix, loader_lines("untied_but_once"))
@@ -117,18 +117,16 @@ def _stored_once(facts: Facts) -> Finding:
 
 def _how_equal(comparison: Comparison) -> str:
     """Return ` after a cast, a transpose`; empty if the bits are equal as stored."""
-    ways = []
-    if comparison.relation == "cast":
-        ways.append("a cast")
-    if comparison.relation == "scale":
-        ways.append(f"a scale of {comparison.scale:.6g}")
-    if comparison.transposed:
-        ways.append("a transpose")
-    if comparison.extra > 0:
-        ways.append(f"padding: {comparison.extra:,} more rows in the output")
-    if comparison.extra < 0:
-        ways.append(f"a slice: the output has the first {comparison.common:,} rows only")
-    return f" after {', '.join(ways)}" if ways else ""
+    extra = comparison.extra
+    ways = {
+        "a cast": comparison.relation == "cast",
+        f"a scale of {comparison.scale:.6g}": comparison.relation == "scale",
+        "a transpose": comparison.transposed,
+        f"padding: {extra:,} more rows in the output": extra > 0,
+        f"a slice: the output has the first {comparison.common:,} rows only": extra < 0,
+    }
+    shown = ", ".join(way for way, holds in ways.items() if holds)
+    return f" after {shown}" if shown else ""
 
 
 def _scaled(facts: Facts, comparison: Comparison) -> Finding:
@@ -167,10 +165,10 @@ def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
         return Finding("different", "fine", f"Untied: {differ}, and {facts.claimant} untied.")
     untie = facts.configuration.fix(False)
     if facts.claim is None:
-        text = f"Apparently untied: {differ}; no flag says anything."
+        text, fix = f"Apparently untied: {differ}; no flag says anything.", ""
         if facts.configuration.path:
-            return Finding("different", "note", text, untie)
-        return Finding("different", "fine", text)
+            fix = untie
+        return Finding("different", "note" if fix else "fine", text, fix)
     fix = f"{untie}, if both were trained; else drop {output}"
     loaders = loader_lines("tied_but_different")
     if find_shard(ids, common):
@@ -213,11 +211,8 @@ def _vocabulary(facts: Facts) -> Iterator[Finding]:
     if sizes and not rows & set(sizes) and not embeddings.packed:
         size, most = max(sizes), max(rows)
         text = f"config.json says vocab_size {size:,}, but the embedding has {most:,} rows."
-        if most > size:
-            yield Finding("vocabulary", "note", text)
-        else:
-            fix = f"set vocab_size: {most}, or restore the rows"
-            yield Finding("vocabulary", "wrong", text, fix)
+        fix = "" if most > size else f"set vocab_size: {most}, or restore the rows"
+        yield Finding("vocabulary", "wrong" if fix else "note", text, fix)
 
 
 def _copies(facts: Facts) -> Iterator[Finding]:
@@ -262,10 +257,9 @@ def _rows(facts: Facts) -> Iterator[Finding]:
         elif len(zeros):
             where = f"{len(zeros):,} ({describe_ids(zeros, count)})"
             text = f"Rows of zeros in the {role} embedding: {where}."
-            if find_shard(zeros, count):
-                yield Finding("zero-rows", "wrong", text, "restore the shard")
-            else:
-                yield Finding("zero-rows", "note", text)
+            is_shard = find_shard(zeros, count) is not None
+            fix = "restore the shard" if is_shard else ""
+            yield Finding("zero-rows", "wrong" if is_shard else "note", text, fix)
         repeated, most = count_repeated(own)
         if repeated:
             text = (

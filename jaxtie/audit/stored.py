@@ -51,8 +51,7 @@ class StoredTensor:
     dtype: np.dtype | None  # None if NumPy has no such type, as of packed values
     stored: str  # the type in the format's words
     file: Path
-    open: Callable[[], Any]  # returns what reads only the rows and columns it is indexed with
-    forget: Callable[[], None] = lambda: None  # frees memory that reading took
+    read: Callable[[Any], np.ndarray]  # returns the rows and columns of an index
 
     @property
     def is_values(self) -> bool:
@@ -78,33 +77,23 @@ def _readable(path: Path, format_name: str) -> Iterator[None]:
         ) from None
 
 
-@dataclass(frozen=True)
-class _Lazy:
-    """An array of which a library reads what it is indexed with."""
-
-    read: Callable[[Any], np.ndarray]
-    path: Path
-    format_name: str
-
-    def __getitem__(self, at: Any) -> np.ndarray:
-        with _readable(self.path, self.format_name):
-            return self.read(at)
-
-
 def _mapped(path: Path, entry: Entry) -> StoredTensor:
-    """Return a tensor that is mapped when it is first opened."""
+    """Return a tensor that is mapped when it is first read."""
 
     @functools.cache
-    def view() -> np.memmap:
-        return np.memmap(path, entry.dtype, "r", entry.begin, entry.shape)
+    def mapped() -> mmap.mmap:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def forget() -> None:
+    def read(at: Any) -> np.ndarray:
+        rows = np.ndarray(entry.shape, entry.dtype, mapped(), entry.begin)[at].copy()
         # Pages of a mapped file count as this process's memory until they are given back; the
         # system keeps them cached.
         if hasattr(mmap, "MADV_DONTNEED"):
-            view()._mmap.madvise(mmap.MADV_DONTNEED)
+            mapped().madvise(mmap.MADV_DONTNEED)
+        return rows
 
-    return StoredTensor(entry.name, entry.shape, entry.dtype, entry.stored, path, view, forget)
+    return StoredTensor(entry.name, entry.shape, entry.dtype, entry.stored, path, read)
 
 
 def refuse_pointer(path: Path) -> None:
@@ -172,11 +161,12 @@ def _from_member(
         f"{path}: array {name!r} takes {size:,} bytes when unpacked; save it with numpy.savez",
     )
 
+    @functools.cache
     def unpack() -> np.ndarray:
         with _readable(path, ".npz"), np.load(path, allow_pickle=False) as arrays:
             return arrays[name].view(dtype)
 
-    return StoredTensor(name, shape, dtype, str(dtype), path, unpack)
+    return StoredTensor(name, shape, dtype, str(dtype), path, lambda at: unpack()[at])
 
 
 def _npy_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -207,11 +197,9 @@ def from_keras(path: Path) -> list[StoredTensor]:
             not (node.external or node.is_virtual),
             f"{path}: dataset {name!r} points to another file, which is not followed",
         )
-        dtype = node.dtype if node.dtype.kind in "fiub" else None
-        lazy = _Lazy(node.__getitem__, path, "HDF5")
-        found.append(
-            StoredTensor(name, node.shape or (), dtype, str(node.dtype), path, lambda: lazy)
-        )
+        dtype, read = node.dtype if node.dtype.kind in "fiub" else None, node.__getitem__
+        read = _readable(path, "HDF5")(read)
+        found.append(StoredTensor(name, node.shape or (), dtype, str(node.dtype), path, read))
 
     with _readable(path, "HDF5"):
         # The file stays open as long as its datasets. Links elsewhere are not visited.
@@ -264,9 +252,14 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
 
 def _from_store(folder: Path, name: str, store: Any, stacked: bool) -> StoredTensor:
     dtype, shape = store.dtype.numpy_dtype, tuple(store.shape)
-    lazy = _Lazy(lambda at: store[at].read().result(), folder, "an Orbax checkpoint")
-    if not stacked or len(shape) != 3:
-        return StoredTensor(name, shape, dtype, str(dtype), folder, lambda: lazy)
-    rows = (shape[0] * shape[1], shape[2])
-    # Read whole: embeddings of runs are small.
-    return StoredTensor(name, rows, dtype, str(dtype), folder, lambda: lazy[:].reshape(rows))
+    is_stacked = stacked and len(shape) == 3
+    if is_stacked:
+        shape = (shape[0] * shape[1], shape[2])
+
+    @_readable(folder, "an Orbax checkpoint")
+    def read(at: Any) -> np.ndarray:
+        if is_stacked:  # read whole: embeddings of runs are small
+            return store[:].read().result().reshape(shape)[at]
+        return store[at].read().result()
+
+    return StoredTensor(name, shape, dtype, str(dtype), folder, read)
