@@ -21,7 +21,6 @@ from jaxtie.text.data.tokens import count_whole_words
 from jaxtie.text.pairs import BEFORE, Stream, Windows, places_of, stream_of, windows_at
 from jaxtie.tying.head import get_tables
 
-MANTEL = 24  # tokens of the Mantel correlation
 WHOLE = 0.9  # minimum share of a token's occurrences that are whole words
 VALIDATION = 100  # batches for the losses
 LISTED = 20  # offenders of each kind
@@ -36,31 +35,17 @@ Found = Mapping[tuple[int, int], swaps.Swapped]
 
 
 class Measurement(NamedTuple):
-    """Measurements of all pairs.
+    """Measurements of all pairs."""
 
-    Attributes:
-      pairs: see `judgement.measured_pairs`.
-      skipped: tokens that are too rare to be evaluated.
-      found: (token, other) -> predictions with the other token in its place.
-      windows: token -> its contexts.
-      words: names of all tokens.
-    """
-
-    pairs: xr.Dataset
-    skipped: list[str]
-    found: Found
-    windows: Mapping[int, Windows]
-    words: tuple[str, ...]
+    pairs: xr.Dataset  # see `judgement.measured_pairs`
+    skipped: list[str]  # tokens that are too rare to be evaluated
+    found: Found  # (token, other) -> predictions with the other token in its place
+    windows: Mapping[int, Windows]  # token -> its contexts
+    words: tuple[str, ...]  # names of all tokens
 
 
 def evaluate(paths: tuple[Path, Path], tokens: int, contexts: int, say: Say) -> Answer:
-    """Load the models of two runs, measure and judge.
-
-    Args:
-      paths: run folders of A and B.
-      tokens: number of most frequent words to evaluate.
-      contexts: of each token of a pair.
-      say: prints a line of progress.
+    """Load the models of two runs, measure the most frequent words and judge.
 
     Raises:
       UserError: a run cannot be evaluated, the two do not match, or the text is too small.
@@ -173,12 +158,10 @@ def _select(a: Trained, places: list[np.ndarray], tokens: int) -> tuple[xr.Datas
     duplicate_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)
     seen_Q = np.all(count_V[duplicate_Qx2] >= inference.SEEN, axis=1)
     skipped += [name for name, seen in zip(planted.names, seen_Q) if not seen]
-    every = np.linspace(0, len(token_K) - 1, min(MANTEL, len(token_K))).astype(int)
     selected = judgement.select_pairs(
         candidates,
         duplicate_Qx2[seen_Q],
         planted.probability_K[seen_Q],
-        np.unique(token_K[every]),
         words,
         count_V,
     )
@@ -242,10 +225,7 @@ def sums_of_pair(
 def example(measurement: Measurement, number: int, *, far: str) -> tuple[str, str]:
     """Return a context of each token of a pair: where both models most reject the other token.
 
-    Args:
-      measurement: of all pairs.
-      number: of the pair.
-      far: the sense in which the tokens are far apart, "conditional" or "semantic".
+    `far` is the sense in which the tokens are far apart, "conditional" or "semantic".
     """
     first, second = measurement.pairs["token"].values[number].tolist()
     return _example(measurement, first, second, far), _example(measurement, second, first, far)

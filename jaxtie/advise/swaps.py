@@ -30,17 +30,12 @@ SIDE, NEAR_BY = 20, 4
 
 
 class Swapped(NamedTuple):
-    """Predictions of two models with another token in place of the true one.
+    """Predictions of two models with another token in place of the true one."""
 
-    Attributes:
-      log_true_2xN, log_other_2xN: ln q(true token | left) and ln q(other token | left), nats.
-      cross_NxK, own_2xNxK: ½⟨g_A, g_B⟩ and ½⟨g, g⟩ of each model, see `estimators.semantic_sums`.
-    """
-
-    log_true_2xN: np.ndarray
-    log_other_2xN: np.ndarray
-    cross_NxK: np.ndarray
-    own_2xNxK: np.ndarray
+    log_true_2xN: np.ndarray  # ln q(true token | left), nats
+    log_other_2xN: np.ndarray  # ln q(other token | left)
+    cross_NxK: np.ndarray  # ½⟨g_A, g_B⟩, see `estimators.semantic_sums`
+    own_2xNxK: np.ndarray  # ½⟨g, g⟩ of each model
 
 
 def make_swap(
@@ -113,15 +108,9 @@ def swap_all(
     windows: Mapping[int, Windows],
     others: Mapping[int, Sequence[int]],
 ) -> Iterator[tuple[int, int, Swapped]]:
-    """Yield (token, other, predictions) for each token and each one put in its place.
+    """Yield (token, other, predictions) for each token and each of the `others` in its place.
 
     Runs one thread per core.
-
-    Args:
-      swap: of `make_swap`.
-      params_2: parameters of A and B.
-      windows: of each token.
-      others: tokens put in the place of each token.
     """
     most = max(len(each.sentence_N) for each in windows.values())
     calls = [
