@@ -16,8 +16,13 @@ from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.text import masking
 from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.corpus import PreparedCorpus, loss_of_frequencies
-from jaxtie.text.data.batches import CausalBatches, MaskedBatches, Rows
+from jaxtie.text.corpus import (
+    PreparedCorpus,
+    loss_of_frequencies,
+    make_batches,
+    token_counts,
+)
+from jaxtie.text.data.batches import Rows
 from jaxtie.text.task import ask, build_text_model, loss_metrics
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.distributed import Processes
@@ -102,13 +107,8 @@ def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
 
 def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[masking.Asked]:
     """Draw up to `number` batches of rows with the targets that the model is trained on."""
-    experiment, special = trained.experiment, trained.corpus.text.special
-    sizes = experiment.batch, experiment.length, seed
-    batches: CausalBatches | MaskedBatches
-    if experiment.objective == "causal":
-        batches = CausalBatches(rows, special, *sizes)
-    else:
-        batches = MaskedBatches(rows, special, *sizes, experiment.buckets)
+    experiment = trained.experiment
+    batches = make_batches(experiment, trained.corpus, rows, seed)
     add_targets, key = jax.jit(functools.partial(ask, experiment)), jax.random.key(seed)
     return [
         add_targets(jax.random.fold_in(key, k), batches[k].tokens_BxL)
@@ -128,17 +128,11 @@ def unigram_loss(trained: Trained, rows: Rows) -> float:
 
     Causal models also predict [SEP].
     """
-    corpus, drawn = trained.corpus, trained.corpus.drawn
-    is_causal = trained.experiment.objective == "causal"
-
-    def counts(some: Rows) -> np.ndarray:
-        count_V = np.bincount(some.tokens_N, minlength=len(corpus.vocabulary)).astype(np.float64)
-        count_V[corpus.text.special.sep] += some.count * is_causal
-        count_V[drawn.duplicates_K] = count_V[drawn.words_K] * drawn.probability_K
-        count_V[drawn.words_K] -= count_V[drawn.duplicates_K]
-        return count_V
-
-    return loss_of_frequencies(counts(corpus.text.train), counts(rows))
+    corpus = trained.corpus
+    known_V, asked_V = (token_counts(corpus, some) for some in (corpus.text.train, rows))
+    if trained.experiment.objective == "masked":
+        known_V[corpus.text.special.sep] = asked_V[corpus.text.special.sep] = 0
+    return loss_of_frequencies(known_V, asked_V)
 
 
 def check_gain(trained: Trained, loss: float) -> None:
