@@ -104,9 +104,8 @@ def with_shared_errors(
     known_P = equivalent_P & np.isfinite(scale_P)
     if not known_P.any():
         return np.full(len(divergence_P), np.nan), ends_2xP, 0.0
-    deviation = shared_deviation(
-        (divergence_P / scale_P)[known_P], (variance_P / scale_P**2)[known_P]
-    )
+    scale_Q = scale_P[known_P]
+    deviation = shared_deviation(divergence_P[known_P] / scale_Q, variance_P[known_P] / scale_Q**2)
     shared_P, freedom = deviation * np.nan_to_num(scale_P), int(known_P.sum())
     p_P = t.sf(divergence_P / np.sqrt(variance_P + shared_P**2), freedom)
     wider_2xP = np.hypot(ends_2xP - divergence_P, t.ppf(0.975, freedom) * shared_P)

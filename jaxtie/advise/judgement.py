@@ -19,10 +19,8 @@ FAR = 0.3  # minimum for an offender in the other sense
 HELD, NOT_FAR = 0.9, 0.2
 MIN_AUC = 0.95  # of synthetic duplicates against random pairs; worse models decide nothing
 SENSES = ("semantic", "conditional")
-SAME_CONSEQUENCES, SAME_PLACES = (
-    "same consequences, other places",
-    "same places, other consequences",
-)
+SAME_CONSEQUENCES = "same consequences, other places"
+SAME_PLACES = "same places, other consequences"
 
 
 class Sums(NamedTuple):
@@ -88,11 +86,7 @@ def measured_pairs(selected: xr.Dataset, sums: Sequence[Sums]) -> xr.Dataset:
     contexts_P = np.array([each.conditional.contexts_G.sum() for each in sums], np.int64)
     dataset = selected.assign(contexts=("pair", contexts_P))
     rarity_P = inference.rarity(count_Px2)
-    semantic = {
-        "semantic_first": "first",
-        "semantic_later": "later",
-        "semantic_variance": "variance",
-    }
+    semantic = {f"semantic_{name}": name for name in ("first", "later", "variance")}
     conditional = {name: name for name in ("bias", "bias_gap", "overlap")}
     for sense, estimate, parts_of, further in (
         ("semantic", estimators.semantic, estimators.semantic_parts, semantic),
@@ -196,9 +190,8 @@ def duplicates_auc(pairs: xr.Dataset) -> float:
     """
     planted_P, random_P = pairs["planted"].values > 0, pairs["random"].values.astype(bool)
     relative_2xP = [pairs[f"{sense}_relative"].values for sense in SENSES]
-    return float(
-        np.min([auc(relative_P[planted_P], relative_P[random_P]) for relative_P in relative_2xP])
-    )
+    areas = [auc(relative_P[planted_P], relative_P[random_P]) for relative_P in relative_2xP]
+    return float(np.min(areas))
 
 
 def share_near(

@@ -55,10 +55,11 @@ def evaluate(paths: tuple[Path, Path], tokens: int, contexts: int, say: Say) -> 
         f"--second {paths[1]}: is the first run; expected another model",
     )
     trained = a, b = load_trained(paths[0], say), load_trained(paths[1], say)
+    one, other = (each.experiment.objective for each in trained)
     check(
-        a.experiment.objective == b.experiment.objective,
-        f"--second {b.folder}: is of a {b.experiment.objective} model, {a.folder} of a"
-        f" {a.experiment.objective} one; expected two of one kind",
+        one == other,
+        f"--second {b.folder}: is of a {other} model, {a.folder} of a {one} one; expected two of"
+        " one kind",
     )
     check(
         a.corpus.vocabulary == b.corpus.vocabulary,
@@ -90,12 +91,13 @@ def _notes(a: Trained, b: Trained, skipped: list[str]) -> list[str]:
         notes.append(MASKED_NOTE)
     if skipped:
         notes.append(f"Skipped, seen fewer than {inference.SEEN} times: {', '.join(skipped)}.")
+    halves = {a.experiment.half, b.experiment.half}
     if a.corpus.text.key != b.corpus.text.key:
         notes.append(
             "The two runs had different texts: the second may have seen some of what is"
             " measured on."
         )
-    elif None in (a.experiment.half, b.experiment.half) or a.experiment.half == b.experiment.half:
+    elif None in halves or len(halves) == 1:
         notes.append(
             "Both models saw the same sentences: what these have by chance in common is not"
             " distinguished from the truth."
@@ -132,10 +134,8 @@ def measure_text(a: Trained, b: Trained, tokens: int, contexts: int, say: Say) -
         others[first].append(second)
         others[second].append(first)
     found = _swap_with_progress(a, b, windows, others, say)
-    sums = [
-        sums_of_pair(found, windows, *pair, is_masked=is_masked)
-        for pair in selected["token"].values.tolist()
-    ]
+    numbers = selected["token"].values.tolist()
+    sums = [sums_of_pair(found, windows, *pair, is_masked=is_masked) for pair in numbers]
     say("p-values and intervals")
     pairs = judgement.measured_pairs(selected, sums)
     return Measurement(pairs, skipped, found, windows, words)
@@ -245,8 +245,6 @@ def _example(measurement: Measurement, token: int, other: int, far: str) -> str:
 
 def _text(words: tuple[str, ...], ids: np.ndarray) -> str:
     """Join tokens: a bar for the end of a sentence, the word for a synthetic duplicate."""
-    shown = (
-        "|" if words[i] == "[SEP]" else words[i] for i in ids if words[i] not in ("[PAD]", "[CLS]")
-    )
+    shown = (words[i].replace("[SEP]", "|") for i in ids if words[i] not in ("[PAD]", "[CLS]"))
     text = " ".join(word if len(word) == 1 else word.removesuffix("*") for word in shown)
     return text.replace(" ##", "")

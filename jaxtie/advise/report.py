@@ -134,13 +134,8 @@ def plane(pairs: xr.Dataset, named: Sequence[int]) -> Figure:
     for i in named:
         own = pairs.isel(pair=i)
         relative = np.array([float(own[f"{sense}_relative"]) for sense in judgement.SENSES])
-        axes.annotate(
-            f"{own['first'].item()}/{own['second'].item()}",
-            tuple(_signed_root(relative)),
-            fontsize=7,
-            xytext=(3, 3),
-            textcoords="offset points",
-        )
+        name, at = f"{own['first'].item()}/{own['second'].item()}", tuple(_signed_root(relative))
+        axes.annotate(name, at, fontsize=7, xytext=(3, 3), textcoords="offset points")
     axes.set(
         xlabel="S: semantic divergence, 1 = unrelated",
         ylabel="C: conditional divergence, 1 = unrelated",
@@ -162,10 +157,9 @@ def _scatter(axes: Axes, pairs: xr.Dataset) -> None:
         "neighbours in a table": near,
         "synthetic duplicates": planted,
     }
+    relative_2xP = [_signed_root(pairs[f"{sense}_relative"].values) for sense in judgement.SENSES]
     for (colour, label), chosen in zip(plots.coloured(groups), groups.values()):
-        x, y = (
-            _signed_root(pairs[f"{sense}_relative"].values[chosen]) for sense in judgement.SENSES
-        )
+        x, y = (relative_P[chosen] for relative_P in relative_2xP)
         axes.scatter(x, y, s=9, color=colour, alpha=0.6, linewidths=0, label=label)
     for line in (axes.axvline, axes.axhline):
         line(math.sqrt(judgement.NEAR), color="#3d3d3d", linewidth=0.8, linestyle=":")
@@ -199,13 +193,11 @@ class Answer(NamedTuple):
     @property
     def tables(self) -> list[Table]:
         """All tables, the answer first."""
-        return [
-            answer_table(self.pairs, self.verdict),
-            *(
-                offender_table(self.pairs, kind, numbers, self.examples)
-                for kind, numbers in self.offenders.items()
-            ),
-        ]
+        offenders = (
+            offender_table(self.pairs, kind, numbers, self.examples)
+            for kind, numbers in self.offenders.items()
+        )
+        return [answer_table(self.pairs, self.verdict), *offenders]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for `--json`."""
@@ -241,9 +233,8 @@ def write(answer: Answer, out: Path, command: str) -> None:
 
 def _write_pairs(pairs: xr.Dataset, path: Path) -> None:
     """Write the pairs as NetCDF, which has no booleans, and replace the file only when complete."""
-    numeric = pairs.assign(
-        {name: pairs[name].astype(np.int8) for name in pairs if pairs[name].dtype == bool}
-    )
+    flags = {name: pairs[name].astype(np.int8) for name in pairs if pairs[name].dtype == bool}
+    numeric = pairs.assign(flags)
     temporary = path.with_name(f".{path.name}")
     numeric.to_netcdf(temporary, engine="h5netcdf")
     temporary.replace(path)

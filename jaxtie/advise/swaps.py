@@ -43,9 +43,7 @@ def make_swap(
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Compile the predictions of two models with other tokens in the place of one.
 
-    Args:
-      models: A and B.
-      mask: id of the mask token of masked models; None for causal ones.
+    `mask` is the id of the mask token of masked models.
 
     Returns:
       A jitted function of both models' parameters, tokens_NxL (masked: tokens_NxRxL), other_M int32
@@ -90,9 +88,8 @@ def make_swap(
                 jnp.exp(log_q(model, params, swapped_BxL, BEFORE) / 2) - own_root
                 for model, params, own_root in zip(models, params_2, root)
             )
-            products = [
-                jnp.sum(x * y, axis=-1) / 2 for x, y in ((g_A, g_B), (g_A, g_A), (g_B, g_B))
-            ]
+            pairs = (g_A, g_B), (g_A, g_A), (g_B, g_B)
+            products = [jnp.sum(x * y, axis=-1) / 2 for x, y in pairs]
             return found.at[m].set(jnp.stack(products).reshape(found.shape[1:]))
 
         distances = AFTER if mask is None else 2
@@ -143,9 +140,8 @@ def places_in_rows(stream: Stream, vocabulary: int) -> list[np.ndarray]:
     """Return where each token of the vocabulary occurs together with another token of its row."""
     before_N, after_N = _tokens_around(stream)
     is_end_N = stream.end_N <= np.arange(len(stream.end_N))
-    return by_token(
-        stream.tokens_N, np.flatnonzero((before_N + after_N > 0) & ~is_end_N), vocabulary
-    )
+    usable = np.flatnonzero((before_N + after_N > 0) & ~is_end_N)
+    return by_token(stream.tokens_N, usable, vocabulary)
 
 
 def _tokens_around(stream: Stream) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 Shapes: N states, V tokens, C left contexts, B sentences, L tokens, K distances.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.advise import estimators
+from jaxtie.advise.judgement import Sums
 from jaxtie.exor import data
 from jaxtie.text.data.synthetic import Source, word_of
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, vocabulary_file
@@ -19,17 +21,11 @@ WORDS, LENGTH = 50, 5  # of a text of topics: vocabulary, words per sentence
 
 
 class LeftContexts(NamedTuple):
-    """All left contexts that differ in the distribution of what follows.
+    """All left contexts that differ in the distribution of what follows."""
 
-    Attributes:
-      weight_C: probability.
-      belief_CxN: p(state of the last token | context).
-      next_CxV: p(next token | context).
-    """
-
-    weight_C: np.ndarray
-    belief_CxN: np.ndarray
-    next_CxV: np.ndarray
+    weight_C: np.ndarray  # probability
+    belief_CxN: np.ndarray  # p(state of the last token | context)
+    next_CxV: np.ndarray  # p(next token | context)
 
 
 def predictions(source: Source, tokens_BxL: np.ndarray) -> np.ndarray:
@@ -87,12 +83,8 @@ def exact(
 ) -> tuple[estimators.Conditional, estimators.Semantic]:
     """Return the limits of the estimators with perfect models and endless data, by pair.
 
-    Bias and C² are NaN where the source excludes one of a pair, as estimates are.
-
-    Args:
-      source: of the text.
-      pair_Px2: tokens other than the beginning.
-      places: occurrences are in the first places of a sentence, with the next tokens after them.
+    Occurrences are in the first places of a sentence, with the next tokens after them. Bias and C²
+    are NaN where the source excludes one of a pair, as estimates are.
     """
     contexts, to_tokens_NxV = left_contexts(source, places), _next_tokens(source)
     conditional, semantic = [], []
@@ -137,12 +129,9 @@ def _semantic(
     weight_C, at_1_C = joint_2xC.sum(axis=0), _hellinger(*follows) * np.ones(len(belief_CxN))
     first, square, later = weight_C @ at_1_C, weight_C @ at_1_C**2, 0.0
     for token in homographs:
-        at_2_C = _hellinger(
-            *(_read(source, belief_xN, token) @ to_tokens_NxV for belief_xN in beliefs)
-        )
-        follows_C = sum(
-            joint_C * follows_xV[:, token] for joint_C, follows_xV in zip(joint_2xC, follows)
-        )
+        after = (_read(source, belief_xN, token) @ to_tokens_NxV for belief_xN in beliefs)
+        at_2_C = _hellinger(*after)
+        follows_C = sum(joint_C * own_xV[:, token] for joint_C, own_xV in zip(joint_2xC, follows))
         later += np.sum(follows_C * at_2_C)
         square += np.sum(follows_C * (2 * at_1_C * at_2_C + at_2_C**2))
     return estimators.Semantic(first + later, first, later, square - (first + later) ** 2, 0.0)
@@ -153,13 +142,40 @@ def _hellinger(one_CxV: np.ndarray, other_CxV: np.ndarray) -> np.ndarray:
     return np.sum((np.sqrt(one_CxV) - np.sqrt(other_CxV)) ** 2, axis=-1) / 2
 
 
+def sums_of_both(logs: np.ndarray, roots: np.ndarray, sentence_N: np.ndarray) -> Sums:
+    """Sum ln q of both tokens, 2x2xN, and square roots of predictions, 2x2xNxKxV, by sentence."""
+    conditional = estimators.conditional_sums(*logs, sentence_N)
+    return Sums(conditional, estimators.semantic_sums(*semantic_products(*roots), sentence_N))
+
+
 def estimate_both(
     logs: np.ndarray, roots: np.ndarray, sentence_N: np.ndarray
 ) -> tuple[estimators.Conditional, estimators.Semantic]:
-    """Estimate from ln q of both tokens, 2x2xN, and square roots of predictions, 2x2xNxKxV."""
-    conditional = estimators.conditional_sums(*logs, sentence_N)
-    semantic = estimators.semantic_sums(*semantic_products(*roots), sentence_N)
-    return estimators.conditional(conditional), estimators.semantic(semantic)
+    """Estimate from the same."""
+    sums = sums_of_both(logs, roots, sentence_N)
+    return estimators.conditional(sums.conditional), estimators.semantic(sums.semantic)
+
+
+def noisy_sums(
+    source: Source,
+    tokens_BxL: np.ndarray,
+    pair: Sequence[int],
+    places: int,
+    distances: int,
+    each: int,
+    deviation: float,
+    rng: np.random.Generator,
+    rounds: int = 1,
+) -> list[Sums]:
+    """Sum the predictions of two models with independent errors at `each` occurrences, by round."""
+    sentence_N, place_N = occurrences(tokens_BxL[:, :places], pair, each, rng)
+    left, *after = predictions_around(source, tokens_BxL, pair, sentence_N, place_N, distances)
+    found = []
+    for _ in range(rounds):
+        logs = np.log([noisy(left, deviation, rng)[:, pair] for _ in "AB"])
+        roots = np.sqrt([[noisy(q, deviation, rng) for _ in "AB"] for q in after])
+        found.append(sums_of_both(np.moveaxis(logs, -1, 0), roots, sentence_N))
+    return found
 
 
 def semantic_products(
@@ -175,10 +191,9 @@ def exor_pair(first: int, second: int) -> tuple[estimators.Conditional, estimato
     """Estimate from the exact distribution of EXor, at all contexts of either symbol."""
     process = data.enumerate_process(7, (0.1, 0.9), (0.5, 0.5))
     q_CxV = process.joint_CxV / process.joint_CxV.sum(axis=1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        log_CxV = np.log(q_CxV)
     is_target = q_CxV[:, [first, second]].any(axis=1)
-    logs = np.stack([[log_CxV[is_target, token]] * 2 for token in (first, second)])
+    with np.errstate(divide="ignore"):
+        logs = np.log([[q_CxV[is_target, token]] * 2 for token in (first, second)])
     contexts = process.tokens_CxL.tolist()
     number = {tuple(tokens): row for row, tokens in enumerate(contexts)}
     roots = []
