@@ -84,18 +84,13 @@ def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
         )
 
     def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return {**values, **lists}
 
     fields = tuples(config)
     try:
-        fields |= {
-            "corpus": Corpus(**tuples(fields["corpus"])),
-            "model": Transformer(**fields["model"]),
-            "optimizer": Optimizer(**fields["optimizer"]),
-        }
+        for name, make in (("corpus", Corpus), ("model", Transformer), ("optimizer", Optimizer)):
+            fields[name] = make(**tuples(fields[name]))
         del fields["task"]
         return TextExperiment(**fields)
     except (TypeError, KeyError) as error:

@@ -5,7 +5,6 @@ Shapes: N states, V tokens, C left contexts, B sentences, L tokens, K distances.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -18,14 +17,6 @@ from jaxtie.text.data.synthetic import Source, word_of
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, vocabulary_file
 
 WORDS, LENGTH = 50, 5  # of a text of topics: vocabulary, words per sentence
-
-
-class LeftContexts(NamedTuple):
-    """All left contexts that differ in the distribution of what follows."""
-
-    weight_C: np.ndarray  # probability
-    belief_CxN: np.ndarray  # p(state of the last token | context)
-    next_CxV: np.ndarray  # p(next token | context)
 
 
 def predictions(source: Source, tokens_BxL: np.ndarray) -> np.ndarray:
@@ -58,14 +49,17 @@ def _read(source: Source, belief_BxN: np.ndarray, token: np.ndarray | int) -> np
     return after_BxN / after_BxN.sum(axis=1, keepdims=True)
 
 
-def left_contexts(source: Source, places: int) -> LeftContexts:
-    """Return the left contexts of the first places of a sentence, at least 2, weighted equally."""
-    states = len(source.token_N)
+def _left_contexts(source: Source, places: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return all left contexts that differ in what follows, in the first places of a sentence.
+
+    Their probabilities, (C,), and p(state of the last token | context), CxN. The places, at least
+    2, count equally.
+    """
     several_N = np.bincount(source.token_N)[source.token_N] > 1
     clear = np.flatnonzero(~several_N)
     seen_N = source.transition_NxN[0] * (places - 1) / places
     seen_N[0] = 1 / places
-    belief_NxN = np.eye(states)[clear]
+    belief_NxN = np.eye(len(several_N))[clear]
     weights, beliefs = [seen_N[clear]], [belief_NxN]
     for token in np.unique(source.token_N[several_N]):
         # Before the token, which has another token after it.
@@ -74,8 +68,7 @@ def left_contexts(source: Source, places: int) -> LeftContexts:
         to_token_N = source.transition_NxN[clear][:, source.token_N == token].sum(axis=1)
         weights.append(before_N[clear] * to_token_N)
         beliefs.append(_read(source, belief_NxN, token))
-    belief_CxN = np.concatenate(beliefs)
-    return LeftContexts(np.concatenate(weights), belief_CxN, belief_CxN @ _next_tokens(source))
+    return np.concatenate(weights), np.concatenate(beliefs)
 
 
 def exact(
@@ -86,13 +79,15 @@ def exact(
     Occurrences are in the first places of a sentence, with the next tokens after them. Bias and C²
     are NaN where the source excludes one of a pair, as estimates are.
     """
-    contexts, to_tokens_NxV = left_contexts(source, places), _next_tokens(source)
+    weight_C, belief_CxN = _left_contexts(source, places)
+    to_tokens_NxV = _next_tokens(source)
     conditional, semantic = [], []
     for pair in pair_Px2:
-        joint_2xC = contexts.weight_C * contexts.next_CxV[:, pair].T
+        next_Cx2 = belief_CxN @ to_tokens_NxV[:, pair]
+        joint_2xC = weight_C * next_Cx2.T
         joint_2xC = joint_2xC / joint_2xC.sum(axis=1, keepdims=True) / 2  # equally many of each
-        conditional.append(_conditional(contexts.next_CxV[:, pair], joint_2xC.sum(axis=0)))
-        semantic.append(_semantic(source, to_tokens_NxV, contexts.belief_CxN, pair, joint_2xC))
+        conditional.append(_conditional(next_Cx2, joint_2xC.sum(axis=0)))
+        semantic.append(_semantic(source, to_tokens_NxV, belief_CxN, pair, joint_2xC))
     return (
         estimators.Conditional(*np.array(conditional).T),
         estimators.Semantic(*np.array(semantic).T),
