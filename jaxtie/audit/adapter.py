@@ -30,11 +30,7 @@ class Adapter:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Read the adapter in a folder.
-
-    Raises:
-      UserError: if there is none, it is a pickle, or it cannot be read.
-    """
+    """Read the adapter in a folder; UserError if there is none that can be read."""
     check(
         folder.is_dir(),
         f"--adapter {folder}: no such folder; give the one with adapter_model.safetensors",

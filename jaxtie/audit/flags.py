@@ -70,11 +70,6 @@ class Configuration:
         return next((flag.tied for flag in self.declared if flag.level), None)
 
     @property
-    def disagrees(self) -> bool:
-        """Whether two levels contradict each other."""
-        return len({flag.tied for flag in self.declared}) > 1
-
-    @property
     def claim(self) -> bool | None:
         """The top level, else a nested one, else the default of the model's class."""
         if self.top is not None:
@@ -117,11 +112,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_configuration(path: Path) -> Configuration:
-    """Read a `config.json`; return an empty configuration if there is none.
-
-    Raises:
-      UserError: if it is not JSON.
-    """
+    """Read a `config.json`; return an empty configuration if there is none."""
     if not path.is_file():
         return Configuration()
     content = read_json(path)

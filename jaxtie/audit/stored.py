@@ -213,14 +213,9 @@ def is_orbax(folder: Path) -> bool:
 
 
 def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
-    """Return the arrays below an Orbax folder.
+    """Return the arrays below the folder of a checkpoint's item; UserError if there are none.
 
-    Args:
-      folder: of a checkpoint's item.
-      stacked: present arrays of three dimensions, (members, V, D), as (members·V, D).
-
-    Raises:
-      UserError: if it cannot be read.
+    If `stacked`, present arrays of three dimensions, (members, V, D), as (members·V, D).
     """
     import tensorstore as ts  # heavy
 
@@ -237,12 +232,10 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
         keys = ts.KvStore.open(kvstore("")).result().list().result()
         for key in sorted(key.decode(errors="replace") for key in keys):
             name, _, last = key.rpartition("/")
-            if last in (".zarray", "zarr.json"):
-                driver = "zarr" if last == ".zarray" else "zarr3"
+            if driver := {".zarray": "zarr", "zarr.json": "zarr3"}.get(last):
                 spec = {"driver": driver, "kvstore": kvstore(f"{name}/")}
-                found.append(
-                    _from_store(folder, name, ts.open(spec, context=context).result(), stacked)
-                )
+                store = ts.open(spec, context=context).result()
+                found.append(_from_store(folder, name, store, stacked))
     check(
         bool(found),
         f"{folder}: holds no arrays that Orbax wrote; give the folder of a checkpoint's item",
