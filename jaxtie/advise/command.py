@@ -91,7 +91,7 @@ def _answer(options: AdviseOptions, session: Session) -> int:
     given, source = bool(options.text or options.tfds), options.source
     check(
         given or not options.masked,
-        "--masked: expected with --text FOLDER; runs are what they are",
+        "--masked: expected with --text FOLDER; two runs keep their objective",
     )
     if source is None:
         check(
@@ -114,7 +114,7 @@ def _answer(options: AdviseOptions, session: Session) -> int:
         raise UserError(
             f"{source}: is one model where two are needed; give another run by --second RUN_B"
         )
-    cli.refuse_other_than(OF_RUNS, options, "no option of two runs, which are what they are")
+    cli.refuse_other_than(OF_RUNS, options, "no option of two runs, which are trained already")
     return _evaluate((source, options.second), options, session)
 
 

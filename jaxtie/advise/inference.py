@@ -92,7 +92,7 @@ def with_shared_errors(
       divergence_P: estimates.
       variance_P: their variance over sentences.
       ends_2xP: their intervals over sentences.
-      scale_P: what the shared error of each pair is proportional to.
+      scale_P: proportional to the shared error of each pair.
       equivalent_P: pairs known to be equivalent.
 
     Returns:

@@ -28,8 +28,8 @@ REPORT_EVERY = 15.0  # seconds between two lines of progress
 MASKED_NOTE = (
     "Masked models, contexts on both sides: there tokens that are equally likely up to a constant"
     " have the same consequences. So the hypothesis can fail by constants alone, which an output"
-    " bias carries, as long as single changes of tokens connect all contexts; what is near in C and"
-    " far in S is an error of the models, or lies outside of the context."
+    " bias carries, as long as single changes of tokens connect all contexts; pairs near in C and"
+    " far in S are errors of the models, or differ outside of the context."
 )
 Found = Mapping[tuple[int, int], swaps.Swapped]
 
@@ -94,8 +94,8 @@ def _notes(a: Trained, b: Trained, skipped: list[str]) -> list[str]:
     halves = {a.experiment.half, b.experiment.half}
     if a.corpus.text.key != b.corpus.text.key:
         notes.append(
-            "The two runs had different texts: the second may have seen some of what is"
-            " measured on."
+            "The two runs had different texts: the second may have seen some of the evaluated"
+            " sentences."
         )
     elif None in halves or len(halves) == 1:
         notes.append(

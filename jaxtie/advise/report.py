@@ -37,8 +37,8 @@ def exact_table(exact: xr.Dataset) -> Table:
         overlap = float(own["overlap"])
         rows.append((str(pair), *shown, "no overlap" if overlap == 0 else number(overlap)))
     note = (
-        "S² in [0, 1] and C² (nat²) are 0 where two symbols are equivalent; m (nat) is what an"
-        " output bias can carry."
+        "S² in [0, 1] and C² (nat²) are 0 where two symbols are equivalent; an output bias"
+        " can carry m (nat)."
     )
     return Table("Exact, by enumeration", ("pair", "S²", "C²", "m", "overlap"), rows, note)
 

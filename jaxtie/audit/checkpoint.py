@@ -1,4 +1,4 @@
-"""Decide which files a path means and open the tensors in them, whatever the format."""
+"""Decide which files a path means and open the tensors in them, in any format."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class StoredModel:
 
     arm: str  # empty unless the checkpoint is a run of jaxtie
     tensors: Mapping[str, StoredTensor]  # by name
-    tied: bool | None = None  # what the arm is supposed to be; None if a configuration says it
+    tied: bool | None = None  # as the arm is declared; None if a configuration says it
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def _named(
 
 
 def _matching(tensors: Mapping[str, StoredTensor], patterns: Sequence[Pattern]) -> list[_Candidate]:
-    """Return one candidate per module, whatever tensors quantisation makes of its weight."""
+    """Return one candidate per module, also if quantisation made several tensors of its weight."""
     found: dict[tuple[str, ...], _Candidate] = {}
     for name, tensor in tensors.items():
         match = match_name(name, patterns)

@@ -1,6 +1,6 @@
-"""The rules of the audit: what is wrong, how to fix it, and what loaders do with it.
+"""The rules of the audit: each yields findings with a fix and the behaviour of loaders.
 
-To add a rule, write a function that yields findings and add it to `RULES`.
+To add a rule, write a function of `Facts` that yields findings and add it to `RULES`.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Read what a configuration says about tying at every level."""
+"""Read the flags about tying at every level of a configuration."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class LevelFlag:
 
     level: str  # dotted path; empty at the top
     name: str
-    tied: bool | None  # what it says; None if it is missing
+    tied: bool | None  # None if the flag is missing
     # Whether the level describes the language model. Levels of vision and sound often contain the
     # defaults of their classes, which mean nothing.
     counts: bool = True
@@ -61,12 +61,12 @@ class Configuration:
 
     @property
     def top(self) -> bool | None:
-        """What the top level says; None if it does not."""
+        """The flag at the top level; None if it is missing."""
         return next((flag.tied for flag in self.declared if not flag.level), None)
 
     @property
     def nested(self) -> bool | None:
-        """What the first nested level says; None if none does."""
+        """The first nested flag; None if there is none."""
         return next((flag.tied for flag in self.declared if flag.level), None)
 
     @property
@@ -78,7 +78,7 @@ class Configuration:
 
     @property
     def claimant(self) -> str:
-        """What makes the claim, for a sentence that ends with `tied` or `untied`."""
+        """The beginning of a sentence that ends with `tied` or `untied`."""
         if not self.declared:
             return f"{self.model_type} models in transformers, where config.json has no flag, are"
         return "config.json says"

@@ -1,7 +1,7 @@
 """Parse headers of safetensors and GGUF files defensively.
 
 Every length in a file is compared with the file's size before anything is read or allocated. A
-malformed header raises `UserError`, whatever is wrong with it.
+malformed header always raises `UserError`.
 """
 
 import contextlib

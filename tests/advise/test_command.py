@@ -1,4 +1,4 @@
-"""`python -m jaxtie.advise` on texts with ground truth, by tiny models; and what it refuses."""
+"""`python -m jaxtie.advise` on texts with ground truth, by tiny models; and its refusals."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""`python -m jaxtie.advise EXPERIMENT.py`: exact values of EXor, and what is printed."""
+"""`python -m jaxtie.advise EXPERIMENT.py`: exact values of EXor, and the printed answer."""
 
 import json
 import math

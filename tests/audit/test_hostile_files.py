@@ -179,7 +179,7 @@ def orbax_without_data(path: Path) -> Path:
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 100\n"
 ODD_NPY_HEADER = b"\x93NUMPY\x01\x00" + struct.pack("<H", 20) + b"{'descr': (((\n" + b" " * 6
-# What cannot be read -> what the line says, how to make it.
+# Unreadable file -> part of the error, how to make it.
 UNREADABLE = {
     "pickle .bin": ("is a pickle", written("pytorch_model.bin", PICKLE)),
     "pickle .pt": ("is a pickle", written("model.pt", PICKLE)),

@@ -50,7 +50,7 @@ def _read(source: Source, belief_BxN: np.ndarray, token: np.ndarray | int) -> np
 
 
 def _left_contexts(source: Source, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all left contexts that differ in what follows, in the first places of a sentence.
+    """Return all left contexts with different continuations, in the first places of a sentence.
 
     Their probabilities, (C,), and p(state of the last token | context), CxN. The places, at least
     2, count equally.
@@ -113,7 +113,7 @@ def _semantic(
 ) -> estimators.Semantic:
     """Sum distance 1, and distance 2 if a homograph follows the pair; nothing is left after that.
 
-    After a token with one meaning, the context on its left does not matter: one stands for all.
+    After a token with one meaning, the context on its left does not matter, so one is enough.
     """
     tokens, times = np.unique(source.token_N, return_counts=True)
     homographs = tokens[times > 1]

@@ -84,7 +84,7 @@ class ByHand:
 
 
 class OfTrees:
-    """What the ways that keep parameters and Optax's state in trees have in common."""
+    """Base of the ways that keep parameters and Optax's state in trees."""
 
     paths: dict[str, Any] = {}  # noqa: RUF012
     jit = staticmethod(jax.jit)
@@ -170,7 +170,7 @@ class MaxText(OfTrees):
 
 
 class OfModules:
-    """What the ways of Flax NNX have in common."""
+    """Base of the ways in Flax NNX."""
 
     paths: dict[str, Any] = {}  # noqa: RUF012
     where = "embed", "embedding"  # attributes of the model and its embedding
