@@ -37,18 +37,10 @@ def select_pairs(
     names: Sequence[str],
     count_V: np.ndarray,
 ) -> xr.Dataset:
-    """Merge candidates and synthetic duplicates without repetition.
+    """Merge candidates and words with their synthetic duplicates without repetition.
 
-    Args:
-      candidates: evaluated tokens with their partners.
-      duplicate_Qx2: words with their duplicates.
-      probability_Q: how often the duplicate is used.
-      names: of all tokens.
-      count_V: occurrences of each token in the text that is measured on.
-
-    Returns:
-      Pairs of `token`, the smaller id first, with the reasons to measure them; and `candidate`, an
-      evaluated token and the number of its pair.
+    Return pairs of `token`, the smaller id first, with the reasons to measure them; and
+    `candidate`, an evaluated token and the number of its pair.
     """
     all_pairs = np.concatenate([candidates.pair_Px2, duplicate_Qx2])
     pair_Px2, number = np.unique(np.sort(all_pairs, axis=1), axis=0, return_inverse=True)

@@ -267,6 +267,8 @@ def write_topics(folder: Path, p_ZxW: np.ndarray, number: int) -> tuple[Path, Pa
 class Logits(nn.Module):
     """An output embedding for models whose hidden states are logits."""
 
+    untied_rows: tuple[int, ...] = ()
+
     def logits(self, h_PxV):
         return h_PxV
 
