@@ -197,8 +197,8 @@ def from_keras(path: Path) -> list[StoredTensor]:
             not (node.external or node.is_virtual),
             f"{path}: dataset {name!r} points to another file, which is not followed",
         )
-        dtype, read = node.dtype if node.dtype.kind in "fiub" else None, node.__getitem__
-        read = _readable(path, "HDF5")(read)
+        dtype = node.dtype if node.dtype.kind in "fiub" else None
+        read = _readable(path, "HDF5")(node.__getitem__)
         found.append(StoredTensor(name, node.shape or (), dtype, str(node.dtype), path, read))
 
     with _readable(path, "HDF5"):
@@ -245,14 +245,15 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
 
 def _from_store(folder: Path, name: str, store: Any, stacked: bool) -> StoredTensor:
     dtype, shape = store.dtype.numpy_dtype, tuple(store.shape)
-    is_stacked = stacked and len(shape) == 3
-    if is_stacked:
-        shape = (shape[0] * shape[1], shape[2])
+    readable = _readable(folder, "an Orbax checkpoint")
+    if not stacked or len(shape) != 3:
+        read = readable(lambda at: store[at].read().result())
+        return StoredTensor(name, shape, dtype, str(dtype), folder, read)
+    rows = (shape[0] * shape[1], shape[2])
 
-    @_readable(folder, "an Orbax checkpoint")
-    def read(at: Any) -> np.ndarray:
-        if is_stacked:  # read whole: embeddings of runs are small
-            return store[:].read().result().reshape(shape)[at]
-        return store[at].read().result()
+    @functools.cache
+    @readable
+    def whole() -> np.ndarray:  # embeddings of runs are small
+        return store[:].read().result().reshape(rows)
 
-    return StoredTensor(name, shape, dtype, str(dtype), folder, read)
+    return StoredTensor(name, rows, dtype, str(dtype), folder, lambda at: whole()[at])
