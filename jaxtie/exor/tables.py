@@ -413,8 +413,9 @@ def contribution_table(results: xr.Dataset) -> Table:
 def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
     """Show losses and decay-adjusted distances of other models."""
     rows = []
-    for name, arm in ((name, arm) for name in names for arm in arms_of(runs[name])):
-        results = runs[name]
+    chosen = [(name, arm) for name in names for arm in arms_of(runs[name])]
+    for experiment, arm in chosen:
+        results = runs[experiment]
         loss_S = final_loss(results).sel(arm=arm.name).values
         count = int(analysis.has_reached_best(results).sel(arm=arm.name).sum())
         left = f"{float(at_end(results['decay_factor'], results)):.3g}"
@@ -424,7 +425,9 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
             ratios = [
                 _ratios(results, "decay ratio", arm.name, pair, table) for pair in BODIES_PAIRS
             ]
-            rows.append((name, label, *cells, *map(_factor, (*ratios, ratios[0] - ratios[1]))))
+            rows.append(
+                (experiment, label, *cells, *map(_factor, (*ratios, ratios[0] - ratios[1])))
+            )
             cells = ("",) * 4
     reached = f"seeds within {analysis.SOLVED} nat of the best"
     columns = [f"{pair}, {ADJUSTED}" for pair in BODIES_PAIRS]
