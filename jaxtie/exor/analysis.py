@@ -64,17 +64,6 @@ MASK_VARIABLES = {  # recorded with `Experiment.mask_logit`
         EVAL, "1", "expected probability of predicting the mask, training split"
     ),
 }
-CONSTANTS = (  # the same for all members: functions of the process and the configuration
-    "best_accuracy",
-    "best_loss",
-    "theory_log_odds",
-    "theory_log_odds_deviation",
-    "scheduled_learning_rate",
-    "decay_factor",
-    "semantic_divergence",
-    "conditional_divergence",
-    "conditional_log_ratio",
-)
 EXACT_DIVERGENCES = {
     "semantic": ("1", "S²: mean squared Hellinger distance of predictions when swapped"),
     "conditional": ("nat²", "C²: variance over contexts of the log ratio of the probabilities"),
@@ -101,7 +90,7 @@ def exor_schema(experiment: Experiment) -> Schema:
 
 
 def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
-    """Compute `CONSTANTS`, with one dimension per swept hyperparameter."""
+    """Compute what no member owns, with one dimension per swept hyperparameter."""
     points = [_constants_of_point(point) for point in experiment.points]
     for name, values in reversed(experiment.swept.items()):  # the last one varies fastest
         index = xr.DataArray(list(values), dims=name, name=name)
@@ -239,17 +228,17 @@ def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
 
     An arm that is tied throughout has them at "input" only.
     """
-    tables = [results[f"{table}_table"].astype(np.float64) for table in ("input", "output")]
-    both = xr.concat(tables, xr.DataArray(["input", "output"], dims="table", name="table"))
     known = np.intersect1d(steps, results["table_step"])
-    both = both.sel(table_step=known).rename(table_step="eval_step")
-    even, odd = (both.sel(symbol=label, drop=True) for label in ("E", "D"))
+    both = results[["input_table", "output_table"]].astype(np.float64).sel(table_step=known)
+    both = both.rename(input_table="input", output_table="output", table_step="eval_step")
+    rows = both.to_dataarray("table")
+    even, odd = (rows.sel(symbol=label, drop=True) for label in ("E", "D"))
 
     def norm(rows: xr.DataArray) -> xr.DataArray:
         return xr.apply_ufunc(np.sqrt, (rows**2).sum("dim", skipna=False))
 
     cosine = (even * odd).sum("dim", skipna=False) / (norm(even) * norm(odd))
-    own = ~(results["arm"].isin(tied_arms(results)) & (both["table"] == "output"))
+    own = ~(results["arm"].isin(tied_arms(results)) & (rows["table"] == "output"))
     return xr.Dataset({"label_distance": norm(even - odd), "label_cosine": cosine}).where(own)
 
 
@@ -260,21 +249,21 @@ def fluctuations(results: xr.Dataset) -> xr.DataArray:
     record to the next; NaN for seeds that diverged and with fewer than two changes. The results
     must be of a run without a sweep.
     """
-    last, members = last_step(results), results["diverged_at"]
-    tables, pairs = ["input", "output"], live_pairs(results)
-    found = []
-    for table, pair in itertools.product(tables, pairs):
-        late = distance(results, table, pair).sel(step=slice(0.75 * last, last))
-        late_AxSxT = late.transpose("arm", "seed", "step").values.astype(np.float64)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a distance may be 0
-            change_AxSxT = late_AxSxT[..., 1:] / late_AxSxT[..., :-1] - 1
-        enough = change_AxSxT.shape[-1] >= 2
-        found.append(
-            change_AxSxT.std(axis=-1, ddof=1) if enough else np.full(members.shape, np.nan)
-        )
-    values = np.array(found).reshape(len(tables), len(pairs), *members.shape)
-    coords = {"table": tables, "pair": pairs, "arm": results["arm"], "seed": results["seed"]}
-    return xr.DataArray(values, coords, tuple(coords), name="fluctuation")
+    pairs, last = live_pairs(results), last_step(results)
+    firsts, seconds = (
+        xr.DataArray(np.array([pair.split("-")[i] for pair in pairs], str), {"pair": pairs}, "pair")
+        for i in (0, 1)
+    )
+    late = results[[*DISTANCES]].sel(
+        symbol=firsts, symbol2=seconds, step=slice(0.75 * last, last), drop=True
+    )
+    late = late.rename(input_distance="input", output_distance="output").to_dataarray("table")
+    late = late.transpose("table", "pair", "arm", "seed", "step").astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a distance may be 0
+        change = late.values[..., 1:] / late.values[..., :-1] - 1
+    found = late.isel(step=0, drop=True).rename("fluctuation")
+    few = change.shape[-1] < 2
+    return found.copy(data=found * np.nan if few else change.std(axis=-1, ddof=1))
 
 
 # ----- Outcomes of a sweep.
@@ -336,21 +325,15 @@ def _threshold(results: xr.Dataset, event: str) -> float:
     return exit_levels(results)[event] + 0.5 * 10.0**-LOSS_DECIMALS
 
 
+def stuck_over_steps(results: xr.Dataset) -> xr.DataArray:
+    """Return 1 for seeds on the first plateau, else 0, (arm, seed, eval_step); NaN if diverged."""
+    loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
+    return (loss > _threshold(results, LEFT)).where(loss.notnull()).astype(float)
+
+
 def is_stuck(results: xr.Dataset) -> xr.DataArray:
     """Return 1 for seeds on the first plateau at the last step, else 0; NaN if diverged."""
-    return _above_plateau(
-        results, results["train_loss"].sel(eval_step=last_step(results), drop=True)
-    )
-
-
-def stuck_shares(results: xr.Dataset) -> xr.DataArray:
-    """Return the share of the seeds that are on the first plateau, (arm, eval_step)."""
-    loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
-    return _above_plateau(results, loss).mean("seed")
-
-
-def _above_plateau(results: xr.Dataset, loss: xr.DataArray) -> xr.DataArray:
-    return (loss > _threshold(results, LEFT)).where(loss.notnull()).astype(float)
+    return stuck_over_steps(results).isel(eval_step=-1, drop=True)
 
 
 def stuck_share(results: xr.Dataset, arm: str) -> tuple[int, tuple[float, float, float]]:

@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -187,50 +187,39 @@ def draw_plateau_exit(results: xr.Dataset) -> Figure:
 # ----- Outcomes of a sweep.
 
 
-Curves = Mapping[str, xr.DataArray]  # label -> outcome by hyperparameter and seed
-
-
 def _sweep_pictures(results: xr.Dataset, arms: str) -> dict[str, Picture]:
     """Return the figures of the final outcomes over each swept hyperparameter."""
-    pictures = {}
-    for name in swept(results):
-        rest = (
-            f"at the end, {arms}, by {name}; mean with its 95 % interval and a faint point per seed"
-        )
-        pictures[f"excess_loss_by_{name}"] = Picture(
-            f"Training loss above the best reachable {rest}",
-            partial(_draw_by, results, name, _excess_panels, EXCESS, COLOURS),
-        )
-        pictures[f"distances_by_{name}"] = Picture(
-            f"Distances X–Y and A–B in each embedding {rest}",
-            partial(
-                _draw_by, results, name, _distance_panels, "Euclidean distance", (FAILS, HOLDS)
-            ),
-        )
-    return pictures
-
-
-def _excess_panels(results: xr.Dataset) -> dict[str, Curves]:
-    excess = analysis.outcomes(results)[EXCESS]
-    arms = names_of(arms_of(results))
-    return {"loss above the best reachable": {arm: excess.sel(arm=arm) for arm in arms}}
-
-
-def _distance_panels(results: xr.Dataset) -> dict[str, Curves]:
     ends = analysis.outcomes(results)
-    return {
+    excess = {arm: ends[EXCESS].sel(arm=arm) for arm in names_of(arms_of(results))}
+    losses = {"loss above the best reachable": excess}
+    distances = {
         f"{label} embedding": {
             pair.replace("-", "–"): ends[f"distance {pair}, {table}"].sel(arm=arm)
             for pair in live_pairs(results)
         }
         for arm, label, table in embeddings_of(results)
     }
+    pictures = {}
+    for name in swept(results):
+        of = (
+            f"at the end, {arms}, by {name}; mean with its 95 % interval and a faint point per seed"
+        )
+        draw = partial(_draw_outcomes, results, name)
+        pictures[f"excess_loss_by_{name}"] = Picture(
+            f"Training loss above the best reachable {of}",
+            partial(draw, losses, EXCESS, COLOURS),
+        )
+        pictures[f"distances_by_{name}"] = Picture(
+            f"Distances X–Y and A–B in each embedding {of}",
+            partial(draw, distances, "Euclidean distance", (FAILS, HOLDS)),
+        )
+    return pictures
 
 
-def _draw_by(
+def _draw_outcomes(
     results: xr.Dataset,
     name: str,
-    panels: Callable[[xr.Dataset], dict[str, Curves]],
+    panels: Mapping[str, Mapping[str, xr.DataArray]],
     ylabel: str,
     colours: Sequence[str],
 ) -> Figure:
@@ -240,33 +229,25 @@ def _draw_by(
     `MOST_ROWS`.
     """
     others = [other for other in swept(results) if other != name]
-    points = list(sweep_points(results, others))[:MOST_ROWS]
-    columns = len(panels(points[0][1]))
-    size = (4.6 * columns, 3.6 * len(points) + 0.3)
-    figure, grid = subplots(len(points), columns, size, sharey=True)
+    points = [at for at, _ in sweep_points(results, others)][:MOST_ROWS]
+    size = (4.6 * len(panels), 3.6 * len(points) + 0.3)
+    figure, grid = subplots(len(points), len(panels), size, sharey=True)
     figure.suptitle(f"{_title(results)}, step {last_step(results):,}", size=10, parse_math=False)
     xlabel, x_K = analysis.abscissa(results, name)
     order = np.argsort(x_K)
-    for row, (at, own) in zip(grid, points, strict=True):
+    for axes, (at, (title, curves)) in zip(
+        grid.flat, itertools.product(points, panels.items()), strict=True
+    ):
+        for colour, (label, values) in zip(itertools.cycle(colours), curves.items()):
+            values_KxS = values.sel(at).transpose(name, "seed").values.astype(np.float64)[order]
+            mean, half = mean_interval(values_KxS, axis=1)
+            line = {"marker": "o", "markersize": 4, "capsize": 2}
+            axes.errorbar(x_K[order], mean, half, color=colour, label=label, **line)
+            x_KS = np.repeat(x_K[order], values_KxS.shape[1])
+            axes.scatter(x_KS, values_KxS.ravel(), s=4, color=colour, alpha=0.2, linewidths=0)
         where = "".join(f", {other} {value:g}" for other, value in at.items())
-        for axes, (title, curves) in zip(row, panels(own).items(), strict=True):
-            for colour, (label, values) in zip(itertools.cycle(colours), curves.items()):
-                values_KxS = values.transpose(name, "seed").values.astype(np.float64)[order]
-                mean, half = mean_interval(values_KxS, axis=1)
-                axes.errorbar(
-                    x_K[order],
-                    mean,
-                    half,
-                    color=colour,
-                    label=label,
-                    marker="o",
-                    markersize=4,
-                    capsize=2,
-                )
-                x_KS = np.repeat(x_K[order], values_KxS.shape[1])
-                axes.scatter(x_KS, values_KxS.ravel(), s=4, color=colour, alpha=0.2, linewidths=0)
-            axes.set(xlabel=xlabel, ylabel=ylabel, title=f"{title}{where}", ylim=(0, None))
-            axes.legend()
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=f"{title}{where}", ylim=(0, None))
+        axes.legend()
     return figure
 
 
@@ -475,7 +456,7 @@ def draw_stuck_over_steps(runs: Runs) -> Figure:
                 continue
             for start, colour in COLOUR.items():
                 own = analysis.unseen(runs[name]).sel(arm=[f"{start}{head}"])
-                shares = analysis.stuck_shares(own).isel(arm=0)
+                shares = analysis.stuck_over_steps(own).mean("seed").isel(arm=0)
                 axes.plot(shares["eval_step"], shares, color=colour, linestyle=LINES[head])
         axes.set(title=process, xlabel="step", ylabel="share of seeds stuck", ylim=(-0.02, 1.02))
         axes.set_xlim(0, 150_000)
