@@ -115,7 +115,7 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
     bits = data.split(own.length, own.all_strings, own.data_seed).train
     exchanged = data.share_of_odd_zeros(bits) if own.zeros_by_label else 0.0
     odds = [theory.log_odds(own.zeros, exchanged), theory.log_odds(own.ones)]
-    divergences = theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False)
+    divergences = theory.equivalences(whole.tokens_CxL, whole.joint_CxV)
     arms = list(map(Arm.parse, point.arms))
     return xr.Dataset(
         {

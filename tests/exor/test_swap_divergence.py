@@ -92,7 +92,7 @@ def test_swap_divergence_of_a_perfect_model_and_of_a_dead_pair(x64):
 def test_zeros_by_label_are_semantically_equivalent():
     own = Process(zeros_by_label=True)
     whole = data.enumerate_process(own.length, own.zeros, own.ones, zeros_by_label=True)
-    found = theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False)
+    found = theory.equivalences(whole.tokens_CxL, whole.joint_CxV)
     for pair, differ in (((0, 1), 0.3), ((2, 3), 0)):
         assert found["semantic_divergence"][pair] < 1e-12
         np.testing.assert_allclose(found["conditional_divergence"][pair], differ, atol=0.1)
