@@ -36,7 +36,7 @@ def test_claims_over_experiments_pair_by_seed():
     np.testing.assert_array_equal(values, np.zeros(20))  # stuck ones are 200 to 219 there, 259 here
     most = Claim("Most.", "stuck share", {"p: tied": 0.25, "p: untied": -0.25}, low=0)
     (_, judgement), *_ = judge_claims([most], own, runs)
-    assert judgement.decisive.seeds == 40 and str(judgement.decisive).endswith(", 40 seeds")
+    assert judgement.decisive.seeds == 40 and judgement.decisive.found.endswith(", 40 seeds")
     expected = [0.0] * 2 + [0.25] * 18 + [0.0] * 20
     assert (
         judgement.decisive.middle == pytest.approx(np.mean(expected))
