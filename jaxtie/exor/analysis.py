@@ -223,15 +223,20 @@ def embeddings_of(results: xr.Dataset) -> list[tuple[str, str, str]]:
     ]
 
 
+def _of_both_tables(results: xr.Dataset, quantity: str) -> xr.DataArray:
+    """Return a quantity of the input and the output embedding along the dimension `table`."""
+    tables = xr.DataArray(["input", "output"], dims="table", name="table")
+    both = [results[f"{table}_{quantity}"] for table in tables.values]
+    return xr.concat(both, tables).astype(np.float64)
+
+
 def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
     """Return distance and cosine of the rows of the labels E and D: (table, arm, seed, eval_step).
 
     An arm that is tied throughout has them at "input" only.
     """
     known = np.intersect1d(steps, results["table_step"])
-    both = results[["input_table", "output_table"]].astype(np.float64).sel(table_step=known)
-    both = both.rename(input_table="input", output_table="output", table_step="eval_step")
-    rows = both.to_dataarray("table")
+    rows = _of_both_tables(results.sel(table_step=known), "table").rename(table_step="eval_step")
     even, odd = (rows.sel(symbol=label, drop=True) for label in ("E", "D"))
 
     def norm(rows: xr.DataArray) -> xr.DataArray:
@@ -254,16 +259,16 @@ def fluctuations(results: xr.Dataset) -> xr.DataArray:
         xr.DataArray(np.array([pair.split("-")[i] for pair in pairs], str), {"pair": pairs}, "pair")
         for i in (0, 1)
     )
-    late = results[[*DISTANCES]].sel(
-        symbol=firsts, symbol2=seconds, step=slice(0.75 * last, last), drop=True
+    late = _of_both_tables(results.sel(step=slice(0.75 * last, last)), "distance")
+    late = late.sel(symbol=firsts, symbol2=seconds).drop_vars(
+        ["symbol", "symbol2"], errors="ignore"
     )
-    late = late.rename(input_distance="input", output_distance="output").to_dataarray("table")
-    late = late.transpose("table", "pair", "arm", "seed", "step").astype(np.float64)
+    late = late.transpose("table", "pair", "arm", "seed", "step")
     with np.errstate(divide="ignore", invalid="ignore"):  # a distance may be 0
         change = late.values[..., 1:] / late.values[..., :-1] - 1
-    found = late.isel(step=0, drop=True).rename("fluctuation")
     few = change.shape[-1] < 2
-    return found.copy(data=found * np.nan if few else change.std(axis=-1, ddof=1))
+    spread = np.full(late.shape[:-1], np.nan) if few else change.std(axis=-1, ddof=1)
+    return late.isel(step=0, drop=True).copy(data=spread).drop_attrs().rename("fluctuation")
 
 
 # ----- Outcomes of a sweep.

@@ -172,7 +172,7 @@ def draw_plateau_exit(results: xr.Dataset) -> Figure:
             estimate = kaplan_meier(times[arm])
             step_T = np.append(estimate.step_T, last)
             share_T, low_T, high_T = (np.append(each, each[-1]) for each in estimate[1:])
-            label = f"{arm}: {int(times[arm].by(last).sum()):,} of {results.sizes['seed']:,}"
+            label = f"{arm}: {int((~times[arm].censored_S).sum()):,} of {results.sizes['seed']:,}"
             axes.step(step_T, share_T, where="post", color=colour, linestyle=style, label=label)
             # `step="post"` would leave out the step before a place without a band.
             ends, band = np.repeat(step_T, 2)[1:], [np.repeat(e, 2)[:-1] for e in (low_T, high_T)]

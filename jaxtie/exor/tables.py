@@ -150,7 +150,7 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
     for event, level in analysis.exit_levels(results).items():
         times = analysis.exit_times(results, event)
         for arm, own in times.items():
-            counts = (own.by(last).sum(), own.censored_S.sum(), int(diverged.sel(arm=arm)))
+            counts = ((~own.censored_S).sum(), own.censored_S.sum(), int(diverged.sel(arm=arm)))
             middle = with_interval(
                 *statistics.median_time(statistics.kaplan_meier(own)),
                 shown=lambda step: f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}",

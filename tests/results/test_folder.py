@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -219,7 +218,7 @@ def test_last_step_is_where_all_members_are_that_have_not_diverged(folder, varia
 
 def test_an_arm_has_two_tables_if_it_is_ever_untied():
     assert tables_of(Arm.parse("tied+bias")) == {"tied+bias": "input"}
-    for name in ("untied", "untied@100", "untied+bias@100"):
+    for name in ("untied", "untied+bias@100"):
         assert tables_of(Arm.parse(name)) == {f"{name} input": "input", f"{name} output": "output"}
 
 
@@ -294,11 +293,6 @@ def test_half_written_files_are_removed(folder, monkeypatch):
     folder.start_records({"untied": reached(100)}, SMALL.record_every)
     names = [path.name for path in (folder.path / "records").iterdir()]
     assert names == ["untied.000000000.000000002.0000000003.npz"]
-
-
-def test_config_is_plain_json(folder):
-    experiment = json.loads((folder.path / "config.json").read_text())["experiment"]
-    assert experiment["seeds"] == [3, 5, 8] and experiment["arms"] == ["tied", "untied"]
 
 
 def test_creating_the_object_changes_nothing(tmp_path):
