@@ -90,7 +90,7 @@ def exor_schema(experiment: Experiment) -> Schema:
 
 
 def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
-    """Compute what no member owns, with one dimension per swept hyperparameter."""
+    """Compute the variables without members, with one dimension per swept hyperparameter."""
     points = [_constants_of_point(point) for point in experiment.points]
     for name, values in reversed(experiment.swept.items()):  # the last one varies fastest
         index = xr.DataArray(list(values), dims=name, name=name)
@@ -260,9 +260,7 @@ def fluctuations(results: xr.Dataset) -> xr.DataArray:
         for i in (0, 1)
     )
     late = _of_both_tables(results.sel(step=slice(0.75 * last, last)), "distance")
-    late = late.sel(symbol=firsts, symbol2=seconds).drop_vars(
-        ["symbol", "symbol2"], errors="ignore"
-    )
+    late = late.sel(symbol=firsts, symbol2=seconds).drop_vars(["symbol", "symbol2"])
     late = late.transpose("table", "pair", "arm", "seed", "step")
     with np.errstate(divide="ignore", invalid="ignore"):  # a distance may be 0
         change = late.values[..., 1:] / late.values[..., :-1] - 1
@@ -291,7 +289,7 @@ def outcomes(results: xr.Dataset) -> dict[str, xr.DataArray]:
 
 
 def abscissa(results: xr.Dataset, name: str) -> tuple[str, np.ndarray]:
-    """Return label and values of the axis that stands for a swept hyperparameter.
+    """Return label and values of the horizontal axis for a swept hyperparameter.
 
     A probability is shown as the log-odds of its pair, NaN where these are infinite.
     """

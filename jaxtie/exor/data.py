@@ -76,7 +76,8 @@ def sample(
       stream: see `jaxtie.training.task.stream`.
       step: 0 or more.
       bits_Bxn: the strings.
-      zeros, ones: (p(X), p(Y)) and (p(A), p(B)); draws have 16 bits.
+      zeros: p(X), p(Y); draws have 16 bits.
+      ones: p(A), p(B).
       zeros_by_label: see `jaxtie.exor.config.Process`.
     """
     size, length = bits_Bxn.shape

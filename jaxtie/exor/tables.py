@@ -40,7 +40,7 @@ from jaxtie.results.tables import (
     with_interval,
 )
 
-Weights = Mapping[str, float]  # arm -> weight in a sum of final losses
+Weights = dict[str, float]  # arm -> weight in a sum of final losses
 
 BODIES_PAIRS = ("X-Y", "A-B")
 ADJUSTED = "decay-adjusted distance"
@@ -52,7 +52,7 @@ EACH_SHOWN = 16  # seeds; of more seeds a table has quartiles
 UNTYING_TIMES = (0, 0.04, 0.2, 1)  # parts of the training that is left after the untying
 GAP: Weights = {"tied": 1.0, "untied": -1.0}
 GAP_WITH_BIAS: Weights = {"tied+bias": 1.0, "untied+bias": -1.0}
-GAPS: Mapping[str, Weights] = {
+GAPS: dict[str, Weights] = {
     "tying gap": GAP,
     "tying gap with a bias": GAP_WITH_BIAS,
     "reduction by the bias": {**GAP, "tied+bias": -1.0, "untied+bias": 1.0},
@@ -193,7 +193,8 @@ def untying_table(results: xr.Dataset) -> Table:
     arms, last = arms_of(results), last_step(results)
     known = results["eval_step"].values[results["eval_step"].values <= last]
     columns = {"training loss, nat": "train_loss", **distance_rows(results)}
-    rows, others, of_head = [], {}, ""
+    rows, of_head = [], ""
+    others: dict[str, None] = {}
     for arm in arms:
         if arm.untie_at is None or arm.untie_at > last:
             continue
@@ -348,7 +349,7 @@ def _factor(logarithms: np.ndarray) -> str:
 
 
 def decay_table(results: xr.Dataset) -> Table:
-    """Compare final distances with what the decay factor leaves; show the effect of swaps."""
+    """Show final distances relative to decay and to X-A, and the effect of swaps."""
     names, biased = swept(results), any(arm.head.bias for arm in arms_of(results))
     embeddings, pairs = embeddings_of(results), live_pairs(results)
     rows = []
@@ -390,7 +391,7 @@ def decay_since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
 
 
 def contribution_table(results: xr.Dataset) -> Table:
-    """Show what each role of a tied embedding contributes to the log-distance of the pairs."""
+    """Show the contribution of each role of a tied embedding to the log-distance of the pairs."""
     rows = []
     for arm, pair in itertools.product(tied_arms(results), live_pairs(results)):
         output, input_, ratio = (
@@ -468,33 +469,35 @@ def final_loss(results: xr.Dataset) -> xr.DataArray:
     return at_end(results["train_loss"], results)
 
 
-def _weighted(losses: xr.DataArray, weights: Weights) -> str:
-    """Format a weighted sum over arms, each seed compared with itself."""
-    total: Any = sum(weight * losses.sel(arm=arm).values for arm, weight in weights.items())
-    return interval(total)
+def _gap_cells(losses: xr.DataArray, columns: Mapping[str, Weights]) -> list[str]:
+    """Format weighted sums of losses over arms, each seed compared with itself."""
+    sums: Any = (
+        sum(weight * losses.sel(arm=arm).values for arm, weight in weights.items())
+        for weights in columns.values()
+    )
+    return [f"{losses.sizes['seed']:,}", *map(interval, sums)]
 
 
 def gap_table(runs: Runs, names: Sequence[str]) -> Table:
     """Show the tying gap without and with an output bias, and by how much the bias reduces it."""
-    columns: dict[str, Weights] = {arm: {arm: 1.0} for arm in (*GAP, *GAP_WITH_BIAS)} | {**GAPS}
+    columns = {arm: {arm: 1.0} for arm in (*GAP, *GAP_WITH_BIAS)} | GAPS
     rows = []
     for name in names:
-        losses = final_loss(runs[name])
         best = number(float(runs[name]["best_loss"].sel(split="train")))
-        cells = [_weighted(losses, weights) for weights in columns.values()]
-        rows.append((name, f"{losses.sizes['seed']:,}", best, *cells))
+        seeds, *cells = _gap_cells(final_loss(runs[name]), columns)
+        rows.append((name, seeds, best, *cells))
     title = "Final training loss and tying gap, nat: mean over seeds ± 95 %"
     return Table(title, ("experiment", "seeds", "best", *columns), rows)
 
 
 def gap_by_width_table(runs: Runs, names: Sequence[str]) -> Table:
     """Show the tying gap at each width of the embeddings."""
-    columns: dict[str, Weights] = {arm: {arm: 1.0} for arm in ("tied", "untied", "tied+bias")}
+    columns = {arm: {arm: 1.0} for arm in ("tied", "untied", "tied+bias")}
     columns |= {f"{arm} − untied": {arm: 1.0, "untied": -1.0} for arm in ("tied", "tied+bias")}
-    rows = []
-    for losses, width in ((final_loss(runs[name]), runs[name].attrs["width"]) for name in names):
-        cells = [_weighted(losses, weights) for weights in columns.values()]
-        rows.append((str(width), f"{losses.sizes['seed']:,}", *cells))
+    rows = [
+        (str(runs[name].attrs["width"]), *_gap_cells(final_loss(runs[name]), columns))
+        for name in names
+    ]
     title = "Tying gap at each width, nat: mean over seeds ± 95 %"
     return Table(title, ("width", "seeds", *columns), rows)
 
@@ -504,7 +507,8 @@ def gap_contrast_table(runs: Runs, names: Sequence[str]) -> Table:
     rows = []
     for one, other in itertools.combinations(names, 2):
         losses = final_loss(runs[one]) - final_loss(runs[other])  # of the seeds that both have
-        rows.append((f"{one} − {other}", *(_weighted(losses, each) for each in GAPS.values())))
+        _, *cells = _gap_cells(losses, GAPS)
+        rows.append((f"{one} − {other}", *cells))
     note = (
         "Mean over seeds ± 95 % (Student's t), each seed compared with itself. The intervals are"
         " not corrected for multiple comparisons."
@@ -522,7 +526,7 @@ def targets_only_gap_table(runs: Runs) -> Table:
             arms = [f"{start}{own}" for start in ("tied", "untied")]
             label = f"{form}{', bias' * (own != head)}"
             if name in runs and {*arms} <= {*runs[name]["arm"].values}:
-                rows.append((process, label, *_gap_cells(analysis.unseen(runs[name]), arms)))
+                rows.append((process, label, *_process_cells(analysis.unseen(runs[name]), arms)))
             elif own == head:
                 rows.append((process, label, NO_DATA, *[""] * 5))
     header = ("process", "form", "step", "seeds", "stuck, tied", "stuck, untied", "gap, nat")
@@ -535,7 +539,7 @@ def targets_only_gap_table(runs: Runs) -> Table:
     return Table("Tying gap by process", (*header, "gap where neither is stuck, nat"), rows, note)
 
 
-def _gap_cells(results: xr.Dataset, arms: Sequence[str]) -> tuple[str, ...]:
+def _process_cells(results: xr.Dataset, arms: Sequence[str]) -> tuple[str, ...]:
     tied_S, untied_S = (final_loss(results).sel(arm=arm).values for arm in arms)
     stuck_AxS = analysis.is_stuck(results).sel(arm=[*arms]).transpose("arm", "seed").values
     gap_S, off_S = tied_S - untied_S, (stuck_AxS == 0).all(axis=0)

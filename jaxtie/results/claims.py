@@ -95,7 +95,7 @@ def judge(compared: Comparison, low: float, high: float) -> Verdict:
 
 
 class Quantity(NamedTuple):
-    """How to compute what a claim is about.
+    """How to compute the values that a claim is about.
 
     Attributes:
       measure: (results, pair or group of pairs, "input" or "output") -> values with dimensions arm,
@@ -107,6 +107,11 @@ class Quantity(NamedTuple):
     measure: Callable[[xr.Dataset, str, str], xr.DataArray]
     is_ratio: bool = False
     of_pair: bool = False
+
+
+def _fall_of_share(results: xr.Dataset, *_: str) -> xr.DataArray:
+    early, later = early_and_later_share(results)
+    return early - later
 
 
 def _push(results: xr.Dataset, pair: str, _: str, *, role: str) -> xr.DataArray:
@@ -158,9 +163,7 @@ class Claim:
             for name in SIMILARITIES
         },
         "output share, early": Quantity(lambda results, *_: early_and_later_share(results)[0]),
-        "output share, early less later": Quantity(
-            lambda results, *_: np.subtract(*early_and_later_share(results))
-        ),
+        "output share, early less later": Quantity(_fall_of_share),
         "input push": Quantity(partial(_push, role="input"), of_pair=True),
         "output push": Quantity(partial(_push, role="output"), of_pair=True),
     }
@@ -178,7 +181,7 @@ class Claim:
 
     @property
     def expression(self) -> str:
-        """What is measured, as a reader would write it."""
+        """The weighted sum, as a reader would write it."""
         _, is_ratio, of_pair = self.quantities[self.quantity]
         plus, minus = ("·", "÷") if is_ratio and not of_pair else ("+", "−")
         terms = []
@@ -203,7 +206,7 @@ class Claim:
 def claim_values(
     results: xr.Dataset, claim: Claim, others: Mapping[str, xr.Dataset] = MappingProxyType({})
 ) -> xr.DataArray:
-    """Compute what a claim is about, for each seed that all its experiments have.
+    """Compute the values that a claim is about, of each seed that all its experiments have.
 
     Raises:
       UserError: where the results lack an arm or pairs of it.

@@ -71,7 +71,7 @@ def between_steps(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
     pushes = [name for name in PUSH_VARIABLES if name in own]
     parts = [own.sel(step=0, drop=True)]
     for low, high in itertools.pairwise(ends):
-        # records are evenly spaced, so each stands for as many updates
+        # records are evenly spaced, so each has the same weight
         here = own.sel(step=slice(low + 1, high))
         sums = {name: here[name].sum("step", skipna=False) for name in pushes}
         parts.append(here.mean("step", skipna=False).assign(sums))
@@ -89,7 +89,7 @@ def early_and_later_share(results: xr.Dataset) -> tuple[xr.DataArray, xr.DataArr
     own = results[["step_square", "input_step_product"]].sel(step=slice(0, last))
     steps = own["step"].values
     early = int(steps[np.abs(steps - last * EARLY_PART).argmin()])
-    # each record is weighted by the updates it stands for
+    # each record is weighted by the updates since the one before
     updates = xr.DataArray(np.diff(steps, prepend=0), {"step": steps}, dims="step")
     weighted = own.sum("group", skipna=False) * updates
     spans = weighted.sel(step=slice(1, early)), weighted.sel(step=slice(early + 1, None))

@@ -38,7 +38,7 @@ class Table:
 
 
 def number(value: float) -> str:
-    """Format a number; a dash stands for none."""
+    """Format a number; NaN and infinity as a dash."""
     return "–" if not np.isfinite(value) else f"{value:.3f}"
 
 

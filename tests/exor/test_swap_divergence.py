@@ -107,6 +107,6 @@ def test_zeros_by_label_are_semantically_equivalent():
     weight = train.joint_CxV[stands_C, :2].sum(axis=1)
     mean = np.average(odds, weights=weight)
     deviation = np.average((odds - mean) ** 2, weights=weight) ** 0.5
-    told = exor_constants(Experiment(process=own, steps=1000, seeds=(0,)))
-    assert told["theory_log_odds"].values == pytest.approx([mean, 0])
-    assert told["theory_log_odds_deviation"].values == pytest.approx([deviation, 0])
+    constants = exor_constants(Experiment(process=own, steps=1000, seeds=(0,)))
+    assert constants["theory_log_odds"].values == pytest.approx([mean, 0])
+    assert constants["theory_log_odds_deviation"].values == pytest.approx([deviation, 0])

@@ -56,7 +56,7 @@ def best_loss(contexts: Contexts) -> float:
 
 
 def merge_spellings(contexts: Contexts, pair: Pair, *, ordered: bool) -> Contexts:
-    """Return the contexts as a model with equal input rows sees them: the first stands for both."""
+    """Return the contexts as a model with equal input rows sees them: the first for both."""
     merged: Contexts = defaultdict(lambda: defaultdict(float))
     for context, targets in contexts.items():
         seen = arrange((pair[0] if token == pair[1] else token for token in context), ordered)
@@ -110,7 +110,7 @@ def support_parts(contexts: Contexts, pair: Pair, *, ordered: bool) -> list[set[
     }
 
     def holes(context: Tokens) -> list[Tokens]:
-        """Return what is left of a context without a token that is asked for."""
+        """Return the contexts with a gap in place of a token that is a target elsewhere."""
         return [
             arrange(replace(context, place, -1), ordered)
             for place, token in enumerate(context)

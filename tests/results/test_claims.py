@@ -1,4 +1,4 @@
-"""Claims: the rule that judges them, what they measure, and their table."""
+"""Claims: the rule that judges them, the quantities they measure, and their table."""
 
 import math
 
@@ -157,7 +157,7 @@ def with_roles(results: xr.Dataset) -> xr.Dataset:
 
 
 def test_shares_and_pushes_of_a_run_and_of_its_committed_results(results):
-    """Whose records stand for unequal numbers of updates."""
+    """Committed records have different numbers of updates between them."""
     made = with_roles(results)
     claims = (
         Claim("early", "output share, early", "tied", 0.89, 0.91),

@@ -1,4 +1,4 @@
-"""The run folder: records become results, whatever the task; unreadable files are user errors."""
+"""The run folder: records become results, of any task; unreadable files are user errors."""
 
 import dataclasses
 import itertools
@@ -44,6 +44,7 @@ VARIABLES = {
     "distance": Variable(("step", "symbol", "symbol2"), "1", "distances"),
     "table": Variable(("table_step", "symbol", "dim"), "1", "embedding"),
 }
+SHAPES = {"loss": (), "valid_loss": (), "distance": (2, 2), "table": (2, 3)}  # of one record
 CONSTANTS = {"best_loss": xr.DataArray([0.5, 0.6], dims="split")}
 ATTRIBUTES = {"kind": "toy", "experiment": "toy", "claim": "none", "command": "python"}
 
@@ -60,7 +61,7 @@ def records_of(first_record: int, records: int, members: int) -> dict[str, np.nd
     index = 100 * (first_record + np.arange(records))[:, None] + np.arange(members)[None]
     arrays = {"diverged_at": np.full((records, members), -1, np.int32)}
     for name in VARIABLES:
-        shape = schema_of(SMALL).shape(name)
+        shape = SHAPES[name]
         expanded = index.reshape(*index.shape, *[1] * len(shape))
         arrays[name] = np.broadcast_to(expanded, (*index.shape, *shape)).astype(np.float32)
     return arrays

@@ -149,7 +149,7 @@ def times(*steps: float, censored: tuple[int, ...] = ()) -> Times:
         ([9, 9, 5, 4, 4], 20, False),  # equal to the level
         ([9, 4, 9, 9, 4], 40, True),  # one evaluation alone, and the last one
         ([9, 4, 9, 4, 4], 30, False),
-        ([9, 4, 4, 9, 9], 10, False),  # what follows does not count
+        ([9, 4, 4, 9, 9], 10, False),  # the rest does not count
         ([4, 4, 9, 9, 9], 0, False),
         ([9, 9, 9, 9, 9], 40, True),
         ([9, 9, NAN, NAN, NAN], 40, True),  # diverged
