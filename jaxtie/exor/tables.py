@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from jaxtie.results.gradient_by_role import tied_arms
 from jaxtie.results.tables import (
     COURSE,
     Table,
+    arm_cells,
+    arm_header,
     arms_of,
     at_end,
     course_steps,
@@ -90,22 +92,13 @@ def final_table(results: xr.Dataset) -> Table:
     Losses and accuracies have means, everything else has medians: one outlying seed can dominate
     the mean of a distance.
     """
-    arms, end = names_of(arms_of(results)), results.sel(eval_step=last_step(results))
-    rows = []
-
-    def add(
-        label: str, best: str, values: xr.DataArray, shown: Callable[[np.ndarray], str] = median
-    ) -> None:
-        first, *others = (values.sel(arm=arm).values for arm in arms)
-        cells = [shown(each) for each in (first, *others, *(other - first for other in others))]
-        rows.append((label, best, *cells))
-
+    end, rows = results.sel(eval_step=last_step(results)), []
     for split, name in itertools.product(("train", "valid"), ("accuracy", "loss")):
         best = number(float(results[f"best_{name}"].sel(split=split)))
         unit = ", nat" if name == "loss" else ""
-        add(f"{split} {name}{unit}", best, end[f"{split}_{name}"], interval)
+        rows.append((f"{split} {name}{unit}", best, *arm_cells(end[f"{split}_{name}"])))
     for label, values in distance_rows(results).items():
-        add(label, "", at_end(values, results))
+        rows.append((label, "", *arm_cells(at_end(values, results), median)))
     for pair in live_pairs(results):
         first, second = pair.split("-")
         for label, name in (
@@ -113,8 +106,8 @@ def final_table(results: xr.Dataset) -> Table:
             ("its standard deviation over contexts", "log_odds_deviation"),
         ):
             exact = number(float(results[f"theory_{name}"].sel(pair=pair)))
-            add(label, exact, end[name].sel(pair=pair))
-    seeds, blanks = f"{results.sizes['seed']:,}", ("",) * (len(arms) - 1)
+            rows.append((label, exact, *arm_cells(end[name].sel(pair=pair), median)))
+    seeds, blanks = f"{results.sizes['seed']:,}", ("",) * (results.sizes["arm"] - 1)
     reached = analysis.has_reached_best(results).transpose("arm", "seed").values.sum(axis=1)
     counts = [f"{count} of {seeds}" for count in reached]
     rows.append((f"seeds within {analysis.SOLVED} nat of the best", "", *counts, *blanks))
@@ -123,7 +116,7 @@ def final_table(results: xr.Dataset) -> Table:
         rows.append(("seeds that diverged", "0", *map(str, diverged), *blanks))
     return Table(
         f"{_header(results)}, {seeds} seeds",
-        ("", "best reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
+        ("", "best reachable", *arm_header(results)),
         rows,
         "Losses and accuracies: mean ± 95 % (Student's t). Other rows: median [95 %, by ranks].",
     )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Arm
+from jaxtie.config import Arm, names_of
 from jaxtie.results.statistics import mean_interval, median_interval
 
 COURSE = (0, 1 / 15, 1 / 3, 2 / 3, 1)  # parts of the training
@@ -70,6 +70,20 @@ def quantiles(values: np.ndarray) -> str:
         return "–"
     low, middle, high = np.quantile(np.asarray(values, np.float64), [0.05, 0.5, 0.95])
     return f"{number(middle)} [{number(low)}, {number(high)}]"
+
+
+def arm_cells(
+    values: xr.DataArray, shown: Callable[[np.ndarray], str] = interval
+) -> tuple[str, ...]:
+    """Format the values of each arm, and each arm's difference from the first, seed by seed."""
+    first, *others = (values.sel(arm=arm).values for arm in values["arm"].values)
+    return tuple(map(shown, (first, *others, *(other - first for other in others))))
+
+
+def arm_header(results: xr.Dataset) -> tuple[str, ...]:
+    """Return the header of the columns of `arm_cells`."""
+    first, *others = arms = names_of(arms_of(results))
+    return (*arms, *(f"{arm} − {first}, paired" for arm in others))
 
 
 def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
