@@ -45,6 +45,10 @@ class Comparison(NamedTuple):
     is_factor: bool = False
     seeds: int | None = None
 
+    def __str__(self) -> str:
+        """Return the label and the numbers."""
+        return f"{self.label} {self.found}"
+
     @property
     def found(self) -> str:
         """The numbers without the label."""
