@@ -239,7 +239,7 @@ def test_configurations_are_compared_field_by_field(folder):
         assert folder.differences(experiment, older) == ["added_later"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"experiment": 1}', "\x00"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"experiment": 1}', "\x00"])
 def test_an_unreadable_configuration_is_a_user_error(folder, text):
     (folder.path / "config.json").write_text(text)
     with pytest.raises(UserError, match=r"config\.json"):
