@@ -98,7 +98,7 @@ def _panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
     }
 
 
-def _draw_best(best: float, axes: Axes) -> None:
+def _draw_best(axes: Axes, best: float) -> None:
     label = f"best reachable, {best:.3g}"
     axes.axhline(best, color="black", linestyle="--", linewidth=1, label=label)
 
@@ -107,7 +107,7 @@ def draw_accuracy(results: xr.Dataset, axes: Axes) -> None:
     """Draw the exact validation accuracy of every arm, and the best reachable."""
     for colour, arm in coloured(results["arm"].values):
         draw_mean(axes, results["valid_accuracy"].sel(arm=arm), colour, arm)
-    _draw_best(float(results["best_accuracy"].sel(split="valid")), axes)
+    _draw_best(axes, float(results["best_accuracy"].sel(split="valid")))
     axes.set_ylim(0, 1)
     finish_axes(
         axes, "validation accuracy", "accuracy", results["eval_step"].values, loc="lower right"
@@ -137,7 +137,7 @@ def draw_every_seed(results: xr.Dataset, axes: Axes) -> None:
         lines = axes.plot(steps, loss_TxS, color=colour, linewidth=0.6, alpha=0.5)
         lines[0].set_label(arm)
     best = float(results["best_loss"].sel(split="train"))
-    _draw_best(best, axes)
+    _draw_best(axes, best)
     axes.set_ylim(best - 0.05, 1.6)
     legend = {"loc": "upper right", "ncols": 3, "fontsize": 8}
     finish_axes(axes, "every seed's training loss", "loss, nat", steps, **legend)
@@ -490,7 +490,9 @@ def draw_final_shares(runs: Runs) -> Figure:
             colour = COLOUR[arm.partition("+")[0]]
             ends = [[share - low], [high - share]]
             axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
-            axes.text(high + 0.01, y, f"{share:.3f}, {count:,} seeds", va="center", size=8)
+            axes.text(
+                np.nan_to_num(high) + 0.01, y, f"{share:.3f}, {count:,} seeds", va="center", size=8
+            )
         axes.set(
             title=f"{process}, at the end",
             xlabel="share of seeds stuck, with its exact 95 % interval",
