@@ -185,7 +185,6 @@ def untying_table(results: xr.Dataset) -> Table:
     """Compare arms that untie midway with the arms of the same head that never change."""
     arms, last = arms_of(results), last_step(results)
     known = results["eval_step"].values[results["eval_step"].values <= last]
-    columns = {"training loss, nat": "train_loss", **distance_rows(results)}
     rows, of_head = [], ""
     others: dict[str, None] = {}
     for arm in arms:
@@ -204,7 +203,7 @@ def untying_table(results: xr.Dataset) -> Table:
             ]
             rows.append((arm.name, f"{step:,}", *cells))
     title = f"Untying: median over seeds [5 %, 95 %] of {'; '.join(('this arm', *others))}{of_head}"
-    return Table(title, ("arm", "step", *columns), rows)
+    return Table(title, ("arm", "step", "training loss, nat", *distance_rows(results)), rows)
 
 
 def equivalence_table(results: xr.Dataset) -> Table:
