@@ -230,7 +230,9 @@ def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
     declaration = "from jaxtie import Experiment, Process\n"
-    declaration += 'experiment = Experiment("small", "", Process(length=5), arms=("tied+bias",), '
+    declaration += (
+        'experiment = Experiment(name="small", process=Process(length=5), arms=("tied+bias",), '
+    )
     declaration += "steps=20, record_every=10, eval_every=10)\n"
     (tmp_path / "experiments" / "small.py").write_text(declaration)
     text = "<!-- table: forces small -->\n<!-- end of table -->\n"
