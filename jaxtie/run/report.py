@@ -39,7 +39,7 @@ from jaxtie.run.lifecycle import one_line
 from jaxtie.text.tables import validation_table, word_pairs_table
 
 EXPERIMENTS = Path("experiments")
-DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/advise/README.md")
+DOCUMENTS = ("README.md", "experiments/README.md")
 # Fields of an experiment that the command of a committed run may change.
 MAY_DIFFER = {"seeds", "corpus.paths", "corpus.tfds"}
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -103,46 +103,20 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     """
     runs, files = read_data(experiments / "data"), _files_by_name(experiments)
 
-    def csv(name: str) -> pd.DataFrame:
-        return pd.read_csv(experiments / "data" / name)
-
-    def with_claims(make: Callable[..., Table]) -> Callable[..., Table]:
-        return lambda *names: make(runs, {name: load_claims(files[name]) for name in names})
-
-    verdicts, text_verdicts = (
-        partial(claims_table, f"Claims{about}, with verdicts") for about in ("", " about text")
-    )
-
-    def of_run(make: Callable[..., Table]) -> Callable[..., Table]:
-        return lambda name: make(runs[name])
-
-    def of_runs(make: Callable[..., Table]) -> Callable[..., Table]:
-        return lambda *names: make(runs, names)
+    def claims(*chosen: str) -> Table:
+        """Show chosen claims: NAME:NUMBER,NUMBER ..."""
+        numbers = {}
+        for each in chosen:
+            name, _, own = each.partition(":")
+            numbers[name] = {int(number) for number in own.split(",")}
+        declared = {name: load_claims(files[name]) for name in numbers}
+        return claims_table("Claims, with verdicts", runs, declared, numbers)
 
     return {
-        "verdicts": with_claims(verdicts),
-        "text-verdicts": with_claims(text_verdicts),
-        "published": lambda name: exor.published_table(runs[name], csv("published.csv")),
-        "pytorch": lambda name: exor.pytorch_table(runs[name], csv("pytorch.csv")),
-        "since": lambda name, *steps: exor.decay_since_table(runs[name], steps),
-        "gaps": lambda: exor.targets_only_gap_table(runs),
-        "end": of_run(exor.final_table),
-        "sweep": of_run(exor.sweep_table),
-        "correlations": of_run(exor.correlation_table),
-        "equivalences": of_run(exor.equivalence_table),
-        "escapes": of_run(exor.plateau_exit_table),
-        "forces": of_run(exor.decay_table),
-        "shares": of_run(shares_table),
-        "pushes": of_run(exor.contribution_table),
-        "similarities": of_run(similarity_table),
-        "text-end": of_run(validation_table),
-        "text-pairs": of_run(word_pairs_table),
-        "costs": of_runs(exor.gap_table),
-        "contrasts": of_runs(exor.gap_contrast_table),
-        "widths": of_runs(exor.gap_by_width_table),
-        "bodies": of_runs(exor.bodies_table),
-        "left": of_runs(exor.remaining_table),
-        "stuck": of_runs(exor.stuck_table),
+        "claims": claims,
+        "gaps": lambda *names: gap_table(runs, names),
+        "distances": lambda name: decay_table(runs[name]),
+        "never-targets": lambda: targets_only_gap_table(runs),
     }
 
 
@@ -174,15 +148,19 @@ def draw_figures(experiments: Path) -> list[Path]:
 
 
 def rewrite(documents: Sequence[Path], experiments: Path) -> None:
-    """Write the tables of documents again.
+    """Write the tables of documents, and the pages of results, again.
 
     Raises:
-      UserError: see `rewritten`; then no document has changed.
+      UserError: see `rewritten`; then nothing has changed.
     """
     tables = tables_by_name(experiments)
-    texts = [rewritten(document.read_text(), tables) for document in documents]
-    for document, text in zip(documents, texts, strict=True):
-        document.write_text(text)
+    texts = {document: rewritten(document.read_text(), tables) for document in documents}
+    folder = experiments / "results"
+    folder.mkdir(exist_ok=True)
+    for name, text in result_pages(experiments, read_data(experiments / "data")).items():
+        texts[folder / name] = text
+    for path, text in texts.items():
+        path.write_text(text)
 
 
 @dataclass(frozen=True)
@@ -234,4 +212,4 @@ def _commit(runs: Sequence[Path]) -> list[Path]:
             raise UserError(f"{document}: not found; start it where the repository is")
     data = [keep_run(run, EXPERIMENTS) for run in runs]
     rewrite(documents, EXPERIMENTS)
-    return [*data, *documents, *draw_figures(EXPERIMENTS)]
+    return [*data, *documents, EXPERIMENTS / "results", *draw_figures(EXPERIMENTS)]

@@ -42,20 +42,19 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
         "parameters",
     )
     table = Table(f"{results.attrs['experiment']}: {at}", header, rows, "Mean ± 95 %.")
-    best, unigram, bigram = (
-        float(each)
-        for each in (loss.mean("seed").min(), results["unigram_loss"], results["bigram_loss"])
-    )
+    best = float(loss.mean("seed").min())
+    unigram, bigram = (float(results.get(f"{name}_loss", np.nan)) for name in ("unigram", "bigram"))
     too_short = (
         f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few" if seeds < FEW_SEEDS else ""
     )
     if best > unigram:
         too_short = f"no arm is better than unigram counts ({unigram:.3f} nats)"
-    verb = "does not reach" if best > bigram else "is better than"
+    sentences = [gap_sentence(loss, "validation loss", at, too_short)]
+    if np.isfinite(bigram):
+        verb = "does not reach" if best > bigram else "is better than"
+        sentences.append(f"The best arm ({best:.3f} nats) {verb} bigram counts ({bigram:.3f}).")
     model = model_in_words(results.attrs["model"])
-    sentences = [
-        gap_sentence(loss, "validation loss", at, too_short),
-        f"The best arm ({best:.3f} nats) {verb} bigram counts ({bigram:.3f}).",
-        f"Scope: {results.attrs['objective']}, {model}, this text, one recipe. Others may differ.",
-    ]
+    sentences.append(
+        f"Scope: {results.attrs['objective']}, {model}, this text, one recipe. Others may differ."
+    )
     return Conclusion(loss, table, sentences, too_short)
