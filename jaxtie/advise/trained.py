@@ -14,11 +14,11 @@ import numpy as np
 from jaxtie.config import Arm, Optimizer, Transformer, UserError, Variant
 from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
-from jaxtie.text import masking
 from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.corpus import PreparedCorpus, loss_of_frequencies
-from jaxtie.text.data.batches import CausalBatches, MaskedBatches, Rows
-from jaxtie.text.task import ask, build_text_model, loss_metrics
+from jaxtie.text.corpus import PreparedCorpus, make_batches, token_counts
+from jaxtie.text.data.batches import Rows
+from jaxtie.text.masking import Targets
+from jaxtie.text.task import build_text_model, loss_metrics, make_targets
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.distributed import Processes
 from jaxtie.training.row_engine import carry_shapes, load_carry
@@ -109,23 +109,18 @@ def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
         ) from None
 
 
-def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[masking.Asked]:
+def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[Targets]:
     """Draw up to `number` batches of rows with the targets that the model is trained on."""
     experiment, special = trained.experiment, trained.corpus.text.special
-    sizes = experiment.batch, experiment.length, seed
-    batches: CausalBatches | MaskedBatches
-    if experiment.objective == "causal":
-        batches = CausalBatches(rows, special, *sizes)
-    else:
-        batches = MaskedBatches(rows, special, *sizes, experiment.buckets)
-    add_targets, key = jax.jit(functools.partial(ask, experiment)), jax.random.key(seed)
+    batches = make_batches(experiment, special, rows, seed)
+    add_targets, key = jax.jit(functools.partial(make_targets, experiment)), jax.random.key(seed)
     return [
         add_targets(jax.random.fold_in(key, k), batches[k].tokens_BxL)
         for k in range(min(batches.count, number))
     ]
 
 
-def mean_loss(trained: Trained, batches: list[masking.Asked]) -> float:
+def mean_loss(trained: Trained, batches: list[Targets]) -> float:
     """Return the mean loss over all targets of the batches, nats."""
     loss_of = _loss_program(trained.model)
     found_Nx2 = np.array(
@@ -135,11 +130,11 @@ def mean_loss(trained: Trained, batches: list[masking.Asked]) -> float:
 
 
 @functools.cache
-def _loss_program(model: TextModel) -> Callable[[dict, masking.Asked], tuple[jax.Array, jax.Array]]:
+def _loss_program(model: TextModel) -> Callable[[dict, Targets], tuple[jax.Array, jax.Array]]:
     """Compile loss and number of targets of a batch, once for equal models."""
 
     @jax.jit
-    def loss_of(params: dict, batch: masking.Asked) -> tuple[jax.Array, jax.Array]:
+    def loss_of(params: dict, batch: Targets) -> tuple[jax.Array, jax.Array]:
         found = loss_metrics(model, params, batch)
         return found["loss"], found["weight"]
 
@@ -151,17 +146,15 @@ def unigram_loss(trained: Trained, rows: Rows) -> float:
 
     Causal models also predict [SEP].
     """
-    corpus, drawn = trained.corpus, trained.corpus.drawn
-    is_causal = trained.experiment.objective == "causal"
+    corpus, is_causal = trained.corpus, trained.experiment.objective == "causal"
 
     def counts(some: Rows) -> np.ndarray:
-        count_V = np.bincount(some.tokens_N, minlength=len(corpus.vocabulary)).astype(np.float64)
-        count_V[corpus.text.special.sep] += some.count * is_causal
-        count_V[drawn.duplicates_K] = count_V[drawn.words_K] * drawn.probability_K
-        count_V[drawn.words_K] -= count_V[drawn.duplicates_K]
+        count_V = token_counts(corpus, some)
+        count_V[corpus.text.special.sep] *= is_causal
         return count_V
 
-    return loss_of_frequencies(counts(corpus.text.train), counts(rows))
+    known_V, predicted_V = counts(corpus.text.train) + 1, counts(rows)
+    return float(-predicted_V @ np.log(known_V / known_V.sum()) / predicted_V.sum())
 
 
 def check_gain(trained: Trained, loss: float) -> None:

@@ -6,13 +6,20 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import Arm
-from jaxtie.results.claims import Comparison, compare
+from jaxtie.results.claims import compare
 from jaxtie.results.statistics import first_at_level, mean_interval
-from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm
+from jaxtie.results.tables import (
+    Table,
+    arms_of,
+    embeddings_of,
+    interval,
+    last_step,
+    number,
+    plain_arm,
+)
 from jaxtie.text.analysis import (
     BASELINES,
     at_last,
-    each_table,
     groups_of,
     log_decay_ratio,
     of_pairs,
@@ -70,18 +77,18 @@ def validation_table(results: xr.Dataset) -> Table:
 def word_pairs_table(results: xr.Dataset) -> Table:
     """Show distances and predictions of every group of pairs in every table."""
     rows, step = [], last_step(results)
-    for arm, label, table in each_table(results):
+    for arm, label, table in embeddings_of(results):
         for group in groups_of(results):
-            distance = group.of(results[f"{table}_distance"].sel(arm=arm.name, eval_step=step))
+            distance = group.of(results[f"{table}_distance"].sel(arm=arm, eval_step=step))
             odds, deviation, swap = (
-                at_last(results, name, group, arm.name).values for name in PREDICTED
+                at_last(results, name, group, arm).values for name in PREDICTED
             )
             rows.append(
                 (
                     label,
                     group.label,
                     interval(distance.mean("pair").values),
-                    _geometric(log_decay_ratio(results, group, arm.name, table).values),
+                    _geometric(log_decay_ratio(results, group, arm, table).values),
                     interval(odds),
                     number(group.true_odds),
                     interval(deviation),
@@ -128,7 +135,7 @@ def _four_places(values_S: np.ndarray) -> str:
 def distance_table(results: xr.Dataset) -> Table:
     """Show distances at the start and the end in every table: mean and interval over pairs."""
     step, rows, groups = last_step(results), [], groups_of(results)
-    for arm, label, table in each_table(results):
+    for arm, label, table in embeddings_of(results):
         for group in groups:
             distance = of_pairs(results, arm, table, group)
             start, end = (distance.sel(eval_step=at).values for at in (0, step))
@@ -144,8 +151,8 @@ def neighbour_table(results: xr.Dataset) -> Table:
     token, step = results["token"].values, last_step(results)
     rows, seed = [], int(results["seed"].values[0])
     for i, word in enumerate(results["probe_word"].values):
-        for arm, label, table in each_table(results):
-            found = results[f"{table}_neighbour"].sel(arm=arm.name, seed=seed).isel(probe=i)
+        for arm, label, table in embeddings_of(results):
+            found = results[f"{table}_neighbour"].sel(arm=arm, seed=seed).isel(probe=i)
             cells = []
             for at in (0, step):
                 numbers = found.sel(eval_step=at).values
@@ -189,18 +196,6 @@ def valid_curves(results: xr.Dataset) -> tuple[np.ndarray, dict[Arm, np.ndarray]
     return reached["eval_step"].values, curves
 
 
-def compare_pace(label: str, steps_S: np.ndarray, other_S: np.ndarray, last: int) -> Comparison:
-    """Compare the steps to a loss as a factor.
-
-    A loss that was not reached counts as reached at the last step; the interval is open on its
-    side.
-    """
-    compared = compare(label, np.log(np.minimum(steps_S, last) / np.minimum(other_S, last)))
-    low = -math.inf if np.isinf(other_S).any() else compared.low
-    high = math.inf if np.isinf(steps_S).any() else compared.high
-    return compared._replace(low=low, high=high, is_factor=True)
-
-
 def head_loss_table(results: xr.Dataset) -> Table:
     """Show initial loss, its estimate and the final losses, paired with the untied arm."""
     step, untied, rows = last_step(results), untied_arm(results), []
@@ -240,7 +235,7 @@ def pace_table(results: xr.Dataset) -> Table:
             if len(reached):
                 cell = f"{np.median(reached):,.0f} [{reached.min():,.0f}, {reached.max():,.0f}]"
                 if arm != untied and not never and not np.isinf(other).any():
-                    cell += f"; {compare_pace('×', needed, other, last)}"
+                    cell += f"; {compare('×', np.log(needed / other))._replace(is_factor=True)}"
                 parts.append(cell)
             if never:
                 parts.append(f"{never} of {len(needed)} not reached")

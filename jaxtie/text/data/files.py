@@ -5,6 +5,7 @@ dropped. Blank lines end a paragraph. A line or paragraph of more than `PIECE` b
 some corpora are a single line.
 """
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -33,8 +34,8 @@ class Source(NamedTuple):
 
     Attributes:
       key: hash of their contents.
-      documents: how many there are.
-      counts: `files`, `latin1_lines` and `cuts` of a `jaxtie.text.data.tokens.Report`.
+      documents: number of documents.
+      counts: fields of a `jaxtie.text.data.tokens.Report` of text files.
       read: yields pieces of text in order, of whole paragraphs, each after the key of its document.
     """
 
@@ -83,12 +84,18 @@ def look_at(paths: Iterable[str], say: Say = cache.silence) -> Files:
     found, hashes = find_files(paths), []
     for i, path in enumerate(found):
         say(f"looking at file {i + 1:,} of {len(found):,}")
-        try:
-            with path.open("rb") as file:
-                hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
-        except OSError as error:
-            raise _unreadable(path, error) from error
+        with _readable(path), path.open("rb") as file:
+            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
     return Files(found, hashes)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{path}: cannot be read ({reason}); nothing was prepared") from error
 
 
 def find_files(paths: Iterable[str]) -> list[Path]:
@@ -124,12 +131,7 @@ def open_files(paths: Iterable[str], folder: Path, say: Say) -> Source:
     """
     files = look_at(paths, say)
     counts = cache.once(folder / files.key, lambda _: _check(files, say), say)
-
-    def read() -> Iterator[tuple[bytes, str]]:
-        for document, paragraph in _read(files, Reading()):
-            yield document.encode(), paragraph
-
-    return Source(files.key, len(files.paths), counts, read)
+    return Source(files.key, len(files.paths), counts, lambda: _read(files, Reading()))
 
 
 def _check(files: Files, say: Say) -> dict[str, int]:
@@ -143,30 +145,22 @@ def _check(files: Files, say: Say) -> dict[str, int]:
         )
     if is_empty:
         raise UserError(
-            f"{files.paths[0]}: no text at all in it, nor in any file beside it that was given"
+            f"{files.paths[0]}: no text at all, here or in any other file that is given"
         )
-    return {
-        "files": reading.files,
-        "latin1_lines": reading.latin1_lines,
-        "cuts": reading.cuts,
-    }
+    return {name: getattr(reading, name) for name in ("files", "latin1_lines", "cuts")}
 
 
-def _read(files: Files, reading: Reading) -> Iterator[tuple[str, str]]:
+def _read(files: Files, reading: Reading) -> Iterator[tuple[bytes, str]]:
     """Yield the hash of the file and each paragraph, and check that files are still the same."""
     for path, expected in zip(files.paths, files.hashes, strict=True):
         reading.digest = hashlib.sha256()
         for paragraph in read_paragraphs(path, reading):
-            yield expected, paragraph
+            yield expected.encode(), paragraph
         if reading.digest.hexdigest() != expected:
             raise UserError(
                 f"{path}: changed while it was being read; run again, nothing was prepared"
             )
         reading.files += 1
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot be read ({error.strerror or error}); nothing was prepared")
 
 
 def read_lines(path: Path, reading: Reading) -> Iterator[str]:
@@ -176,34 +170,31 @@ def read_lines(path: Path, reading: Reading) -> Iterator[str]:
       UserError: if the file cannot be read or is not text.
     """
     rest, first = b"", True
-    try:
-        with path.open("rb") as file:
-            while part := file.readline(PIECE):
-                reading.bytes += len(part)
-                reading.digest.update(part)
-                if b"\0" in part:
+    with _readable(path), path.open("rb") as file:
+        while part := file.readline(PIECE):
+            reading.bytes += len(part)
+            reading.digest.update(part)
+            if b"\0" in part:
+                raise UserError(
+                    f"{path}: holds NUL bytes, so it is no UTF-8 or Latin-1; convert it or leave it"
+                    " out"
+                )
+            line, rest = rest + (part.removeprefix(b"\xef\xbb\xbf") if first else part), b""
+            first = False
+            if len(part) == PIECE and not part.endswith(b"\n"):
+                at = max(line.rfind(bytes([blank])) for blank in _BLANKS)
+                line, rest = line[: max(at, 0)], line[at + 1 :]
+                if len(rest) > LONGEST_WORD:
                     raise UserError(
-                        f"{path}: holds NUL bytes, so it is no UTF-8 or Latin-1; convert it or"
-                        " leave it out"
+                        f"{path}: more than {LONGEST_WORD:,} bytes without a space; is it natural"
+                        " text?"
                     )
-                line, rest = rest + (part.removeprefix(b"\xef\xbb\xbf") if first else part), b""
-                first = False
-                if len(part) == PIECE and not part.endswith(b"\n"):
-                    at = max(line.rfind(bytes([blank])) for blank in _BLANKS)
-                    line, rest = line[: max(at, 0)], line[at + 1 :]
-                    if len(rest) > LONGEST_WORD:
-                        raise UserError(
-                            f"{path}: more than {LONGEST_WORD:,} bytes without a space; is it"
-                            " natural text?"
-                        )
-                    if at < 0:
-                        continue
-                    reading.cuts += 1
-                yield from _decode(line, reading)
-            if rest:
-                yield from _decode(rest, reading)
-    except OSError as error:
-        raise _unreadable(path, error) from error
+                if at < 0:
+                    continue
+                reading.cuts += 1
+            yield from _decode(line, reading)
+        if rest:
+            yield from _decode(rest, reading)
 
 
 def _decode(line: bytes, reading: Reading) -> list[str]:
