@@ -35,8 +35,7 @@ def _validation_loss(results: xr.Dataset, *_: str) -> xr.DataArray:
 
 
 def _decay_ratio(results: xr.Dataset, pairs: str, table: str) -> xr.DataArray:
-    where: Any = table
-    return log_decay_ratio(results, _group(results, pairs), ALL_ARMS, where)
+    return log_decay_ratio(results, _group(results, pairs), ALL_ARMS, table)
 
 
 def _error_of_log_odds(results: xr.Dataset, pairs: str, _: str) -> xr.DataArray:

@@ -9,14 +9,14 @@ sentence and never occurs again. Pairs of tokens, by class:
 - "antonym": chosen by a fair coin, but the next word is permuted with some probability after the
   second. S far, C 0.
 - "near neighbours": two words with similar distributions, not equivalent.
-- "homograph": one token (the first of two pairs) is a form of two words, each of which has a form
-  of its own (the second). The left token tells the meaning, so S varies over contexts.
+- "homograph": one token (the first of two pairs) is a form of two words, and both words have a form
+  of their own, too (the second). The meaning depends on the left token, so S varies over contexts.
 - "plain": tokens with a word of their own, in pairs of neighbouring numbers.
 
 The chain of tokens has order 1 too, except at the homograph, whose two words never follow each
 other: the last two tokens always determine the distribution of the next one.
 
-Shapes: W words, N states (one per token, two for the homograph), B sentences, L tokens, S sides.
+Shapes: W words, N states (one per token, two for the homograph), B sentences, L tokens.
 """
 
 from pathlib import Path
@@ -48,8 +48,6 @@ class Plan(NamedTuple):
       aligned: whether words that precede similar words also follow similar words. The
         distributional hypothesis then holds for words, and only the pairs violate it; otherwise the
         two similarities are independent.
-      sides: number of ways to divide left tokens between the two forms of an allomorph, used by
-        pairs in turn. In a/an there is one for all pairs.
       seed: of all random draws.
     """
 
@@ -64,7 +62,6 @@ class Plan(NamedTuple):
     contrast: float = 2.0
     rank: int = 8
     aligned: bool = False
-    sides: int = 1
     seed: int = 0
 
 
@@ -104,10 +101,9 @@ def make_source(plan: Plan) -> Source:
     next_WxW = _word_transitions(plan, kind_W, rng)
     order_W, permuted_W = rng.permutation(len(kind_W)), np.empty(len(kind_W), int)
     permuted_W[order_W] = np.roll(order_W, 1)  # one cycle: no word maps to itself
-    # The form of an allomorph after each word.
-    side_SxW = rng.choice([-1, 1], (plan.sides, len(kind_W)))
+    side_W = rng.choice([-1, 1], len(kind_W))  # the form of an allomorph after each word
     near_P = np.flatnonzero(kind_W == "near neighbours")[::2]
-    side_SxW[:, near_P + 1] = side_SxW[:, near_P]
+    side_W[near_P + 1] = side_W[near_P]
     chance_N = np.where(forms_W[word_N] == 2, 0.5, 1.0)
     skewed_N = kind_N == "skewed duplicate"
     chance_N[skewed_N] = np.where(second_N, 1 - plan.skew, plan.skew)[skewed_N]
@@ -115,8 +111,7 @@ def make_source(plan: Plan) -> Source:
     permuted_Nx1 = (plan.permuted * (second_N & (kind_N == "antonym")))[:, None]
     next_NxW = next_WxW[word_N]
     next_NxW = (1 - permuted_Nx1) * next_NxW + permuted_Nx1 * next_NxW[:, permuted_W]
-    side_NxN = side_SxW[word_N % plan.sides][:, word_N].T  # of a state, for the next one
-    transition_NxN = next_NxW[:, word_N] * (chance_N + side_NxN * leaning_N)
+    transition_NxN = next_NxW[:, word_N] * (chance_N + side_W[word_N, None] * leaning_N)
     first_1xN = _stationary(transition_NxN)[None]
     transition_NxN = np.pad(np.concatenate([first_1xN, transition_NxN]), ((0, 0), (1, 0)))
     return Source(transition_NxN, np.append(BEGINNING, token_N), pairs)
