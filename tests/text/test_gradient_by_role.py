@@ -27,7 +27,7 @@ def test_tokens_are_grouped_by_their_rank_in_the_training_rows(place):
         prepared = prepare_corpus(config, text)
         rows, sep = prepared.text.train, prepared.text.special.sep
         counted = Counter(int(token) for r in range(rows.count) for token in [*rows.row(r), sep])
-        found, group_V = token_counts(prepared), frequency_groups(prepared)
+        found, group_V = token_counts(prepared, rows), frequency_groups(prepared)
         for word, twin in zip(*prepared.drawn[:2], strict=True):
             # half of its occurrences, drawn at each step
             assert found[word] == found[twin] == counted.pop(int(word)) / 2

@@ -262,70 +262,40 @@ def test_a_member_that_diverges_is_frozen_and_reported(
     assert "seeds that diverged" in (folder / "summary.md").read_text(encoding="utf-8")
 
 
-LACKING = ("the", "cat", "zebra")
 CHANGED = {  # name of a file -> what differs from `text_mlm.py`
     "wordy": ("words=10", "words=100"),
     "broad": ("batch=16", "batch=4096"),
-    "untasked": ("words=10", "objective='x'"),
     "certain": ("words=10", "words=10, duplicates=(0.5, 1.0)"),
-    "lacking": ("words=10", f"words={LACKING}"),
+    "lacking": ("words=10", "words=('the', 'cat', 'zebra')"),
     "parted": ("words=10", "words=10, corpus=Corpus(documents_to_split=1)"),
 }
 ON_CORPUS = "text_mlm.py --text corpus"
-BAD = {  # what is wrong -> the command line, and words of the one line of error
-    "no text": ("text_mlm.py", "needs a text"),
-    "text and a data set": (f"{ON_CORPUS} --tfds lm1b", "either files and folders or the name"),
-    "a missing text": ("text_mlm.py --text nowhere", "nowhere: no such file"),
-    "an empty folder": ("text_mlm.py --text empty", "empty: holds no"),
-    "no name of a data set": ("text_mlm.py --tfds 'a b'", "--tfds a b: expected NAME"),
-    "a field without a data set": (
-        f"{ON_CORPUS} --tfds-field body",
-        "--tfds-field: expected with --tfds",
-    ),
-    "a missing vocabulary": (f"{ON_CORPUS} --vocab nowhere", "--vocab nowhere: cannot be read"),
-    "a vocabulary of none": (f"{ON_CORPUS} --vocab-size 0", "--vocab-size"),
-    "a vocabulary too small": (f"{ON_CORPUS} --vocab-size 99", "vocab_size = 99"),
-    "too little text": ("text_mlm.py --text short.txt", "too little for three splits"),
-    "too few words": ("wordy.py --text corpus --vocab-size 120", "100 are needed"),
-    "rows that fill no batch": (
-        "broad.py --text corpus --vocab-size 120",
-        "do not fill one batch",
-    ),
-    "a duplicate that is certain": (
-        "certain.py --text corpus",
-        "certain.py:4: duplicates = (0.5, 1.0): expected",
-    ),
-    "words that the text lacks": (
-        "lacking.py --text corpus --vocab-size 120",
-        "has no token zebra; leave",
-    ),
-    "fewer documents than splits": (
-        "parted.py --text corpus",
-        "1 different documents are too little for three splits",
-    ),
-    "a vocabulary without special tokens": (
-        f"{ON_CORPUS} --vocab plain.txt",
-        "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP], [MASK]; expected a vocabulary"
-        " like BERT's",
-    ),
-    "zeros": (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: no option"),
-    "a sweep": (f"{ON_CORPUS} --sweep p_X=0.1", "sweep of 'p_X': expected one of"),
-    "text for another task": ("--text corpus", "--text: no option"),
-    "a vocabulary for another task": ("--vocab-size 200", "--vocab-size: no option"),
-    "steps between records": (f"{ON_CORPUS} --steps 15", "steps = 15"),
-    "an unknown objective": ("untasked.py --text corpus", "objective = 'x'"),
-}
+BAD = [  # the command line, and words of the one line of error
+    ("text_mlm.py", "needs a text"),
+    ("text_mlm.py --text nowhere", "nowhere: no such file"),
+    (f"{ON_CORPUS} --tfds-field body", "--tfds-field: expected with --tfds"),
+    (f"{ON_CORPUS} --vocab-size 0", "--vocab-size"),
+    (f"{ON_CORPUS} --vocab plain.txt", "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP]"),
+    ("wordy.py --text corpus --vocab-size 120", "100 are needed"),
+    ("broad.py --text corpus --vocab-size 120", "do not fill one batch"),
+    ("certain.py --text corpus", "certain.py:4: duplicates = (0.5, 1.0): expected"),
+    ("lacking.py --text corpus --vocab-size 120", "has no token zebra; leave"),
+    ("parted.py --text corpus", "1 different documents are too little for three splits"),
+    (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: no option"),
+    (f"{ON_CORPUS} --sweep p_X=0.1", "sweep of 'p_X': expected one of"),
+    ("--text corpus", "--text: no option"),
+    ("--vocab-size 200", "--vocab-size: no option"),
+    (f"{ON_CORPUS} --steps 15", "steps = 15"),
+]
 
 
-@pytest.mark.parametrize(("arguments", "word"), BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize(("arguments", "word"), BAD)
 def test_bad_input_is_one_line_that_names_it(place, monkeypatch, capsys, arguments, word):
     monkeypatch.chdir(place)
     source = (place / "text_mlm.py").read_text()
     for name, change in CHANGED.items():
         (place / f"{name}.py").write_text(source.replace(*change))
-    (place / "short.txt").write_text("One.\n\nTwo.")
     (place / "plain.txt").write_text("\n".join(WORDS))
-    (place / "empty").mkdir(exist_ok=True)
     assert cli.main([*shlex.split(arguments), "--quiet", "--out", "new"]) == 2
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1) and error.startswith("jaxtie: ") and word in error

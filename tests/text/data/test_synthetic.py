@@ -237,14 +237,3 @@ def test_words_satisfy_the_hypothesis_if_aligned(aligned, low, high):
         for own in (joint[plain], joint[:, plain].T)
     ]
     assert low < np.corrcoef(distances)[0, 1] < high
-
-
-def test_allomorphs_have_as_many_sides_as_planned():
-    """Pairs take turns in patterns of left tokens, which are equal or opposite."""
-    plan = synthetic.Plan(pairs=(0, 0, 16, 0), near=2, plain=40, homograph=False, sides=4)
-    source = synthetic.make_source(plan)
-    first, second = source.pairs["allomorph"].T
-    signs_NxP = np.sign(source.transition_NxN[1:, first] - source.transition_NxN[1:, second])
-    assert np.all(signs_NxP != 0)
-    assert len({tuple(column) for column in signs_NxP.T}) == 4
-    np.testing.assert_array_equal(signs_NxP[:, :4], signs_NxP[:, 4:8])

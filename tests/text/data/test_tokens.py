@@ -154,7 +154,7 @@ def test_frequent_words_of_berts_vocabulary_are_the_published():
     nothing = Rows(np.zeros(0, np.uint16), np.zeros(1, np.int64))
     special = Special(0, 100, 101, 102, 103)
     bert = Text(tuple(entries[:BERT_ENTRIES]), special, nothing, nothing, nothing, None, "", "")
-    ids, found = frequent_words(bert)
+    ids, found = frequent_words(bert, 100)
     assert found == PUBLISHED_WORDS and ids[0] == 104
     # more than are published: counted, and some are no words
     token_N = np.repeat(np.arange(104, 254), 2).astype(np.uint16)
@@ -198,6 +198,6 @@ def test_the_gutenberg_books_come_through_right(cache):
     assert report.unknown["train"] == 0 and unknown < 1e-3
     assert report.tokens["train"] == len(text.train.tokens_N)
     assert report.rows["train"] == text.train.count
-    found = frequent_words(text)[1]
+    found = frequent_words(text, 100)[1]
     assert found[:3] == ("the", "and", "of")
     assert {"he", "she", "said"} <= set(found) and not {"s", "t", "d"} & set(found)
