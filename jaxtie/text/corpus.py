@@ -47,7 +47,7 @@ class PreparedCorpus(NamedTuple):
       vocabulary: its tokens, then the names of the duplicates; V.
       words_K: ids of the evaluated words, the most frequent first unless the experiment names them.
       drawn: duplicates of these words that are drawn afresh at each step.
-      planted: duplicates that stand in the text itself.
+      planted: duplicates in the text itself.
       validation: batches of every evaluation.
       first, second: ids of the evaluated pairs, (kinds, K).
       contexts: where predictions of these pairs are evaluated; None: nowhere.

@@ -58,8 +58,9 @@ def swap(
     Args:
       key: of the draws.
       tokens_BxL: token ids.
-      words_K, duplicates_K: token ids, not traced.
-      probability: of all words, or of each; not traced.
+      words_K: token ids, not traced.
+      duplicates_K: likewise.
+      probability: of all words, or of each; likewise.
     """
     last = max(words_K) + 1  # one entry for all tokens beyond the words
     twin, chance = np.full(last + 1, -1, np.int32), np.zeros(last + 1, np.float32)

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtie.config import UserError
 from jaxtie.text.config import HALVES, TextExperiment
 from jaxtie.text.data.batches import Rows, Special
-from jaxtie.text.data.tokens import SPLITS, Text, frequent_words
+from jaxtie.text.data.tokens import Text, frequent_words
 
 BEFORE, AFTER = 40, 8  # tokens of a window on the left of its token; tokens predicted after it
 SENTENCES = 64  # consecutive sentences that stay in one half: contexts reach over sentence ends
@@ -126,9 +126,9 @@ def duplicates_of(
 
 def choose_duplicates(text: Text, number: int) -> Duplicates:
     """Choose words for duplicates in the text itself; UserError if it has too few words."""
-    ids, words = np.zeros(0, np.int32), ()
-    if number:
-        ids, words = frequent_words(text, EVERY * (number - 1) + OFFSET + 1)
+    if not number:
+        return duplicates_of(np.zeros(0, np.int32), (), 0, ())
+    ids, words = frequent_words(text, EVERY * (number - 1) + OFFSET + 1)
     return duplicates_of(
         ids[OFFSET::EVERY], words[OFFSET::EVERY], len(text.vocabulary), (EVENLY, RARELY)
     )
@@ -149,8 +149,10 @@ def insert_duplicates(text: Text, duplicates: Duplicates, seed: int) -> Text:
         uniform_N = np.random.default_rng((seed, split)).random(len(tokens_N), np.float32)
         return Rows(duplicates.render(tokens_N, uniform_N, vocabulary).astype(dtype), rows.offsets)
 
-    splits = (rendered(k, getattr(text, name)) for k, name in enumerate(SPLITS))
-    return text._replace(**dict(zip(SPLITS, splits, strict=True)))
+    train, valid, test = (
+        rendered(k, rows) for k, rows in enumerate((text.train, text.valid, text.test))
+    )
+    return text._replace(train=train, valid=valid, test=test)
 
 
 def take_half(text: Text, half: str | None) -> Text:
@@ -259,9 +261,16 @@ def choose_contexts(
         np.repeat(each.ravel(), number).astype(np.int32) for each in (first, second)
     )
     tokens_QxL[np.arange(len(at_Q)), at_Q] = first_Q
-    found = [x.astype(np.int32) for x in (tokens_QxL, at_Q, predicted_QxM)]
-    mask = None if is_causal else text.special.mask
-    return PairContexts(*found, counts_QxM, first_Q, second_Q, (*first.shape, number), mask)
+    return PairContexts(
+        tokens_QxL.astype(np.int32),
+        at_Q.astype(np.int32),
+        predicted_QxM.astype(np.int32),
+        counts_QxM,
+        first_Q,
+        second_Q,
+        (*first.shape, number),
+        None if is_causal else text.special.mask,
+    )
 
 
 Contexts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # the first four fields

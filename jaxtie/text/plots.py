@@ -27,13 +27,7 @@ from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import arms_of, embeddings_of
 from jaxtie.text.analysis import BASELINES, Group, groups_of, of_pairs
 from jaxtie.text.pairs import PREDICTED
-from jaxtie.text.tables import (
-    compares_heads,
-    log_vocabulary,
-    measures,
-    untied_arm,
-    valid_curves,
-)
+from jaxtie.text.tables import compares_heads, log_vocabulary, measures, untied_arm, valid_curves
 
 HEADS_CAPTION = (
     "Heads of one model on real text, below those with an output bias: start, whole course,"
@@ -45,7 +39,7 @@ def _colours_of(groups: list[Group]) -> list[str]:
     """Colour groups: the paper's colours for the first that holds and the first that fails."""
     rest = iter(COLOURS[2:] * len(groups))
     first = {" (DH holds)": HOLDS, " (DH fails)": FAILS}
-    return [first.pop(group.hypothesis, None) or next(rest) for group in groups]
+    return [first.pop(group.hypothesis, "") or next(rest) for group in groups]
 
 
 def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:

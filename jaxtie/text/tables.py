@@ -16,14 +16,9 @@ from jaxtie.results.tables import (
     last_step,
     number,
     plain_arm,
+    with_interval,
 )
-from jaxtie.text.analysis import (
-    BASELINES,
-    at_last,
-    groups_of,
-    log_decay_ratio,
-    of_pairs,
-)
+from jaxtie.text.analysis import BASELINES, at_last, groups_of, log_decay_ratio, of_pairs
 from jaxtie.text.pairs import PREDICTED
 
 MEASURES = {
@@ -83,32 +78,23 @@ def word_pairs_table(results: xr.Dataset) -> Table:
             odds, deviation, swap = (
                 at_last(results, name, group, arm).values for name in PREDICTED
             )
-            rows.append(
-                (
-                    label,
-                    group.label,
-                    interval(distance.mean("pair").values),
-                    _geometric(log_decay_ratio(results, group, arm, table).values),
-                    interval(odds),
-                    number(group.true_odds),
-                    interval(deviation),
-                    _four_places(swap),
-                )
-            )
+            cells = {
+                "table": label,
+                "pairs": group.label,
+                "distance": interval(distance.mean("pair").values),
+                "ratio to decay alone": _geometric(
+                    log_decay_ratio(results, group, arm, table).values
+                ),
+                "ln of odds, nat": interval(odds),
+                "true": number(group.true_odds),
+                "its deviation": interval(deviation),
+                "swap divergence": _four_places(swap),
+            }
+            rows.append(tuple(cells.values()))
     decayed = number(float(results["decay_factor"].sel(step=step)))
     title = (
         f"{results.attrs['experiment']}: step {step:,}, {_over_seeds(results)}; decay alone leaves"
         f" {decayed} of every distance"
-    )
-    header = (
-        "table",
-        "pairs",
-        "distance",
-        "ratio to decay alone",
-        "ln of odds, nat",
-        "true",
-        "its deviation",
-        "swap divergence",
     )
     note = (
         "Of each seed the mean over pairs, of ratios the geometric one. Odds: how likely a model"
@@ -116,15 +102,12 @@ def word_pairs_table(results: xr.Dataset) -> Table:
         " deviation is over contexts. Swap divergence: total variation of predictions when the"
         " second token takes the place of the first."
     )
-    return Table(title, header, rows, note)
+    return Table(title, tuple(cells), rows, note)
 
 
 def _geometric(logarithms_S: np.ndarray) -> str:
     mean, half = mean_interval(logarithms_S)
-    shown = number(math.exp(mean))
-    if not np.isfinite(half):
-        return shown
-    return f"{shown} [{number(math.exp(mean - half))}, {number(math.exp(mean + half))}]"
+    return with_interval(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
 
 
 def _four_places(values_S: np.ndarray) -> str:
@@ -231,15 +214,14 @@ def pace_table(results: xr.Dataset) -> Table:
                 first_at_level(steps_T, each_SxT, level) for each_SxT in (loss_SxT, curves[untied])
             )
             reached, never = needed[np.isfinite(needed)], int(np.isinf(needed).sum())
-            parts = []
+            cell = f"{never} of {len(needed)} not reached" if never else ""
             if len(reached):
-                cell = f"{np.median(reached):,.0f} [{reached.min():,.0f}, {reached.max():,.0f}]"
+                steps = f"{np.median(reached):,.0f} [{reached.min():,.0f}, {reached.max():,.0f}]"
+                cell = f"{steps}, {cell}" if never else steps
                 if arm != untied and not never and not np.isinf(other).any():
-                    cell += f"; {compare('×', np.log(needed / other))._replace(is_factor=True)}"
-                parts.append(cell)
-            if never:
-                parts.append(f"{never} of {len(needed)} not reached")
-            cells.append(", ".join(parts))
+                    factor = compare("×", np.log(needed / other))._replace(is_factor=True)
+                    cell += f"; {factor}"
+            cells.append(cell)
         rows.append((arm.name, *cells))
     header = ("", *(f"{share:.0%}: {level:.3f} nat" for share, level in levels.items()))
     title = (

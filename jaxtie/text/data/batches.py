@@ -98,14 +98,14 @@ class EpochBatches:
         """Plan the first epoch.
 
         Args:
-          plan_epoch: epoch -> what `read` takes, for each batch.
-          read: returns a batch of at most `size` rows.
-          size: B; batches are filled up with rows of length 0.
+          plan_epoch: lists the argument of `read` for each batch of an epoch.
+          read: returns a batch of at most `size` rows; rows of length 0 fill it up.
+          size: B.
           pad: id of [PAD].
-          found: what there is to batch, for the error.
+          found: the rows in words, for the error.
 
         Raises:
-          UserError: if that does not fill one batch.
+          UserError: if there is no batch.
         """
         self._plan, self._read, self._size, self._pad = lru_cache(2)(plan_epoch), read, size, pad
         self.count = len(self._plan(0))

@@ -9,8 +9,8 @@ sentence and never occurs again. Pairs of tokens, by class:
 - "antonym": chosen by a fair coin, but the next word is permuted with some probability after the
   second. S far, C 0.
 - "near neighbours": two words with similar distributions, not equivalent.
-- "homograph": one token (the first of two pairs) is a form of two words, and both words have a form
-  of their own, too (the second). The meaning depends on the left token, so S varies over contexts.
+- "homograph": one token (the first of two pairs) is a form of two words; each has its own form, too
+  (the second). The meaning depends on the left token, so S varies over contexts.
 - "plain": tokens with a word of their own, in pairs of neighbouring numbers.
 
 The chain of tokens has order 1 too, except at the homograph, whose two words never follow each
@@ -27,6 +27,9 @@ import numpy as np
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, vocabulary_file
 
 BEGINNING = 0
+SKEW = 0.1  # probability of the first form of a skewed duplicate
+CONTRAST = 2.0  # standard deviation of the words' log-probabilities
+RANK = 8  # of these without word frequencies: about the width that a model needs
 CLASSES = ("duplicate", "skewed duplicate", "allomorph", "antonym")
 
 
@@ -38,13 +41,9 @@ class Plan(NamedTuple):
       near: pairs of near neighbours.
       plain: plain tokens.
       homograph: whether there is one, with its two partners.
-      skew: probability of the first form of a skewed duplicate.
       follow: in [0, 1]: how often the left token chooses an allomorph's form, not a fair coin.
       permuted: in [0, 1]: how often the word after an antonym's second token is permuted.
       apart: in [0, 1]: distance of near neighbours, 1 for independent words.
-      contrast: standard deviation of the words' log-probabilities.
-      rank: of the matrix of log-probabilities without word frequencies: about the width that a
-        model needs.
       aligned: whether words that precede similar words also follow similar words. The
         distributional hypothesis then holds for words, and only the pairs violate it; otherwise the
         two similarities are independent.
@@ -55,12 +54,9 @@ class Plan(NamedTuple):
     near: int = 16
     plain: int = 92
     homograph: bool = True
-    skew: float = 0.1
     follow: float = 0.96
     permuted: float = 1.0
     apart: float = 0.4
-    contrast: float = 2.0
-    rank: int = 8
     aligned: bool = False
     seed: int = 0
 
@@ -106,7 +102,7 @@ def make_source(plan: Plan) -> Source:
     side_W[near_P + 1] = side_W[near_P]
     chance_N = np.where(forms_W[word_N] == 2, 0.5, 1.0)
     skewed_N = kind_N == "skewed duplicate"
-    chance_N[skewed_N] = np.where(second_N, 1 - plan.skew, plan.skew)[skewed_N]
+    chance_N[skewed_N] = np.where(second_N, 1 - SKEW, SKEW)[skewed_N]
     leaning_N = np.where(kind_N == "allomorph", np.where(second_N, 0.5, -0.5) * plan.follow, 0)
     permuted_Nx1 = (plan.permuted * (second_N & (kind_N == "antonym")))[:, None]
     next_NxW = next_WxW[word_N]
@@ -121,15 +117,15 @@ def _word_transitions(plan: Plan, kind_W: np.ndarray, rng: np.random.Generator) 
     """Draw p(next word | word): frequencies 1 / (rank + 10) times the exponential of low rank."""
     words = len(kind_W)
     frequency_W = 1 / (rng.permutation(words) + 10)
-    left_WxD, right_WxD = rng.normal(size=(2, words, plan.rank))
+    left_WxD, right_WxD = rng.normal(size=(2, words, RANK))
     near_P = np.flatnonzero(kind_W == "near neighbours")[::2]
     frequency_W[near_P + 1] = frequency_W[near_P]
     for side_WxD in (left_WxD, right_WxD):
         side_WxD[near_P + 1] *= plan.apart
         side_WxD[near_P + 1] += np.sqrt(1 - plan.apart**2) * side_WxD[near_P]
     if plan.aligned:  # one vector per word, rotated by the Q of draws that are not needed otherwise
-        right_WxD = left_WxD @ np.linalg.qr(right_WxD[: plan.rank])[0]
-    next_WxW = frequency_W * np.exp(plan.contrast / np.sqrt(plan.rank) * left_WxD @ right_WxD.T)
+        right_WxD = left_WxD @ np.linalg.qr(right_WxD[:RANK])[0]
+    next_WxW = frequency_W * np.exp(CONTRAST / np.sqrt(RANK) * left_WxD @ right_WxD.T)
     homograph_W = kind_W == "homograph"
     next_WxW[homograph_W[:, None] & homograph_W] = 0
     return next_WxW / next_WxW.sum(axis=1, keepdims=True)

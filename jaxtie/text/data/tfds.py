@@ -30,7 +30,7 @@ OTHER_FORMAT = (
     r" FileFormat\.)(\w+)"
 )
 Examples = Callable[[], Iterator[dict[str, Any]]]
-# What is known of a data set, and the examples of each split in order.
+# A description of the data set, and the examples of each split in order.
 DataSet = tuple[tfds.core.DatasetInfo, dict[str, Examples]]
 
 
@@ -49,7 +49,7 @@ def open_data_set(name: str, field: str, say: Say) -> Source:
         expected = f"expected --tfds-field {' or '.join(texts)}" if texts else "it has no text"
         raise UserError(f"--tfds {name}: has no text in a field {field!r}; {expected}")
     names = sorted(splits)
-    sizes = [
+    sizes: list[list[Any]] = [
         [name, int(info.splits[name].num_examples), int(info.splits[name].num_bytes)]
         for name in names
     ]
@@ -64,7 +64,7 @@ def open_data_set(name: str, field: str, say: Say) -> Source:
 
 
 def _load(name: str, say: Say) -> DataSet:
-    """Load a data set; turn whatever TFDS raises into a UserError of one line."""
+    """Load a data set; turn all that TFDS raises into a UserError of one line."""
     try:
         with _quiet_tfds(bars=sys.stderr.isatty(), warn=say):
             return _read_array_record(name)

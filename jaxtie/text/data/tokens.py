@@ -100,8 +100,8 @@ class Text(NamedTuple):
       vocabulary: tokens in the order of their ids.
       special: ids of the special tokens.
       train, valid, test: the splits.
-      report: what was read.
-      source: hash of what was read.
+      report: counts.
+      source: hash of the source.
       key: hash of all that the tokens depend on.
     """
 
@@ -155,15 +155,15 @@ def prepare_text(
     folder = cache / "tokens" / folders.key(*parts, loaded.hash)
     counts = folders.once(folder, lambda new: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
-    splits = [
+    train, valid, test = (
         Rows(
             np.memmap(folder / f"{name}.tokens", dtype, "r"),
             np.memmap(folder / f"{name}.offsets", np.int64, "r"),
         )
         for name in SPLITS
-    ]
+    )
     report = Report(**source.counts, **counts)
-    return Text(loaded.tokens, loaded.special, *splits, report, source.key, folder.name)
+    return Text(loaded.tokens, loaded.special, train, valid, test, report, source.key, folder.name)
 
 
 def _open_source(corpus: Corpus, cache: Path, say: Say) -> files.Source:
@@ -181,7 +181,7 @@ class _Splitting:
     file they are.
 
     Attributes:
-      unit: "document" or "paragraph": what is split.
+      unit: "document" or "paragraph".
     """
 
     def __init__(self, source: files.Source, seed: int, documents_to_split: int):
