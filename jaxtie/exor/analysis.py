@@ -6,6 +6,7 @@ Imports jax only to compute constants and exact divergences.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -394,7 +395,7 @@ EVALUATED = (
 COURSE_OF_SEEDS = 128
 
 
-def condense(results: xr.Dataset) -> xr.Dataset:
+def condense(results: xr.Dataset, run: Path | None = None) -> xr.Dataset:
     """Return the committed form of a run.
 
     It has the training loss of every seed at all evaluations, and everything else at a few steps

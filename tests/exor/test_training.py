@@ -108,7 +108,7 @@ def plain(engine) -> tuple[State, jax.Array]:
 
 def state_of(members: Members, variant: Variant) -> State:
     """Return the state of the only member."""
-    init = make_member(task_of(variant), SHORT, variant).init
+    init = make_member(task_of(variant)).init
     like = jax.eval_shape(init, np.uint32(0), HPARAMS)
     stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
     return jax.tree.map(lambda x: x[0], unflatten(stacked, members.states))
@@ -223,7 +223,7 @@ def test_one_stream_for_all_seeds_or_one_for_each():
     start = {}
     for kind in ("per-seed", "shared"):
         config = dataclasses.replace(SHORT, data=kind)
-        member = make_member(task_of(config=config), config, TIED)
+        member = make_member(task_of(config=config))
         accuracy = once(jax.vmap(lambda seed, m=member: m.start(seed, HPARAMS)[2]["accuracy"]))
         start[kind] = accuracy(jnp.arange(9))
     assert not np.array_equal(start["per-seed"], start["shared"])
@@ -262,7 +262,7 @@ def test_a_learning_rate_that_is_too_high_is_reported():
     wild = dataclasses.replace(SHORT, optimizer=Optimizer(learning_rate=1e30, eta_min=0))
     variant = Variant(False)
     task = task_of(variant, wild)
-    member, hparams = make_member(task, wild, variant), task.hparams()
+    member, hparams = make_member(task), task.hparams()
     state, own_stream, _ = once(member.start)(3, hparams)
     advance = once(member.advance)
     for at in (0, 10):

@@ -183,7 +183,7 @@ def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():
 def training_of(experiment: Experiment) -> Callable:
     """Return a program: ten steps of one tied seed, with evaluations before and after."""
     variant = Variant(tied=True)
-    member = make_member(experiment.build(variant, "cpu"), experiment, variant)
+    member = make_member(experiment.build(variant, "cpu"))
 
     def train(seed, hparams):
         state, stream, before = member.start(seed, hparams)

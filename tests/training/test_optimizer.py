@@ -197,15 +197,11 @@ def test_a_member_with_rates_of_tables_trains_and_unties():
     )
     variant = experiment.arms[0].variant
     task = experiment.build(variant, "cpu")
-    member, hparams = make_member(task, experiment, variant), task.hparams()
+    member, hparams = make_member(task), task.hparams()
     state, stream, _ = once(member.start)(np.uint32(0), hparams)
     state, record = once(member.advance)(state, stream, hparams, np.int32(0))
     untied = untie_state(state)
-    other = make_member(
-        experiment.build(Variant(False, variant.head), "cpu"),
-        experiment,
-        Variant(False, variant.head),
-    )
+    other = make_member(experiment.build(Variant(False, variant.head), "cpu"))
     shapes = jax.eval_shape(other.init, np.uint32(0), hparams)
     assert jax.tree.structure(shapes) == jax.tree.structure(untied)
     assert np.isfinite(record["loss"])
