@@ -22,35 +22,30 @@ from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, baselines, probes
 from jaxtie.text.pairs import PREDICTED
 
 TRAINING = "mean over the batches of the updates since the record before"
-PAIRS = ("eval_step", "kind", "pair")
+EVALUATED, PAIRS = ("eval_step",), ("eval_step", "kind", "pair")
+OF_BOTH_TABLES = {  # dimensions and meaning
+    "distance": (
+        PAIRS,
+        "Euclidean distance between the rows of a pair of words in the {} embedding",
+    ),
+    "neighbour": (
+        ("eval_step", "probe", "rank"),
+        "number of the token whose row in the {} embedding is nearest, then next, ...",
+    ),
+}
 TEXT_VARIABLES = {
     "loss": Variable(("step",), "nat", f"training loss: {TRAINING}"),
     "accuracy": Variable(("step",), "1", f"training accuracy: {TRAINING}"),
     "valid_loss": Variable(
-        ("eval_step",), "nat", "loss on the validation split, the same rows and masks each time"
+        EVALUATED, "nat", "loss on the validation split, the same rows and masks each time"
     ),
+    "valid_loss_even": Variable(EVALUATED, "nat", "loss on the validation batches of even number"),
+    "valid_loss_odd": Variable(EVALUATED, "nat", "loss on the validation batches of odd number"),
+    "valid_accuracy": Variable(EVALUATED, "1", "accuracy on the validation split"),
+    "perplexity": Variable(EVALUATED, "1", "exp(valid_loss)"),
     **{
-        f"valid_loss_{half}": Variable(
-            ("eval_step",), "nat", f"loss on the validation batches of {half} number"
-        )
-        for half in ("even", "odd")
-    },
-    "valid_accuracy": Variable(("eval_step",), "1", "accuracy on the validation split"),
-    "perplexity": Variable(("eval_step",), "1", "exp(valid_loss)"),
-    **{
-        f"{table}_distance": Variable(
-            PAIRS,
-            "1",
-            f"Euclidean distance between the rows of a pair of words in the {table} embedding",
-        )
-        for table in ("input", "output")
-    },
-    **{
-        f"{table}_neighbour": Variable(
-            ("eval_step", "probe", "rank"),
-            "1",
-            f"number of the token whose row in the {table} embedding is nearest, then next, ...",
-        )
+        f"{table}_{name}": Variable(dimensions, "1", meaning.format(table))
+        for name, (dimensions, meaning) in OF_BOTH_TABLES.items()
         for table in ("input", "output")
     },
 }

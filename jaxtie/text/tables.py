@@ -5,7 +5,6 @@ import math
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Arm
 from jaxtie.results.claims import compare
 from jaxtie.results.statistics import first_at_level, mean_interval
 from jaxtie.results.tables import (
@@ -159,9 +158,9 @@ def compares_heads(results: xr.Dataset) -> bool:
     )
 
 
-def untied_arm(results: xr.Dataset) -> Arm:
+def untied_arm(results: xr.Dataset) -> str:
     """Return the plain untied arm, which is there if heads are compared."""
-    return next(arm for arm in arms_of(results) if arm.is_plain and not arm.tied)
+    return next(arm.name for arm in arms_of(results) if arm.is_plain and not arm.tied)
 
 
 def log_vocabulary(results: xr.Dataset) -> float:
@@ -169,27 +168,23 @@ def log_vocabulary(results: xr.Dataset) -> float:
     return math.log(results["token"].size)
 
 
-def valid_curves(results: xr.Dataset) -> tuple[np.ndarray, dict[Arm, np.ndarray]]:
-    """Return evaluation steps that every member has reached, T, and losses by arm, SxT, nats."""
-    reached = results["valid_loss"].sel(eval_step=slice(None, last_step(results)))
-    curves = {
-        arm: reached.sel(arm=arm.name).transpose("seed", "eval_step").values
-        for arm in arms_of(results)
-    }
-    return reached["eval_step"].values, curves
+def reached_losses(results: xr.Dataset) -> xr.DataArray:
+    """Return the validation losses at the steps that every member has reached."""
+    losses = results["valid_loss"].sel(eval_step=slice(None, last_step(results)))
+    return losses.transpose("arm", "seed", "eval_step")
 
 
 def head_loss_table(results: xr.Dataset) -> Table:
     """Show initial loss, its estimate and the final losses, paired with the untied arm."""
     step, untied, rows = last_step(results), untied_arm(results), []
     ends = [results["loss"].sel(step=step), results["valid_loss"].sel(eval_step=step)]
-    for arm in arms_of(results):
-        cells = [interval(results["valid_loss"].sel(arm=arm.name, eval_step=0).values)]
-        cells.append(number(float(results["estimated_initial_loss"].sel(arm=arm.name))))
+    for arm in map(str, results["arm"].values):
+        cells = [interval(results["valid_loss"].sel(arm=arm, eval_step=0).values)]
+        cells.append(number(float(results["estimated_initial_loss"].sel(arm=arm))))
         for end in ends:
-            values, others = (end.sel(arm=each.name).values for each in (arm, untied))
+            values, others = (end.sel(arm=each).values for each in (arm, untied))
             cells += [interval(values), interval(values - others) if arm != untied else ""]
-        rows.append((arm.name, *cells))
+        rows.append((arm, *cells))
     title = (
         f"Loss, nat (log n = {log_vocabulary(results):.3f}): {_over_seeds(results)}; the end is"
         f" step {step:,}"
@@ -203,15 +198,16 @@ def head_loss_table(results: xr.Dataset) -> Table:
 
 def pace_table(results: xr.Dataset) -> Table:
     """Show steps to given validation losses: median and range over seeds, factor to untied."""
-    (steps_T, curves), untied, rows = valid_curves(results), untied_arm(results), []
-    top, last = log_vocabulary(results), int(steps_T[-1])
-    end = float(results["valid_loss"].sel(arm=untied.name, eval_step=last).mean())
+    losses, untied, rows = reached_losses(results), untied_arm(results), []
+    steps_T = losses["eval_step"].values
+    top, end = log_vocabulary(results), float(losses.sel(arm=untied)[:, -1].mean())
     levels = {share: top - share * (top - end) for share in SHARES}
-    for arm, loss_SxT in curves.items():
+    for arm in map(str, losses["arm"].values):
         cells = []
         for level in levels.values():
             needed, other = (
-                first_at_level(steps_T, each_SxT, level) for each_SxT in (loss_SxT, curves[untied])
+                first_at_level(steps_T, losses.sel(arm=each).values, level)
+                for each in (arm, untied)
             )
             reached, never = needed[np.isfinite(needed)], int(np.isinf(needed).sum())
             cell = f"{never} of {len(needed)} not reached" if never else ""
@@ -222,7 +218,7 @@ def pace_table(results: xr.Dataset) -> Table:
                     factor = compare("×", np.log(needed / other))._replace(is_factor=True)
                     cell += f"; {factor}"
             cells.append(cell)
-        rows.append((arm.name, *cells))
+        rows.append((arm, *cells))
     header = ("", *(f"{share:.0%}: {level:.3f} nat" for share, level in levels.items()))
     title = (
         f"Steps to a validation loss, by share of {untied}'s way from log n: median [range over"
