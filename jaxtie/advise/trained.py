@@ -15,7 +15,7 @@ from jaxtie.config import Arm, Optimizer, Transformer, UserError, Variant
 from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.corpus import PreparedCorpus, make_batches, token_counts
+from jaxtie.text.corpus import PreparedCorpus, loss_of_frequencies, make_batches, token_counts
 from jaxtie.text.data.batches import Rows
 from jaxtie.text.masking import Targets
 from jaxtie.text.task import build_text_model, loss_metrics, make_targets
@@ -111,8 +111,8 @@ def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
 
 def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[Targets]:
     """Draw up to `number` batches of rows with the targets that the model is trained on."""
-    experiment, special = trained.experiment, trained.corpus.text.special
-    batches = make_batches(experiment, special, rows, seed)
+    experiment = trained.experiment
+    batches = make_batches(experiment, trained.corpus, rows, seed)
     add_targets, key = jax.jit(functools.partial(make_targets, experiment)), jax.random.key(seed)
     return [
         add_targets(jax.random.fold_in(key, k), batches[k].tokens_BxL)
@@ -153,8 +153,7 @@ def unigram_loss(trained: Trained, rows: Rows) -> float:
         count_V[corpus.text.special.sep] *= is_causal
         return count_V
 
-    known_V, predicted_V = counts(corpus.text.train) + 1, counts(rows)
-    return float(-predicted_V @ np.log(known_V / known_V.sum()) / predicted_V.sum())
+    return loss_of_frequencies(counts(corpus.text.train), counts(rows))
 
 
 def check_gain(trained: Trained, loss: float) -> None:

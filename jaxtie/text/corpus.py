@@ -3,6 +3,7 @@
 Imports no jax. Shapes: V vocabulary, K words, M and N pairs of a token and the one on its right.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -48,9 +49,9 @@ class PreparedCorpus(NamedTuple):
       words_K: ids of the evaluated words, the most frequent first unless the experiment names them.
       drawn: duplicates of these words that are drawn afresh at each step.
       planted: duplicates in the text itself.
-      validation: batches of every evaluation.
       first, second: ids of the evaluated pairs, (kinds, K).
       contexts: where predictions of these pairs are evaluated; None: nowhere.
+      validation: batches of every evaluation.
     """
 
     text: Text
@@ -58,10 +59,10 @@ class PreparedCorpus(NamedTuple):
     words_K: np.ndarray
     drawn: Duplicates
     planted: Duplicates
-    validation: list[RowBatch]
     first: np.ndarray
     second: np.ndarray
     contexts: PairContexts | None = None
+    validation: Sequence[RowBatch] = ()
 
 
 def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
@@ -76,11 +77,9 @@ def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
     drawn = duplicates_of(words_K, words, len(text.vocabulary), experiment.duplicates)
     vocabulary = text.vocabulary + planted.names + drawn.names
     nothing = np.zeros((0, experiment.word_count), np.int32)
-    validation = validation_batches(experiment, text)
-    prepared = PreparedCorpus(
-        text, vocabulary, words_K, drawn, planted, validation, nothing, nothing
-    )
+    prepared = PreparedCorpus(text, vocabulary, words_K, drawn, planted, nothing, nothing)
     training_batches(experiment, prepared, experiment.seeds[0])  # raises if there is no batch
+    validation = validation_batches(experiment, prepared)
     pairs = {
         "duplicate": lambda: (words_K, drawn.duplicates_K),
         "matched": lambda: matched_pairs(
@@ -89,7 +88,7 @@ def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
         "random": lambda: random_pairs(experiment.data_seed, words_K, experiment.word_count),
     }
     first, second = np.array([pairs[kind]() for kind in experiment.kinds], np.int32).swapaxes(0, 1)
-    prepared = prepared._replace(first=first, second=second)
+    prepared = prepared._replace(first=first, second=second, validation=validation)
     if experiment.looks_at_predictions:
         contexts = choose_contexts(experiment, text, drawn, first, second)
         prepared = prepared._replace(contexts=contexts)
@@ -126,10 +125,14 @@ def frequency_groups(prepared: PreparedCorpus) -> np.ndarray:
 
 
 def make_batches(
-    experiment: TextExperiment, special: Special, rows: Rows, seed: int | None, **options: bool
+    experiment: TextExperiment,
+    prepared: PreparedCorpus,
+    rows: Rows,
+    seed: int | None,
+    **options: bool,
 ) -> EpochBatches:
-    """Batch rows as the objective needs them."""
-    own = experiment
+    """Return the batches of rows in the order of a seed; None: in the order of the text."""
+    own, special = experiment, prepared.text.special
     if own.objective == "causal":
         return causal_batches(rows, special, own.batch, own.length, seed, **options)
     return masked_batches(rows, special, own.batch, own.length, seed, own.buckets, **options)
@@ -139,13 +142,13 @@ def training_batches(
     experiment: TextExperiment, prepared: PreparedCorpus, seed: int
 ) -> EpochBatches:
     """Return the training batches in the order of a seed."""
-    text, number = prepared.text, member_number(experiment.data_seed, seed)
-    return make_batches(experiment, text.special, text.train, number)
+    number = member_number(experiment.data_seed, seed)
+    return make_batches(experiment, prepared, prepared.text.train, number)
 
 
-def validation_batches(experiment: TextExperiment, text: Text) -> list[RowBatch]:
+def validation_batches(experiment: TextExperiment, prepared: PreparedCorpus) -> list[RowBatch]:
     """Return batches of all validation rows or a choice of them, the same for every member."""
-    make = partial(make_batches, experiment, text.special, text.valid)
+    make = partial(make_batches, experiment, prepared, prepared.text.valid)
     batches = make(None, keep_last=True)
     if batches.count > experiment.eval_batches:
         batches = make(experiment.data_seed)
@@ -157,6 +160,14 @@ def row_lengths(experiment: TextExperiment) -> tuple[int, ...]:
     if experiment.objective == "causal":
         return (experiment.length + 1,)
     return lengths_of(experiment.buckets, experiment.length)
+
+
+def loss_of_frequencies(known_V: np.ndarray, predicted_V: np.ndarray) -> float:
+    """Compute the mean unigram loss, nats, on tokens with some counts given other counts.
+
+    The model has counted each token of the vocabulary once more than it was seen.
+    """
+    return float(-predicted_V @ np.log((known_V + 1) / np.sum(known_V + 1)) / predicted_V.sum())
 
 
 def bigram_probabilities(
