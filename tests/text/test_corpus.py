@@ -1,4 +1,4 @@
-"""Unigram and bigram losses against counting by hand, with dictionaries."""
+"""Counts, unigram and bigram losses against counting by hand, with dictionaries."""
 
 import itertools
 import math
@@ -96,3 +96,19 @@ def test_only_the_beginning_of_a_long_text_is_counted(text):
     np.testing.assert_array_equal(rows.tokens_N, text.train.tokens_N[: len(rows.tokens_N)])
     whole = corpus.first_rows(text.train, 10**9)
     assert all(np.array_equal(*both) for both in zip(whole, text.train, strict=True))
+
+
+def test_tokens_are_grouped_by_their_rank_in_the_training_rows(text):
+    sizes = {"batch": 8, "length": 16, "buckets": (16,), "words": 6}
+    prepared = prepare_corpus(TextExperiment(duplicates=(0.5, 0.1), **sizes), text)
+    rows, sep = text.train, text.special.sep
+    counted = Counter(int(token) for r in range(rows.count) for token in [*rows.row(r), sep])
+    found, group_V = corpus.token_counts(prepared, rows), corpus.frequency_groups(prepared)
+    for word, twin, p in zip(*prepared.drawn[:3], strict=True):  # drawn at each step
+        count = counted.pop(int(word))
+        assert found[[word, twin]] == pytest.approx([(1 - p) * count, p * count])
+    assert {token: found[token] for token in counted} == counted
+    expected = [10, min(90, len(found) - 10), max(0, len(found) - 100)]
+    counts = np.bincount(group_V, minlength=len(corpus.FREQUENCIES))
+    np.testing.assert_array_equal(counts[:3], expected)
+    assert found[group_V == 0].min() >= found[group_V == 1].max()
