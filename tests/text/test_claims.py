@@ -141,21 +141,21 @@ def test_an_interval_of_few_seeds_is_students():
     assert high - low == pytest.approx(2 * t * values.std(ddof=1) / math.sqrt(SEEDS), rel=1e-9)
 
 
-def test_what_is_kept_gives_the_same_tables_and_verdicts(tmp_path):
+def test_committed_results_give_the_same_tables_and_verdicts(tmp_path):
     """But for what 1 in 2,048 of a distance leaves."""
     results = made_up(as_claimed)
-    condense_text(results, tmp_path).to_netcdf(tmp_path / "kept.nc", engine="h5netcdf")
-    kept = xr.load_dataset(tmp_path / "kept.nc", engine="h5netcdf")
-    assert np.nanmax(np.abs(kept["input_distance"] / results["input_distance"] - 1)) < 1 / 2048
-    missing = kept["output_distance"].isnull().all(["seed", "eval_step", "kind", "pair"])
+    condense_text(results, tmp_path).to_netcdf(tmp_path / "committed.nc", engine="h5netcdf")
+    committed = xr.load_dataset(tmp_path / "committed.nc", engine="h5netcdf")
+    assert np.nanmax(np.abs(committed["input_distance"] / results["input_distance"] - 1)) < 1 / 2048
+    missing = committed["output_distance"].isnull().all(["seed", "eval_step", "kind", "pair"])
     assert missing.values.tolist() == [True, True, False, False]
-    assert validation_table(kept).rows == validation_table(results).rows
-    tables = [claims_table("", {"made-up": it}, {"made-up": CLAIMS}) for it in (kept, results)]
+    assert validation_table(committed).rows == validation_table(results).rows
+    tables = [claims_table("", {"made-up": it}, {"made-up": CLAIMS}) for it in (committed, results)]
     assert [row[-1] for row in tables[0].rows] == [row[-1] for row in tables[1].rows]
-    of_kept, whole = (word_pairs_table(each).rows for each in (kept, results))
-    assert [row[:2] for row in of_kept] == [row[:2] for row in whole]
+    of_committed, whole = (word_pairs_table(each).rows for each in (committed, results))
+    assert [row[:2] for row in of_committed] == [row[:2] for row in whole]
     numbers = [
-        re.findall(r"-?[0-9.]+", str([row[2:] for row in rows])) for rows in (of_kept, whole)
+        re.findall(r"-?[0-9.]+", str([row[2:] for row in rows])) for rows in (of_committed, whole)
     ]
     np.testing.assert_allclose(*(np.array(each, float) for each in numbers), atol=2e-3)
 
@@ -183,7 +183,7 @@ def test_a_missing_arm_or_group_is_a_user_error(term, message):
         ("loss", [6.0, 4.5]),
     ],
 )
-def test_panels_have_a_curve_for_each_arm_and_what_is_known(name, levels):
+def test_panels_have_a_curve_for_each_arm_and_known_values(name, levels):
     axes = Figure().subplots()
     text_panels(made_up(as_claimed))[name].draw(axes)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == list(ARMS)

@@ -62,7 +62,7 @@ def test_a_repeated_text_leaves_no_token_impossible():
 
 
 @pytest.mark.parametrize("objective", ["masked", "causal"])
-def test_baselines_are_losses_on_what_is_predicted(text, objective):
+def test_baselines_are_losses_on_the_targets(text, objective):
     """Row by row; a word and its duplicate are one, and the draw between them costs its entropy."""
     probabilities, is_causal = (0.5, 0.1), objective == "causal"
     sizes = {"batch": 4, "length": 16, "buckets": (16,), "words": 4, "eval_batches": 5}

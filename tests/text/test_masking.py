@@ -116,14 +116,14 @@ def test_without_room_all_places_suffer_alike():
     times = np.bincount(few.at_P.ravel(), minlength=TOKENS.size)[REAL.ravel()]
     assert all(len(set(at)) == room for at in few.at_P)  # none twice
     check_alike("every place, no room", times, len(few.at_P), room / REAL.sum())
-    # what is left out is a run, so a batch counts as one draw
+    # the dropped ones are a run, so a batch counts as one draw
     quarter = np.cumsum(REAL.ravel()) * 4 // (REAL.sum() + 1)
     for i in range(4):
         share = np.mean(quarter[REAL.ravel()] == i)
         p = ttest_1samp((quarter[few.at_P] == i).mean(axis=1), share).pvalue
         assert p > 0.01, f"quarter {i} of the batch, no room: p = {p:.3f}"
     changed = (few.tokens_BxL != TOKENS).reshape(len(few.at_P), -1).sum(axis=1)
-    assert np.all(changed <= room)  # what is left out is not masked either
+    assert np.all(changed <= room)  # the dropped ones are not masked either
 
 
 def test_capacity():

@@ -15,7 +15,6 @@ import xarray as xr
 from commands import ended, recorded, start, start_two, until_recorded
 from corpora import WORDS
 from drawing import save_small
-from matplotlib.figure import Figure
 from text_fixtures import command, finished_run
 from wrapped import COMPILED_QUICKLY, SAVED_SLOWLY, WITHOUT_FIGURES, after
 
@@ -45,9 +44,9 @@ FIGURES = (
 
 @pytest.fixture(scope="module")
 def masked(place, tmp_path_factory) -> Path:
-    """A finished run, with all its figures; their PDFs take most of the time."""
+    """A finished run, with all its figures."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "save", save_png)
+        patch.setattr(plots, "save", save_small)
         return finished_run(place, tmp_path_factory.mktemp("masked") / "run")
 
 
@@ -55,13 +54,6 @@ def masked(place, tmp_path_factory) -> Path:
 def without_figures(monkeypatch):
     """They take most of the time of a short run; module fixtures have drawn theirs before."""
     monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
-
-
-def save_png(figure: Figure, folder: Path, name: str) -> Path:
-    """`plots.save` without the PDF."""
-    folder.mkdir(exist_ok=True)
-    figure.savefig(folder / f"{name}.png")
-    return folder / f"{name}.png"
 
 
 def results(folder: Path) -> xr.Dataset:
@@ -93,20 +85,15 @@ def test_a_masked_model_from_files_to_figures(masked):
     assert times["parameters"] == counts.sel(arm="untied@20") > counts.sel(arm="tied")
     assert config["text"]["report"]["files"] == 1
     for name in FIGURES.split():
-        assert (masked / "figures" / f"{name}.png").stat().st_size > 10_000
+        assert (masked / "figures" / f"{name}.png").stat().st_size > 2_000
     summary = (masked / "summary.md").read_text(encoding="utf-8")
-    for expected in (
-        "untied@20 − tied",
-        "a star marks a duplicate",
-        "| tied, word–duplicate | ",
-        "| untied@20 output, random pairs | ",
-    ):
+    for expected in ("untied@20 − tied", "| tied, word–duplicate | ", "a star marks a duplicate"):
         assert expected in summary
 
 
 def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
     monkeypatch.setattr(lifecycle, "draw", DRAW)
-    monkeypatch.setattr(plots, "save", save_png)
+    monkeypatch.setattr(plots, "save", save_small)
     before = (masked / "figures" / "overview.png").read_bytes()
     assert cli.main_figures([str(masked), "--csv"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
@@ -122,9 +109,8 @@ def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
     assert {image.name for image in section.images} == drawn
 
 
-def test_a_sweep_over_learning_rate_and_vocabulary(place, tmp_path, monkeypatch):
+def test_a_sweep_over_learning_rate_and_vocabulary(place, tmp_path):
     """A run per point; the halves of the validation batches choose and report."""
-    monkeypatch.setattr(plots, "save", save_small)
     sweep = "--sweep learning_rate=1e-3,1e-2 --sweep vocab_size=110,120".split()
     folder = finished_run(place, tmp_path / "run", *sweep, name="text_clm")
     results = lifecycle.load(folder)
@@ -303,7 +289,7 @@ def test_bad_input_is_one_line_that_names_it(place, monkeypatch, capsys, argumen
 
 
 def test_other_text_is_not_trained_on_in_the_same_folder(place, masked, tmp_path, capsys):
-    """The files have the same names; what is in them differs."""
+    """The files have the same names and other contents."""
     config = json.loads((masked / "config.json").read_text())
     config["text"]["key"] = "another"
     (tmp_path / "run").mkdir()
@@ -312,7 +298,7 @@ def test_other_text_is_not_trained_on_in_the_same_folder(place, masked, tmp_path
     assert "holds a run on a text that has changed since" in capsys.readouterr().err
 
 
-def test_a_dry_run_says_what_it_takes(place, tmp_path, capsys):
+def test_a_dry_run_estimates_time_and_memory(place, tmp_path, capsys):
     assert cli.main([*command(place), "--dry-run", "--out", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
     members = "members   2: 1 seeds x tied, untied@20, 40 steps"

@@ -39,11 +39,7 @@ def small(place: Any, name: str, **changes: Any) -> TextExperiment:
     """Return a cheap variant of an experiment, prepared."""
     corpus = Corpus((str(place / "corpus"),), vocab_size=120)
     config = dataclasses.replace(load_experiment(place / f"{name}.py"), corpus=corpus, **changes)
-    return prepared(config, prepare_text(corpus))
-
-
-def prepared(config: TextExperiment, text: Any) -> TextExperiment:
-    return dataclasses.replace(config, prepared=prepare_corpus(config, text))
+    return dataclasses.replace(config, prepared=prepare_corpus(config, prepare_text(corpus)))
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +129,7 @@ def test_a_stopped_member_goes_on_with_the_same_bits(masked):
 
 
 def test_members_side_by_side_have_the_bits_of_one_after_the_other(masked, monkeypatch):
-    """Whatever their number; large ones are trained one after the other."""
+    """For any number of them; large ones are trained one after the other."""
     engine, seeds = engine_of(masked), (SEED, 4, 5)
     program, found = engine.compile(phase("tied")), {}
     for cores in (1, 2):
@@ -205,18 +201,11 @@ def test_programs_are_shared_where_all_they_depend_on_is_equal(masked, monkeypat
 
 
 class Trained(NamedTuple):
-    """The training of an arm.
-
-    Attributes:
-      after: its member after each step.
-      first_end: at the end of the first phase.
-      opened: the same, untied.
-      losses: recorded.
-    """
+    """The training of an arm: its member after each step and at the end of the first phase."""
 
     after: list[Members]
     first_end: Members
-    opened: Members | None
+    opened: Members | None  # `first_end`, untied
     losses: list[float]
 
 
@@ -241,7 +230,7 @@ def task_of(config: TextExperiment, name: str) -> TextTask:
 
 
 def test_arms_of_a_seed_share_initial_values_and_batches(causal, heads):
-    """Bit for bit, moments included; only what a head adds differs."""
+    """Bit for bit, moments included, except for the parameters that a head adds."""
     plain = heads[1]["tied"].after[0].states
     for name, arm in heads[1].items():
         assert arm.losses[-1] < arm.losses[0], name
@@ -288,7 +277,7 @@ def rows_of(task: TextTask, step: int) -> np.ndarray:
 
 
 def batch_of(task: TextTask, rows: np.ndarray) -> Targets:
-    """Return what a causal model predicts, whatever the stream."""
+    """Return the targets of a causal model, which need no randomness."""
     return task.batch(stream(0, 0), {}, 0, rows)
 
 

@@ -108,10 +108,9 @@ def _examples(source: BaseDataSource) -> Iterator[dict[str, Any]]:
 
 
 def _load_by_tensorflow(name: str, file_format: str) -> DataSet:
-    # File after file, as they were written: the same order each time, and that of ArrayRecord.
-    one_by_one = tfds.ReadConfig(interleave_cycle_length=1)
-
     def examples(split: str) -> Iterator[dict[str, Any]]:
+        # File after file, as they were written: the same order each time, and that of ArrayRecord.
+        one_by_one = tfds.ReadConfig(interleave_cycle_length=1)
         found = builder.as_dataset(split=split, shuffle_files=False, read_config=one_by_one)
         return iter(tfds.as_numpy(found))
 

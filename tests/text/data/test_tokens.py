@@ -110,7 +110,7 @@ def test_the_same_text_gives_the_same_vocabulary():
     assert {entry for entry in first[5:] if len(entry.removeprefix("##")) == 1} == expected
 
 
-def test_what_looks_like_a_special_token_is_text(tmp_path, own_corpus, vocabulary, cache):
+def test_a_special_token_in_the_text_is_text(tmp_path, own_corpus, vocabulary, cache):
     (own_corpus[1] / "3.txt").write_text(
         "The [MASK] ran off.\n\nThe [SEP] ran off.\n\nThe [PAD] ran off."
     )
@@ -166,7 +166,7 @@ def test_frequent_words_of_berts_vocabulary_are_the_published():
 
 
 @pytest.mark.skipif(
-    not GUTENBERG.is_dir(), reason="the Gutenberg books are not beside this repository"
+    not GUTENBERG.is_dir(), reason="needs the Gutenberg books next to this repository"
 )
 def test_the_gutenberg_books_come_through_right(cache):
     latin1, rows = {}, {}
