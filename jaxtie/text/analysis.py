@@ -167,19 +167,12 @@ KIND_LABELS = {
 
 
 class Group(NamedTuple):
-    """Pairs of one kind whose duplicates have one probability.
+    """Pairs of one kind whose duplicates have one probability."""
 
-    Attributes:
-      kind: of `KIND_LABELS`.
-      probability: of the duplicates, or of those that they are matched to; NaN of random pairs.
-      label: for a reader.
-      pairs: numbers of the pairs.
-    """
-
-    kind: str
-    probability: float
-    label: str
-    pairs: np.ndarray
+    kind: str  # of `KIND_LABELS`
+    probability: float  # of the duplicates, or of those that they match; NaN of random pairs
+    label: str  # for a reader
+    pairs: np.ndarray  # numbers of the pairs
 
     @property
     def true_odds(self) -> float:

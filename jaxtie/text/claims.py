@@ -68,12 +68,9 @@ class TextClaim(claims.Claim):
 
 
 def claims_of_duplicates(even: float, rare: float, midway: str) -> tuple[TextClaim, ...]:
-    """Claim how words compare with duplicates that are as likely, and with rarer ones.
+    """Claim how words compare with duplicates of probability `even`, ½, and `rare`.
 
-    Args:
-      even: probability of the former, ½.
-      rare: probability of the latter.
-      midway: name of the arm that is untied midway.
+    `midway` is the name of the arm that is untied midway.
     """
     odds = round((1 - rare) / rare)
     at_even, at_rare = f"duplicates at {even:g}", f"duplicates at {rare:g}"

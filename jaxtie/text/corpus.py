@@ -41,36 +41,23 @@ MOST_COUNTED = 2**25  # training tokens that the bigram model counts, at most
 
 
 class PreparedCorpus(NamedTuple):
-    """A text as an experiment uses it.
+    """A text as an experiment uses it."""
 
-    Attributes:
-      text: the text with its inserted duplicates and the training rows of the chosen half.
-      vocabulary: its tokens, then the names of the duplicates; V.
-      words_K: ids of the evaluated words, the most frequent first unless the experiment names them.
-      drawn: duplicates of these words that are drawn afresh at each step.
-      planted: duplicates in the text itself.
-      first, second: ids of the evaluated pairs, (kinds, K).
-      contexts: where predictions of these pairs are evaluated; None: nowhere.
-      validation: batches of every evaluation.
-    """
-
-    text: Text
-    vocabulary: tuple[str, ...]
-    words_K: np.ndarray
-    drawn: Duplicates
-    planted: Duplicates
-    first: np.ndarray
+    text: Text  # with its inserted duplicates and the training rows of the chosen half
+    vocabulary: tuple[str, ...]  # its tokens, then the names of the duplicates; V
+    words_K: np.ndarray  # evaluated words, the most frequent first unless the experiment names them
+    drawn: Duplicates  # of these words, drawn afresh at each step
+    planted: Duplicates  # in the text itself
+    first: np.ndarray  # ids of the evaluated pairs, (kinds, K)
     second: np.ndarray
-    contexts: PairContexts | None = None
-    validation: Sequence[RowBatch] = ()
+    contexts: PairContexts | None = (
+        None  # where predictions of these pairs are evaluated, if at all
+    )
+    validation: Sequence[RowBatch] = ()  # batches of every evaluation
 
 
 def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
-    """Choose words, duplicates, pairs and contexts.
-
-    Raises:
-      UserError: if the text is too short for one batch or has too few words.
-    """
+    """Choose words, duplicates, pairs and contexts; UserError if the text is too short."""
     words_K, words = chosen_words(text, experiment.words)
     planted = choose_duplicates(text, experiment.planted)
     text = take_half(insert_duplicates(text, planted, experiment.data_seed), experiment.half)

@@ -21,19 +21,12 @@ TO_MASK, TO_RANDOM = 0.8, 0.1  # shares of the chosen that become a mask, or a r
 
 
 class Targets(NamedTuple):
-    """A batch: the model's input and the tokens that it has to predict.
+    """A batch: the model's input and the tokens that it has to predict."""
 
-    Attributes:
-      tokens_BxL: input, int32.
-      at_P: positions in the flattened batch, int32.
-      target_P: tokens to predict, int32.
-      weight_P: 1 for targets, then 0; float32.
-    """
-
-    tokens_BxL: jax.Array
-    at_P: jax.Array
-    target_P: jax.Array
-    weight_P: jax.Array
+    tokens_BxL: jax.Array  # input, int32
+    at_P: jax.Array  # positions in the flattened batch, int32
+    target_P: jax.Array  # tokens to predict, int32
+    weight_P: jax.Array  # 1 for targets, then 0; float32
 
 
 def capacity(tokens: int) -> int:
@@ -55,12 +48,7 @@ def swap(
 ) -> jax.Array:
     """Replace each occurrence of a word by its duplicate with a probability; BxL.
 
-    Args:
-      key: of the draws.
-      tokens_BxL: token ids.
-      words_K: token ids, not traced.
-      duplicates_K: likewise.
-      probability: of all words, or of each; likewise.
+    Words, duplicates and their probability, one or one each, are constants of the program.
     """
     last = max(words_K) + 1  # one entry for all tokens beyond the words
     twin, chance = np.full(last + 1, -1, np.int32), np.zeros(last + 1, np.float32)
@@ -81,16 +69,8 @@ def mask(
 ) -> Targets:
     """Mask tokens as BERT does: 80 % of the chosen become the mask, 10 % a random token.
 
-    If more than `room` are chosen, `room` of them are kept, each equally likely; the others stay as
-    they are.
-
-    Args:
-      key: of the draws.
-      tokens_BxL: token ids.
-      mask: id of the mask.
-      never: ids that are never chosen: [CLS], [SEP], [PAD], [UNK].
-      base_vocabulary: random tokens have ids below this.
-      room: P, see `capacity`.
+    If more than `room` (P, see `capacity`) are chosen, as many are kept, each equally likely; the
+    others stay as they are. Ids in `never` are not chosen; random ids are below `base_vocabulary`.
     """
     chosen_key, room_key, fate_key, token_key = jax.random.split(key, 4)
     tokens_N = jnp.ravel(tokens_BxL)

@@ -32,31 +32,19 @@ CLOSE = 3  # a matching token is drawn from this many of the nearest frequency
 
 
 class Windows(NamedTuple):
-    """Windows of a text around occurrences of one token.
+    """Windows of a text around occurrences of one token."""
 
-    Attributes:
-      tokens_NxL: the tokens before it, the token, AFTER - 1 tokens after it.
-      asked_NxK: which of the AFTER tokens after it belong to its sentence, [SEP] included.
-      sentence_N: number of its row.
-    """
-
-    tokens_NxL: np.ndarray
-    asked_NxK: np.ndarray
-    sentence_N: np.ndarray
+    tokens_NxL: np.ndarray  # the tokens before it, the token, AFTER - 1 tokens after it
+    asked_NxK: np.ndarray  # which of the AFTER tokens after it belong to its sentence, with [SEP]
+    sentence_N: np.ndarray  # number of its row
 
 
 class Stream(NamedTuple):
-    """Rows one after the other, each ended by [SEP], as a causal model is trained on them.
-
-    Attributes:
-      tokens_N: the tokens.
-      row_N: number of each token's row.
-      end_N: position of the [SEP] of each token's row.
-    """
+    """Rows one after the other, each ended by [SEP], as a causal model is trained on them."""
 
     tokens_N: np.ndarray
-    row_N: np.ndarray
-    end_N: np.ndarray
+    row_N: np.ndarray  # number of each token's row
+    end_N: np.ndarray  # position of the [SEP] of each token's row
 
 
 def stream_of(rows: Rows, sep: int) -> Stream:
@@ -91,12 +79,9 @@ def windows_at(stream: Stream, places_N: np.ndarray, before: int = BEFORE) -> Wi
 
 
 class Duplicates(NamedTuple):
-    """Words that have a duplicate.
+    """Words that have a duplicate: their ids, those of the duplicates and names of the duplicates.
 
-    Attributes:
-      words_K, duplicates_K: token ids.
-      probability_K: probability that an occurrence is rendered as the duplicate.
-      names: names of the duplicates.
+    `probability_K` is the probability that an occurrence is rendered as the duplicate.
     """
 
     words_K: np.ndarray
@@ -156,11 +141,7 @@ def insert_duplicates(text: Text, duplicates: Duplicates, seed: int) -> Text:
 
 
 def take_half(text: Text, half: str | None) -> Text:
-    """Keep every other block of training rows; validation and test rows stay.
-
-    Raises:
-      UserError: if there is only one block.
-    """
+    """Keep every other block of training rows alone; UserError if there is only one block."""
     if half is None:
         return text
     rows = text.train
@@ -214,25 +195,17 @@ def matched_pairs(
 class PairContexts(NamedTuple):
     """Sequences in which a token of a pair occurs, pair after pair.
 
-    Attributes:
-      tokens_QxL: token ids, padded, with the first token of the pair at `at_Q`.
-      at_Q: position of the pair's token.
-      predicted_QxM: positions whose predictions are compared when the second token replaces the
-        first.
-      counts_QxM: which of these positions count; none if the text has no context for the pair.
-      first_Q, second_Q: token ids of the pair.
-      shape: kinds, K, contexts of a pair.
-      mask: id of the mask token of a masked model; None for a causal one.
+    The predictions at `predicted_QxM` are compared when the second token replaces the first.
     """
 
-    tokens_QxL: np.ndarray
+    tokens_QxL: np.ndarray  # padded, with the first token of the pair at `at_Q`
     at_Q: np.ndarray
     predicted_QxM: np.ndarray
-    counts_QxM: np.ndarray
-    first_Q: np.ndarray
+    counts_QxM: np.ndarray  # which of these count; none if the text has no context for the pair
+    first_Q: np.ndarray  # ids of the pair
     second_Q: np.ndarray
-    shape: tuple[int, int, int]
-    mask: int | None
+    shape: tuple[int, int, int]  # kinds, K, contexts of a pair
+    mask: int | None  # id of the mask of a masked model; None for a causal one
 
 
 def choose_contexts(

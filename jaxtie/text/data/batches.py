@@ -28,13 +28,11 @@ class Special(NamedTuple):
 class Rows(NamedTuple):
     """The rows of a split in the order of the text, without [CLS] and [SEP].
 
-    Attributes:
-      tokens_N: ids of all rows, may be memory-mapped.
-      offsets: R + 1 integers: row r is tokens_N[offsets[r] : offsets[r + 1]].
+    Row r is tokens_N[offsets[r] : offsets[r + 1]].
     """
 
-    tokens_N: np.ndarray
-    offsets: np.ndarray
+    tokens_N: np.ndarray  # may be memory-mapped
+    offsets: np.ndarray  # R + 1 integers
 
     @property
     def count(self) -> int:  # type: ignore[override]  # in the place of tuple.count
@@ -64,15 +62,10 @@ class Rows(NamedTuple):
 
 
 class RowBatch(NamedTuple):
-    """A batch of rows.
+    """A batch of rows."""
 
-    Attributes:
-      tokens_BxL: int32, padded with [PAD].
-      lengths_B: int32, tokens that are not padding; 0: no row at all.
-    """
-
-    tokens_BxL: np.ndarray
-    lengths_B: np.ndarray
+    tokens_BxL: np.ndarray  # int32, padded with [PAD]
+    lengths_B: np.ndarray  # int32, tokens that are not padding; 0: no row at all
 
 
 def lengths_of(buckets: Sequence[int], max_length: int) -> tuple[int, ...]:
@@ -95,17 +88,10 @@ class EpochBatches:
         pad: int,
         found: str,
     ):
-        """Plan the first epoch.
+        """Plan the first epoch; UserError, which names the rows that were `found`, without a batch.
 
-        Args:
-          plan_epoch: lists the argument of `read` for each batch of an epoch.
-          read: returns a batch of at most `size` rows; rows of length 0 fill it up.
-          size: B.
-          pad: id of [PAD].
-          found: the rows in words, for the error.
-
-        Raises:
-          UserError: if there is no batch.
+        `plan_epoch` lists the argument of `read` for each batch of an epoch. `read` returns a batch
+        of at most `size` rows; rows of length 0 fill it up with the id `pad`.
         """
         self._plan, self._read, self._size, self._pad = lru_cache(2)(plan_epoch), read, size, pad
         self.count = len(self._plan(0))

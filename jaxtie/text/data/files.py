@@ -30,37 +30,23 @@ _END = re.compile(r"""([.!?]+)["'”’»)\]*_]*\s+(?=["'“‘«(\[*_—-]*(\w)
 
 
 class Source(NamedTuple):
-    """Documents.
+    """Documents. `read` yields pieces of text, of whole paragraphs, after their document's key."""
 
-    Attributes:
-      key: hash of their contents.
-      documents: number of documents.
-      counts: fields of a `jaxtie.text.data.tokens.Report` of text files.
-      read: yields pieces of text in order, of whole paragraphs, each after the key of its document.
-    """
-
-    key: str
-    documents: int
-    counts: dict[str, Any]
+    key: str  # hash of the contents
+    documents: int  # number of documents
+    counts: dict[str, Any]  # of text files, fields of a `jaxtie.text.data.tokens.Report`
     read: Callable[[], Iterator[tuple[bytes, str]]]
 
 
 @dataclass
 class Reading:
-    """Counts of the text read so far.
-
-    Attributes:
-      files, bytes: how much.
-      latin1_lines: lines that were not UTF-8.
-      cuts: places where an overlong line or paragraph was cut.
-      digest: SHA-256 of the bytes of the present file.
-    """
+    """Counts of the text read so far."""
 
     files: int = 0
     bytes: int = 0
-    latin1_lines: int = 0
-    cuts: int = 0
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256, repr=False)
+    latin1_lines: int = 0  # lines that were not UTF-8
+    cuts: int = 0  # places where an overlong line or paragraph was cut
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256, repr=False)  # of this file
 
 
 class Files(NamedTuple):
@@ -76,11 +62,7 @@ class Files(NamedTuple):
 
 
 def look_at(paths: Iterable[str], say: Say = cache.silence) -> Files:
-    """Find and hash the files that paths name.
-
-    Raises:
-      UserError: if one does not exist or cannot be read.
-    """
+    """Find and hash the files that paths name; UserError if one cannot be read."""
     found, hashes = find_files(paths), []
     for i, path in enumerate(found):
         say(f"looking at file {i + 1:,} of {len(found):,}")
@@ -99,11 +81,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def find_files(paths: Iterable[str]) -> list[Path]:
-    """List the files named and the `*.txt` below the folders named, sorted; each file once.
-
-    Raises:
-      UserError: if a path does not exist or a folder holds no such file.
-    """
+    """List the files named and the `*.txt` below folders named, once each; UserError if missing."""
     files: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not path.exists():
@@ -122,12 +100,9 @@ def find_files(paths: Iterable[str]) -> list[Path]:
 
 
 def open_files(paths: Iterable[str], folder: Path, say: Say) -> Source:
-    """Open files, a document each.
+    """Open files, a document each; UserError if one cannot be read or is not text.
 
     The first time they are read to check and count them; `folder` keeps the counts.
-
-    Raises:
-      UserError: if a file cannot be read or is not text.
     """
     files = look_at(paths, say)
     counts = cache.once(folder / files.key, lambda _: _check(files, say), say)
@@ -164,11 +139,7 @@ def _read(files: Files, reading: Reading) -> Iterator[tuple[bytes, str]]:
 
 
 def read_lines(path: Path, reading: Reading) -> Iterator[str]:
-    """Yield a file's lines without their ends, overlong ones in parts; add to `reading`.
-
-    Raises:
-      UserError: if the file cannot be read or is not text.
-    """
+    """Yield lines without their ends, overlong ones in parts; UserError if it is not text."""
     rest, first = b"", True
     with _readable(path), path.open("rb") as file:
         while part := file.readline(PIECE):

@@ -36,27 +36,18 @@ CLASSES = ("duplicate", "skewed duplicate", "allomorph", "antonym")
 class Plan(NamedTuple):
     """Numbers and strengths of the known equivalences; 256 tokens by default.
 
-    Attributes:
-      pairs: number of pairs of each of `CLASSES`.
-      near: pairs of near neighbours.
-      plain: plain tokens.
-      homograph: whether there is one, with its two partners.
-      follow: in [0, 1]: how often the left token chooses an allomorph's form, not a fair coin.
-      permuted: in [0, 1]: how often the word after an antonym's second token is permuted.
-      apart: in [0, 1]: distance of near neighbours, 1 for independent words.
-      aligned: whether words that precede similar words also follow similar words. The
-        distributional hypothesis then holds for words, and only the pairs violate it; otherwise the
-        two similarities are independent.
-      seed: of all random draws.
+    If `aligned`, words that precede similar words also follow similar words: the distributional
+    hypothesis holds for words, and only the pairs violate it. Otherwise the two similarities are
+    independent.
     """
 
-    pairs: tuple[int, int, int, int] = (16, 16, 16, 16)
-    near: int = 16
-    plain: int = 92
-    homograph: bool = True
-    follow: float = 0.96
-    permuted: float = 1.0
-    apart: float = 0.4
+    pairs: tuple[int, int, int, int] = (16, 16, 16, 16)  # of each of `CLASSES`
+    near: int = 16  # pairs of near neighbours
+    plain: int = 92  # plain tokens
+    homograph: bool = True  # with its two partners
+    follow: float = 0.96  # how often the left token chooses an allomorph's form, not a fair coin
+    permuted: float = 1.0  # how often the word after an antonym's second token is permuted
+    apart: float = 0.4  # distance of near neighbours, 1 for independent words
     aligned: bool = False
     seed: int = 0
 
@@ -64,16 +55,13 @@ class Plan(NamedTuple):
 class Source(NamedTuple):
     """A chain of states and the tokens that they emit.
 
-    Attributes:
-      transition_NxN: p(next state | state); state 0 is the beginning, and its row is the stationary
-        distribution, so the marginal distribution is the same at every place.
-      token_N: of each state.
-      pairs: class -> pairs of tokens, Px2.
+    State 0 is the beginning. Its row is the stationary distribution, so the marginal distribution
+    is the same at every place.
     """
 
-    transition_NxN: np.ndarray
-    token_N: np.ndarray
-    pairs: dict[str, np.ndarray]
+    transition_NxN: np.ndarray  # p(next state | state)
+    token_N: np.ndarray  # of each state
+    pairs: dict[str, np.ndarray]  # class -> pairs of tokens, Px2
 
 
 def make_source(plan: Plan) -> Source:

@@ -35,11 +35,7 @@ DataSet = tuple[tfds.core.DatasetInfo, dict[str, Examples]]
 
 
 def open_data_set(name: str, field: str, say: Say) -> Source:
-    """Open a data set, prepared and kept by TFDS; each example is a document.
-
-    Raises:
-      UserError: if it cannot be had or the field holds no text.
-    """
+    """Open a data set, an example a document; UserError if it fails or has no text in the field."""
     info, splits = _load(name, say)
     fields = info.features.items() if isinstance(info.features, tfds.features.FeaturesDict) else ()
     texts = [  # of strings

@@ -50,30 +50,19 @@ PUBLISHED_WORDS = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Report on a prepared text, printed as two lines.
+    """Report on a prepared text, printed as two lines."""
 
-    Attributes:
-      files: number of text files; 0 of a TFDS data set.
-      latin1_lines: lines that were not UTF-8 and were read as Latin-1.
-      cuts: places where an overlong line or paragraph was cut.
-      documents, paragraphs, sentences: numbers; a document is a file, or an example of a data set.
-      split_by: "document" or "paragraph".
-      rows, tokens: number of sentences with any token, and of their tokens, in each split.
-      unknown: number of tokens that are [UNK], in each split.
-      vocabulary: number of entries.
-    """
-
-    files: int = 0
-    latin1_lines: int = 0
-    cuts: int = 0
-    documents: int
+    files: int = 0  # text files
+    latin1_lines: int = 0  # lines that were not UTF-8 and were read as Latin-1
+    cuts: int = 0  # places where an overlong line or paragraph was cut
+    documents: int  # files, or examples of a data set
     paragraphs: int
     sentences: int
-    split_by: str
-    rows: dict[str, int]
-    tokens: dict[str, int]
-    unknown: dict[str, int]
-    vocabulary: int
+    split_by: str  # "document" or "paragraph"
+    rows: dict[str, int]  # of each split: sentences with any token
+    tokens: dict[str, int]  # of each split
+    unknown: dict[str, int]  # of each split: tokens that are [UNK]
+    vocabulary: int  # entries
 
     def __str__(self) -> str:
         """Return two lines."""
@@ -94,25 +83,16 @@ class Report:
 
 
 class Text(NamedTuple):
-    """A corpus as rows of tokens.
+    """A corpus as rows of tokens."""
 
-    Attributes:
-      vocabulary: tokens in the order of their ids.
-      special: ids of the special tokens.
-      train, valid, test: the splits.
-      report: counts.
-      source: hash of the source.
-      key: hash of all that the tokens depend on.
-    """
-
-    vocabulary: tuple[str, ...]
+    vocabulary: tuple[str, ...]  # tokens in the order of their ids
     special: Special
     train: Rows
     valid: Rows
     test: Rows
     report: Report
-    source: str
-    key: str
+    source: str  # hash of the source
+    key: str  # hash of all that the tokens depend on
 
 
 def prepare_text(
@@ -213,11 +193,7 @@ class _Splitting:
         return int(ordered[first]), int(ordered[second])
 
     def paragraphs(self) -> Iterator[tuple[int, str]]:
-        """Yield index of the split and paragraph, in the order of the text.
-
-        Raises:
-          UserError: if there is too little for three splits.
-        """
+        """Yield index of the split and paragraph, in order; UserError if the text is too short."""
         first, second = self._edges
         for unit, paragraph in self._units():
             yield (unit >= first) + (unit >= second), paragraph
@@ -296,10 +272,7 @@ def frequent_words(text: Text, count: int) -> tuple[np.ndarray, tuple[str, ...]]
     of the published list, if it is long enough.
 
     Returns:
-      Their ids, int32, and the words, the most frequent first.
-
-    Raises:
-      UserError: if there are too few.
+      Their ids, int32, and the words, the most frequent first; UserError if there are too few.
     """
     words = PUBLISHED_WORDS[:count]
     if (
