@@ -12,14 +12,14 @@ import optax
 import pytest
 from bodies import once
 
-from jaxtie.config import Arm, Head, Variant
+from jaxtie.config import Arm, Head
 from jaxtie.models.language_model import TextModel
 from jaxtie.run.lifecycle import load_experiment
 from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.corpus import prepare_corpus
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.masking import Targets
-from jaxtie.text.task import TextTask, loss_metrics
+from jaxtie.text.task import TextTask
 from jaxtie.training import row_engine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import update
@@ -306,29 +306,6 @@ def test_an_arm_is_the_plain_loop_with_its_head(causal, heads, name):
         for own in (state_of(engine, phase(name), found[name].after[10]), state)
     )
     np.testing.assert_allclose(table, expected, rtol=1e-3, atol=1e-4)
-
-
-def test_without_the_inputs_gradient_a_tied_table_has_that_of_the_output_alone(causal, heads):
-    """The other parameters have their usual gradient."""
-    engine, found = heads
-    params = state_of(engine, phase("tied"), found["tied"].after[0]).params
-    task, head = task_of(causal, "tied"), Arm.parse("tied+input-gradient=0").head
-    targets = batch_of(task, rows_of(task, 0))
-    headed = causal.build(Variant(True, head), "cpu").model
-    losses = (
-        lambda params: loss_metrics(headed, params, targets)["loss"],
-        *(
-            lambda params, own=own: expected_loss(own, task.model, params, targets)[0]
-            for own in (head, Head())
-        ),
-    )
-    gradients = once(lambda params: [jax.grad(loss)(params) for loss in losses])(params)
-    without, output_alone, both = jax.device_get(gradients)
-    table, whole = (own["embedding"]["input"] for own in (output_alone, both))
-    assert np.abs(table - whole).max() > 0.01 * np.abs(whole).max()
-    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7)
-    jax.tree.map(close, without, output_alone)
-    jax.tree.map(close, without["body"], both["body"])
 
 
 def test_untied_with_a_bias_midway_nothing_changes_at_that_step(heads):
