@@ -149,14 +149,6 @@ def row_lengths(experiment: TextExperiment) -> tuple[int, ...]:
     return lengths_of(experiment.buckets, experiment.length)
 
 
-def loss_of_frequencies(known_V: np.ndarray, predicted_V: np.ndarray) -> float:
-    """Compute the mean unigram loss, nats, on tokens with some counts given other counts.
-
-    The model has counted each token of the vocabulary once more than it was seen.
-    """
-    return float(-predicted_V @ np.log((known_V + 1) / np.sum(known_V + 1)) / predicted_V.sum())
-
-
 def bigram_probabilities(
     seen_2xM: np.ndarray, predicted_2xN: np.ndarray, usable_V: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
