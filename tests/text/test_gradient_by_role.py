@@ -1,6 +1,5 @@
-"""Gradient by role on text: groups of tokens by frequency, runs, and the table of a document."""
+"""Gradient by role on text: runs, and the table of a document."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,31 +10,9 @@ from text_fixtures import EXPERIMENTS, SIZES, TINY, finished_run
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.similarity import linear_cka
 from jaxtie.run import command, lifecycle
-from jaxtie.run.lifecycle import load_experiment
 from jaxtie.text.analysis import trained_tables
-from jaxtie.text.config import Corpus
-from jaxtie.text.corpus import FREQUENCIES, frequency_groups, prepare_corpus, token_counts
-from jaxtie.text.data.tokens import prepare_text
 
 ARMS = ("tied", "tied+output-start", "tied+input-gradient=0", "untied@20", "untied")
-
-
-def test_tokens_are_grouped_by_their_rank_in_the_training_rows(place):
-    for name in ("text_clm", "text_mlm"):
-        config = load_experiment(place / f"{name}.py")
-        text = prepare_text(Corpus((str(place / "corpus"),), vocab_size=120))
-        prepared = prepare_corpus(config, text)
-        rows, sep = prepared.text.train, prepared.text.special.sep
-        counted = Counter(int(token) for r in range(rows.count) for token in [*rows.row(r), sep])
-        found, group_V = token_counts(prepared), frequency_groups(prepared)
-        for word, twin in zip(*prepared.drawn[:2], strict=True):
-            # half of its occurrences, drawn at each step
-            assert found[word] == found[twin] == counted.pop(int(word)) / 2
-        assert {token: found[token] for token in counted} == counted
-        expected = [10, min(90, len(found) - 10), max(0, len(found) - 100)]
-        counts = np.bincount(group_V, minlength=len(FREQUENCIES))
-        np.testing.assert_array_equal(counts[:3], expected)
-        assert found[group_V == 0].min() >= found[group_V == 1].max()
 
 
 @pytest.fixture(scope="module")
