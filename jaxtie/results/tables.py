@@ -129,7 +129,7 @@ def tables_of(arm: Arm) -> dict[str, Literal["input", "output"]]:
 
 
 def embeddings_of(results: xr.Dataset) -> list[tuple[str, str, Literal["input", "output"]]]:
-    """List arm, label and side of each embedding table."""
+    """Return arm, label and side, "input" or "output", of every embedding table."""
     return [
         (arm.name, label, side)
         for arm in arms_of(results)
