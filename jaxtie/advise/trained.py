@@ -14,16 +14,11 @@ import numpy as np
 from jaxtie.config import Optimizer, Transformer, UserError, Variant
 from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
-from jaxtie.text import masking
 from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.corpus import (
-    PreparedCorpus,
-    loss_of_frequencies,
-    make_batches,
-    token_counts,
-)
+from jaxtie.text.corpus import PreparedCorpus, make_batches, token_counts
 from jaxtie.text.data.batches import Rows
-from jaxtie.text.task import ask, build_text_model, loss_metrics
+from jaxtie.text.masking import Targets
+from jaxtie.text.task import build_text_model, loss_metrics, make_targets
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.distributed import Processes
 from jaxtie.training.row_engine import carry_shapes, load_carry
@@ -100,18 +95,18 @@ def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
         ) from None
 
 
-def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[masking.Asked]:
+def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[Targets]:
     """Draw up to `number` batches of rows with the targets that the model is trained on."""
     experiment = trained.experiment
     batches = make_batches(experiment, trained.corpus, rows, seed)
-    add_targets, key = jax.jit(functools.partial(ask, experiment)), jax.random.key(seed)
+    add_targets, key = jax.jit(functools.partial(make_targets, experiment)), jax.random.key(seed)
     return [
         add_targets(jax.random.fold_in(key, k), batches[k].tokens_BxL)
         for k in range(min(batches.count, number))
     ]
 
 
-def mean_loss(trained: Trained, batches: list[masking.Asked]) -> float:
+def mean_loss(trained: Trained, batches: list[Targets]) -> float:
     """Return the mean loss over all targets of the batches, nats."""
     found = [jax.device_get(LOSS(trained.model, trained.params, batch)) for batch in batches]
     losses, weights = ([each[name] for each in found] for name in ("loss", "weight"))
@@ -124,10 +119,11 @@ def unigram_loss(trained: Trained, rows: Rows) -> float:
     Causal models also predict [SEP].
     """
     corpus = trained.corpus
-    known_V, asked_V = (token_counts(corpus, some) for some in (corpus.text.train, rows))
+    known_V, predicted_V = (token_counts(corpus, some) for some in (corpus.text.train, rows))
     if trained.experiment.objective == "masked":
-        known_V[corpus.text.special.sep] = asked_V[corpus.text.special.sep] = 0
-    return loss_of_frequencies(known_V, asked_V)
+        known_V[corpus.text.special.sep] = predicted_V[corpus.text.special.sep] = 0
+    q_V = (known_V + 1) / np.sum(known_V + 1)
+    return float(-predicted_V @ np.log(q_V) / predicted_V.sum())
 
 
 def check_gain(trained: Trained, loss: float) -> None:

@@ -31,7 +31,6 @@ from jaxtie.results.tables import (
     last_step,
     plain_arm,
     swept,
-    tables_of,
 )
 
 Runs = Mapping[str, xr.Dataset]  # committed results by the name of their experiment
@@ -213,15 +212,6 @@ def distance_rows(results: xr.Dataset) -> dict[str, xr.DataArray]:
         for table in ("input", "output")
         for pair in live_pairs(results)
     }
-
-
-def embeddings_of(results: xr.Dataset) -> list[tuple[str, str, str]]:
-    """Return (arm, label, "input" or "output") of every embedding table of every arm."""
-    return [
-        (arm.name, label, table)
-        for arm in arms_of(results)
-        for label, table in tables_of(arm).items()
-    ]
 
 
 def _of_both_tables(results: xr.Dataset, quantity: str) -> xr.DataArray:

@@ -20,7 +20,7 @@ from matplotlib.ticker import EngFormatter
 
 from jaxtie.config import UserError, check, names_of
 from jaxtie.exor import analysis
-from jaxtie.exor.analysis import EXCESS, NO_DATA, Runs, distance, embeddings_of, live_pairs
+from jaxtie.exor.analysis import EXCESS, NO_DATA, Runs, distance, live_pairs
 from jaxtie.results.gradient_by_role import role_pictures
 from jaxtie.results.plots import (
     COLOURS,
@@ -37,7 +37,7 @@ from jaxtie.results.plots import (
     with_overview,
 )
 from jaxtie.results.statistics import kaplan_meier, mean_interval
-from jaxtie.results.tables import arms_of, last_step, sweep_points, swept
+from jaxtie.results.tables import arms_of, embeddings_of, last_step, sweep_points, swept
 
 MOST_ROWS = 6  # of a figure of a sweep
 BAND = "mean over seeds with the 95 % confidence band of the mean"

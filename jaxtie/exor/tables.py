@@ -17,7 +17,6 @@ from jaxtie.exor.analysis import (
     Runs,
     distance,
     distance_rows,
-    embeddings_of,
     live_pairs,
 )
 from jaxtie.exor.claims import measured
@@ -31,6 +30,7 @@ from jaxtie.results.tables import (
     arms_of,
     at_end,
     course_steps,
+    embeddings_of,
     interval,
     last_step,
     median,

@@ -275,16 +275,30 @@ def claims_table(
     rows = []
     for name, own in claims.items():
         needed = any(": " not in term for claim in own for term in claim.weights)
-        judged = dict(judge_claims(own, runs[name] if needed else runs.get(name, xr.Dataset()), runs))
+        judged = dict(
+            judge_claims(own, runs[name] if needed else runs.get(name, xr.Dataset()), runs)
+        )
         for number, claim in enumerate(own, 1):
             nothing = Comparison(claim.expression, math.nan, math.nan, math.nan)
             verdict, compared = judged.get(claim, Judgement("no data yet", nothing))
             if chosen is None or number in chosen[name]:
-                about = f"{claim.statement} (The hypothesis is the opposite.)" if claim.opposite else claim.statement
+                about = (
+                    f"{claim.statement} (The hypothesis is the opposite.)"
+                    if claim.opposite
+                    else claim.statement
+                )
                 cells = (name, about, claim.expression, claim.bounds, compared.found)
                 rows.append((claim.source or "ours", *cells, f"**{verdict}**"))
     rows.sort(key=lambda row: row[0] == "ours")
-    header = ("whose idea", "experiment", "claim", "what is measured", "holds if", "found", "verdict")
+    header = (
+        "whose idea",
+        "experiment",
+        "claim",
+        "what is measured",
+        "holds if",
+        "found",
+        "verdict",
+    )
     note = (
         "All bounds are ours. The intervals of all claims of an experiment hold together at 95 %"
         " (Bonferroni)."

@@ -136,6 +136,15 @@ def tables_of(arm: Arm) -> dict[str, Literal["input", "output"]]:
     return {f"{arm} input": "input", f"{arm} output": "output"}
 
 
+def embeddings_of(results: xr.Dataset) -> list[tuple[str, str, Literal["input", "output"]]]:
+    """Return arm, label and side, "input" or "output", of every embedding table."""
+    return [
+        (arm.name, label, side)
+        for arm in arms_of(results)
+        for label, side in tables_of(arm).items()
+    ]
+
+
 def swept(results: xr.Dataset) -> tuple[str, ...]:
     """Return the swept names: the results' dimensions between arm and seed."""
     return tuple(map(str, results["diverged_at"].dims[1:-1]))

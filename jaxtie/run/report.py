@@ -13,30 +13,24 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import tyro
 import xarray as xr
 
 from jaxtie.config import UserError
 from jaxtie.exor import plots
-from jaxtie.exor import tables as exor
 from jaxtie.options import Flag, option, parse_command, parse_path
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import join_seeds, write_committed
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.results.plots import write_frames
-from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.experiment_files import load_claims, load_experiment
 from jaxtie.run.lifecycle import one_line
-from jaxtie.text.tables import validation_table, word_pairs_table
 
 EXPERIMENTS = Path("experiments")
 DOCUMENTS = ("README.md", "experiments/README.md")

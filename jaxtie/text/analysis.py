@@ -1,13 +1,12 @@
-"""Variables of text results, groups of pairs, and what is committed of a run.
+"""Variables of text results, groups of pairs, committed results.
 
 Imports no jax, except inside the functions that describe models and read checkpoints. Shapes:
 V vocabulary, K words or pairs of a kind, S seeds.
 """
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -17,65 +16,53 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.results.gradient_by_role import ROLE_VARIABLES, between_steps, has_roles, tied_arms
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
-from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm, tables_of
+from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, baselines, probes
 from jaxtie.text.pairs import PREDICTED
 
 TRAINING = "mean over the batches of the updates since the record before"
-PAIRS = ("eval_step", "kind", "pair")
-NEAREST = ("eval_step", "probe", "rank")
+EVALUATED, PAIRS = ("eval_step",), ("eval_step", "kind", "pair")
+OF_BOTH_TABLES = {  # dimensions and meaning
+    "distance": (
+        PAIRS,
+        "Euclidean distance between the rows of a pair of words in the {} embedding",
+    ),
+    "neighbour": (
+        ("eval_step", "probe", "rank"),
+        "number of the token whose row in the {} embedding is nearest, then next, ...",
+    ),
+}
 TEXT_VARIABLES = {
     "loss": Variable(("step",), "nat", f"training loss: {TRAINING}"),
     "accuracy": Variable(("step",), "1", f"training accuracy: {TRAINING}"),
     "valid_loss": Variable(
-        ("eval_step",), "nat", "loss on the validation split, the same rows and masks each time"
+        EVALUATED, "nat", "loss on the validation split, the same rows and masks each time"
     ),
+    "valid_loss_even": Variable(EVALUATED, "nat", "loss on the validation batches of even number"),
+    "valid_loss_odd": Variable(EVALUATED, "nat", "loss on the validation batches of odd number"),
+    "valid_accuracy": Variable(EVALUATED, "1", "accuracy on the validation split"),
+    "perplexity": Variable(EVALUATED, "1", "exp(valid_loss)"),
     **{
-        f"valid_loss_{half}": Variable(
-            ("eval_step",), "nat", f"loss on the validation batches of {half} number"
-        )
-        for half in ("even", "odd")
-    },
-    "valid_accuracy": Variable(("eval_step",), "1", "accuracy on the validation split"),
-    "perplexity": Variable(("eval_step",), "1", "exp(valid_loss)"),
-    **{
-        f"{table}_distance": Variable(
-            PAIRS,
-            "1",
-            f"Euclidean distance between the rows of a pair of words in the {table} embedding",
-        )
-        for table in ("input", "output")
-    },
-    **{
-        f"{table}_neighbour": Variable(
-            NEAREST,
-            "1",
-            f"number of the token whose row in the {table} embedding is nearest, then next, ...",
-        )
+        f"{table}_{name}": Variable(dimensions, "1", meaning.format(table))
+        for name, (dimensions, meaning) in OF_BOTH_TABLES.items()
         for table in ("input", "output")
     },
 }
-PREDICTED_VARIABLES = dict(
-    zip(
-        PREDICTED,
-        (
-            Variable(
-                PAIRS,
-                "nat",
-                "ln p(first) - ln p(second) of a pair where one of them stands, mean over contexts",
-            ),
-            Variable(PAIRS, "nat", "its standard deviation over contexts"),
-            Variable(
-                PAIRS,
-                "1",
-                "total variation of predictions when the second of a pair takes the first one's"
-                " place, mean over contexts",
-            ),
-        ),
-        strict=True,
-    )
-)
+PREDICTED_VARIABLES = {
+    "log_odds": Variable(
+        PAIRS,
+        "nat",
+        "ln p(first) - ln p(second) of a pair where one of them stands, mean over contexts",
+    ),
+    "log_odds_deviation": Variable(PAIRS, "nat", "its standard deviation over contexts"),
+    "swap_divergence": Variable(
+        PAIRS,
+        "1",
+        "total variation of predictions when the second of a pair takes the first one's place, mean"
+        " over contexts",
+    ),
+}
 BASELINES = {
     "unigram_loss": "frequencies alone (unigram)",
     "bigram_loss": "the token on the left alone (bigram)",
@@ -101,7 +88,7 @@ def text_schema(experiment: TextExperiment) -> Schema:
 
 
 def text_constants(experiment: TextExperiment) -> dict[str, xr.DataArray]:
-    """Return what no member owns: words, schedule, baselines, sizes and initial losses of arms."""
+    """Return variables of no member: words, schedule, baselines, sizes, initial losses of arms."""
     from jaxtie.training.optimizer import decay_table, schedule_table
     from jaxtie.training.row_engine import carry_shapes
     from jaxtie.tying.initial_loss import estimate
@@ -131,7 +118,7 @@ def text_constants(experiment: TextExperiment) -> dict[str, xr.DataArray]:
         f"{name}_loss": xr.DataArray(
             loss, attrs={"units": "nat", "long_name": f"of a {name} model on validation batches"}
         )
-        for name, loss in baselines(experiment, prepared)._asdict().items()
+        for name, loss in baselines(experiment, prepared).items()
     }
     if experiment.duplicates:
         found["duplicate_probability"] = xr.DataArray(prepared.drawn.probability_K, dims="pair")
@@ -180,19 +167,12 @@ KIND_LABELS = {
 
 
 class Group(NamedTuple):
-    """Pairs of one kind whose duplicates have one probability.
+    """Pairs of one kind whose duplicates have one probability."""
 
-    Attributes:
-      kind: of `KIND_LABELS`.
-      probability: of the duplicates, or of those that they are matched to; NaN of random pairs.
-      label: for a reader.
-      pairs: numbers of the pairs.
-    """
-
-    kind: str
-    probability: float
-    label: str
-    pairs: np.ndarray
+    kind: str  # of `KIND_LABELS`
+    probability: float  # of the duplicates, or of those that they match; NaN of random pairs
+    label: str  # for a reader
+    pairs: np.ndarray  # numbers of the pairs
 
     @property
     def true_odds(self) -> float:
@@ -231,22 +211,13 @@ def groups_of(results: xr.Dataset) -> list[Group]:
     return found
 
 
-def each_table(results: xr.Dataset) -> Iterator[tuple[Arm, str, Literal["input", "output"]]]:
-    """Yield arm, label and side of every embedding table of every arm."""
-    for arm in arms_of(results):
-        for label, table in tables_of(arm).items():
-            yield arm, label, table
-
-
-def of_pairs(results: xr.Dataset, arm: Arm, table: str, group: Group) -> xr.DataArray:
+def of_pairs(results: xr.Dataset, arm: str, table: str, group: Group) -> xr.DataArray:
     """Select the distances of a group's pairs, means over seeds; (eval_step, pair)."""
-    distances = group.of(results[f"{table}_distance"].sel(arm=arm.name))
+    distances = group.of(results[f"{table}_distance"].sel(arm=arm))
     return distances.mean("seed").transpose("eval_step", "pair")
 
 
-def log_decay_ratio(
-    results: xr.Dataset, group: Group, arm: str, table: Literal["input", "output"]
-) -> xr.DataArray:
+def log_decay_ratio(results: xr.Dataset, group: Group, arm: str, table: str) -> xr.DataArray:
     """Compute ln of the decay-adjusted distance at the end, mean over pairs; (seed,).
 
     The decay-adjusted distance is the distance divided by its start and by the decay factor.
@@ -269,10 +240,10 @@ def at_last(results: xr.Dataset, name: str, group: Group, arm: str) -> xr.DataAr
 
 
 def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
-    """Return what is committed of a run.
+    """Return the committed form of a run.
 
-    That is losses and gradients by role at a few steps, evaluations, pairs at the start and the
-    end, and similarities of the tables at the end.
+    It has losses and gradients by role at a few steps, evaluations, pairs at the start and the end,
+    and similarities of the tables at the end.
     """
     here, last = course_steps(results), last_step(results)
     evaluated = results[["valid_loss", "valid_accuracy", "perplexity"]]
@@ -289,7 +260,7 @@ def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
 
 
 def _pairs_at_ends(results: xr.Dataset, last: int) -> xr.Dataset:
-    """Select distances at the start and the end, predictions at the end, and what is known."""
+    """Select distances at the start and the end, predictions at the end, and constants."""
     names = ["duplicate_probability", "decay_factor", *BASELINES]
     distances = results[["input_distance", "output_distance"]].sel(eval_step=sorted({0, last}))
     distances = distances.copy(deep=True)

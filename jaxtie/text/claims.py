@@ -35,8 +35,7 @@ def _validation_loss(results: xr.Dataset, *_: str) -> xr.DataArray:
 
 
 def _decay_ratio(results: xr.Dataset, pairs: str, table: str) -> xr.DataArray:
-    where: Any = table
-    return log_decay_ratio(results, _group(results, pairs), ALL_ARMS, where)
+    return log_decay_ratio(results, _group(results, pairs), ALL_ARMS, table)
 
 
 def _error_of_log_odds(results: xr.Dataset, pairs: str, _: str) -> xr.DataArray:
@@ -69,12 +68,9 @@ class TextClaim(claims.Claim):
 
 
 def claims_of_duplicates(even: float, rare: float, midway: str) -> tuple[TextClaim, ...]:
-    """Claim how words compare with duplicates that are as likely, and with rarer ones.
+    """Claim how words compare with duplicates of probability `even`, ½, and `rare`.
 
-    Args:
-      even: probability of the former, ½.
-      rare: probability of the latter.
-      midway: name of the arm that is untied midway.
+    `midway` is the name of the arm that is untied midway.
     """
     odds = round((1 - rare) / rare)
     at_even, at_rare = f"duplicates at {even:g}", f"duplicates at {rare:g}"

@@ -1,10 +1,10 @@
-"""Turn rows into predictions to make: swap duplicates in, then mask tokens or take the next ones.
+"""Turn rows into targets: swap duplicates in, then mask tokens or take the next ones.
 
-Pure functions of fixed shapes. Everything is drawn afresh from a key, for a whole batch at once.
-Positions are numbers in the flattened batch. There is room for P of them: those to predict come
-first, the rest have weight 0.
+Pure functions of fixed shapes. Everything is drawn from a key, for a whole batch at once. Positions
+are numbers in the flattened batch. Arrays of targets have P entries: the targets first, the rest
+with weight 0.
 
-Shapes: B rows, L tokens a row, N = B·L, P positions to predict, K words with a duplicate.
+Shapes: B rows, L tokens a row, N = B·L, P targets, K words with a duplicate.
 """
 
 import math
@@ -20,31 +20,22 @@ RATE = 0.15  # share of the tokens that are chosen
 TO_MASK, TO_RANDOM = 0.8, 0.1  # shares of the chosen that become a mask, or a random token
 
 
-class Asked(NamedTuple):
-    """The model's input and the tokens that it has to predict.
+class Targets(NamedTuple):
+    """A batch: the model's input and the tokens that it has to predict."""
 
-    Attributes:
-      tokens_BxL: input, int32.
-      at_P: positions in the flattened batch, int32.
-      target_P: tokens to predict, int32.
-      weight_P: 1 for positions to predict, then 0; float32.
-      dropped: number of chosen positions that did not fit into P; they stay as they are. int32.
+    tokens_BxL: jax.Array  # input, int32
+    at_P: jax.Array  # positions in the flattened batch, int32
+    target_P: jax.Array  # tokens to predict, int32
+    weight_P: jax.Array  # 1 for targets, then 0; float32
+
+
+def capacity(tokens: int) -> int:
+    """Return room for the targets chosen from some number of tokens, a multiple of 8.
+
+    It is the mean plus 6 standard deviations, at most all tokens: one batch in 10^9 does not fit,
+    see `mask`.
     """
-
-    tokens_BxL: jax.Array
-    at_P: jax.Array
-    target_P: jax.Array
-    weight_P: jax.Array
-    dropped: jax.Array
-
-
-def capacity(tokens: int, rate: float = RATE, deviations: float = 6.0) -> int:
-    """Return room for the positions chosen from some number of tokens, a multiple of 8.
-
-    It is the mean plus some standard deviations, at most all tokens. With 6 deviations, one batch
-    in 10^9 does not fit; `mask` says what happens then.
-    """
-    room = tokens * rate + deviations * math.sqrt(tokens * rate * (1 - rate))
+    room = tokens * RATE + 6 * math.sqrt(tokens * RATE * (1 - RATE))
     return min(tokens, 8 * math.ceil(room / 8))
 
 
@@ -57,12 +48,7 @@ def swap(
 ) -> jax.Array:
     """Replace each occurrence of a word by its duplicate with a probability; BxL.
 
-    Args:
-      key: of the draws.
-      tokens_BxL: token ids.
-      words_K: token ids, not traced.
-      duplicates_K: likewise.
-      probability: of all words, or of each; likewise.
+    Words, duplicates and their probability, one or one each, are constants of the program.
     """
     last = max(words_K) + 1  # one entry for all tokens beyond the words
     twin, chance = np.full(last + 1, -1, np.int32), np.zeros(last + 1, np.float32)
@@ -80,53 +66,41 @@ def mask(
     never: Sequence[int],
     base_vocabulary: int,
     room: int,
-    rate: float = RATE,
-) -> Asked:
-    """Mask tokens as BERT does.
+) -> Targets:
+    """Mask tokens as BERT does: 80 % of the chosen become the mask, 10 % a random token.
 
-    Each token is chosen at `rate`; of the chosen, 80 % become the mask and 10 % a random token. If
-    more than `room` are chosen, `room` of them are kept, each equally likely, and `dropped` counts
-    the others.
-
-    Args:
-      key: of the draws.
-      tokens_BxL: token ids.
-      mask: id of the mask.
-      never: ids that are never chosen: [CLS], [SEP], [PAD], [UNK].
-      base_vocabulary: random tokens have ids below this.
-      room: P, see `capacity`.
-      rate: share of the tokens that are chosen.
+    If more than `room` (P, see `capacity`) are chosen, as many are kept, each equally likely; the
+    others stay as they are. Ids in `never` are not chosen; random ids are below `base_vocabulary`.
     """
     chosen_key, room_key, fate_key, token_key = jax.random.split(key, 4)
     tokens_N = jnp.ravel(tokens_BxL)
     choosable_N = jnp.all(tokens_N[None] != jnp.asarray(never, tokens_N.dtype)[:, None], axis=0)
-    chosen_N = choosable_N & jax.random.bernoulli(chosen_key, rate, tokens_N.shape)
-    at_P, asked_P, dropped = _pack_positions(chosen_N, room, room_key)
+    chosen_N = choosable_N & jax.random.bernoulli(chosen_key, RATE, tokens_N.shape)
+    at_P, is_target_P = _pack_positions(chosen_N, room, room_key)
     target_P = tokens_N[at_P]
     fate_P = jax.random.uniform(fate_key, (room,))
     random_P = jax.random.randint(token_key, (room,), 0, base_vocabulary, tokens_N.dtype)
     seen_P = jnp.where(
         fate_P < TO_MASK, mask, jnp.where(fate_P < TO_MASK + TO_RANDOM, random_P, target_P)
     )
-    put_P = jnp.where(asked_P, at_P, len(tokens_N))  # out of range: dropped
+    put_P = jnp.where(is_target_P, at_P, len(tokens_N))  # out of range: dropped
     seen_BxL = tokens_N.at[put_P].set(seen_P, mode="drop").reshape(tokens_BxL.shape)
-    return Asked(seen_BxL, at_P, target_P, asked_P.astype(jnp.float32), dropped)
+    return Targets(seen_BxL, at_P, target_P, is_target_P.astype(jnp.float32))
 
 
-def next_tokens(tokens_BxL: jax.Array, *, padding: int) -> Asked:
+def next_tokens(tokens_BxL: jax.Array, *, padding: int) -> Targets:
     """Predict every token but the first of a row, padding left out; P = B·(L - 1)."""
     rows, length = tokens_BxL.shape
     following_BxL = jnp.pad(tokens_BxL[:, 1:], ((0, 0), (0, 1)), constant_values=padding)
-    chosen_N = (following_BxL != padding).ravel()
-    at_P, asked_P, dropped = _pack_positions(chosen_N, rows * (length - 1))
-    target_P = following_BxL.ravel()[at_P]
-    return Asked(tokens_BxL, at_P, target_P, asked_P.astype(jnp.float32), dropped)
+    following_N = following_BxL.ravel()
+    at_P, is_target_P = _pack_positions(following_N != padding, rows * (length - 1))
+    return Targets(tokens_BxL, at_P, following_N[at_P], is_target_P.astype(jnp.float32))
 
 
 def _pack_positions(
     chosen_N: jax.Array, room: int, key: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Pack chosen positions to the front: positions, which of them are chosen, how many dropped.
+) -> tuple[jax.Array, jax.Array]:
+    """Return chosen positions, packed to the front, and which entries are chosen; (P,) each.
 
     Without a `key` there must be room for all.
     """
@@ -138,5 +112,5 @@ def _pack_positions(
         place_P = jnp.where(number > room, (begin + place_P) % jnp.maximum(number, 1), place_P)
     # of the k-th: the first position with a count of k
     at_P = jnp.searchsorted(count_N, place_P + 1).astype(jnp.int32)
-    asked_P = jnp.arange(room) < number
-    return jnp.where(asked_P, at_P, 0), asked_P, jnp.maximum(number - room, 0)
+    is_chosen_P = jnp.arange(room) < number
+    return jnp.where(is_chosen_P, at_P, 0), is_chosen_P

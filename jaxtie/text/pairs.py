@@ -2,15 +2,15 @@
 
 A duplicate is a second token of a word, named by the word and a star. Each occurrence of the word
 is rendered as one of the two by its own draw, so the ratio of their probabilities is the same in
-every context, and the choice has no consequences. The draws are made afresh at each step (see
-`jaxtie.text.masking.swap`), or once in the text itself (`insert_duplicates`).
+every context. The draws are made afresh at each step (see `jaxtie.text.masking.swap`), or once in
+the text itself (`insert_duplicates`).
 
 Imports no jax. Shapes: V vocabulary, N tokens of a split or occurrences of a token, R rows, L
 tokens of a window, K words or pairs of a kind, P pairs of all kinds, Q contexts of all pairs, M
 positions evaluated per context.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,31 +32,19 @@ CLOSE = 3  # a matching token is drawn from this many of the nearest frequency
 
 
 class Windows(NamedTuple):
-    """Windows of a text around occurrences of one token.
+    """Windows of a text around occurrences of one token."""
 
-    Attributes:
-      tokens_NxL: the tokens before it, the token, AFTER - 1 tokens after it.
-      asked_NxK: which of the AFTER tokens after it belong to its sentence, [SEP] included.
-      sentence_N: number of its row.
-    """
-
-    tokens_NxL: np.ndarray
-    asked_NxK: np.ndarray
-    sentence_N: np.ndarray
+    tokens_NxL: np.ndarray  # the tokens before it, the token, AFTER - 1 tokens after it
+    asked_NxK: np.ndarray  # which of the AFTER tokens after it belong to its sentence, with [SEP]
+    sentence_N: np.ndarray  # number of its row
 
 
 class Stream(NamedTuple):
-    """Rows one after the other, each ended by [SEP], as a causal model is trained on them.
-
-    Attributes:
-      tokens_N: the tokens.
-      row_N: number of each token's row.
-      end_N: position of the [SEP] of each token's row.
-    """
+    """Rows one after the other, each ended by [SEP], as a causal model is trained on them."""
 
     tokens_N: np.ndarray
-    row_N: np.ndarray
-    end_N: np.ndarray
+    row_N: np.ndarray  # number of each token's row
+    end_N: np.ndarray  # position of the [SEP] of each token's row
 
 
 def stream_of(rows: Rows, sep: int) -> Stream:
@@ -67,9 +55,13 @@ def stream_of(rows: Rows, sep: int) -> Stream:
     return Stream(tokens_N, row_N, (ends_R + np.arange(rows.count))[row_N])
 
 
-def places_of(stream: Stream, vocabulary: int, before: int = BEFORE) -> list[np.ndarray]:
+def places_of(stream: Stream, vocabulary: int) -> list[np.ndarray]:
     """List, for each token, the positions around which a whole window fits."""
-    return by_token(stream.tokens_N, np.arange(before, len(stream.tokens_N) - AFTER), vocabulary)
+    return by_token(stream.tokens_N, _inside(stream, BEFORE), vocabulary)
+
+
+def _inside(stream: Stream, before: int) -> np.ndarray:
+    return np.arange(before, len(stream.tokens_N) - AFTER)
 
 
 def by_token(tokens_N: np.ndarray, usable: np.ndarray, vocabulary: int) -> list[np.ndarray]:
@@ -87,12 +79,9 @@ def windows_at(stream: Stream, places_N: np.ndarray, before: int = BEFORE) -> Wi
 
 
 class Duplicates(NamedTuple):
-    """Words that have a duplicate.
+    """Words that have a duplicate: their ids, those of the duplicates and names of the duplicates.
 
-    Attributes:
-      words_K, duplicates_K: token ids.
-      probability_K: probability that an occurrence is rendered as the duplicate.
-      names: names of the duplicates.
+    `probability_K` is the probability that an occurrence is rendered as the duplicate.
     """
 
     words_K: np.ndarray
@@ -121,13 +110,10 @@ def duplicates_of(
 
 
 def choose_duplicates(text: Text, number: int) -> Duplicates:
-    """Choose the words whose duplicates stand in the text itself.
-
-    Raises:
-      UserError: if the text has too few words.
-    """
-    wanted = EVERY * (number - 1) + OFFSET + 1 if number else 0
-    ids, words = frequent_words(text, wanted) if number else (np.zeros(0, np.int32), ())
+    """Choose words for duplicates in the text itself; UserError if it has too few words."""
+    if not number:
+        return duplicates_of(np.zeros(0, np.int32), (), 0, ())
+    ids, words = frequent_words(text, EVERY * (number - 1) + OFFSET + 1)
     return duplicates_of(
         ids[OFFSET::EVERY], words[OFFSET::EVERY], len(text.vocabulary), (EVENLY, RARELY)
     )
@@ -148,17 +134,14 @@ def insert_duplicates(text: Text, duplicates: Duplicates, seed: int) -> Text:
         uniform_N = np.random.default_rng((seed, split)).random(len(tokens_N), np.float32)
         return Rows(duplicates.render(tokens_N, uniform_N, vocabulary).astype(dtype), rows.offsets)
 
-    return text._replace(
-        train=rendered(0, text.train), valid=rendered(1, text.valid), test=rendered(2, text.test)
+    train, valid, test = (
+        rendered(k, rows) for k, rows in enumerate((text.train, text.valid, text.test))
     )
+    return text._replace(train=train, valid=valid, test=test)
 
 
 def take_half(text: Text, half: str | None) -> Text:
-    """Keep every other block of training rows; validation and test rows stay.
-
-    Raises:
-      UserError: if there is only one block.
-    """
+    """Keep every other block of training rows alone; UserError if there is only one block."""
     if half is None:
         return text
     rows = text.train
@@ -170,20 +153,14 @@ def take_half(text: Text, half: str | None) -> Text:
         )
     own_N = np.repeat(own_R, rows.lengths)
     offsets = np.append(0, np.cumsum(rows.lengths[own_R]))
-    return text._replace(train=Rows(np.asarray(rows.tokens_N)[own_N], offsets))
+    return text._replace(train=Rows(rows.tokens_N[own_N], offsets))
 
 
-def random_pairs(seed: int, words_K: np.ndarray, pairs: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Draw different unordered pairs of different words.
-
-    Raises:
-      ValueError: if there are not that many.
-    """
+def random_pairs(seed: int, words_K: np.ndarray, pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw different unordered pairs of different words; ValueError if there are too few."""
     first, second = np.triu_indices(len(words_K), 1)
-    if pairs > len(first):
-        raise ValueError(f"pairs = {pairs}: {len(words_K)} words make {len(first)}")
     chosen = np.random.default_rng(seed).choice(len(first), pairs, replace=False)
-    return np.asarray(words_K)[first[chosen]], np.asarray(words_K)[second[chosen]]
+    return words_K[first[chosen]], words_K[second[chosen]]
 
 
 def matched_pairs(
@@ -191,14 +168,8 @@ def matched_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw, for each word and its duplicate, two other tokens that are about as frequent.
 
-    Each is drawn from the tokens whose counts have the smallest ratio to the count of the token it
-    stands for. The two are never a word and its own duplicate, nor special tokens.
-
-    Args:
-      seed: of the draws.
-      count_V: occurrences of each token, duplicates included.
-      drawn: the words and their duplicates.
-      special: ids of the special tokens.
+    Each is drawn from the tokens whose counts, `count_V`, have the smallest ratio to the count of
+    the token that it matches. The two are never a word and its own duplicate, nor special tokens.
     """
     rng = np.random.default_rng(seed)
     usable_V = count_V > 0
@@ -224,24 +195,17 @@ def matched_pairs(
 class PairContexts(NamedTuple):
     """Sequences in which a token of a pair occurs, pair after pair.
 
-    Attributes:
-      tokens_QxL: token ids, padded; the first token of the pair stands at `at_Q`.
-      at_Q: position of the pair's token.
-      asked_QxM: positions whose predictions are compared when the second token replaces the first.
-      counts_QxM: which of these positions count; none if the text has no context for the pair.
-      first_Q, second_Q: token ids of the pair.
-      shape: kinds, K, contexts of a pair.
-      mask: id of the mask token of a masked model; None for a causal one.
+    The predictions at `predicted_QxM` are compared when the second token replaces the first.
     """
 
-    tokens_QxL: np.ndarray
+    tokens_QxL: np.ndarray  # padded, with the first token of the pair at `at_Q`
     at_Q: np.ndarray
-    asked_QxM: np.ndarray
-    counts_QxM: np.ndarray
-    first_Q: np.ndarray
+    predicted_QxM: np.ndarray
+    counts_QxM: np.ndarray  # which of these count; none if the text has no context for the pair
+    first_Q: np.ndarray  # ids of the pair
     second_Q: np.ndarray
-    shape: tuple[int, int, int]
-    mask: int | None
+    shape: tuple[int, int, int]  # kinds, K, contexts of a pair
+    mask: int | None  # id of the mask of a masked model; None for a causal one
 
 
 def choose_contexts(
@@ -259,13 +223,12 @@ def choose_contexts(
     word_V[drawn.duplicates_K] = drawn.words_K
     pair_Px2 = word_V[np.stack([first.ravel(), second.ravel()], axis=1)]
     is_causal = experiment.objective == "causal"
-    if is_causal:
-        before = max(1, min(BEFORE, experiment.length - AFTER))
-        found = _in_stream(rng, text, vocabulary, pair_Px2, number, before)
-    else:
-        longest = min(LONGEST, experiment.length) - 2
-        found = _in_rows(rng, text, vocabulary, pair_Px2, number, longest)
-    tokens_QxL, at_Q, asked_QxM, counts_QxM = found
+
+    def choose(tokens_N: np.ndarray, usable: np.ndarray) -> np.ndarray:
+        return _choose(rng, by_token(tokens_N, usable, vocabulary), pair_Px2, number)
+
+    choose_in = _in_stream if is_causal else _in_rows
+    tokens_QxL, at_Q, predicted_QxM, counts_QxM = choose_in(text, experiment.length, choose, rng)
     tokens_QxL = drawn.render(tokens_QxL, rng.random(tokens_QxL.shape), vocabulary)
     first_Q, second_Q = (
         np.repeat(each.ravel(), number).astype(np.int32) for each in (first, second)
@@ -274,7 +237,7 @@ def choose_contexts(
     return PairContexts(
         tokens_QxL.astype(np.int32),
         at_Q.astype(np.int32),
-        asked_QxM.astype(np.int32),
+        predicted_QxM.astype(np.int32),
         counts_QxM,
         first_Q,
         second_Q,
@@ -284,48 +247,34 @@ def choose_contexts(
 
 
 Contexts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # the first four fields
+Choose = Callable[[np.ndarray, np.ndarray], np.ndarray]  # tokens, usable positions -> positions
 
 
-def _in_stream(
-    rng: np.random.Generator,
-    text: Text,
-    vocabulary: int,
-    pair_Px2: np.ndarray,
-    number: int,
-    before: int,
-) -> Contexts:
+def _in_stream(text: Text, length: int, choose: Choose, _: np.random.Generator) -> Contexts:
     """Choose windows for a causal model, evaluated up to the end of the sentence."""
+    before = max(1, min(BEFORE, length - AFTER))
     stream = stream_of(text.valid, text.special.sep)
-    place_Q = _choose(rng, places_of(stream, vocabulary, before), pair_Px2, number)
+    place_Q = choose(stream.tokens_N, _inside(stream, before))
     windows = windows_at(stream, np.maximum(place_Q, before), before)
     at_Q = np.full(len(place_Q), before)
     counts_QxM = windows.asked_NxK & (place_Q >= 0)[:, None]
     return windows.tokens_NxL, at_Q, at_Q[:, None] + np.arange(AFTER), counts_QxM
 
 
-def _in_rows(
-    rng: np.random.Generator,
-    text: Text,
-    vocabulary: int,
-    pair_Px2: np.ndarray,
-    number: int,
-    longest: int,
-) -> Contexts:
+def _in_rows(text: Text, length: int, choose: Choose, rng: np.random.Generator) -> Contexts:
     """Choose whole sentences for a masked model, evaluated at one other random token of each."""
-    rows, special = text.valid, text.special
+    rows, longest = text.valid, min(LONGEST, length) - 2
     row_N = np.repeat(np.arange(rows.count), rows.lengths)
-    usable_N = np.flatnonzero((rows.lengths <= longest)[row_N])
-    places = by_token(np.asarray(rows.tokens_N), usable_N, vocabulary)
-    place_Q = _choose(rng, places, pair_Px2, number)
-    there_Q, place_Q = place_Q >= 0, np.maximum(place_Q, 0)
+    place_Q = choose(np.asarray(rows.tokens_N), np.flatnonzero((rows.lengths <= longest)[row_N]))
+    is_found_Q, place_Q = place_Q >= 0, np.maximum(place_Q, 0)
     row_Q = row_N[place_Q]
     lengths_Q = np.minimum(rows.lengths[row_Q], longest)
-    tokens_QxL = rows.padded(row_Q, lengths_Q, longest + 2, special)
-    at_Q = np.where(there_Q, place_Q - rows.offsets[row_Q] + 1, 1)
-    other_QxL = ~np.isin(tokens_QxL, special)
+    tokens_QxL = rows.padded(row_Q, lengths_Q, longest + 2, text.special)
+    at_Q = np.where(is_found_Q, place_Q - rows.offsets[row_Q] + 1, 1)
+    other_QxL = ~np.isin(tokens_QxL, text.special)
     other_QxL[np.arange(len(at_Q)), at_Q] = False
-    asked_Q = np.argmax(rng.random(tokens_QxL.shape) * other_QxL, axis=1)
-    return tokens_QxL, at_Q, asked_Q[:, None], (there_Q & other_QxL.any(axis=1))[:, None]
+    predicted_Q = np.argmax(rng.random(tokens_QxL.shape) * other_QxL, axis=1)
+    return tokens_QxL, at_Q, predicted_Q[:, None], (is_found_Q & other_QxL.any(axis=1))[:, None]
 
 
 def _choose(

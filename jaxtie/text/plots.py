@@ -9,7 +9,6 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxtie.config import Arm
 from jaxtie.results.gradient_by_role import role_pictures
 from jaxtie.results.plots import (
     COLOURS,
@@ -23,17 +22,10 @@ from jaxtie.results.plots import (
     subplots,
     with_overview,
 )
-from jaxtie.results.statistics import mean_interval
-from jaxtie.results.tables import arms_of
-from jaxtie.text.analysis import BASELINES, Group, each_table, groups_of, of_pairs
+from jaxtie.results.tables import arms_of, embeddings_of
+from jaxtie.text.analysis import BASELINES, Group, groups_of, of_pairs
 from jaxtie.text.pairs import PREDICTED
-from jaxtie.text.tables import (
-    compares_heads,
-    log_vocabulary,
-    measures,
-    untied_arm,
-    valid_curves,
-)
+from jaxtie.text.tables import compares_heads, log_vocabulary, measures, reached_losses, untied_arm
 
 HEADS_CAPTION = (
     "Heads of one model on real text, below those with an output bias: start, whole course,"
@@ -44,11 +36,8 @@ HEADS_CAPTION = (
 def _colours_of(groups: list[Group]) -> list[str]:
     """Colour groups: the paper's colours for the first that holds and the first that fails."""
     rest = iter(COLOURS[2:] * len(groups))
-    first = {" (DH holds)": [HOLDS], " (DH fails)": [FAILS]}
-    return [
-        first[group.hypothesis].pop() if first.get(group.hypothesis) else next(rest)
-        for group in groups
-    ]
+    first = {" (DH holds)": HOLDS, " (DH fails)": FAILS}
+    return [first.pop(group.hypothesis, "") or next(rest) for group in groups]
 
 
 def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
@@ -66,7 +55,7 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
         for loss, line in zip(known, ("--", ":")):
             axes.axhline(loss, color="black", linestyle=line, linewidth=0.8)
         later = np.append(results[name].isel(eval_step=slice(1, None)).values, known)
-        low, high = _span([later])
+        low, high = _span(later)
         if np.isfinite(low):
             margin = 0.1 * (high - low) + 1e-3
             axes.set_ylim(low - margin, high + margin)
@@ -75,7 +64,7 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     finish_axes(axes, title, label, results["eval_step"].values)
 
 
-def draw_pairs(axes: Axes, results: xr.Dataset, arm: Arm, table: str, title: str) -> None:
+def draw_pairs(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
     """Draw the distances of every group of pairs: mean and 95 % interval over pairs."""
     groups = groups_of(results)
     for colour, group in zip(_colours_of(groups), groups, strict=True):
@@ -91,24 +80,17 @@ def draw_pairs(axes: Axes, results: xr.Dataset, arm: Arm, table: str, title: str
     finish_axes(axes, title, "Euclidean distance", results["eval_step"].values)
 
 
-def draw_log_odds(axes: Axes, results: xr.Dataset, group: Group) -> None:
-    """Draw the log-odds of words and duplicates, a curve an arm; dashed: the true ones."""
-    _draw_predicted(axes, results, group, "log_odds")
-    axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
-    label = "ln p(word) / p(duplicate), nat"
-    finish_axes(axes, f"odds of {group.label}", label, results["eval_step"].values)
-
-
-def draw_swaps(axes: Axes, results: xr.Dataset, group: Group) -> None:
-    """Draw the swap divergence of a group of pairs, a curve an arm."""
-    _draw_predicted(axes, results, group, "swap_divergence")
-    axes.set_yscale("log")
-    finish_axes(axes, group.label, "swap divergence", results["eval_step"].values)
-
-
-def _draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> None:
+def draw_predicted(axes: Axes, results: xr.Dataset, group: Group, name: str) -> None:
+    """Draw log-odds, with the true ones, or swap divergences of a group of pairs by arm."""
     for colour, arm in coloured(results["arm"].values):
         draw_mean(axes, group.of(results[name].sel(arm=arm)).mean("pair"), colour, arm)
+    title, label = group.label, "swap divergence"
+    if name == "log_odds":
+        axes.axhline(group.true_odds, color="black", linestyle="--", linewidth=0.8)
+        title, label = f"odds of {group.label}", "ln p(word) / p(duplicate), nat"
+    else:
+        axes.set_yscale("log")
+    finish_axes(axes, title, label, results["eval_step"].values)
 
 
 def draw_heads(results: xr.Dataset) -> Figure:
@@ -117,51 +99,47 @@ def draw_heads(results: xr.Dataset) -> Figure:
     Heads with output biases, if any, have a row of their own.
     """
     arms = arms_of(results)
-    by_bias = [[arm for arm in arms if arm.head.bias == bias] for bias in (False, True)]
-    rows = [shown for shown in by_bias if shown]
+    by_bias = [[arm.name for arm in arms if arm.head.bias == bias] for bias in (False, True)]
+    rows = [names for names in by_bias if names]
     figure, axes = subplots(len(rows), 3, (13, 4.2 * len(rows)))
-    for own, shown in zip(axes, rows, strict=True):
-        _draw_heads_row(own, results, shown)
+    for own, names in zip(axes, rows, strict=True):
+        _draw_heads_row(own, results, names)
     seeds = f"{results.sizes['seed']:,} seeds, mean and 95 % confidence band"
     figure.suptitle(f"{results.attrs['experiment']}: {seeds}", parse_math=False)
     return figure
 
 
-def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: Sequence[Arm]) -> None:
-    (steps_T, every), log_n = valid_curves(results), log_vocabulary(results)
-    untied, curves = untied_arm(results), {arm: every[arm] for arm in arms}
-    paired = {arm: loss_SxT - every[untied] for arm, loss_SxT in curves.items()}
+def _draw_heads_row(row: Sequence[Axes], results: xr.Dataset, arms: list[str]) -> None:
+    every, untied, log_n = reached_losses(results), untied_arm(results), log_vocabulary(results)
+    losses = every.sel(arm=arms)
+    paired = losses - every.sel(arm=untied, drop=True)
+    steps_T = every["eval_step"].values
     early = steps_T <= max(steps_T[-1] // 16, steps_T[min(4, len(steps_T) - 1)])
     start, course, difference = row
-    for axes, shown, at in (
-        (start, curves, early),
-        (course, curves, steps_T > 0),
-        (difference, paired, steps_T > 0),
+    for axes, shown, at, title in (
+        (start, losses, early, f"start; dashed: log n = {log_n:.2f}"),
+        (course, losses, steps_T > 0, "whole course"),
+        (difference, paired, steps_T > 0, f"difference to {untied}, in pairs"),
     ):
-        for (colour, label), loss_SxT in zip(coloured(shown), shown.values(), strict=True):
-            mean, half = mean_interval(loss_SxT[:, at])
-            low, high = mean - half, mean + half
-            axes.plot(steps_T[at], mean, color=colour, label=label, linewidth=1.2)
-            axes.fill_between(steps_T[at], low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.set(xlabel="step", ylabel="nat" if axes is difference else "validation loss, nat")
+        for colour, arm in coloured(arms):
+            own = shown.sel(arm=arm).isel(eval_step=at)
+            draw_mean(axes, own, colour, arm, alpha=0.2, linewidth=1.2)
+        axes.set(title=title, xlabel="step", ylabel="validation loss, nat")
+    difference.set_ylabel("nat")
     for axes in (start, course):
         axes.axhline(log_n, color="black", linestyle="--", linewidth=0.8)
-    start.set_title(f"start; dashed: log n = {log_n:.2f}")
-    course.set_title("whole course")
-    difference.set_title(f"difference to {untied}, in pairs")
-    _, top = _span([loss_SxT[:, 1:] for loss_SxT in curves.values()])
-    bottom, _ = _span([mean_interval(loss_SxT[:, -1:])[0] for loss_SxT in curves.values()])
+    _, top = _span(losses.isel(eval_step=slice(1, None)))
+    bottom, _ = _span(losses.isel(eval_step=-1).mean("seed"))
     _show_course(course, bottom - 0.1, min(top, log_n + 0.2))
-    late = slice(len(steps_T) // 8, None)
-    low, high = _span([mean_interval(loss_SxT[:, late])[0] for loss_SxT in paired.values()])
+    low, high = _span(paired.isel(eval_step=slice(len(steps_T) // 8, None)).mean("seed"))
     margin = 0.1 * (high - low) + 1e-3
     _show_course(difference, low - margin, high + margin)
     start.legend(fontsize=8)
 
 
-def _span(losses: list[np.ndarray]) -> tuple[float, float]:
+def _span(losses: xr.DataArray | np.ndarray) -> tuple[float, float]:
     """Return the least and the greatest finite value; NaN if there is none."""
-    values = np.concatenate([each.ravel() for each in losses])
+    values = np.asarray(losses)
     values = values[np.isfinite(values)]
     return (float(values.min()), float(values.max())) if values.size else (np.nan, np.nan)
 
@@ -188,7 +166,7 @@ def text_panels(results: xr.Dataset) -> dict[str, Panel]:
         caption = f"{what[0].upper()}{what[1:]} of {arms} over the steps of training"
         add(name.removeprefix("valid_"), caption, draw_measure, name=name)
     of = " and of ".join(group.label for group in groups)
-    for arm, label, table in each_table(results):
+    for arm, label, table in embeddings_of(results):
         caption = (
             f"Distances of {of} in the {label} embedding over the steps of training; mean and 95 %"
             " interval over pairs"
@@ -196,12 +174,12 @@ def text_panels(results: xr.Dataset) -> dict[str, Panel]:
         own = {"arm": arm, "table": table, "title": f"{label} embedding"}
         add(f"distances_{label.replace(' ', '_')}", caption, draw_pairs, **own)
     for group in groups if PREDICTED[0] in results else []:
-        name = group.kind if group.kind == "random" else f"{group.kind}_{group.probability:g}"
+        file = group.kind if group.kind == "random" else f"{group.kind}_{group.probability:g}"
         if group.kind == "duplicate":
-            caption = f"Log-odds of {group.label} {over}, beside the true ones; mean over pairs"
-            add(f"odds_{name}", caption, draw_log_odds, group=group)
+            caption = f"Log-odds of {group.label} {over}; dashed: the true ones; mean over pairs"
+            add(f"odds_{file}", caption, draw_predicted, group=group, name="log_odds")
         caption = f"Swap divergence of {group.label} {over}; mean over pairs"
-        add(f"swaps_{name}", caption, draw_swaps, group=group)
+        add(f"swaps_{file}", caption, draw_predicted, group=group, name="swap_divergence")
     return panels
 
 

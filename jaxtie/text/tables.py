@@ -5,18 +5,19 @@ import math
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Arm
-from jaxtie.results.claims import Comparison, compare
+from jaxtie.results.claims import compare
 from jaxtie.results.statistics import first_at_level, mean_interval
-from jaxtie.results.tables import Table, arms_of, interval, last_step, number, plain_arm
-from jaxtie.text.analysis import (
-    BASELINES,
-    at_last,
-    each_table,
-    groups_of,
-    log_decay_ratio,
-    of_pairs,
+from jaxtie.results.tables import (
+    Table,
+    arms_of,
+    embeddings_of,
+    interval,
+    last_step,
+    number,
+    plain_arm,
+    with_interval,
 )
+from jaxtie.text.analysis import BASELINES, at_last, groups_of, log_decay_ratio, of_pairs
 from jaxtie.text.pairs import PREDICTED
 
 MEASURES = {
@@ -70,38 +71,29 @@ def validation_table(results: xr.Dataset) -> Table:
 def word_pairs_table(results: xr.Dataset) -> Table:
     """Show distances and predictions of every group of pairs in every table."""
     rows, step = [], last_step(results)
-    for arm, label, table in each_table(results):
+    for arm, label, table in embeddings_of(results):
         for group in groups_of(results):
-            distance = group.of(results[f"{table}_distance"].sel(arm=arm.name, eval_step=step))
+            distance = group.of(results[f"{table}_distance"].sel(arm=arm, eval_step=step))
             odds, deviation, swap = (
-                at_last(results, name, group, arm.name).values for name in PREDICTED
+                at_last(results, name, group, arm).values for name in PREDICTED
             )
-            rows.append(
-                (
-                    label,
-                    group.label,
-                    interval(distance.mean("pair").values),
-                    _geometric(log_decay_ratio(results, group, arm.name, table).values),
-                    interval(odds),
-                    number(group.true_odds),
-                    interval(deviation),
-                    _four_places(swap),
-                )
-            )
+            cells = {
+                "table": label,
+                "pairs": group.label,
+                "distance": interval(distance.mean("pair").values),
+                "ratio to decay alone": _geometric(
+                    log_decay_ratio(results, group, arm, table).values
+                ),
+                "ln of odds, nat": interval(odds),
+                "true": number(group.true_odds),
+                "its deviation": interval(deviation),
+                "swap divergence": _four_places(swap),
+            }
+            rows.append(tuple(cells.values()))
     decayed = number(float(results["decay_factor"].sel(step=step)))
     title = (
         f"{results.attrs['experiment']}: step {step:,}, {_over_seeds(results)}; decay alone leaves"
         f" {decayed} of every distance"
-    )
-    header = (
-        "table",
-        "pairs",
-        "distance",
-        "ratio to decay alone",
-        "ln of odds, nat",
-        "true",
-        "its deviation",
-        "swap divergence",
     )
     note = (
         "Of each seed the mean over pairs, of ratios the geometric one. Odds: how likely a model"
@@ -109,15 +101,12 @@ def word_pairs_table(results: xr.Dataset) -> Table:
         " deviation is over contexts. Swap divergence: total variation of predictions when the"
         " second token takes the place of the first."
     )
-    return Table(title, header, rows, note)
+    return Table(title, tuple(cells), rows, note)
 
 
 def _geometric(logarithms_S: np.ndarray) -> str:
     mean, half = mean_interval(logarithms_S)
-    shown = number(math.exp(mean))
-    if not np.isfinite(half):
-        return shown
-    return f"{shown} [{number(math.exp(mean - half))}, {number(math.exp(mean + half))}]"
+    return with_interval(math.exp(mean - half), math.exp(mean), math.exp(mean + half))
 
 
 def _four_places(values_S: np.ndarray) -> str:
@@ -128,7 +117,7 @@ def _four_places(values_S: np.ndarray) -> str:
 def distance_table(results: xr.Dataset) -> Table:
     """Show distances at the start and the end in every table: mean and interval over pairs."""
     step, rows, groups = last_step(results), [], groups_of(results)
-    for arm, label, table in each_table(results):
+    for arm, label, table in embeddings_of(results):
         for group in groups:
             distance = of_pairs(results, arm, table, group)
             start, end = (distance.sel(eval_step=at).values for at in (0, step))
@@ -144,8 +133,8 @@ def neighbour_table(results: xr.Dataset) -> Table:
     token, step = results["token"].values, last_step(results)
     rows, seed = [], int(results["seed"].values[0])
     for i, word in enumerate(results["probe_word"].values):
-        for arm, label, table in each_table(results):
-            found = results[f"{table}_neighbour"].sel(arm=arm.name, seed=seed).isel(probe=i)
+        for arm, label, table in embeddings_of(results):
+            found = results[f"{table}_neighbour"].sel(arm=arm, seed=seed).isel(probe=i)
             cells = []
             for at in (0, step):
                 numbers = found.sel(eval_step=at).values
@@ -169,9 +158,9 @@ def compares_heads(results: xr.Dataset) -> bool:
     )
 
 
-def untied_arm(results: xr.Dataset) -> Arm:
+def untied_arm(results: xr.Dataset) -> str:
     """Return the plain untied arm, which is there if heads are compared."""
-    return next(arm for arm in arms_of(results) if arm.is_plain and not arm.tied)
+    return next(arm.name for arm in arms_of(results) if arm.is_plain and not arm.tied)
 
 
 def log_vocabulary(results: xr.Dataset) -> float:
@@ -179,39 +168,23 @@ def log_vocabulary(results: xr.Dataset) -> float:
     return math.log(results["token"].size)
 
 
-def valid_curves(results: xr.Dataset) -> tuple[np.ndarray, dict[Arm, np.ndarray]]:
-    """Return evaluation steps that every member has reached, T, and losses by arm, SxT, nats."""
-    reached = results["valid_loss"].sel(eval_step=slice(None, last_step(results)))
-    curves = {
-        arm: reached.sel(arm=arm.name).transpose("seed", "eval_step").values
-        for arm in arms_of(results)
-    }
-    return reached["eval_step"].values, curves
-
-
-def compare_pace(label: str, steps_S: np.ndarray, other_S: np.ndarray, last: int) -> Comparison:
-    """Compare the steps to a loss as a factor.
-
-    A loss that was not reached counts as reached at the last step; the interval is open on its
-    side.
-    """
-    compared = compare(label, np.log(np.minimum(steps_S, last) / np.minimum(other_S, last)))
-    low = -math.inf if np.isinf(other_S).any() else compared.low
-    high = math.inf if np.isinf(steps_S).any() else compared.high
-    return compared._replace(low=low, high=high, is_factor=True)
+def reached_losses(results: xr.Dataset) -> xr.DataArray:
+    """Return the validation losses at the steps that every member has reached."""
+    losses = results["valid_loss"].sel(eval_step=slice(None, last_step(results)))
+    return losses.transpose("arm", "seed", "eval_step")
 
 
 def head_loss_table(results: xr.Dataset) -> Table:
     """Show initial loss, its estimate and the final losses, paired with the untied arm."""
     step, untied, rows = last_step(results), untied_arm(results), []
     ends = [results["loss"].sel(step=step), results["valid_loss"].sel(eval_step=step)]
-    for arm in arms_of(results):
-        cells = [interval(results["valid_loss"].sel(arm=arm.name, eval_step=0).values)]
-        cells.append(number(float(results["estimated_initial_loss"].sel(arm=arm.name))))
+    for arm in map(str, results["arm"].values):
+        cells = [interval(results["valid_loss"].sel(arm=arm, eval_step=0).values)]
+        cells.append(number(float(results["estimated_initial_loss"].sel(arm=arm))))
         for end in ends:
-            values, others = (end.sel(arm=each.name).values for each in (arm, untied))
+            values, others = (end.sel(arm=each).values for each in (arm, untied))
             cells += [interval(values), interval(values - others) if arm != untied else ""]
-        rows.append((arm.name, *cells))
+        rows.append((arm, *cells))
     title = (
         f"Loss, nat (log n = {log_vocabulary(results):.3f}): {_over_seeds(results)}; the end is"
         f" step {step:,}"
@@ -225,27 +198,27 @@ def head_loss_table(results: xr.Dataset) -> Table:
 
 def pace_table(results: xr.Dataset) -> Table:
     """Show steps to given validation losses: median and range over seeds, factor to untied."""
-    (steps_T, curves), untied, rows = valid_curves(results), untied_arm(results), []
-    top, last = log_vocabulary(results), int(steps_T[-1])
-    end = float(results["valid_loss"].sel(arm=untied.name, eval_step=last).mean())
+    losses, untied, rows = reached_losses(results), untied_arm(results), []
+    steps_T = losses["eval_step"].values
+    top, end = log_vocabulary(results), float(losses.sel(arm=untied)[:, -1].mean())
     levels = {share: top - share * (top - end) for share in SHARES}
-    for arm, loss_SxT in curves.items():
+    for arm in map(str, losses["arm"].values):
         cells = []
         for level in levels.values():
             needed, other = (
-                first_at_level(steps_T, each_SxT, level) for each_SxT in (loss_SxT, curves[untied])
+                first_at_level(steps_T, losses.sel(arm=each).values, level)
+                for each in (arm, untied)
             )
             reached, never = needed[np.isfinite(needed)], int(np.isinf(needed).sum())
-            parts = []
+            cell = f"{never} of {len(needed)} not reached" if never else ""
             if len(reached):
-                cell = f"{np.median(reached):,.0f} [{reached.min():,.0f}, {reached.max():,.0f}]"
+                steps = f"{np.median(reached):,.0f} [{reached.min():,.0f}, {reached.max():,.0f}]"
+                cell = f"{steps}, {cell}" if never else steps
                 if arm != untied and not never and not np.isinf(other).any():
-                    cell += f"; {compare_pace('×', needed, other, last)}"
-                parts.append(cell)
-            if never:
-                parts.append(f"{never} of {len(needed)} not reached")
-            cells.append(", ".join(parts))
-        rows.append((arm.name, *cells))
+                    factor = compare("×", np.log(needed / other))._replace(is_factor=True)
+                    cell += f"; {factor}"
+            cells.append(cell)
+        rows.append((arm, *cells))
     header = ("", *(f"{share:.0%}: {level:.3f} nat" for share, level in levels.items()))
     title = (
         f"Steps to a validation loss, by share of {untied}'s way from log n: median [range over"

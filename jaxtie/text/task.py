@@ -23,14 +23,13 @@ from jaxtie.text.corpus import (
     FREQUENCIES,
     NEIGHBOURS,
     frequency_groups,
-    never_asked,
+    never_predicted,
     probes,
     row_lengths,
     training_batches,
-    validation_batches,
 )
 from jaxtie.text.data.batches import RowBatch, Special
-from jaxtie.text.masking import Asked
+from jaxtie.text.masking import Targets
 from jaxtie.text.pairs import PREDICTED, PairContexts
 from jaxtie.training.task import Batches, HParams, Metrics, Params, Roles, Task, key_at
 from jaxtie.tying.cross_entropy import BLOCK_SIZE, blockwise_cross_entropy
@@ -48,7 +47,7 @@ class TextRows:
     @property
     def validation(self) -> Sequence[RowBatch]:
         """The batches of every evaluation."""
-        return validation_batches(self.config, self.config.prepared)
+        return self.config.prepared.validation
 
     def training(self, seed: int) -> Batches:
         """Return the batches of a seed, by step."""
@@ -78,11 +77,11 @@ class TextTask(Task):
         tokens = jnp.zeros(min(self.config.length, 16), jnp.int32)
         return self.model.init(key, tokens, jnp.zeros(1, jnp.int32))["params"]
 
-    def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Asked:
+    def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Targets:
         """Swap duplicates in, then mask tokens or take the next ones."""
-        return ask(self.config, key_at(stream, step), rows)
+        return make_targets(self.config, key_at(stream, step), rows)
 
-    def loss(self, params: Params, batch: Asked) -> tuple[jax.Array, Metrics]:
+    def loss(self, params: Params, batch: Targets) -> tuple[jax.Array, Metrics]:
         """Return the mean cross-entropy over the predicted positions, nats, and the metrics."""
         metrics = loss_metrics(self.model, params, batch)
         return metrics["loss"], metrics
@@ -133,7 +132,7 @@ def row_sets(objective: str, special: Special) -> dict[str, tuple[int, ...]]:
     return {"mask": (special.mask,), "never-targets": tuple(sorted(never))}
 
 
-def ask(config: TextExperiment, key: jax.Array, tokens_BxL: jax.Array) -> Asked:
+def make_targets(config: TextExperiment, key: jax.Array, tokens_BxL: jax.Array) -> Targets:
     """Return the targets of a batch: swap duplicates in, then mask tokens or take the next ones."""
     prepared = config.prepared
     special, drawn = prepared.text.special, prepared.drawn
@@ -148,33 +147,33 @@ def ask(config: TextExperiment, key: jax.Array, tokens_BxL: jax.Array) -> Asked:
         mask_key,
         tokens_BxL,
         mask=special.mask,
-        never=never_asked(config, special),
+        never=never_predicted(config, special),
         base_vocabulary=len(prepared.text.vocabulary),
         room=masking.capacity(tokens_BxL.size),
     )
 
 
 def loss_metrics(
-    model: TextModel, params: Params, asked: Asked, block: int = BLOCK_SIZE
+    model: TextModel, params: Params, targets: Targets, block: int = BLOCK_SIZE
 ) -> Metrics:
     """Return `loss` (nats), `accuracy` and the number of predicted positions, `weight`."""
-    h_PxD = model.apply({"params": params}, asked.tokens_BxL, asked.at_P, method="hidden")
+    h_PxD = model.apply({"params": params}, targets.tokens_BxL, targets.at_P, method="hidden")
 
     def logits_of(embedding: dict, h_KxD: jax.Array) -> Any:
         return model.embedding.apply({"params": embedding}, h_KxD, method="logits")
 
     end = output_params(params["embedding"], model.embedding.untied_rows)
     loss, accuracy = blockwise_cross_entropy(
-        logits_of, end, h_PxD, asked.target_P, asked.weight_P, block
+        logits_of, end, h_PxD, targets.target_P, targets.weight_P, block
     )
-    return {"loss": loss, "accuracy": accuracy, "weight": jnp.sum(asked.weight_P)}
+    return {"loss": loss, "accuracy": accuracy, "weight": jnp.sum(targets.weight_P)}
 
 
 def make_predictions(
     model: TextModel, contexts: PairContexts
 ) -> Callable[[dict], dict[str, jax.Array]]:
     """Return params -> `PREDICTED` of each pair, (kinds, K); NaN for a pair without a place."""
-    chunk = max(1, BLOCK_SIZE // contexts.asked_QxM.shape[1])
+    chunk = max(1, BLOCK_SIZE // contexts.predicted_QxM.shape[1])
     count = len(contexts.at_Q)
 
     def in_chunks(x_Q: np.ndarray) -> np.ndarray:
@@ -200,7 +199,7 @@ def _of_chunk(
     model: TextModel, params: dict, some: tuple[jax.Array, ...], mask: int | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return log-odds, swap divergence and number of its places that count, of each context."""
-    tokens_CxL, at_C, asked_CxM, counts_CxM, first_C, second_C = some
+    tokens_CxL, at_C, predicted_CxM, counts_CxM, first_C, second_C = some
     row_C = jnp.arange(len(at_C))
 
     def log_p(tokens_CxL: jax.Array, at_CxM: jax.Array) -> jax.Array:
@@ -216,10 +215,10 @@ def _of_chunk(
         itself, others = log_p(tokens_CxL, at_C[:, None] - 1), tokens_CxL
     else:
         itself = log_p(tokens_CxL.at[row_C, at_C].set(mask), at_C[:, None])
-        others = tokens_CxL.at[row_C[:, None], asked_CxM].set(mask)
+        others = tokens_CxL.at[row_C[:, None], predicted_CxM].set(mask)
     odds_C = itself[row_C, 0, first_C] - itself[row_C, 0, second_C]
     before, after = (
-        jnp.exp(log_p(others.at[row_C, at_C].set(token_C), asked_CxM))
+        jnp.exp(log_p(others.at[row_C, at_C].set(token_C), predicted_CxM))
         for token_C in (first_C, second_C)
     )
     moved_CxM = jnp.sum(jnp.abs(after - before), axis=-1) / 2

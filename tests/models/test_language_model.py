@@ -26,12 +26,11 @@ RNG = np.random.default_rng(0)
 LENGTHS = (9, 4, 12, 0)  # the last row is padding alone, as a last batch may have it
 TOKENS = np.array([[*RNG.integers(1, V, n), *[PAD] * (12 - n)] for n in LENGTHS], np.int32)
 TOKENS[0, 2] = TOKENS[2, 5]  # one that occurs twice
-ASKED = masking.Asked(
+ASKED = masking.Targets(
     tokens_BxL=TOKENS,
     at_P=np.array([1, 8, 12, 24, 31, 35, 0, 0], np.int32),
     target_P=RNG.integers(0, V, 8),
     weight_P=np.float32([1] * 6 + [0] * 2),
-    dropped=np.int32(0),
 )
 
 
@@ -45,7 +44,7 @@ def make(kind: str, tied: bool, dtype=None) -> TextModel:
 next_tokens = once(partial(masking.next_tokens, padding=PAD))
 
 
-def asked_of(kind: str) -> masking.Asked:
+def asked_of(kind: str) -> masking.Targets:
     return ASKED if kind == "masked" else jax.device_get(next_tokens(jnp.asarray(TOKENS)))
 
 
@@ -375,5 +374,5 @@ def test_distances_and_pairs():
         frozenset(p) for p in [(7, 3), (7, 11), (7, 20), (3, 11), (3, 20), (11, 20)]
     }
     assert all(np.array_equal(a, b) for a, b in zip((first, second), random_pairs(1, words, 6)))
-    with pytest.raises(ValueError, match="4 words make 6"):
+    with pytest.raises(ValueError, match="larger sample than population"):
         random_pairs(1, words, 7)

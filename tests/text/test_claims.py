@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.figure import Figure
+from text_results import BY_PAIR, text_results
 
 from jaxtie.config import UserError
 from jaxtie.results.claims import Judgement, claims_table, judge_claims
@@ -23,36 +24,28 @@ DECAY = 0.9
 def made_up(ratio, odds=None, swap=0.1) -> xr.Dataset:
     """Results whose distances end near `ratio(arm, table, kind, probability)` times the decay."""
     kinds, rng = ["duplicate", "matched", "random"], np.random.default_rng(0)
-    dims = ("arm", "seed", "eval_step", "kind", "pair")
     start = rng.uniform(1, 2, (len(ARMS), SEEDS, 1, 3, PAIRS))
-    found = {}
+    distances = []
     for table in ("input", "output"):
         end = [[[ratio(arm, table, kind, p) for p in P] for kind in kinds] for arm in ARMS]
-        end = (
-            np.array(end)[:, None, None]
-            * start
-            * DECAY
-            * (1 + 0.001 * rng.standard_normal((len(ARMS), SEEDS, 1, 1, 1)))
-        )
-        found[f"{table}_distance"] = dims, np.concatenate([start, end], axis=2)
-    true = np.log(1 / P - 1) if odds is None else odds
+        noise = 1 + 0.001 * rng.standard_normal((len(ARMS), SEEDS, 1, 1, 1))
+        end = np.array(end)[:, None, None] * start * DECAY * noise
+        distances.append(np.concatenate([start, end], axis=2))
+    predicted = {
+        "log_odds": np.log(1 / P - 1) if odds is None else odds,
+        "log_odds_deviation": 0.2,
+        "swap_divergence": swap,
+    }
     shape = (len(ARMS), SEEDS, 2, 3, PAIRS)
-    for name, value in (("log_odds", true), ("log_odds_deviation", 0.2), ("swap_divergence", swap)):
-        found[name] = dims, np.broadcast_to(value, shape) + 1e-3 * rng.standard_normal(shape)
+    found = {
+        name: (BY_PAIR, np.broadcast_to(value, shape) + 1e-3 * rng.standard_normal(shape))
+        for name, value in predicted.items()
+    }
     noise = 0.001 * rng.standard_normal((len(ARMS), SEEDS, 2))
     loss = np.array([4.0, 3.9, 3.8, 3.85])[:, None, None] + noise
-    found |= {name: (dims[:3], loss) for name in ("valid_loss", "valid_accuracy", "perplexity")}
-    found |= {name: (("arm", "seed", "step"), loss) for name in ("loss", "accuracy")}
-    found["diverged_at"] = dims[:2], np.full((len(ARMS), SEEDS), -1)
-    found["parameters"] = "arm", [1, 2, 3, 3]
     found["duplicate_probability"], found["decay_factor"] = ("pair", P), ("step", [1.0, DECAY])
     found["unigram_loss"], found["bigram_loss"] = ((), 6.0), ((), 4.5)
-    found["token"] = "token_number", ["the", "the*"]
-    for name in ("first_word", "second_word"):
-        found[name] = ("kind", "pair"), np.full((3, PAIRS), name)
-    labels = {"arm": list(ARMS), "seed": np.arange(SEEDS), "kind": kinds, "pair": np.arange(PAIRS)}
-    attrs = {"task": "text", "objective": "causal", "experiment": "made-up"}
-    return xr.Dataset(found, labels | {"step": [0, 40], "eval_step": [0, 40]}, attrs)
+    return text_results(ARMS, loss, [0, 40], kinds, *distances, **found)
 
 
 def as_claimed(arm: str, table: str, kind: str, p: float) -> float:
@@ -148,21 +141,21 @@ def test_an_interval_of_few_seeds_is_students():
     assert high - low == pytest.approx(2 * t * values.std(ddof=1) / math.sqrt(SEEDS), rel=1e-9)
 
 
-def test_what_is_kept_gives_the_same_tables_and_verdicts(tmp_path):
+def test_committed_results_give_the_same_tables_and_verdicts(tmp_path):
     """But for what 1 in 2,048 of a distance leaves."""
     results = made_up(as_claimed)
-    condense_text(results, tmp_path).to_netcdf(tmp_path / "kept.nc", engine="h5netcdf")
-    kept = xr.load_dataset(tmp_path / "kept.nc", engine="h5netcdf")
-    assert np.nanmax(np.abs(kept["input_distance"] / results["input_distance"] - 1)) < 1 / 2048
-    missing = kept["output_distance"].isnull().all(["seed", "eval_step", "kind", "pair"])
+    condense_text(results, tmp_path).to_netcdf(tmp_path / "committed.nc", engine="h5netcdf")
+    committed = xr.load_dataset(tmp_path / "committed.nc", engine="h5netcdf")
+    assert np.nanmax(np.abs(committed["input_distance"] / results["input_distance"] - 1)) < 1 / 2048
+    missing = committed["output_distance"].isnull().all(["seed", "eval_step", "kind", "pair"])
     assert missing.values.tolist() == [True, True, False, False]
-    assert validation_table(kept).rows == validation_table(results).rows
-    tables = [claims_table("", {"made-up": it}, {"made-up": CLAIMS}) for it in (kept, results)]
+    assert validation_table(committed).rows == validation_table(results).rows
+    tables = [claims_table("", {"made-up": it}, {"made-up": CLAIMS}) for it in (committed, results)]
     assert [row[-1] for row in tables[0].rows] == [row[-1] for row in tables[1].rows]
-    of_kept, whole = (word_pairs_table(each).rows for each in (kept, results))
-    assert [row[:2] for row in of_kept] == [row[:2] for row in whole]
+    of_committed, whole = (word_pairs_table(each).rows for each in (committed, results))
+    assert [row[:2] for row in of_committed] == [row[:2] for row in whole]
     numbers = [
-        re.findall(r"-?[0-9.]+", str([row[2:] for row in rows])) for rows in (of_kept, whole)
+        re.findall(r"-?[0-9.]+", str([row[2:] for row in rows])) for rows in (of_committed, whole)
     ]
     np.testing.assert_allclose(*(np.array(each, float) for each in numbers), atol=2e-3)
 
@@ -190,7 +183,7 @@ def test_a_missing_arm_or_group_is_a_user_error(term, message):
         ("loss", [6.0, 4.5]),
     ],
 )
-def test_panels_have_a_curve_for_each_arm_and_what_is_known(name, levels):
+def test_panels_have_a_curve_for_each_arm_and_known_values(name, levels):
     axes = Figure().subplots()
     text_panels(made_up(as_claimed))[name].draw(axes)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == list(ARMS)
@@ -199,14 +192,10 @@ def test_panels_have_a_curve_for_each_arm_and_what_is_known(name, levels):
 
 
 def test_the_panel_of_distances_has_a_colour_for_each_group():
-    axes = Figure().subplots()
-    text_panels(made_up(as_claimed))["distances_tied"].draw(axes)
+    axes, results = Figure().subplots(), made_up(as_claimed)
+    assert len(text_frames(results)["predictions"]) == len(ARMS) * SEEDS * 2 * 3 * PAIRS
+    text_panels(results)["distances_tied"].draw(axes)
     first, second, *_, last = labels = [each.get_text() for each in axes.get_legend().get_texts()]
     assert first == "word–duplicate at 0.5 (DH holds)" and last == "random pairs"
     assert second == "word–duplicate at 0.1 (DH fails)"
     assert len({line.get_color() for line in axes.lines}) == len(labels) == len(axes.lines) == 5
-
-
-def test_frames_have_a_row_for_each_pair():
-    frame = text_frames(made_up(as_claimed))["predictions"]
-    assert len(frame) == len(ARMS) * SEEDS * 2 * 3 * PAIRS

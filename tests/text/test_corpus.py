@@ -1,4 +1,4 @@
-"""Unigram and bigram losses against counting by hand, with dictionaries."""
+"""Counts, unigram and bigram losses against counting by hand, with dictionaries."""
 
 import itertools
 import math
@@ -6,19 +6,10 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from corpora import SIZE, write_corpus
 
 from jaxtie.text import corpus
-from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.corpus import Bigrams, Follows, prepare_corpus, validation_batches
-from jaxtie.text.data.tokens import prepare_text
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("baselines")
-    paths = (str(write_corpus(folder / "corpus", paragraphs=60)),)
-    return prepare_text(Corpus(paths=paths, vocab_size=SIZE), folder / "cache")
+from jaxtie.text.config import TextExperiment
+from jaxtie.text.corpus import bigram_probabilities, prepare_corpus
 
 
 def by_hand(seen: list[tuple[int, int]], usable: list[int]):
@@ -43,44 +34,39 @@ def by_hand(seen: list[tuple[int, int]], usable: list[int]):
     return unigram, bigram
 
 
-def all_probabilities(model: Bigrams, vocabulary: int) -> np.ndarray:
-    """Return q(t | s), (left, token)."""
-    every = Follows(*(each.ravel() for each in np.mgrid[:vocabulary, :vocabulary]))
-    return model.probability(every).reshape(vocabulary, vocabulary)
+def all_probabilities(left: np.ndarray, token: np.ndarray, vocabulary: int) -> np.ndarray:
+    """Return q(t | s) by counts of pairs, (left, token)."""
+    every_2xN = np.indices((vocabulary, vocabulary)).reshape(2, -1)
+    usable_V = np.ones(vocabulary, bool)
+    _, found_N = bigram_probabilities(np.stack([left, token]), every_2xN, usable_V)
+    return found_N.reshape(vocabulary, vocabulary)
 
 
 def test_bigrams_are_those_counted_by_hand_and_sum_to_one():
     rng, vocabulary = np.random.default_rng(0), 7
     # 6 is never seen
-    seen = Follows(*rng.choice(vocabulary - 1, (2, 40), p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.05]))
-    model, every = Bigrams(seen, vocabulary), range(vocabulary)
-    _, bigram = by_hand(list(zip(*(each.tolist() for each in seen))), list(every))
-    found = all_probabilities(model, vocabulary)
+    left, token = rng.choice(vocabulary - 1, (2, 40), p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.05])
+    every = range(vocabulary)
+    _, bigram = by_hand(list(zip(left.tolist(), token.tolist())), list(every))
+    found = all_probabilities(left, token, vocabulary)
     np.testing.assert_allclose(found, [[bigram(s, t) for t in every] for s in every], rtol=1e-12)
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
-    assert 0 < model.discount < 1 and (found > 0).all()
+    assert (found > 0).all()
 
 
 def test_a_repeated_text_leaves_no_token_impossible():
-    left, token = np.random.default_rng(0).choice(6, (2, 20))  # no pair is seen once
-    found = all_probabilities(Bigrams(Follows(np.tile(left, 2), np.tile(token, 2)), 7), 7)
+    left, token = np.tile(np.random.default_rng(0).choice(6, (2, 20)), 2)  # no pair is seen once
+    found = all_probabilities(left, token, 7)
     assert (found > 0).all()
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
 
 
 @pytest.mark.parametrize("objective", ["masked", "causal"])
-def test_baselines_are_losses_on_what_is_predicted(text, objective):
+def test_baselines_are_losses_on_the_targets(text, objective):
     """Row by row; a word and its duplicate are one, and the draw between them costs its entropy."""
     probabilities, is_causal = (0.5, 0.1), objective == "causal"
-    experiment = TextExperiment(
-        objective=objective,
-        batch=4,
-        length=16,
-        buckets=(16,),
-        words=4,
-        duplicates=probabilities,
-        eval_batches=5,
-    )
+    sizes = {"batch": 4, "length": 16, "buckets": (16,), "words": 4, "eval_batches": 5}
+    experiment = TextExperiment(objective=objective, duplicates=probabilities, **sizes)
     prepared, special = prepare_corpus(experiment, text), text.special
     start = special.sep if is_causal else special.cls
     never = special[:1] if is_causal else special[:4]
@@ -92,7 +78,7 @@ def test_baselines_are_losses_on_what_is_predicted(text, objective):
     unigram, bigram = by_hand(seen, usable)
     p_of = {int(word): probabilities[k % 2] for k, word in enumerate(prepared.words_K)}
     losses = []
-    for batch in validation_batches(experiment, prepared):
+    for batch in prepared.validation:
         for row in batch.tokens_BxL.tolist():
             for left, token in itertools.pairwise(row):
                 if token in usable:
@@ -101,12 +87,28 @@ def test_baselines_are_losses_on_what_is_predicted(text, objective):
                     both = unigram(token), bigram(left, token)
                     losses.append([entropy - math.log(each) for each in both])
     found = corpus.baselines(experiment, prepared)
-    np.testing.assert_allclose(found, np.mean(losses, axis=0), rtol=1e-10)
-    assert found.bigram < found.unigram
+    np.testing.assert_allclose([*found.values()], np.mean(losses, axis=0), rtol=1e-10)
 
 
 def test_only_the_beginning_of_a_long_text_is_counted(text):
     rows = corpus.first_rows(text.train, 100)
     assert 80 < len(rows.tokens_N) == rows.offsets[-1] <= 100
     np.testing.assert_array_equal(rows.tokens_N, text.train.tokens_N[: len(rows.tokens_N)])
-    assert corpus.first_rows(text.train, 10**9) is text.train
+    whole = corpus.first_rows(text.train, 10**9)
+    assert all(np.array_equal(*both) for both in zip(whole, text.train, strict=True))
+
+
+def test_tokens_are_grouped_by_their_rank_in_the_training_rows(text):
+    sizes = {"batch": 8, "length": 16, "buckets": (16,), "words": 6}
+    prepared = prepare_corpus(TextExperiment(duplicates=(0.5, 0.1), **sizes), text)
+    rows, sep = text.train, text.special.sep
+    counted = Counter(int(token) for r in range(rows.count) for token in [*rows.row(r), sep])
+    found, group_V = corpus.token_counts(prepared, rows), corpus.frequency_groups(prepared)
+    for word, twin, p in zip(*prepared.drawn[:3], strict=True):  # drawn at each step
+        count = counted.pop(int(word))
+        assert found[[word, twin]] == pytest.approx([(1 - p) * count, p * count])
+    assert {token: found[token] for token in counted} == counted
+    expected = [10, min(90, len(found) - 10), max(0, len(found) - 100)]
+    counts = np.bincount(group_V, minlength=len(corpus.FREQUENCIES))
+    np.testing.assert_array_equal(counts[:3], expected)
+    assert found[group_V == 0].min() >= found[group_V == 1].max()

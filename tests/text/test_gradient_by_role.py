@@ -1,6 +1,5 @@
-"""Gradient by role on text: groups of tokens by frequency, runs, and the table of a document."""
+"""Gradient by role on text: runs, and the table of a document."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,32 +9,10 @@ from text_fixtures import EXPERIMENTS, SIZES, TINY, finished_run
 
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.similarity import linear_cka
-from jaxtie.run import command, lifecycle
-from jaxtie.run.experiment_files import load_experiment
+from jaxtie.run import lifecycle, report
 from jaxtie.text.analysis import trained_tables
-from jaxtie.text.config import Corpus
-from jaxtie.text.corpus import FREQUENCIES, frequency_groups, prepare_corpus, token_counts
-from jaxtie.text.data.tokens import prepare_text
 
 ARMS = ("tied", "tied+output-start", "tied+input-gradient=0", "untied@20", "untied")
-
-
-def test_tokens_are_grouped_by_their_rank_in_the_training_rows(place):
-    for name in ("text_clm", "text_mlm"):
-        config = load_experiment(place / f"{name}.py")
-        text = prepare_text(Corpus((str(place / "corpus"),), vocab_size=120))
-        prepared = prepare_corpus(config, text)
-        rows, sep = prepared.text.train, prepared.text.special.sep
-        counted = Counter(int(token) for r in range(rows.count) for token in [*rows.row(r), sep])
-        found, group_V = token_counts(prepared), frequency_groups(prepared)
-        for word, twin in zip(*prepared.drawn[:2], strict=True):
-            # half of its occurrences, drawn at each step
-            assert found[word] == found[twin] == counted.pop(int(word)) / 2
-        assert {token: found[token] for token in counted} == counted
-        expected = [10, min(90, len(found) - 10), max(0, len(found) - 100)]
-        counts = np.bincount(group_V, minlength=len(FREQUENCIES))
-        np.testing.assert_array_equal(counts[:3], expected)
-        assert found[group_V == 0].min() >= found[group_V == 1].max()
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +56,9 @@ def test_a_run_on_text_is_committed_with_its_experiment(place, runs, tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "roles.py").write_text((place / "roles_True.py").read_text())
-    tables = ("shares", "similarities")
-    places = [f"<!-- table: {each} roles-True -->\n<!-- end of table -->\n" for each in tables]
-    (tmp_path / "experiments" / "README.md").write_text("".join(places))
-    (tmp_path / "jaxtie" / "advise").mkdir(parents=True)
-    for page in ("README.md", "jaxtie/advise/README.md"):
-        (tmp_path / page).write_text("No tables.\n")
-    code = command.main_report([str(runs[0])])
+    for document in report.DOCUMENTS:
+        Path(document).write_text("No tables.\n")
+    code = report.main(["--commit", str(runs[0])])
     error = capsys.readouterr().err  # the command asked for another vocabulary
     assert code == 2 and "differs from experiments/roles.py in corpus.vocab_size" in error
     source = (tmp_path / "experiments" / "roles.py").read_text()
@@ -94,8 +67,8 @@ def test_a_run_on_text_is_committed_with_its_experiment(place, runs, tmp_path, m
         " corpus=Corpus(vocab_size=120))\n"
     )
     (tmp_path / "experiments" / "roles.py").write_text(source)
-    assert command.main_report([str(runs[0])]) == 0
-    written = Path("experiments/README.md").read_text()
+    assert report.main(["--commit", str(runs[0])]) == 0
+    written = Path("experiments/results/roles-True.md").read_text()
     assert "| tied | 1-10 |" in written and "| neighbours | tied |" in written
     data = xr.load_dataset("experiments/data/roles-True.nc", engine="h5netcdf")
     similarity = data["similarity"].sel(eval_step=40, measure="CKA", seed=4)

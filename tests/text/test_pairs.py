@@ -8,87 +8,63 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from corpora import SIZE, write_corpus
 from quickly import QUICK
 
 from jaxtie import Transformer, UserError
 from jaxtie.config import Head, Variant
 from jaxtie.text import pairs
-from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.corpus import PreparedCorpus, prepare_corpus, token_counts
+from jaxtie.text.config import TextExperiment
+from jaxtie.text.corpus import prepare_corpus
 from jaxtie.text.data.batches import Rows, Special
-from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.pairs import CLOSE, PairContexts, choose_contexts, duplicates_of, matched_pairs
-from jaxtie.text.task import ask, build_text_model, make_predictions
+from jaxtie.text.task import build_text_model, make_predictions, make_targets
 
-TINY = {
-    "batch": 8,
-    "length": 16,
-    "buckets": (16,),
-    "words": 6,
-    "duplicates": (0.5, 0.1),
-    "contexts": 4,
-}
+SIZES = {"batch": 8, "length": 16, "buckets": (16,), "words": 6}
 MODEL = Transformer(layers=1, heads=2, width=8, feedforward=8)
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pairs")
-    paths = (str(write_corpus(folder / "corpus", paragraphs=120)),)
-    return prepare_text(Corpus(paths=paths, vocab_size=SIZE), folder / "cache")
+def with_duplicates(text, **options) -> TextExperiment:
+    """Return a prepared experiment whose words have duplicates."""
+    experiment = TextExperiment(
+        model=MODEL, arms=("untied",), duplicates=(0.5, 0.1), contexts=4, **SIZES, **options
+    )
+    return dataclasses.replace(experiment, prepared=prepare_corpus(experiment, text))
 
 
 @pytest.fixture(scope="module", params=("masked", "causal"))
-def asked(request, text) -> tuple[TextExperiment, PreparedCorpus]:
-    experiment = TextExperiment(objective=request.param, model=MODEL, arms=("untied",), **TINY)
-    return experiment, prepare_corpus(experiment, text)
+def experiment(request, text) -> TextExperiment:
+    return with_duplicates(text, objective=request.param)
 
 
-def test_words_get_the_probabilities_in_turn(asked):
-    experiment, prepared = asked
+def test_words_get_the_probabilities_in_turn(experiment):
+    prepared = experiment.prepared
     assert prepared.drawn.probability_K.tolist() == [0.5, 0.1] * 3
-    assert prepared.vocabulary[-6:] == tuple(
-        f"{prepared.vocabulary[word]}*" for word in prepared.words_K
-    )
+    names = [f"{prepared.vocabulary[word]}*" for word in prepared.words_K]
+    assert list(prepared.vocabulary[-6:]) == names
     assert experiment.kinds == ("duplicate", "matched", "random")
-    counted = np.bincount(prepared.text.train.tokens_N, minlength=len(prepared.vocabulary))
-    found = token_counts(prepared)
-    for word, twin, p in zip(*prepared.drawn[:3]):
-        assert found[twin] == pytest.approx(p * counted[word]) and found[word] == pytest.approx(
-            (1 - p) * counted[word]
-        )
 
 
-def test_training_draws_each_word_at_its_own_probability(asked):
-    experiment, prepared = asked
-    experiment, drawn = dataclasses.replace(experiment, prepared=prepared), prepared.drawn
-    tokens = np.resize(drawn.words_K, (40, 15))
+def test_training_draws_each_word_at_its_own_probability(experiment):
+    prepared = experiment.prepared
+    tokens = np.resize(prepared.drawn.words_K, (40, 15))
     tokens = np.pad(tokens, ((0, 0), (0, 1)), constant_values=prepared.text.special.sep)
-    ask_all = jax.jit(
-        jax.vmap(lambda key: ask(experiment, key, jnp.asarray(tokens)).tokens_BxL),
-        compiler_options=QUICK,
-    )
-    found = jax.device_get(ask_all(jax.random.split(jax.random.key(0), 50)))
-    for word, twin, p in zip(*drawn[:3]):
+    draw = jax.vmap(lambda key: make_targets(experiment, key, jnp.asarray(tokens)).tokens_BxL)
+    keys = jax.random.split(jax.random.key(0), 50)
+    found = jax.device_get(jax.jit(draw, compiler_options=QUICK)(keys))
+    for word, twin, p in zip(*prepared.drawn[:3]):
         words, twins = (int(np.sum(found == each)) for each in (word, twin))
-        # BERT's random tokens
-        assert (
-            abs(twins / (words + twins) - p) < 4 * math.sqrt(p * (1 - p) / (words + twins)) + 0.01
-        )
+        error = 4 * math.sqrt(p * (1 - p) / (words + twins)) + 0.01  # BERT's random tokens
+        assert abs(twins / (words + twins) - p) < error
 
 
 @pytest.mark.slow
-def test_unknown_tokens_are_asked_for_only_where_that_is_declared(text):
+@pytest.mark.parametrize("masks_unknown", [False, True])
+def test_unknown_tokens_are_targets_only_where_that_is_declared(text, masks_unknown):
     unk = text.special.unk
-    tokens = jnp.full((8, 16), unk)
-    for masks_unknown in (False, True):
-        experiment = TextExperiment(objective="masked", masks_unknown=masks_unknown, **TINY)
-        prepared = prepare_corpus(experiment, text)
-        experiment = dataclasses.replace(experiment, prepared=prepared)
-        asked = ask(experiment, jax.random.key(0), tokens)
-        assert (int(asked.weight_P.sum()) > 0) == masks_unknown
-        assert masks_unknown or bool((asked.tokens_BxL == unk).all())
+    experiment = with_duplicates(text, objective="masked", masks_unknown=masks_unknown)
+    found = make_targets(experiment, jax.random.key(0), jnp.full((8, 16), unk))
+    assert (int(found.weight_P.sum()) > 0) == masks_unknown
+    assert masks_unknown or bool((found.tokens_BxL == unk).all())
 
 
 def test_pairs_match_words_and_duplicates_in_frequency_and_are_neither():
@@ -112,9 +88,9 @@ def test_pairs_match_words_and_duplicates_in_frequency_and_are_neither():
     assert np.array_equal(again, (first_K, second_K))
 
 
-def test_contexts_are_of_the_text(asked):
+def test_contexts_are_of_the_text(experiment):
     """They are validation sentences, but for the pair's token and drawn duplicates."""
-    experiment, prepared = asked
+    prepared = experiment.prepared
     contexts, drawn, rows = prepared.contexts, prepared.drawn, prepared.text.valid
     assert contexts.shape == (3, 6, 4) and len(contexts.at_Q) == 3 * 6 * 4
     base = np.arange(len(prepared.vocabulary))
@@ -133,15 +109,16 @@ def test_contexts_are_of_the_text(asked):
             "".join(f" {t}" for t in [*there[:place], token, *there[place + 1 :]]) in stream
             for token in pair
         )
-        assert not np.isin(tokens[contexts.asked_QxM[q]][contexts.counts_QxM[q]], special[:3]).any()
+        assert not np.isin(
+            tokens[contexts.predicted_QxM[q]][contexts.counts_QxM[q]], special[:3]
+        ).any()
     assert contexts.counts_QxM.any(axis=1).mean() > 0.9
     again = choose_contexts(experiment, prepared.text, drawn, prepared.first, prepared.second)
     assert all(np.array_equal(x, y) for x, y in zip(again[:6], contexts[:6]))
 
 
-def model_of(experiment: TextExperiment, prepared: PreparedCorpus, **options):
+def model_of(experiment: TextExperiment, **options):
     """Return a model and its initial parameters."""
-    experiment = dataclasses.replace(experiment, prepared=prepared)
     model = build_text_model(experiment, Variant(**options), "cpu")
     return model, model.init(jax.random.key(1), jnp.arange(4), jnp.arange(4))["params"]
 
@@ -151,38 +128,39 @@ def brute_force(of_sequence, contexts: PairContexts, q: int) -> tuple[float, flo
     tokens, at = contexts.tokens_QxL[q], int(contexts.at_Q[q])
     first, second = contexts.first_Q[q], contexts.second_Q[q]
 
-    def law(tokens, where):
+    def distribution(tokens, where):
         return np.asarray(of_sequence(tokens.astype(np.int32), np.array([where])), np.float64)
 
     hidden, seen = tokens.copy(), tokens.copy()
     if contexts.mask is not None:
         hidden[at] = contexts.mask
-        seen[contexts.asked_QxM[q]] = contexts.mask
-    itself = law(hidden, at if contexts.mask is not None else at - 1)
+        seen[contexts.predicted_QxM[q]] = contexts.mask
+    itself = distribution(hidden, at if contexts.mask is not None else at - 1)
     swapped, moved = seen.copy(), []
     swapped[at] = second
-    for where, counts in zip(contexts.asked_QxM[q], contexts.counts_QxM[q]):
+    for where, counts in zip(contexts.predicted_QxM[q], contexts.counts_QxM[q]):
         if counts:
-            moved.append(0.5 * np.abs(law(seen, where) - law(swapped, where)).sum())
+            moved.append(
+                0.5 * np.abs(distribution(seen, where) - distribution(swapped, where)).sum()
+            )
     return math.log(itself[first] / itself[second]), float(np.mean(moved)) if moved else math.nan
 
 
-def test_predictions_are_those_of_one_sequence_at_a_time(asked):
-    experiment, prepared = asked
-    model, params = model_of(experiment, prepared, tied=False)
-    look = jax.jit(make_predictions(model, prepared.contexts), compiler_options=QUICK)
+def test_predictions_are_those_of_one_sequence_at_a_time(experiment):
+    contexts = experiment.prepared.contexts
+    model, params = model_of(experiment, tied=False)
+    look = jax.jit(make_predictions(model, contexts), compiler_options=QUICK)
     found = jax.device_get(look(params))
 
     @partial(jax.jit, compiler_options=QUICK)
     def of_sequence(tokens, at):
         return jax.nn.softmax(model.apply({"params": params}, tokens, at)[0])
 
-    _, count, number = prepared.contexts.shape
+    _, count, number = contexts.shape
     for kind, pair in ((0, 1), (1, 0), (2, 5)):
         start = (kind * count + pair) * number
-        each = np.array(
-            [brute_force(of_sequence, prepared.contexts, q) for q in range(start, start + number)]
-        )
+        places = range(start, start + number)
+        each = np.array([brute_force(of_sequence, contexts, q) for q in places])
         each = each[np.isfinite(each[:, 1])]
         assert found["log_odds"][kind, pair] == pytest.approx(each[:, 0].mean(), abs=1e-5)
         assert found["log_odds_deviation"][kind, pair] == pytest.approx(each[:, 0].std(), abs=1e-5)
@@ -190,11 +168,11 @@ def test_predictions_are_those_of_one_sequence_at_a_time(asked):
 
 
 @pytest.mark.slow
-def test_equal_rows_are_equally_likely_and_move_nothing(asked):
+def test_equal_rows_are_equally_likely_and_move_nothing(experiment):
     """A bias carries the odds of duplicates whose rows are equal: ln 9, in every context."""
-    experiment, prepared = asked
-    model, params = model_of(experiment, prepared, tied=True, head=Head(bias=True))
-    drawn, ends = prepared.drawn, params["embedding"]
+    model, params = model_of(experiment, tied=True, head=Head(bias=True))
+    prepared, ends = experiment.prepared, params["embedding"]
+    drawn = prepared.drawn
     odds_K = np.log(1 / drawn.probability_K - 1)
     ends = ends | {"input": ends["input"].at[drawn.duplicates_K].set(ends["input"][drawn.words_K])}
     ends |= {"bias": ends["bias"].at[drawn.words_K].set(ends["bias"][drawn.duplicates_K] + odds_K)}
@@ -206,18 +184,13 @@ def test_equal_rows_are_equally_likely_and_move_nothing(asked):
 
 
 @pytest.mark.slow
-def test_pairs_without_a_place_are_missing(asked):
-    experiment, prepared = asked
-    contexts = prepared.contexts
-    none = contexts._replace(
-        counts_QxM=contexts.counts_QxM
-        & (np.arange(len(contexts.at_Q)) >= contexts.shape[2])[:, None]
-    )
-    model, params = model_of(experiment, prepared, tied=True)
-    found = jax.device_get(make_predictions(model, none)(params))
-    assert all(
-        np.isnan(found[name][0, 0]) and np.isfinite(found[name][0, 1:]).all() for name in found
-    )
+def test_pairs_without_a_place_are_missing(experiment):
+    contexts = experiment.prepared.contexts
+    is_other_Qx1 = (np.arange(len(contexts.at_Q)) >= contexts.shape[2])[:, None]
+    none = contexts._replace(counts_QxM=contexts.counts_QxM & is_other_Qx1)
+    model, params = model_of(experiment, tied=True)
+    for found in jax.device_get(make_predictions(model, none)(params)).values():
+        assert np.isnan(found[0, 0]) and np.isfinite(found[0, 1:]).all()
 
 
 def rows_of(rows: Rows) -> list[list[int]]:
@@ -268,22 +241,3 @@ def test_the_vocabulary_names_inserted_duplicates_by_a_star(text):
     assert len(prepared.vocabulary) == size + 2 and prepared.vocabulary[-1].endswith("*")
     assert prepared.planted.duplicates_K.tolist() == [size, size + 1]
     assert prepared.text.train.count < text.train.count
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"duplicates": (0.5, 1.0)}, "above 0 and below 1"),
-        ({"duplicates": (0,)}, "above 0 and below 1"),
-        ({"words": ("the", "the", "cat")}, "the: each may be named once"),
-        ({"words": ("the", "cat")}, "at least 3"),
-        ({"words": "the"}, "how many, or which"),
-        ({"contexts": -1}, "contexts"),
-        ({"duplicates": False, "half": "third"}, "half"),
-        ({"duplicates": False, "planted": -1}, "planted"),
-        ({"planted": 2}, "planted"),
-    ],
-)
-def test_invalid_fields_are_named(changes, message):
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(TextExperiment(), **changes)

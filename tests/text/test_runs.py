@@ -15,7 +15,6 @@ import xarray as xr
 from commands import ended, recorded, start, start_two, until_recorded
 from corpora import WORDS
 from drawing import save_small
-from matplotlib.figure import Figure
 from text_fixtures import command, finished_run
 from wrapped import COMPILED_QUICKLY, SAVED_SLOWLY, WITHOUT_FIGURES, after
 
@@ -45,9 +44,9 @@ FIGURES = (
 
 @pytest.fixture(scope="module")
 def masked(place, tmp_path_factory) -> Path:
-    """A finished run, with all its figures; their PDFs take most of the time."""
+    """A finished run, with all its figures."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "save", save_png)
+        patch.setattr(plots, "save", save_small)
         return finished_run(place, tmp_path_factory.mktemp("masked") / "run")
 
 
@@ -55,13 +54,6 @@ def masked(place, tmp_path_factory) -> Path:
 def without_figures(monkeypatch):
     """They take most of the time of a short run; module fixtures have drawn theirs before."""
     monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
-
-
-def save_png(figure: Figure, folder: Path, name: str) -> Path:
-    """`plots.save` without the PDF."""
-    folder.mkdir(exist_ok=True)
-    figure.savefig(folder / f"{name}.png")
-    return folder / f"{name}.png"
 
 
 def results(folder: Path) -> xr.Dataset:
@@ -93,20 +85,15 @@ def test_a_masked_model_from_files_to_figures(masked):
     assert times["parameters"] == counts.sel(arm="untied@20") > counts.sel(arm="tied")
     assert config["text"]["report"]["files"] == 1
     for name in FIGURES.split():
-        assert (masked / "figures" / f"{name}.png").stat().st_size > 10_000
+        assert (masked / "figures" / f"{name}.png").stat().st_size > 2_000
     summary = (masked / "summary.md").read_text(encoding="utf-8")
-    for expected in (
-        "untied@20 − tied",
-        "a star marks a duplicate",
-        "| tied, word–duplicate | ",
-        "| untied@20 output, random pairs | ",
-    ):
+    for expected in ("untied@20 − tied", "| tied, word–duplicate | ", "a star marks a duplicate"):
         assert expected in summary
 
 
 def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
     monkeypatch.setattr(lifecycle, "draw", DRAW)
-    monkeypatch.setattr(plots, "save", save_png)
+    monkeypatch.setattr(plots, "save", save_small)
     before = (masked / "figures" / "overview.png").read_bytes()
     assert cli.main_figures([str(masked), "--csv"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
@@ -122,9 +109,8 @@ def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
     assert {image.name for image in section.images} == drawn
 
 
-def test_a_sweep_over_learning_rate_and_vocabulary(place, tmp_path, monkeypatch):
+def test_a_sweep_over_learning_rate_and_vocabulary(place, tmp_path):
     """A run per point; the halves of the validation batches choose and report."""
-    monkeypatch.setattr(plots, "save", save_small)
     sweep = "--sweep learning_rate=1e-3,1e-2 --sweep vocab_size=110,120".split()
     folder = finished_run(place, tmp_path / "run", *sweep, name="text_clm")
     results = lifecycle.load(folder)
@@ -262,70 +248,40 @@ def test_a_member_that_diverges_is_frozen_and_reported(
     assert "seeds that diverged" in (folder / "summary.md").read_text(encoding="utf-8")
 
 
-LACKING = ("the", "cat", "zebra")
 CHANGED = {  # name of a file -> what differs from `text_mlm.py`
     "wordy": ("words=10", "words=100"),
     "broad": ("batch=16", "batch=4096"),
-    "untasked": ("words=10", "objective='x'"),
     "certain": ("words=10", "words=10, duplicates=(0.5, 1.0)"),
-    "lacking": ("words=10", f"words={LACKING}"),
+    "lacking": ("words=10", "words=('the', 'cat', 'zebra')"),
     "parted": ("words=10", "words=10, corpus=Corpus(documents_to_split=1)"),
 }
 ON_CORPUS = "text_mlm.py --text corpus"
-BAD = {  # what is wrong -> the command line, and words of the one line of error
-    "no text": ("text_mlm.py", "needs a text"),
-    "text and a data set": (f"{ON_CORPUS} --tfds lm1b", "either files and folders or the name"),
-    "a missing text": ("text_mlm.py --text nowhere", "nowhere: no such file"),
-    "an empty folder": ("text_mlm.py --text empty", "empty: holds no"),
-    "no name of a data set": ("text_mlm.py --tfds 'a b'", "--tfds a b: expected NAME"),
-    "a field without a data set": (
-        f"{ON_CORPUS} --tfds-field body",
-        "--tfds-field: expected with --tfds",
-    ),
-    "a missing vocabulary": (f"{ON_CORPUS} --vocab nowhere", "--vocab nowhere: cannot be read"),
-    "a vocabulary of none": (f"{ON_CORPUS} --vocab-size 0", "--vocab-size"),
-    "a vocabulary too small": (f"{ON_CORPUS} --vocab-size 99", "vocab_size = 99"),
-    "too little text": ("text_mlm.py --text short.txt", "too little for three splits"),
-    "too few words": ("wordy.py --text corpus --vocab-size 120", "100 are needed"),
-    "rows that fill no batch": (
-        "broad.py --text corpus --vocab-size 120",
-        "do not fill one batch",
-    ),
-    "a duplicate that is certain": (
-        "certain.py --text corpus",
-        "certain.py:4: duplicates = (0.5, 1.0): expected",
-    ),
-    "words that the text lacks": (
-        "lacking.py --text corpus --vocab-size 120",
-        "has no token zebra; leave",
-    ),
-    "fewer documents than splits": (
-        "parted.py --text corpus",
-        "1 different documents are too little for three splits",
-    ),
-    "a vocabulary without special tokens": (
-        f"{ON_CORPUS} --vocab plain.txt",
-        "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP], [MASK]; expected a vocabulary"
-        " like BERT's",
-    ),
-    "zeros": (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: no option"),
-    "a sweep": (f"{ON_CORPUS} --sweep p_X=0.1", "sweep of 'p_X': expected one of"),
-    "text for another task": ("--text corpus", "--text: no option"),
-    "a vocabulary for another task": ("--vocab-size 200", "--vocab-size: no option"),
-    "steps between records": (f"{ON_CORPUS} --steps 15", "steps = 15"),
-    "an unknown objective": ("untasked.py --text corpus", "objective = 'x'"),
-}
+BAD = [  # the command line, and words of the one line of error
+    ("text_mlm.py", "needs a text"),
+    ("text_mlm.py --text nowhere", "nowhere: no such file"),
+    (f"{ON_CORPUS} --tfds-field body", "--tfds-field: expected with --tfds"),
+    (f"{ON_CORPUS} --vocab-size 0", "--vocab-size"),
+    (f"{ON_CORPUS} --vocab plain.txt", "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP]"),
+    ("wordy.py --text corpus --vocab-size 120", "100 are needed"),
+    ("broad.py --text corpus --vocab-size 120", "do not fill one batch"),
+    ("certain.py --text corpus", "certain.py:4: duplicates = (0.5, 1.0): expected"),
+    ("lacking.py --text corpus --vocab-size 120", "has no token zebra; leave"),
+    ("parted.py --text corpus", "1 different documents are too little for three splits"),
+    (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: no option"),
+    (f"{ON_CORPUS} --sweep p_X=0.1", "sweep of 'p_X': expected one of"),
+    ("--text corpus", "--text: no option"),
+    ("--vocab-size 200", "--vocab-size: no option"),
+    (f"{ON_CORPUS} --steps 15", "steps = 15"),
+]
 
 
-@pytest.mark.parametrize(("arguments", "word"), BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize(("arguments", "word"), BAD)
 def test_bad_input_is_one_line_that_names_it(place, monkeypatch, capsys, arguments, word):
     monkeypatch.chdir(place)
     source = (place / "text_mlm.py").read_text()
     for name, change in CHANGED.items():
         (place / f"{name}.py").write_text(source.replace(*change))
-    (place / "short.txt").write_text("One.\n\nTwo.")
     (place / "plain.txt").write_text("\n".join(WORDS))
-    (place / "empty").mkdir(exist_ok=True)
     assert cli.main([*shlex.split(arguments), "--quiet", "--out", "new"]) == 2
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1) and error.startswith("jaxtie: ") and word in error
@@ -333,7 +289,7 @@ def test_bad_input_is_one_line_that_names_it(place, monkeypatch, capsys, argumen
 
 
 def test_other_text_is_not_trained_on_in_the_same_folder(place, masked, tmp_path, capsys):
-    """The files have the same names; what is in them differs."""
+    """The files have the same names and other contents."""
     config = json.loads((masked / "config.json").read_text())
     config["text"]["key"] = "another"
     (tmp_path / "run").mkdir()
@@ -342,7 +298,7 @@ def test_other_text_is_not_trained_on_in_the_same_folder(place, masked, tmp_path
     assert "holds a run on a text that has changed since" in capsys.readouterr().err
 
 
-def test_a_dry_run_says_what_it_takes(place, tmp_path, capsys):
+def test_a_dry_run_estimates_time_and_memory(place, tmp_path, capsys):
     assert cli.main([*command(place), "--dry-run", "--out", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
     members = "members   2: 1 seeds x tied, untied@20, 40 steps"

@@ -12,14 +12,14 @@ import optax
 import pytest
 from bodies import once
 
-from jaxtie.config import Arm, Head, UserError, Variant
+from jaxtie.config import Arm, Head
 from jaxtie.models.language_model import TextModel
 from jaxtie.run.experiment_files import load_experiment
 from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.corpus import prepare_corpus
 from jaxtie.text.data.tokens import prepare_text
-from jaxtie.text.masking import Asked
-from jaxtie.text.task import TextTask, loss_metrics
+from jaxtie.text.masking import Targets
+from jaxtie.text.task import TextTask
 from jaxtie.training import row_engine
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import update
@@ -39,11 +39,7 @@ def small(place: Any, name: str, **changes: Any) -> TextExperiment:
     """Return a cheap variant of an experiment, prepared."""
     corpus = Corpus((str(place / "corpus"),), vocab_size=120)
     config = dataclasses.replace(load_experiment(place / f"{name}.py"), corpus=corpus, **changes)
-    return prepared(config, prepare_text(corpus))
-
-
-def prepared(config: TextExperiment, text: Any) -> TextExperiment:
-    return dataclasses.replace(config, prepared=prepare_corpus(config, text))
+    return dataclasses.replace(config, prepared=prepare_corpus(config, prepare_text(corpus)))
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +80,7 @@ def state_of(engine: RowEngine, of: Phase, members: Members) -> State:
 def validate(engine: RowEngine, of: Phase, members: Members) -> float:
     """Return the validation loss of a member."""
     program = engine.compile(of)
-    place = partial(row_engine.place, sharding=program.whole)
+    place = partial(row_engine.place, sharding=program.replicated)
     params = jax.tree.map(place, state_of(engine, of, members).params)
     return engine.evaluate(program, params)["valid_loss"].item()
 
@@ -92,15 +88,6 @@ def validate(engine: RowEngine, of: Phase, members: Members) -> float:
 def assert_same_leaves(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
     for name, leaf in expected.items():
         np.testing.assert_array_equal(found[name], leaf, err_msg=name)
-
-
-def test_the_loss_does_not_jump_where_it_is_untied(masked):
-    engine = engine_of(masked)
-    tied = train(engine, "untied@20", 20)[-1].members
-    untied = engine.untie(phase("untied@20", 1), tied)
-    before = validate(engine, phase("untied@20"), tied)
-    after = validate(engine, phase("untied@20", 1), untied)
-    assert abs(before - after) < 1e-6 * before
 
 
 def test_two_devices_share_a_batch(masked):
@@ -142,7 +129,7 @@ def test_a_stopped_member_goes_on_with_the_same_bits(masked):
 
 
 def test_members_side_by_side_have_the_bits_of_one_after_the_other(masked, monkeypatch):
-    """Whatever their number; large ones are trained one after the other."""
+    """For any number of them; large ones are trained one after the other."""
     engine, seeds = engine_of(masked), (SEED, 4, 5)
     program, found = engine.compile(phase("tied")), {}
     for cores in (1, 2):
@@ -187,7 +174,7 @@ def test_members_stopped_side_by_side_all_hand_out_their_state(masked, monkeypat
         if number == 8:
             stopped.append(2)
     assert set(last) == {SEED, 4}
-    assert all(0 < chunk.members.steps.item() < 20 for chunk in last.values())
+    assert all(chunk.members.steps.item() < 20 for chunk in last.values())
 
 
 def test_programs_are_shared_where_all_they_depend_on_is_equal(masked, monkeypatch):
@@ -214,18 +201,11 @@ def test_programs_are_shared_where_all_they_depend_on_is_equal(masked, monkeypat
 
 
 class Trained(NamedTuple):
-    """The training of an arm.
-
-    Attributes:
-      after: its member after each step.
-      first_end: at the end of the first phase.
-      opened: the same, untied.
-      losses: recorded.
-    """
+    """The training of an arm: its member after each step and at the end of the first phase."""
 
     after: list[Members]
     first_end: Members
-    opened: Members | None
+    opened: Members | None  # `first_end`, untied
     losses: list[float]
 
 
@@ -250,7 +230,7 @@ def task_of(config: TextExperiment, name: str) -> TextTask:
 
 
 def test_arms_of_a_seed_share_initial_values_and_batches(causal, heads):
-    """Bit for bit, moments included; only what a head adds differs."""
+    """Bit for bit, moments included, except for the parameters that a head adds."""
     plain = heads[1]["tied"].after[0].states
     for name, arm in heads[1].items():
         assert arm.losses[-1] < arm.losses[0], name
@@ -274,30 +254,30 @@ def test_arms_of_a_seed_share_initial_values_and_batches(causal, heads):
 
 
 def expected_loss(
-    head: Head, model: TextModel, params: dict, asked: Asked
+    head: Head, model: TextModel, params: dict, targets: Targets
 ) -> tuple[jax.Array, jax.Array]:
     """Return loss and weight of a tied arm, from the hidden states of the plain model."""
     table_VxD = params["embedding"]["input"]
     seen_VxD = jax.lax.stop_gradient(table_VxD) if head.input_gradient == 0 else table_VxD
     tree = {"body": params["body"], "embedding": {"input": seen_VxD}}
-    h_PxD = model.apply({"params": tree}, asked.tokens_BxL, asked.at_P, method="hidden")
+    h_PxD = model.apply({"params": tree}, targets.tokens_BxL, targets.at_P, method="hidden")
     if head.transform == "half-swap":
         half = h_PxD.shape[1] // 2
         h_PxD = jnp.concatenate([h_PxD[:, half:], h_PxD[:, :half]], axis=1)
     logits_PxV = h_PxD @ table_VxD.T
     if head.bias:
         logits_PxV = logits_PxV + params["embedding"]["bias"][None]
-    loss_P = optax.softmax_cross_entropy_with_integer_labels(logits_PxV, asked.target_P)
-    weight = jnp.sum(asked.weight_P)
-    return jnp.sum(loss_P * asked.weight_P) / weight, weight
+    loss_P = optax.softmax_cross_entropy_with_integer_labels(logits_PxV, targets.target_P)
+    weight = jnp.sum(targets.weight_P)
+    return jnp.sum(loss_P * targets.weight_P) / weight, weight
 
 
 def rows_of(task: TextTask, step: int) -> np.ndarray:
     return task.rows.training(SEED)[step].tokens_BxL
 
 
-def batch_of(task: TextTask, rows: np.ndarray) -> Asked:
-    """Return what a causal model predicts, whatever the stream."""
+def batch_of(task: TextTask, rows: np.ndarray) -> Targets:
+    """Return the targets of a causal model, which need no randomness."""
     return task.batch(stream(0, 0), {}, 0, rows)
 
 
@@ -310,7 +290,7 @@ def test_an_arm_is_the_plain_loop_with_its_head(causal, heads, name):
 
     @once
     def advance(state: State, rows: jax.Array):
-        loss_of = partial(expected_loss, head, task.model, asked=batch_of(task, rows))
+        loss_of = partial(expected_loss, head, task.model, targets=batch_of(task, rows))
         return update(loss_of, rule, state)
 
     rows, losses = [rows_of(task, step) for step in range(10)], []
@@ -326,29 +306,6 @@ def test_an_arm_is_the_plain_loop_with_its_head(causal, heads, name):
         for own in (state_of(engine, phase(name), found[name].after[10]), state)
     )
     np.testing.assert_allclose(table, expected, rtol=1e-3, atol=1e-4)
-
-
-def test_without_the_inputs_gradient_a_tied_table_has_that_of_the_output_alone(causal, heads):
-    """The other parameters have their usual gradient."""
-    engine, found = heads
-    params = state_of(engine, phase("tied"), found["tied"].after[0]).params
-    task, head = task_of(causal, "tied"), Arm.parse("tied+input-gradient=0").head
-    asked = batch_of(task, rows_of(task, 0))
-    headed = causal.build(Variant(True, head), "cpu").model
-    losses = (
-        lambda params: loss_metrics(headed, params, asked)["loss"],
-        *(
-            lambda params, own=own: expected_loss(own, task.model, params, asked)[0]
-            for own in (head, Head())
-        ),
-    )
-    gradients = once(lambda params: [jax.grad(loss)(params) for loss in losses])(params)
-    without, output_alone, both = jax.device_get(gradients)
-    table, whole = (own["embedding"]["input"] for own in (output_alone, both))
-    assert np.abs(table - whole).max() > 0.01 * np.abs(whole).max()
-    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7)
-    jax.tree.map(close, without, output_alone)
-    jax.tree.map(close, without["body"], both["body"])
 
 
 def test_untied_with_a_bias_midway_nothing_changes_at_that_step(heads):
@@ -369,19 +326,3 @@ def test_untied_with_a_bias_midway_nothing_changes_at_that_step(heads):
     np.testing.assert_allclose(midway.losses[3], tied.losses[3], rtol=0.02)  # no fresh start
     ends = state_of(engine, second, midway.after[-1]).params["embedding"]
     assert (ends["input"] != ends["output"]).any()
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"objective": "other"},
-        {"words": 2},
-        {"length": 3},
-        {"buckets": (1,)},
-        {"data_seed": -1},
-        {"init_std": 0},
-    ],
-)
-def test_invalid_values_are_refused(wrong):
-    with pytest.raises(UserError, match=next(iter(wrong))):
-        TextExperiment(**wrong)

@@ -1,19 +1,18 @@
 """Rows of tokens and batches of them on the host.
 
-Batch k is a pure function of seed and k, so a run resumes exactly.
+Batch k is a pure function of seed and k, so a run resumes exactly. Where the seed is None, batches
+are in the order of the text.
 
 Shapes: B rows of a batch, L tokens of a row, R rows, N tokens of a split.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxtie.config import UserError
-
-BUCKETS = (16, 32, 64, 128)
 
 
 class Special(NamedTuple):
@@ -29,13 +28,11 @@ class Special(NamedTuple):
 class Rows(NamedTuple):
     """The rows of a split in the order of the text, without [CLS] and [SEP].
 
-    Attributes:
-      tokens_N: ids of all rows, may be memory-mapped.
-      offsets: R + 1 integers: row r is tokens_N[offsets[r] : offsets[r + 1]].
+    Row r is tokens_N[offsets[r] : offsets[r + 1]].
     """
 
-    tokens_N: np.ndarray
-    offsets: np.ndarray
+    tokens_N: np.ndarray  # may be memory-mapped
+    offsets: np.ndarray  # R + 1 integers
 
     @property
     def count(self) -> int:  # type: ignore[override]  # in the place of tuple.count
@@ -65,15 +62,10 @@ class Rows(NamedTuple):
 
 
 class RowBatch(NamedTuple):
-    """A batch of rows.
+    """A batch of rows."""
 
-    Attributes:
-      tokens_BxL: int32, padded with [PAD].
-      lengths_B: int32, tokens that are not padding; 0: no row at all.
-    """
-
-    tokens_BxL: np.ndarray
-    lengths_B: np.ndarray
+    tokens_BxL: np.ndarray  # int32, padded with [PAD]
+    lengths_B: np.ndarray  # int32, tokens that are not padding; 0: no row at all
 
 
 def lengths_of(buckets: Sequence[int], max_length: int) -> tuple[int, ...]:
@@ -81,149 +73,115 @@ def lengths_of(buckets: Sequence[int], max_length: int) -> tuple[int, ...]:
     return (*(each for each in sorted(buckets) if each < max_length), max_length)
 
 
-class MaskedBatches:
-    """Batches of rows of similar lengths: [CLS] row [SEP], padded to the length of the bucket.
+class EpochBatches:
+    """Batches of one size by step, 0, 1, ...; epochs follow each other without end.
+
+    Attributes:
+      count: batches of an epoch.
+    """
+
+    def __init__(
+        self,
+        plan_epoch: Callable[[int], list[Any]],
+        read: Callable[[Any], RowBatch],
+        size: int,
+        pad: int,
+        found: str,
+    ):
+        """Plan the first epoch; UserError, which names the rows that were `found`, without a batch.
+
+        `plan_epoch` lists the argument of `read` for each batch of an epoch. `read` returns a batch
+        of at most `size` rows; rows of length 0 fill it up with the id `pad`.
+        """
+        self._plan, self._read, self._size, self._pad = lru_cache(2)(plan_epoch), read, size, pad
+        self.count = len(self._plan(0))
+        if not self.count:
+            raise UserError(
+                f"text: {found} do not fill one batch of {size}; give more text, or take a smaller"
+                " batch"
+            )
+
+    def __getitem__(self, step: int) -> RowBatch:
+        """Return the batch of a step."""
+        tokens_BxL, lengths_B = self._read(self._plan(step // self.count)[step % self.count])
+        if more := self._size - len(lengths_B):
+            tokens_BxL = np.pad(tokens_BxL, ((0, more), (0, 0)), constant_values=self._pad)
+            lengths_B = np.pad(lengths_B, (0, more))
+        return RowBatch(tokens_BxL, lengths_B)
+
+
+def masked_batches(
+    rows: Rows,
+    special: Special,
+    batch_size: int,
+    max_length: int,
+    seed: int | None,
+    buckets: Sequence[int],
+    keep_last: bool = False,
+) -> EpochBatches:
+    """Batch rows of similar lengths: [CLS] row [SEP], padded to the length of the bucket.
 
     Every epoch visits all rows in an order of its own. The rows that do not fill a batch of their
     bucket move up to the next bucket, so an epoch leaves out at most `batch_size` - 1 rows, other
-    ones each time. A row of more than `max_length` - 2 tokens is truncated, as BERT does.
-
-    Attributes:
-      count: batches of an epoch.
-      buckets: lengths of a batch's rows, [CLS] and [SEP] included, ascending.
+    ones each time; none if `keep_last`. A row of more than `max_length` - 2 tokens is truncated, as
+    BERT does.
     """
+    lengths = lengths_of(buckets, max_length)
+    bucket_R = np.searchsorted(lengths, np.minimum(rows.lengths + 2, max_length)).astype(np.int8)
 
-    def __init__(
-        self,
-        rows: Rows,
-        special: Special,
-        batch_size: int,
-        max_length: int = 128,
-        seed: int | None = 0,
-        buckets: Sequence[int] = BUCKETS,
-        keep_last: bool = False,
-    ):
-        """Plan the first epoch.
-
-        Args:
-          rows: what is batched.
-          special: ids of the special tokens.
-          batch_size: B.
-          max_length: L of the longest bucket.
-          seed: of the order; None: the order of the text, bucket after bucket.
-          buckets: other row lengths.
-          keep_last: have all rows, the last batch filled up with rows of length 0.
-
-        Raises:
-          UserError: if the rows do not fill one batch.
-        """
-        self.rows, self.special, self.batch_size = rows, special, batch_size
-        self.seed, self.keep_last = seed, keep_last
-        self.buckets = lengths_of(buckets, max_length)
-        lengths = np.minimum(rows.lengths + 2, max_length)
-        self._bucket_R = np.searchsorted(self.buckets, lengths).astype(np.int8)
-        self._plan = lru_cache(2)(self._plan_epoch)
-        self.count = len(self._plan(0))
-        _check_count(self, f"{rows.count:,} sentences")
-
-    def _plan_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """Return length and rows of every batch of an epoch, in their order."""
-        rng = None if self.seed is None else np.random.default_rng((self.seed, epoch))
+    def plan_epoch(epoch: int) -> list[tuple[int, np.ndarray]]:
+        rng = None if seed is None else np.random.default_rng((seed, epoch))
         batches, left = [], np.empty(0, np.int64)
-        for bucket, length in enumerate(self.buckets):
-            members = np.concatenate([left, np.flatnonzero(self._bucket_R == bucket)])
+        for bucket, length in enumerate(lengths):
+            members = np.concatenate([left, np.flatnonzero(bucket_R == bucket)])
             members = members if rng is None else rng.permutation(members)
-            full = len(members) - len(members) % self.batch_size
+            full = len(members) - len(members) % batch_size
             left = members[full:]
-            batches += [(length, each) for each in members[:full].reshape(-1, self.batch_size)]
-        if self.keep_last and len(left):
-            batches.append((self.buckets[-1], left))
+            batches += [(length, each) for each in members[:full].reshape(-1, batch_size)]
+        if keep_last and len(left):
+            batches.append((lengths[-1], left))
         return batches if rng is None else [batches[i] for i in rng.permutation(len(batches))]
 
-    def __getitem__(self, step: int) -> RowBatch:
-        """Return the batch of a step, 0, 1, ...; epochs follow each other without end."""
-        length, rows_B = self._plan(step // self.count)[step % self.count]
-        lengths_B = np.minimum(
-            self.rows.offsets[rows_B + 1] - self.rows.offsets[rows_B], length - 2
-        )
-        tokens_BxL = self.rows.padded(rows_B, lengths_B, length, self.special)
-        batch = RowBatch(tokens_BxL, (lengths_B + 2).astype(np.int32))
-        return _filled_up(batch, self.batch_size, self.special.pad)
+    def read(planned: tuple[int, np.ndarray]) -> RowBatch:
+        length, rows_B = planned
+        lengths_B = np.minimum(rows.offsets[rows_B + 1] - rows.offsets[rows_B], length - 2)
+        tokens_BxL = rows.padded(rows_B, lengths_B, length, special)
+        return RowBatch(tokens_BxL, (lengths_B + 2).astype(np.int32))
+
+    return EpochBatches(plan_epoch, read, batch_size, special.pad, f"{rows.count:,} sentences")
 
 
-class CausalBatches:
-    """Batches of blocks of L + 1 tokens of the split as one stream, every row ended by [SEP].
+def causal_batches(
+    rows: Rows,
+    special: Special,
+    batch_size: int,
+    length: int,
+    seed: int | None,
+    keep_last: bool = False,
+) -> EpochBatches:
+    """Batch blocks of L + 1 tokens of the split as one stream, every row ended by [SEP].
 
     A block begins with the last token of the one before: each token but the first is predicted once
-    an epoch. The order of the blocks is new each epoch.
-
-    Attributes:
-      count: batches of an epoch.
+    an epoch. The order of the blocks is new each epoch. The last blocks of an epoch are left out if
+    they do not fill a batch, unless `keep_last`.
     """
+    ends = rows.offsets[1:] + np.arange(rows.count)  # where the [SEP] of each row is
+    count = (len(rows.tokens_N) + rows.count - 1) // length
+    used = count if keep_last else count - count % batch_size
 
-    def __init__(
-        self,
-        rows: Rows,
-        special: Special,
-        batch_size: int,
-        length: int,
-        seed: int | None = 0,
-        keep_last: bool = False,
-    ):
-        """Find the blocks.
+    def plan_epoch(epoch: int) -> list[np.ndarray]:
+        blocks = np.arange(count)
+        if seed is not None:
+            blocks = np.random.default_rng((seed, epoch)).permutation(blocks)
+        return [blocks[first : first + batch_size] for first in range(0, used, batch_size)]
 
-        Args:
-          rows: what is batched.
-          special: ids of the special tokens.
-          batch_size: B.
-          length: L.
-          seed: of the order; None: the order of the text.
-          keep_last: have all blocks, the last batch filled up with rows of length 0.
+    def read(blocks_B: np.ndarray) -> RowBatch:
+        at = blocks_B[:, None] * length + np.arange(length + 1)
+        row = np.searchsorted(ends, at)  # every row before has added one [SEP]
+        separator = ends[row] == at
+        tokens = rows.tokens_N[np.where(separator, 0, at - row)].astype(np.int32)
+        lengths_B = np.full(len(at), length + 1, np.int32)
+        return RowBatch(np.where(separator, np.int32(special.sep), tokens), lengths_B)
 
-        Raises:
-          UserError: if the blocks do not fill one batch.
-        """
-        self.rows, self.special, self.batch_size = rows, special, batch_size
-        self.length, self.seed = length, seed
-        self._ends = rows.offsets[1:] + np.arange(rows.count)  # where the [SEP] of each row is
-        self._blocks = (len(rows.tokens_N) + rows.count - 1) // length
-        self.count = (self._blocks + (batch_size - 1 if keep_last else 0)) // batch_size
-        self._order = lru_cache(2)(self._order_of_epoch)
-        _check_count(self, f"{self._blocks:,} blocks of {length} tokens")
-
-    def _order_of_epoch(self, epoch: int) -> np.ndarray:
-        blocks = np.arange(self._blocks)
-        if self.seed is None:
-            return blocks
-        return np.random.default_rng((self.seed, epoch)).permutation(blocks)
-
-    def __getitem__(self, step: int) -> RowBatch:
-        """Return the batch of a step, tokens_Bx(L+1); epochs follow each other without end."""
-        epoch, k = divmod(step, self.count)
-        blocks = self._order(epoch)[k * self.batch_size : (k + 1) * self.batch_size]
-        at = blocks[:, None] * self.length + np.arange(self.length + 1)
-        row = np.searchsorted(self._ends, at)  # every row before has added one [SEP]
-        separator = self._ends[row] == at
-        tokens = self.rows.tokens_N[np.where(separator, 0, at - row)].astype(np.int32)
-        batch = RowBatch(
-            np.where(separator, np.int32(self.special.sep), tokens),
-            np.full(len(at), self.length + 1, np.int32),
-        )
-        return _filled_up(batch, self.batch_size, self.special.pad)
-
-
-def _check_count(batches: MaskedBatches | CausalBatches, found: str) -> None:
-    if not batches.count:
-        raise UserError(
-            f"text: {found} do not fill one batch of {batches.batch_size}; give more text, or take"
-            " a smaller batch"
-        )
-
-
-def _filled_up(batch: RowBatch, size: int, pad: int) -> RowBatch:
-    """Add rows of length 0, so that all batches have one size."""
-    more = size - len(batch.lengths_B)
-    if not more:
-        return batch
-    tokens_BxL = np.pad(batch.tokens_BxL, ((0, more), (0, 0)), constant_values=pad)
-    return RowBatch(tokens_BxL, np.pad(batch.lengths_B, (0, more)))
+    found = f"{count:,} blocks of {length} tokens"
+    return EpochBatches(plan_epoch, read, batch_size, special.pad, found)

@@ -1,10 +1,9 @@
 """Prepare a folder once, completely, by one process at a time.
 
-A folder is filled under another name, brought to the disk and renamed. A manifest lists the sizes
-of its files, so a truncated one is noticed.
+A folder is filled under another name, synchronised and renamed. A manifest lists the sizes of its
+files, so a truncated one is noticed.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -12,7 +11,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import filelock
@@ -47,6 +46,29 @@ def now_and_then(say: Say) -> Say:
     return speak
 
 
+def once(folder: Path, make: Callable[[Path], dict], say: Say) -> dict:
+    """Return what `make(new folder)` returned when it filled the folder, now or earlier.
+
+    One process at a time makes it; the others wait.
+
+    Raises:
+      UserError: if the disk is full or the folder cannot be written.
+    """
+    try:
+        if (found := _manifest(folder)) is None:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with _acquire(folder.parent / f"{folder.name}.lock", say):
+                if (found := _manifest(folder)) is None:
+                    found = _fill(folder, make)
+        return found
+    except (OSError, NotImplementedError) as error:
+        reason = getattr(error, "strerror", None) or in_one_line(error)
+        raise UserError(
+            f"{folder.parent}: the text could not be prepared ({reason}); make room there, or set"
+            " XDG_CACHE_HOME; nothing half-prepared is kept"
+        ) from error
+
+
 def _manifest(folder: Path) -> dict | None:
     """Read what `make` returned, or None if the folder is not complete."""
     try:
@@ -58,28 +80,13 @@ def _manifest(folder: Path) -> dict | None:
         return None
 
 
-def once(folder: Path, make: Callable[[Path], dict], say: Say) -> dict:
-    """Return what `make(new folder)` returned when it filled the folder, now or earlier.
-
-    One process at a time makes it; the others wait.
-
-    Raises:
-      UserError: if the disk is full or the folder cannot be written.
-    """
-    if (found := _manifest(folder)) is not None:
-        return found
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, say):
-            if (found := _manifest(folder)) is not None:
-                return found
-            return _fill(folder, make)
-    except (OSError, NotImplementedError) as error:
-        reason = getattr(error, "strerror", None) or in_one_line(error)
-        raise UserError(
-            f"{folder.parent}: the text could not be prepared ({reason}); make room there, or set"
-            " XDG_CACHE_HOME; nothing half-prepared is kept"
-        ) from error
+def _acquire(path: Path, say: Say) -> filelock.AcquireReturnProxy:
+    lock = filelock.FileLock(path)
+    while True:
+        try:
+            return lock.acquire(timeout=PATIENCE)
+        except filelock.Timeout:
+            say("another process is preparing this text; waiting for it")
 
 
 def _fill(folder: Path, make: Callable[[Path], dict]) -> dict:
@@ -88,11 +95,10 @@ def _fill(folder: Path, make: Callable[[Path], dict]) -> dict:
     new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         counts = make(new)
-        files = [path for path in new.rglob("*") if path.is_file()]
-        sizes = {str(path.relative_to(new)): path.stat().st_size for path in files}
+        sizes = {path.name: path.stat().st_size for path in new.iterdir()}
         manifest = json.dumps({"counts": counts, "sizes": sizes}, indent=1)
         (new / MANIFEST).write_text(manifest)
-        for path in (*new.rglob("*"), new):
+        for path in (*new.iterdir(), new):
             _sync(path)
         if folder.exists():  # damaged
             shutil.rmtree(folder)
@@ -101,21 +107,6 @@ def _fill(folder: Path, make: Callable[[Path], dict]) -> dict:
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return counts
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, say: Say) -> Iterator[None]:
-    lock = filelock.FileLock(folder.parent / f"{folder.name}.lock")
-    while True:
-        try:
-            lock.acquire(timeout=PATIENCE)
-            break
-        except filelock.Timeout:
-            say("another process is preparing this text; waiting for it")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _sync(path: Path) -> None:

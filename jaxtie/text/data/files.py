@@ -5,6 +5,7 @@ dropped. Blank lines end a paragraph. A line or paragraph of more than `PIECE` b
 some corpora are a single line.
 """
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -29,37 +30,23 @@ _END = re.compile(r"""([.!?]+)["'”’»)\]*_]*\s+(?=["'“‘«(\[*_—-]*(\w)
 
 
 class Source(NamedTuple):
-    """Documents.
+    """Documents. `read` yields pieces of text, of whole paragraphs, after their document's key."""
 
-    Attributes:
-      key: hash of their contents.
-      documents: how many there are.
-      counts: `files`, `latin1_lines` and `cuts` of a `jaxtie.text.data.tokens.Report`.
-      read: yields pieces of text in order, of whole paragraphs, each after the key of its document.
-    """
-
-    key: str
-    documents: int
-    counts: dict[str, Any]
+    key: str  # hash of the contents
+    documents: int  # number of documents
+    counts: dict[str, Any]  # of text files, fields of a `jaxtie.text.data.tokens.Report`
     read: Callable[[], Iterator[tuple[bytes, str]]]
 
 
 @dataclass
 class Reading:
-    """Counts of the text read so far.
-
-    Attributes:
-      files, bytes: how much.
-      latin1_lines: lines that were not UTF-8.
-      cuts: places where an overlong line or paragraph was cut.
-      digest: SHA-256 of the bytes of the present file.
-    """
+    """Counts of the text read so far."""
 
     files: int = 0
     bytes: int = 0
-    latin1_lines: int = 0
-    cuts: int = 0
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256, repr=False)
+    latin1_lines: int = 0  # lines that were not UTF-8
+    cuts: int = 0  # places where an overlong line or paragraph was cut
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256, repr=False)  # of this file
 
 
 class Files(NamedTuple):
@@ -75,28 +62,26 @@ class Files(NamedTuple):
 
 
 def look_at(paths: Iterable[str], say: Say = cache.silence) -> Files:
-    """Find and hash the files that paths name.
-
-    Raises:
-      UserError: if one does not exist or cannot be read.
-    """
+    """Find and hash the files that paths name; UserError if one cannot be read."""
     found, hashes = find_files(paths), []
     for i, path in enumerate(found):
         say(f"looking at file {i + 1:,} of {len(found):,}")
-        try:
-            with path.open("rb") as file:
-                hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
-        except OSError as error:
-            raise _unreadable(path, error) from error
+        with _readable(path), path.open("rb") as file:
+            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
     return Files(found, hashes)
 
 
-def find_files(paths: Iterable[str]) -> list[Path]:
-    """List the files named and the `*.txt` below the folders named, sorted; each file once.
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{path}: cannot be read ({reason}); nothing was prepared") from error
 
-    Raises:
-      UserError: if a path does not exist or a folder holds no such file.
-    """
+
+def find_files(paths: Iterable[str]) -> list[Path]:
+    """List the files named and the `*.txt` below folders named, once each; UserError if missing."""
     files: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not path.exists():
@@ -115,21 +100,13 @@ def find_files(paths: Iterable[str]) -> list[Path]:
 
 
 def open_files(paths: Iterable[str], folder: Path, say: Say) -> Source:
-    """Open files, a document each.
+    """Open files, a document each; UserError if one cannot be read or is not text.
 
     The first time they are read to check and count them; `folder` keeps the counts.
-
-    Raises:
-      UserError: if a file cannot be read or is not text.
     """
     files = look_at(paths, say)
     counts = cache.once(folder / files.key, lambda _: _check(files, say), say)
-
-    def read() -> Iterator[tuple[bytes, str]]:
-        for document, paragraph in _read(files, Reading()):
-            yield document.encode(), paragraph
-
-    return Source(files.key, len(files.paths), counts, read)
+    return Source(files.key, len(files.paths), counts, lambda: _read(files, Reading()))
 
 
 def _check(files: Files, say: Say) -> dict[str, int]:
@@ -143,21 +120,17 @@ def _check(files: Files, say: Say) -> dict[str, int]:
         )
     if is_empty:
         raise UserError(
-            f"{files.paths[0]}: no text at all in it, nor in any file beside it that was given"
+            f"{files.paths[0]}: no text at all, here or in any other file that is given"
         )
-    return {
-        "files": reading.files,
-        "latin1_lines": reading.latin1_lines,
-        "cuts": reading.cuts,
-    }
+    return {name: getattr(reading, name) for name in ("files", "latin1_lines", "cuts")}
 
 
-def _read(files: Files, reading: Reading) -> Iterator[tuple[str, str]]:
+def _read(files: Files, reading: Reading) -> Iterator[tuple[bytes, str]]:
     """Yield the hash of the file and each paragraph, and check that files are still the same."""
     for path, expected in zip(files.paths, files.hashes, strict=True):
         reading.digest = hashlib.sha256()
         for paragraph in read_paragraphs(path, reading):
-            yield expected, paragraph
+            yield expected.encode(), paragraph
         if reading.digest.hexdigest() != expected:
             raise UserError(
                 f"{path}: changed while it was being read; run again, nothing was prepared"
@@ -165,45 +138,34 @@ def _read(files: Files, reading: Reading) -> Iterator[tuple[str, str]]:
         reading.files += 1
 
 
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot be read ({error.strerror or error}); nothing was prepared")
-
-
 def read_lines(path: Path, reading: Reading) -> Iterator[str]:
-    """Yield a file's lines without their ends, overlong ones in parts; add to `reading`.
-
-    Raises:
-      UserError: if the file cannot be read or is not text.
-    """
+    """Yield lines without their ends, overlong ones in parts; UserError if it is not text."""
     rest, first = b"", True
-    try:
-        with path.open("rb") as file:
-            while part := file.readline(PIECE):
-                reading.bytes += len(part)
-                reading.digest.update(part)
-                if b"\0" in part:
+    with _readable(path), path.open("rb") as file:
+        while part := file.readline(PIECE):
+            reading.bytes += len(part)
+            reading.digest.update(part)
+            if b"\0" in part:
+                raise UserError(
+                    f"{path}: holds NUL bytes, so it is no UTF-8 or Latin-1; convert it or leave it"
+                    " out"
+                )
+            line, rest = rest + (part.removeprefix(b"\xef\xbb\xbf") if first else part), b""
+            first = False
+            if len(part) == PIECE and not part.endswith(b"\n"):
+                at = max(line.rfind(bytes([blank])) for blank in _BLANKS)
+                line, rest = line[: max(at, 0)], line[at + 1 :]
+                if len(rest) > LONGEST_WORD:
                     raise UserError(
-                        f"{path}: holds NUL bytes, so it is no UTF-8 or Latin-1; convert it or"
-                        " leave it out"
+                        f"{path}: more than {LONGEST_WORD:,} bytes without a space; is it natural"
+                        " text?"
                     )
-                line, rest = rest + (part.removeprefix(b"\xef\xbb\xbf") if first else part), b""
-                first = False
-                if len(part) == PIECE and not part.endswith(b"\n"):
-                    at = max(line.rfind(bytes([blank])) for blank in _BLANKS)
-                    line, rest = line[: max(at, 0)], line[at + 1 :]
-                    if len(rest) > LONGEST_WORD:
-                        raise UserError(
-                            f"{path}: more than {LONGEST_WORD:,} bytes without a space; is it"
-                            " natural text?"
-                        )
-                    if at < 0:
-                        continue
-                    reading.cuts += 1
-                yield from _decode(line, reading)
-            if rest:
-                yield from _decode(rest, reading)
-    except OSError as error:
-        raise _unreadable(path, error) from error
+                if at < 0:
+                    continue
+                reading.cuts += 1
+            yield from _decode(line, reading)
+        if rest:
+            yield from _decode(rest, reading)
 
 
 def _decode(line: bytes, reading: Reading) -> list[str]:

@@ -9,14 +9,14 @@ sentence and never occurs again. Pairs of tokens, by class:
 - "antonym": chosen by a fair coin, but the next word is permuted with some probability after the
   second. S far, C 0.
 - "near neighbours": two words with similar distributions, not equivalent.
-- "homograph": one token (the first of two pairs) is a form of two words, each of which has a form
-  of its own (the second). The left token tells the meaning, so S varies over contexts.
+- "homograph": one token (the first of two pairs) is a form of two words; each has its own form, too
+  (the second). The meaning depends on the left token, so S varies over contexts.
 - "plain": tokens with a word of their own, in pairs of neighbouring numbers.
 
 The chain of tokens has order 1 too, except at the homograph, whose two words never follow each
 other: the last two tokens always determine the distribution of the next one.
 
-Shapes: W words, N states (one per token, two for the homograph), B sentences, L tokens, S sides.
+Shapes: W words, N states (one per token, two for the homograph), B sentences, L tokens.
 """
 
 from pathlib import Path
@@ -27,60 +27,41 @@ import numpy as np
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, vocabulary_file
 
 BEGINNING = 0
+SKEW = 0.1  # probability of the first form of a skewed duplicate
+CONTRAST = 2.0  # standard deviation of the words' log-probabilities
+RANK = 8  # of these without word frequencies: about the width that a model needs
 CLASSES = ("duplicate", "skewed duplicate", "allomorph", "antonym")
 
 
 class Plan(NamedTuple):
     """Numbers and strengths of the known equivalences; 256 tokens by default.
 
-    Attributes:
-      pairs: number of pairs of each of `CLASSES`.
-      near: pairs of near neighbours.
-      plain: plain tokens.
-      homograph: whether there is one, with its two partners.
-      skew: probability of the first form of a skewed duplicate.
-      follow: in [0, 1]: how often the left token chooses an allomorph's form, not a fair coin.
-      permuted: in [0, 1]: how often the word after an antonym's second token is permuted.
-      apart: in [0, 1]: distance of near neighbours, 1 for independent words.
-      contrast: standard deviation of the words' log-probabilities.
-      rank: of the matrix of log-probabilities without word frequencies: about the width that a
-        model needs.
-      aligned: whether words that precede similar words also follow similar words. The
-        distributional hypothesis then holds for words, and only the pairs violate it; otherwise the
-        two similarities are independent.
-      sides: number of ways to divide left tokens between the two forms of an allomorph, used by
-        pairs in turn. In a/an there is one for all pairs.
-      seed: of all random draws.
+    If `aligned`, words that precede similar words also follow similar words: the distributional
+    hypothesis holds for words, and only the pairs violate it. Otherwise the two similarities are
+    independent.
     """
 
-    pairs: tuple[int, int, int, int] = (16, 16, 16, 16)
-    near: int = 16
-    plain: int = 92
-    homograph: bool = True
-    skew: float = 0.1
-    follow: float = 0.96
-    permuted: float = 1.0
-    apart: float = 0.4
-    contrast: float = 2.0
-    rank: int = 8
+    pairs: tuple[int, int, int, int] = (16, 16, 16, 16)  # of each of `CLASSES`
+    near: int = 16  # pairs of near neighbours
+    plain: int = 92  # plain tokens
+    homograph: bool = True  # with its two partners
+    follow: float = 0.96  # how often the left token chooses an allomorph's form, not a fair coin
+    permuted: float = 1.0  # how often the word after an antonym's second token is permuted
+    apart: float = 0.4  # distance of near neighbours, 1 for independent words
     aligned: bool = False
-    sides: int = 1
     seed: int = 0
 
 
 class Source(NamedTuple):
     """A chain of states and the tokens that they emit.
 
-    Attributes:
-      transition_NxN: p(next state | state); state 0 is the beginning, and its row is the stationary
-        distribution, so the marginal distribution is the same at every place.
-      token_N: of each state.
-      pairs: class -> pairs of tokens, Px2.
+    State 0 is the beginning. Its row is the stationary distribution, so the marginal distribution
+    is the same at every place.
     """
 
-    transition_NxN: np.ndarray
-    token_N: np.ndarray
-    pairs: dict[str, np.ndarray]
+    transition_NxN: np.ndarray  # p(next state | state)
+    token_N: np.ndarray  # of each state
+    pairs: dict[str, np.ndarray]  # class -> pairs of tokens, Px2
 
 
 def make_source(plan: Plan) -> Source:
@@ -104,19 +85,17 @@ def make_source(plan: Plan) -> Source:
     next_WxW = _word_transitions(plan, kind_W, rng)
     order_W, permuted_W = rng.permutation(len(kind_W)), np.empty(len(kind_W), int)
     permuted_W[order_W] = np.roll(order_W, 1)  # one cycle: no word maps to itself
-    # The form of an allomorph after each word.
-    side_SxW = rng.choice([-1, 1], (plan.sides, len(kind_W)))
+    side_W = rng.choice([-1, 1], len(kind_W))  # the form of an allomorph after each word
     near_P = np.flatnonzero(kind_W == "near neighbours")[::2]
-    side_SxW[:, near_P + 1] = side_SxW[:, near_P]
+    side_W[near_P + 1] = side_W[near_P]
     chance_N = np.where(forms_W[word_N] == 2, 0.5, 1.0)
     skewed_N = kind_N == "skewed duplicate"
-    chance_N[skewed_N] = np.where(second_N, 1 - plan.skew, plan.skew)[skewed_N]
+    chance_N[skewed_N] = np.where(second_N, 1 - SKEW, SKEW)[skewed_N]
     leaning_N = np.where(kind_N == "allomorph", np.where(second_N, 0.5, -0.5) * plan.follow, 0)
     permuted_Nx1 = (plan.permuted * (second_N & (kind_N == "antonym")))[:, None]
     next_NxW = next_WxW[word_N]
     next_NxW = (1 - permuted_Nx1) * next_NxW + permuted_Nx1 * next_NxW[:, permuted_W]
-    side_NxN = side_SxW[word_N % plan.sides][:, word_N].T  # of a state, for the next one
-    transition_NxN = next_NxW[:, word_N] * (chance_N + side_NxN * leaning_N)
+    transition_NxN = next_NxW[:, word_N] * (chance_N + side_W[word_N, None] * leaning_N)
     first_1xN = _stationary(transition_NxN)[None]
     transition_NxN = np.pad(np.concatenate([first_1xN, transition_NxN]), ((0, 0), (1, 0)))
     return Source(transition_NxN, np.append(BEGINNING, token_N), pairs)
@@ -126,15 +105,15 @@ def _word_transitions(plan: Plan, kind_W: np.ndarray, rng: np.random.Generator) 
     """Draw p(next word | word): frequencies 1 / (rank + 10) times the exponential of low rank."""
     words = len(kind_W)
     frequency_W = 1 / (rng.permutation(words) + 10)
-    left_WxD, right_WxD = rng.normal(size=(2, words, plan.rank))
+    left_WxD, right_WxD = rng.normal(size=(2, words, RANK))
     near_P = np.flatnonzero(kind_W == "near neighbours")[::2]
     frequency_W[near_P + 1] = frequency_W[near_P]
     for side_WxD in (left_WxD, right_WxD):
         side_WxD[near_P + 1] *= plan.apart
         side_WxD[near_P + 1] += np.sqrt(1 - plan.apart**2) * side_WxD[near_P]
     if plan.aligned:  # one vector per word, rotated by the Q of draws that are not needed otherwise
-        right_WxD = left_WxD @ np.linalg.qr(right_WxD[: plan.rank])[0]
-    next_WxW = frequency_W * np.exp(plan.contrast / np.sqrt(plan.rank) * left_WxD @ right_WxD.T)
+        right_WxD = left_WxD @ np.linalg.qr(right_WxD[:RANK])[0]
+    next_WxW = frequency_W * np.exp(CONTRAST / np.sqrt(RANK) * left_WxD @ right_WxD.T)
     homograph_W = kind_W == "homograph"
     next_WxW[homograph_W[:, None] & homograph_W] = 0
     return next_WxW / next_WxW.sum(axis=1, keepdims=True)

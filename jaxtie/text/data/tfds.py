@@ -30,16 +30,12 @@ OTHER_FORMAT = (
     r" FileFormat\.)(\w+)"
 )
 Examples = Callable[[], Iterator[dict[str, Any]]]
-# What is known of a data set, and the examples of each split in order.
+# A description of the data set, and the examples of each split in order.
 DataSet = tuple[tfds.core.DatasetInfo, dict[str, Examples]]
 
 
 def open_data_set(name: str, field: str, say: Say) -> Source:
-    """Open a data set, prepared and kept by TFDS; each example is a document.
-
-    Raises:
-      UserError: if it cannot be had or the field holds no text.
-    """
+    """Open a data set, an example a document; UserError if it fails or has no text in the field."""
     info, splits = _load(name, say)
     fields = info.features.items() if isinstance(info.features, tfds.features.FeaturesDict) else ()
     texts = [  # of strings
@@ -48,19 +44,45 @@ def open_data_set(name: str, field: str, say: Say) -> Source:
     if field not in texts:
         expected = f"expected --tfds-field {' or '.join(texts)}" if texts else "it has no text"
         raise UserError(f"--tfds {name}: has no text in a field {field!r}; {expected}")
+    names = sorted(splits)
     sizes: list[list[Any]] = [
-        [split, int(info.splits[split].num_examples), int(info.splits[split].num_bytes)]
-        for split in sorted(splits)
+        [name, int(info.splits[name].num_examples), int(info.splits[name].num_bytes)]
+        for name in names
     ]
 
     def read() -> Iterator[tuple[bytes, str]]:
-        for split in sorted(splits):
+        for split in names:
             for example in splits[split]():
                 yield example[field], example[field].decode(errors="replace")
 
     key = cache.key("tfds", info.full_name, field, sizes)
-    counts = {"files": 0, "latin1_lines": 0, "cuts": 0}
-    return Source(key, sum(count for _, count, _ in sizes), counts, read)
+    return Source(key, sum(count for _, count, _ in sizes), {}, read)
+
+
+def _load(name: str, say: Say) -> DataSet:
+    """Load a data set; turn all that TFDS raises into a UserError of one line."""
+    try:
+        with _quiet_tfds(bars=sys.stderr.isatty(), warn=say):
+            return _read_array_record(name)
+    except tfds.core.DatasetNotFoundError as error:
+        known = tfds.list_builders(with_community_datasets=False)
+        names = difflib.get_close_matches(name.partition("/")[0].partition(":")[0], known, 3)
+        hint = "see the catalogue of TFDS, or give files by --text"
+        if names:
+            hint = f"did you mean {' or '.join(names)}?"
+        raise UserError(f"--tfds {name}: TFDS knows no such data set; {hint}") from error
+    except Exception as error:
+        reason, kind = cache.in_one_line(error), type(error).__name__
+        found = f"TFDS could not prepare it ({reason})"
+        if isinstance(error, ImportError):
+            found = f"TFDS needs a package to prepare it ({reason}); install it"
+        elif "Connect" in kind or "Timeout" in kind:  # of requests, or of httpx
+            host = re.search(r"host='([^']+)'", str(error))
+            where = f"{host[1]} does not answer" if host else reason
+            found = f"cannot be downloaded ({where}); is there a network?"
+        elif other := re.search(OTHER_FORMAT, str(error)):
+            return _load_by_tensorflow(name, other[1].lower())
+        raise UserError(f"--tfds {name}: {found}") from error
 
 
 def _read_array_record(name: str) -> DataSet:
@@ -81,57 +103,19 @@ def _examples(source: BaseDataSource) -> Iterator[dict[str, Any]]:
         yield from source.__getitems__(list(range(start, min(start + 128, len(source)))))
 
 
-def _read_by_tensorflow(name: str) -> DataSet:
-    """Read TFRecord; raise ImportError without TensorFlow."""
-    import tensorflow  # noqa: F401, heavy; TFDS imports it late, and says more
-
-    builder = tfds.builder(name)
-    # File after file, as they were written: the same order each time, and that of ArrayRecord.
-    one_by_one = tfds.ReadConfig(interleave_cycle_length=1)
-
+def _load_by_tensorflow(name: str, file_format: str) -> DataSet:
     def examples(split: str) -> Iterator[dict[str, Any]]:
+        # File after file, as they were written: the same order each time, and that of ArrayRecord.
+        one_by_one = tfds.ReadConfig(interleave_cycle_length=1)
         found = builder.as_dataset(split=split, shuffle_files=False, read_config=one_by_one)
         return iter(tfds.as_numpy(found))
 
-    return builder.info, {split: partial(examples, split) for split in builder.info.splits}
-
-
-def _load(name: str, say: Say) -> DataSet:
-    """Load a data set; turn whatever TFDS raises into a UserError of one line."""
-    try:
-        with _quiet_tfds(bars=sys.stderr.isatty(), warn=say):
-            return _read_array_record(name)
-    except tfds.core.DatasetNotFoundError as error:
-        known = tfds.list_builders(with_community_datasets=False)
-        names = difflib.get_close_matches(name.partition("/")[0].partition(":")[0], known, 3)
-        hint = "see the catalogue of TFDS, or give files by --text"
-        if names:
-            hint = f"did you mean {' or '.join(names)}?"
-        raise UserError(f"--tfds {name}: TFDS knows no such data set; {hint}") from error
-    except ImportError as error:
-        raise UserError(
-            f"--tfds {name}: TFDS needs a package to prepare it ({cache.in_one_line(error)});"
-            " install it"
-        ) from error
-    except Exception as error:
-        # of requests, or of httpx
-        if "Connect" in type(error).__name__ or "Timeout" in type(error).__name__:
-            host = re.search(r"host='([^']+)'", str(error))
-            where = f"{host[1]} does not answer" if host else cache.in_one_line(error)
-            raise UserError(
-                f"--tfds {name}: cannot be downloaded ({where}); is there a network?"
-            ) from error
-        if other := re.search(OTHER_FORMAT, str(error)):
-            return _load_by_tensorflow(name, other[1].lower())
-        raise UserError(
-            f"--tfds {name}: TFDS could not prepare it ({cache.in_one_line(error)})"
-        ) from error
-
-
-def _load_by_tensorflow(name: str, file_format: str) -> DataSet:
     try:
         with _quiet_tfds(bars=False):
-            return _read_by_tensorflow(name)
+            import tensorflow  # noqa: F401, heavy; TFDS imports it late, and says more
+
+            builder = tfds.builder(name)
+            return builder.info, {split: partial(examples, split) for split in builder.info.splits}
     except ImportError as error:
         raise UserError(
             f"--tfds {name}: was prepared as {file_format}, which needs TensorFlow to be read;"
@@ -145,12 +129,12 @@ def _load_by_tensorflow(name: str, file_format: str) -> DataSet:
 
 
 @contextlib.contextmanager
-def _quiet_tfds(*, bars: bool, warn: Say | None = None) -> Iterator[None]:
+def _quiet_tfds(*, bars: bool, warn: Say = cache.silence) -> Iterator[None]:
     """Keep TFDS from printing, and from trying for minutes to reach a network."""
 
     class Warn(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if warn and record.name != "absl":
+            if record.name != "absl":
                 warn("no answer from the network yet, trying again")
 
     names = ("absl", "urllib3.connectionpool", "huggingface_hub.utils._http")

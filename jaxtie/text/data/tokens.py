@@ -7,11 +7,13 @@ process is started.
 
 import contextlib
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,31 +48,21 @@ PUBLISHED_WORDS = tuple(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
-    """Report on a prepared text, printed as two lines.
+    """Report on a prepared text, printed as two lines."""
 
-    Attributes:
-      files, latin1_lines, cuts: of text files: how many, lines that were not UTF-8 and were read as
-        Latin-1, places where an overlong line or paragraph was cut; 0 for a TFDS data set.
-      documents, paragraphs, sentences: numbers; a document is a file, or an example of a data set.
-      split_by: "document" or "paragraph".
-      rows, tokens: of each split: sentences with any token at all, and their tokens.
-      unknown: of each split: tokens that are [UNK].
-      vocabulary: entries.
-    """
-
-    files: int
-    latin1_lines: int
-    cuts: int
-    documents: int
+    files: int = 0  # text files
+    latin1_lines: int = 0  # lines that were not UTF-8 and were read as Latin-1
+    cuts: int = 0  # places where an overlong line or paragraph was cut
+    documents: int  # files, or examples of a data set
     paragraphs: int
     sentences: int
-    split_by: str
-    rows: dict[str, int]
-    tokens: dict[str, int]
-    unknown: dict[str, int]
-    vocabulary: int
+    split_by: str  # "document" or "paragraph"
+    rows: dict[str, int]  # of each split: sentences with any token
+    tokens: dict[str, int]  # of each split
+    unknown: dict[str, int]  # of each split: tokens that are [UNK]
+    vocabulary: int  # entries
 
     def __str__(self) -> str:
         """Return two lines."""
@@ -91,25 +83,16 @@ class Report:
 
 
 class Text(NamedTuple):
-    """A corpus as rows of tokens.
+    """A corpus as rows of tokens."""
 
-    Attributes:
-      vocabulary: tokens in the order of their ids.
-      special: ids of the special tokens.
-      train, valid, test: the splits.
-      report: what was read.
-      source: hash of what was read.
-      key: hash of all that the tokens depend on.
-    """
-
-    vocabulary: tuple[str, ...]
+    vocabulary: tuple[str, ...]  # tokens in the order of their ids
     special: Special
     train: Rows
     valid: Rows
     test: Rows
     report: Report
-    source: str
-    key: str
+    source: str  # hash of the source
+    key: str  # hash of all that the tokens depend on
 
 
 def prepare_text(
@@ -123,10 +106,9 @@ def prepare_text(
     Args:
       corpus: where the text comes from.
       cache: folder; by default below the user's cache folder.
-      say: is given a line now and then while something takes long.
-      vocabulary: `vocabulary_file` of what was trained on this corpus before. It gives the same
-        rows without that cache, too, where another version might train another vocabulary. None:
-        take what the corpus names, or else train one, if that was not done.
+      say: receives a line now and then while something takes long.
+      vocabulary: content of a `vocab.txt` that was trained on this corpus before, as another
+        version might train another one. None: train one, or find it in the cache.
 
     Raises:
       MissingInputError: if the corpus names no text.
@@ -144,13 +126,13 @@ def prepare_text(
         loaded = parse_vocabulary(vocabulary, "vocab.txt")
     source = _open_source(corpus, cache, say)
     splitting = _Splitting(source, corpus.split_seed, corpus.documents_to_split)
-    seed, size = corpus.split_seed, corpus.vocab_size
+    parts = source.key, corpus.split_seed, f"by {splitting.unit}"
     if not loaded:
-        key = folders.key(WAY_OF_TRAINING, source.key, seed, *splitting.key, size)
-        folder = cache / "vocabularies" / key
+        size = corpus.vocab_size
+        folder = cache / "vocabularies" / folders.key(WAY_OF_TRAINING, *parts, size)
         folders.once(folder, lambda new: _write_vocabulary(new, splitting, size, say), say)
         loaded = load_vocabulary(folder / "vocab.txt")
-    folder = cache / "tokens" / folders.key(source.key, seed, *splitting.key, loaded.hash)
+    folder = cache / "tokens" / folders.key(*parts, loaded.hash)
     counts = folders.once(folder, lambda new: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
     train, valid, test = (
@@ -179,16 +161,13 @@ class _Splitting:
     file they are.
 
     Attributes:
-      by_document: whether whole documents are split.
-      key: what decides about the splits, apart from the source and the seed.
+      unit: "document" or "paragraph".
     """
 
     def __init__(self, source: files.Source, seed: int, documents_to_split: int):
         """Split whole documents if there are at least `documents_to_split`."""
         self.source, self._seed = source, seed.to_bytes(8, "big")
-        self.by_document = source.documents >= documents_to_split
-        self.key = ("by document" if self.by_document else "by paragraph",)
-        self._edges: tuple[int, int] | None = None
+        self.unit = "document" if source.documents >= documents_to_split else "paragraph"
 
     def _hash(self, text: bytes) -> int:
         return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=self._seed).digest(), "big")
@@ -196,30 +175,25 @@ class _Splitting:
     def _units(self) -> Iterator[tuple[int, str]]:
         """Yield the hash that decides about a paragraph, and the paragraph."""
         for document, text in self.source.read():
-            of_document = self._hash(document) if self.by_document else 0
+            of_document = self._hash(document)
             for paragraph in files.split_paragraphs(text):
-                yield of_document if self.by_document else self._hash(paragraph.encode()), paragraph
+                is_whole = self.unit == "document"
+                yield of_document if is_whole else self._hash(paragraph.encode()), paragraph
 
-    def _find_edges(self) -> tuple[int, int]:
-        """Find the hashes at which validation and test begin."""
+    @cached_property
+    def _edges(self) -> tuple[int, int]:
+        """Hashes at which validation and test begin."""
         ordered = np.unique(np.fromiter((unit for unit, _ in self._units()), np.uint64))
         if len(ordered) < 10:
-            what = "documents" if self.by_document else "paragraphs"
             raise UserError(
-                f"text: {len(ordered)} different {what} are too little for three splits, which need"
-                " 10; give more of them"
+                f"text: {len(ordered)} different {self.unit}s are too little for three splits,"
+                " which need 10; give more of them"
             )
         first, second = len(ordered) * TENTHS[0] // 10, len(ordered) * sum(TENTHS[:2]) // 10
         return int(ordered[first]), int(ordered[second])
 
     def paragraphs(self) -> Iterator[tuple[int, str]]:
-        """Yield index of the split and paragraph, in the order of the text.
-
-        Raises:
-          UserError: if there is too little for three splits.
-        """
-        if self._edges is None:
-            self._edges = self._find_edges()
+        """Yield index of the split and paragraph, in order; UserError if the text is too short."""
         first, second = self._edges
         for unit, paragraph in self._units():
             yield (unit >= first) + (unit >= second), paragraph
@@ -238,105 +212,90 @@ def _write_vocabulary(new: Path, splitting: _Splitting, size: int, say: Say) -> 
     return {}
 
 
-class _RowWriter:
-    """Write the rows of a split; count them, their tokens and unknown tokens."""
-
-    def __init__(self, tokens: BinaryIO, offsets: BinaryIO, dtype: np.dtype, unknown: int):
-        """Write to open files; `unknown` is the id of [UNK]."""
-        self._tokens, self._offsets, self._dtype, self._unknown = tokens, offsets, dtype, unknown
-        self.rows = self.tokens = self.unknown = 0
-        offsets.write(np.int64(0).tobytes())
-
-    def write(self, ids: list[list[int]]) -> None:
-        """Write the rows that have any token."""
-        ids = [row for row in ids if row]
-        flat = np.fromiter((i for row in ids for i in row), self._dtype)
-        ends = self.tokens + np.cumsum([len(row) for row in ids], dtype=np.int64)
-        self._tokens.write(flat.tobytes())
-        self._offsets.write(ends.tobytes())
-        self.rows += len(ids)
-        self.tokens += len(flat)
-        self.unknown += int((flat == self._unknown).sum())
-
-
 def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say: Say) -> dict:
     """Write the rows of every split; return counts of a `Report` and the tokens' dtype."""
     dtype = np.dtype(np.uint16 if len(vocabulary.tokens) <= 2**16 else np.uint32)
-    paragraphs = sentences = 0
+    counts = Counter(paragraphs=0, sentences=0)
+    rows, tokens, unknown = ({name: 0 for name in SPLITS} for _ in range(3))
 
     def split_sentences() -> Iterator[tuple[int, str]]:
-        nonlocal paragraphs
         for split, paragraph in splitting.paragraphs():
-            paragraphs += 1
+            counts["paragraphs"] += 1
             for sentence in files.split_sentences(paragraph):
+                counts["sentences"] += 1
                 yield split, sentence
 
     with contextlib.ExitStack() as stack:
-        writers = {}
+        opened = {
+            (name, what): stack.enter_context((new / f"{name}.{what}").open("wb"))
+            for name in SPLITS
+            for what in ("tokens", "offsets")
+        }
         for name in SPLITS:
-            tokens, offsets = (
-                stack.enter_context((new / f"{name}.{what}").open("wb"))
-                for what in ("tokens", "offsets")
-            )
-            writers[name] = _RowWriter(tokens, offsets, dtype, vocabulary.special.unk)
+            opened[name, "offsets"].write(np.int64(0).tobytes())
         some = split_sentences()
         while batch := list(islice(some, SENTENCES_AT_A_TIME)):
-            sentences += len(batch)
             encoded = vocabulary.encode([sentence for _, sentence in batch])
-            for k, writer in enumerate(writers.values()):
-                writer.write(
-                    [ids for (split, _), ids in zip(batch, encoded, strict=True) if split == k]
-                )
-            written = sum(writer.tokens for writer in writers.values())
-            say(f"tokenising, {written:,} tokens so far")
-    rows = {name: writer.rows for name, writer in writers.items()}
+            for k, name in enumerate(SPLITS):
+                ids = [
+                    row
+                    for (split, _), row in zip(batch, encoded, strict=True)
+                    if row and split == k
+                ]
+                flat = np.fromiter(chain.from_iterable(ids), dtype)
+                ends = tokens[name] + np.cumsum([len(row) for row in ids], dtype=np.int64)
+                opened[name, "tokens"].write(flat.tobytes())
+                opened[name, "offsets"].write(ends.tobytes())
+                rows[name] += len(ids)
+                tokens[name] += len(flat)
+                unknown[name] += int((flat == vocabulary.special.unk).sum())
+            say(f"tokenising, {sum(tokens.values()):,} tokens so far")
     if not all(rows.values()):
         raise UserError(f"text: too little for three splits: {rows} rows; give more of it")
     return {
+        **counts,
         "rows": rows,
-        "tokens": {name: writer.tokens for name, writer in writers.items()},
-        "unknown": {name: writer.unknown for name, writer in writers.items()},
+        "tokens": tokens,
+        "unknown": unknown,
         "documents": splitting.source.documents,
-        "paragraphs": paragraphs,
-        "sentences": sentences,
-        "split_by": "document" if splitting.by_document else "paragraph",
+        "split_by": splitting.unit,
         "vocabulary": len(vocabulary.tokens),
         "dtype": dtype.name,
     }
 
 
-def frequent_words(text: Text, count: int = 100) -> tuple[np.ndarray, tuple[str, ...]]:
+def frequent_words(text: Text, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Choose the most frequent words of the training split that are single tokens.
 
-    Words are of letters alone. A token counts if no `##` continues it and no apostrophe is before
-    it (the s of "it's" is no word). With BERT's own vocabulary of 30,522 entries, the words are
-    those of the published list, if it is long enough.
+    Words consist of letters. A token counts if no `##` continues it and no apostrophe is before it
+    (the s of "it's" is no word). With BERT's own vocabulary of 30,522 entries, the words are those
+    of the published list, if it is long enough.
 
     Returns:
-      Their ids, int32, and the words, the most frequent first.
-
-    Raises:
-      UserError: if there are too few.
+      Their ids, int32, and the words, the most frequent first; UserError if there are too few.
     """
-    ids = {token: i for i, token in enumerate(text.vocabulary)}
+    words = PUBLISHED_WORDS[:count]
     if (
-        count <= len(PUBLISHED_WORDS)
-        and len(ids) == BERT_ENTRIES
-        and text.special == Special(0, 100, 101, 102, 103)
-        and ids.keys() >= set(PUBLISHED_WORDS)
+        count > len(PUBLISHED_WORDS)
+        or len(text.vocabulary) != BERT_ENTRIES
+        or text.special != Special(0, 100, 101, 102, 103)
+        or not {*text.vocabulary} >= {*PUBLISHED_WORDS}
     ):
-        words = PUBLISHED_WORDS[:count]
-    else:
         is_word = np.array([token.isalpha() for token in text.vocabulary])
-        frequency = count_whole_words(text.train, text.vocabulary)
-        order = np.argsort(-frequency * is_word, kind="stable")[:count]
-        words = tuple(text.vocabulary[i] for i in order if is_word[i] and frequency[i])
+        frequency = count_whole_words(text.train, text.vocabulary) * is_word
+        order = np.argsort(-frequency, kind="stable")[:count]
+        words = tuple(text.vocabulary[i] for i in order if frequency[i])
     if len(words) < count:
         raise UserError(
             f"text: only {len(words)} of its words are single tokens, {count} are needed; take more"
             " text"
         )
-    return np.array([ids[word] for word in words], np.int32), words
+    return _ids_of(text, words), words
+
+
+def _ids_of(text: Text, words: Sequence[str]) -> np.ndarray:
+    ids = {token: i for i, token in enumerate(text.vocabulary)}
+    return np.array([ids.get(word, -1) for word in words], np.int32)
 
 
 def chosen_words(text: Text, words: int | Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -347,15 +306,15 @@ def chosen_words(text: Text, words: int | Sequence[str]) -> tuple[np.ndarray, tu
     """
     if isinstance(words, int):
         return frequent_words(text, words)
-    ids = {token: i for i, token in enumerate(text.vocabulary)}
-    count_V = np.bincount(np.asarray(text.train.tokens_N), minlength=len(ids))
-    if missing := [word for word in words if word not in ids or not count_V[ids[word]]]:
+    ids_K = _ids_of(text, words)
+    count_V = np.bincount(text.train.tokens_N, minlength=len(text.vocabulary))
+    if missing := [word for word, i in zip(words, ids_K) if i < 0 or not count_V[i]]:
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
         raise UserError(
             f"words: the text to train on has no token {', '.join(missing[:8])}{more}; leave these"
             " out, or give more text"
         )
-    return np.array([ids[word] for word in words], np.int32), tuple(words)
+    return ids_K, tuple(words)
 
 
 def count_whole_words(rows: Rows, vocabulary: tuple[str, ...]) -> np.ndarray:

@@ -23,14 +23,7 @@ SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)
 
 
 class Vocabulary(NamedTuple):
-    """A tokenizer and its vocabulary.
-
-    Attributes:
-      tokenizer: of the tokenizers library.
-      tokens: in the order of their ids.
-      special: ids of the special tokens.
-      hash: of the file.
-    """
+    """A tokenizer, its tokens in the order of their ids, and the SHA-256 of its file."""
 
     tokenizer: Tokenizer
     tokens: tuple[str, ...]
@@ -62,9 +55,7 @@ def load_vocabulary(path: Path) -> Vocabulary:
 def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
     """Load a vocabulary from a `tokenizer.json`, or from a `vocab.txt` with an entry a line.
 
-    Args:
-      content: of the file.
-      name: of the file; its ending tells the format, and errors begin with it.
+    The name of the file decides its format, and errors begin with it.
 
     Raises:
       UserError: if it is no vocabulary, lacks special tokens, or its ids leave gaps.
@@ -75,12 +66,10 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
         expected = f"a vocabulary like BERT's, with {' '.join(SPECIAL_TOKENS)}"
         raise UserError(f"{name}: has no {', '.join(missing)}; expected {expected}")
     try:
-        # too long for WordPiece, so unknown
-        tokenizer.encode_batch_fast(["x" * 1000], add_special_tokens=False)
+        tokenizer.encode("x" * 1000, add_special_tokens=False)  # too long for WordPiece
     except Exception as error:  # its token for unknown words may be missing
-        raise UserError(
-            f"{name}: cannot tokenise an unknown word ({in_one_line(error)})"
-        ) from error
+        reason = in_one_line(error)
+        raise UserError(f"{name}: cannot tokenise an unknown word ({reason})") from error
     tokens = _in_order(tokenizer)
     if [entries[token] for token in tokens] != list(range(len(tokens))):
         raise UserError(f"{name}: its ids are not 0...{len(tokens) - 1}; does an entry come twice?")
@@ -96,10 +85,9 @@ def _parse_tokenizer(content: bytes, name: str) -> Tokenizer:
             tokenizer.no_truncation()
             tokenizer.no_padding()
             return tokenizer
-        entries = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
-        return wrap_as_bert(
-            models.WordPiece({entry: i for i, entry in enumerate(entries)}, unk_token="[UNK]")
-        )
+        lines = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
+        entries = {entry: i for i, entry in enumerate(lines)}
+        return wrap_as_bert(models.WordPiece(entries, unk_token="[UNK]"))
     except Exception as error:
         expected = "a tokenizer.json of the tokenizers library, or a vocab.txt with an entry a line"
         raise UserError(f"{name}: expected {expected} ({in_one_line(error)})") from error
@@ -117,9 +105,7 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], size: int) -> tuple[str
     of their parts, and the library numbers characters within words in the order of a randomly
     seeded hash map. So characters are numbered first, as if they were special tokens.
 
-    Args:
-      texts: yields all texts at each of two calls.
-      size: largest number of tokens.
+    `texts` is called twice, and each time yields all texts.
     """
     tokenizer = wrap_as_bert(models.WordPiece(unk_token="[UNK]"))
     alphabet = _alphabet(tokenizer, texts())
@@ -144,18 +130,17 @@ def _alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
     seen: Counter[str] = Counter()
     for character, count in raw.items():
         for letter in tokenizer.normalizer.normalize_str(character):
-            seen[letter] += count
-    # no white space
-    letters = [letter for letter in seen if tokenizer.pre_tokenizer.pre_tokenize_str(letter)]
-    return sorted(sorted(letters, key=lambda letter: (-seen[letter], letter))[:ALPHABET])
+            if tokenizer.pre_tokenizer.pre_tokenize_str(letter):  # no white space
+                seen[letter] += count
+    return sorted(sorted(seen, key=lambda letter: (-seen[letter], letter))[:ALPHABET])
 
 
 def _is_within_words(tokenizer: Tokenizer, letter: str) -> bool:
-    """Return whether words can contain a character: not so Chinese ones, which are words."""
+    """Return whether words can contain a character; a Chinese one is a word of its own."""
     between = tokenizer.normalizer.normalize_str(f"a{letter}a")
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(between)) == 1
 
 
 def vocabulary_file(tokens: Iterable[str]) -> bytes:
-    """Return the content of a `vocab.txt` like BERT's: an entry a line, in the order of ids."""
+    """Return the content of a `vocab.txt`: an entry a line, in the order of ids."""
     return "".join(f"{token}\n" for token in tokens).encode()

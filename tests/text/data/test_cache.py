@@ -18,25 +18,20 @@ from jaxtie.text.data.tokens import prepare_text
 
 def test_a_second_start_prepares_nothing(corpus, filled, monkeypatch):
     cache, first = filled
-    for module, name in (
-        (files, "_check"),
-        (tokens, "_write_vocabulary"),
-        (tokens, "_write_tokens"),
-    ):
-        monkeypatch.delattr(module, name)
+    monkeypatch.delattr(files, "_check")
+    monkeypatch.delattr(tokens, "_write_vocabulary")
+    monkeypatch.delattr(tokens, "_write_tokens")
     again = prepare_text(corpus, cache)
-    assert (
-        first.key == again.key
-        and first.report == again.report
-        and first.vocabulary == again.vocabulary
+    assert (again.key, again.report, again.vocabulary) == (
+        first.key,
+        first.report,
+        first.vocabulary,
     )
     assert np.array_equal(first.train.tokens_N, again.train.tokens_N)
 
 
 def test_the_tokens_of_a_text_never_change(tmp_path, vocabulary, cache):
-    """Pinned by hashes, so that a run can be repeated; folders of the cache are named by what the
-    tokens depend on.
-    """
+    """Pinned by hashes, so that a run can be repeated with the same cache."""
     (tmp_path / "a.txt").write_text(
         "\n\n".join(f"The cat saw {word}. A dog ran." for word in WORDS)
     )
@@ -115,7 +110,7 @@ def test_two_processes_may_prepare_at_once(corpus, cache):
 
 
 def test_a_full_disk_ends_in_one_line(tmp_path, cache):
-    """A limit of one KiB on the size of files stands for it."""
+    """A limit of one KiB on the size of files has the same effect."""
     corpus = Corpus((str(write_corpus(tmp_path / "corpus", paragraphs=400)),), vocab_size=SIZE)
     process = start(corpus, cache, prefix=("bash", "-c", 'ulimit -f 1; exec "$@"', "-"))
     error = process.communicate(timeout=60)[1]

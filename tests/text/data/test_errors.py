@@ -5,7 +5,7 @@ from corpora import error_of, write_vocabulary
 from tokenizers import models
 
 from jaxtie.config import MissingInputError, UserError
-from jaxtie.text.config import Corpus
+from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.data import files
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, wrap_as_bert
@@ -84,16 +84,31 @@ def test_a_file_that_is_no_vocabulary(corpus, cache, tmp_path, name, content, me
 
 
 @pytest.mark.parametrize(
-    "wrong, message",
+    ("declare", "wrong", "message"),
     [
-        ({"tfds": "b", "vocab_size": 7}, "vocab_size = 7: expected 100 to"),
-        ({"tfds": "b", "split_seed": -1}, "split_seed = -1: expected an integer"),
-        ({"tfds": "b", "field": ""}, "field = '': expected the name of a feature"),
-        ({"paths": ("a",), "tfds": "b"}, "either files and folders or the name of a TFDS data set"),
-        ({"tfds": "a b"}, "--tfds a b: expected NAME"),
+        (Corpus, {"tfds": "b", "vocab_size": 7}, "vocab_size = 7: expected 100 to"),
+        (Corpus, {"tfds": "b", "split_seed": -1}, "split_seed = -1: expected an integer"),
+        (Corpus, {"tfds": "b", "field": ""}, "field = '': expected the name of a feature"),
+        (Corpus, {"paths": ("a",), "tfds": "b"}, "either files and folders or the name of a TFDS"),
+        (Corpus, {"tfds": "a b"}, "--tfds a b: expected NAME"),
+        (TextExperiment, {"objective": "other"}, "objective = 'other': expected one of"),
+        (TextExperiment, {"words": 2}, "at least 3"),
+        (TextExperiment, {"words": ("the", "cat")}, "at least 3"),
+        (TextExperiment, {"words": ("the", "the", "cat")}, "the: each may be named once"),
+        (TextExperiment, {"words": "the"}, "how many, or which"),
+        (TextExperiment, {"length": 3}, "length = 3"),
+        (TextExperiment, {"buckets": (1,)}, "buckets = (1,)"),
+        (TextExperiment, {"data_seed": -1}, "data_seed = -1"),
+        (TextExperiment, {"init_std": 0}, "init_std"),
+        (TextExperiment, {"duplicates": (0.5, 1.0)}, "above 0 and below 1"),
+        (TextExperiment, {"duplicates": (0,)}, "above 0 and below 1"),
+        (TextExperiment, {"contexts": -1}, "contexts = -1"),
+        (TextExperiment, {"duplicates": False, "half": "third"}, "half = 'third'"),
+        (TextExperiment, {"duplicates": False, "planted": -1}, "planted = -1"),
+        (TextExperiment, {"planted": 2}, "planted = 2"),
     ],
 )
-def test_invalid_fields_of_a_corpus(wrong, message):
+def test_invalid_fields(declare, wrong, message):
     with pytest.raises(UserError) as caught:
-        Corpus(**wrong)
+        declare(**wrong)
     assert message in str(caught.value)

@@ -80,7 +80,7 @@ def test_allomorphs_differ_in_the_left_token_only(whole):
     assert math.isnan(divergence) and overlap < estimators.EXTRAPOLATED
 
 
-def test_antonyms_differ_in_what_follows_only(whole):
+def test_antonyms_differ_in_the_next_words_only(whole):
     found = values(whole, "antonym")
     np.testing.assert_allclose(found[:, :3], np.tile([0, 0, 1], (16, 1)), atol=1e-12)
     plain = values(whole, "plain")
@@ -227,7 +227,7 @@ def test_estimates_from_sentences_approach_the_exact_values(small, kind):
 
 @pytest.mark.parametrize(("aligned", "low", "high"), [(True, 0.7, 1), (False, -0.2, 0.2)])
 def test_words_satisfy_the_hypothesis_if_aligned(aligned, low, high):
-    """Similarity of what follows and of what precedes agree; otherwise they are independent."""
+    """Similarities of the next and the previous words agree; otherwise they are independent."""
     nothing = synthetic.Plan(pairs=(0, 0, 0, 0), near=0, plain=120, homograph=False)
     source = synthetic.make_source(nothing._replace(aligned=aligned))
     plain = np.flatnonzero(np.isin(source.token_N, source.pairs["plain"].ravel()))
@@ -237,14 +237,3 @@ def test_words_satisfy_the_hypothesis_if_aligned(aligned, low, high):
         for own in (joint[plain], joint[:, plain].T)
     ]
     assert low < np.corrcoef(distances)[0, 1] < high
-
-
-def test_allomorphs_have_as_many_sides_as_planned():
-    """Pairs take turns in patterns of left tokens, which are equal or opposite."""
-    plan = synthetic.Plan(pairs=(0, 0, 16, 0), near=2, plain=40, homograph=False, sides=4)
-    source = synthetic.make_source(plan)
-    first, second = source.pairs["allomorph"].T
-    signs_NxP = np.sign(source.transition_NxN[1:, first] - source.transition_NxN[1:, second])
-    assert np.all(signs_NxP != 0)
-    assert len({tuple(column) for column in signs_NxP.T}) == 4
-    np.testing.assert_array_equal(signs_NxP[:, :4], signs_NxP[:, 4:8])

@@ -110,7 +110,7 @@ def test_the_same_text_gives_the_same_vocabulary():
     assert {entry for entry in first[5:] if len(entry.removeprefix("##")) == 1} == expected
 
 
-def test_what_looks_like_a_special_token_is_text(tmp_path, own_corpus, vocabulary, cache):
+def test_a_special_token_in_the_text_is_text(tmp_path, own_corpus, vocabulary, cache):
     (own_corpus[1] / "3.txt").write_text(
         "The [MASK] ran off.\n\nThe [SEP] ran off.\n\nThe [PAD] ran off."
     )
@@ -154,7 +154,7 @@ def test_frequent_words_of_berts_vocabulary_are_the_published():
     nothing = Rows(np.zeros(0, np.uint16), np.zeros(1, np.int64))
     special = Special(0, 100, 101, 102, 103)
     bert = Text(tuple(entries[:BERT_ENTRIES]), special, nothing, nothing, nothing, None, "", "")
-    ids, found = frequent_words(bert)
+    ids, found = frequent_words(bert, 100)
     assert found == PUBLISHED_WORDS and ids[0] == 104
     # more than are published: counted, and some are no words
     token_N = np.repeat(np.arange(104, 254), 2).astype(np.uint16)
@@ -166,7 +166,7 @@ def test_frequent_words_of_berts_vocabulary_are_the_published():
 
 
 @pytest.mark.skipif(
-    not GUTENBERG.is_dir(), reason="the Gutenberg books are not beside this repository"
+    not GUTENBERG.is_dir(), reason="needs the Gutenberg books next to this repository"
 )
 def test_the_gutenberg_books_come_through_right(cache):
     latin1, rows = {}, {}
@@ -198,6 +198,6 @@ def test_the_gutenberg_books_come_through_right(cache):
     assert report.unknown["train"] == 0 and unknown < 1e-3
     assert report.tokens["train"] == len(text.train.tokens_N)
     assert report.rows["train"] == text.train.count
-    found = frequent_words(text)[1]
+    found = frequent_words(text, 100)[1]
     assert found[:3] == ("the", "and", "of")
     assert {"he", "she", "said"} <= set(found) and not {"s", "t", "d"} & set(found)

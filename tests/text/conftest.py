@@ -29,6 +29,12 @@ def filled(corpus, tmp_path_factory) -> tuple[Path, Text]:
     return cache, prepare_text(corpus, cache)
 
 
+@pytest.fixture(scope="session")
+def text(filled) -> Text:
+    """Return the text of `corpus`."""
+    return filled[1]
+
+
 @pytest.fixture
 def cache(tmp_path) -> Path:
     """Return the path of a cache that does not exist yet."""
