@@ -147,7 +147,8 @@ class Claim:
       pair, table: of terms that name none.
       sweep_point: value of each swept name.
       against: another experiment, whose same sum is subtracted seed by seed.
-      source: who makes the claim, if not we.
+      source: whose idea it is, if not ours.
+      opposite: whether our hypothesis is that the claim is false.
     """
 
     statement: str
@@ -160,6 +161,7 @@ class Claim:
     sweep_point: Mapping[str, float] = field(default_factory=dict)
     against: str | None = None
     source: str = ""
+    opposite: bool = False
 
     quantities: ClassVar[Mapping[str, Quantity]] = {
         **{
@@ -275,30 +277,18 @@ def claims_table(
     rows = []
     for name, own in claims.items():
         needed = any(": " not in term for claim in own for term in claim.weights)
-        judged = dict(
-            judge_claims(own, runs[name] if needed else runs.get(name, xr.Dataset()), runs)
-        )
+        results = runs[name] if needed else runs.get(name, xr.Dataset())
+        judged = {id(claim): found for claim, found in judge_claims(own, results, runs)}
         for number, claim in enumerate(own, 1):
+            if chosen is not None and number not in chosen[name]:
+                continue
             nothing = Comparison(claim.expression, math.nan, math.nan, math.nan)
-            verdict, compared = judged.get(claim, Judgement("no data yet", nothing))
-            if chosen is None or number in chosen[name]:
-                about = (
-                    f"{claim.statement} (The hypothesis is the opposite.)"
-                    if claim.opposite
-                    else claim.statement
-                )
-                cells = (name, about, claim.expression, claim.bounds, compared.found)
-                rows.append((claim.source or "ours", *cells, f"**{verdict}**"))
+            verdict, compared = judged.get(id(claim), Judgement("no data yet", nothing))
+            statement = claim.statement + " (Our hypothesis is the opposite.)" * claim.opposite
+            cells = (name, statement, claim.expression, claim.bounds, compared.found)
+            rows.append((claim.source or "ours", *cells, f"**{verdict}**"))
     rows.sort(key=lambda row: row[0] == "ours")
-    header = (
-        "whose idea",
-        "experiment",
-        "claim",
-        "what is measured",
-        "holds if",
-        "found",
-        "verdict",
-    )
+    header = ("whose idea", "experiment", "claim", "quantity", "holds if", "found", "verdict")
     note = (
         "All bounds are ours. The intervals of all claims of an experiment hold together at 95 %"
         " (Bonferroni)."

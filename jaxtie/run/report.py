@@ -21,6 +21,7 @@ import xarray as xr
 
 from jaxtie.config import UserError
 from jaxtie.exor import plots
+from jaxtie.exor.tables import decay_table, gap_table, targets_only_gap_table
 from jaxtie.options import Flag, option, parse_command, parse_path
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
@@ -31,6 +32,7 @@ from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.experiment_files import load_claims, load_experiment
 from jaxtie.run.lifecycle import one_line
+from jaxtie.run.pages import result_pages
 
 EXPERIMENTS = Path("experiments")
 DOCUMENTS = ("README.md", "experiments/README.md")
