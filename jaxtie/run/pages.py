@@ -53,9 +53,13 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
         declared[experiment.name] = path, experiment.claim, claims
     pages = {}
     for name in (*runs, *LOSSES):
-        if name not in declared:
+        if name in declared:
+            path, claim, claims = declared[name]
+            source = f"Declared in [{path.name}](../{path.name}), written by"
+        elif "valid_loss" in runs[name]:
+            claim, claims, source = runs[name].attrs["claim"], (), "Written by"
+        else:
             continue
-        path, claim, claims = declared[name]
         tables = [claims_table("Claims", runs, {name: claims})] if claims else []
         lines: Sequence[str] = ()
         if name in runs:
@@ -66,8 +70,7 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
         else:
             file, places = LOSSES[name]
             tables.append(gap_table_of(pd.read_csv(data / file), places))
-        source = f"[{path.name}](../{path.name}), written by `jaxtie report --commit`"
-        head = [f"# {name}", claim, *lines, f"Declared in {source}."]
+        head = [f"# {name}", claim, *lines, f"{source} `jaxtie report --commit`."]
         text = "\n\n".join(head) + "\n\n" + "\n".join(table.markdown() for table in tables)
         pages[f"{name}.md"] = text.rstrip("\n") + "\n"
     return pages

@@ -9,6 +9,7 @@
 from these data and the claims in the experiment files. A test fails if a table was changed by hand.
 """
 
+import dataclasses
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -108,8 +109,15 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         declared = {name: load_claims(files[name]) for name in numbers}
         return claims_table("Claims, with verdicts", runs, declared, numbers)
 
+    def conclusion(name: str) -> Table:
+        """Show what the run of an experiment ends with."""
+        found = analysis.conclude(runs[name])
+        lines = "\n".join(f"- {line}" for line in found.lines())
+        return dataclasses.replace(found.table, note=f"{found.table.note}\n\n{lines}")
+
     return {
         "claims": claims,
+        "conclusion": conclusion,
         "gaps": lambda *names: gap_table(runs, names),
         "distances": lambda name: decay_table(runs[name]),
         "never-targets": lambda: targets_only_gap_table(runs),
