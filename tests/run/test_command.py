@@ -96,7 +96,10 @@ BAD = [
     ("--distributed --coordinator here:4000", "--process-count, --process-index together, or none"),
     ("--process-index 0", "--process-index: expected with --distributed only"),
     (TOGETHER.format("here:4000", 2, 2), "--process-index 2: expected less than"),
-    ("--out finished", "--out finished: holds a run that differs in steps;"),
+    (
+        "--out finished --zeros 0.2,0.8",
+        "finished: holds a run that differs in process.zeros, steps",
+    ),
     ("--out unfinished", "unfinished: holds a run that differs in steps;"),
     ("causal.py", "causal: needs a text; give files or folders by --text PATH"),
     ("causal.py --text nowhere", "nowhere: no such file or folder"),
