@@ -16,7 +16,6 @@ from jaxtie.text import masking, task
 from jaxtie.text.corpus import random_pairs
 from jaxtie.training.member import update
 from jaxtie.training.optimizer import make_optimizer
-from jaxtie.training.row_engine import mean_over_batches
 from jaxtie.training.task import State
 from jaxtie.tying.linen import Embedding
 from jaxtie.tying.tie import is_tied, untie
@@ -353,14 +352,6 @@ def test_trains_alone_and_stacked(kind):
         "embedding"
     ]
     assert not np.array_equal(embedding["input"], embedding["output"])
-
-
-def test_means_over_batches_count_positions():
-    batches = [
-        {"loss": loss, "accuracy": accuracy, "weight": positions}
-        for loss, accuracy, positions in ((1.0, 0.5, 10), (3.0, 0.0, 30))
-    ]
-    assert mean_over_batches(batches) == {"loss": 2.5, "accuracy": 0.125}
 
 
 def test_distances_and_pairs():

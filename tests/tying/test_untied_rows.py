@@ -17,7 +17,6 @@ from jaxtie.config import Arm, Head, UserError
 from jaxtie.exor import data
 from jaxtie.text.data.batches import Special
 from jaxtie.text.task import row_sets
-from jaxtie.tying.cross_entropy import cross_entropy
 from jaxtie.tying.head import (
     MAX_SLICES,
     EmbeddingSpec,
@@ -124,24 +123,6 @@ def test_excluded_rows_have_no_probability_and_no_gradient(tied, dtype):
         assert np.all(gradient[name][jnp.array(IDS)] == 0)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
     assert np.all(np.any(gradient[role][jnp.array([0, 2, 3, 6])] != 0, axis=-1))
-
-
-def test_excluded_rows_in_cross_entropy_blocks():
-    """`cross_entropy` with `allowed_V` gives the loss of an embedding with excluded rows."""
-    allowed_V, target_P = ~np.isin(np.arange(V), IDS), np.array([0, 2, 3, 6, 0])
-    module = Embedding(V, D, True, excluded_rows=IDS)
-    params = module.init(KEY, 0)["params"]
-
-    def of_allowed(table):
-        return cross_entropy(jnp.asarray(HIDDEN), table, target_P, allowed_V=allowed_V, block=2)[0]
-
-    def of_module(table):
-        logits = module.apply({"params": {"input": table}}, HIDDEN, method="logits")
-        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), target_P[:, None], 1))
-
-    found, expected = (jax.value_and_grad(f)(params["input"]) for f in (of_allowed, of_module))
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), found, expected)
-    assert np.all(found[1][jnp.array(IDS)] == 0)
 
 
 FIVE = (0, 1, 4, 5, 6)  # more than D, since Optax orders statistics by the longer side
