@@ -265,7 +265,7 @@ OTHERS = {
 
 
 def key_of(config: Experiment) -> tuple[Experiment, Variant]:
-    """Return what the program of the first phase depends on."""
+    """Return the key of the program of the first phase."""
     return config.program_key(), phases_of(config.arms[0], config.steps)[0].variant
 
 

@@ -9,7 +9,7 @@ import pytest
 from bodies import once, random_params
 
 from jaxtie import Experiment
-from jaxtie.config import Arm, Optimizer, Transformer, UserError, Variant
+from jaxtie.config import Arm, Optimizer, Transformer, Variant
 from jaxtie.training.member import make_member, untie_state
 from jaxtie.training.optimizer import make_optimizer, periodic_cosine, schedule_table
 
@@ -179,12 +179,6 @@ def test_the_decay_of_tables_is_set_apart():
     }
     halves = left("untied+table-decay=0.5+undecayed-bias")
     assert halves["embedding"] == {"input": 0.125, "output": 0.125, "bias": 0.0}
-
-
-@pytest.mark.parametrize("arm", ["tied+input-rate=2", "untied+output-rate=2@100"])
-def test_a_tied_table_has_one_rate(arm):
-    with pytest.raises(UserError, match="a tied table has one learning rate; give \\+table-rate"):
-        Arm.parse(arm)
 
 
 def test_a_member_with_rates_of_tables_trains_and_unties():
