@@ -20,6 +20,11 @@ from jaxtie.run import command, lifecycle, report
 
 ROOT = Path(__file__).parents[2]
 ARMS = ("tied", "untied", "tied+bias", "untied+bias")
+EXPERIMENT, COMMITTED = Path("experiments/small.py"), Path("experiments/data/small.nc")
+DECLARATION = """from jaxtie import Experiment, Process
+experiment = Experiment("small", "", Process(length=5), arms=("tied+bias",), steps=20,
+                        record_every=10, eval_every=10)
+"""
 
 
 @pytest.fixture
@@ -203,13 +208,6 @@ def repository(tmp_path, monkeypatch, capsys) -> xr.Dataset:
     pages = "\n".join(report.DOCUMENTS)
     assert capsys.readouterr().out.endswith(f"{COMMITTED}\n{pages}\n")
     return xr.load_dataset(COMMITTED)
-
-
-EXPERIMENT, COMMITTED = Path("experiments/small.py"), Path("experiments/data/small.nc")
-DECLARATION = """from jaxtie import Experiment, Process
-experiment = Experiment("small", "", Process(length=5), arms=("tied+bias",), steps=20,
-                        record_every=10, eval_every=10)
-"""
 
 
 def test_a_committed_run_is_in_the_tables_and_is_joined_by_further_seeds(repository):
