@@ -153,15 +153,11 @@ class Counting:
             if step % self.config.record_every == 0:
                 rows[step] = leaves["value"]
             if step % self.stride == 0 or step == until:
-                size, made = len(numbers), step - max(before, 0)
                 wanted = self._count_down(control) or not self.spares or step == until
-                members = Members(
-                    np.array(numbers),
-                    np.full(size, step),
-                    np.zeros((size, 2), np.uint32),
-                    dict(leaves),
-                )
-                yield self._chunk(members, rows, size * made, wanted=wanted)
+                size = len(numbers)
+                streams = np.zeros((size, 2), np.uint32)
+                members = Members(np.array(numbers), np.full(size, step), streams, dict(leaves))
+                yield self._chunk(members, rows, size * (step - max(before, 0)), wanted=wanted)
                 before, rows = step, {}
 
     def _count_down(self, control: Control) -> bool:
@@ -173,9 +169,7 @@ class Counting:
             control.stopped.append(signal.SIGINT)
         return bool(control.stopped) or control.wanted()
 
-    def _chunk(
-        self, members: Members, rows: dict[int, Any], updates: int, *, wanted: bool
-    ) -> Chunk:
+    def _chunk(self, members: Members, rows: dict, updates: int, *, wanted: bool) -> Chunk:
         records = None
         if rows:
             made = np.repeat(np.array([*rows])[:, None], len(members.numbers), axis=1)
