@@ -154,8 +154,8 @@ def find_in_module(
 def _add_rows(model: nnx.Module, state: nnx.State, tables: Tables) -> Tables:
     """Add the untied rows that a `jaxtie.nnx.Embedding` knows."""
     node = _at(model, tables.rows[:-1])
-    known = node.spec.untied_rows if isinstance(node, Embedding) else None
-    return set_untied_rows(tables, state, known)
+    is_known = isinstance(node, Embedding)
+    return set_untied_rows(tables, state, node.spec.untied_rows) if is_known else tables
 
 
 def _find_embed(model: nnx.Module, input: Place | None) -> Path:
@@ -228,7 +228,7 @@ def untie_module(model: Model, optimizer: Any, found: list[Tables]) -> tuple[Mod
         if tables.partly_tied:
             _set(model, tables.rows, None)
         parent, own = _at(model, tables.input[:-1]), get(untied, tables.output)
-        if type(parent) is nnx.Embed and _in_one_module(tables):
+        if type(parent) is nnx.Embed and tables.output == (*tables.input[:-1], "output"):
             _replace(model, parent, UntiedEmbed(parent, own))
         else:
             _set(model, tables.output, own)
@@ -244,17 +244,13 @@ def tie_module(model: Model, optimizer: Any, how: How, found: list[Tables]) -> t
         shared.set_value(get(tied, tables.tied_at).get_value())
         if isinstance(parent, UntiedEmbed):
             _replace(model, parent, _plain_embed(parent))
-        elif _in_one_module(tables):
+        elif tables.rows:  # not by paths
             _set(model, tables.output, None)
         else:
             _set(model, tables.output, Transposed(shared) if across[tables] else shared)
         if tables.untied_rows:
             _set(model, tables.rows, get(tied, tables.rows))
     return model, optimizer
-
-
-def _in_one_module(tables: Tables) -> bool:
-    return (*tables.input[:-1], "output") == tables.output
 
 
 def trained_trees(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
