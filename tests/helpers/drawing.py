@@ -1,6 +1,4 @@
-"""Figures where a test wants them drawn, but not looked at closely: small, and without PDFs, which
-take most of the time.
-"""
+"""Small figures without PDFs, which take most of the time."""
 
 from pathlib import Path
 
@@ -8,7 +6,7 @@ from matplotlib.figure import Figure
 
 
 def save_small(figure: Figure, folder: Path, name: str, *_: object) -> Path:
-    """Stands in for `jaxtie.results.plots.save`."""
+    """Replace `jaxtie.results.plots.save`."""
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / f"{name}.png", dpi=20)
     return folder / f"{name}.png"

@@ -37,9 +37,7 @@ def cross_entropy_of(logits: jax.Array) -> jax.Array:
 
 
 class ByHand:
-    """Forward, backward, clipping and AdamW in NumPy; `untie` and `tie` as the definition has
-    them.
-    """
+    """Forward, backward, clipping, AdamW, `untie` and `tie` in NumPy, by their definitions."""
 
     def __init__(self):
         self.params = {name: value.copy() for name, value in START.items()}
@@ -94,7 +92,7 @@ class ByHand:
 
 
 class OfTrees:
-    """What the ways that keep parameters and Optax's state in trees have in common."""
+    """Base of the ways that keep parameters and Optax's state in trees."""
 
     paths: dict[str, Any] = {}  # noqa: RUF012
 
@@ -108,9 +106,6 @@ class OfTrees:
 
     def loss(self) -> jax.Array:
         return cross_entropy_of(self.logits(self.params))
-
-    def gradient(self) -> Any:
-        return jax.grad(lambda params: cross_entropy_of(self.logits(params)))(self.params)
 
     def _update(self, params, opt_state):
         loss, gradient = jax.value_and_grad(lambda params: cross_entropy_of(self.logits(params)))(
@@ -191,7 +186,7 @@ class MaxText(OfTrees):
 
 
 class OfModules:
-    """What the ways of Flax NNX have in common."""
+    """Base of the ways of Flax NNX."""
 
     paths: dict[str, Any] = {}  # noqa: RUF012
 
@@ -201,9 +196,6 @@ class OfModules:
 
     def loss(self):
         return cross_entropy_of(self.model(X))
-
-    def gradient(self):
-        return nnx.grad(lambda model: cross_entropy_of(model(X)))(self.model)
 
     def step(self):
         return module_step(self.model, self.optimizer)
@@ -283,9 +275,7 @@ class NNX(OfModules):
 
 
 class NNXShared(OfModules):
-    """Flax NNX, tied as Flax recommends: one `nnx.Embed`, asked for rows and, by `attend`, for
-    logits.
-    """
+    """Flax NNX, tied as Flax recommends: one `nnx.Embed` gives rows and, by `attend`, logits."""
 
     def start(self):
         return WithEmbed(nnx.Rngs(0))
@@ -343,11 +333,6 @@ def make_equinox():
 
         def logits(self, params):
             return jax.vmap(params)(jnp.asarray(X))
-
-        def gradient(self):
-            return eqx.filter_grad(lambda params: cross_entropy_of(self.logits(params)))(
-                self.params
-            )
 
         def _update(self, params, opt_state):
             loss, gradient = eqx.filter_value_and_grad(
