@@ -4,7 +4,7 @@ Stuck means the second plateau there, see `jaxtie/exor/analysis.py`.
 
     python -m jaxtie.run experiments/never_targets_control.py
 
-What is claimed, and by which margin, stands in `never_targets.py`.
+The claims and margins are in `never_targets.py`.
 Time: 20 minutes on two cores.
 """
 

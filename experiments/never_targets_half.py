@@ -2,7 +2,7 @@
 
     python -m jaxtie.run experiments/never_targets_half.py
 
-What is claimed, and by which margin, stands in `never_targets.py`.
+The claims and margins are in `never_targets.py`.
 Time: 80 minutes on two cores.
 """
 

@@ -9,9 +9,8 @@ holds, too, so it is not shown to do it by carrying the odds.
 
     python -m jaxtie.run experiments/output_bias.py --seeds 1024
 
-What is claimed, and by which margin, stands below and was written when 64 seeds had been seen; the
-rule stands
-in `jaxtie/results/claims.py`. `output_bias_ndh.py`, `output_bias_ydh.py` and
+The claims and margins below were written when 64 seeds had been seen;
+`jaxtie/results/claims.py` judges them. `output_bias_ndh.py`, `output_bias_ydh.py` and
 `output_bias_control.py` are the same on other processes.
 Results, of 1,024 seeds: README.md.
 Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.

@@ -2,9 +2,8 @@
 
     python -m jaxtie.run experiments/output_bias_ydh.py --seeds 1024
 
-What is claimed, and by which margin, stands below and was written when 64 seeds had been seen; the
-rule stands
-in `jaxtie/results/claims.py`.
+The claims and margins below were written when 64 seeds had been seen;
+`jaxtie/results/claims.py` judges them.
 Results, of 1,024 seeds: README.md.
 Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """

@@ -7,8 +7,7 @@ Found: it does; with the input role's gradient alone, X and Y fall as decay make
 
     python -m jaxtie.run experiments/roles.py --seeds 256
 
-What is claimed, and by which margin, stands below and was written before the run; the rule stands
-in `jaxtie/results/claims.py`.
+The claims and margins below were written before the run; `jaxtie/results/claims.py` judges them.
 Results: README.md. The seeds were looked at when they were 64.
 Time: 5 min an arm on two cores of an Intel Xeon while the machine had other work.
 """

@@ -8,8 +8,7 @@ Found: from width 3 on tying costs, with a bias too; at width 2 next to nothing.
 
     python -m jaxtie.run experiments/width_8.py --seeds 256
 
-What is claimed, and by which margin, stands below and was written before the run; the rule stands
-in `jaxtie/results/claims.py`.
+The claims and margins below were written before the run; `jaxtie/results/claims.py` judges them.
 Results: README.md. The seeds were looked at when they were 64.
 Time: 5 min an arm on two cores of an Intel Xeon while the machine had other work.
 """

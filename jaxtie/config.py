@@ -1,12 +1,13 @@
 """Declare experiments: arms, heads, optimizer, model sizes. Imports no jax.
 
-An invalid value raises `UserError`, one line that names the value and what was expected.
+An invalid value raises `UserError`, one line that names the value and the expected ones.
 """
 
 import copy
 import dataclasses
 import itertools
 import math
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
@@ -27,7 +28,7 @@ FORMULAS: dict[str, Callable[[int, int], float]] = {
 
 
 class UserError(ValueError):
-    """An error of a user, in one line: the value, what was expected and what to do."""
+    """An error of a user, in one line: the value, the expected ones and what to do."""
 
 
 class MissingInputError(UserError):
@@ -445,7 +446,7 @@ class Optimizer:
 
 
 class Variant(NamedTuple):
-    """What a compiled program depends on of an arm: tied or not, and the head."""
+    """The part of an arm that determines its compiled program: tied or not, and the head."""
 
     tied: bool
     head: Head = Head()
@@ -469,15 +470,24 @@ class Layout(NamedTuple):
 # Sweeps over these would join curves of different lengths; a longer run contains the shorter one.
 NEVER_SWEPT = {(None, name) for name in ("steps", "record_every", "eval_every")}
 TASKS: dict[str, type["TaskConfig"]] = {}  # by `task`; subclasses enter themselves
+REPORTS = {
+    "schema": "configuration -> `Schema`: variables of the results",
+    "constants": "configuration -> variables that no member owns",
+    "attributes": "configuration -> further attributes",
+    "tables": "results -> tables of the summary",
+    "plots": "results -> figures, by file name",
+    "frames": "results -> tidy tables for `--csv`, by file name",
+    "animate": "results, folder -> file of an animation",
+    "commit": "results, run folder -> results that are committed",
+}
 
 
+@dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """The configuration of an experiment: what is compared, on what, for how long.
+    """The configuration of an experiment.
 
-    Subclass it as a frozen dataclass with keyword fields and implement `build`; `jaxtie.run` trains
-    the arms. All other methods have defaults. `tables`, `plots`, `frames`, `animate` and `commit`
-    are functions of the results alone and work without jax; where they return None,
-    `jaxtie.results.analysis` makes generic ones.
+    Subclass it as a frozen dataclass and implement `build`; `jaxtie.run` trains the arms. All other
+    methods have defaults.
 
     Attributes:
       task: name of the task; results have it as an attribute.
@@ -486,16 +496,18 @@ class TaskConfig:
       accepted: options of the command line that change such an experiment.
       refusal: why others do not: "no option of NAME, which ...".
       many_seeds: whether seeds are cheap enough that `--all --seeds` may add to the declared ones.
-      name: of the run folder.
-      claim: one sentence: what the experiment shows.
-      arms: what is compared, on the same seeds and data; declared by name.
-      seeds: of the members.
-      steps: updates.
-      record_every: updates from one record to the next.
-      eval_every: updates from one evaluation to the next.
+      reports: functions of the results, or their "module:name", by `REPORTS`; they need no jax.
+        `jaxtie.results.analysis` has a generic one for each that is missing.
+      name: name of the run folder.
+      claim: what the experiment shows, in one sentence.
+      arms: variants that are compared on the same seeds and data, by name; see `Arm`.
+      seeds: one member each.
+      steps: updates, one batch each.
+      record_every: steps between two records.
+      eval_every: steps between two evaluations; a multiple of `record_every`.
       optimizer: AdamW and its schedule.
-      roles: record the two roles of a tied table, see `jaxtie.training.gradient_by_role`.
-      data_seed: of the streams of samples.
+      roles: record the gradient by role of a tied table (`jaxtie.training.gradient_by_role`); it
+        costs time.
       sweep: name -> values, of any numeric field: its name, or OWNER.NAME. Fields that are
         `traced` share a program; the others make a run of their own at each value.
     """
@@ -503,29 +515,30 @@ class TaskConfig:
     task: ClassVar[str]
     traced: ClassVar[tuple[str, ...]] = ("learning_rate", "eta_min", "weight_decay", "eps")
     accepted: ClassVar[frozenset[str]] = frozenset(
-        "seeds steps scale arms record_every eval_every data_seed sweep".split()
+        "seeds steps scale arms record_every eval_every sweep".split()
     )
     refusal: ClassVar[str] = "has none of the kind"
     many_seeds: ClassVar[bool] = False
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # subclasses are dataclasses
+    reports: ClassVar[Mapping[str, Callable | str]] = {}
     name: str
-    claim: str
-    arms: tuple[Arm, ...]
-    seeds: tuple[int, ...]
-    steps: int
-    record_every: int
-    eval_every: int
-    optimizer: Optimizer
-    roles: bool
-    data_seed: int
+    claim: str = ""
+    arms: tuple[Arm | Any, ...] = ("tied", "untied")  # Any: names, which become arms
+    seeds: tuple[int, ...] = tuple(range(64))
+    steps: int = 10_000
+    record_every: int = 100
+    eval_every: int = 1_000
+    optimizer: Optimizer = Optimizer()
+    roles: bool = False
     sweep: Sweep = ()
 
     def __init_subclass__(cls, **options: Any):
+        """Enter the task into `TASKS`."""
         super().__init_subclass__(**options)
         if "task" in cls.__dict__:
             TASKS[cls.task] = cls
 
     def __post_init__(self):
+        """Check the values."""
         self.check_names_and_members()
         self.check_steps()
         self.check_sweep()
@@ -540,8 +553,7 @@ class TaskConfig:
 
     def changes(self, options: Any) -> dict[str, Any]:
         """Return the fields that options of the command line change, beyond the common ones."""
-        found = {"data_seed": options.data_seed, "sweep": options.sweep or None}
-        return {name: value for name, value in found.items() if value is not None}
+        return {}
 
     def prepare(self, folder: Any, earlier: dict | None, processes: Any, say: Any) -> Self:
         """Return the configuration with what training needs besides, such as a corpus.
@@ -561,42 +573,11 @@ class TaskConfig:
         """Write inputs that could not be made again into a new folder; return facts to record."""
         return {}
 
-    def schema(self) -> Any:
-        """Return the variables of the results; None: those that the task records."""
-        return None
-
-    def constants(self) -> dict[str, Any]:
-        """Return variables of the results that no member owns."""
-        return {}
-
-    def attributes(self) -> dict[str, str | int]:
-        """Return further attributes of the results, for a reader."""
-        return {}
-
-    @staticmethod
-    def tables(results: Any) -> list[Any] | None:
-        """Return the tables of the summary."""
-        return None
-
-    @staticmethod
-    def plots(results: Any) -> dict[str, Any] | None:
-        """Return the figures, by file name."""
-        return None
-
-    @staticmethod
-    def frames(results: Any) -> dict[str, Any] | None:
-        """Return tidy tables for `--csv`, by file name."""
-        return None
-
-    @staticmethod
-    def animate(results: Any, folder: Any) -> Any:
-        """Write an animation into a folder; None: there is none."""
-        return None
-
-    @staticmethod
-    def commit(results: Any, run: Any) -> Any:
-        """Return the part of a run's results that is committed."""
-        return None
+    @classmethod
+    def report(cls, name: str) -> Callable | None:
+        """Return one of the functions in `reports`; None if it is missing."""
+        found = cls.reports.get(name)
+        return pkgutil.resolve_name(found) if isinstance(found, str) else found
 
     def program_key(self) -> Any:
         """Return the configuration reduced to the fields that compiled programs depend on.

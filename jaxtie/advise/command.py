@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from jaxtie.advise import models, report
-from jaxtie.config import UserError
+from jaxtie.config import UserError, check
 from jaxtie.exor.analysis import pair_divergences
 from jaxtie.exor.config import Experiment
 from jaxtie.options import Flag, option, parse_command, parse_from_0, parse_path, parse_positive
@@ -89,22 +89,23 @@ def main_advise(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(options: AdviseOptions, session: Session) -> int:
     given, source = bool(options.text or options.tfds), options.source
-    if options.masked and not given:
-        raise UserError("--masked: expected with --text FOLDER; runs are what they are")
+    check(
+        given or not options.masked,
+        "--masked: expected with --text FOLDER; two runs keep their objective",
+    )
     if source is None:
-        if not given:
-            raise UserError(
-                "expected a text (--text FOLDER), an experiment on EXor, or two runs (RUN_A"
-                " --second RUN_B)"
-            )
-        if options.second is not None:
-            raise UserError(
-                f"--second {options.second}: expected with the folder of a first run, RUN_A"
-                " --second RUN_B"
-            )
+        check(
+            given,
+            "expected a text (--text FOLDER), an experiment on EXor, or two runs (RUN_A --second"
+            " RUN_B)",
+        )
+        check(
+            options.second is None,
+            f"--second {options.second}: expected with the folder of a first run, RUN_A --second"
+            " RUN_B",
+        )
         return _train_and_evaluate(options, session)
-    if given:
-        raise UserError(f"{source}: expected without --text, which trains two models of its own")
+    check(not given, f"{source}: expected without --text, which trains two models of its own")
     if source.suffix == ".py":
         exact = f"no option of {source}, whose answer is exact and is written nowhere"
         cli.refuse_other_than(COMMON, options, exact)
@@ -113,7 +114,7 @@ def _answer(options: AdviseOptions, session: Session) -> int:
         raise UserError(
             f"{source}: is one model where two are needed; give another run by --second RUN_B"
         )
-    cli.refuse_other_than(OF_RUNS, options, "no option of two runs, which are what they are")
+    cli.refuse_other_than(OF_RUNS, options, "no option of two runs, which are trained already")
     return _evaluate((source, options.second), options, session)
 
 
@@ -145,12 +146,12 @@ def _train_and_evaluate(options: AdviseOptions, session: Session) -> int:
     objective = "masked" if options.masked else "causal"
     duplicates = options.synthetic_duplicates
     experiments = models.two_models(corpus, options.size, steps, duplicates, objective)
-    a, b = (RunFolder(options.out / name) for name in models.NAMES)
-    for experiment, folder in zip(experiments, (a, b)):  # raises before anything is prepared
+    a, b = folders = [RunFolder(options.out / name) for name in models.NAMES]
+    for experiment, folder in zip(experiments, folders):  # raises before anything is prepared
         lifecycle.inspect_folder(experiment, folder, options.overwrite)
     vocabulary = len(prepare_text(corpus, say=session.say).vocabulary) + duplicates
     models.check_tokens(options.tokens, vocabulary)
-    for experiment, folder in zip(experiments, (a, b)):
+    for experiment, folder in zip(experiments, folders):
         if lifecycle.run_in_folder(experiment, folder, session) is Outcome.INTERRUPTED:
             print(f"jaxtie: {lifecycle.resume_hint(session)} with {folder.path}", file=sys.stderr)
             return INTERRUPTED

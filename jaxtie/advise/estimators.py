@@ -32,24 +32,16 @@ class ConditionalSums(NamedTuple):
 
 
 class Conditional(NamedTuple):
-    """How far two tokens are from equally likely; scalars, or one value per resample.
+    """How far two tokens are from equally likely; scalars, or one value per resample."""
 
-    Attributes:
-      bias: m, nats: mean log ratio ln q(second | left) - ln q(first | left) of both models; an
-        output bias can represent it.
-      bias_gap: m of A minus m of B, nats.
-      divergence: C², nats²: variance of the log ratio over contexts, which the output rows must
-        represent. Signed.
-      disagreement: nats²: mean of the models' own squared divergences minus C².
-      overlap: o in [0, 1]: 1 if both tokens are equally likely in every context, 0 if each context
-        excludes one of them.
-    """
-
+    # m, nats: mean log ratio ln q(second | left) - ln q(first | left) of both models; an output
+    # bias can represent it.
     bias: np.ndarray
-    bias_gap: np.ndarray
+    bias_gap: np.ndarray  # m of A minus m of B, nats
+    # C², nats²: variance of the log ratio over contexts, which the output rows must represent.
     divergence: np.ndarray
-    disagreement: np.ndarray
-    overlap: np.ndarray
+    disagreement: np.ndarray  # nats²: mean of the models' own squared divergences minus C²
+    overlap: np.ndarray  # o: 1 if equally likely in every context, 0 if each excludes one
 
 
 class SemanticSums(NamedTuple):
@@ -65,35 +57,22 @@ class SemanticSums(NamedTuple):
 
 
 class Semantic(NamedTuple):
-    """How much predictions change when one token replaces the other; scalars, or one per resample.
+    """How much predictions change if one token replaces the other; scalars, or one per resample."""
 
-    Attributes:
-      divergence: S²: squared Hellinger distance between the predictions of a later token, in [0, 1]
-        up to noise, summed over distances. Signed.
-      first: the part at distance 1.
-      later: the part at all greater distances.
-      variance: variance of the squared divergence over contexts: large if the tokens are alike in
-        some contexts only. Signed.
-      disagreement: mean of the models' own squared divergences minus S².
-    """
-
+    # S²: squared Hellinger distance of the predictions of a later token, summed over distances.
     divergence: np.ndarray
-    first: np.ndarray
-    later: np.ndarray
-    variance: np.ndarray
-    disagreement: np.ndarray
+    first: np.ndarray  # the part at distance 1
+    later: np.ndarray  # the part at all greater distances
+    variance: np.ndarray  # of S² over contexts: large if the tokens are alike in some only
+    disagreement: np.ndarray  # mean of the models' own squared divergences minus S²
 
 
 def conditional_sums(
     log_first_2xN: np.ndarray, log_second_2xN: np.ndarray, sentence_N: np.ndarray
 ) -> ConditionalSums:
-    """Sum log ratios by sentence.
+    """Sum log ratios of ln q(token | left), nats, by the sentence of each context.
 
-    Args:
-      log_first_2xN: ln q(first | left), nats. If a model excludes a token, everything but the
-        overlap is NaN.
-      log_second_2xN: ln q(second | left), nats.
-      sentence_N: number of the sentence of each context.
+    If a model excludes a token, everything but the overlap is NaN.
     """
     with np.errstate(invalid="ignore"):
         ratio_2xN = np.asarray(log_second_2xN, np.float64) - np.asarray(log_first_2xN, np.float64)
@@ -107,10 +86,8 @@ def conditional_sums(
 def conditional(sums: ConditionalSums, weight: np.ndarray | None = None) -> Conditional:
     """Estimate from all sentences, or from resamples of them.
 
-    Args:
-      sums: of a pair.
-      weight: how often each sentence counts, (G,) or (R, G); by default once. Variances are NaN if
-        all contexts are in one sentence.
+    `weight` is how often each sentence counts, (G,) or (R, G); by default once. Variances are NaN
+    if all contexts are in one sentence.
     """
     weight = np.ones(len(sums.contexts_G)) if weight is None else weight
     contexts = weight @ sums.contexts_G

@@ -23,16 +23,10 @@ NEAREST, RANDOM = 5, 2  # partners of a token: nearest in each embedding table, 
 
 
 class CandidatePairs(NamedTuple):
-    """Evaluated tokens with their partners; a pair may occur several times, from both sides.
+    """Evaluated tokens with their partners; a pair may occur several times, from both sides."""
 
-    Attributes:
-      pair_Px2: token ids, the evaluated token first.
-      reason_P: "input" or "output" if the second token is among the nearest in that table, or
-        "random".
-    """
-
-    pair_Px2: np.ndarray
-    reason_P: np.ndarray
+    pair_Px2: np.ndarray  # token ids, the evaluated token first
+    reason_P: np.ndarray  # "input" or "output": the second is near in that table; or "random"
 
 
 def sign_flip_test(parts: list[np.ndarray], flips: int = FLIPS) -> np.ndarray:
@@ -72,10 +66,7 @@ def discoveries(p_P: np.ndarray) -> np.ndarray:
 def divergence_interval(estimate: Callable[..., Any], sums: Any, seed: int = 0) -> np.ndarray:
     """Return the 95 % percentile interval of a divergence, (2,), by a bootstrap over sentences.
 
-    Args:
-      estimate: `estimators.conditional` or `estimators.semantic`.
-      sums: its argument.
-      seed: of the resamples.
+    `estimate` is `estimators.conditional` or `estimators.semantic`, and `sums` its argument.
     """
     sentences = len(sums.contexts_G)
     share_G = np.full(sentences, 1 / sentences)
@@ -101,7 +92,7 @@ def with_shared_errors(
       divergence_P: estimates.
       variance_P: their variance over sentences.
       ends_2xP: their intervals over sentences.
-      scale_P: what the shared error of each pair is proportional to.
+      scale_P: proportional to the shared error of each pair.
       equivalent_P: pairs known to be equivalent.
 
     Returns:
@@ -113,9 +104,8 @@ def with_shared_errors(
     known_P = equivalent_P & np.isfinite(scale_P)
     if not known_P.any():
         return np.full(len(divergence_P), np.nan), ends_2xP, 0.0
-    deviation = shared_deviation(
-        (divergence_P / scale_P)[known_P], (variance_P / scale_P**2)[known_P]
-    )
+    scale_Q = scale_P[known_P]
+    deviation = shared_deviation(divergence_P[known_P] / scale_Q, variance_P[known_P] / scale_Q**2)
     shared_P, freedom = deviation * np.nan_to_num(scale_P), int(known_P.sum())
     p_P = t.sf(divergence_P / np.sqrt(variance_P + shared_P**2), freedom)
     wider_2xP = np.hypot(ends_2xP - divergence_P, t.ppf(0.975, freedom) * shared_P)
@@ -125,9 +115,7 @@ def with_shared_errors(
 def shared_deviation(divergence_Q: np.ndarray, variance_Q: np.ndarray) -> float:
     """Return the standard deviation of shared errors, from pairs known to be equivalent.
 
-    Args:
-      divergence_Q: divided by the scale of each pair.
-      variance_Q: over sentences, divided by the square of the scale.
+    Divergences are divided by the scale of each pair, variances over sentences by its square.
     """
     finite_Q = np.isfinite(divergence_Q) & np.isfinite(variance_Q)
     if not finite_Q.any():
@@ -150,12 +138,8 @@ def unrelated_level(
     """Return the median divergence of the `UNRELATED` random pairs nearest in frequency, (P,).
 
     A divergence divided by it is 0 for equivalent and about 1 for unrelated tokens. NaN where it is
-    not above 0, because such models do not distinguish tokens.
-
-    Args:
-      count_Px2: occurrences of both tokens; their mean logarithm is the frequency of a pair.
-      divergence_P: of all pairs; NaNs are left out.
-      random_P: which pairs are random.
+    not above 0, because such models do not distinguish tokens. The frequency of a pair is the mean
+    logarithm of both counts.
     """
     frequency_P = np.log(count_Px2.astype(np.float64)).mean(axis=1)
     usable_P = random_P & np.isfinite(divergence_P)
@@ -200,7 +184,7 @@ def random_partners(
     excluded: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Draw tokens from the `LIKE_FREQUENCY` usable ones with the most similar log count.
+    """Draw from the `LIKE_FREQUENCY` usable tokens of the most similar log count.
 
     Never draw the token itself or an excluded one.
     """
@@ -221,14 +205,7 @@ def candidate_pairs(
 ) -> CandidatePairs:
     """Pair each token with its nearest in both embedding tables and with random ones.
 
-    Args:
-      input_VxD: input embedding of a model.
-      output_VxD: output embedding; its width may differ.
-      count_V: occurrences of each token.
-      token_K: evaluated tokens; each must occur `SEEN` times.
-      whole_V: possible partners, such as whole words; those seen less than `SEEN` times are left
-        out.
-      seed: of the random partners.
+    Partners are tokens of `whole_V`, such as whole words, that occur `SEEN` times.
 
     Raises:
       UserError: a token is too rare, or there are too few partners.
@@ -245,18 +222,12 @@ def candidate_pairs(
             " text"
         )
     rng = np.random.default_rng(seed)
-    near_KxN = np.concatenate(
-        [nearest_tokens(table_VxD, token_K, usable_V) for table_VxD in (input_VxD, output_VxD)],
-        axis=1,
+    near_KxN = np.hstack(
+        [nearest_tokens(table_VxD, token_K, usable_V) for table_VxD in (input_VxD, output_VxD)]
     )
-    random_KxN = np.array(
-        [
-            random_partners(count_V, token, usable_V, near_N, rng)
-            for token, near_N in zip(token_K, near_KxN)
-        ],
-        np.int64,
-    ).reshape(len(token_K), RANDOM)
-    partner_KxN = np.concatenate([near_KxN, random_KxN], axis=1)
     reason_N = np.repeat(["input", "output", "random"], [NEAREST, NEAREST, RANDOM])
-    pair_Px2 = np.stack([np.repeat(token_K, partner_KxN.shape[1]), partner_KxN.ravel()], axis=1)
+    partner_KxN = np.empty((len(token_K), len(reason_N)), np.int64)
+    for row_N, token, near_N in zip(partner_KxN, token_K, near_KxN):
+        row_N[:] = *near_N, *random_partners(count_V, token, usable_V, near_N, rng)
+    pair_Px2 = np.stack([np.repeat(token_K, len(reason_N)), partner_KxN.ravel()], axis=1)
     return CandidatePairs(pair_Px2, np.tile(reason_N, len(token_K)))

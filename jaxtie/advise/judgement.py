@@ -19,10 +19,8 @@ FAR = 0.3  # minimum for an offender in the other sense
 HELD, NOT_FAR = 0.9, 0.2
 MIN_AUC = 0.95  # of synthetic duplicates against random pairs; worse models decide nothing
 SENSES = ("semantic", "conditional")
-SAME_CONSEQUENCES, SAME_PLACES = (
-    "same consequences, other places",
-    "same places, other consequences",
-)
+SAME_CONSEQUENCES = "same consequences, other places"
+SAME_PLACES = "same places, other consequences"
 
 
 class Sums(NamedTuple):
@@ -36,31 +34,17 @@ def select_pairs(
     candidates: inference.CandidatePairs,
     duplicate_Qx2: np.ndarray,
     probability_Q: np.ndarray,
-    mantel_T: np.ndarray,
     names: Sequence[str],
     count_V: np.ndarray,
 ) -> xr.Dataset:
-    """Merge candidates, synthetic duplicates and all pairs of some tokens without repetition.
+    """Merge candidates and words with their synthetic duplicates without repetition.
 
-    Args:
-      candidates: evaluated tokens with their partners.
-      duplicate_Qx2: words with their duplicates.
-      probability_Q: how often the duplicate is used.
-      mantel_T: tokens of which all pairs are measured, for the Mantel correlation.
-      names: of all tokens.
-      count_V: occurrences of each token in the text that is measured on.
-
-    Returns:
-      Pairs of `token`, the smaller id first, with the reasons to measure them; and `candidate`, an
-      evaluated token and the number of its pair.
+    Return pairs of `token`, the smaller id first, with the reasons to measure them; and
+    `candidate`, an evaluated token and the number of its pair.
     """
-    first, second = np.triu_indices(len(mantel_T), 1)
-    mantel_Nx2 = np.stack([mantel_T[first], mantel_T[second]], axis=1).reshape(-1, 2)
-    all_pairs = np.concatenate([candidates.pair_Px2, duplicate_Qx2.reshape(-1, 2), mantel_Nx2])
+    all_pairs = np.concatenate([candidates.pair_Px2, duplicate_Qx2])
     pair_Px2, number = np.unique(np.sort(all_pairs, axis=1), axis=0, return_inverse=True)
-    of_candidate, of_duplicate, of_mantel = np.split(
-        number.ravel(), np.cumsum([len(candidates.pair_Px2), len(duplicate_Qx2)])
-    )
+    of_candidate, of_duplicate = np.split(number.ravel(), [len(candidates.pair_Px2)])
     candidate_Cx2, first_of = np.unique(
         np.stack([candidates.pair_Px2[:, 0], of_candidate], axis=1), axis=0, return_index=True
     )
@@ -79,7 +63,6 @@ def select_pairs(
             "count": (("pair", "side"), count_V[pair_Px2]),
             "near": ("pair", is_in(of_candidate[~is_random])),
             "random": ("pair", is_in(of_candidate[is_random])),
-            "mantel": ("pair", is_in(of_mantel)),
             "planted": ("pair", planted_P),
             "candidate": (("candidate_number", "token_and_pair"), candidate_Cx2),
             "reason": ("candidate_number", candidates.reason_P[first_of].astype(object)),
@@ -95,11 +78,7 @@ def measured_pairs(selected: xr.Dataset, sums: Sequence[Sums]) -> xr.Dataset:
     contexts_P = np.array([each.conditional.contexts_G.sum() for each in sums], np.int64)
     dataset = selected.assign(contexts=("pair", contexts_P))
     rarity_P = inference.rarity(count_Px2)
-    semantic = {
-        "semantic_first": "first",
-        "semantic_later": "later",
-        "semantic_variance": "variance",
-    }
+    semantic = {f"semantic_{name}": name for name in ("first", "later", "variance")}
     conditional = {name: name for name in ("bias", "bias_gap", "overlap")}
     for sense, estimate, parts_of, further in (
         ("semantic", estimators.semantic, estimators.semantic_parts, semantic),
@@ -203,9 +182,8 @@ def duplicates_auc(pairs: xr.Dataset) -> float:
     """
     planted_P, random_P = pairs["planted"].values > 0, pairs["random"].values.astype(bool)
     relative_2xP = [pairs[f"{sense}_relative"].values for sense in SENSES]
-    return float(
-        np.min([auc(relative_P[planted_P], relative_P[random_P]) for relative_P in relative_2xP])
-    )
+    areas = [auc(relative_P[planted_P], relative_P[random_P]) for relative_P in relative_2xP]
+    return float(np.min(areas))
 
 
 def share_near(
@@ -213,13 +191,7 @@ def share_near(
 ) -> Share:
     """Return the share of candidates near in one sense that are near in the other.
 
-    Its interval is a bootstrap over tokens, not candidates.
-
-    Args:
-      token_C: the evaluated token of each candidate.
-      mass_C: its weight.
-      one_C: whether it is near in the one sense.
-      other_C: whether it is near in the other sense.
+    It is weighted by `mass_C`. Its interval is a bootstrap over tokens, not candidates.
     """
     tokens, of_token_C = np.unique(token_C, return_inverse=True)
     sums_2xK = np.zeros((2, len(tokens)))
@@ -265,62 +237,3 @@ def auc(equivalent_N: np.ndarray, others_M: np.ndarray) -> float:
         return np.nan
     smaller = mannwhitneyu(others_M, equivalent_N, method="asymptotic").statistic
     return float(smaller / (len(equivalent_N) * len(others_M)))
-
-
-class Check(NamedTuple):
-    """Results for synthetic duplicates: number, and by sense coverage of 0 and AUC; median |m|."""
-
-    pairs: int
-    covered: dict[str, float]
-    auc: dict[str, float]
-    bias: float
-
-
-def check_duplicates(pairs: xr.Dataset, probability: float) -> Check:
-    """Check synthetic duplicates of one probability; AUC is against neighbours in the tables."""
-    own_P = pairs["planted"].values == probability
-    others_P = (pairs["planted"].values == 0) & pairs["near"].values
-    covered, areas = {}, {}
-    for sense in SENSES:
-        low_P, high_P = pairs[f"{sense}_low"].values, pairs[f"{sense}_high"].values
-        covered[sense] = float(np.mean((low_P <= 0)[own_P] & (high_P >= 0)[own_P]))
-        relative_P = pairs[f"{sense}_relative"].values
-        areas[sense] = auc(relative_P[own_P], relative_P[others_P])
-    bias = float(np.median(np.abs(pairs["bias"].values[own_P])))
-    return Check(int(own_P.sum()), covered, areas, bias)
-
-
-def mantel(pairs: xr.Dataset, permutations: int = 2000) -> tuple[float, float]:
-    """Return the rank correlation of S² and C² over all pairs of some tokens, and its p-value.
-
-    The null hypothesis shuffles tokens.
-    """
-    from scipy.stats import permutation_test, rankdata  # heavy
-
-    chosen = pairs.isel(pair=np.flatnonzero(pairs["mantel"].values))
-    tokens, place = np.unique(chosen["token"].values, return_inverse=True)
-    place = place.reshape(-1, 2)
-    known = np.isfinite(chosen["semantic"].values) & np.isfinite(chosen["conditional"].values)
-    if known.sum() < 3:
-        return np.nan, np.nan
-    square_2xTxT = np.full((2, len(tokens), len(tokens)), np.nan)
-    for square_TxT, sense in zip(square_2xTxT, SENSES):
-        rank_P = rankdata(np.where(known, chosen[sense].values, np.nan), nan_policy="omit")
-        square_TxT[place[:, 0], place[:, 1]] = square_TxT[place[:, 1], place[:, 0]] = rank_P
-    upper = np.triu_indices(len(tokens), 1)
-
-    def correlation(order_T: np.ndarray) -> float:
-        x, y = square_2xTxT[0][upper], square_2xTxT[1][np.ix_(order_T, order_T)][upper]
-        both = np.isfinite(x) & np.isfinite(y)
-        return float(np.corrcoef(x[both], y[both])[0, 1])
-
-    found = permutation_test(
-        (np.arange(len(tokens)),),
-        correlation,
-        permutation_type="pairings",
-        alternative="greater",
-        n_resamples=permutations,
-        vectorized=False,
-        rng=0,
-    )
-    return float(found.statistic), float(found.pvalue)

@@ -21,7 +21,6 @@ from jaxtie.text.data.tokens import count_whole_words
 from jaxtie.text.pairs import BEFORE, Stream, Windows, places_of, stream_of, windows_at
 from jaxtie.tying.head import get_tables
 
-MANTEL = 24  # tokens of the Mantel correlation
 WHOLE = 0.9  # minimum share of a token's occurrences that are whole words
 VALIDATION = 100  # batches for the losses
 LISTED = 20  # offenders of each kind
@@ -29,38 +28,24 @@ REPORT_EVERY = 15.0  # seconds between two lines of progress
 MASKED_NOTE = (
     "Masked models, contexts on both sides: there tokens that are equally likely up to a constant"
     " have the same consequences. So the hypothesis can fail by constants alone, which an output"
-    " bias carries, as long as single changes of tokens connect all contexts; what is near in C and"
-    " far in S is an error of the models, or lies outside of the context."
+    " bias carries, as long as single changes of tokens connect all contexts; pairs near in C and"
+    " far in S are errors of the models, or differ outside of the context."
 )
 Found = Mapping[tuple[int, int], swaps.Swapped]
 
 
 class Measurement(NamedTuple):
-    """Measurements of all pairs.
+    """Measurements of all pairs."""
 
-    Attributes:
-      pairs: see `judgement.measured_pairs`.
-      skipped: tokens that are too rare to be evaluated.
-      found: (token, other) -> predictions with the other token in its place.
-      windows: token -> its contexts.
-      words: names of all tokens.
-    """
-
-    pairs: xr.Dataset
-    skipped: list[str]
-    found: Found
-    windows: Mapping[int, Windows]
-    words: tuple[str, ...]
+    pairs: xr.Dataset  # see `judgement.measured_pairs`
+    skipped: list[str]  # tokens that are too rare to be evaluated
+    found: Found  # (token, other) -> predictions with the other token in its place
+    windows: Mapping[int, Windows]  # token -> its contexts
+    words: tuple[str, ...]  # names of all tokens
 
 
 def evaluate(paths: tuple[Path, Path], tokens: int, contexts: int, say: Say) -> Answer:
-    """Load the models of two runs, measure and judge.
-
-    Args:
-      paths: run folders of A and B.
-      tokens: number of most frequent words to evaluate.
-      contexts: of each token of a pair.
-      say: prints a line of progress.
+    """Load the models of two runs, measure the most frequent words and judge.
 
     Raises:
       UserError: a run cannot be evaluated, the two do not match, or the text is too small.
@@ -70,10 +55,11 @@ def evaluate(paths: tuple[Path, Path], tokens: int, contexts: int, say: Say) -> 
         f"--second {paths[1]}: is the first run; expected another model",
     )
     trained = a, b = load_trained(paths[0], say), load_trained(paths[1], say)
+    one, other = (each.experiment.objective for each in trained)
     check(
-        a.experiment.objective == b.experiment.objective,
-        f"--second {b.folder}: is of a {b.experiment.objective} model, {a.folder} of a"
-        f" {a.experiment.objective} one; expected two of one kind",
+        one == other,
+        f"--second {b.folder}: is of a {other} model, {a.folder} of a {one} one; expected two of"
+        " one kind",
     )
     check(
         a.corpus.vocabulary == b.corpus.vocabulary,
@@ -105,12 +91,13 @@ def _notes(a: Trained, b: Trained, skipped: list[str]) -> list[str]:
         notes.append(MASKED_NOTE)
     if skipped:
         notes.append(f"Skipped, seen fewer than {inference.SEEN} times: {', '.join(skipped)}.")
+    halves = {a.experiment.half, b.experiment.half}
     if a.corpus.text.key != b.corpus.text.key:
         notes.append(
-            "The two runs had different texts: the second may have seen some of what is"
-            " measured on."
+            "The two runs had different texts: the second may have seen some of the evaluated"
+            " sentences."
         )
-    elif None in (a.experiment.half, b.experiment.half) or a.experiment.half == b.experiment.half:
+    elif None in halves or len(halves) == 1:
         notes.append(
             "Both models saw the same sentences: what these have by chance in common is not"
             " distinguished from the truth."
@@ -147,10 +134,8 @@ def measure_text(a: Trained, b: Trained, tokens: int, contexts: int, say: Say) -
         others[first].append(second)
         others[second].append(first)
     found = _swap_with_progress(a, b, windows, others, say)
-    sums = [
-        sums_of_pair(found, windows, *pair, is_masked=is_masked)
-        for pair in selected["token"].values.tolist()
-    ]
+    numbers = selected["token"].values.tolist()
+    sums = [sums_of_pair(found, windows, *pair, is_masked=is_masked) for pair in numbers]
     say("p-values and intervals")
     pairs = judgement.measured_pairs(selected, sums)
     return Measurement(pairs, skipped, found, windows, words)
@@ -173,12 +158,10 @@ def _select(a: Trained, places: list[np.ndarray], tokens: int) -> tuple[xr.Datas
     duplicate_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)
     seen_Q = np.all(count_V[duplicate_Qx2] >= inference.SEEN, axis=1)
     skipped += [name for name, seen in zip(planted.names, seen_Q) if not seen]
-    every = np.linspace(0, len(token_K) - 1, min(MANTEL, len(token_K))).astype(int)
     selected = judgement.select_pairs(
         candidates,
         duplicate_Qx2[seen_Q],
         planted.probability_K[seen_Q],
-        np.unique(token_K[every]),
         words,
         count_V,
     )
@@ -242,10 +225,7 @@ def sums_of_pair(
 def example(measurement: Measurement, number: int, *, far: str) -> tuple[str, str]:
     """Return a context of each token of a pair: where both models most reject the other token.
 
-    Args:
-      measurement: of all pairs.
-      number: of the pair.
-      far: the sense in which the tokens are far apart, "conditional" or "semantic".
+    `far` is the sense in which the tokens are far apart, "conditional" or "semantic".
     """
     first, second = measurement.pairs["token"].values[number].tolist()
     return _example(measurement, first, second, far), _example(measurement, second, first, far)
@@ -265,8 +245,6 @@ def _example(measurement: Measurement, token: int, other: int, far: str) -> str:
 
 def _text(words: tuple[str, ...], ids: np.ndarray) -> str:
     """Join tokens: a bar for the end of a sentence, the word for a synthetic duplicate."""
-    shown = (
-        "|" if words[i] == "[SEP]" else words[i] for i in ids if words[i] not in ("[PAD]", "[CLS]")
-    )
+    shown = (words[i].replace("[SEP]", "|") for i in ids if words[i] not in ("[PAD]", "[CLS]"))
     text = " ".join(word if len(word) == 1 else word.removesuffix("*") for word in shown)
     return text.replace(" ##", "")

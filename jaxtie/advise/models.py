@@ -18,15 +18,9 @@ VOCAB_SIZE = 4_096  # of trained vocabularies: small enough that small models se
 NAMES = ("A", "B")
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
-    "causal": {"init_std": 0.02, "learning_rate": 2e-3, "batch": 16, "length": 64},
+    "causal": dict(init_std=0.02, learning_rate=2e-3, batch=16, length=64),
     # Larger batches, because only 15 % of the tokens are masked; a post-norm encoder.
-    "masked": {
-        "init_std": 0.3,
-        "learning_rate": 1e-3,
-        "batch": 64,
-        "length": 64,
-        "buckets": (32, 64),
-    },
+    "masked": dict(init_std=0.3, learning_rate=1e-3, batch=64, length=64, buckets=(32, 64)),
 }
 
 
@@ -39,13 +33,8 @@ def two_models(
 ) -> tuple[TextExperiment, ...]:
     """Declare models A and B, which differ in their half of the text and in their seed.
 
-    Args:
-      corpus: the text.
-      size: of `SIZES`.
-      steps: updates of each model, a multiple of `RECORD`; the learning rate decays over all of
-        them.
-      duplicates: number of synthetic duplicates, see `jaxtie.text.pairs`.
-      objective: of `OBJECTIVES`.
+    The learning rate decays over all steps, a multiple of `RECORD`. Of `duplicates` words there are
+    synthetic duplicates in the text, see `jaxtie.text.pairs`.
     """
     own = dict(OBJECTIVES[objective])
     optimizer = Optimizer(

@@ -30,17 +30,12 @@ SIDE, NEAR_BY = 20, 4
 
 
 class Swapped(NamedTuple):
-    """Predictions of two models with another token in place of the true one.
+    """Predictions of two models with another token in place of the true one."""
 
-    Attributes:
-      log_true_2xN, log_other_2xN: ln q(true token | left) and ln q(other token | left), nats.
-      cross_NxK, own_2xNxK: ½⟨g_A, g_B⟩ and ½⟨g, g⟩ of each model, see `estimators.semantic_sums`.
-    """
-
-    log_true_2xN: np.ndarray
-    log_other_2xN: np.ndarray
-    cross_NxK: np.ndarray
-    own_2xNxK: np.ndarray
+    log_true_2xN: np.ndarray  # ln q(true token | left), nats
+    log_other_2xN: np.ndarray  # ln q(other token | left)
+    cross_NxK: np.ndarray  # ½⟨g_A, g_B⟩, see `estimators.semantic_sums`
+    own_2xNxK: np.ndarray  # ½⟨g, g⟩ of each model
 
 
 def make_swap(
@@ -48,9 +43,7 @@ def make_swap(
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Compile the predictions of two models with other tokens in the place of one.
 
-    Args:
-      models: A and B.
-      mask: id of the mask token of masked models; None for causal ones.
+    `mask` is the id of the mask token of masked models.
 
     Returns:
       A jitted function of both models' parameters, tokens_NxL (masked: tokens_NxRxL), other_M int32
@@ -95,9 +88,8 @@ def make_swap(
                 jnp.exp(log_q(model, params, swapped_BxL, BEFORE) / 2) - own_root
                 for model, params, own_root in zip(models, params_2, root)
             )
-            products = [
-                jnp.sum(x * y, axis=-1) / 2 for x, y in ((g_A, g_B), (g_A, g_A), (g_B, g_B))
-            ]
+            pairs = (g_A, g_B), (g_A, g_A), (g_B, g_B)
+            products = [jnp.sum(x * y, axis=-1) / 2 for x, y in pairs]
             return found.at[m].set(jnp.stack(products).reshape(found.shape[1:]))
 
         distances = AFTER if mask is None else 2
@@ -113,15 +105,9 @@ def swap_all(
     windows: Mapping[int, Windows],
     others: Mapping[int, Sequence[int]],
 ) -> Iterator[tuple[int, int, Swapped]]:
-    """Yield (token, other, predictions) for each token and each one put in its place.
+    """Yield (token, other, predictions) for each token and each of the `others` in its place.
 
     Runs one thread per core.
-
-    Args:
-      swap: of `make_swap`.
-      params_2: parameters of A and B.
-      windows: of each token.
-      others: tokens put in the place of each token.
     """
     most = max(len(each.sentence_N) for each in windows.values())
     calls = [
@@ -154,9 +140,8 @@ def places_in_rows(stream: Stream, vocabulary: int) -> list[np.ndarray]:
     """Return where each token of the vocabulary occurs together with another token of its row."""
     before_N, after_N = _tokens_around(stream)
     is_end_N = stream.end_N <= np.arange(len(stream.end_N))
-    return by_token(
-        stream.tokens_N, np.flatnonzero((before_N + after_N > 0) & ~is_end_N), vocabulary
-    )
+    usable = np.flatnonzero((before_N + after_N > 0) & ~is_end_N)
+    return by_token(stream.tokens_N, usable, vocabulary)
 
 
 def _tokens_around(stream: Stream) -> tuple[np.ndarray, np.ndarray]:

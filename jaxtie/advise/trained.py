@@ -4,20 +4,25 @@ Shapes: N batches, B rows, L tokens per row, V vocabulary.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxtie.config import Arm, Optimizer, Transformer, UserError, Variant
+from jaxtie.config import Optimizer, Transformer, UserError, Variant
 from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.text import masking
 from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.corpus import PreparedCorpus, loss_of_frequencies
-from jaxtie.text.data.batches import CausalBatches, MaskedBatches, Rows
+from jaxtie.text.corpus import (
+    PreparedCorpus,
+    loss_of_frequencies,
+    make_batches,
+    token_counts,
+)
+from jaxtie.text.data.batches import Rows
 from jaxtie.text.task import ask, build_text_model, loss_metrics
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.distributed import Processes
@@ -25,23 +30,15 @@ from jaxtie.training.row_engine import carry_shapes, load_carry
 
 # Nats: a model whose loss is nearer to the unigram loss knows frequencies only.
 SMALLEST_GAIN = 0.3
+LOSS = jax.jit(loss_metrics, static_argnums=0)  # compiled once for equal models
 
 
 class Trained(NamedTuple):
-    """A trained model.
+    """A trained model."""
 
-    Attributes:
-      folder: of its run.
-      experiment: its configuration.
-      corpus: its prepared corpus.
-      arm: which arm of the run.
-      model, params: the Flax module and its parameters.
-    """
-
-    folder: Path
+    folder: Path  # of its run
     experiment: TextExperiment
     corpus: PreparedCorpus
-    arm: Arm
     model: TextModel
     params: dict
 
@@ -57,8 +54,7 @@ def load_trained(path: Path, say: Say) -> Trained:
     if not (config := folder.config()):
         raise UserError(f"{path}: holds no run; give the folder of one")
     experiment = read_experiment(path, config["experiment"])
-    untied = [arm for arm in experiment.arms if arm.untied_from is not None]
-    arm = (untied or list(experiment.arms))[0]
+    arm = min(experiment.arms, key=lambda arm: arm.untied_from is None)
     has_checkpoints = folder.checkpoints.is_dir()
     with opened(folder.checkpoints, to_read=True) as checkpoints:
         members = (checkpoints.load(say) if has_checkpoints else {}).get(arm.name)
@@ -73,7 +69,7 @@ def load_trained(path: Path, say: Say) -> Trained:
     shapes = carry_shapes(experiment, variant)
     params = load_carry(shapes, jax.tree.map(lambda x: x[:1], members)).state.params
     model = build_text_model(experiment, variant, jax.default_backend())
-    return Trained(path, experiment, experiment.prepared, arm, model, params)
+    return Trained(path, experiment, experiment.prepared, model, params)
 
 
 def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
@@ -88,18 +84,13 @@ def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
         )
 
     def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return {**values, **lists}
 
     fields = tuples(config)
     try:
-        fields |= {
-            "corpus": Corpus(**tuples(fields["corpus"])),
-            "model": Transformer(**fields["model"]),
-            "optimizer": Optimizer(**fields["optimizer"]),
-        }
+        for name, make in (("corpus", Corpus), ("model", Transformer), ("optimizer", Optimizer)):
+            fields[name] = make(**tuples(fields[name]))
         del fields["task"]
         return TextExperiment(**fields)
     except (TypeError, KeyError) as error:
@@ -111,13 +102,8 @@ def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
 
 def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[masking.Asked]:
     """Draw up to `number` batches of rows with the targets that the model is trained on."""
-    experiment, special = trained.experiment, trained.corpus.text.special
-    sizes = experiment.batch, experiment.length, seed
-    batches: CausalBatches | MaskedBatches
-    if experiment.objective == "causal":
-        batches = CausalBatches(rows, special, *sizes)
-    else:
-        batches = MaskedBatches(rows, special, *sizes, experiment.buckets)
+    experiment = trained.experiment
+    batches = make_batches(experiment, trained.corpus, rows, seed)
     add_targets, key = jax.jit(functools.partial(ask, experiment)), jax.random.key(seed)
     return [
         add_targets(jax.random.fold_in(key, k), batches[k].tokens_BxL)
@@ -127,23 +113,9 @@ def batches_of(trained: Trained, rows: Rows, number: int, seed: int) -> list[mas
 
 def mean_loss(trained: Trained, batches: list[masking.Asked]) -> float:
     """Return the mean loss over all targets of the batches, nats."""
-    loss_of = _loss_program(trained.model)
-    found_Nx2 = np.array(
-        [jax.device_get(loss_of(trained.params, batch)) for batch in batches], np.float64
-    )
-    return float(np.average(found_Nx2[:, 0], weights=found_Nx2[:, 1]))
-
-
-@functools.cache
-def _loss_program(model: TextModel) -> Callable[[dict, masking.Asked], tuple[jax.Array, jax.Array]]:
-    """Compile loss and number of targets of a batch, once for equal models."""
-
-    @jax.jit
-    def loss_of(params: dict, batch: masking.Asked) -> tuple[jax.Array, jax.Array]:
-        found = loss_metrics(model, params, batch)
-        return found["loss"], found["weight"]
-
-    return loss_of
+    found = [jax.device_get(LOSS(trained.model, trained.params, batch)) for batch in batches]
+    losses, weights = ([each[name] for each in found] for name in ("loss", "weight"))
+    return float(np.average(np.array(losses, np.float64), weights=weights))
 
 
 def unigram_loss(trained: Trained, rows: Rows) -> float:
@@ -151,17 +123,11 @@ def unigram_loss(trained: Trained, rows: Rows) -> float:
 
     Causal models also predict [SEP].
     """
-    corpus, drawn = trained.corpus, trained.corpus.drawn
-    is_causal = trained.experiment.objective == "causal"
-
-    def counts(some: Rows) -> np.ndarray:
-        count_V = np.bincount(some.tokens_N, minlength=len(corpus.vocabulary)).astype(np.float64)
-        count_V[corpus.text.special.sep] += some.count * is_causal
-        count_V[drawn.duplicates_K] = count_V[drawn.words_K] * drawn.probability_K
-        count_V[drawn.words_K] -= count_V[drawn.duplicates_K]
-        return count_V
-
-    return loss_of_frequencies(counts(corpus.text.train), counts(rows))
+    corpus = trained.corpus
+    known_V, asked_V = (token_counts(corpus, some) for some in (corpus.text.train, rows))
+    if trained.experiment.objective == "masked":
+        known_V[corpus.text.special.sep] = asked_V[corpus.text.special.sep] = 0
+    return loss_of_frequencies(known_V, asked_V)
 
 
 def check_gain(trained: Trained, loss: float) -> None:

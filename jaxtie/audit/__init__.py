@@ -1,1 +1,1 @@
-"""Audit what a checkpoint says about tying; see README.md."""
+"""Audit the embeddings and flags of a checkpoint; see README.md."""

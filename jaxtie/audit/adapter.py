@@ -21,27 +21,16 @@ WRAPPERS = frozenset(
 
 @dataclass(frozen=True)
 class Adapter:
-    """The effect of an adapter on the embeddings.
+    """The effect of an adapter on the embeddings."""
 
-    Attributes:
-      input: names of the tensors that train the input embedding.
-      output: names of the tensors that train the output embedding.
-      keeps_tied: whether its configuration says `ensure_weight_tying`.
-      tables: both embeddings, if it has saved them whole.
-    """
-
-    input: tuple[str, ...]
-    output: tuple[str, ...]
-    keeps_tied: bool
-    tables: tuple[EmbeddingTable, EmbeddingTable] | None
+    input: tuple[str, ...]  # names of the tensors that train the input embedding
+    output: tuple[str, ...]  # likewise
+    keeps_tied: bool  # whether its configuration says `ensure_weight_tying`
+    tables: tuple[EmbeddingTable, EmbeddingTable] | None  # both, if it has saved them whole
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Read the adapter in a folder.
-
-    Raises:
-      UserError: if there is none, it is a pickle, or it cannot be read.
-    """
+    """Read the adapter in a folder; UserError if there is none that can be read."""
     check(
         folder.is_dir(),
         f"--adapter {folder}: no such folder; give the one with adapter_model.safetensors",

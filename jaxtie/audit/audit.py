@@ -9,38 +9,19 @@ from jaxtie.audit.adapter import Adapter, read_adapter
 from jaxtie.audit.checkpoint import Checkpoint, StoredModel, open_checkpoint
 from jaxtie.audit.compare import Comparison, Progress, same_rows, scan
 from jaxtie.audit.find import Embeddings, EmbeddingTable, find_embeddings
-from jaxtie.audit.findings import (
-    Facts,
-    Finding,
-    check_adapter,
-    check_bias,
-    check_copies,
-    check_files,
-    check_flags,
-    check_rows,
-    check_tying,
-    check_unchanged,
-    runs_of,
-)
+from jaxtie.audit.findings import Facts, Finding, findings_of, runs_of
 from jaxtie.config import check
 from jaxtie.results.tables import json_numbers
 
 
 @dataclass(frozen=True)
 class ModelVerdict:
-    """The verdict on one model.
+    """The verdict on one model."""
 
-    Attributes:
-      arm: name of the arm of a run of jaxtie; else empty.
-      embeddings: the model's.
-      findings: the one about tying first.
-      comparison: of both embeddings; None unless there are two that can be compared.
-    """
-
-    arm: str
+    arm: str  # of a run of jaxtie; else empty
     embeddings: Embeddings
-    findings: tuple[Finding, ...]
-    comparison: Comparison | None
+    findings: tuple[Finding, ...]  # the one about tying first
+    comparison: Comparison | None  # of both embeddings, if there are two that can be compared
 
     @property
     def is_consistent(self) -> bool:
@@ -121,8 +102,7 @@ def audit(
     *,
     against: Path | None = None,
     adapter: Path | None = None,
-    input_name: str | None = None,
-    output_name: str | None = None,
+    names: tuple[str | None, str | None] = (None, None),
     progress: Progress = lambda *_: None,
 ) -> Audit:
     """Audit the checkpoint at a path.
@@ -131,15 +111,13 @@ def audit(
       path: a file or a folder.
       against: an older checkpoint of the same model.
       adapter: folder of an adapter for it.
-      input_name: tensor that is the input embedding, whatever its name.
-      output_name: likewise.
+      names: tensors that are the input and the output embedding; None to find them.
       progress: called now and then, with the rows that are done.
 
     Raises:
       UserError: if a checkpoint cannot be read or its embeddings are not found.
       OSError: if a file cannot be opened.
     """
-    names = (input_name, output_name)
     checkpoint = open_checkpoint(path)
     old = open_checkpoint(against) if against else None
     trained = read_adapter(adapter) if adapter else None
@@ -147,7 +125,9 @@ def audit(
     for model in checkpoint.models:
         embeddings = _find(checkpoint, model, names)
         before = _old_table(old, model, embeddings.input, names) if old else None
-        verdicts.append(_judge(checkpoint, model, embeddings, before, trained, progress))
+        facts = _gather(checkpoint, model, embeddings, before, trained, progress)
+        verdict = ModelVerdict(model.arm, embeddings, findings_of(facts), facts.comparison)
+        verdicts.append(verdict)
     return Audit(checkpoint, tuple(verdicts))
 
 
@@ -155,7 +135,7 @@ def _find(
     checkpoint: Checkpoint, model: StoredModel, names: tuple[str | None, str | None]
 ) -> Embeddings:
     where = f"{checkpoint.path}{', arm ' + model.arm if model.arm else ''}"
-    return find_embeddings(model.tensors, checkpoint.configuration.vocabularies, where, *names)
+    return find_embeddings(model.tensors, checkpoint.configuration.vocabularies, where, names)
 
 
 def _old_table(
@@ -181,40 +161,35 @@ def _old_table(
     return found
 
 
-def _judge(
+def _gather(
     checkpoint: Checkpoint,
     model: StoredModel,
     embeddings: Embeddings,
     old: EmbeddingTable | None,
     adapter: Adapter | None,
     progress: Progress,
-) -> ModelVerdict:
-    table = embeddings.input
-    input_facts = output_facts = comparison = None
+) -> Facts:
+    """Read the embeddings of a model and compare them."""
+    table, comparison, rows, unequal = embeddings.input, None, {}, []
     if "input" not in embeddings.packed:
         output = None if "output" in embeddings.packed else embeddings.output
-        input_facts, output_facts, comparison = scan(table, output, progress)
+        rows["input"], output_rows, comparison = scan(table, output, progress)
+        if output_rows and comparison and not comparison.is_equal:
+            rows["output"] = output_rows
+        copies = [copy for copy in embeddings.copies if copy.tensor.is_values]
+        unequal = [copy for copy in copies if not same_rows(table, copy, progress).all()]
+    whole = adapter.tables if adapter else None
     configuration = checkpoint.configuration
-    claim = configuration.claim if model.tied is None else model.tied
-    claimant = "the arm is declared" if model.arm else configuration.claimant
-    facts = Facts(checkpoint, claim, claimant, embeddings, comparison)
-
-    unequal = [
-        copy.tensor.name
-        for copy in embeddings.copies
-        if input_facts and copy.tensor.is_values and not same_rows(table, copy, progress).all()
-    ]
-    findings = [check_tying(facts), *check_files(checkpoint), *check_flags(facts)]
-    findings += check_copies(facts, unequal)
-    if input_facts:
-        findings += check_rows("input", input_facts)
-    if output_facts and comparison and not comparison.is_equal:
-        findings += check_rows("output", output_facts)
-    if old:
-        findings.append(check_unchanged(same_rows(table, old, progress)))
-    if adapter:
-        differ = not same_rows(*adapter.tables, progress).all() if adapter.tables else None
-        findings.append(check_adapter(facts, adapter, differ))
-    if not model.arm:  # the table of a run holds the rows of all members, so no bias is found
-        findings.append(check_bias(facts))
-    return ModelVerdict(model.arm, embeddings, tuple(findings), comparison)
+    return Facts(
+        checkpoint,
+        model.arm,
+        claim=configuration.claim if model.tied is None else model.tied,
+        claimant="the arm is declared" if model.arm else configuration.claimant,
+        embeddings=embeddings,
+        comparison=comparison,
+        rows=rows,
+        unequal_copies=tuple(copy.tensor.name for copy in unequal),
+        unchanged_V=same_rows(table, old, progress) if old else None,
+        adapter=adapter,
+        adapter_differs=not same_rows(*whole, progress).all() if whole else None,
+    )

@@ -1,8 +1,8 @@
-"""Decide which files a path means and open the tensors in them, whatever the format."""
+"""Decide which files a path means and open the tensors in them, in any format."""
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from jaxtie.config import Arm, UserError, check
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-SUPPORTED = (".safetensors", ".npz", ".h5", ".gguf", ".json")
+FORMATS = {".safetensors": "safetensors", ".npz": "npz", ".h5": "Keras", ".gguf": "GGUF"}
+READERS = {".safetensors": from_safetensors, ".npz": from_npz, ".h5": from_keras}
 EXPECTED_FORMATS = "expected .safetensors, .npz, Keras .weights.h5, .gguf, or an Orbax folder"
 INDEX = ".safetensors.index.json"
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|gguf)$")
@@ -30,40 +31,24 @@ ITEMS = ("params", "state", "default", "items", "model", "members")  # of an Orb
 
 @dataclass(frozen=True)
 class StoredModel:
-    """One model in a checkpoint; a run of jaxtie has one per arm.
+    """One model in a checkpoint; a run of jaxtie has one per arm."""
 
-    Attributes:
-      arm: name of the arm; empty unless the checkpoint is a run of jaxtie.
-      tensors: by name.
-      tied: what the arm is supposed to be; None if a configuration says it.
-    """
-
-    arm: str
-    tensors: Mapping[str, StoredTensor]
-    tied: bool | None = None
+    arm: str  # empty unless the checkpoint is a run of jaxtie
+    tensors: Mapping[str, StoredTensor]  # by name
+    tied: bool | None = None  # as the arm is declared; None if a configuration says it
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The contents of a path.
-
-    Attributes:
-      path: as given.
-      format: its name.
-      models: usually one.
-      configuration: from the config.json next to it.
-      missing: names in its index that no file has.
-      unlisted: tensors in its files that the index does not name.
-      architecture: `general.architecture` of a GGUF; else empty.
-    """
+    """The contents of a path."""
 
     path: Path
     format: str
     models: tuple[StoredModel, ...]
-    configuration: Configuration
-    missing: tuple[str, ...] = ()
-    unlisted: tuple[str, ...] = ()
-    architecture: str = ""
+    configuration: Configuration  # from the config.json next to it
+    missing: tuple[str, ...] = ()  # names in its index that no file has
+    unlisted: tuple[str, ...] = ()  # tensors in its files that the index does not name
+    architecture: str = ""  # `general.architecture` of a GGUF
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -85,7 +70,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def refuse_pickle(path: Path) -> None:
     """Raise UserError if a file is a pickle by its suffix, or by its first bytes."""
     is_pickle = path.suffix in PICKLES
-    if not is_pickle and path.suffix not in SUPPORTED:  # a safetensors file may begin like that
+    if not is_pickle and path.suffix not in (
+        *FORMATS,
+        ".json",
+    ):  # a safetensors file may begin like that
         with path.open("rb") as file:
             is_pickle = file.read(2) in PICKLE_STARTS
     check(
@@ -118,23 +106,18 @@ def _open_folder(folder: Path) -> Checkpoint:
 
 def _files_of_one_checkpoint(paths: list[Path]) -> list[Path]:
     """Return the only file, `model.safetensors`, or all shards of the only sharded checkpoint."""
-    folder = paths[0].parent
-    if len(paths) > 1:
-        main = [path for path in paths if path.name == "model.safetensors"]
-        if main:
-            return main
-        stems = {
-            SHARD_NAME.sub("", path.name) if SHARD_NAME.search(path.name) else None
-            for path in paths
-        }
-        if len(stems) > 1 or None in stems:
-            names = ", ".join(path.name for path in paths[:12])
-            raise UserError(f"{folder}: holds several checkpoints; give one: {names}")
-    matches = [match for path in paths if (match := SHARD_NAME.search(path.name))]
-    if matches:
-        count = int(matches[0][2])
-        present = {int(match[1]) for match in matches}
-        lost = sorted(set(range(1, count + 1)) - present)[:5]
+    folder, names = paths[0].parent, [path.name for path in paths]
+    if "model.safetensors" in names:
+        return [folder / "model.safetensors"]
+    shards = [match for name in names if (match := SHARD_NAME.search(name))]
+    stems = {match.string[: match.start()] for match in shards}
+    check(
+        len(paths) == 1 or (len(shards) == len(paths) and len(stems) == 1),
+        f"{folder}: holds several checkpoints; give one: {', '.join(names[:12])}",
+    )
+    if shards:
+        count = int(shards[0][2])
+        lost = sorted(set(range(1, count + 1)) - {int(match[1]) for match in shards})[:5]
         check(
             not lost,
             f"{folder}: a shard is missing: {', '.join(map(str, lost))} of {count}; download it",
@@ -143,36 +126,29 @@ def _files_of_one_checkpoint(paths: list[Path]) -> list[Path]:
 
 
 def _open_files(paths: list[Path], given: Path) -> Checkpoint:
+    """Open files of one format."""
     tensors: dict[str, StoredTensor] = {}
-    format_name = architecture = ""
+    architecture = ""
     for path in paths:
-        metadata: dict[str, Any] = {}
-        if path.suffix == ".safetensors":
-            format_name, found = "safetensors", from_safetensors(path)
-        elif path.suffix == ".npz":
-            format_name, found = "npz", from_npz(path)
-        elif path.suffix == ".h5":
-            format_name, found = "Keras", from_keras(path)
-        elif path.suffix == ".gguf":
-            format_name = "GGUF"
-            found, metadata = from_gguf(path)
+        check(path.suffix in FORMATS, f"{path}: is in no supported format; {EXPECTED_FORMATS}")
+        if path.suffix == ".gguf":
+            found, own = from_gguf(path)
+            architecture = architecture or own
         else:
-            raise UserError(f"{path}: is in no supported format; {EXPECTED_FORMATS}")
-        architecture = architecture or str(metadata.get("general.architecture", ""))
-        _add(tensors, found, path)
-    configuration = read_configuration((given if given.is_dir() else given.parent) / "config.json")
+            found = READERS[path.suffix](path)
+        for tensor in found:
+            check(
+                tensor.name not in tensors,
+                f"{path}: tensor {tensor.name!r} is in another file too; remove one of them",
+            )
+            tensors[tensor.name] = tensor
     return Checkpoint(
-        given, format_name, (StoredModel("", tensors),), configuration, architecture=architecture
+        given,
+        FORMATS[paths[0].suffix],
+        (StoredModel("", tensors),),
+        read_configuration((given if given.is_dir() else given.parent) / "config.json"),
+        architecture=architecture,
     )
-
-
-def _add(tensors: dict[str, StoredTensor], found: Iterable[StoredTensor], path: Path) -> None:
-    for tensor in found:
-        check(
-            tensor.name not in tensors,
-            f"{path}: tensor {tensor.name!r} is in another file too; remove one of them",
-        )
-        tensors[tensor.name] = tensor
 
 
 def _open_sharded(index: Path) -> Checkpoint:
@@ -183,23 +159,21 @@ def _open_sharded(index: Path) -> Checkpoint:
         and all(isinstance(name, str) for name in listed.values()),
         f"{index}: has no weight_map from names to files; download it again",
     )
-    tensors: dict[str, StoredTensor] = {}
-    for name in sorted(set(listed.values())):
-        path = index.parent / name
+    names = sorted(set(listed.values()))
+    paths = [index.parent / name for name in names]
+    for name, path in zip(names, paths):
         check(
             Path(name).name == name,
             f"{index}: names the file {name!r}; expected files in the same folder",
         )
         check(path.is_file(), f"{path}: a shard is missing; {index.name} names it; download it")
         refuse_pickle(path)
-        _add(tensors, from_safetensors(path), path)
-    return Checkpoint(
-        index.parent,
-        "safetensors",
-        (StoredModel("", tensors),),
-        read_configuration(index.parent / "config.json"),
-        tuple(name for name in listed if name not in tensors),
-        tuple(name for name in tensors if name not in listed),
+    found = _open_files(paths, index.parent)
+    tensors = found.models[0].tensors
+    return replace(
+        found,
+        missing=tuple(name for name in listed if name not in tensors),
+        unlisted=tuple(name for name in tensors if name not in listed),
     )
 
 

@@ -1,5 +1,6 @@
 """Command line of `jaxtie.audit`. Imports no jax."""
 
+import contextlib
 import io
 import json
 import sys
@@ -59,15 +60,13 @@ class _Progress:
         if self._quiet or now - self._shown < (0.2 if self._live else SECONDS):
             return
         self._shown = now
-        line = f"{what}: {done:,} of {count:,} rows"
-        self._write(f"\r\033[K{line}" if self._live else f"{line}\n")
+        start, end = ("\r\033[K", "") if self._live else ("", "\n")
+        line = f"{start}{what}: {done:,} of {count:,} rows"
+        print(line, end=end, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._live and not self._quiet:
-            self._write("\r\033[K")
-
-    def _write(self, text: str) -> None:
-        print(text, end="", file=sys.stderr, flush=True)
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def main_audit(arguments: Sequence[str] | None = None) -> int:
@@ -78,18 +77,14 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         options = parse_command(AuditOptions, "jaxtie.audit", arguments)
-        progress = _Progress(options.quiet)
-        try:
+        with contextlib.closing(_Progress(options.quiet)) as progress:
             found = audit(
                 options.path,
                 against=options.against,
                 adapter=options.adapter,
-                input_name=options.input,
-                output_name=options.output,
+                names=(options.input, options.output),
                 progress=progress,
             )
-        finally:
-            progress.close()
         print(json.dumps(found.as_dict(), indent=1) if options.json else "\n".join(lines_of(found)))
     except (UserError, OSError) as error:
         text = str(error)

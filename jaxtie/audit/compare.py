@@ -22,8 +22,9 @@ WORKERS = 2  # blocks at once; each takes some hundred MB
 # Coarsest first.
 PRECISION = tuple(map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32, np.float64)))
 EXPONENT = dict(zip(PRECISION, (0x7F80, 0x7C00, 0x7F80_0000, 0x7FF0_0000_0000_0000), strict=True))
+# The same bits; after casting one table to the other's type; but for a factor; or none of these.
 Relation = Literal["bits", "cast", "scale", "different"]
-Progress = Callable[[str, int, int], None]  # what is done, rows done, all rows
+Progress = Callable[[str, int, int], None]  # a verb, rows done, all rows
 Item = TypeVar("Item")
 
 
@@ -38,26 +39,15 @@ class RowFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """How an output embedding relates to an input embedding.
+    """How an output embedding relates to an input embedding."""
 
-    Attributes:
-      relation: of all rows but `differing`: the same bits; the same after casting one to the
-        other's type; the same but for a factor; or none.
-      scale: output = scale·input.
-      transposed: whether one is stored D × V and the other V × D.
-      common: number of rows that both have.
-      extra: number of further rows in the output; negative if it has fewer.
-      differing: ids of the rows for which the relation does not hold, ascending.
-      largest: the largest difference of two values in those.
-    """
-
-    relation: Relation
-    scale: float
-    transposed: bool
-    common: int
-    extra: int
-    differing: np.ndarray
-    largest: float
+    relation: Relation  # of all rows but `differing`
+    scale: float  # output = scale·input
+    transposed: bool  # whether one is stored D × V and the other V × D
+    common: int  # number of rows that both have
+    extra: int  # number of further rows in the output; negative if it has fewer
+    differing: np.ndarray  # ids of the rows for which the relation does not hold, ascending
+    largest: float  # the largest difference of two values in those
 
     @property
     def is_equal(self) -> bool:

@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -29,67 +28,40 @@ SHARED = ("shared", "decoder.embed_tokens", "encoder.embed_tokens")
 
 
 class EmbeddingTable:
-    """A stored embedding table, read by rows of the vocabulary.
-
-    Attributes:
-      tensor: the stored tensor.
-      transposed: whether it is stored D × V.
-      vocabulary: V.
-      width: D.
-    """
+    """An embedding table of shape (vocabulary, width); `transposed` if it is stored D × V."""
 
     def __init__(self, tensor: StoredTensor, transposed: bool):
         """Describe a tensor of two dimensions without opening it."""
         self.tensor, self.transposed = tensor, transposed
         self.vocabulary, self.width = tensor.shape[::-1] if transposed else tensor.shape
-        self._data: Any = None
 
     def block(self, start: int, stop: int) -> np.ndarray:
         """Read rows start...stop - 1 as a contiguous array (rows, D)."""
-        if self._data is None:
-            self._data = self.tensor.open()
-        rows = self._data[:, start:stop].T if self.transposed else self._data[start:stop]
-        rows = np.array(rows, order="C")  # a copy, since the mapped pages are given back
-        self.tensor.forget()
-        return rows
+        rows = np.s_[start:stop]
+        read = self.tensor.read
+        return np.ascontiguousarray(read(np.s_[:, rows]).T if self.transposed else read(rows))
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The embeddings of a model.
+    """The embeddings of a model."""
 
-    Attributes:
-      input: the input embedding, or the only table.
-      output: None if it is not stored, as in most tied models.
-      copies: other tables of the input, as an encoder's.
-      bias: of the output.
-      packed: "input" or "output" -> why its values cannot be read.
-      has_encoder: whether there are a decoder and an encoder of text.
-    """
-
-    input: EmbeddingTable
-    output: EmbeddingTable | None
-    copies: tuple[EmbeddingTable, ...]
-    bias: StoredTensor | None
-    packed: Mapping[str, str]
-    has_encoder: bool
+    input: EmbeddingTable  # or the only table
+    output: EmbeddingTable | None  # None if it is not stored, as in most tied models
+    copies: tuple[EmbeddingTable, ...]  # other tables of the input, as an encoder's
+    bias: StoredTensor | None  # of the output
+    packed: Mapping[str, str]  # "input" or "output" -> why its values cannot be read
+    has_encoder: bool  # whether there are a decoder and an encoder of text
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A tensor that may be an embedding.
+    """A tensor that may be an embedding."""
 
-    Attributes:
-      tensor: of several that quantisation makes of one, the one with the packed values.
-      pattern: that its name matches; None if it was named by the user or found by its leaf.
-      packed: why its values cannot be read; empty if they can.
-      transposed: whether it is stored D × V according to its name.
-    """
-
-    tensor: StoredTensor
-    pattern: Pattern | None
-    packed: str
-    transposed: bool
+    tensor: StoredTensor  # of several that quantisation makes of one, the one with the values
+    pattern: Pattern | None  # None if the user named it or it was found by its leaf
+    packed: str  # why its values cannot be read; empty if they can
+    transposed: bool  # whether it is stored D × V according to its name
 
     @property
     def name(self) -> str:
@@ -112,8 +84,7 @@ def find_embeddings(
     tensors: Mapping[str, StoredTensor],
     vocabularies: Iterable[int],
     where: str,
-    input_name: str | None = None,
-    output_name: str | None = None,
+    names: tuple[str | None, str | None] = (None, None),
 ) -> Embeddings:
     """Find the embeddings among a model's tensors.
 
@@ -121,25 +92,21 @@ def find_embeddings(
       tensors: by name.
       vocabularies: vocabulary sizes from the configuration.
       where: the checkpoint, for errors.
-      input_name: tensor to take as input embedding, whatever its name.
-      output_name: likewise.
+      names: tensors to take as input and output embedding; None to find them.
 
     Raises:
       UserError: if there is no input embedding, several tensors may be meant, a given name does not
         exist, a table is not 2-D, or the widths differ.
     """
     sizes = set(vocabularies)
-    first = _named(tensors, input_name, "--input", where) or _find_input(tensors, sizes, where)
-    copies = [] if input_name else _find_copies(tensors, first)
-    _check_flat(first, where)
-    table = _oriented(first, sizes)
-    second = _named(tensors, output_name, "--output", where) or _find_output(
-        tensors, table, first, where
-    )
+    first = _named(tensors, names[0], "--input", where) or _find_input(tensors, sizes, where)
+    copies = [] if names[0] else _find_copies(tensors, first)
+    table = _oriented(first, sizes, where)
+    second = _named(tensors, names[1], "--output", where)
+    second = second or _find_output(tensors, table, first, where)
     output = None
     if second:
-        _check_flat(second, where)
-        output = _oriented(second, sizes | {table.vocabulary}, like=table)
+        output = _oriented(second, sizes | {table.vocabulary}, where, like=table)
         check(
             bool(first.packed or second.packed) or output.width == table.width,
             f"{where}: widths differ: {first.name} has width {table.width}, {second.name} width"
@@ -150,7 +117,7 @@ def find_embeddings(
     return Embeddings(
         table,
         output,
-        tuple(_oriented(copy, sizes) for copy in copies),
+        tuple(_oriented(copy, sizes, where) for copy in copies),
         _find_bias(tensors, (output or table).vocabulary),
         {role: found.packed for role, found in roles.items() if found and found.packed},
         _has_text_encoder(tensors),
@@ -174,7 +141,7 @@ def _named(
 
 
 def _matching(tensors: Mapping[str, StoredTensor], patterns: Sequence[Pattern]) -> list[_Candidate]:
-    """Return one candidate per module, whatever tensors quantisation makes of its weight."""
+    """Return one candidate per module, also if quantisation made several tensors of its weight."""
     found: dict[tuple[str, ...], _Candidate] = {}
     for name, tensor in tensors.items():
         match = match_name(name, patterns)
@@ -215,12 +182,12 @@ def _two_dimensional(tensors: Mapping[str, StoredTensor]) -> list[str]:
 
 def _find_input(tensors: Mapping[str, StoredTensor], sizes: set[int], where: str) -> _Candidate:
     found = _matching(tensors, INPUTS) or _by_leaf(tensors, "embedding")
-    if not found:
-        shown = ", ".join(map(repr, _two_dimensional(tensors)[:SHOWN])) or "none"
-        raise UserError(
-            f"{where}: found no input embedding by its name; give --input; tensors of two"
-            f" dimensions: {shown}"
-        )
+    shown = ", ".join(map(repr, _two_dimensional(tensors)[:SHOWN])) or "none"
+    check(
+        bool(found),
+        f"{where}: found no input embedding by its name; give --input; tensors of two dimensions:"
+        f" {shown}",
+    )
     if all(candidate.ending in SHARED for candidate in found):
         return min(found, key=lambda candidate: SHARED.index(candidate.ending))
     fitting = [candidate for candidate in found if sizes & set(candidate.tensor.shape)] or found
@@ -274,24 +241,20 @@ def _fits(candidate: _Candidate, table: EmbeddingTable) -> bool:
     )
 
 
-def _check_flat(candidate: _Candidate, where: str) -> None:
-    shape = candidate.tensor.shape
-    check(
-        len(shape) == 2 and min(shape) > 0,
-        f"{where}: {candidate.name} has shape {shape}; expected a 2-D table, vocabulary by width",
-    )
-
-
 def _oriented(
-    candidate: _Candidate, sizes: set[int], like: EmbeddingTable | None = None
+    candidate: _Candidate, sizes: set[int], where: str, like: EmbeddingTable | None = None
 ) -> EmbeddingTable:
     """Decide which dimension is the vocabulary.
 
     The width of the other table decides, else the configuration, else the name, else the larger
     dimension.
     """
-    tensor = candidate.tensor
-    rows, columns = tensor.shape
+    tensor, shape = candidate.tensor, candidate.tensor.shape
+    check(
+        len(shape) == 2 and min(shape) > 0,
+        f"{where}: {candidate.name} has shape {shape}; expected a 2-D table, vocabulary by width",
+    )
+    rows, columns = shape
     if rows == columns:
         return EmbeddingTable(tensor, candidate.transposed)
     if like and (rows == like.width) != (columns == like.width):

@@ -1,4 +1,4 @@
-"""Read what a configuration says about tying at every level."""
+"""Read the flags about tying at every level of a configuration."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -28,19 +28,13 @@ OTHER_LEVELS = ("encoder", "vision", "visual", "audio", "speech", "qformer")  # 
 
 @dataclass(frozen=True)
 class LevelFlag:
-    """A flag at one level of a configuration.
+    """A flag at one level of a configuration."""
 
-    Attributes:
-      level: dotted path; empty at the top.
-      name: of the flag.
-      tied: what it says; None if it is missing.
-      counts: whether the level describes the language model. Levels of vision and sound often
-        contain the defaults of their classes, which mean nothing.
-    """
-
-    level: str
+    level: str  # dotted path; empty at the top
     name: str
-    tied: bool | None
+    tied: bool | None  # None if the flag is missing
+    # Whether the level describes the language model. Levels of vision and sound often contain the
+    # defaults of their classes, which mean nothing.
     counts: bool = True
 
     @property
@@ -52,21 +46,13 @@ class LevelFlag:
 
 @dataclass(frozen=True)
 class Configuration:
-    """The `config.json` of a checkpoint.
+    """The `config.json` of a checkpoint."""
 
-    Attributes:
-      path: of the file; None if there is none.
-      flags: every flag at every level, missing ones too.
-      vocabularies: all vocabulary sizes in it.
-      model_type: of the top level, as in transformers.
-      headless: whether the model has no output embedding, as a classifier.
-    """
-
-    path: Path | None = None
-    flags: tuple[LevelFlag, ...] = ()
-    vocabularies: tuple[int, ...] = ()
-    model_type: str | None = None
-    headless: bool = False
+    path: Path | None = None  # None if there is no file
+    flags: tuple[LevelFlag, ...] = ()  # at every level, missing ones too
+    vocabularies: tuple[int, ...] = ()  # all vocabulary sizes in it
+    model_type: str | None = None  # of the top level, as in transformers
+    headless: bool = False  # whether the model has no output embedding, as a classifier
 
     @property
     def declared(self) -> tuple[LevelFlag, ...]:
@@ -75,18 +61,13 @@ class Configuration:
 
     @property
     def top(self) -> bool | None:
-        """What the top level says; None if it does not."""
+        """The flag at the top level; None if it is missing."""
         return next((flag.tied for flag in self.declared if not flag.level), None)
 
     @property
     def nested(self) -> bool | None:
-        """What the first nested level says; None if none does."""
+        """The first nested flag; None if there is none."""
         return next((flag.tied for flag in self.declared if flag.level), None)
-
-    @property
-    def disagrees(self) -> bool:
-        """Whether two levels contradict each other."""
-        return len({flag.tied for flag in self.declared}) > 1
 
     @property
     def claim(self) -> bool | None:
@@ -97,22 +78,17 @@ class Configuration:
 
     @property
     def claimant(self) -> str:
-        """What makes the claim, for a sentence that ends with `tied` or `untied`."""
+        """The beginning of a sentence that ends with `tied` or `untied`."""
         if not self.declared:
             return f"{self.model_type} models in transformers, where config.json has no flag, are"
-        return f"{self.file} says"
-
-    @property
-    def file(self) -> str:
-        """The file's name."""
-        return self.path.name if self.path else "config.json"
+        return "config.json says"
 
     def fix(self, tied: bool) -> str:
         """Return what to set so that all levels say `tied`."""
         name = next((flag.name for flag in self.declared), "tie_word_embeddings")
         levels = sorted({flag.level for flag in self.declared if flag.tied is not tied} - {""})
         also = f", and also in {', '.join(levels)}" if levels else ""
-        return f"set {name}: {str(tied is FLAGS[name]).lower()} in {self.file}{also}"
+        return f"set {name}: {str(tied is FLAGS[name]).lower()} in config.json{also}"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -136,11 +112,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_configuration(path: Path) -> Configuration:
-    """Read a `config.json`; return an empty configuration if there is none.
-
-    Raises:
-      UserError: if it is not JSON.
-    """
+    """Read a `config.json`; return an empty configuration if there is none."""
     if not path.is_file():
         return Configuration()
     content = read_json(path)

@@ -1,7 +1,7 @@
 """Parse headers of safetensors and GGUF files defensively.
 
 Every length in a file is compared with the file's size before anything is read or allocated. A
-malformed header raises `UserError`, whatever is wrong with it.
+malformed header always raises `UserError`.
 """
 
 import contextlib
@@ -61,23 +61,14 @@ AGAIN = "download it again"
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor as a header declares it.
-
-    Attributes:
-      name: as declared.
-      shape: slowest dimension first, as in NumPy.
-      dtype: of its values; None if they are packed in a way that NumPy has no type for.
-      stored: the file's own word for the type.
-      begin: first byte, from the start of the file.
-      end: byte after the last one; equals `begin` if the file does not say.
-    """
+    """A tensor as a header declares it."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype | None
-    stored: str
-    begin: int
-    end: int
+    shape: tuple[int, ...]  # slowest dimension first, as in NumPy
+    dtype: np.dtype | None  # None if NumPy has no such type, as of packed values
+    stored: str  # the file's own word for the type
+    begin: int  # first byte, from the start of the file
+    end: int  # byte after the last one; equals `begin` if the file does not say
 
 
 @contextlib.contextmanager

@@ -17,21 +17,13 @@ def _load(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Pattern:
-    """The end of the name of an embedding.
+    """The end of the name of an embedding."""
 
-    Attributes:
-      text: its parts, separated by dots, without the leaf (`weight`, `kernel`, ...).
-      models: some models that use it.
-      source: where to look it up.
-      loose: whether it counts only if the shape fits the input embedding.
-      transposed: whether the table is D × V even if the leaf does not say so.
-    """
-
-    text: str
-    models: str
-    source: str
-    loose: bool = False
-    transposed: bool = False
+    text: str  # its parts, separated by dots, without the leaf (`weight`, `kernel`, ...)
+    models: str  # some models that use it
+    source: str  # where to look it up
+    loose: bool = False  # whether it counts only if the shape fits the input embedding
+    transposed: bool = False  # whether the table is D × V even if the leaf does not say so
 
 
 NAMES = _load("names.toml")

@@ -4,6 +4,7 @@ Files are memory-mapped where the format allows it.
 """
 
 import contextlib
+import functools
 import lzma
 import math
 import mmap
@@ -11,7 +12,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -43,25 +44,14 @@ DAMAGE = (  # what zipfile, its decompressors, NumPy's header reader, h5py and T
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor of a checkpoint.
-
-    Attributes:
-      name: as in the checkpoint.
-      shape: slowest dimension first.
-      dtype: of its values; None if they are packed in a way that NumPy has no type for.
-      stored: the type in the format's words.
-      file: where it is.
-      open: returns an array-like that reads only the rows and columns it is indexed with.
-      forget: frees memory that reading took.
-    """
+    """A tensor of a checkpoint."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype | None
-    stored: str
+    shape: tuple[int, ...]  # slowest dimension first
+    dtype: np.dtype | None  # None if NumPy has no such type, as of packed values
+    stored: str  # the type in the format's words
     file: Path
-    open: Callable[[], Any] = field(repr=False, compare=False)
-    forget: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    read: Callable[[Any], np.ndarray]  # returns the rows and columns of an index
 
     @property
     def is_values(self) -> bool:
@@ -87,48 +77,23 @@ def _readable(path: Path, format_name: str) -> Iterator[None]:
         ) from None
 
 
-@dataclass(frozen=True)
-class _Lazy:
-    """An array of which a library reads what it is indexed with."""
+def _mapped(path: Path, entry: Entry) -> StoredTensor:
+    """Return a tensor that is mapped when it is first read."""
 
-    read: Callable[[Any], np.ndarray]
-    path: Path
-    format_name: str
+    @functools.cache
+    def mapped() -> mmap.mmap:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def __getitem__(self, at: Any) -> np.ndarray:
-        with _readable(self.path, self.format_name):
-            return self.read(at)
-
-
-class _Mapped:
-    """A file that is mapped when a tensor of it is first opened."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._map: mmap.mmap | None = None
-
-    def view(self, entry: Entry) -> np.ndarray:
-        if self._map is None:
-            with self.path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.ndarray(entry.shape, entry.dtype, self._map, entry.begin)
-
-    def forget(self) -> None:
+    def read(at: Any) -> np.ndarray:
+        rows = np.ndarray(entry.shape, entry.dtype, mapped(), entry.begin)[at].copy()
         # Pages of a mapped file count as this process's memory until they are given back; the
         # system keeps them cached.
-        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+        if hasattr(mmap, "MADV_DONTNEED"):
+            mapped().madvise(mmap.MADV_DONTNEED)
+        return rows
 
-    def tensor(self, entry: Entry) -> StoredTensor:
-        return StoredTensor(
-            entry.name,
-            entry.shape,
-            entry.dtype,
-            entry.stored,
-            self.path,
-            lambda: self.view(entry),
-            self.forget,
-        )
+    return StoredTensor(entry.name, entry.shape, entry.dtype, entry.stored, path, read)
 
 
 def refuse_pointer(path: Path) -> None:
@@ -144,14 +109,15 @@ def refuse_pointer(path: Path) -> None:
 def from_safetensors(path: Path) -> list[StoredTensor]:
     """Return the tensors of a safetensors file; for errors see `headers.read_safetensors`."""
     refuse_pointer(path)
-    return list(map(_Mapped(path).tensor, read_safetensors(path)))
+    return [_mapped(path, entry) for entry in read_safetensors(path)]
 
 
-def from_gguf(path: Path) -> tuple[list[StoredTensor], dict[str, Any]]:
-    """Return the tensors and the metadata of a GGUF file; for errors see `headers.read_gguf`."""
+def from_gguf(path: Path) -> tuple[list[StoredTensor], str]:
+    """Return the tensors and the architecture of a GGUF file; errors as `headers.read_gguf`."""
     refuse_pointer(path)
     entries, metadata = read_gguf(path)
-    return list(map(_Mapped(path).tensor, entries)), metadata
+    architecture = str(metadata.get("general.architecture", ""))
+    return [_mapped(path, entry) for entry in entries], architecture
 
 
 def from_npz(path: Path) -> list[StoredTensor]:
@@ -189,17 +155,18 @@ def _from_member(
         raw.seek(info.header_offset + 26)
         name_length, extra = (int.from_bytes(raw.read(2), "little") for _ in range(2))
         begin = info.header_offset + 30 + name_length + extra + header_size
-        return _Mapped(path).tensor(Entry(name, shape, dtype, str(dtype), begin, begin + size))
+        return _mapped(path, Entry(name, shape, dtype, str(dtype), begin, begin + size))
     check(
         size <= UNPACKED_LIMIT,
         f"{path}: array {name!r} takes {size:,} bytes when unpacked; save it with numpy.savez",
     )
 
+    @functools.cache
     def unpack() -> np.ndarray:
         with _readable(path, ".npz"), np.load(path, allow_pickle=False) as arrays:
             return arrays[name].view(dtype)
 
-    return StoredTensor(name, shape, dtype, str(dtype), path, unpack)
+    return StoredTensor(name, shape, dtype, str(dtype), path, lambda at: unpack()[at])
 
 
 def _npy_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -231,10 +198,8 @@ def from_keras(path: Path) -> list[StoredTensor]:
             f"{path}: dataset {name!r} points to another file, which is not followed",
         )
         dtype = node.dtype if node.dtype.kind in "fiub" else None
-        lazy = _Lazy(node.__getitem__, path, "HDF5")
-        found.append(
-            StoredTensor(name, node.shape or (), dtype, str(node.dtype), path, lambda: lazy)
-        )
+        read = _readable(path, "HDF5")(node.__getitem__)
+        found.append(StoredTensor(name, node.shape or (), dtype, str(node.dtype), path, read))
 
     with _readable(path, "HDF5"):
         # The file stays open as long as its datasets. Links elsewhere are not visited.
@@ -248,14 +213,9 @@ def is_orbax(folder: Path) -> bool:
 
 
 def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
-    """Return the arrays below an Orbax folder.
+    """Return the arrays below the folder of a checkpoint's item; UserError if there are none.
 
-    Args:
-      folder: of a checkpoint's item.
-      stacked: present arrays of three dimensions, (members, V, D), as (members·V, D).
-
-    Raises:
-      UserError: if it cannot be read.
+    If `stacked`, present arrays of three dimensions, (members, V, D), as (members·V, D).
     """
     import tensorstore as ts  # heavy
 
@@ -272,12 +232,10 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
         keys = ts.KvStore.open(kvstore("")).result().list().result()
         for key in sorted(key.decode(errors="replace") for key in keys):
             name, _, last = key.rpartition("/")
-            if last in (".zarray", "zarr.json"):
-                driver = "zarr" if last == ".zarray" else "zarr3"
+            if driver := {".zarray": "zarr", "zarr.json": "zarr3"}.get(last):
                 spec = {"driver": driver, "kvstore": kvstore(f"{name}/")}
-                found.append(
-                    _from_store(folder, name, ts.open(spec, context=context).result(), stacked)
-                )
+                store = ts.open(spec, context=context).result()
+                found.append(_from_store(folder, name, store, stacked))
     check(
         bool(found),
         f"{folder}: holds no arrays that Orbax wrote; give the folder of a checkpoint's item",
@@ -287,9 +245,15 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
 
 def _from_store(folder: Path, name: str, store: Any, stacked: bool) -> StoredTensor:
     dtype, shape = store.dtype.numpy_dtype, tuple(store.shape)
-    lazy = _Lazy(lambda at: store[at].read().result(), folder, "an Orbax checkpoint")
+    readable = _readable(folder, "an Orbax checkpoint")
     if not stacked or len(shape) != 3:
-        return StoredTensor(name, shape, dtype, str(dtype), folder, lambda: lazy)
+        read = readable(lambda at: store[at].read().result())
+        return StoredTensor(name, shape, dtype, str(dtype), folder, read)
     rows = (shape[0] * shape[1], shape[2])
-    # Read whole: embeddings of runs are small.
-    return StoredTensor(name, rows, dtype, str(dtype), folder, lambda: lazy[:].reshape(rows))
+
+    @functools.cache
+    @readable
+    def whole() -> np.ndarray:  # embeddings of runs are small
+        return store[:].read().result().reshape(rows)
+
+    return StoredTensor(name, rows, dtype, str(dtype), folder, lambda at: whole()[at])

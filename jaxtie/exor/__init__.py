@@ -1,0 +1,1 @@
+"""The EXor process and its results."""

@@ -6,6 +6,7 @@ Imports jax only to compute constants and exact divergences.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -64,17 +65,6 @@ MASK_VARIABLES = {  # recorded with `Experiment.mask_logit`
         EVAL, "1", "expected probability of predicting the mask, training split"
     ),
 }
-CONSTANTS = (  # the same for all members: functions of the process and the configuration
-    "best_accuracy",
-    "best_loss",
-    "theory_log_odds",
-    "theory_log_odds_deviation",
-    "scheduled_learning_rate",
-    "decay_factor",
-    "semantic_divergence",
-    "conditional_divergence",
-    "conditional_log_ratio",
-)
 EXACT_DIVERGENCES = {
     "semantic": ("1", "S²: mean squared Hellinger distance of predictions when swapped"),
     "conditional": ("nat²", "C²: variance over contexts of the log ratio of the probabilities"),
@@ -101,7 +91,7 @@ def exor_schema(experiment: Experiment) -> Schema:
 
 
 def exor_constants(experiment: Experiment) -> dict[str, xr.DataArray]:
-    """Compute `CONSTANTS`, with one dimension per swept hyperparameter."""
+    """Compute the variables without members, with one dimension per swept hyperparameter."""
     points = [_constants_of_point(point) for point in experiment.points]
     for name, values in reversed(experiment.swept.items()):  # the last one varies fastest
         index = xr.DataArray(list(values), dims=name, name=name)
@@ -126,7 +116,7 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
     bits = data.split(own.length, own.all_strings, own.data_seed).train
     exchanged = data.share_of_odd_zeros(bits) if own.zeros_by_label else 0.0
     odds = [theory.log_odds(own.zeros, exchanged), theory.log_odds(own.ones)]
-    divergences = theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False)
+    divergences = theory.equivalences(whole.tokens_CxL, whole.joint_CxV)
     arms = list(map(Arm.parse, point.arms))
     return xr.Dataset(
         {
@@ -234,22 +224,27 @@ def embeddings_of(results: xr.Dataset) -> list[tuple[str, str, str]]:
     ]
 
 
+def _of_both_tables(results: xr.Dataset, quantity: str) -> xr.DataArray:
+    """Return a quantity of the input and the output embedding along the dimension `table`."""
+    tables = xr.DataArray(["input", "output"], dims="table", name="table")
+    both = [results[f"{table}_{quantity}"] for table in tables.values]
+    return xr.concat(both, tables).astype(np.float64)
+
+
 def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
     """Return distance and cosine of the rows of the labels E and D: (table, arm, seed, eval_step).
 
     An arm that is tied throughout has them at "input" only.
     """
-    tables = [results[f"{table}_table"].astype(np.float64) for table in ("input", "output")]
-    both = xr.concat(tables, xr.DataArray(["input", "output"], dims="table", name="table"))
     known = np.intersect1d(steps, results["table_step"])
-    both = both.sel(table_step=known).rename(table_step="eval_step")
-    even, odd = (both.sel(symbol=label, drop=True) for label in ("E", "D"))
+    rows = _of_both_tables(results.sel(table_step=known), "table").rename(table_step="eval_step")
+    even, odd = (rows.sel(symbol=label, drop=True) for label in ("E", "D"))
 
     def norm(rows: xr.DataArray) -> xr.DataArray:
         return xr.apply_ufunc(np.sqrt, (rows**2).sum("dim", skipna=False))
 
     cosine = (even * odd).sum("dim", skipna=False) / (norm(even) * norm(odd))
-    own = ~(results["arm"].isin(tied_arms(results)) & (both["table"] == "output"))
+    own = ~(results["arm"].isin(tied_arms(results)) & (rows["table"] == "output"))
     return xr.Dataset({"label_distance": norm(even - odd), "label_cosine": cosine}).where(own)
 
 
@@ -260,21 +255,19 @@ def fluctuations(results: xr.Dataset) -> xr.DataArray:
     record to the next; NaN for seeds that diverged and with fewer than two changes. The results
     must be of a run without a sweep.
     """
-    last, members = last_step(results), results["diverged_at"]
-    tables, pairs = ["input", "output"], live_pairs(results)
-    found = []
-    for table, pair in itertools.product(tables, pairs):
-        late = distance(results, table, pair).sel(step=slice(0.75 * last, last))
-        late_AxSxT = late.transpose("arm", "seed", "step").values.astype(np.float64)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a distance may be 0
-            change_AxSxT = late_AxSxT[..., 1:] / late_AxSxT[..., :-1] - 1
-        enough = change_AxSxT.shape[-1] >= 2
-        found.append(
-            change_AxSxT.std(axis=-1, ddof=1) if enough else np.full(members.shape, np.nan)
-        )
-    values = np.array(found).reshape(len(tables), len(pairs), *members.shape)
-    coords = {"table": tables, "pair": pairs, "arm": results["arm"], "seed": results["seed"]}
-    return xr.DataArray(values, coords, tuple(coords), name="fluctuation")
+    pairs, last = live_pairs(results), last_step(results)
+    firsts, seconds = (
+        xr.DataArray(np.array([pair.split("-")[i] for pair in pairs], str), {"pair": pairs}, "pair")
+        for i in (0, 1)
+    )
+    late = _of_both_tables(results.sel(step=slice(0.75 * last, last)), "distance")
+    late = late.sel(symbol=firsts, symbol2=seconds).drop_vars(["symbol", "symbol2"])
+    late = late.transpose("table", "pair", "arm", "seed", "step")
+    with np.errstate(divide="ignore", invalid="ignore"):  # a distance may be 0
+        change = late.values[..., 1:] / late.values[..., :-1] - 1
+    few = change.shape[-1] < 2
+    spread = np.full(late.shape[:-1], np.nan) if few else change.std(axis=-1, ddof=1)
+    return late.isel(step=0, drop=True).copy(data=spread).drop_attrs().rename("fluctuation")
 
 
 # ----- Outcomes of a sweep.
@@ -297,7 +290,7 @@ def outcomes(results: xr.Dataset) -> dict[str, xr.DataArray]:
 
 
 def abscissa(results: xr.Dataset, name: str) -> tuple[str, np.ndarray]:
-    """Return label and values of the axis that stands for a swept hyperparameter.
+    """Return label and values of the horizontal axis for a swept hyperparameter.
 
     A probability is shown as the log-odds of its pair, NaN where these are infinite.
     """
@@ -336,21 +329,15 @@ def _threshold(results: xr.Dataset, event: str) -> float:
     return exit_levels(results)[event] + 0.5 * 10.0**-LOSS_DECIMALS
 
 
+def stuck_over_steps(results: xr.Dataset) -> xr.DataArray:
+    """Return 1 for seeds on the first plateau, else 0, (arm, seed, eval_step); NaN if diverged."""
+    loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
+    return (loss > _threshold(results, LEFT)).where(loss.notnull()).astype(float)
+
+
 def is_stuck(results: xr.Dataset) -> xr.DataArray:
     """Return 1 for seeds on the first plateau at the last step, else 0; NaN if diverged."""
-    return _above_plateau(
-        results, results["train_loss"].sel(eval_step=last_step(results), drop=True)
-    )
-
-
-def stuck_shares(results: xr.Dataset) -> xr.DataArray:
-    """Return the share of the seeds that are on the first plateau, (arm, eval_step)."""
-    loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
-    return _above_plateau(results, loss).mean("seed")
-
-
-def _above_plateau(results: xr.Dataset, loss: xr.DataArray) -> xr.DataArray:
-    return (loss > _threshold(results, LEFT)).where(loss.notnull()).astype(float)
+    return stuck_over_steps(results).isel(eval_step=-1, drop=True)
 
 
 def stuck_share(results: xr.Dataset, arm: str) -> tuple[int, tuple[float, float, float]]:
@@ -394,7 +381,7 @@ EVALUATED = (
 COURSE_OF_SEEDS = 128
 
 
-def condense(results: xr.Dataset) -> xr.Dataset:
+def condense(results: xr.Dataset, run: Path | None = None) -> xr.Dataset:
     """Return the committed form of a run.
 
     It has the training loss of every seed at all evaluations, and everything else at a few steps

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import xarray as xr
 
-from jaxtie.exor.analysis import is_stuck
+from jaxtie.exor.analysis import distance, is_stuck
 from jaxtie.results import claims
 from jaxtie.results.claims import PAPER, Quantity
 from jaxtie.results.tables import at_end, last_step
@@ -15,10 +15,7 @@ FORCE = 1.25  # held apart: above this multiple of the decay factor; drawn toget
 
 
 def _distance(results: xr.Dataset, pair: str, table: str, step: int) -> xr.DataArray:
-    first, second = pair.split("-")
-    distances = results[f"{table}_distance"]
-    here = distances.sel(symbol=first, symbol2=second, step=step, drop=True)
-    return here.astype(np.float64)
+    return distance(results, table, pair).sel(step=step, drop=True).astype(np.float64)
 
 
 def _decay_ratio(results: xr.Dataset, pair: str, table: str) -> xr.DataArray:

@@ -1,20 +1,15 @@
-"""What an experiment on EXor is: process, model, arms, sweep. Every default is the paper's main
-one. Imports no jax.
-"""
+"""Declare experiments on EXor; the defaults are the paper's main experiment. Imports no jax."""
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from jaxtie.config import (
     LSTM,
-    Arm,
     Body,
     Layout,
-    Optimizer,
-    Sweep,
     TaskConfig,
     Transformer,
     UserError,
@@ -25,32 +20,12 @@ from jaxtie.config import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pandas as pd
-    import xarray as xr
-
     from jaxtie.exor.task import ExorTask
-    from jaxtie.results.netcdf import Schema
-    from jaxtie.results.plots import Picture
-    from jaxtie.results.tables import Table
 
 WIDE = 32  # width from which one member fills a CPU's vector units
-# by what the exact laws take: 44 s and 3 GB of 10 bits; of 9 in order more than 10 GB
-MOST_BITS, MOST_BITS_IN_ORDER = (
-    10,
-    8,
-)
+# The exact distributions of 10 bits take 44 s and 3 GB; of 9 bits in order, more than 10 GB.
+MAX_BITS, MAX_BITS_IN_ORDER = 10, 8
 DATA_STREAMS = ("per-seed", "shared")
-# fields that are arguments of the compiled program
-SWEPT = (
-    "learning_rate",
-    "eta_min",
-    "weight_decay",
-    "eps",
-    "p_X",
-    "p_A",
-)
 
 
 def _check_distribution(name: str, values: tuple[float, ...]) -> None:
@@ -65,20 +40,19 @@ def _check_distribution(name: str, values: tuple[float, ...]) -> None:
 
 @dataclass(frozen=True)
 class Process:
-    """EXor: strings of bits with their parity, each bit spelled by one of two symbols (paper,
-    section 5).
+    """EXor: strings of bits and their parity; a bit is written as one of two symbols (section 5).
 
     Attributes:
-      zeros: p(X), p(Y): how a zero is spelled.
-      ones: p(A), p(B): how a one is spelled.
-      length: bits in a string, 4 to 10 (to 8 where the model sees their order); a sequence is one
+      zeros: p(X), p(Y): the symbols of a zero.
+      ones: p(A), p(B): the symbols of a one.
+      length: bits in a string, 4 to 10, or to 8 where the model sees their order. A sequence is one
         token longer, the parity label.
       all_strings: include the string of ones, which the published code leaves out.
-      data_seed: of the split, and of the random stream that samples are drawn from.
-      zeros_by_label: in strings of odd parity `zeros` are p(Y), p(X). X and Y are semantically
-        equivalent then as ever, for the label tells which it is; but their log-odds have either
-        sign, and no output bias can carry both (`jaxtie/exor/README.md`). All else, best loss and
-        accuracy too, stays what it is.
+      data_seed: seed of the split and of the samples.
+      zeros_by_label: swap p(X) and p(Y) in strings of odd parity. X and Y stay semantically
+        equivalent, since the label determines the bit; but the sign of their log-odds depends on
+        the label, so no output bias can encode it (`jaxtie/exor/README.md`). Best loss and accuracy
+        do not change.
     """
 
     zeros: tuple[float, float] = (0.1, 0.9)
@@ -94,8 +68,8 @@ class Process:
             object.__setattr__(self, name, tuple(values))
         check_positive_integers(self, "length")
         check(
-            4 <= self.length <= MOST_BITS,
-            f"length = {self.length}: expected 4 to {MOST_BITS} bits (every spelling of every"
+            4 <= self.length <= MAX_BITS,
+            f"length = {self.length}: expected 4 to {MAX_BITS} bits (every spelling of every"
             " string is enumerated)",
         )
         check_seed(self.data_seed, "data_seed")
@@ -111,57 +85,45 @@ class Process:
         return {"X-Y": self.zeros, "A-B": self.ones}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Experiment(TaskConfig):
-    """A base configuration and the arms that are compared on it, all on the same seeds and the same
-    data.
+    """An experiment on EXor.
+
+    A sweep may also name p_X and p_A, the probabilities of X for a zero and of A for a one.
 
     Attributes:
-      name: of the run folder.
-      claim: one sentence: what the experiment shows.
-      process: what is learned, see `Process`.
-      model: what is between the two tables, and how wide they are.
-      optimizer: AdamW and its schedule, see `Optimizer`.
-      arms: what is compared: by name: "tied", "untied", "untied@STEP": tied up to that step, then
-        untied; see `Arm`.
-      steps: updates, one full batch each.
-      seeds: one member each: its initial values and, with `data` "per-seed", its stream of samples.
-      record_every: steps between two records of loss, accuracy and distances.
-      eval_every: steps between two exact evaluations; a multiple of `record_every`.
-      data: "per-seed": a stream of samples per seed, shared by its arms; "shared": one stream for
-        all.
-      sweep: values that take the place of a scalar setting, by its name (see `SWEPT`), pairs or a
-        dictionary; every combination of them is trained with every seed, in one program. p_X and
-        p_A are the probabilities of X for a zero and of A for a one.
-      roles: record which role of a tied table writes it, see `jaxtie.training.gradient_by_role`; it
-        costs
-        time.
+      process: distribution of the samples.
+      model: body between the embeddings, and the width.
+      data: "per-seed": each seed has its own samples, shared by its arms; "shared": all seeds have
+        the same.
       mask_logit: record the mask's own logit and probability at the masked position.
     """
 
     task: ClassVar[str] = "exor"
-    traced: ClassVar[tuple[str, ...]] = SWEPT
+    traced: ClassVar[tuple[str, ...]] = (*TaskConfig.traced, "p_X", "p_A")
     accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
-        "data zeros ones all_strings independent_layers".split()
+        "data data_seed zeros ones all_strings independent_layers".split()
     )
     refusal: ClassVar[str] = "reads no text"
     many_seeds: ClassVar[bool] = True
+    reports: ClassVar[Mapping[str, Callable | str]] = {
+        "schema": "jaxtie.exor.analysis:exor_schema",
+        "constants": "jaxtie.exor.analysis:exor_constants",
+        "attributes": "jaxtie.exor.analysis:exor_attributes",
+        "tables": "jaxtie.exor.tables:exor_tables",
+        "plots": "jaxtie.exor.plots:exor_pictures",
+        "frames": "jaxtie.exor.plots:exor_frames",
+        "animate": "jaxtie.exor.plots:animate_portrait",
+        "commit": "jaxtie.exor.analysis:condense",
+    }
     name: str = "transformer-small"
     claim: str = (
         "Tied, X and Y cannot be both alike (as inputs) and apart (as outputs); untied, they are."
     )
-    process: Process = field(default_factory=Process)
-    model: Body = field(default_factory=Transformer)
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    # a name becomes an Arm in __post_init__
-    arms: tuple[Arm | str, ...] = ("tied", "untied")  # type: ignore[assignment]
+    process: Process = Process()
+    model: Body = Transformer()  # noqa: RUF009, it is frozen
     steps: int = 150_000
-    seeds: tuple[int, ...] = tuple(range(64))
-    record_every: int = 100
-    eval_every: int = 1_000
     data: str = "per-seed"
-    sweep: Sweep = ()
-    roles: bool = False
     mask_logit: bool = False
 
     def __post_init__(self):
@@ -171,14 +133,12 @@ class Experiment(TaskConfig):
             f" {', '.join(each.__name__ for each in Body.__args__)}",
         )
         check(
-            isinstance(self.model, Transformer) or self.process.length <= MOST_BITS_IN_ORDER,
-            f"length = {self.process.length}: expected at most {MOST_BITS_IN_ORDER} bits with"
+            isinstance(self.model, Transformer) or self.process.length <= MAX_BITS_IN_ORDER,
+            f"length = {self.process.length}: expected at most {MAX_BITS_IN_ORDER} bits with"
             f" {type(self.model).__name__}, which is evaluated on every order of the symbols",
         )
-        self.check_names_and_members()
+        super().__post_init__()
         self.check_heads(self.model.width)
-        self.check_steps()
-        self.check_sweep()
         check(
             self.data in DATA_STREAMS,
             f"data = {self.data!r}: expected one of {', '.join(DATA_STREAMS)}",
@@ -209,7 +169,7 @@ class Experiment(TaskConfig):
         return Layout((128, 2048) if platform == "gpu" else (128, 512), platform == "gpu", slow)
 
     def program_key(self) -> Self:
-        """Return the configuration without what no compiled program depends on."""
+        """Return the configuration reduced to the fields that compiled programs depend on."""
         key = super().program_key()
         process = dataclasses.replace(self.process, zeros=Process.zeros, ones=Process.ones)
         object.__setattr__(key, "process", process)
@@ -241,64 +201,10 @@ class Experiment(TaskConfig):
         process = {"data_seed": options.data_seed, "zeros": options.zeros, "ones": options.ones}
         process["all_strings"] = options.all_strings or None
         model = {"independent_layers": options.independent_layers or None}
-        own = {"data": options.data, "sweep": options.sweep or None}
-        return _given(own) | {
+        return {
             "process": dataclasses.replace(self.process, **_given(process)),
             "model": dataclasses.replace(self.model, **_given(model)),
         }
-
-    def schema(self) -> "Schema":
-        """Return the variables of the results."""
-        from jaxtie.exor.analysis import exor_schema
-
-        return exor_schema(self)
-
-    def constants(self) -> "dict[str, xr.DataArray]":
-        """Return the schedule, the decay factor and what theory says."""
-        from jaxtie.exor.analysis import exor_constants
-
-        return exor_constants(self)
-
-    def attributes(self) -> dict[str, str | int]:
-        """Return the process and the model in words."""
-        from jaxtie.exor.analysis import exor_attributes
-
-        return exor_attributes(self)
-
-    @staticmethod
-    def tables(results: "xr.Dataset") -> "list[Table]":
-        """Return the tables of the summary."""
-        from jaxtie.exor.tables import exor_tables
-
-        return exor_tables(results)
-
-    @staticmethod
-    def plots(results: "xr.Dataset") -> "dict[str, Picture]":
-        """Return the figures, by file name."""
-        from jaxtie.exor.plots import exor_pictures
-
-        return exor_pictures(results)
-
-    @staticmethod
-    def frames(results: "xr.Dataset") -> "dict[str, pd.DataFrame]":
-        """Return tidy tables, by file name."""
-        from jaxtie.exor.plots import exor_frames
-
-        return exor_frames(results)
-
-    @staticmethod
-    def animate(results: "xr.Dataset", folder: "Path") -> "Path":
-        """Write the embeddings over training, `portrait.gif`."""
-        from jaxtie.exor.plots import animate_portrait
-
-        return animate_portrait(results, folder)
-
-    @staticmethod
-    def commit(results: "xr.Dataset", run: "Path") -> "xr.Dataset":
-        """Return the part of a run's results that is committed."""
-        from jaxtie.exor.analysis import condense
-
-        return condense(results)
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """The EXor process: masked language modelling of binary parity (paper, section 5).
 
-A string of n bits is followed by its parity label; a zero is spelled X or Y, a one A or B, drawn
-afresh each time; one of the n bits is replaced by the mask and is to be predicted. Everything here
-is a pure function of its arguments.
+A string of n bits is followed by its parity label. A zero is written X or Y, a one A or B, drawn
+anew each time. One of the n bits is masked and is to be predicted.
 
 Shapes: B samples, L = n + 1 tokens, P = 1 masked position, V = 7 symbols, C contexts.
 """
@@ -24,7 +23,7 @@ ROW_SETS = {"mask": (6,), "labels": (4, 5), "never-targets": (4, 5, 6)}  # that 
 
 
 class Batch(NamedTuple):
-    """Masked samples: `tokens_BxL` with the mask at `at_BxP`, where `target_BxP` stood. int32."""
+    """Masked samples, int32: tokens, masked position, and the symbol that was there."""
 
     tokens_BxL: jax.Array
     at_BxP: jax.Array
@@ -32,9 +31,7 @@ class Batch(NamedTuple):
 
 
 class Contexts(NamedTuple):
-    """Every context of a split with its exact law: `joint_CxV` is p(context and target), float64,
-    summing to 1.
-    """
+    """Every context of a split, and p(context and target), float64, which sums to 1."""
 
     tokens_CxL: np.ndarray
     at_CxP: np.ndarray
@@ -50,11 +47,10 @@ class Split(NamedTuple):
 
 
 def split(length: int, all_strings: bool, data_seed: int) -> Split:
-    """The strings in the published order, cut at 90 % and 10 %.
+    """Split the strings as published: 114, 12 and 1 of 7 bits.
 
     The published code shuffles the strings 00...0 to 11...10 (not 11...11, unless `all_strings`)
-    once by Python's
-    `random` with a fixed seed: 114, 12 and 1 strings of 7 bits.
+    once by Python's `random` with a fixed seed and cuts at 90 % and 10 %.
     """
     numbers = list(range(2**length - (not all_strings)))
     random.Random(data_seed).shuffle(numbers)
@@ -72,17 +68,16 @@ def sample(
     ones: jax.Array,
     zeros_by_label: bool = False,
 ) -> Batch:
-    """Spell and mask each string once: the same batch for the same stream and step, always.
+    """Write and mask each string once; a batch depends on the stream and the step alone.
 
-    The generator is used by its counter, (step, place): no key is derived for a step, and all of
-    its 64 bits count.
+    The generator is used by its counter, (step, place), so no key is derived for a step.
 
     Args:
       stream: see `jaxtie.training.task.stream`.
       step: 0 or more.
       bits_Bxn: the strings.
-      zeros, ones: (p(X), p(Y)) and (p(A), p(B)). Draws have 16 bits: probabilities are met to
-        2^-17.
+      zeros: p(X), p(Y); draws have 16 bits.
+      ones: p(A), p(B).
       zeros_by_label: see `jaxtie.exor.config.Process`.
     """
     size, length = bits_Bxn.shape
@@ -115,26 +110,22 @@ def enumerate_contexts(
     ordered: bool,
     zeros_by_label: bool = False,
 ) -> Contexts:
-    """The exact law of a sample of a split: every string, masked position and spelling.
+    """Enumerate every string of a split, masked position and way to write the other bits.
 
-    Args:
-      ordered: whether order matters. If not, contexts with the same symbols are one (161 for the
-        published training split), its tokens sorted; if so, 12·7·2^6 = 5,376 for the published
-        validation split.
-
-    The contexts are the same ones, in the same order, whatever the probabilities: some have
-    probability 0 if one of these is 0.
+    The contexts and their order do not depend on the probabilities: some have probability 0 if one
+    of these is 0. If order does not matter, contexts with the same symbols are one, its tokens
+    sorted.
     """
     size, length = bits_Bxn.shape
     # [label, bit, first or second]
-    spell = np.array([[zeros, ones], [zeros[::-1] if zeros_by_label else zeros, ones]])
+    p_written = np.array([[zeros, ones], [zeros[::-1] if zeros_by_label else zeros, ones]])
     odd_Bx1x1 = bits_Bxn.sum(1)[:, None, None] % 2
     choices = np.array(list(itertools.product([0, 1], repeat=length - 1)))
     tokens, weights, targets = [], [], []
     for at in range(length):
         others_BxM = np.delete(bits_Bxn, at, axis=1)
         # [strings, choices]
-        probability = spell[odd_Bx1x1, others_BxM[:, None], choices[None]].prod(-1)
+        probability = p_written[odd_Bx1x1, others_BxM[:, None], choices[None]].prod(-1)
         symbols = np.where(others_BxM[:, None] == 0, X, A) + choices[None]
         symbols = np.insert(symbols, at, MASK, axis=2)
         label = np.broadcast_to(EVEN + odd_Bx1x1, (*symbols.shape[:2], 1))
@@ -142,9 +133,8 @@ def enumerate_contexts(
         masked_bit = bits_Bxn[:, at]
         joint = np.zeros((size, VOCABULARY))
         for second in (0, 1):
-            joint[np.arange(size), np.where(masked_bit == 0, X, A) + second] = spell[
-                odd_Bx1x1[:, 0, 0], masked_bit, second
-            ]
+            target = np.where(masked_bit == 0, X, A) + second
+            joint[np.arange(size), target] = p_written[odd_Bx1x1[:, 0, 0], masked_bit, second]
         weights.append(probability.ravel() / (size * length))
         targets.append(np.repeat(joint, len(choices), axis=0))
     joint = np.concatenate(weights)[:, None] * np.concatenate(targets)
@@ -154,7 +144,7 @@ def enumerate_contexts(
 
 
 def share_of_odd_zeros(bits_Bxn: np.ndarray) -> float:
-    """Of all zeros in some strings, the share that stands in those of odd parity."""
+    """Return the share of the zeros of some strings that are in strings of odd parity."""
     zeros_B = (bits_Bxn == 0).sum(axis=1)
     return float(zeros_B[bits_Bxn.sum(axis=1) % 2 == 1].sum() / zeros_B.sum())
 
@@ -166,15 +156,10 @@ def enumerate_process(
     *,
     zeros_by_label: bool = False,
 ) -> Contexts:
-    """The exact law of the process, of all strings of so many bits alike; contexts with the same
-    symbols are one.
+    """Enumerate the contexts that occur, where all strings of so many bits are equally likely.
 
-    Contexts that never occur are left out.
-
-    Equivalences are the process's, not a split's. X in place of A turns a string of some label into
-    one of the other, with
-    the masked bit turned too: it need not be in the same split, and of the 127 strings it may not
-    be there at all.
+    Equivalences are of the process, not of a split: X in place of A makes a string of another
+    parity, or flips the masked bit too, so the result can be missing from a split.
     """
     bits = np.array(list(itertools.product([0, 1], repeat=length)))
     contexts = enumerate_contexts(bits, zeros, ones, ordered=False, zeros_by_label=zeros_by_label)

@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -46,20 +46,8 @@ BAND = "mean over seeds with the 95 % confidence band of the mean"
 def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
     """Return file name -> figure: of a run, or of a sweep, the outcomes by each hyperparameter."""
     arms = ", ".join(names_of(arms_of(results)))
-    pictures = {}
-    for name in swept(results):
-        at_the_end = f"at the end, {arms}, by {name}"
-        spread = "mean with its 95 % interval and a faint point per seed"
-        pictures[f"excess_loss_by_{name}"] = Picture(
-            f"Training loss above the best reachable {at_the_end}; {spread}",
-            partial(draw_excess_by, results, name),
-        )
-        pictures[f"distances_by_{name}"] = Picture(
-            f"Distances X–Y and A–B in each embedding {at_the_end}; {spread}",
-            partial(draw_distances_by, results, name),
-        )
-    if pictures:
-        return pictures
+    if swept(results):
+        return _sweep_pictures(results, arms)
     title = f"{_title(results)}, mean and 95 % confidence band"
     overview = f"All curves over the steps of training, arms {arms}: {BAND}"
     plateau_exit = (
@@ -85,34 +73,27 @@ def _title(results: xr.Dataset) -> str:
 
 def _panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
     """Return file name -> diagram; each is a figure of its own and a part of the overview."""
-
-    def panel(caption: str, draw: Callable[..., None], *arguments: str) -> Panel:
-        return Panel(caption, lambda axes: draw(axes, results, *arguments))
-
     distances = {
-        f"distances_{label.replace(' ', '_')}": panel(
+        f"distances_{label.replace(' ', '_')}": Panel(
             f"Distances X–Y and A–B in the {label} embedding over the steps of training; {BAND}",
-            draw_pair_distances,
-            arm,
-            table,
-            f"{label} embedding",
+            partial(draw_pair_distances, results, arm, table, f"{label} embedding"),
         )
         for arm, label, table in embeddings_of(results)
     }
     return {
-        "accuracy": panel(
+        "accuracy": Panel(
             f"Exact validation accuracy of {arms} and the best reachable over the steps of"
             f" training; {BAND}",
-            draw_accuracy,
+            partial(draw_accuracy, results),
         ),
         **distances,
-        "loss_every_seed": panel(
+        "loss_every_seed": Panel(
             f"Exact training loss of every seed over the steps of training, one line each, {arms}",
-            draw_every_seed,
+            partial(draw_every_seed, results),
         ),
-        "loss_distribution": panel(
+        "loss_distribution": Panel(
             "Distribution over seeds of the final training loss above the best reachable",
-            draw_loss_distribution,
+            partial(draw_loss_distribution, results),
         ),
     }
 
@@ -122,7 +103,7 @@ def _draw_best(axes: Axes, best: float) -> None:
     axes.axhline(best, color="black", linestyle="--", linewidth=1, label=label)
 
 
-def draw_accuracy(axes: Axes, results: xr.Dataset) -> None:
+def draw_accuracy(results: xr.Dataset, axes: Axes) -> None:
     """Draw the exact validation accuracy of every arm, and the best reachable."""
     for colour, arm in coloured(results["arm"].values):
         draw_mean(axes, results["valid_accuracy"].sel(arm=arm), colour, arm)
@@ -133,7 +114,7 @@ def draw_accuracy(axes: Axes, results: xr.Dataset) -> None:
     )
 
 
-def draw_pair_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, title: str) -> None:
+def draw_pair_distances(results: xr.Dataset, arm: str, table: str, title: str, axes: Axes) -> None:
     """Draw the distances of the pairs in one embedding, and what weight decay alone leaves."""
     starts = []
     for pair in live_pairs(results):
@@ -148,7 +129,7 @@ def draw_pair_distances(axes: Axes, results: xr.Dataset, arm: str, table: str, t
     finish_axes(axes, title, "Euclidean distance", steps)
 
 
-def draw_every_seed(axes: Axes, results: xr.Dataset) -> None:
+def draw_every_seed(results: xr.Dataset, axes: Axes) -> None:
     """Draw the exact training loss of every seed, which shows the plateaus."""
     steps = results["eval_step"].values
     for colour, arm in coloured(results["arm"].values):
@@ -162,7 +143,7 @@ def draw_every_seed(axes: Axes, results: xr.Dataset) -> None:
     finish_axes(axes, "every seed's training loss", "loss, nat", steps, **legend)
 
 
-def draw_loss_distribution(axes: Axes, results: xr.Dataset) -> None:
+def draw_loss_distribution(results: xr.Dataset, axes: Axes) -> None:
     """Draw the distribution over seeds of the final training loss above the best reachable."""
     step = last_step(results)
     best = float(results["best_loss"].sel(split="train"))
@@ -191,7 +172,7 @@ def draw_plateau_exit(results: xr.Dataset) -> Figure:
             estimate = kaplan_meier(times[arm])
             step_T = np.append(estimate.step_T, last)
             share_T, low_T, high_T = (np.append(each, each[-1]) for each in estimate[1:])
-            label = f"{arm}: {int(times[arm].by(last).sum()):,} of {results.sizes['seed']:,}"
+            label = f"{arm}: {int((~times[arm].censored_S).sum()):,} of {results.sizes['seed']:,}"
             axes.step(step_T, share_T, where="post", color=colour, linestyle=style, label=label)
             # `step="post"` would leave out the step before a place without a band.
             ends, band = np.repeat(step_T, 2)[1:], [np.repeat(e, 2)[:-1] for e in (low_T, high_T)]
@@ -206,77 +187,68 @@ def draw_plateau_exit(results: xr.Dataset) -> Figure:
 # ----- Outcomes of a sweep.
 
 
-def draw_excess_by(results: xr.Dataset, name: str) -> Figure:
-    """Draw the final excess loss of every arm over a swept hyperparameter."""
-    figure, rows = _sweep_figure(results, name, 1)
-    for (axes,), where, ends in rows:
-        curves = {arm: ends[EXCESS].sel(arm=arm) for arm in names_of(arms_of(results))}
-        title = f"loss above the best reachable{where}"
-        _draw_outcomes(axes, results, name, curves, [*COLOURS], title, EXCESS)
-    return figure
-
-
-def draw_distances_by(results: xr.Dataset, name: str) -> Figure:
-    """Draw the final distances in each embedding over a swept hyperparameter."""
-    embeddings = embeddings_of(results)
-    figure, rows = _sweep_figure(results, name, len(embeddings))
-    for row, where, ends in rows:
-        for axes, (arm, label, table) in zip(row, embeddings, strict=True):
-            curves = {
-                pair.replace("-", "–"): ends[f"distance {pair}, {table}"].sel(arm=arm)
-                for pair in live_pairs(results)
-            }
-            title = f"{label} embedding{where}"
-            _draw_outcomes(axes, results, name, curves, [FAILS, HOLDS], title, "Euclidean distance")
-    return figure
-
-
-def _sweep_figure(
-    results: xr.Dataset, name: str, columns: int
-) -> tuple[Figure, Iterator[tuple[Sequence[Axes], str, dict[str, xr.DataArray]]]]:
-    """Return a figure, and axes, part of the title and outcomes for each of its rows.
-
-    There is a row for each combination of the other hyperparameters' values, up to `MOST_ROWS`.
-    """
-    others = [other for other in swept(results) if other != name]
-    points = list(sweep_points(results, others))[:MOST_ROWS]
-    size = (4.6 * columns, 3.6 * len(points) + 0.3)
-    figure, grid = subplots(len(points), columns, size, sharey=True)
-    figure.suptitle(f"{_title(results)}, step {last_step(results):,}", size=10, parse_math=False)
-    rows = (
-        (
-            row,
-            "".join(f", {other} {value:g}" for other, value in at.items()),
-            analysis.outcomes(own),
+def _sweep_pictures(results: xr.Dataset, arms: str) -> dict[str, Picture]:
+    """Return the figures of the final outcomes over each swept hyperparameter."""
+    ends = analysis.outcomes(results)
+    excess = {arm: ends[EXCESS].sel(arm=arm) for arm in names_of(arms_of(results))}
+    losses = {"loss above the best reachable": excess}
+    distances = {
+        f"{label} embedding": {
+            pair.replace("-", "–"): ends[f"distance {pair}, {table}"].sel(arm=arm)
+            for pair in live_pairs(results)
+        }
+        for arm, label, table in embeddings_of(results)
+    }
+    pictures = {}
+    for name in swept(results):
+        of = (
+            f"at the end, {arms}, by {name}; mean with its 95 % interval and a faint point per seed"
         )
-        for row, (at, own) in zip(grid, points, strict=True)
-    )
-    return figure, rows
+        draw = partial(_draw_outcomes, results, name)
+        pictures[f"excess_loss_by_{name}"] = Picture(
+            f"Training loss above the best reachable {of}",
+            partial(draw, losses, EXCESS, COLOURS),
+        )
+        pictures[f"distances_by_{name}"] = Picture(
+            f"Distances X–Y and A–B in each embedding {of}",
+            partial(draw, distances, "Euclidean distance", (FAILS, HOLDS)),
+        )
+    return pictures
 
 
 def _draw_outcomes(
-    axes: Axes,
     results: xr.Dataset,
     name: str,
-    curves: dict[str, xr.DataArray],
-    colours: Sequence[str],
-    title: str,
+    panels: Mapping[str, Mapping[str, xr.DataArray]],
     ylabel: str,
-) -> None:
-    """Draw outcomes over a hyperparameter: mean with its 95 % interval, and a point per seed."""
+    colours: Sequence[str],
+) -> Figure:
+    """Draw outcomes over a hyperparameter: mean with its 95 % interval, and a point per seed.
+
+    There is a row of panels for each combination of the other hyperparameters' values, up to
+    `MOST_ROWS`.
+    """
+    others = [other for other in swept(results) if other != name]
+    points = [at for at, _ in sweep_points(results, others)][:MOST_ROWS]
+    size = (4.6 * len(panels), 3.6 * len(points) + 0.3)
+    figure, grid = subplots(len(points), len(panels), size, sharey=True)
+    figure.suptitle(f"{_title(results)}, step {last_step(results):,}", size=10, parse_math=False)
     xlabel, x_K = analysis.abscissa(results, name)
     order = np.argsort(x_K)
-    for i, (label, values) in enumerate(curves.items()):
-        colour = colours[i % len(colours)]
-        values_KxS = values.transpose(name, "seed").values.astype(np.float64)[order]
-        mean, half = mean_interval(values_KxS, axis=1)
-        axes.errorbar(
-            x_K[order], mean, half, color=colour, label=label, marker="o", markersize=4, capsize=2
-        )
-        x_KS = np.repeat(x_K[order], values_KxS.shape[1])
-        axes.scatter(x_KS, values_KxS.ravel(), s=4, color=colour, alpha=0.2, linewidths=0)
-    axes.set(xlabel=xlabel, ylabel=ylabel, title=title, ylim=(0, None))
-    axes.legend()
+    for axes, (at, (title, curves)) in zip(
+        grid.flat, itertools.product(points, panels.items()), strict=True
+    ):
+        for colour, (label, values) in zip(itertools.cycle(colours), curves.items()):
+            values_KxS = values.sel(at).transpose(name, "seed").values.astype(np.float64)[order]
+            mean, half = mean_interval(values_KxS, axis=1)
+            line = {"marker": "o", "markersize": 4, "capsize": 2}
+            axes.errorbar(x_K[order], mean, half, color=colour, label=label, **line)
+            x_KS = np.repeat(x_K[order], values_KxS.shape[1])
+            axes.scatter(x_KS, values_KxS.ravel(), s=4, color=colour, alpha=0.2, linewidths=0)
+        where = "".join(f", {other} {value:g}" for other, value in at.items())
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=f"{title}{where}", ylim=(0, None))
+        axes.legend()
+    return figure
 
 
 # ----- Portrait.
@@ -319,12 +291,15 @@ class _Portrait(NamedTuple):
     """One embedding over training, of the seeds whose values are finite."""
 
     title: str
+    symbols: list[str]
     places_SxTxVx2: np.ndarray
     distances: dict[str, np.ndarray]  # pair -> median over seeds, at each time, in all dimensions
 
 
-def _portraits(results: xr.Dataset, steps: np.ndarray) -> list[_Portrait]:
-    """Return a portrait of every embedding at some steps.
+def _portraits(results: xr.Dataset, steps: np.ndarray) -> tuple[list[_Portrait], float]:
+    """Return a portrait of every embedding at some steps, and half the width of every panel.
+
+    The width shows nearly all points at every time.
 
     Raises:
       UserError: where no seed is finite.
@@ -342,21 +317,19 @@ def _portraits(results: xr.Dataset, steps: np.ndarray) -> list[_Portrait]:
         for pair in live_pairs(results):
             first, second = (values[finite, :, symbols.index(symbol)] for symbol in pair.split("-"))
             distances[pair] = np.median(np.linalg.norm(first - second, axis=-1), axis=0)
-        best_seed = int(np.argmin(loss_S[finite]))
-        portraits.append(
-            _Portrait(f"{label} embedding", align(values[finite], best_seed), distances)
-        )
+        places = align(values[finite], int(np.argmin(loss_S[finite])))
+        portraits.append(_Portrait(f"{label} embedding", symbols, places, distances))
     if not portraits:
         raise UserError(
             f"results of {results.attrs['experiment']}: no embedding was recorded; train first"
         )
-    return portraits
+    reach = [np.quantile(np.abs(each.places_SxTxVx2), 0.98, axis=(0, 2, 3)) for each in portraits]
+    return portraits, float(np.max(reach))
 
 
-def _draw_places(
-    axes: Axes, portrait: _Portrait, time: int, symbols: list[str], scale: float
-) -> None:
+def _draw_places(axes: Axes, portrait: _Portrait, time: int, scale: float) -> None:
     """Draw an embedding at one time: points, lines within pairs, letters at the medians."""
+    symbols = portrait.symbols
     places_SxVx2 = portrait.places_SxTxVx2[:, time]
     seeds, faint = len(places_SxVx2), float(np.clip(16 / len(places_SxVx2), 0.03, 0.5))
     for i, (pair, distance_T) in enumerate(portrait.distances.items()):
@@ -393,28 +366,19 @@ def _draw_places(
     axes.set(xlim=(-limits[0], limits[0]), ylim=(-limits[1], limits[1]), aspect="equal")
 
 
-def _scale(portraits: list[_Portrait]) -> float:
-    """Return half the width of every panel, which shows nearly all points at every time."""
-    return max(
-        float(np.quantile(np.abs(each.places_SxTxVx2), 0.98, axis=(0, 2, 3)).max())
-        for each in portraits
-    )
-
-
 def draw_portrait(results: xr.Dataset) -> Figure:
     """Draw the embeddings at some times of the training, one row each."""
     known = results["table_step"].values
     steps = np.unique(
         [known[np.abs(known - last_step(results) * part).argmin()] for part in PORTRAIT_TIMES]
     )
-    portraits = _portraits(results, steps)
-    symbols, scale = analysis.targets(results), _scale(portraits)
+    portraits, scale = _portraits(results, steps)
     size = 2.8 * len(steps) + 0.4, 2.8 * PORTRAIT_SHAPE * len(portraits) + 0.7
     figure, grid = subplots(len(portraits), len(steps), size, sharex=True, sharey=True)
     for row, portrait in zip(grid, portraits, strict=True):
         row[0].set_ylabel(portrait.title)
         for time, axes in enumerate(row):
-            _draw_places(axes, portrait, time, symbols, scale)
+            _draw_places(axes, portrait, time, scale)
     for axes, step in zip(grid[0], steps, strict=True):
         axes.set_title(f"step {step:,}")
     figure.suptitle(
@@ -440,8 +404,7 @@ def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
     known = results["table_step"].values
     known = known[known <= last_step(results)]
     steps = known[np.unique(np.linspace(0, len(known) - 1, FRAMES).round().astype(int))]
-    portraits = _portraits(results, steps)
-    symbols, scale = analysis.targets(results), _scale(portraits)
+    portraits, scale = _portraits(results, steps)
     print(f"jaxtie.figures: drawing {len(steps)} frames", file=sys.stderr)
     images = []
     with matplotlib.rc_context(STYLE):
@@ -453,7 +416,7 @@ def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
             for axes, portrait in zip(row, portraits, strict=True):
                 axes.clear()
                 axes.set_title(portrait.title)
-                _draw_places(axes, portrait, time, symbols, scale)
+                _draw_places(axes, portrait, time, scale)
             title = f"{results.attrs['experiment']}, {results.sizes['seed']:,} seeds, step {step:,}"
             figure.suptitle(title, x=0.04, ha="left", parse_math=False)
             canvas.draw()
@@ -484,6 +447,7 @@ def draw_stuck_over_steps(runs: Runs) -> Figure:
     """Draw the share of stuck seeds over steps with either softmax, a panel per process."""
     figure, grid = subplots(2, 3, (12.6, 6.8), sharey=True)
     *panels, legend = grid.flat
+    legend.set_axis_off()
     for axes, (process, place) in zip(panels, analysis.PROCESS_RUNS.items(), strict=True):
         for i, (form, head) in enumerate(analysis.FORMS.items()):
             name = place.targets_only if head else place.published
@@ -492,12 +456,11 @@ def draw_stuck_over_steps(runs: Runs) -> Figure:
                 continue
             for start, colour in COLOUR.items():
                 own = analysis.unseen(runs[name]).sel(arm=[f"{start}{head}"])
-                shares = analysis.stuck_shares(own).isel(arm=0)
+                shares = analysis.stuck_over_steps(own).mean("seed").isel(arm=0)
                 axes.plot(shares["eval_step"], shares, color=colour, linestyle=LINES[head])
         axes.set(title=process, xlabel="step", ylabel="share of seeds stuck", ylim=(-0.02, 1.02))
         axes.set_xlim(0, 150_000)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    legend.set_axis_off()
     for form, head in analysis.FORMS.items():
         for start, colour in COLOUR.items():
             legend.plot([], [], color=colour, linestyle=LINES[head], label=f"{start}, {form}")
@@ -518,8 +481,18 @@ def draw_final_shares(runs: Runs) -> Figure:
             **dict.fromkeys(ROW_ARMS, place.rows),
         }
         order = sorted(places, key=lambda arm: arm.partition("+")[0] != "tied")
-        for i, arm in enumerate(order):
-            _draw_final_share(axes, i, arm, runs.get(places[arm]))
+        for y, arm in enumerate(order):
+            if places[arm] not in runs:
+                axes.text(0, y, NO_DATA, color="grey", va="center", size=8)
+                continue
+            results = analysis.unseen(runs[places[arm]])
+            count, (low, share, high) = analysis.stuck_share(results, arm)
+            colour = COLOUR[arm.partition("+")[0]]
+            ends = [[share - low], [high - share]]
+            axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
+            axes.text(
+                np.nan_to_num(high) + 0.01, y, f"{share:.3f}, {count:,} seeds", va="center", size=8
+            )
         axes.set(
             title=f"{process}, at the end",
             xlabel="share of seeds stuck, with its exact 95 % interval",
@@ -529,20 +502,6 @@ def draw_final_shares(runs: Runs) -> Figure:
             ylim=(len(order) - 0.5, -0.5),
         )
     return figure
-
-
-def _draw_final_share(axes: Axes, y: int, arm: str, results: xr.Dataset | None) -> None:
-    if results is None:
-        axes.text(0, y, NO_DATA, color="grey", va="center", size=8)
-        return
-    count, (low, share, high) = analysis.stuck_share(analysis.unseen(results), arm)
-    if not count:
-        axes.text(0, y, "no seed is finite", color="grey", va="center", size=8)
-        return
-    colour = COLOUR[arm.partition("+")[0]]
-    ends = np.abs(np.array((low, high)) - share)[:, None]
-    axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
-    axes.text(high + 0.01, y, f"{share:.3f}, {count:,} seeds", va="center", size=8)
 
 
 FIGURES = {"never_targets.png": draw_stuck_over_steps, "never_targets_arms.png": draw_final_shares}
@@ -560,18 +519,22 @@ def draw_targets_only(runs: Runs, folder: Path) -> list[Path]:
 
 def exor_frames(results: xr.Dataset) -> dict[str, pd.DataFrame]:
     """Return file name -> tidy frame of records, evaluations and embeddings."""
-    steps = results[["loss", "accuracy"]].to_dataframe()
-    symbols = [str(symbol) for symbol in results["symbol"].values]
-    for table in ("input", "output"):
-        for first, second in itertools.combinations(symbols, 2):
-            values = distance(results, table, f"{first}-{second}").values
-            steps[f"{table}_distance_{first}_{second}"] = values.ravel()
-    evaluations = results[
-        ["train_loss", "train_accuracy", "valid_loss", "valid_accuracy"]
-    ].to_dataframe()
-    for pair in map(str, results["pair"].values):
-        for name in ("log_odds", "log_odds_deviation"):
-            values = results[name].sel(pair=pair).values
-            evaluations[f"{name}_{pair.replace('-', '_')}"] = values.ravel()
-    tables = results[["input_table", "output_table"]].to_dataframe()
-    return {"steps": steps, "evaluations": evaluations, "tables": tables}
+    symbols = map(str, results["symbol"].values)
+    distances = {
+        f"{table}_distance_{first}_{second}": distance(results, table, f"{first}-{second}")
+        for table, (first, second) in itertools.product(
+            ("input", "output"), itertools.combinations(symbols, 2)
+        )
+    }
+    odds = {
+        f"{name}_{pair.replace('-', '_')}": results[name].sel(pair=pair, drop=True)
+        for pair in map(str, results["pair"].values)
+        for name in ("log_odds", "log_odds_deviation")
+    }
+    losses = results[["train_loss", "train_accuracy", "valid_loss", "valid_accuracy"]]
+    frames = {
+        "steps": results[["loss", "accuracy"]].assign(distances),
+        "evaluations": losses.assign(odds),
+        "tables": results[["input_table", "output_table"]],
+    }
+    return {name: frame.to_dataframe() for name, frame in frames.items()}

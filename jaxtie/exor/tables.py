@@ -2,8 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,8 @@ from jaxtie.results.gradient_by_role import tied_arms
 from jaxtie.results.tables import (
     COURSE,
     Table,
+    arm_cells,
+    arm_header,
     arms_of,
     at_end,
     course_steps,
@@ -37,25 +38,23 @@ from jaxtie.results.tables import (
     quantiles,
     sweep_points,
     swept,
+    tables_of,
     with_interval,
 )
 
-Weights = Mapping[str, float]  # arm -> weight in a sum of final losses
+Weights = dict[str, float]  # arm -> weight in a sum of final losses
 
 BODIES_PAIRS = ("X-Y", "A-B")
-DECAY_QUANTITIES: tuple[str, ...] = ("decay ratio", "reference ratio")
-ROLE_QUANTITIES: tuple[str, ...] = ("output push", "input push", "decay ratio")
 ADJUSTED = "decay-adjusted distance"
 ADJUSTED_NOTE = (
     "Decay-adjusted: final divided by initial distance and by the decay factor, so 1 if only weight"
     " decay changed it."
 )
 EACH_SHOWN = 16  # seeds; of more seeds a table has quartiles
-MATCHED = 0.01  # nat: largest difference from the loss of another arm that counts as matching it
 UNTYING_TIMES = (0, 0.04, 0.2, 1)  # parts of the training that is left after the untying
 GAP: Weights = {"tied": 1.0, "untied": -1.0}
 GAP_WITH_BIAS: Weights = {"tied+bias": 1.0, "untied+bias": -1.0}
-GAPS: Mapping[str, Weights] = {
+GAPS: dict[str, Weights] = {
     "tying gap": GAP,
     "tying gap with a bias": GAP_WITH_BIAS,
     "reduction by the bias": {**GAP, "tied+bias": -1.0, "untied+bias": 1.0},
@@ -93,22 +92,13 @@ def final_table(results: xr.Dataset) -> Table:
     Losses and accuracies have means, everything else has medians: one outlying seed can dominate
     the mean of a distance.
     """
-    arms, end = names_of(arms_of(results)), results.sel(eval_step=last_step(results))
-    rows = []
-
-    def add(
-        label: str, best: str, values: xr.DataArray, shown: Callable[[np.ndarray], str] = median
-    ) -> None:
-        first, *others = (values.sel(arm=arm).values for arm in arms)
-        cells = [shown(each) for each in (first, *others, *(other - first for other in others))]
-        rows.append((label, best, *cells))
-
+    end, rows = results.sel(eval_step=last_step(results)), []
     for split, name in itertools.product(("train", "valid"), ("accuracy", "loss")):
         best = number(float(results[f"best_{name}"].sel(split=split)))
         unit = ", nat" if name == "loss" else ""
-        add(f"{split} {name}{unit}", best, end[f"{split}_{name}"], interval)
+        rows.append((f"{split} {name}{unit}", best, *arm_cells(end[f"{split}_{name}"])))
     for label, values in distance_rows(results).items():
-        add(label, "", at_end(values, results))
+        rows.append((label, "", *arm_cells(at_end(values, results), median)))
     for pair in live_pairs(results):
         first, second = pair.split("-")
         for label, name in (
@@ -116,25 +106,20 @@ def final_table(results: xr.Dataset) -> Table:
             ("its standard deviation over contexts", "log_odds_deviation"),
         ):
             exact = number(float(results[f"theory_{name}"].sel(pair=pair)))
-            add(label, exact, end[name].sel(pair=pair))
-    return Table(
-        f"{_header(results)}, {results.sizes['seed']:,} seeds",
-        ("", "best reachable", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]]),
-        rows + _seed_counts(results),
-        "Losses and accuracies: mean ± 95 % (Student's t). Other rows: median [95 %, by ranks].",
-    )
-
-
-def _seed_counts(results: xr.Dataset) -> list[tuple[str, ...]]:
-    """Count the seeds that reached the best loss and, if there are any, those that diverged."""
-    blanks = ("",) * (results.sizes["arm"] - 1)
+            rows.append((label, exact, *arm_cells(end[name].sel(pair=pair), median)))
+    seeds, blanks = f"{results.sizes['seed']:,}", ("",) * (results.sizes["arm"] - 1)
     reached = analysis.has_reached_best(results).transpose("arm", "seed").values.sum(axis=1)
-    counts = [f"{count} of {results.sizes['seed']:,}" for count in reached]
-    rows = [(f"seeds within {analysis.SOLVED} nat of the best", "", *counts, *blanks)]
+    counts = [f"{count} of {seeds}" for count in reached]
+    rows.append((f"seeds within {analysis.SOLVED} nat of the best", "", *counts, *blanks))
     diverged = (results["diverged_at"] >= 0).sum("seed").values
     if diverged.any():
         rows.append(("seeds that diverged", "0", *map(str, diverged), *blanks))
-    return rows
+    return Table(
+        f"{_header(results)}, {seeds} seeds",
+        ("", "best reachable", *arm_header(results)),
+        rows,
+        "Losses and accuracies: mean ± 95 % (Student's t). Other rows: median [95 %, by ranks].",
+    )
 
 
 def course_table(results: xr.Dataset) -> Table:
@@ -153,35 +138,21 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
     """Show how many seeds leave the plateaus, when, and whether before those of the first arm."""
     last = last_step(results)
     diverged = (results["diverged_at"] >= 0).sum("seed")
+    reference, *_ = names_of(arms_of(results))
     rows = []
     for event, level in analysis.exit_levels(results).items():
         times = analysis.exit_times(results, event)
-        reference, *_ = times
         for arm, own in times.items():
-            compared = ("",) * 4
-            if arm != reference:
-                ahead = statistics.sign_test(own, times[reference])
-                inconclusive = len(own.step_S) - ahead.won - ahead.lost
-                compared = (
-                    f"{ahead.won} : {ahead.lost} ({inconclusive})",
-                    with_interval(ahead.low, ahead.share, ahead.high),
-                    _probability(ahead.p),
-                    _probability(statistics.logrank_p(own, times[reference])),
-                )
-            counts = (own.by(last).sum(), own.censored_S.sum(), int(diverged.sel(arm=arm)))
-            cells = [f"{count:,}" for count in counts]
-            cells.append(_steps(statistics.median_time(statistics.kaplan_meier(own)), last))
-            rows.append((f"{event} (≤ {number(level)} nat)", arm, *cells, *compared))
-    header: tuple[str, ...] = (
-        "",
-        "arm",
-        "seeds there",
-        "not yet",
-        "diverged",
-        "median step [95 %]",
-    )
+            counts = ((~own.censored_S).sum(), own.censored_S.sum(), int(diverged.sel(arm=arm)))
+            middle = with_interval(
+                *statistics.median_time(statistics.kaplan_meier(own)),
+                shown=lambda step: f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}",
+            )
+            compared = ("",) * 4 if arm == reference else _compare_times(own, times[reference])
+            cells = (*(f"{count:,}" for count in counts), middle, *compared)
+            rows.append((f"{event} (≤ {number(level)} nat)", arm, *cells))
     before = f"before : after {reference} (inconclusive)"
-    header = (*header, before, "share before", "p, sign", "p, log-rank")
+    header = ("", "arm", "seeds there", "not yet", "diverged", "median step [95 %]", before)
     title = (
         f"When {results.sizes['seed']:,} seeds leave the first plateau and reach the best loss, by"
         f" step {last:,}"
@@ -195,80 +166,44 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
         " interval, and p of the sign test. The log-rank test treats the arms' seeds as"
         " independent. The p-values are not corrected for multiple comparisons."
     )
-    return Table(title, header, rows, note)
+    return Table(title, (*header, "share before", "p, sign", "p, log-rank"), rows, note)
 
 
-def _steps(times: tuple[float, float, float], last: int) -> str:
-    """Render a median step and its interval; infinite ones are beyond the last step."""
-    return with_interval(
-        *times, shown=lambda step: f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}"
+def _compare_times(own: statistics.Times, other: statistics.Times) -> tuple[str, ...]:
+    """Return the cells that compare an arm's times with another arm's."""
+    test = statistics.sign_test(own, other)
+    inconclusive = len(own.step_S) - test.won - test.lost
+    p_values = (test.p, statistics.logrank_p(own, other))
+    return (
+        f"{test.won} : {test.lost} ({inconclusive})",
+        with_interval(test.low, test.share, test.high),
+        *("< 0.001" if p < 0.001 else number(p) for p in p_values),
     )
-
-
-def _probability(p: float) -> str:
-    return "< 0.001" if p < 0.001 else number(p)
 
 
 def untying_table(results: xr.Dataset) -> Table:
     """Compare arms that untie midway with the arms of the same head that never change."""
     arms, last = arms_of(results), last_step(results)
-    steps = results["eval_step"].values[results["eval_step"].values <= last]
-    midway = [arm for arm in arms if arm.untie_at is not None]
-    blanks = ("",) * len(distance_rows(results))
-    rows = []
-    for arm in midway:
-        start, pure = arm.untie_at or 0, _pure_arms(arms, arm)
-        left = last - start
-        if left < 0:
+    known = results["eval_step"].values[results["eval_step"].values <= last]
+    rows, of_head = [], ""
+    others: dict[str, None] = {}
+    for arm in arms:
+        if arm.untie_at is None or arm.untie_at > last:
             continue
-        wanted = [start + part * left for part in UNTYING_TIMES]
-        for time in sorted({int(steps[np.abs(steps - step).argmin()]) for step in wanted}):
-            here = results.sel(step=time, eval_step=time)
+        same = [other for other in arms if other.head == arm.head and other.untie_at is None]
+        compared = (arm, *sorted(same, key=lambda other: not other.tied))
+        others |= {"tied" if other.tied else "untied": None for other in compared[1:]}
+        of_head = of_head or ("" if arm.is_plain else ", with its head")
+        wanted_T = arm.untie_at + (last - arm.untie_at) * np.array(UNTYING_TIMES)
+        for step in np.unique(known[np.abs(known - wanted_T[:, None]).argmin(axis=1)]):
+            here = results.sel(step=step, eval_step=step)
             cells = [
-                "; ".join(quantiles(values.sel(arm=each.name).values) for each in (arm, *pure))
+                "; ".join(quantiles(values.sel(arm=each.name).values) for each in compared)
                 for values in (here["train_loss"], *distance_rows(here).values())
             ]
-            rows.append((arm.name, f"{time:,}", *cells))
-        for other in pure:
-            for label in ("first", "for good") if not other.tied else ():
-                needed_S = steps_to_match(results, arm, other, for_good=label == "for good")
-                late_S = np.where(np.isnan(needed_S), np.inf, needed_S)
-                text = f"{_steps(statistics.median_interval(late_S), left)} steps"
-                text += f", {np.isfinite(needed_S).sum()} of {len(needed_S)} seeds"
-                rows.append(
-                    (arm.name, f"within {MATCHED} of {other}, {label} after", text, *blanks)
-                )
-    others = dict.fromkeys(
-        "tied" if other.tied else "untied" for arm in midway for other in _pure_arms(arms, arm)
-    )
-    of = "; ".join(("this arm", *others))
-    if not all(arm.is_plain for arm in midway):
-        of += ", with its head"
-    header = ("arm", "step", "training loss, nat", *distance_rows(results))
-    return Table(f"Untying: median over seeds [5 %, 95 %] of {of}", header, rows)
-
-
-def _pure_arms(arms: Sequence[Arm], own: Arm) -> list[Arm]:
-    """Return the arms with the same head that are tied or untied throughout, tied first."""
-    return sorted(
-        (arm for arm in arms if arm.head == own.head and arm.untie_at is None),
-        key=lambda arm: not arm.tied,
-    )
-
-
-def steps_to_match(results: xr.Dataset, arm: Arm, other: Arm, *, for_good: bool) -> np.ndarray:
-    """Return the steps from an arm's untying until its loss matches another arm's, (seeds,).
-
-    Each seed is compared with itself. A match is the first evaluation within `MATCHED` or, with
-    `for_good`, the first one from which on all are; NaN if there is none.
-    """
-    after = results.sel(eval_step=slice(arm.untie_at, last_step(results)))
-    more = after["train_loss"].sel(arm=arm.name) - after["train_loss"].sel(arm=other.name)
-    matches_SxT = (more <= MATCHED).transpose("seed", "eval_step").values
-    if for_good:
-        matches_SxT = np.logical_and.accumulate(matches_SxT[:, ::-1], axis=1)[:, ::-1]
-    steps_T = after["eval_step"].values - (arm.untie_at or 0)
-    return np.where(matches_SxT.any(axis=1), steps_T[matches_SxT.argmax(axis=1)], np.nan)
+            rows.append((arm.name, f"{step:,}", *cells))
+    title = f"Untying: median over seeds [5 %, 95 %] of {'; '.join(('this arm', *others))}{of_head}"
+    return Table(title, ("arm", "step", "training loss, nat", *distance_rows(results)), rows)
 
 
 def equivalence_table(results: xr.Dataset) -> Table:
@@ -278,86 +213,83 @@ def equivalence_table(results: xr.Dataset) -> Table:
     are never a target, so their conditional divergence is 0. In the rank of the log ratio, symbols
     that never share a context come last.
     """
-    measures = {
-        "semantic divergence": results["semantic_divergence"],
-        "conditional divergence": results["conditional_divergence"],
-        "log ratio, nat": results["conditional_log_ratio"],
+    couples = list(itertools.combinations(analysis.targets(results), 2))
+    count = len(couples)
+    if {"E", "D"} <= {*results["symbol"].values}:
+        couples.append(("E", "D"))
+    firsts, seconds = (xr.DataArray(list(each), dims="couple") for each in zip(*couples))
+    at = {"symbol": firsts, "symbol2": seconds}
+    semantic_P, conditional_P, ratio_P = (
+        results[name].sel(at).values
+        for name in ("semantic_divergence", "conditional_divergence", "conditional_log_ratio")
+    )
+    divergences = {
+        "semantic divergence": semantic_P,
+        "conditional divergence": np.nan_to_num(conditional_P),
+        "log ratio, nat": ratio_P,
     }
     end = results.sel(step=last_step(results))
-    pairs = list(itertools.combinations(analysis.targets(results), 2))
-    firsts, seconds = (xr.DataArray(list(each), dims="couple") for each in zip(*pairs))
-    divergences = {
-        name: matrix.sel(symbol=firsts, symbol2=seconds).values for name, matrix in measures.items()
+    distances = {
+        label: end[f"{table}_distance"].sel(at | {"arm": arm}).transpose("seed", "couple").values
+        for arm, label, table in embeddings_of(results)
     }
-
-    def distances(symbol: Any, symbol2: Any) -> dict[str, np.ndarray]:
-        """Return label -> (seeds, ...) of every embedding."""
-        return {
-            label: end[f"{table}_distance"]
-            .sel(arm=arm, symbol=symbol, symbol2=symbol2)
-            .transpose("seed", ...)
-            .values.astype(np.float64)
-            for arm, label, table in embeddings_of(results)
-        }
-
-    found = distances(firsts, seconds)
     rows = [
         (
             f"{first}-{second}",
-            *(number(divergence_P[i]) for divergence_P in divergences.values()),
-            *(median(distance_SxP[:, i]) for distance_SxP in found.values()),
+            *(number(each_P[i]) for each_P in divergences.values()),
+            *(median(each_SxP[:, i]) for each_SxP in distances.values()),
         )
-        for i, (first, second) in enumerate(pairs)
+        for i, (first, second) in enumerate(couples)
     ]
-    if {"E", "D"} <= {*results["symbol"].values}:
-        semantic = float(measures["semantic divergence"].sel(symbol="E", symbol2="D"))
-        cells = map(number, (semantic, 0.0, np.nan))
-        rows.append(("E-D", *cells, *map(median, distances("E", "D").values())))
-    divergences["log ratio, nat"] = np.nan_to_num(divergences["log ratio, nat"], nan=np.inf)
-    for name, divergence_P in divergences.items():
-        agreement = [interval(statistics.somers_d(divergence_P, each)) for each in found.values()]
+    for name, each_P in divergences.items():
+        ranked_P = np.nan_to_num(each_P[:count], nan=np.inf)
+        agreement = [
+            interval(statistics.somers_d(ranked_P, each_SxP[:, :count]))
+            for each_SxP in distances.values()
+        ]
         rows.append((f"rank agreement with {name.removesuffix(', nat')}", "", "", "", *agreement))
     note = "Distances: median over seeds [95 %, by ranks]. Agreement: mean ± 95 % (Student's t)."
     title = f"Equivalences of the process, and distances at step {last_step(results):,}"
-    return Table(title, ("pair", *measures, *found), rows, note)
+    return Table(title, ("pair", *divergences, *distances), rows, note)
 
 
 def seed_table(results: xr.Dataset) -> Table:
     """Show each seed's final training loss and the error of its log-odds."""
     end = results.sel(eval_step=last_step(results))
-    columns = {}
+    columns = {"seed": map(str, results["seed"].values)}
     for arm in names_of(arms_of(results)):
-        columns[f"{arm}: training loss, nat"] = end["train_loss"].sel(arm=arm).values
+        columns[f"{arm}: training loss, nat"] = map(number, end["train_loss"].sel(arm=arm).values)
         for pair in live_pairs(results):
             first, second = pair.split("-")
             exact = float(results["theory_log_odds"].sel(pair=pair))
+            error_S = end["log_odds"].sel(arm=arm, pair=pair).values - exact
             label = f"{arm}: ln p({second})/p({first}) − {number(exact)}"
-            columns[label] = end["log_odds"].sel(arm=arm, pair=pair).values - exact
-    rows = [
-        (str(seed), *(number(column_S[i]) for column_S in columns.values()))
-        for i, seed in enumerate(results["seed"].values)
-    ]
-    return Table(f"Per seed at step {last_step(results):,}", ("seed", *columns), rows, long=True)
+            columns[label] = map(number, error_S)
+    rows = list(zip(*columns.values(), strict=True))
+    return Table(f"Per seed at step {last_step(results):,}", (*columns,), rows, long=True)
 
 
 # ----- Tables of a sweep.
 
 
+def _values(at: Mapping[str, float]) -> list[str]:
+    """Format the values of swept hyperparameters."""
+    return [f"{value:g}" for value in at.values()]
+
+
 def sweep_table(results: xr.Dataset) -> Table:
     """Show the outcomes at every sweep point, and the tying gap of each arm to the first one."""
-    arms, names, ends = names_of(arms_of(results)), swept(results), analysis.outcomes(results)
+    (first, *_), names, ends = arms_of(results), swept(results), analysis.outcomes(results)
     rows = []
     for at, here in sweep_points(results, names):
-        first_S = ends[EXCESS].sel(at | {"arm": arms[0]}).values
-        for arm in arms:
-            own = {label: end.sel(at | {"arm": arm}).values for label, end in ends.items()}
-            cells = [
-                interval(each) if label == EXCESS else median(each) for label, each in own.items()
-            ]
-            more = "" if arm == arms[0] else interval(first_S - own[EXCESS])
+        first_S = ends[EXCESS].sel(at | {"arm": first.name}).values
+        for arm in names_of(arms_of(results)):
+            excess_S, *distances = (end.sel(at | {"arm": arm}).values for end in ends.values())
+            more = "" if arm == first.name else interval(first_S - excess_S)
             diverged = str(int((here["diverged_at"].sel(arm=arm) >= 0).sum()))
-            rows.append((*(f"{value:g}" for value in at.values()), arm, *cells, more, diverged))
-    header = (*names, "arm", *ends, f"loss, {arms[0]} − this, paired", "diverged")
+            cells = (interval(excess_S), *map(median, distances), more, diverged)
+            rows.append((*_values(at), arm, *cells))
+    header = (*names, "arm", *ends, f"loss, {first} − this, paired", "diverged")
     note = "Losses: mean ± 95 % (Student's t). Distances: median [95 %, by ranks]."
     return Table(f"{_header(results)}, {results.sizes['seed']:,} seeds", header, rows, note)
 
@@ -370,9 +302,8 @@ def correlation_table(results: xr.Dataset) -> Table:
     for arm in arms[1:]:
         difference = excess.sel(arm=arms[0]) - excess.sel(arm=arm)
         cases[f"loss, {arms[0]} − {arm}, paired"] = difference
-    for arm, label, table in embeddings_of(results):
-        for pair in live_pairs(results):
-            cases[f"distance {pair}, {label}"] = ends[f"distance {pair}, {table}"].sel(arm=arm)
+    for (arm, label, table), pair in itertools.product(embeddings_of(results), live_pairs(results)):
+        cases[f"distance {pair}, {label}"] = ends[f"distance {pair}, {table}"].sel(arm=arm)
     points = []  # hyperparameter, label, abscissa, values of the other hyperparameters
     for name in swept(results):
         label, x_K = analysis.abscissa(results, name)
@@ -381,15 +312,14 @@ def correlation_table(results: xr.Dataset) -> Table:
             points += [(name, label, x_K, at) for at, _ in sweep_points(results, others)]
     error = 0.05 / max(1, 2 * len(points) * len(cases))
     rows = []
-    for name, label, x_K, at in points:
+    for (name, label, x_K, at), (case, values) in itertools.product(points, cases.items()):
         where = "".join(f", {other} {value:g}" for other, value in at.items())
-        for case, values in cases.items():
-            values_KxS = values.sel(at).transpose(name, "seed").values
-            cells = []
-            for ranks in (False, True):
-                r, low, high = statistics.correlation(x_K, values_KxS, ranks=ranks, error=error)
-                cells.append(f"{number(r)} [{number(low)}, {number(high)}]")
-            rows.append((f"{label}{where}", case, *cells))
+        values_KxS = values.sel(at).transpose(name, "seed").values
+        cells = []
+        for ranks in (False, True):
+            r, low, high = statistics.correlation(x_K, values_KxS, ranks=ranks, error=error)
+            cells.append(f"{number(r)} [{number(low)}, {number(high)}]")
+        rows.append((f"{label}{where}", case, *cells))
     title = (
         f"Correlation over members [bootstrap over {results.sizes['seed']:,} seeds; simultaneous"
         " 95 % intervals]"
@@ -400,8 +330,18 @@ def correlation_table(results: xr.Dataset) -> Table:
 # ----- Distances and weight decay.
 
 
+def _ratios(results: xr.Dataset, quantity: str, arm: str, pair: str, table: str) -> np.ndarray:
+    """Return the logarithms of a ratio that claims are about, (seeds,)."""
+    return measured(results, quantity, pair, table).sel(arm=arm).values
+
+
+def _factor(logarithms: np.ndarray) -> str:
+    """Format the median of ratios and its rank interval, from their logarithms."""
+    return with_interval(*np.exp(statistics.median_interval(logarithms)))
+
+
 def decay_table(results: xr.Dataset) -> Table:
-    """Compare final distances with what the decay factor leaves; show the effect of swaps."""
+    """Show final distances relative to decay and to X-A, and the effect of swaps."""
     names, biased = swept(results), any(arm.head.bias for arm in arms_of(results))
     embeddings, pairs = embeddings_of(results), live_pairs(results)
     rows = []
@@ -409,20 +349,21 @@ def decay_table(results: xr.Dataset) -> Table:
         swap, bias = (at_end(here[name], here) for name in ("swap_divergence", "bias_odds"))
         for (arm, label, table), pair in itertools.product(embeddings, pairs):
             own = {"arm": arm, "pair": pair}
-            cells = [median(at_end(distance(here, table, pair), here).sel(arm=arm).values)]
-            for quantity in DECAY_QUANTITIES:
-                cells.append(_factor(measured(here, quantity, pair, table).sel(arm=arm).values))
             swapped = statistics.median_interval(swap.sel(own).values)
-            cells.append(with_interval(*swapped, shown="{:.1e}".format))
+            cells = [
+                median(at_end(distance(here, table, pair), here).sel(arm=arm).values),
+                _factor(_ratios(here, "decay ratio", arm, pair, table)),
+                _factor(_ratios(here, "reference ratio", arm, pair, table)),
+                with_interval(*swapped, shown="{:.1e}".format),
+            ]
             if biased:
                 cells.append(median(bias.sel(own).values) if Arm.parse(arm).head.bias else "")
-            rows.append((*(f"{value:g}" for value in at.values()), label, pair, *cells))
+            rows.append((*_values(at), label, pair, *cells))
     header = (*names, "embedding", "pair", "distance", ADJUSTED, "ratio to X–A")
     header = (*header, "swap divergence", *(["bias, nat"] if biased else []))
     title = f"{_header(results)}, median over {results.sizes['seed']:,} seeds [95 %, ranks]"
     if not names:
-        left = float(at_end(results["decay_factor"], results))
-        title += f"; decay factor {left:.3g}"
+        title += f"; decay factor {float(at_end(results['decay_factor'], results)):.3g}"
     return Table(title, header, rows, ADJUSTED_NOTE)
 
 
@@ -442,12 +383,12 @@ def decay_since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
 
 
 def contribution_table(results: xr.Dataset) -> Table:
-    """Show what each role of a tied embedding contributes to the log-distance of the pairs."""
+    """Show the contribution of each role of a tied embedding to the log-distance of the pairs."""
     rows = []
     for arm, pair in itertools.product(tied_arms(results), live_pairs(results)):
         output, input_, ratio = (
-            measured(results, quantity, pair, "input").sel(arm=arm).values
-            for quantity in ROLE_QUANTITIES
+            _ratios(results, quantity, arm, pair, "input")
+            for quantity in ("output push", "input push", "decay ratio")
         )
         rows.append((arm, pair, *map(median, (output, input_, output + input_, ratio))))
     header = ("arm", "pair", "output role", "input role", "sum", f"ln of {ADJUSTED}")
@@ -465,22 +406,22 @@ def contribution_table(results: xr.Dataset) -> Table:
 def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
     """Show losses and decay-adjusted distances of other models."""
     rows = []
-    for name in names:
-        results = runs[name]
-        step, losses = last_step(results), at_end(runs[name]["train_loss"], results)
-        left = float(results["decay_factor"].sel(step=step))
-        seen: set[str] = set()
-        for arm, label, table in embeddings_of(results):
-            loss_S = losses.sel(arm=arm).values
-            count = int(analysis.has_reached_best(results).sel(arm=arm).sum())
-            ratios_PxS = [
-                measured(results, "decay ratio", pair, table).sel(arm=arm).values
-                for pair in BODIES_PAIRS
+    chosen = [(name, arm) for name in names for arm in arms_of(runs[name])]
+    for experiment, arm in chosen:
+        results = runs[experiment]
+        loss_S = final_loss(results).sel(arm=arm.name).values
+        count = int(analysis.has_reached_best(results).sel(arm=arm.name).sum())
+        left = f"{float(at_end(results['decay_factor'], results)):.3g}"
+        reached = f"{count} of {len(loss_S)}"
+        cells = (f"{last_step(results):,}", interval(loss_S), reached, left)
+        for label, table in tables_of(arm).items():
+            ratios = [
+                _ratios(results, "decay ratio", arm.name, pair, table) for pair in BODIES_PAIRS
             ]
-            cells = (f"{step:,}", interval(loss_S), f"{count} of {len(loss_S)}", f"{left:.3g}")
-            factors = map(_factor, (*ratios_PxS, ratios_PxS[0] - ratios_PxS[1]))
-            rows.append((name, label, *(("",) * 4 if arm in seen else cells), *factors))
-            seen.add(arm)
+            rows.append(
+                (experiment, label, *cells, *map(_factor, (*ratios, ratios[0] - ratios[1])))
+            )
+            cells = ("",) * 4
     reached = f"seeds within {analysis.SOLVED} nat of the best"
     columns = [f"{pair}, {ADJUSTED}" for pair in BODIES_PAIRS]
     columns = ["decay factor", *columns, " : ".join(BODIES_PAIRS)]
@@ -499,8 +440,7 @@ def remaining_table(runs: Runs, names: Sequence[str]) -> Table:
         results = runs[name]
         left = float(at_end(results["decay_factor"], results))
         for (arm, label, table), pair in itertools.product(embeddings_of(results), BODIES_PAIRS):
-            ratio = measured(results, "decay ratio", pair, table).sel(arm=arm)
-            left_S = np.sort(left * np.exp(ratio.values))
+            left_S = np.sort(left * np.exp(_ratios(results, "decay ratio", arm, pair, table)))
             if len(left_S) > EACH_SHOWN:
                 left_S = np.quantile(left_S, (0, 0.25, 0.5, 0.75, 1))
             cell = ", ".join(f"{value:#.3g}" for value in left_S)
@@ -513,75 +453,59 @@ def remaining_table(runs: Runs, names: Sequence[str]) -> Table:
     return Table("Final distance divided by initial distance", header, rows, note)
 
 
-def _factor(logarithms: np.ndarray) -> str:
-    """Render the median of ratios and its rank interval, from their logarithms."""
-    return with_interval(*np.exp(statistics.median_interval(logarithms)))
-
-
 # ----- Tying gaps.
 
 
-def final_loss(results: xr.Dataset, weights: Weights) -> xr.DataArray:
-    """Return the weighted sum over arms of the exact final training loss of each seed, nat."""
-    losses = at_end(results["train_loss"], results)
-    total: Any = sum(weight * losses.sel(arm=arm, drop=True) for arm, weight in weights.items())
-    return total
+def final_loss(results: xr.Dataset) -> xr.DataArray:
+    """Return the exact final training loss, nat, (arm, seed)."""
+    return at_end(results["train_loss"], results)
 
 
-def _gap_table(
-    title: str,
-    header: tuple[str, ...],
-    rows: Sequence[tuple[tuple[str, ...], Callable[[Weights], xr.DataArray]]],
-    columns: Mapping[str, Weights],
-    note: str = "",
-) -> Table:
-    """Make a table of sums of final losses, mean over seeds ± 95 %; each row computes them."""
-    cells = [
-        (*label, *(interval(loss(weights).values) for weights in columns.values()))
-        for label, loss in rows
-    ]
-    return Table(title, (*header, *columns), cells, note)
+def _gap_cells(losses: xr.DataArray, columns: Mapping[str, Weights]) -> list[str]:
+    """Format weighted sums of losses over arms, each seed compared with itself."""
+    sums: Any = (
+        sum(weight * losses.sel(arm=arm).values for arm, weight in weights.items())
+        for weights in columns.values()
+    )
+    return [f"{losses.sizes['seed']:,}", *map(interval, sums)]
 
 
 def gap_table(runs: Runs, names: Sequence[str]) -> Table:
     """Show the tying gap without and with an output bias, and by how much the bias reduces it."""
+    columns = {arm: {arm: 1.0} for arm in (*GAP, *GAP_WITH_BIAS)} | GAPS
     rows = []
     for name in names:
-        own = runs[name]
-        best = number(float(own["best_loss"].sel(split="train")))
-        rows.append(((name, f"{own.sizes['seed']:,}", best), partial(final_loss, own)))
-    columns = {arm: {arm: 1.0} for arm in (*GAP, *GAP_WITH_BIAS)} | {**GAPS}
+        best = number(float(runs[name]["best_loss"].sel(split="train")))
+        seeds, *cells = _gap_cells(final_loss(runs[name]), columns)
+        rows.append((name, seeds, best, *cells))
     title = "Final training loss and tying gap, nat: mean over seeds ± 95 %"
-    return _gap_table(title, ("experiment", "seeds", "best"), rows, columns)
+    return Table(title, ("experiment", "seeds", "best", *columns), rows)
 
 
 def gap_by_width_table(runs: Runs, names: Sequence[str]) -> Table:
     """Show the tying gap at each width of the embeddings."""
-    rows = []
-    for own in (runs[name] for name in names):
-        label = (str(own.attrs["width"]), f"{own.sizes['seed']:,}")
-        rows.append((label, partial(final_loss, own)))
     columns = {arm: {arm: 1.0} for arm in ("tied", "untied", "tied+bias")}
     columns |= {f"{arm} − untied": {arm: 1.0, "untied": -1.0} for arm in ("tied", "tied+bias")}
+    rows = [
+        (str(runs[name].attrs["width"]), *_gap_cells(final_loss(runs[name]), columns))
+        for name in names
+    ]
     title = "Tying gap at each width, nat: mean over seeds ± 95 %"
-    return _gap_table(title, ("width", "seeds"), rows, columns)
+    return Table(title, ("width", "seeds", *columns), rows)
 
 
 def gap_contrast_table(runs: Runs, names: Sequence[str]) -> Table:
     """Compare the tying gaps of processes, each seed with itself."""
-
-    def contrast(one: str, other: str, weights: Weights) -> xr.DataArray:
-        return final_loss(runs[one], weights) - final_loss(runs[other], weights)
-
-    rows = [
-        ((f"{one} − {other}",), partial(contrast, one, other))
-        for one, other in itertools.combinations(names, 2)
-    ]
+    rows = []
+    for one, other in itertools.combinations(names, 2):
+        losses = final_loss(runs[one]) - final_loss(runs[other])  # of the seeds that both have
+        _, *cells = _gap_cells(losses, GAPS)
+        rows.append((f"{one} − {other}", *cells))
     note = (
         "Mean over seeds ± 95 % (Student's t), each seed compared with itself. The intervals are"
         " not corrected for multiple comparisons."
     )
-    return _gap_table("Differences between processes, nat", ("experiments",), rows, GAPS, note)
+    return Table("Differences between processes, nat", ("experiments", *GAPS), rows, note)
 
 
 def targets_only_gap_table(runs: Runs) -> Table:
@@ -594,7 +518,7 @@ def targets_only_gap_table(runs: Runs) -> Table:
             arms = [f"{start}{own}" for start in ("tied", "untied")]
             label = f"{form}{', bias' * (own != head)}"
             if name in runs and {*arms} <= {*runs[name]["arm"].values}:
-                rows.append((process, label, *_gap_cells(analysis.unseen(runs[name]), arms)))
+                rows.append((process, label, *_process_cells(analysis.unseen(runs[name]), arms)))
             elif own == head:
                 rows.append((process, label, NO_DATA, *[""] * 5))
     header = ("process", "form", "step", "seeds", "stuck, tied", "stuck, untied", "gap, nat")
@@ -607,11 +531,10 @@ def targets_only_gap_table(runs: Runs) -> Table:
     return Table("Tying gap by process", (*header, "gap where neither is stuck, nat"), rows, note)
 
 
-def _gap_cells(results: xr.Dataset, arms: Sequence[str]) -> tuple[str, ...]:
-    tied, untied = arms
-    gap_S = final_loss(results, {tied: 1.0, untied: -1.0}).values
+def _process_cells(results: xr.Dataset, arms: Sequence[str]) -> tuple[str, ...]:
+    tied_S, untied_S = (final_loss(results).sel(arm=arm).values for arm in arms)
     stuck_AxS = analysis.is_stuck(results).sel(arm=[*arms]).transpose("arm", "seed").values
-    off_S = (stuck_AxS == 0).all(axis=0)
+    gap_S, off_S = tied_S - untied_S, (stuck_AxS == 0).all(axis=0)
     shares = [f"{np.nanmean(stuck_S):.3f}" for stuck_S in stuck_AxS]
     off = f"{interval(gap_S[off_S])} ({int(off_S.sum()):,} seeds)" if off_S.any() else "–"
     return f"{last_step(results):,}", f"{len(gap_S):,}", *shares, interval(gap_S), off
@@ -627,9 +550,13 @@ def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
         results = analysis.unseen(runs[name])
         for arm in arms_of(results):
             count, share = analysis.stuck_share(results, arm.name)
-            loss = interval(final_loss(results, {arm.name: 1.0}).values)
+            loss = interval(final_loss(results).sel(arm=arm.name).values)
+            cosines = ["–", "–"]
+            if "label_cosine" in results:
+                cosine = at_end(results["label_cosine"], results).sel(arm=arm.name)
+                for i, table in enumerate(tables_of(arm).values()):
+                    cosines[i] = median(cosine.sel(table=table).values)
             cells = (f"{last_step(results):,}", f"{count:,}", with_interval(*share), loss)
-            cosines = [_label_cosine(results, arm, table) for table in ("input", "output")]
             rows.append((name, arm.name, *cells, *cosines))
     cosines = ["cosine of E and D, input", "cosine of E and D, output"]
     header = ("experiment", "arm", "step", "seeds", "stuck", "loss, nat", *cosines)
@@ -641,14 +568,7 @@ def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
     return Table("Seeds stuck on the first plateau", header, rows, note)
 
 
-def _label_cosine(results: xr.Dataset, arm: Arm, table: str) -> str:
-    if "label_cosine" not in results or (table == "output" and arm.untied_from is None):
-        return "–"
-    cosine = results["label_cosine"].sel(arm=arm.name, table=table)
-    return median(at_end(cosine, results).values)
-
-
-# ----- Claims, and other implementations.
+# ----- Other implementations.
 
 
 def published_table(results: xr.Dataset, published: pd.DataFrame) -> Table:

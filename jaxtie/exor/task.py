@@ -36,6 +36,7 @@ class ExorTask(task.Task):
 
     def __init__(self, config: Experiment, variant: Variant, platform: str):
         super().__init__(config, variant)
+        self.data_seed = config.process.data_seed
         self.at_once = AT_ONCE if platform == "cpu" else AT_ONCE_ACCELERATED
         self.model = build_model(config, variant, accelerated=platform != "cpu")
         self.pairs = [PAIRS[pair] for pair in config.process.pairs]
@@ -67,8 +68,7 @@ class ExorTask(task.Task):
 
     def stream(self, seed: jax.typing.ArrayLike) -> jax.Array:
         """Return the stream of a seed's samples, or the one that all seeds share."""
-        per_seed = self.config.data == "per-seed"
-        return task.stream(self.config.process.data_seed, seed if per_seed else None)
+        return task.stream(self.data_seed, seed if self.config.data == "per-seed" else None)
 
     def init(self, key: jax.Array, hparams: HParams) -> Params:
         """Return fresh parameters."""
@@ -154,7 +154,7 @@ class Swaps(NamedTuple):
 
     Attributes:
       context_2xE: numbers of the context with the pair's first symbol, and with its second.
-      places_2xE: number of places of each context that the couple stands for; a bag of symbols has
+      places_2xE: number of places of each context that the couple represents; a bag of symbols has
         no order.
     """
 

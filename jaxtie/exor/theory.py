@@ -5,9 +5,9 @@ A `joint_CxV` holds p(context, target) of one masked position and sums to 1 (see
 
 Two symbols are semantically equivalent if swapping one for the other in a context changes no
 prediction, and conditionally equivalent if they are equally likely in every context (paper,
-section 3). VxV divergences measure how far two symbols are from equivalent. They are symmetric, 0
-up to rounding for equivalent symbols, and NaN where the process does not define them. Compute them
-for the whole process (`jaxtie.exor.data.enumerate_process`): a swap can lead out of a split.
+section 3). VxV divergences measure how far two symbols are from equivalent: 0 up to rounding for
+equivalent symbols, NaN where they are not defined. They take contexts without order, of the whole
+process (`jaxtie.exor.data.enumerate_process`): a swap can lead out of a split.
 """
 
 import itertools
@@ -57,30 +57,21 @@ def log_odds(pair: tuple[float, float], exchanged: float = 0.0) -> LogOdds:
     )
 
 
-def equivalences(
-    tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool
-) -> dict[str, np.ndarray]:
-    """Return the three VxV divergences of a process by name; see `semantic_divergence`."""
+def equivalences(tokens_CxL: np.ndarray, joint_CxV: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the three VxV divergences of a process by name."""
     return {
-        "semantic_divergence": semantic_divergence(tokens_CxL, joint_CxV, ordered=ordered),
+        "semantic_divergence": semantic_divergence(tokens_CxL, joint_CxV),
         "conditional_divergence": conditional_divergence(joint_CxV),
         "conditional_log_ratio": conditional_log_ratio(joint_CxV),
     }
 
 
-def semantic_divergence(
-    tokens_CxL: np.ndarray, joint_CxV: np.ndarray, *, ordered: bool
-) -> np.ndarray:
+def semantic_divergence(tokens_CxL: np.ndarray, joint_CxV: np.ndarray) -> np.ndarray:
     """Return the expected total variation of predictions when symbols are swapped, in [0, 1]; VxV.
 
     The expectation is over the places where the first symbol occurs, weighted by the probability of
     their context. The two directions of a swap count equally, whichever symbol is rarer. Swaps into
     contexts that never occur do not count.
-
-    Args:
-      tokens_CxL: distinct contexts.
-      joint_CxV: probabilities of context and target.
-      ordered: whether order matters; if not, the tokens of each context are sorted.
     """
 
     def total_variation(p_NxV: np.ndarray, q_NxV: np.ndarray) -> np.ndarray:
@@ -89,21 +80,20 @@ def semantic_divergence(
     vocabulary = joint_CxV.shape[1]
     matrix_VxV = np.empty((vocabulary, vocabulary))
     for pair in itertools.combinations_with_replacement(range(vocabulary), 2):
-        matrix_VxV[pair] = matrix_VxV[pair[::-1]] = _mean_over_swaps(
-            tokens_CxL, joint_CxV, pair, total_variation, ordered=ordered
-        )
+        divergence = _mean_over_swaps(tokens_CxL, joint_CxV, pair, total_variation)
+        matrix_VxV[pair] = matrix_VxV[pair[::-1]] = divergence
     return matrix_VxV
 
 
 def squared_hellinger(
     tokens_CxL: np.ndarray, joint_CxV: np.ndarray, pair: tuple[int, int]
 ) -> float:
-    """Return S² of a pair: like `semantic_divergence`, with squared Hellinger distances of bags."""
+    """Return S² of a pair: like `semantic_divergence`, with squared Hellinger distances."""
 
     def squared_distance(p_NxV: np.ndarray, q_NxV: np.ndarray) -> np.ndarray:
         return np.sum((np.sqrt(p_NxV) - np.sqrt(q_NxV)) ** 2, axis=1) / 2
 
-    return _mean_over_swaps(tokens_CxL, joint_CxV, pair, squared_distance, ordered=False)
+    return _mean_over_swaps(tokens_CxL, joint_CxV, pair, squared_distance)
 
 
 def _mean_over_swaps(
@@ -111,15 +101,13 @@ def _mean_over_swaps(
     joint_CxV: np.ndarray,
     pair: tuple[int, int],
     distance: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    *,
-    ordered: bool,
 ) -> float:
     """Average a distance of predictions over the swaps of a pair; NaN if no swap occurs."""
     weight_C = joint_CxV.sum(axis=1)
     prediction_CxV = joint_CxV / weight_C[:, None]
     means = []
     for first, second in (pair, pair[::-1]):
-        before_N, after_N = swaps(tokens_CxL, first, second, ordered=ordered)
+        before_N, after_N = swaps(tokens_CxL, first, second, ordered=False)
         if not len(before_N):  # then none occurs in the other direction either
             return math.nan
         distance_N = distance(prediction_CxV[before_N], prediction_CxV[after_N])

@@ -1,7 +1,7 @@
 """Tables, figures and committed form of any task's results: its own, or generic ones. No jax."""
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ BUILTIN_TASKS = {"exor": "jaxtie.exor.config", "text": "jaxtie.text.config"}
 
 
 def task_class(results: xr.Dataset) -> type[TaskConfig]:
-    """Return the configuration class of results; the generic one where it is not imported.
+    """Return the configuration class of results; the base class if it is not imported.
 
     Raises:
       UserError: if the results name no task.
@@ -34,23 +34,30 @@ def task_class(results: xr.Dataset) -> type[TaskConfig]:
     return TASKS.get(name, TaskConfig)
 
 
+def _own(results: xr.Dataset, name: str) -> Callable | None:
+    """Return the task's own function for these results; None: take the generic one.
+
+    A task that traces no field has reports of single runs only.
+    """
+    task = task_class(results)
+    return None if swept(results) and not task.traced else task.report(name)
+
+
 def tables(results: xr.Dataset) -> list[Table]:
     """Return the tables of the summary."""
-    own = task_class(results).tables(results)
-    return [final_table(results)] if own is None else own
+    own = _own(results, "tables")
+    return own(results) if own else [final_table(results)]
 
 
 def plots(results: xr.Dataset) -> dict[str, Picture]:
     """Return the figures, by file name."""
-    own = task_class(results).plots(results)
-    return curves(results) if own is None else own
+    return (_own(results, "plots") or curves)(results)
 
 
 def frames(results: xr.Dataset) -> "dict[str, pd.DataFrame]":
     """Return tidy tables, by file name."""
-    own = task_class(results).frames(results)
-    if own is not None:
-        return own
+    if own := _own(results, "frames"):
+        return own(results)
     along: dict[str, list[str]] = {"step": [], "eval_step": []}
     for name, dimension in _scalars(results):
         along[dimension].append(name)
@@ -67,18 +74,16 @@ def animate(results: xr.Dataset, folder: Path) -> Path:
     Raises:
       UserError: where the task has none.
     """
-    found = task_class(results).animate(results, folder)
-    if found is None:
-        raise UserError(
-            "--animate: expected a run of EXor, whose tables are small enough to be drawn"
-        )
-    return found
+    if own := task_class(results).report("animate"):
+        return own(results, folder)
+    raise UserError("--animate: expected a run of EXor, whose tables are small enough to be drawn")
 
 
 def commit(results: xr.Dataset, run: Path) -> xr.Dataset:
-    """Return the part of a run's results that is committed: here all scalars."""
-    own = task_class(results).commit(results, run)
-    return results[[name for name, _ in _scalars(results)]] if own is None else own
+    """Return the part of a run's results that is committed: all scalars, unless the task says."""
+    if own := task_class(results).report("commit"):
+        return own(results, run)
+    return results[[name for name, _ in _scalars(results)]]
 
 
 def _scalars(results: xr.Dataset) -> Iterator[tuple[str, str]]:
@@ -178,7 +183,7 @@ def join_points(found: Sequence[tuple[Mapping[str, float], xr.Dataset]]) -> xr.D
 def best_setting(
     results: xr.Dataset, name: str, choose: str, report: str
 ) -> dict[str, tuple[float, np.ndarray]]:
-    """Return each arm's best value of a swept field, and what it gives.
+    """Return each arm's best value of a swept field, and the values reported there.
 
     Args:
       results: of a sweep over `name`.

@@ -20,27 +20,20 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import UserError
-from jaxtie.results.gradient_by_role import early_share
+from jaxtie.results.gradient_by_role import early_and_later_share
 from jaxtie.results.similarity import SIMILARITIES
 from jaxtie.results.statistics import mean_interval, median_interval
 from jaxtie.results.tables import Table, at_end, last_step
 
-RULE = (
-    "A claim holds if every interval lies wholly where it says, fails if one lies wholly elsewhere,"
-    " else is inconclusive; all intervals of a claim are right together with 95 % (Bonferroni,"
-    " Student's t over {over})."
-)
 SMALL = 0.001  # smaller values would show no digit at three decimals
 PAPER, AUTHOR = "the paper", "its author"  # sources; of the author: outside the paper
 Verdict = Literal["holds", "fails", "inconclusive", "no data yet"]
 
 
 class Comparison(NamedTuple):
-    """An estimate and its confidence interval.
+    """An estimate between the ends of its confidence interval.
 
     Attributes:
-      label: what is compared.
-      low, middle, high: the estimate between the ends of its interval.
       is_factor: whether these are logarithms of factors.
       seeds: number of seeds, where the text should state it.
     """
@@ -91,30 +84,22 @@ def compare(
 
 
 class Judgement(NamedTuple):
-    """A verdict, and the comparison that decided it or came nearest to changing it."""
+    """A verdict, and the comparison that decided it."""
 
     verdict: Verdict
     decisive: Comparison
 
 
-def judge(compared: Sequence[Comparison], low: float, high: float) -> Judgement:
-    """Decide whether all intervals lie within (low, high)."""
-
-    def margin(each: Comparison) -> float:
-        """Distance to the nearer bound; negative outside, -infinity where there is no interval."""
-        # an unbounded side allows an unbounded interval
-        above = math.inf if low == -math.inf else each.low - low
-        below = math.inf if high == math.inf else high - each.high
-        return float(np.nan_to_num(np.minimum(above, below), nan=-math.inf, posinf=math.inf))
-
-    outside = [each for each in compared if each.high <= low or each.low >= high]
-    holds = all(margin(each) > 0 for each in compared)
-    verdict: Verdict = "fails" if outside else "holds" if holds else "inconclusive"
-    return Judgement(verdict, min(outside or compared, key=margin))
+def judge(compared: Comparison, low: float, high: float) -> Verdict:
+    """Decide whether an interval lies within (low, high); an unbounded side allows any end."""
+    if compared.high <= low or compared.low >= high:
+        return "fails"
+    within = (low == -math.inf or compared.low > low) and (high == math.inf or compared.high < high)
+    return "holds" if within else "inconclusive"
 
 
 class Quantity(NamedTuple):
-    """How to compute what a claim is about.
+    """How to compute the values that a claim is about.
 
     Attributes:
       measure: (results, pair or group of pairs, "input" or "output") -> values with dimensions arm,
@@ -128,12 +113,8 @@ class Quantity(NamedTuple):
     of_pair: bool = False
 
 
-def _output_share(results: xr.Dataset, *_: str) -> xr.DataArray:
-    return early_share(results, last_step(results))[0]
-
-
-def _output_share_less_later(results: xr.Dataset, *_: str) -> xr.DataArray:
-    early, later = early_share(results, last_step(results))
+def _fall_of_share(results: xr.Dataset, *_: str) -> xr.DataArray:
+    early, later = early_and_later_share(results)
     return early - later
 
 
@@ -185,8 +166,8 @@ class Claim:
             f"nearness by {name}": Quantity(partial(_nearness, measure=name))
             for name in SIMILARITIES
         },
-        "output share, early": Quantity(_output_share),
-        "output share, early less later": Quantity(_output_share_less_later),
+        "output share, early": Quantity(lambda results, *_: early_and_later_share(results)[0]),
+        "output share, early less later": Quantity(_fall_of_share),
         "input push": Quantity(partial(_push, role="input"), of_pair=True),
         "output push": Quantity(partial(_push, role="output"), of_pair=True),
     }
@@ -204,7 +185,7 @@ class Claim:
 
     @property
     def expression(self) -> str:
-        """What is measured, as a reader would write it."""
+        """The weighted sum, as a reader would write it."""
         _, is_ratio, of_pair = self.quantities[self.quantity]
         plus, minus = ("·", "÷") if is_ratio and not of_pair else ("+", "−")
         terms = []
@@ -229,9 +210,7 @@ class Claim:
 def claim_values(
     results: xr.Dataset, claim: Claim, others: Mapping[str, xr.Dataset] = MappingProxyType({})
 ) -> xr.DataArray:
-    """Compute what a claim is about, for each seed that all its experiments have.
-
-    `others` are the results of other experiments by name.
+    """Compute the values that a claim is about, of each seed that all its experiments have.
 
     Raises:
       UserError: where the results lack an arm or pairs of it.
@@ -272,7 +251,7 @@ def judge_claims(
         low, high = claim.low, claim.high
         if is_ratio:
             low, high = math.log(low) if low > 0 else -math.inf, math.log(high)
-        found.append((claim, judge([compared], low, high)))
+        found.append((claim, Judgement(judge(compared, low, high), compared)))
     return found
 
 
@@ -298,23 +277,3 @@ def claims_table(
     rows.sort(key=lambda row: not row[0])
     claim_header = ("claim", "what is measured", "holds if", "found", "verdict")
     return Table(title, ("who says so", "experiment", *claim_header), rows)
-
-
-def verdict_table(judgements: Mapping[str, Mapping[str, Judgement]], over: str) -> Table:
-    """Make the table of claims that are judged at several places.
-
-    Args:
-      judgements: claim -> place, "" if there is one -> judgement.
-      over: what the intervals are over.
-    """
-    rows = []
-    for claim, at in judgements.items():
-        places: dict[str, list[str]] = {}
-        for place, judgement in at.items():
-            places.setdefault(judgement.verdict, []).append(place)
-        said = [f"{verdict} at {', '.join(where)}" for verdict, where in places.items()]
-        decisive = [f"{place}{': ' * bool(place)}{each.decisive}" for place, each in at.items()]
-        verdicts = next(iter(places)) if len(places) == 1 else "; ".join(said)
-        rows.append((claim, verdicts, "; ".join(decisive)))
-    header = ("claim", "verdict", "decisive or closest")
-    return Table("Verdicts", header, rows, RULE.format(over=over))

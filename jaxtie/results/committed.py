@@ -42,8 +42,8 @@ def write_committed(condensed: xr.Dataset, path: Path) -> None:
 def join_seeds(kept: xr.Dataset, further: xr.Dataset) -> xr.Dataset:
     """Join committed results with those of other seeds, as if they had been run together.
 
-    Variables and recorded steps that one of them lacks, and evaluations of which one has no value,
-    are omitted, because less is committed of many seeds.
+    Variables, recorded steps and evaluations that one of them lacks are omitted, because less is
+    committed of many seeds.
 
     Raises:
       ValueError: where they differ in more than seeds, wording and the versions of libraries.

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from jaxtie.results.netcdf import Variable
 from jaxtie.results.plots import COLOURS, Picture, coloured, draw_mean, finish_axes, subplots
-from jaxtie.results.tables import COURSE, Table, arms_of, interval, median
+from jaxtie.results.tables import COURSE, Table, arms_of, interval, last_step, median
 
 GROUPED = ("step", "group")
 PAIRED = ("step", "pair")
@@ -71,7 +71,7 @@ def between_steps(results: xr.Dataset, ends: list[int]) -> xr.Dataset:
     pushes = [name for name in PUSH_VARIABLES if name in own]
     parts = [own.sel(step=0, drop=True)]
     for low, high in itertools.pairwise(ends):
-        # records are evenly spaced, so each stands for as many updates
+        # records are evenly spaced, so each has the same weight
         here = own.sel(step=slice(low + 1, high))
         sums = {name: here[name].sum("step", skipna=False) for name in pushes}
         parts.append(here.mean("step", skipna=False).assign(sums))
@@ -83,21 +83,18 @@ def output_share(part: xr.Dataset) -> xr.DataArray:
     return 1 - part["input_step_product"] / part["step_square"]
 
 
-def early_share(results: xr.Dataset, last: int) -> tuple[xr.DataArray, xr.DataArray]:
+def early_and_later_share(results: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
     """Compute the output role's share over the first `EARLY_PART` of training, and afterwards."""
-    steps = results["step"].values
-    ends = steps[steps <= last]
-    early = int(ends[np.abs(ends - last * EARLY_PART).argmin()])
-    return _share_over(results, 0, early), _share_over(results, early, last)
-
-
-def _share_over(results: xr.Dataset, low: int, high: int) -> xr.DataArray:
-    """Compute the share over some records, each weighted by the updates it stands for."""
-    steps = results["step"].values
+    last = last_step(results)
+    own = results[["step_square", "input_step_product"]].sel(step=slice(0, last))
+    steps = own["step"].values
+    early = int(steps[np.abs(steps - last * EARLY_PART).argmin()])
+    # each record is weighted by the updates since the one before
     updates = xr.DataArray(np.diff(steps, prepend=0), {"step": steps}, dims="step")
-    own = results[["step_square", "input_step_product"]].sum("group", skipna=False)
-    here = (own * updates).sel(step=slice(low + 1, high)).sum("step", skipna=False)
-    return output_share(here)
+    weighted = own.sum("group", skipna=False) * updates
+    spans = weighted.sel(step=slice(1, early)), weighted.sel(step=slice(early + 1, None))
+    first, rest = (output_share(span.sum("step", skipna=False)) for span in spans)
+    return first, rest
 
 
 def _by_group(results: xr.Dataset, arm: str) -> dict[str, xr.Dataset]:

@@ -32,10 +32,6 @@ class Schema(NamedTuple):
     variables: Mapping[str, Variable]
     labels: Mapping[str, Sequence[Any]]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a variable in one record of a member."""
-        return tuple(len(self.labels[each]) for each in self.variables[name].dimensions[1:])
-
     def size_in_bytes(self, experiment: TaskConfig) -> int:
         """Return the size of all records of an experiment, before compression."""
         values = sum(
@@ -71,14 +67,14 @@ class Records(NamedTuple):
 
 def join_records(parts: Iterable[Records]) -> Iterator[Records]:
     """Join those that follow each other without a gap and have the same members."""
-
-    def follows(one: Records, other: Records) -> bool:
-        here = one.first_record == other.first_record + other.record_count
-        return here and np.array_equal(one.numbers, other.numbers)
-
     runs: list[list[Records]] = []
     for each in parts:
-        if runs and follows(each, runs[-1][-1]):
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and each.first_record == last.first_record + last.record_count
+            and np.array_equal(each.numbers, last.numbers)
+        ):
             runs[-1].append(each)
         else:
             runs.append([each])
@@ -97,7 +93,7 @@ def write_netcdf(
     constants: Mapping[str, xr.DataArray],
     parts: Iterable[tuple[str, Records]],
 ) -> None:
-    """Write the results of an experiment; what was not reached is NaN.
+    """Write the results of an experiment; values that are missing are NaN.
 
     `attributes` are those of the run, `constants` variables without members, such as the best
     reachable loss, and `parts` names of arms with records of some of their members, as many at a

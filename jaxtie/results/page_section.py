@@ -13,13 +13,7 @@ SECTION = "section.json"
 
 
 class PageSection(NamedTuple):
-    """A section of the page.
-
-    Attributes:
-      command: the command that wrote it.
-      sentences: the findings.
-      captions: file name of a figure in `figures/`, without its ending -> what it shows.
-    """
+    """A section of the page; `captions`: file name of a figure in `figures/`, no suffix -> text."""
 
     command: str
     sentences: list[str]
@@ -31,10 +25,10 @@ def write_section(
     folder: Path, command: str, sentences: Sequence[str], tables: Sequence[Table], **captions: str
 ) -> None:
     """Write a section, or replace it."""
-    plain = [dataclasses.asdict(table) for table in tables]
-    section = {"command": command, "sentences": list(sentences), "tables": plain}
+    section = PageSection(command, list(sentences), list(tables), captions)._asdict()
+    section["tables"] = list(map(dataclasses.asdict, tables))
     temporary = folder / f".{SECTION}"
-    temporary.write_text(json.dumps(section | {"captions": captions}), encoding="utf-8")
+    temporary.write_text(json.dumps(section), encoding="utf-8")
     temporary.replace(folder / SECTION)
 
 

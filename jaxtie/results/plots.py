@@ -4,6 +4,7 @@ Figures are made without pyplot, so a notebook's backend and open figures do not
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -118,7 +119,7 @@ def _draw_alone(panel: Panel) -> Figure:
 
 
 def _draw_grid(panels: list[Panel], title: str) -> Figure:
-    rows = -(-len(panels) // GRID_COLUMNS)
+    rows = math.ceil(len(panels) / GRID_COLUMNS)
     width, height = PANEL_SIZE_IN_GRID
     figure, grid = subplots(rows, GRID_COLUMNS, (width * GRID_COLUMNS, height * rows))
     for axes in grid.flat[len(panels) :]:

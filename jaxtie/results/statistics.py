@@ -1,11 +1,11 @@
 """Intervals, rank statistics and survival analysis over seeds. Imports no jax.
 
-A loss curve *comes* to a level at the first evaluation at which it is at or below the level and is
+A loss curve *reaches* a level at the first evaluation at which it is at or below the level and is
 so at the next evaluation too: one evaluation alone does not count, nor does the last one. The time
-is the step of the first of the two, so it is known to one interval between evaluations.
+is the step of the first of the two.
 
-A seed that has not come is *censored* at the last step. So is a seed that diverged, whenever it
-did: it never will come, so it counts to the end among those that have not.
+A seed that has not reached the level is *censored* at the last step. So is a seed that diverged,
+whenever it did: it never will reach it.
 """
 
 import math
@@ -44,12 +44,9 @@ def median_interval(values: np.ndarray, error: float = 0.05) -> tuple[float, flo
     """Return the median over seeds between the ends of its interval: low, median, high.
 
     NaN is omitted. The ends are two of the values, by rank (the interval of the sign test), so
-    outliers move nothing, whatever the distribution, and values may be infinite: a step that was
-    never reached. The ends are NaN where there are too few values: fewer than 6 at 5 %.
-
-    Args:
-      values: (seeds,).
-      error: the greatest probability that the interval misses the median.
+    they hold for any distribution, and values may be infinite: a step that was never reached. The
+    ends are NaN where there are too few values: fewer than 6 at 5 %. `error` is the greatest
+    probability that the interval misses the median.
     """
     from scipy.stats import quantile_test  # heavy
 
@@ -61,11 +58,11 @@ def median_interval(values: np.ndarray, error: float = 0.05) -> tuple[float, flo
     return float(low), float(np.median(values)), float(high)
 
 
-def share_interval(came_S: np.ndarray) -> tuple[float, float]:
+def share_interval(is_S: np.ndarray) -> tuple[float, float]:
     """Return the exact 95 % interval (Clopper and Pearson) of a share; bool (S,), S > 0."""
     from scipy.stats import binomtest  # heavy
 
-    low, high = binomtest(int(came_S.sum()), len(came_S)).proportion_ci(CONFIDENCE, method="exact")
+    low, high = binomtest(int(is_S.sum()), len(is_S)).proportion_ci(CONFIDENCE, method="exact")
     return float(low), float(high)
 
 
@@ -149,14 +146,10 @@ def first_at_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> np
 
 
 class Times(NamedTuple):
-    """The step at which each seed came, or the last one if it is censored: (S,)."""
+    """The step at which each seed reached a level, or the last one if it is censored: (S,)."""
 
     step_S: np.ndarray
     censored_S: np.ndarray
-
-    def by(self, step: float) -> np.ndarray:
-        """Return which seeds had come at a step: bool (S,)."""
-        return ~self.censored_S & (self.step_S <= step)
 
     def for_scipy(self) -> "CensoredData":
         """Return the same as SciPy's class."""
@@ -166,7 +159,7 @@ class Times(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Share of seeds that have come, from each of T steps on, with its 95 % band or NaN."""
+    """Share of seeds that have reached a level, from each of T steps on; its 95 % band or NaN."""
 
     step_T: np.ndarray
     share_T: np.ndarray
@@ -186,19 +179,18 @@ class SignTest(NamedTuple):
 
 
 def times_to_level(step_T: np.ndarray, loss_SxT: np.ndarray, level: float) -> Times:
-    """Return when each curve comes to a level, as the module defines it. NaN is not below it."""
+    """Return when each curve reaches a level, as the module defines it. NaN is not below it."""
     below_SxT: np.ndarray = np.asarray(loss_SxT) <= level
-    stays_SxT = below_SxT[:, :-1] & below_SxT[:, 1:]
-    came_S = stays_SxT.any(axis=1)
-    first_S = stays_SxT.argmax(axis=1) if stays_SxT.shape[1] else np.zeros(len(came_S), int)
-    return Times(np.where(came_S, step_T[first_S], step_T[-1]), ~came_S)
+    stays_SxT = below_SxT & np.pad(below_SxT[:, 1:], ((0, 0), (0, 1)))
+    reached_S = stays_SxT.any(axis=1)
+    return Times(np.where(reached_S, step_T[stays_SxT.argmax(axis=1)], step_T[-1]), ~reached_S)
 
 
 def kaplan_meier(times: Times) -> Curve:
-    """Estimate the share of seeds that have come, from step 0 on (1 - Kaplan–Meier).
+    """Estimate the share of seeds that have reached a level, from step 0 on (1 - Kaplan–Meier).
 
     The pointwise band is Greenwood's for ln(-ln S), which stays within 0 and 1; NaN where no seed
-    has come, or all have.
+    has reached it, or all have.
     """
     from scipy.stats import ecdf  # heavy
 
@@ -213,10 +205,10 @@ def kaplan_meier(times: Times) -> Curve:
 
 
 def median_time(curve: Curve) -> tuple[float, float, float]:
-    """Return the first step by which half of the seeds have come, with its 95 % interval.
+    """Return the first step by which half of the seeds have reached a level: low, median, high.
 
-    Low, median, high. The interval is Brookmeyer and Crowley's: the steps at which the curve's band
-    contains a half. Infinite where a half is not reached.
+    The 95 % interval is Brookmeyer and Crowley's: the steps at which the curve's band contains a
+    half. Infinite where a half is not reached.
     """
 
     def first(share_T: np.ndarray) -> float:
@@ -227,18 +219,18 @@ def median_time(curve: Curve) -> tuple[float, float, float]:
 
 
 def logrank_p(times: Times, other: Times) -> float:
-    """Return p of the log-rank test, as if the two shared no seeds; NaN where none has come."""
+    """Return p of the log-rank test, as if the two shared no seeds; NaN without any event."""
     from scipy.stats import logrank  # heavy
 
-    with np.errstate(invalid="ignore"):  # 0 / 0 where no seed has come, or all at once
+    with np.errstate(invalid="ignore"):  # 0 / 0 without events, or all at once
         return float(logrank(times.for_scipy(), other.for_scipy()).pvalue)
 
 
 def sign_test(times: Times, other: Times) -> SignTest:
-    """Test by signs which of the two comes first, seed by seed.
+    """Test by signs which of the two reaches the level first, seed by seed.
 
-    A seed that came in one and, for as long as it was observed, not in the other came first in the
-    former. Seeds that came at the same evaluation in both, or in neither, decide nothing.
+    A seed that reached it in one and, for as long as it was observed, not in the other was first in
+    the former. Seeds that reached it at the same evaluation in both, or in neither, do not count.
     """
     from scipy.stats import binomtest  # heavy
 

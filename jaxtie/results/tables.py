@@ -10,22 +10,17 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import Arm
+from jaxtie.config import Arm, names_of
 from jaxtie.results.statistics import mean_interval, median_interval
 
-PLACES = 3
 COURSE = (0, 1 / 15, 1 / 3, 2 / 3, 1)  # parts of the training
 
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table of strings.
+    """A table of strings with a title above and a note below; the first column names the row.
 
-    Attributes:
-      title: stands above it.
-      header, rows: the first column names the row.
-      note: stands below it and explains it.
-      long: whether it is too long for the terminal, which does not show it then.
+    `long`: it is too long for the terminal.
     """
 
     title: str
@@ -43,8 +38,8 @@ class Table:
 
 
 def number(value: float) -> str:
-    """Format a number; a dash stands for none."""
-    return "–" if not np.isfinite(value) else f"{value:.{PLACES}f}"
+    """Format a number; NaN and infinity as a dash."""
+    return "–" if not np.isfinite(value) else f"{value:.3f}"
 
 
 def interval(values: np.ndarray) -> str:
@@ -77,6 +72,20 @@ def quantiles(values: np.ndarray) -> str:
     return f"{number(middle)} [{number(low)}, {number(high)}]"
 
 
+def arm_cells(
+    values: xr.DataArray, shown: Callable[[np.ndarray], str] = interval
+) -> tuple[str, ...]:
+    """Format the values of each arm, and each arm's difference from the first, seed by seed."""
+    first, *others = (values.sel(arm=arm).values for arm in values["arm"].values)
+    return tuple(map(shown, (first, *others, *(other - first for other in others))))
+
+
+def arm_header(results: xr.Dataset) -> tuple[str, ...]:
+    """Return the header of the columns of `arm_cells`."""
+    first, *others = arms = names_of(arms_of(results))
+    return (*arms, *(f"{arm} − {first}, paired" for arm in others))
+
+
 def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
     """Return the last step at which every member has a value of a variable; 0 if there is none.
 
@@ -84,10 +93,9 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
     """
     values = results[reached].where(results["diverged_at"] < 0, 0)
     (steps,) = (name for name in values.dims if str(name).endswith("step"))
-    complete = xr.apply_ufunc(np.isfinite, values).all(
-        [name for name in values.dims if name != steps]
-    )
-    return int(results[steps][complete].max()) if complete.any() else 0
+    others = [name for name in values.dims if name != steps]
+    complete = xr.apply_ufunc(np.isfinite, values).all(others)
+    return int(results[steps].where(complete, 0).max())
 
 
 def at_end(values: xr.DataArray, results: xr.Dataset) -> xr.DataArray:
@@ -147,12 +155,8 @@ def print_tables(*tables: Table) -> None:
     from rich.table import Table as Grid
 
     for part in tables:
-        grid = Grid(
-            title=part.title,
-            title_justify="left",
-            caption=part.note or None,
-            caption_justify="left",
-        )
+        left: Any = {"title_justify": "left", "caption_justify": "left"}
+        grid = Grid(title=part.title, caption=part.note or None, **left)
         for i, name in enumerate(part.header):
             grid.add_column(name, justify="left" if i == 0 else "right")
         for row in part.rows:
@@ -166,5 +170,5 @@ def json_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: json_numbers(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [json_numbers(part) for part in value]
+        return list(map(json_numbers, value))
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -73,7 +73,7 @@ def _parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
 
 @dataclass(frozen=True)
 class CommonOptions:
-    """Options of all experiments: what they change, and how they are run."""
+    """Options of all experiments."""
 
     experiment: Annotated[
         tyro.conf.Positional[Path | None],
@@ -94,7 +94,7 @@ class CommonOptions:
         tuple[Arm, ...] | None,
         option("ARM,ARM", parse_arms, _in_main(",".join(names_of(MAIN.arms)))),
     ] = None
-    """What is compared, on the same seeds and data: tied, untied, untied@STEP (tied up to there),
+    """Variants to compare on the same seeds and data: tied, untied, untied@STEP (tied up to there),
     each with options of its head: tied+bias, untied+bias@STEP, tied+half-swap, ..."""
     record_every: Annotated[
         int | None, option("STEPS", parse_positive, _in_main(MAIN.record_every))
@@ -194,7 +194,7 @@ class TextOptions:
 # The help shows the options of the last base first.
 @dataclass(frozen=True)
 class RunOptions(TextOptions, ExorOptions, CommonOptions):
-    """Train an experiment's arms, many seeds at once, and show what came out.
+    """Train an experiment's arms, many seeds at once, and show the results.
 
     The experiment file is Python and is executed. Without one, the paper's main experiment runs.
     The summary goes to standard output, progress and errors to standard error. Exit status: 0 done,
@@ -223,7 +223,7 @@ class ReportOptions:
     """
 
     runs: tyro.conf.Positional[tuple[Annotated[Path, option("RUN", parse_path)], ...]] = ()
-    """Folders of finished runs, each of which is condensed to experiments/data/NAME.nc first."""
+    """Folders of finished runs, each condensed to experiments/data/NAME.nc first."""
 
 
 # Options that change the experiment; a task says which of them it accepts.
@@ -249,7 +249,7 @@ def parse_run(arguments: Sequence[str]) -> RunOptions:
     """Read the options of `python -m jaxtie.run`.
 
     Raises:
-      UserError: in one line that names the option, its value and what was expected.
+      UserError: in one line that names the option, its value and the expected ones.
       SystemExit: after `--help`.
     """
     options = parse_command(RunOptions, "jaxtie.run", arguments)
@@ -274,7 +274,7 @@ def parse_run(arguments: Sequence[str]) -> RunOptions:
         refuse_other_than(
             WITH_ALL,
             options,
-            "no option of --all, which runs what the files of ./experiments declare",
+            "no option of --all, which runs the experiments as ./experiments declares them",
         )
     return options
 
@@ -291,9 +291,9 @@ def changed(experiment: TaskConfig, options: RunOptions) -> TaskConfig:
             options,
             f"no option of {experiment.name}, which {experiment.refusal}",
         )
-    names = ("seeds", "steps", "arms", "record_every", "eval_every")
-    fields = {name: getattr(options, name) for name in names if name in experiment.accepted}
-    fields = {name: value for name, value in fields.items() if value is not None}
+    own = {field.name for field in dataclasses.fields(experiment)}
+    given = {name: getattr(options, name) for name in experiment.accepted & own}
+    fields = {name: value for name, value in given.items() if value not in (None, ())}
     if options.all and not experiment.many_seeds and "seeds" in fields:
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]  # each costs a full training
     experiment = dataclasses.replace(experiment, **fields, **experiment.changes(options))

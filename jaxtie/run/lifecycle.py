@@ -52,7 +52,7 @@ class Session:
       overwrite: remove an earlier run.
       checkpoint_every: seconds of training between two checkpoints.
       draws: make figures and a summary.
-      processes: all processes, of which this is one; None: there is no other.
+      processes: all processes of a distributed run; None: there is no other.
     """
 
     command: str
@@ -307,7 +307,7 @@ def one_line(error: UserError | OSError) -> str:
     """Return the message of an error."""
     if isinstance(error, UserError):
         return str(error)
-    return f"{error.filename or 'output'}: {error.strerror}; what was recorded before is kept"
+    return f"{error.filename or 'output'}: {error.strerror}; earlier records are kept"
 
 
 class _Run:
@@ -353,7 +353,7 @@ class _Run:
         with folder.locked():
             check(
                 self.session.overwrite or folder.config() == self.earlier,
-                f"--out {folder.path}: another run has written there meanwhile; run the same"
+                f"--out {folder.path}: another run has just written there; run the same"
                 " command again",
             )
             folder.check_space(2 * schema.size_in_bytes(experiment))
@@ -365,8 +365,7 @@ class _Run:
             self.config |= experiment.save_inputs(folder)
             folder.write_config(self.config)
             finished = self.train()
-            constants = experiment.constants()
-            folder.assemble(experiment, schema, self._attributes(), constants)
+            folder.assemble(experiment, schema, self._attributes(), self._report("constants"))
             self._write_config()
             if not finished:
                 return False
@@ -407,8 +406,13 @@ class _Run:
             "claim": self.experiment.claim,
             "command": self.config["command"],
             **{f"version_{name}": number for name, number in self.config["versions"].items()},
-            **self.experiment.attributes(),
+            **self._report("attributes"),
         }
+
+    def _report(self, name: str) -> dict[str, Any]:
+        """Return the task's own constants or attributes."""
+        own = self.experiment.report(name)
+        return own(self.experiment) if own else {}
 
     def _write_config(self, *, finished: bool = False) -> None:
         self.config["wall_seconds"] = round(time.monotonic() - self.began, 2)

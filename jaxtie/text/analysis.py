@@ -19,7 +19,7 @@ from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.results.similarity import SIMILARITIES, compare_with_untied
 from jaxtie.results.tables import arms_of, course_steps, last_step, plain_arm, tables_of
 from jaxtie.text.config import TextExperiment
-from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, PreparedCorpus, baselines, probes
+from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, baselines, probes
 from jaxtie.text.pairs import PREDICTED
 
 TRAINING = "mean over the batches of the updates since the record before"
@@ -100,14 +100,15 @@ def text_schema(experiment: TextExperiment) -> Schema:
     return Schema(variables, steps_of(experiment) | labels)
 
 
-def text_constants(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str, xr.DataArray]:
+def text_constants(experiment: TextExperiment) -> dict[str, xr.DataArray]:
     """Return what no member owns: words, schedule, baselines, sizes and initial losses of arms."""
     from jaxtie.training.optimizer import decay_table, schedule_table
     from jaxtie.training.row_engine import carry_shapes
     from jaxtie.tying.initial_loss import estimate
     from jaxtie.tying.tie import count_parameters
 
-    vocabulary, arms = np.array(prepared.vocabulary), experiment.arms
+    prepared, arms = experiment.prepared, experiment.arms
+    vocabulary = np.array(prepared.vocabulary)
     rates = schedule_table(experiment.optimizer, experiment.record_steps)
     sizes: dict[str, Any] = {
         "vocabulary": len(vocabulary),
@@ -157,12 +158,13 @@ def text_constants(experiment: TextExperiment, prepared: PreparedCorpus) -> dict
     }
 
 
-def text_attributes(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str, str | int]:
+def text_attributes(experiment: TextExperiment) -> dict[str, str | int]:
     """Return the attributes of the results."""
+    text = experiment.prepared.text
     return {
         "objective": experiment.objective,
-        "text": str(prepared.text.report),
-        "text_key": prepared.text.key,
+        "text": str(text.report),
+        "text_key": text.key,
         "model": repr(experiment.model),
     }
 

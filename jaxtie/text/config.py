@@ -2,18 +2,16 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from jaxtie.config import (
-    Arm,
     MissingInputError,
     Optimizer,
     Size,
-    Sweep,
     TaskConfig,
     Transformer,
     UserError,
@@ -23,18 +21,9 @@ from jaxtie.config import (
     check_seed,
     check_size,
 )
-from jaxtie.results.tables import swept
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pandas as pd
-    import xarray as xr
-
     from jaxtie.results.folder import RunFolder, Say
-    from jaxtie.results.netcdf import Schema
-    from jaxtie.results.plots import Picture
-    from jaxtie.results.tables import Table
     from jaxtie.text.task import TextTask
     from jaxtie.training.distributed import Processes
 
@@ -47,18 +36,16 @@ PUBLISHED_DUPLICATES = (0.5,)
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where natural text comes from, and the vocabulary that it is written in; without a text, the
-    command line names it.
+    """A text and its vocabulary. If it names no text, the command line must.
 
     Attributes:
-      paths: text files, and folders that are searched for `*.txt`; or else
-      tfds: NAME[/CONFIG][:VERSION] of a TFDS data set, all of its splits together.
+      paths: text files, and folders that are searched for `*.txt`.
+      tfds: instead of files, a TFDS data set, NAME[/CONFIG][:VERSION], with all its splits.
       field: the feature of that data set that holds the text.
-      vocab: a BERT `vocab.txt` or a `tokenizer.json`; without it WordPiece is trained on the
-        training split.
-      vocab_size: entries of the trained vocabulary, at most.
-      split_seed: of the split into training, validation and test.
-      documents_to_split: of so many documents or more, each goes into one split as a whole; of
+      vocab: a BERT `vocab.txt` or a `tokenizer.json`; None: train WordPiece on the training split.
+      vocab_size: largest size of the trained vocabulary.
+      split_seed: seed of the split into training, validation and test.
+      documents_to_split: with at least so many documents, each goes into one split as a whole; with
         fewer, each paragraph does.
     """
 
@@ -96,50 +83,55 @@ class Corpus:
         return bool(self.paths or self.tfds)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TextExperiment(TaskConfig):
-    """A language model of text, tied and untied: the paper's second experiment, or the next token.
+    """A language model on text, masked (the paper's second experiment) or causal.
+
+    A seed has its own order of rows, duplicates and masks, shared by its arms. An evaluation
+    measures the validation loss, distances and nearest neighbours.
 
     Attributes:
-      name, claim, arms, seeds, record_every: as `Experiment` has them; each seed has its own order
-        of the rows and its own swaps and masks, shared by its arms.
-      objective: "masked": BERT's masks; "causal": each token from those before it.
-      corpus: the text, or what is known of it before the command line names one.
+      objective: "masked": BERT's masks; "causal": predict each token from those before it.
+      corpus: the text.
       model: sizes. Masked: PyTorch's encoder, without positions. Causal: pre-norm, with rotary
         positions.
-      init_std: of the tables at the start; a number or a formula, see `jaxtie.config`.
-      optimizer: AdamW and its schedule, see `Optimizer`.
-      steps: updates, a batch each.
-      eval_every: steps between two evaluations on the validation split, of distances and nearest
-        neighbours too.
-      eval_batches: of the validation split, at most; a fixed random choice of them where there are
-        more.
+      init_std: initial standard deviation of the embeddings: a number, or a formula of
+        `jaxtie.config.FORMULAS`.
+      eval_batches: at most so many batches of the validation split are evaluated: a fixed random
+        choice.
       batch: rows of a batch.
-      length: tokens of a row at most, [CLS] and [SEP] included; of a causal model all rows are as
-        long.
+      length: largest number of tokens of a row, [CLS] and [SEP] included; all rows of a causal
+        model have it.
       buckets: lengths that shorter rows of a masked model are padded to.
-      words: how many of the most frequent words are looked at, or which words.
-      duplicates: probabilities, which these words get in turn: with it an occurrence of the word
-        becomes a second id, its duplicate, drawn afresh at each step. True: 0.5, as published;
-        False: there are no duplicates.
-      contexts: at how many places in the validation text predictions of each pair are looked at
-        where there are duplicates: log-odds, swap divergence. Then there are pairs that match these
-        in frequency, too. 0: none of that.
-      masks_unknown: whether a masked model may be asked for [UNK]; as published it is not.
-      data_seed: of the order of the rows, of swaps and masks, and of the random pairs of words.
+      words: words to measure: so many of the most frequent, or a list.
+      duplicates: probabilities, dealt out to these words in turn: an occurrence of the word becomes
+        its duplicate, a second id, drawn anew at each step. True: 0.5, as published; False: no
+        duplicates.
+      contexts: places in the validation text at which predictions of each pair are evaluated
+        (log-odds, swap divergence) if there are duplicates; then pairs of matching frequency are
+        measured too. 0: none.
+      masks_unknown: let a masked model predict [UNK]; the published code does not.
+      data_seed: seed of the order of rows, of duplicates, masks and random pairs of words.
       half: "first" or "second": train on that half of the training rows alone, see
         `jaxtie.text.pairs`; None: on all.
-      planted: how many frequent words have a duplicate in the text itself, once and for all, in
-        every split.
-      roles: record which role of a tied table writes it, see `jaxtie.training.gradient_by_role`.
+      planted: number of frequent words that have a duplicate in the text itself, in every split.
     """
 
     task: ClassVar[str] = "text"
     traced: ClassVar[tuple[str, ...]] = ()  # traced, they would round differently
     accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
-        "text tfds tfds_field vocab vocab_size".split()
+        "data_seed text tfds tfds_field vocab vocab_size".split()
     )
     refusal: ClassVar[str] = "is of text"
+    reports: ClassVar[Mapping[str, Callable | str]] = {
+        "schema": "jaxtie.text.analysis:text_schema",
+        "constants": "jaxtie.text.analysis:text_constants",
+        "attributes": "jaxtie.text.analysis:text_attributes",
+        "tables": "jaxtie.text.tables:text_tables",
+        "plots": "jaxtie.text.plots:text_pictures",
+        "frames": "jaxtie.text.plots:text_frames",
+        "commit": "jaxtie.text.analysis:condense_text",
+    }
     name: str = "text-mlm"
     claim: str = (
         "A word and its duplicate draw together in every table; other pairs of words do not."
@@ -149,10 +141,7 @@ class TextExperiment(TaskConfig):
     model: Transformer = PUBLISHED_MODEL
     init_std: Size = 0.3
     optimizer: Optimizer = PUBLISHED_OPTIMISER
-    arms: tuple[Arm | Any, ...] = ("tied", "untied")  # Any: names, which become arms
-    steps: int = 10_000
     seeds: tuple[int, ...] = (42,)
-    record_every: int = 100
     eval_every: int = 500
     eval_batches: int = 100
     batch: int = 128
@@ -165,15 +154,12 @@ class TextExperiment(TaskConfig):
     data_seed: int = 42
     half: str | None = None
     planted: int = 0
-    roles: bool = False
-    sweep: Sweep = ()
     # a `jaxtie.text.corpus.PreparedCorpus`, see `prepare`
     prepared: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
-        self.check_names_and_members()
-        self.check_steps()
-        self.check_sweep()
+        """Check the values; duplicates become probabilities, a list of words a tuple."""
+        super().__post_init__()
         check(
             self.objective in OBJECTIVES,
             f"objective = {self.objective!r}: expected one of {', '.join(OBJECTIVES)}",
@@ -211,9 +197,6 @@ class TextExperiment(TaskConfig):
         )
 
     def _check_words(self) -> None:
-        """Check words and duplicates; True and False become probabilities, a list of words a
-        tuple.
-        """
         if not isinstance(self.words, int):
             named = isinstance(self.words, Iterable) and not isinstance(self.words, str)
             check(
@@ -263,7 +246,7 @@ class TextExperiment(TaskConfig):
         return TextTask(self, variant, platform)
 
     def program_key(self) -> Self:
-        """Return the configuration without what no compiled program depends on.
+        """Return the configuration reduced to the fields that compiled programs depend on.
 
         Programs that record roles or predictions know how frequent tokens are, so they depend on
         the half of the text and on the synthetic duplicates.
@@ -295,16 +278,15 @@ class TextExperiment(TaskConfig):
         given = {field: value for field, value in given.items() if value is not None}
         if options.tfds or options.text:
             given |= {"tfds": options.tfds, "paths": tuple(map(str, options.text))}
-        fields: dict[str, Any] = {"sweep": options.sweep} if options.sweep else {}
         if options.data_seed is not None:
-            given["split_seed"] = fields["data_seed"] = options.data_seed
+            given["split_seed"] = options.data_seed
         corpus = dataclasses.replace(self.corpus, **given)
         if not corpus.is_given:
             raise MissingInputError(
                 f"{self.name}: needs a text; give files or folders by --text PATH, or a data set"
                 " by --tfds NAME"
             )
-        return fields | {"corpus": corpus}
+        return {"corpus": corpus}
 
     def prepare(
         self, folder: "RunFolder", earlier: dict | None, processes: "Processes", say: "Say"
@@ -361,52 +343,6 @@ class TextExperiment(TaskConfig):
             folder.write_vocabulary(vocabulary_file(text.vocabulary))
         report = dataclasses.asdict(text.report)
         return {"text": {"key": text.key, "source": text.source, "report": report}}
-
-    def schema(self) -> "Schema":
-        """Return the variables of the results."""
-        from jaxtie.text.analysis import text_schema
-
-        return text_schema(self)
-
-    def constants(self) -> "dict[str, xr.DataArray]":
-        """Return words, baselines, schedule and parameter counts."""
-        from jaxtie.text.analysis import text_constants
-
-        return text_constants(self, self.prepared)
-
-    def attributes(self) -> dict[str, str | int]:
-        """Return the text and the model in words."""
-        from jaxtie.text.analysis import text_attributes
-
-        return text_attributes(self, self.prepared)
-
-    @staticmethod
-    def tables(results: "xr.Dataset") -> "list[Table] | None":
-        """Return the tables of the summary; of a sweep the generic ones."""
-        from jaxtie.text.tables import text_tables
-
-        return None if swept(results) else text_tables(results)
-
-    @staticmethod
-    def plots(results: "xr.Dataset") -> "dict[str, Picture] | None":
-        """Return the figures, by file name; of a sweep the generic ones."""
-        from jaxtie.text.plots import text_pictures
-
-        return None if swept(results) else text_pictures(results)
-
-    @staticmethod
-    def frames(results: "xr.Dataset") -> "dict[str, pd.DataFrame] | None":
-        """Return tidy tables, by file name; of a sweep the generic ones."""
-        from jaxtie.text.plots import text_frames
-
-        return None if swept(results) else text_frames(results)
-
-    @staticmethod
-    def commit(results: "xr.Dataset", run: "Path") -> "xr.Dataset":
-        """Return the part of a run's results that is committed."""
-        from jaxtie.text.analysis import condense_text
-
-        return condense_text(results, run)
 
 
 def _compare(folder: "RunFolder", earlier: dict | None, what: str, found: str) -> None:

@@ -101,9 +101,9 @@ def never_asked(experiment: TextExperiment, special: Special) -> tuple[int, ...]
     return always if experiment.masks_unknown else (*always, special.unk)
 
 
-def token_counts(prepared: PreparedCorpus) -> np.ndarray:
-    """Count each token in the training rows, in expectation over drawn duplicates; V."""
-    rows, count_V = prepared.text.train, np.zeros(len(prepared.vocabulary))
+def token_counts(prepared: PreparedCorpus, rows: Rows | None = None) -> np.ndarray:
+    """Count each token in the training or other rows, in expectation over drawn duplicates; V."""
+    rows, count_V = rows or prepared.text.train, np.zeros(len(prepared.vocabulary))
     found_V = np.bincount(np.asarray(rows.tokens_N), minlength=len(count_V))
     count_V[: len(found_V)] = found_V
     count_V[prepared.text.special.sep] += rows.count
@@ -120,13 +120,14 @@ def frequency_groups(prepared: PreparedCorpus) -> np.ndarray:
     return np.searchsorted(RANKS, rank_V).astype(np.int32)
 
 
-def _batches(
+def make_batches(
     experiment: TextExperiment,
     prepared: PreparedCorpus,
     rows: Rows,
     seed: int | None,
     **options: bool,
 ) -> MaskedBatches | CausalBatches:
+    """Return the batches of some rows in the order of a seed; None keeps the order of the rows."""
     own, special = experiment, prepared.text.special
     if own.objective == "causal":
         return CausalBatches(rows, special, own.batch, own.length, seed, **options)
@@ -138,14 +139,14 @@ def training_batches(
 ) -> MaskedBatches | CausalBatches:
     """Return the training batches in the order of a seed."""
     number = member_number(experiment.data_seed, seed)
-    return _batches(experiment, prepared, prepared.text.train, number)
+    return make_batches(experiment, prepared, prepared.text.train, number)
 
 
 def validation_batches(experiment: TextExperiment, prepared: PreparedCorpus) -> list[RowBatch]:
     """Return batches of all validation rows or a choice of them, the same for every member."""
-    batches = _batches(experiment, prepared, prepared.text.valid, None, keep_last=True)
+    batches = make_batches(experiment, prepared, prepared.text.valid, None, keep_last=True)
     if batches.count > experiment.eval_batches:
-        batches = _batches(experiment, prepared, prepared.text.valid, experiment.data_seed)
+        batches = make_batches(experiment, prepared, prepared.text.valid, experiment.data_seed)
     return [batches[k] for k in range(min(batches.count, experiment.eval_batches))]
 
 

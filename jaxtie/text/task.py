@@ -126,7 +126,7 @@ def build_text_model(config: TextExperiment, variant: Variant, platform: str) ->
 def row_sets(objective: str, special: Special) -> dict[str, tuple[int, ...]]:
     """Return the ids of tokens that structure excludes as targets, by the names that heads use.
 
-    Never made from the training text: what does not occur there may occur elsewhere.
+    They do not depend on the training text, since other tokens may occur elsewhere.
     """
     start = {special.cls} if objective == "causal" else set()
     never = {special.pad, special.mask} | start
@@ -134,7 +134,7 @@ def row_sets(objective: str, special: Special) -> dict[str, tuple[int, ...]]:
 
 
 def ask(config: TextExperiment, key: jax.Array, tokens_BxL: jax.Array) -> Asked:
-    """Return what the model predicts in a batch: duplicates swapped in, masks or next tokens."""
+    """Return the targets of a batch: swap duplicates in, then mask tokens or take the next ones."""
     prepared = config.prepared
     special, drawn = prepared.text.special, prepared.drawn
     swap_key, mask_key = jax.random.split(key)

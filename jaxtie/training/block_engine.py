@@ -1,14 +1,13 @@
-"""Train many members of a task in blocks: one compiled program each device, the host once a chunk.
+"""Train many members of a task in blocks, by one compiled program per device.
 
-Training amplifies rounding, so members agree over a full run only if one and the same program has
-made every one of their steps. Hence blocks of constant size, the last one padded: a seed gives the
-same numbers alone as among many, on one device as on several of the kind, in chunks of any length.
+Training amplifies rounding, so members agree over a full run only if the same program made every
+step. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as
+among many, on one device as on several of the kind, in chunks of any length.
 
-- On a CPU a model has one block size. What is mapped over members without lanes goes in parts of
-  one size, too.
-- On a GPU or TPU a step is a sequence of kernels, each of which takes as long for a few members as
-  for hundreds, so blocks are large. Equal sizes give equal bits; the small and the large block may
-  round differently. `config.json` has the size.
+- On a CPU a model has one block size. Functions mapped without lanes take parts of one size.
+- On a GPU or TPU a kernel takes as long for a few members as for hundreds, so blocks are large.
+  Equal sizes give equal bits; the small and the large block may round differently. `config.json`
+  has the size.
 """
 
 import dataclasses
@@ -40,14 +39,15 @@ from jaxtie.training.task import (
     Phase,
     Records,
     State,
+    Task,
     flatten,
     unflatten,
 )
 from jaxtie.tying import tie
 
 CPU_PART = 16  # members that a CPU maps at once without lanes
-CHUNK = 64  # records in a chunk, at most
-TRIAL_RECORDS = 2  # records that an estimate of time takes
+CHUNK = 64  # most records in a chunk
+TRIAL_RECORDS = 2  # records trained to estimate the time
 SMALL = 2_000  # parameters of a member up to which a task without a layout trains in lanes
 SMALL_LAYOUT = {
     "cpu": Layout((32,), lanes=True),
@@ -77,16 +77,18 @@ def layout_of(config: TaskConfig, platform: str) -> Layout:
     """Return how members are laid out on a platform: as the configuration says, or by size."""
     if (own := config.layout(platform)) is not None:
         return own
-    variant = config.arms[-1].variant
-    task = config.build(variant, platform)
-    init = make_member(task, config, variant).init
-    state = jax.eval_shape(init, np.uint32(0), task.hparams())
-    small = tie.count_parameters(state.params) <= SMALL
+    task = config.build(config.arms[-1].variant, platform)
+    small = tie.count_parameters(state_shapes(task).params) <= SMALL
     return (SMALL_LAYOUT if small else LARGE_LAYOUT)[platform]
 
 
+def state_shapes(task: Task) -> State:
+    """Return shapes and dtypes of a member's state."""
+    return jax.eval_shape(make_member(task).init, np.uint32(0), task.hparams())
+
+
 def block_size(layout: Layout, members: int) -> int:
-    """Return the members of a block; what fits into two small blocks takes these."""
+    """Return the members of a block: small blocks if at most two are needed, else large ones."""
     sizes = layout.blocks
     return sizes[0] if members <= 2 * sizes[0] else sizes[-1]
 
@@ -94,9 +96,9 @@ def block_size(layout: Layout, members: int) -> int:
 def assign_workers(
     members: int, block: int, devices: Sequence[jax.Device], cores: int
 ) -> list[jax.Device]:
-    """Return where blocks run at the same time: every device, or a CPU once a core.
+    """Return the devices that train blocks at the same time; a CPU once per core.
 
-    No more than there are blocks of members.
+    There are at most as many as blocks.
     """
     one_cpu = devices[0].platform == "cpu" and len(devices) == 1
     workers = [devices[0]] * cores if one_cpu else list(devices)
@@ -120,7 +122,7 @@ def advance_members(member: Member, layout: Layout, platform: str, states, strea
 
 
 class Batched(NamedTuple):
-    """The functions of a block of members and the shapes they work on; not compiled yet."""
+    """The functions of a block of members and their shapes; not compiled yet."""
 
     start: jax.stages.Wrapped
     advance: jax.stages.Wrapped
@@ -142,7 +144,7 @@ def batch_members(
     ]
     if missing:
         raise ValueError(f"{type(task).__name__}.hparams lacks {missing}; add super().hparams()")
-    member = make_member(task, config, variant)
+    member = make_member(task)
     at_once = min(block, CPU_PART if platform == "cpu" else layout.blocks[0])
     every, eval_every = config.record_every, config.eval_every
     to_record = partial(advance_members, member, layout, platform)
@@ -207,11 +209,10 @@ def _on_device(tree, device: jax.Device):
 def compile_block(
     config: TaskConfig, variant: Variant, block: int, devices: Sequence[jax.Device]
 ) -> BlockProgram:
-    """Compile all that training needs, whatever the number of seeds, steps and sweep points.
+    """Compile the training of a variant, for any number of seeds, steps and sweep points.
 
-    Each device has a program of its own, the same for all. One program partitioned over a mesh
-    would be compiled by other passes than the one for a single device, and then rounds differently.
-    A process keeps what it has compiled.
+    Every device has its own copy of the same program: one that is partitioned over a mesh goes
+    through other compiler passes and rounds differently. Programs are cached.
     """
     platform = devices[0].platform
     layout = layout_of(config, platform)
@@ -261,12 +262,12 @@ class Block:
 
     Attributes:
       numbers: of the members, without padding.
-      step: updates made when all calls that were asked for are done.
+      step: updates made once all submitted calls are done.
       streams: host array, padded.
       hparams: on the device.
       states: on the device.
-      device: where the block is trained.
-      latest: the last call.
+      device: trains the block.
+      latest: the last submitted call.
     """
 
     numbers: np.ndarray
@@ -279,14 +280,14 @@ class Block:
 
 
 class BlockRun:
-    """Train members of an arm up to a step, as blocks that wait and blocks under way.
+    """Train members of an arm up to a step, with a queue of blocks.
 
     Args:
       program: of the arm's phase.
       workers: see `assign_workers`.
       config: of the experiment.
-      until: the step.
-      chunk_seconds: how long a chunk should take; its number of records follows from the speed.
+      until: the last step.
+      chunk_seconds: duration of a chunk; its number of records follows from the speed.
     """
 
     def __init__(
@@ -306,10 +307,9 @@ class BlockRun:
         self.placed: dict[jax.Device, tuple[bytes, HParams]] = {}
 
     def chunks(self, numbers: Sequence[int], known: Members | None) -> Iterator[Chunk]:
-        """Train these members from their known state or from step 0; hand out chunks of records.
+        """Train these members from their known state or from step 0; yield chunks of records.
 
-        Every worker has work while the caller holds a chunk. Meanwhile members are at different
-        steps, by up to a chunk or, if there are more blocks than workers, more.
+        Workers go on while the caller holds a chunk, so members are at different steps.
         """
         resumed: set[int] = set()
         if known is not None:
@@ -337,8 +337,8 @@ class BlockRun:
     def _place(self, numbers: np.ndarray, device: jax.Device) -> HParams:
         """Return a block's hyperparameters on a device; reuse those of the block before if equal.
 
-        The exact distributions of an ordered model are larger than its state, and without a sweep
-        all members have the same.
+        The exact distributions of an ordered model are larger than its state, and equal for all
+        members without a sweep.
         """
         points, _ = point_and_seed(self._pad(numbers))
         if device not in self.placed or self.placed[device][0] != points.tobytes():
@@ -373,7 +373,7 @@ class BlockRun:
         return self._chunk(block, 0, 0, as_host(states), records)
 
     def _submit(self, pool: ThreadPoolExecutor, seconds_per_record: float) -> Future:
-        """Have the next waiting block trained for a chunk."""
+        """Submit the next waiting block for a chunk."""
         block = self.waiting.popleft()
         count = min(
             max(1, int(self.chunk_seconds / seconds_per_record)),
@@ -444,7 +444,7 @@ class BlockEngine:
         }
 
     def compile(self, phase: Phase) -> BlockProgram:
-        """Compile the program of a phase; refuse what the devices have no memory for."""
+        """Compile the program of a phase; raise UserError if the devices lack the memory."""
         program = compile_block(self.config, phase.variant, self.block, self.workers)
         check_memory(program, self.workers, len(self.own), swept=bool(self.config.sweep))
         return program
@@ -471,7 +471,7 @@ class BlockEngine:
         return untie_members(self.config, phase, members)
 
     def estimate(self, program: BlockProgram) -> Estimate:
-        """Train a little and estimate what an arm takes."""
+        """Train a little and estimate the cost of an arm."""
         records = len(self.config.record_steps) - 1
         seconds = seconds_per_record(program, self.workers, self.config) * records
         members, swept = len(self.config.members), bool(self.config.sweep)
@@ -480,10 +480,8 @@ class BlockEngine:
 
 def untie_members(config: TaskConfig, phase: Phase, members: Members) -> Members:
     """Untie members of a tied phase."""
-    variant, platform = Variant(True, phase.arm.head), jax.local_devices()[0].platform
-    task = config.build(variant, platform)
-    init = make_member(task, config, variant).init
-    like = jax.eval_shape(init, np.uint32(0), task.hparams())
+    task = config.build(Variant(True, phase.arm.head), jax.local_devices()[0].platform)
+    like = state_shapes(task)
     stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), like)
     return members._replace(states=flatten(untie_state(unflatten(stacked, members.states))))
 
@@ -491,7 +489,7 @@ def untie_members(config: TaskConfig, phase: Phase, members: Members) -> Members
 def seconds_per_record(
     program: BlockProgram, workers: Sequence[jax.Device], config: TaskConfig
 ) -> float:
-    """Measure how long all blocks take from one record to the next, on a block per worker."""
+    """Measure the time of all blocks from one record to the next, on one block per worker."""
     seeds = tuple(range(program.block * len(workers)))
     steps = (1 + TRIAL_RECORDS) * config.record_every
     # other arms may end later
@@ -513,7 +511,7 @@ def bytes_of_waiting(program: BlockProgram, device: jax.Device, *, swept: bool) 
 def device_bytes(
     program: BlockProgram, workers: Sequence[jax.Device], members: int, *, swept: bool
 ) -> int:
-    """Return the memory of the states of all members and of the work on a block per worker."""
+    """Return the memory of the states of all members and of training a block per worker."""
     sizes = [program.advance[device].memory_analysis() for device in workers]
     work = sum(
         size.argument_size_in_bytes + size.output_size_in_bytes + size.temp_size_in_bytes
@@ -526,10 +524,10 @@ def device_bytes(
 def check_memory(
     program: BlockProgram, workers: Sequence[jax.Device], members: int, *, swept: bool
 ) -> None:
-    """Refuse what the devices have no memory for, before anything is trained.
+    """Check that the devices have the memory.
 
     Raises:
-      UserError: says how many members there is memory for.
+      UserError: else; says how many members fit.
     """
     limit = machine.memory_limit(workers[0])
     if limit is None:

@@ -1,11 +1,8 @@
-"""The last three checkpoints of a run, by Orbax; a list of SHA-256 sums tells whether each is still
-what was written.
+"""Keep the last three checkpoints of a run by Orbax, with SHA-256 sums that detect damage.
 
-A checkpoint is a folder `checkpoints/<number>` with the members of every arm begun and the
-configuration. Orbax makes it
-atomic: it is written under another name. It does not notice a flipped bit when it reads, nor some
-missing files; hence the
-sums, which are written last: a checkpoint without them was not finished.
+A checkpoint is a folder `checkpoints/<number>` with the configuration and the members of every arm
+begun. Orbax writes it under another name first. It does not notice flipped bits or some missing
+files, hence the sums; they are written last, so a checkpoint without them is unfinished.
 """
 
 import contextlib
@@ -27,9 +24,7 @@ SUMS = "sha256.json"
 
 
 class Checkpoints:
-    """The checkpoints in a folder, which need not exist yet. A thread of its own writes them; see
-    `opened`.
-    """
+    """The checkpoints in a folder, which need not exist yet; see `opened`. A thread writes them."""
 
     def __init__(self, folder: Path, *, to_read: bool = False):
         self._folder = folder.absolute()  # Orbax wants it so
@@ -39,11 +34,12 @@ class Checkpoints:
         self._manager = None
 
     def load(self, report: Say) -> dict[str, Members]:
-        """The newest that is sound: arm -> members. Newer ones are reported and, unless `to_read`,
-        removed. {} if none is.
+        """Return arm -> members of the newest sound checkpoint, {} if there is none.
+
+        Damaged ones are reported and, unless `to_read`, removed.
 
         Raises:
-          UserError: where a sound one cannot be read here, which another machine or version may.
+          UserError: if a sound one cannot be read by this version or machine.
         """
         for number in sorted(self._numbers(), reverse=True):
             folder = self._folder / str(number)
@@ -65,16 +61,16 @@ class Checkpoints:
         return {}
 
     def save(self, arms: dict[str, Members], config: dict) -> None:
-        """Begin to write a checkpoint; raises what went wrong with the one before.
+        """Start to write a checkpoint.
 
         Raises:
-          UserError: if that could not be written.
+          UserError: if the one before could not be written.
         """
         self.wait()
         self._under_way = self._thread.submit(self._save, arms, config)
 
     def wait(self) -> None:
-        """Return when what `save` began is on the disk.
+        """Wait until the checkpoint that `save` started is on the disk.
 
         Raises:
           UserError: if it could not be written.
@@ -97,7 +93,7 @@ class Checkpoints:
                 ) from error
 
     def close(self) -> None:
-        """Wait, and free what Orbax holds."""
+        """Wait for the last checkpoint and close Orbax."""
         try:
             self.wait()
         finally:
@@ -109,11 +105,11 @@ class Checkpoints:
         return [int(path.name) for path in self._folder.glob("[0-9]*") if path.name.isdigit()]
 
     def _open(self):
-        """Orbax's manager, in the thread. Only the first of several processes writes."""
+        """Return Orbax's manager, in the thread. Only the first of several processes writes."""
         import orbax.checkpoint as ocp  # heavy
 
         if self._manager is None:
-            # it logs tracebacks of what it raises anyway
+            # it logs the tracebacks of errors that it also raises
             logging.getLogger("absl").setLevel(logging.CRITICAL)
             if not self._to_read:
                 self._folder.mkdir(exist_ok=True)
@@ -158,17 +154,17 @@ class Checkpoints:
 
 
 def exchange(processes: Processes, arms: dict[str, Members]) -> dict[str, Members]:
-    """The first process's arms, on all."""
+    """Return the first process's arms on every process."""
     trees = processes.broadcast({arm: members._asdict() for arm, members in arms.items()})
     return {arm: Members(**tree) for arm, tree in trees.items()}
 
 
 @contextlib.contextmanager
 def opened(folder: Path, *, to_read: bool = False) -> Iterator[Checkpoints]:
-    """Checkpoints that are closed at the end; what closing raises is raised, but hides no other
-    error.
+    """Open checkpoints, and close them at the end; an error in closing hides no other error.
 
     Args:
+      folder: of the checkpoints.
       to_read: leave the folder as it is, since a run may be writing there.
     """
     checkpoints = Checkpoints(folder, to_read=to_read)
@@ -188,9 +184,7 @@ def _sums(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def find_damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None: every file must be there and have the sum it was
-    written with.
-    """
+    """Return how a checkpoint is damaged; None if all files have the sums that were written."""
     try:
         written = json.loads((folder / SUMS).read_text())
     except FileNotFoundError:

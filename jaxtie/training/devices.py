@@ -1,6 +1,4 @@
-"""The machine: its cores and devices, how programs are compiled for them, where caches are. Imports
-jax where it is used.
-"""
+"""Cores, devices, compiler options, cache folder. Imports jax where it is used."""
 
 import contextlib
 import ctypes
@@ -16,39 +14,36 @@ if TYPE_CHECKING:
     import jax
 
 CompilerOptions = dict[str, int | bool]
-# Compiler options for each kind of device.
-# On a GPU sums would come in any order, and the algorithm of a product would be the one that was
-# faster just now: so a run that goes on would have other bits.
+# Compiler options by platform. Without these a GPU adds in any order and chooses the algorithm of a
+# product by timing, so a resumed run would have other bits.
 REPEATABLE: dict[str, CompilerOptions] = {
     "gpu": {"xla_gpu_deterministic_ops": True, "xla_gpu_autotune_level": 0}
 }
-# On a CPU vectors are as wide as the processor has them. Optimized more, an inner loop of 32
-# members would be written out number by number before it is made one of vectors: seven times the
-# time.
+# On a CPU use the widest vectors. A higher optimization level unrolls an inner loop of 32 members
+# before it is vectorised, which takes seven times as long.
 FAST: dict[str, CompilerOptions] = REPEATABLE | {
     "cpu": {"xla_cpu_prefer_vector_width": 512, "xla_backend_optimization_level": 2}
 }
 ONCE: dict[str, CompilerOptions] = REPEATABLE | {
-    "cpu": {"xla_backend_optimization_level": 0}  # for what runs once, compiling takes longer
+    "cpu": {"xla_backend_optimization_level": 0}  # compiling takes longer than running once
 }
 
 
 def cache_folder() -> Path:
-    """Where this user's caches of jaxtie are."""
+    """Return the folder of this user's caches of jaxtie."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxtie"
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_memory() -> None:
-    """Have glibc keep the large blocks that are freed, for the next ones.
+    """Make glibc keep large freed blocks for reuse.
 
-    A compiled program for a CPU asks for its working memory at every call. glibc would have it
-    mapped and given back each time, so that the kernel clears it page by page: a quarter of the
-    time of a step of text.
+    A compiled CPU program asks for its working memory at every call. glibc would map and unmap it
+    each time, and the kernel would clear it page by page: a quarter of the time of a text step.
     """
     trim_threshold, mmap_threshold, no_limit = -1, -3, 2**31 - 1  # of mallopt, see its manual page
     with contextlib.suppress(OSError, AttributeError, TypeError):  # other systems have no mallopt
@@ -58,14 +53,12 @@ def keep_memory() -> None:
 
 
 def start_jax() -> ModuleType:
-    """Import jax with a cache of compiled programs, and so that threads can use one CPU device at
-    the same time.
+    """Import jax with a cache of compiled programs; several threads may use one CPU device.
 
-    The cache is where JAX_COMPILATION_CACHE_DIR says, else below the user's cache folder.
+    The cache is JAX_COMPILATION_CACHE_DIR, else below the user's cache folder.
 
     Raises:
-      UserError: where JAX is told not to compile; then a run would take days, and all memory; or to
-        take 64 bits.
+      UserError: if JAX_DISABLE_JIT is set, so that a run would take days, or JAX_ENABLE_X64.
     """
     import jax
 
@@ -86,12 +79,12 @@ def start_jax() -> ModuleType:
 
 
 def memory_limit(device: "jax.Device") -> int | None:
-    """Bytes that JAX may use on a device; None where it does not say, as of a CPU."""
+    """Return the bytes that JAX may use on a device; None where it does not say, as of a CPU."""
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def describe_device(device: "jax.Device") -> str:
-    """What a jax device is, in words: of a CPU device, one core of which processor."""
+    """Return a device in words; a CPU device is one core of its processor."""
     if device.platform != "cpu":
         return device.device_kind
     try:

@@ -1,9 +1,8 @@
-"""Several processes of one run, on one machine or many, through JAX's own runtime.
+"""Run several processes, on one machine or many, through JAX's own runtime.
 
-Where members are small each process trains a share of them, by the same programs as one process
-alone would, so with the same numbers; now and then all processes meet, and the first gets what the
-others have: it alone writes. Where members are large all processes train each of them together,
-step by step.
+Small members are divided among the processes, which train them by the same programs as a single
+process, so with the same numbers; every few seconds the first process collects the chunks of all,
+and it alone writes. Large members are trained by all processes together, step by step.
 """
 
 import contextlib
@@ -25,8 +24,8 @@ from jax.experimental import multihost_utils
 from jaxtie.config import UserError
 from jaxtie.training.task import Chunk, Members
 
-JOIN_SECONDS = 300  # for all processes to come together
-# between two meetings: on some versions a collective waits for the programs that are under way
+JOIN_SECONDS = 300  # until all processes have joined
+# Between two collections: on some versions a collective waits for running programs.
 MEET_SECONDS = 10.0
 GONE = (
     "another process of the run has ended; start all of them again by the same commands, and the"
@@ -35,14 +34,19 @@ GONE = (
 
 
 class Processes:
-    """All processes of the run; `index` is this one's. `gather` is called by all of them, in the
-    same order.
+    """All processes of the run.
+
+    Every process calls `gather`, `broadcast`, `agree` and `together` in the same order.
+
+    Attributes:
+      index, count: of this process; of all.
+      watch: subprocess that watches the first process; None on the first one.
     """
 
     def __init__(self, index: int = 0, count: int = 1):
         self.index, self.count = index, count
         self._others: list[socket.socket] = []  # on the first process, a connection from each
-        self.watch: subprocess.Popen | None = None  # on the others
+        self.watch: subprocess.Popen | None = None
 
     @property
     def leads(self) -> bool:
@@ -50,35 +54,34 @@ class Processes:
         return self.index == 0
 
     def share(self, seeds: tuple[int, ...], block: int) -> tuple[int, ...]:
-        """This process's own seeds: every so many-th block."""
+        """Return this process's share of the seeds, in whole blocks."""
         blocks = [seeds[i : i + block] for i in range(0, len(seeds), block)]
         return tuple(seed for each in blocks[self.index :: self.count] for seed in each)
 
     def gather(self, tree: dict) -> list[dict]:
-        """What each process gives: nested dicts of arrays. They travel as bytes, so every bit of
-        them arrives.
-        """
+        """Return the nested dicts of arrays of every process, bit by bit."""
         if self.count == 1:
             return [tree]
         data = np.frombuffer(_pack(tree), np.uint8)
         try:
             sizes = multihost_utils.process_allgather(np.int32(len(data)))
-            # few sizes: each is compiled once
+            # powers of two, since each size is compiled once
             padded = np.zeros(1 << int(max(sizes)).bit_length(), np.uint8)
             padded[: len(data)] = data
             rows = multihost_utils.process_allgather(padded)
-        except Exception:  # whatever the transport raises when the other end is gone
+        except Exception:  # the transport raises many types when the other end is gone
             self._end_for_a_loss()
         return [_unpack(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
     def broadcast(self, tree: dict) -> dict:
-        """What the first process gives."""
+        """Return the tree of the first process."""
         return self.gather(tree if self.leads else {})[0]
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Within, a program of all processes that fails, as it does when one of them is gone, ends
-        this one with a line.
+        """End this process with one line if a program of all processes fails.
+
+        It fails when one of them has ended.
         """
         try:
             yield
@@ -89,11 +92,11 @@ class Processes:
 
     def _end_for_a_loss(self) -> NoReturn:
         if self.watch:
-            self.watch.kill()  # it may have seen the loss too, and would say the same
+            self.watch.kill()  # it may be about to print the same line
         end_at_once(GONE)
 
     def leave(self) -> None:
-        """Call at the end: the others shall not take this one's end for a loss."""
+        """End properly, so that the others do not report a lost process."""
         if self.watch:
             self.watch.communicate()
         for connection in self._others:
@@ -101,58 +104,55 @@ class Processes:
                 connection.sendall(b".")
 
     def agree(self, stopped: list) -> bool:
-        """Whether any of them is `stopped`; then all are."""
-        if (
-            any(tree["stopped"] for tree in self.gather({"stopped": np.bool(bool(stopped))}))
-            and not stopped
-        ):
+        """Return whether any process is `stopped`; then all of them are."""
+        trees = self.gather({"stopped": np.bool(bool(stopped))})
+        if not stopped and any(tree["stopped"] for tree in trees):
             stopped.append(None)
         return bool(stopped)
 
-    def together(self, pieces: Iterator[Chunk], stopped: list) -> Iterator[Chunk]:
-        """On the first process the pieces of all, on the others none, until all have ended or one
-        is `stopped`.
+    def together(self, chunks: Iterator[Chunk], stopped: list) -> Iterator[Chunk]:
+        """Yield the chunks of all processes on the first one, and none on the others.
 
-        Each piece has its records and its members.
+        Ends when all have ended or one is `stopped`. Every chunk must have its members.
         """
         if self.count == 1:
-            for piece in pieces:
-                yield piece
+            for chunk in chunks:
+                yield chunk
                 if stopped:
-                    return
-        over = self.count == 1
+                    break
+            return
+        over = False
         while not over:
             own: dict[str, dict] = {}
             ended, meeting = True, time.monotonic() + MEET_SECONDS
-            for piece in pieces:
-                members = piece.members._asdict()  # type: ignore[union-attr]  # each piece has them
-                own[str(len(own))] = piece._asdict() | {"members": members}
+            for chunk in chunks:
+                members = chunk.members._asdict()  # type: ignore[union-attr]  # each chunk has them
+                own[str(len(own))] = chunk._asdict() | {"members": members}
                 if stopped or time.monotonic() > meeting:
                     ended = False
                     break
-            everyone = self.gather({"pieces": own, "ended": np.bool(ended)})
+            everyone = self.gather({"chunks": own, "ended": np.bool(ended)})
             for tree in everyone if self.leads else ():
-                for piece in tree.get("pieces", {}).values():
-                    yield _piece_of(piece)
+                yield from map(_chunk_of, tree.get("chunks", {}).values())
             over = self.agree(stopped) or all(tree["ended"] for tree in everyone)
 
 
 def join(coordinator: str | None, count: int | None, index: int | None) -> Processes:
-    """Come together with the others, before any device is used; SLURM, Kubernetes and TPU pods are
-    found by JAX.
+    """Join the other processes, before any device is used.
 
     Args:
-      coordinator, count, index: HOST:PORT of the first process, how many there are, which this is;
-        None: found.
+      coordinator: HOST:PORT of the first process.
+      count: number of processes.
+      index: number of this process. None: JAX finds all three on SLURM, Kubernetes and TPU pods.
 
     Raises:
-      UserError: where there is nothing to find, or the port is taken.
+      UserError: if JAX finds nothing, or the port is taken.
     """
     late = (
-        f"the processes did not come together within {JOIN_SECONDS} s; is each started, with the"
-        " same --process-count?"
+        f"the processes did not join within {JOIN_SECONDS} s; is each started, with the same"
+        " --process-count?"
     )
-    # before JAX itself ends the process, with a stack dump
+    # JAX itself would end the process later, with a stack dump.
     timer = threading.Timer(JOIN_SECONDS, end_at_once, [late])
     timer.daemon = True
     timer.start()
@@ -184,14 +184,13 @@ def join(coordinator: str | None, count: int | None, index: int | None) -> Proce
 
 
 def end_at_once(line: str) -> NoReturn:
-    """End the process with a line: waiting at exit for what is gone would hang."""
+    """Print a line and end the process; a normal exit would wait for the lost process."""
     with contextlib.suppress(OSError):
         print(f"jaxtie: {line}", file=sys.stderr, flush=True)
     os._exit(2)
 
 
-# Told of the end of the first process, a thread may come too late: Python's lock is held while a
-# model is traced.
+# A subprocess, since a thread may react too late: tracing a model holds Python's lock.
 WATCH = """
 import os, select, signal, socket, sys
 host, port, process, line = sys.argv[1:]
@@ -199,20 +198,19 @@ connection = socket.create_connection((host, int(port)), timeout=60)
 if sys.stdin in select.select([connection, sys.stdin], [], [])[0]:
     sys.exit()  # who started this has ended
 try:
-    told = connection.recv(1)
+    farewell = connection.recv(1)
 except OSError:
-    told = b""
-if not told:
+    farewell = b""
+if not farewell:
     os.kill(int(process), signal.SIGKILL)
     print("jaxtie:", line, file=sys.stderr)
 """
 
 
 def _watch(processes: Processes) -> None:
-    """See the end of the first process by a connection to it: JAX would abort this one, with a
-    stack dump.
+    """Watch the connection to the first process; JAX would abort with a stack dump at its end.
 
-    Where the network forbids it, so it ends.
+    If the network forbids the connection, JAX's abort remains.
     """
     listener = socket.create_server(("", 0)) if processes.leads else None
     address = (
@@ -241,8 +239,8 @@ def _watch(processes: Processes) -> None:
         processes.watch = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def _piece_of(tree: dict[str, Any]) -> Chunk:
-    """A piece that has travelled as nested dicts of arrays, of which empty ones are lost."""
+def _chunk_of(tree: dict[str, Any]) -> Chunk:
+    """Return a chunk from nested dicts of arrays, in which empty dicts are lost."""
     members = Members(**{"states": {}} | tree["members"])
     numbers = {name: int(tree[name]) for name in ("first_record", "updates", "tokens")}
     return Chunk(

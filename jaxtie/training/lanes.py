@@ -1,12 +1,11 @@
-"""`lanes(f)`: what `jax.vmap(f, in_axes=-1, out_axes=-1)` computes, laid out for vector units: a
-CPU's, or a GPU's threads.
+"""Compute `jax.vmap(f, in_axes=-1, out_axes=-1)` laid out for a CPU's vector units or GPU threads.
 
-Members of a sweep are tiny: their matrix products are too small for a library call, and XLA's CPU
-backend makes one each for every member. It is good at long elementwise loops. So `f` is traced for
-one member, and its jaxpr is evaluated with the member axis last in every intermediate: elementwise
-operations stay what they are, over contiguous vectors of members; contractions become unrolled
-multiply-adds of such vectors. Values that no mapped argument reaches stay as they are. An operation
-without a rule here goes through `jax.vmap`, so the function computed is always `vmap`'s.
+Members are tiny: their matrix products are too small for a library call, and XLA's CPU backend
+makes one call for every member. It is good at long elementwise loops. So `lanes` traces `f` for one
+member and evaluates the jaxpr with the member axis last in every intermediate: elementwise
+operations run over contiguous vectors of members, and contractions become unrolled multiply-adds of
+such vectors. Values that depend on no mapped argument stay unmapped. An operation without a rule
+goes through `jax.vmap`, so the result is always that of `vmap`.
 
 Differentiate inside `f`: custom derivative rules are inlined.
 """
@@ -31,11 +30,9 @@ ELEMENTWISE = frozenset(
     " integer_pow is_finite le lt max min mul ne neg not or pow rem round rsqrt select_n shift_left"
     " shift_right_arithmetic shift_right_logical sign sin sqrt square stop_gradient sub xor".split()
 )
-# Alone in their loop they are vectorised; with a broadcast operand fused into it often not (a
-# factor of 4 and more).
+# Vectorised if alone in their loop; often not with a broadcast operand (a factor of 4).
 TRANSCENDENTAL = frozenset("exp exp2 expm1 log log1p logistic tanh".split())
-# Their parameters name axes by their place from the front: a further axis at the end changes
-# nothing.
+# Their parameters count axes from the front, so a further axis at the end changes nothing.
 AXES_FROM_FRONT = frozenset(
     "argmax argmin concatenate cumsum reduce_and reduce_max reduce_min reduce_or squeeze".split()
 )
@@ -49,21 +46,21 @@ Value = tuple[Any, bool]
 
 
 class LaneOptions(NamedTuple):
-    """How members lie beside each other.
+    """Options of `lanes`.
 
     Attributes:
-      size: how many there are.
-      kept_apart: whether what is computed once for several uses, and what is vectorised alone, is
-        kept from being fused with its uses. A CPU needs that; a GPU needs few kernels.
+      size: number of members.
+      kept_apart: keep shared values, and operations that vectorise alone, from being fused with
+        their uses. A CPU needs that; a GPU needs few kernels.
     """
 
     size: int
     kept_apart: bool
 
     def call(self, f: Callable, *arrays: jax.Array) -> Any:
-        """f(*arrays); where things are kept apart by a call that XLA does not inline.
+        """Return f(*arrays), if `kept_apart` by a call that XLA does not inline.
 
-        Else the CPU backend's fusions compute the result again for each that uses it.
+        Otherwise the CPU backend's fusions compute the result again for each use.
         """
         if not self.kept_apart:
             return f(*arrays)
@@ -81,18 +78,15 @@ class LaneOptions(NamedTuple):
 
 
 def _without_ones(array: jax.Array) -> jax.Array:
-    """Without axes of one place before the last one: XLA may give them another order in a call, and
-    then copies the array.
-    """
+    """Drop axes of size 1 before the last; in a call XLA may reorder them and copy the array."""
     return array.reshape([*(size for size in array.shape[:-1] if size != 1), *array.shape[-1:]])
 
 
 def lanes(f: Callable, *, kept_apart: bool = True) -> Callable:
     """Map `f` over the last axis of every array in its arguments; results have the axis last.
 
-    What `f` closes over is not mapped.
-
     Args:
+      f: the function; values it closes over are not mapped.
       kept_apart: see `LaneOptions`.
 
     Raises:
@@ -174,7 +168,7 @@ def _apply(equation: JaxprEqn, options: LaneOptions, operands: Sequence[Value]) 
 
 
 def _spread(value: Value, size: int, shape: tuple[int, ...] | None = None) -> jax.Array:
-    """The array with the member axis, repeated if need be; a scalar in a member's `shape`."""
+    """Return the array with the member axis, repeated if need be; a scalar in `shape`."""
     array, mapped = value
     member = jnp.shape(array)[: jnp.ndim(array) - mapped]
     shape = member if shape is None or member else shape
@@ -186,9 +180,7 @@ def _spread(value: Value, size: int, shape: tuple[int, ...] | None = None) -> ja
 
 
 def _optimization_barrier(options, operands):
-    """What the author of `f` wants computed once. (XLA's own barrier is gone before the CPU backend
-    fuses.)
-    """
+    # XLA removes its own barrier before the CPU backend fuses.
     return options.call(
         lambda *arrays: arrays, *[_spread(operand, options.size) for operand in operands]
     )
@@ -203,11 +195,11 @@ def _rank(variable: Any) -> int:
 
 
 def parts_of_scan(equation: JaxprEqn) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many are carried; what is scanned
-    follows.
+    """Return the numbers of constants and of carries among a scan's operands; inputs follow.
+
+    Names of the parameters change between versions of JAX, shapes do not: an input has one more
+    axis outside than inside.
     """
-    # Shapes tell which operand is what (names of the parameters change between versions of JAX):
-    # what is scanned has an axis more outside than inside.
     jaxpr = equation.params["jaxpr"].jaxpr
     num_xs = sum(
         _rank(outer) > _rank(inner)
@@ -221,9 +213,7 @@ def parts_of_scan(equation: JaxprEqn) -> tuple[int, int]:
 
 
 def _scan(options: LaneOptions, operands: Sequence[Value], equation: JaxprEqn) -> list[Value]:
-    """Carries are all given the member axis: what is carried from step to step is a member's
-    own.
-    """
+    """Scan with the member axis on every carry."""
     jaxpr, parameters = equation.params["jaxpr"], equation.params
     num_consts, num_carry = parts_of_scan(equation)
     consts, carry, xs = (
@@ -292,13 +282,11 @@ def threefry_rounds(k0, k1, x0, x1):
 
 
 def _threefry2x32(options, operands):
-    """As plain arithmetic; the stock lowering is a loop of calls."""
+    """Threefry as plain arithmetic; the stock lowering is a loop of calls."""
     arrays, mapped = zip(*operands, strict=True)
     shape = max((jnp.shape(array)[: jnp.ndim(array) - m] for array, m in operands), key=len)
 
-    def rounds(
-        *arrays,
-    ):  # spread within the call: keys and counters are not written down for every member
+    def rounds(*arrays):  # spread inside the call, which saves memory for keys and counters
         return threefry_rounds(
             *(_spread(operand, options.size, shape) for operand in zip(arrays, mapped, strict=True))
         )
@@ -307,7 +295,7 @@ def _threefry2x32(options, operands):
 
 
 def _take(place: int | slice, array: jax.Array, axis: int) -> jax.Array:
-    """One place of an axis, which goes; or a slice of it, which stays."""
+    """Return one place of an axis, without the axis, or a slice of it."""
     if isinstance(place, slice):
         return lax.slice_in_dim(array, place.start, place.stop, axis=axis)
     return lax.index_in_dim(array, place, axis, keepdims=False)
@@ -316,8 +304,9 @@ def _take(place: int | slice, array: jax.Array, axis: int) -> jax.Array:
 def _unrolled_sum(
     options: LaneOptions, term: Callable, length: int, axis: int, *arrays: jax.Array
 ) -> jax.Array:
-    """Sum of term(i, *arrays) over i < length; term(slice, *arrays) has the terms of a slice along
-    `axis`.
+    """Return the sum of term(i, *arrays) over i < length.
+
+    term(slice, *arrays) returns the terms of a slice along `axis`.
     """
     if length <= SHORT:
         return options.call(
@@ -339,9 +328,7 @@ def _unrolled_sum(
 
 
 def _dot_general(options, operands, *, dimension_numbers, preferred_element_type, **_):
-    """Axes of the result: batch, left, right, member. Terms are taken where they lie: a transpose
-    would be a copy.
-    """
+    """Contract without transposing, which would copy; axes: batch, left, right, member."""
     contracted, batch = dimension_numbers
     ranks = [array.ndim - mapped for array, mapped in operands]
     free = [[i for i in range(ranks[s]) if i not in (*contracted[s], *batch[s])] for s in (0, 1)]
@@ -351,9 +338,7 @@ def _dot_general(options, operands, *, dimension_numbers, preferred_element_type
     length = math.prod(operands[0][0].shape[i] for i in contracted[0])
 
     def term(place, *arrays):
-        """Products for one place of the contracted axes, or for a slice of them, which is then the
-        first axis.
-        """
+        """Return the products at one place of the contracted axes, or at a slice as first axis."""
         sides, sliced = [], isinstance(place, slice)
         for s, (array, (_, mapped)) in enumerate(zip(arrays, operands, strict=True)):
             kept = [*batch[s], *free[s], *[ranks[s]] * mapped]

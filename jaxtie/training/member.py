@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxtie.config import TaskConfig, Variant
 from jaxtie.training.gradient_by_role import (
     CONTRIBUTIONS,
     RoleSums,
@@ -26,15 +25,15 @@ Aux = TypeVar("Aux")
 
 
 class Member(NamedTuple):
-    """What a member does, as functions of its seed, hyperparameters and state.
+    """Functions that train one member.
 
     Attributes:
       init: (seed u32[], hparams) -> fresh state.
       start: (seed, hparams) -> fresh state, stream, record at step 0 without `measure`.
       step: (state, hparams, stream, step, rows) -> state, terms of the sums since the last record.
       advance: (state, stream, hparams, step) -> state, record `record_every` steps later.
-      measure: state -> what is recorded with every record.
-      evaluate: (state, hparams) -> what is recorded with every evaluation.
+      measure: state -> further metrics of every record.
+      evaluate: (state, hparams) -> metrics of an evaluation.
     """
 
     init: Callable
@@ -58,10 +57,10 @@ def update(
 
 
 def keep_finite(new: State, old: State, loss: jax.Array, at: jax.Array) -> State:
-    """Return the new state; for a member that has diverged `at` this step or before, the old one.
+    """Return the new state; for a member that has diverged, at this step or before, the old one.
 
-    Diverged: `loss` or a parameter is not finite. Once a record is enough: what has become infinite
-    or NaN does not become finite again.
+    It has diverged if `loss` or a parameter is not finite. One check per record is enough, since
+    infinity and NaN do not become finite again.
     """
     finite = jnp.isfinite(loss + sum(jnp.sum(leaf) for leaf in jax.tree.leaves(new.params)))
     trains = new.diverged_at < 0
@@ -70,7 +69,7 @@ def keep_finite(new: State, old: State, loss: jax.Array, at: jax.Array) -> State
 
 
 def untie_state(state: State) -> State:
-    """Untie a tied member: tables and optimizer moments are copied."""
+    """Untie a tied member: copy its table and the moments."""
     params, opt_state = untie(state.params, state.opt_state)
     return state._replace(params=params, opt_state=opt_state, role_moments=())
 
@@ -84,7 +83,7 @@ def weighted(metrics: Metrics) -> Metrics:
 
 
 def means(totals: Metrics, updates: int) -> Metrics:
-    """Return what is recorded of sums over updates: means, but sums of the contributions."""
+    """Return the record of sums over updates: means, but sums of contributions by role."""
     count = totals.get("weight", updates)
 
     def mean(name: str, total: jax.Array) -> jax.Array:
@@ -95,15 +94,16 @@ def means(totals: Metrics, updates: int) -> Metrics:
     return {name: mean(name, total) for name, total in totals.items() if name != "weight"}
 
 
-def unmeasured_roles(task: Task, config: TaskConfig) -> Metrics:
-    """Return NaN for what is recorded of roles, where the configuration asks for it."""
-    return no_roles(task.roles or Roles(0)) if config.roles else {}
+def unmeasured_roles(task: Task) -> Metrics:
+    """Return NaN for the records of gradients by role, where the configuration asks for them."""
+    return no_roles(task.roles or Roles(0)) if task.config.roles else {}
 
 
-def make_member(task: Task, config: TaskConfig, variant: Variant) -> Member:
+def make_member(task: Task) -> Member:
     """Close over all that is constant in a member's training."""
+    config, variant = task.config, task.variant
     every, by_role = config.record_every, config.roles and variant.tied
-    step = make_step(task, config, variant)
+    step = make_step(task)
 
     def init(seed, hparams):
         params = task.init(jax.random.key(seed), hparams)
@@ -114,7 +114,7 @@ def make_member(task: Task, config: TaskConfig, variant: Variant) -> Member:
     def start(seed, hparams):
         state, stream = init(seed, hparams), task.stream(seed)
         _, metrics = task.loss(state.params, task.batch(stream, hparams, jnp.int32(0), None))
-        record = means(weighted(metrics), 1) | unmeasured_roles(task, config)
+        record = means(weighted(metrics), 1) | unmeasured_roles(task)
         return state, stream, record | evaluate(state, hparams)
 
     def advance(state, stream, hparams, at):
@@ -128,7 +128,7 @@ def make_member(task: Task, config: TaskConfig, variant: Variant) -> Member:
         steps = at + jnp.arange(every, dtype=jnp.int32)
         (new, totals), _ = jax.lax.scan(body, (state, zero), steps)
         state = keep_finite(new, state, totals["loss"], at + every)
-        record = {} if by_role else unmeasured_roles(task, config)
+        record = {} if by_role else unmeasured_roles(task)
         return state, record | means(totals, every) | measure(state)
 
     def measure(state):
@@ -140,9 +140,9 @@ def make_member(task: Task, config: TaskConfig, variant: Variant) -> Member:
     return Member(init, start, step, advance, measure, evaluate)
 
 
-def make_step(task: Task, config: TaskConfig, variant: Variant) -> Callable:
+def make_step(task: Task) -> Callable:
     """Return `Member.step`; it splits the update by role where that is recorded."""
-    adam = config.optimizer
+    config, variant, adam = task.config, task.variant, task.config.optimizer
 
     def step(state, hparams, stream, at, rows=None):
         batch = task.batch(stream, hparams, at, rows)

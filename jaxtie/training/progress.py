@@ -1,6 +1,4 @@
-"""A live line of progress on standard error: rich on a terminal, a plain line now and then without
-one.
-"""
+"""Show progress on standard error: a live line on a terminal, else a plain line now and then."""
 
 import sys
 import time
@@ -12,11 +10,13 @@ import numpy as np
 if TYPE_CHECKING:
     from rich.progress import Progress as Live
 
+    from jaxtie.training.task import Chunk
+
 PLAIN_SECONDS, LIVE_SECONDS = 15.0, 0.1  # between two lines, at least
 
 
 def duration(seconds: float) -> str:
-    """Hours, if any, minutes and seconds."""
+    """Return hours, if any, minutes and seconds."""
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
@@ -25,13 +25,14 @@ def duration(seconds: float) -> str:
 def add_times(
     times: dict[str, Any], members: int, compiling: float, training: float, done: "Done"
 ) -> None:
-    """Add what the training of an arm took in this sitting to what earlier ones took, as
-    `config.json` has it.
+    """Add the times of an arm's training to those of earlier sessions, as `config.json` has them.
 
     Args:
-      members: of the arm.
-      compiling, training: seconds; the latter without evaluations that were timed apart.
-      done: in this sitting.
+      times: of earlier sessions; changed.
+      members: number of members of the arm.
+      compiling: seconds.
+      training: seconds, without evaluations that were timed separately.
+      done: in this session.
     """
     times["compile_seconds"] = round(times.get("compile_seconds", 0) + compiling, 2)
     times["train_seconds"] = round(times.get("train_seconds", 0) + training, 2)
@@ -46,23 +47,28 @@ def add_times(
 
 
 class Done:
-    """Sums over pieces: updates of all members, tokens, seconds that were no training, members that
-    were looked at once.
+    """Sums over chunks.
+
+    Attributes:
+      updates: of all members.
+      tokens: of text, that the updates were made on.
+      evaluating: seconds of evaluation that were timed separately.
     """
 
     def __init__(self) -> None:
-        self.updates, self.tokens, self.evaluating, self.members = 0, 0, 0.0, 0
+        self.updates, self.tokens, self.evaluating = 0, 0, 0.0
 
 
 class Progress:
     """One arm's progress; use as a context manager.
 
-    Attributes:
-      arm, steps, members: what is trained; without steps, members are counted.
-      before: what was done in earlier sittings: updates, summed over members; without steps,
-        members.
-      done: in this one.
-      best: the best reachable losses, if known, shown beside the current one, nats.
+    Args:
+      arm: its name.
+      steps: updates of each member.
+      members: number of members.
+      before: updates in earlier sessions, summed over members.
+      best_losses: the best reachable losses, if known, nats; shown next to the current one.
+      quiet: show nothing.
     """
 
     def __init__(
@@ -75,18 +81,13 @@ class Progress:
         *,
         quiet: bool,
     ):
-        self.arm, self.steps, self.members, self.before, self.done = (
-            arm,
-            steps,
-            members,
-            before,
-            Done(),
-        )
+        self.arm, self.steps, self.members, self.before = arm, steps, members, before
+        self.done = Done()
         ends = [f"{end(best_losses):.3f}" for end in (min, max)] if best_losses else []
         self.best = f" (best {' to '.join(dict.fromkeys(ends))})" if ends else ""
         self.quiet = quiet
         self.live: Live | None = None
-        self.total = steps * members or members
+        self.total = steps * members
         self._loss = np.nan
         self._shown = self._drawn = time.monotonic()
         self._first: tuple[float, int, int] | None = None
@@ -120,34 +121,14 @@ class Progress:
         elif not self.quiet:
             print(f"{self.arm}: {text}", file=sys.stderr, flush=True)
 
-    def add(
-        self,
-        members: int,
-        updates: int,
-        loss: np.ndarray | None,
-        tokens: int = 0,
-        evaluating: float = 0.0,
-    ) -> None:
-        """Count a piece, and show how far training is.
-
-        Args:
-          members: of the piece.
-          updates: made since the piece before, summed over them.
-          loss: their current training losses, nats; None where none was recorded.
-          tokens: of text, that the updates were made on.
-          evaluating: seconds that were no training.
-        """
-        self.done.updates, self.done.tokens = self.done.updates + updates, self.done.tokens + tokens
-        self.done.evaluating, self.done.members = (
-            self.done.evaluating + evaluating,
-            self.done.members + members,
-        )
-        if loss is not None:
-            self._loss = np.nanmedian(loss) if np.isfinite(loss).any() else np.nan
-        now, at = (
-            time.monotonic(),
-            self.before + (self.done.updates if self.steps else self.done.members),
-        )
+    def add(self, chunk: "Chunk") -> None:
+        """Count a chunk and show the progress."""
+        self.done.updates += chunk.updates
+        self.done.tokens += chunk.tokens
+        self.done.evaluating += chunk.evaluating
+        if (loss := (chunk.records or {}).get("loss")) is not None:
+            self._loss = np.nanmedian(loss[-1]) if np.isfinite(loss[-1]).any() else np.nan
+        now, at = time.monotonic(), self.before + self.done.updates
         if self._first is None:  # the rate is that of training alone, without compilation
             self._first = now, at, self.done.tokens
         if self.live and now - self._drawn < LIVE_SECONDS and at < self.total:
@@ -159,14 +140,11 @@ class Progress:
         rate = (at - first) / (now - began) if now > began else 0.0
         left = f"{duration((self.total - at) / rate)} left" if rate else ""
         loss = f"loss {self._loss:.3f}{self.best}" if np.isfinite(self._loss) else ""
-        if not self.steps:
-            line = f"{at:,}/{self.total:,} members  {left}  {loss}"
-        else:
-            speed = f"{rate / self.members:,.0f} steps/s  {rate:,.0f} seed-steps/s"
-            if self.done.tokens:
-                tokens = self.done.tokens - first_tokens
-                speed = f"{tokens / (now - began) if now > began else 0:,.0f} tokens/s"
-            line = f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {loss}"
+        speed = f"{rate / self.members:,.0f} steps/s  {rate:,.0f} seed-steps/s"
+        if self.done.tokens:
+            tokens = self.done.tokens - first_tokens
+            speed = f"{tokens / (now - began) if now > began else 0:,.0f} tokens/s"
+        line = f"{at // self.members:,}/{self.steps:,} steps  {speed}  {left}  {loss}"
         if self.live:
             self.live.update(self._task, completed=at, line=line, refresh=True)
         elif (

@@ -1,12 +1,12 @@
-"""Train members of a task whose rows the host makes: one member per program, on every device.
+"""Train members of a task whose rows the host makes: one member per program, on all devices.
 
-A thread makes the rows ahead; the host looks at nothing until a record is due. Sums since the last
-record are carried along, and what a batch draws is a function of (seed, step): so a run stops at
-any step, goes on from there, and ends with the numbers of one that was never stopped. All processes
-make every step together. On one CPU small models train side by side.
+A thread prepares the rows; the host reads nothing back until a record is due. The state includes
+sums since the last record, and random draws are a function of (seed, step), so a resumed run ends
+with the bits of an uninterrupted one. All processes make every step together. On one CPU several
+small models train at the same time.
 
-Several devices share a batch's rows, and each has all parameters: XLA partitions the one program,
-so the loss is the mean over the whole batch, exactly, whatever the number of devices.
+Several devices share a batch's rows, and each has all parameters: XLA partitions the program, so
+the loss is the mean over the whole batch for any number of devices.
 
 Shapes: B rows, L tokens a row.
 """
@@ -39,24 +39,25 @@ from jaxtie.training.task import (
     Phase,
     Records,
     State,
+    Task,
     evaluation_stream,
     flatten,
     unflatten,
 )
 from jaxtie.tying import tie
 
-# bytes of a member's parameters and moments, at most, where several are trained side by side
+# Members whose parameters and moments have at most so many bytes train at the same time.
 SIDE_BY_SIDE = 2**25
 AHEAD = 4  # batches that are made before they are needed
-TRIAL_STEPS = 20  # steps that an estimate of time takes
-KEPT = 8  # programs that a process keeps
+TRIAL_STEPS = 20  # steps trained to estimate the time
+KEPT = 8  # programs in the cache
 Item = TypeVar("Item")
 _EXHAUSTED = object()
 _kept: dict[tuple, "RowProgram"] = {}
 
 
 class Carry(NamedTuple):
-    """What a step takes from the one before: the state, and sums since the last record."""
+    """The state of a member, and sums since its last record."""
 
     state: State
     totals: Metrics
@@ -69,12 +70,12 @@ class RowProgram(NamedTuple):
       start: seed -> Carry.
       step: row length -> (Carry, donated; tokens; stream; step) -> Carry.
       validate: row length -> (params, tokens, stream, number of the batch) -> metrics.
-      evaluate: params -> what an evaluation measures of them.
+      evaluate: params -> metrics of an evaluation.
       shapes: of the carry.
       rows: sharding of tokens.
-      whole: sharding of all else.
-      evaluated: zeros for what an evaluation records.
-      no_roles: NaN for what is recorded of roles, where the task records them.
+      replicated: sharding of everything else.
+      evaluated: zeros in place of an evaluation that is not due.
+      no_roles: NaN in place of gradients by role, if the task records them.
     """
 
     start: Callable
@@ -83,16 +84,16 @@ class RowProgram(NamedTuple):
     evaluate: Callable
     shapes: Carry
     rows: NamedSharding
-    whole: NamedSharding
+    replicated: NamedSharding
     evaluated: Records
     no_roles: Records
 
 
 def make_mesh(batch: int, devices: Sequence[jax.Device]) -> Mesh:
-    """Return as many devices in a row as share a batch evenly; of several processes, all.
+    """Return a mesh of as many devices as divide the batch; of several processes, all.
 
     Raises:
-      UserError: where several processes' devices do not share it evenly.
+      UserError: if the devices of several processes do not divide it.
     """
     count = max(each for each in range(1, len(devices) + 1) if batch % each == 0)
     if count < len(devices) and len({device.process_index for device in devices}) > 1:
@@ -105,7 +106,7 @@ def make_mesh(batch: int, devices: Sequence[jax.Device]) -> Mesh:
 
 def carry_shapes(config: TaskConfig, variant: Variant, platform: str = "cpu") -> Carry:
     """Return shapes and dtypes of a member."""
-    return jax.eval_shape(_make_start(config, variant, platform), np.uint32(0))
+    return jax.eval_shape(_make_start(config.build(variant, platform)), np.uint32(0))
 
 
 def load_carry(shapes: Carry, member: Members) -> Carry:
@@ -121,10 +122,9 @@ def _row_shape(rows: HostRows, length: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((rows.size, length), np.int32)
 
 
-def _make_start(config: TaskConfig, variant: Variant, platform: str) -> Callable:
-    task = config.build(variant, platform)
+def _make_start(task: Task) -> Callable:
     assert task.rows is not None
-    member, tokens = make_member(task, config, variant), _row_shape(task.rows, task.rows.lengths[0])
+    member, tokens = make_member(task), _row_shape(task.rows, task.rows.lengths[0])
     stream, step = jax.ShapeDtypeStruct((2,), np.uint32), jax.ShapeDtypeStruct((), np.int32)
 
     def start(seed):
@@ -136,15 +136,15 @@ def _make_start(config: TaskConfig, variant: Variant, platform: str) -> Callable
 
 
 def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram:
-    """Compile all that training needs, every row length. A process keeps what it has compiled."""
+    """Compile the training of a variant for every row length. Programs are cached."""
     device = mesh.devices.flat[0]
-    rows = config.build(variant, device.platform).rows
-    assert rows is not None
+    task = config.build(variant, device.platform)
+    assert task.rows is not None
     options = machine.REPEATABLE.get(device.platform, {})
     key = (
         config.program_key(),
         config.optimizer,
-        rows.key,
+        task.rows.key,
         variant,
         tuple(mesh.devices.flat),
         tuple(options.items()),
@@ -152,18 +152,17 @@ def compile_rows(config: TaskConfig, variant: Variant, mesh: Mesh) -> RowProgram
     if key not in _kept:
         if len(_kept) >= KEPT:
             _kept.pop(next(iter(_kept)))
-        _kept[key] = _compile(config, variant, mesh, dict(options))
+        _kept[key] = _compile(task, mesh, dict(options))
     return _kept[key]
 
 
-def _compile(
-    config: TaskConfig, variant: Variant, mesh: Mesh, options: dict[str, Any]
-) -> RowProgram:
-    split, whole = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
-    platform = mesh.devices.flat[0].platform
-    task = config.build(variant, platform)
+def _compile(task: Task, mesh: Mesh, options: dict[str, Any]) -> RowProgram:
+    split, replicated = (
+        NamedSharding(mesh, PartitionSpec("rows")),
+        NamedSharding(mesh, PartitionSpec()),
+    )
     assert task.rows is not None
-    member, start = make_member(task, config, variant), _make_start(config, variant, platform)
+    member, start = make_member(task), _make_start(task)
 
     def step(carry, tokens_BxL, stream, number):
         state, terms = member.step(carry.state, {}, stream, number, tokens_BxL)
@@ -179,10 +178,15 @@ def _compile(
     params = shapes.state.params
     scalar, stream = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((2,), np.uint32)
     tokens = {length: _row_shape(task.rows, length) for length in task.rows.lengths}
-    shard: dict[str, Any] = {"in_shardings": (whole, split, whole, whole), "out_shardings": whole}
+    shard: dict[str, Any] = {
+        "in_shardings": (replicated, split, replicated, replicated),
+        "out_shardings": replicated,
+    }
     seed = jax.ShapeDtypeStruct((), np.uint32)
-    jobs = {("start", 0): jax.jit(start, out_shardings=whole).lower(seed)}
-    jobs["evaluate", 0] = jax.jit(evaluate, in_shardings=whole, out_shardings=whole).lower(params)
+    jobs = {("start", 0): jax.jit(start, out_shardings=replicated).lower(seed)}
+    jobs["evaluate", 0] = jax.jit(
+        evaluate, in_shardings=replicated, out_shardings=replicated
+    ).lower(params)
     for length, shape in tokens.items():
         jobs["step", length] = jax.jit(step, donate_argnums=0, **shard).lower(
             shapes, shape, stream, scalar
@@ -206,9 +210,9 @@ def _compile(
         done["evaluate", 0],
         shapes,
         split,
-        whole,
+        replicated,
         {name: np.zeros(np.shape(x), np.float32) for name, x in evaluated.items()},
-        jax.device_get(unmeasured_roles(task, config)),
+        jax.device_get(unmeasured_roles(task)),
     )
 
 
@@ -220,7 +224,7 @@ def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
 def make_ahead(
     batches: Batches, steps: range, sharding: NamedSharding
 ) -> Iterator[tuple[jax.Array, int]]:
-    """Yield the tokens of each step, on the devices, and how many are real.
+    """Yield the tokens of each step, on the devices, and the number of real ones.
 
     A thread makes some batches before they are needed.
     """
@@ -242,7 +246,7 @@ class MemberRun:
 
     Attributes:
       step: updates made.
-      frozen: whether it has diverged: then it has no further records.
+      frozen: whether it has diverged; then it has no further records.
       is_over: whether it was stopped.
       carry: on the devices.
     """
@@ -304,7 +308,7 @@ class MemberRun:
         began = time.monotonic()
         records = None if record is None else self._evaluated(record)
         processes = self.engine.processes
-        # Several processes agree at records alone: it takes a message to each.
+        # Several processes agree only at records, since it takes a message to each.
         self.is_over = (processes.count == 1 or records is not None) and processes.agree(
             control.stopped
         )
@@ -316,7 +320,7 @@ class MemberRun:
         return Chunk(np.array([self.seed]), number, records, members, updates, tokens, evaluating)
 
     def _evaluated(self, record: dict[str, Any]) -> Records:
-        """Add an evaluation if it is due; freeze the member where something is not finite."""
+        """Add an evaluation if it is due; freeze the member if a loss is not finite."""
         config, engine = self.engine.config, self.engine
         due = self.step % config.eval_every == 0 or self.step == config.steps
         record = record | (
@@ -337,7 +341,7 @@ class MemberRun:
         return Members(np.array([self.seed]), np.array([step]), self.stream[None], states)
 
     def _on_devices(self, tree):
-        return jax.tree.map(lambda x: place(x, self.program.whole), tree)
+        return jax.tree.map(lambda x: place(x, self.program.replicated), tree)
 
 
 class RowEngine:
@@ -358,8 +362,7 @@ class RowEngine:
         self.task = config.build(config.arms[0].variant, device.platform)
         assert self.task.rows is not None
         self.rows: HostRows = self.task.rows
-        # One process alone, be it one of several, uses its own devices: it may estimate what a run
-        # of all would take.
+        # A single process uses its own devices.
         self.mesh = make_mesh(
             self.rows.size,
             devices or (jax.devices() if processes.count > 1 else jax.local_devices()),
@@ -398,7 +401,7 @@ class RowEngine:
         members = (MemberRun(self, program, seed, known, until) for seed in numbers)
         if (count := min(self.at_a_time(program), len(numbers))) > 1:
             for chunk in side_by_side(map(chunks, members), count, control.stopped):
-                # the others train meanwhile
+                # the others train at the same time
                 yield chunk._replace(evaluating=chunk.evaluating / count)
             return
         for member in members:
@@ -407,11 +410,10 @@ class RowEngine:
                 return
 
     def at_a_time(self, program: RowProgram) -> int:
-        """Return how many members are trained at a time.
+        """Return the number of members that are trained at the same time.
 
-        On a CPU one core alone makes a small model's step in less than twice the time that all
-        take: what is not a product of matrices is hardly shared among cores. It is the same program
-        on the same samples, so bits do not depend on it.
+        On a CPU a small model's step on one core takes less than twice as long as on two, since
+        little but matrix products is shared among cores. Bits do not depend on it.
         """
         is_one_cpu = self.processes.count == 1 and self.mesh.size == 1 and self.facts["workers"] > 1
         state = sum(
@@ -420,8 +422,8 @@ class RowEngine:
         return self.facts["workers"] if is_one_cpu and state <= SIDE_BY_SIDE else 1
 
     def evaluate(self, program: RowProgram, params: Params) -> Records:
-        """Return what an evaluation records of one member; NaN where it is not finite."""
-        stream, found = evaluation_stream(self.config.data_seed), []
+        """Return an evaluation of one member; NaN where it is not finite."""
+        stream, found = evaluation_stream(self.task.data_seed), []
         for number, batch in enumerate(self.rows.validation):
             tokens = place(batch.tokens_BxL, program.rows)
             validate = program.validate[tokens.shape[1]]
@@ -454,7 +456,7 @@ class RowEngine:
         return members._replace(states=flatten(Carry(untie_state(carry.state), totals)))
 
     def estimate(self, program: RowProgram) -> Estimate:
-        """Train a little and estimate what an arm takes."""
+        """Train a little and estimate the cost of an arm."""
         config = self.config
         steps, own = min(TRIAL_STEPS, config.steps), config.seeds[: self.at_a_time(program)]
         chunks = self.run(program, own, None, steps, Control([]))
@@ -489,15 +491,12 @@ def mean_over_batches(found: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
 def side_by_side(
     iterators: Iterable[Iterator[Item]], count: int, stopped: Sequence[object] = ()
 ) -> Iterator[Item]:
-    """Yield the items of all iterators as they come; those of one iterator in its order.
-
-    While the caller holds an item, all go on to their next, each in a thread.
+    """Advance several iterators at a time, each in a thread; yield their items as they come.
 
     Args:
       iterators: advanced by any thread, never by two at once.
-      count: how many are under way at a time.
-      stopped: once there is something in it no other iterator begins; those under way are to end
-        by themselves.
+      count: number of iterators at a time.
+      stopped: no other iterator begins once it is not empty; running ones must end by themselves.
     """
     waiting = iter(iterators)
     with ThreadPoolExecutor(count) as pool:

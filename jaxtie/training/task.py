@@ -1,4 +1,4 @@
-"""Contracts of the trainer: what a task is, and what engines exchange with the loop.
+"""Define tasks, and the data that engines exchange with the trainer.
 
 A task is an experiment's configuration bound to one variant (tied or not, and the head): a handful
 of pure functions of one seed. An engine trains members of a task; the loop over phases, records and
@@ -21,7 +21,7 @@ HParams = Mapping[str, Any]  # hyperparameters of a sweep point that are argumen
 Metrics = dict[str, jax.Array]
 Records = dict[str, np.ndarray]
 States = TypeVar("States")  # of arrays
-CompiledProgram = TypeVar("CompiledProgram")  # whatever an engine compiles
+CompiledProgram = TypeVar("CompiledProgram")  # of an engine
 
 
 def stream(data_seed: int, seed: jax.typing.ArrayLike | None) -> Stream:
@@ -48,11 +48,11 @@ class RowBatch(Protocol):
 
     @property
     def tokens_BxL(self) -> np.ndarray:  # noqa: N802, a shape
-        """i32."""
+        """Tokens, i32."""
 
     @property
     def lengths_B(self) -> np.ndarray:  # noqa: N802, a shape
-        """Real tokens of each row."""
+        """Number of real tokens of each row."""
 
 
 class Batches(Protocol):
@@ -84,12 +84,12 @@ class HostRows(Protocol):
 
 
 class Roles(NamedTuple):
-    """What to record of the two roles of a tied table.
+    """Rows of a tied table whose gradients by role are recorded.
 
     Attributes:
       groups: number of groups of rows.
-      group_V: the group of each row; None: every row is a group.
-      pairs: ids of rows whose log-distance's contributions are recorded.
+      group_V: group of each row; None: every row is its own.
+      pairs: ids of pairs of rows; contributions to their log-distance are recorded.
     """
 
     groups: int
@@ -98,15 +98,16 @@ class Roles(NamedTuple):
 
 
 class Task:
-    """What a trainer needs to know of an experiment, for one variant; pure functions of one seed.
+    """An experiment bound to one variant, as pure functions of one seed.
 
     Subclass it and implement `init`, `batch` and `loss`; `TaskConfig.build` returns one.
 
     Attributes:
       config: the experiment's configuration.
       variant: tied or not, and the head.
-      roles: what to record where `config.roles` is set.
-      rows: what makes the batches on the host; None: `batch` draws them on the device.
+      data_seed: seed of the streams of samples: the configuration's `data_seed`, or 0.
+      roles: rows to record gradients by role of, if `config.roles` is set.
+      rows: rows that the host makes; None: `batch` draws its data on the device.
       best_loss: the best reachable loss if it is known, nats.
     """
 
@@ -116,19 +117,23 @@ class Task:
 
     def __init__(self, config: TaskConfig, variant: Variant):
         self.config, self.variant = config, variant
+        self.data_seed: int = getattr(config, "data_seed", 0)
 
     def hparams(self) -> HParams:
-        """Return the traced fields of this configuration and of its optimizer, on the host."""
-        found = {}
-        for name in self.config.traced:
-            owner = self.config if hasattr(self.config, name) else self.config.optimizer
-            if hasattr(owner, name):
-                found[name] = np.float32(getattr(owner, name))
-        return found
+        """Return the traced fields of the configuration and its optimizer, on the host; f32.
+
+        They are arguments of the program, so that a sweep over them shares it.
+        """
+        owners = {name: self._owner(name) for name in self.config.traced}
+        return {name: np.float32(getattr(owner, name)) for name, owner in owners.items() if owner}
+
+    def _owner(self, name: str) -> Any:
+        owners = self.config, self.config.optimizer
+        return next((owner for owner in owners if hasattr(owner, name)), None)
 
     def stream(self, seed: jax.typing.ArrayLike) -> Stream:
         """Return the stream of a seed's samples, shared by its arms."""
-        return stream(self.config.data_seed, seed)
+        return stream(self.data_seed, seed)
 
     def init(self, key: jax.Array, hparams: HParams) -> Params:
         """Return fresh parameters. Variants of one key share the values of all they share."""
@@ -137,18 +142,19 @@ class Task:
     def batch(
         self, stream: Stream, hparams: HParams, step: jax.Array, rows: jax.Array | None
     ) -> Any:
-        """Return the batch of a step; `rows`: what the host made for it, i32[B, L]."""
+        """Return the batch of a step; `rows`: those that the host made for it, i32[B, L]."""
         raise NotImplementedError
 
     def loss(self, params: Params, batch: Any) -> tuple[jax.Array, Metrics]:
         """Return the loss to differentiate and the metrics to record, `loss` among them.
 
-        A metric `weight` makes recorded means weighted, such as a number of predictions.
+        Records are means over steps, weighted by a metric `weight` if there is one, such as a
+        number of predictions.
         """
         raise NotImplementedError
 
     def measure(self, params: Params) -> Metrics:
-        """Return what is recorded with every record, of tasks that draw their own batches."""
+        """Return further metrics of every record; not called for a task with `rows`."""
         return {}
 
     def evaluate(self, params: Params, hparams: HParams) -> Metrics:
@@ -156,7 +162,7 @@ class Task:
         return {}
 
     def validate(self, means: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the records of an evaluation, from mean metrics over the validation rows."""
+        """Return records of the mean metrics over the validation rows, for a task with `rows`."""
         return {f"valid_{name}": value for name, value in means.items()}
 
 
@@ -166,7 +172,7 @@ class State(NamedTuple):
     Attributes:
       params: its parameters.
       opt_state: of its optimizer.
-      diverged_at: the step of the record at which it had diverged; -1: it has not.
+      diverged_at: step of the record at which it was found to have diverged; -1: it has not.
       role_moments: Adam's first moment of a tied table by role, see
         `jaxtie.training.gradient_by_role`; () where it is not recorded.
     """
@@ -187,14 +193,14 @@ class Members(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What an engine hands out after training some members for a while.
+    """Records and state that an engine yields after training some members for a while.
 
     Attributes:
       numbers: of these members.
-      first_record: number of the first of the records.
-      records: arrays (records, members, ...); None where no record was due.
-      members: their state after the last record. None where copying it costs, nobody has asked
-        (`Control.wanted`) and more chunks of these members will come.
+      first_record: number of the first record.
+      records: arrays (records, members, ...); None if no record was due.
+      members: their state after the last record. May be None, to save a copy, unless
+        `Control.wanted` or this is their last chunk.
       updates: made since the chunk before, summed over these members.
       tokens: real tokens of text in these updates.
       evaluating: seconds that were not training.
@@ -210,10 +216,10 @@ class Chunk(NamedTuple):
 
 
 class Control(NamedTuple):
-    """What an engine looks at while it runs.
+    """Requests that an engine checks while it runs.
 
     Attributes:
-      stopped: signals received. Once there is one, the engine ends soon, and its last chunks have
+      stopped: signals received. After the first one the engine ends soon; its last chunks have
         their members.
       wanted: whether a checkpoint is due, so that chunks need their members.
     """
@@ -256,17 +262,23 @@ def unflatten(like: States, leaves: dict[str, np.ndarray]) -> States:
 
 
 class Phase(NamedTuple):
-    """The tied or the untied part of an arm's training; its members are kept under `name`."""
+    """The tied or the untied part of an arm's training.
+
+    Attributes:
+      name: its members have this name in checkpoints.
+      until: its last step.
+      follows: name of the phase whose members are untied for this one.
+    """
 
     arm: Arm
     name: str
     tied: bool
     until: int
-    follows: str | None = None  # the phase whose members are untied for this one
+    follows: str | None = None
 
     @property
     def variant(self) -> Variant:
-        """Tied or not, and the head: what a program depends on."""
+        """Tied or not, and the head."""
         return Variant(self.tied, self.arm.head)
 
 
@@ -311,7 +323,7 @@ class Estimate(NamedTuple):
     Attributes:
       seconds: for all members of an arm, all steps and evaluations.
       device_bytes: memory on the devices.
-      speed: in words, "" where seconds say it all.
+      speed: in words, may be "".
     """
 
     seconds: float
@@ -320,11 +332,11 @@ class Estimate(NamedTuple):
 
 
 class Engine(Protocol[CompiledProgram]):
-    """What trains members of an experiment.
+    """Trains members of an experiment.
 
     Attributes:
       facts: device, workers, processes, ...; written into `config.json`.
-      best_losses: reachable losses where known, nats; progress shows them.
+      best_losses: the best reachable losses if known, nats; progress shows them.
     """
 
     facts: dict[str, Any]
@@ -354,7 +366,7 @@ class Engine(Protocol[CompiledProgram]):
         """Untie members for a phase that follows a tied one."""
 
     def estimate(self, program: CompiledProgram) -> Estimate:
-        """Train a little and estimate what an arm takes."""
+        """Train a little and estimate the cost of an arm."""
 
 
 def programs_of(experiment: TaskConfig) -> list[Phase]:

@@ -1,4 +1,4 @@
-"""The loop of every engine, over phases, records and checkpoints; signals that ask it to stop."""
+"""Train every arm of an experiment: phases, records, checkpoints, signals."""
 
 import contextlib
 import signal
@@ -26,6 +26,7 @@ from jaxtie.training.task import (
     Engine,
     Members,
     Phase,
+    Task,
     merge,
     phases_of,
     programs_of,
@@ -39,9 +40,9 @@ Result = TypeVar("Result")
 
 
 def in_background(work: Callable[[], Result]) -> Future[Result]:
-    """Return what `work` will return, from a thread that nobody needs to wait for.
+    """Start `work` in a thread that may be abandoned; return its future result.
 
-    JAX's contexts (`jax.enable_x64`, ...) belong to a thread: the caller's do not reach it.
+    JAX's contexts (`jax.enable_x64`, ...) belong to a thread, so the caller's do not apply.
     """
     result: Future[Result] = Future()
 
@@ -56,15 +57,15 @@ def in_background(work: Callable[[], Result]) -> Future[Result]:
 
 
 def has_abandoned_threads() -> bool:
-    """Whether such a thread still works; a process that tidies up then would crash it."""
+    """Whether such a thread still works; a normal exit of the process would crash it."""
     return any(thread.name == COMPILING for thread in threading.enumerate())
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of raising, so no device state is lost; a second raises.
+    """Collect SIGINT and SIGTERM, so that training can save; a second signal raises.
 
-    Only the main thread receives signals; in another one the list stays empty.
+    In another thread than the main one the list stays empty.
     """
     received: list[int] = []
 
@@ -87,10 +88,7 @@ def stop_signals() -> Iterator[list[int]]:
 
 
 def unless_stopped(work: Callable[[], Result], stopped: Sequence[int]) -> Result | None:
-    """Return what `work` returns, or None as soon as there is a signal.
-
-    `work` may take minutes and know nothing of signals: another thread does it, and is abandoned.
-    """
+    """Return the result of `work`, or None, and abandon it, as soon as there is a signal."""
     result = in_background(work)
     while not stopped:
         if wait((result,), POLL_SECONDS).done:
@@ -102,52 +100,68 @@ def make_engine(config: TaskConfig, processes: Processes) -> Engine:
     """Return the engine of a configuration's task.
 
     Raises:
-      UserError: if the task cannot be what the configuration asks for.
+      UserError: if the task cannot record what the configuration asks for.
     """
-    platform = jax.local_devices()[0].platform
-    tasks = [config.build(phase.variant, platform) for phase in programs_of(config)]
+    tasks = _tasks_of(config)
     check(
         not config.roles or all(task.roles for task in tasks),
-        f"roles: task {config.task!r} does not say what to record of them",
+        f"roles: task {config.task!r} has no `roles`, the rows to record",
     )
-    if tasks[0].rows is None:
-        return BlockEngine(config, processes)
-    return RowEngine(config, processes)
+    return (BlockEngine if tasks[0].rows is None else RowEngine)(config, processes)
+
+
+def _tasks_of(config: TaskConfig) -> list[Task]:
+    platform = jax.local_devices()[0].platform
+    return [config.build(phase.variant, platform) for phase in programs_of(config)]
 
 
 def schema_of(config: TaskConfig) -> Schema:
-    """Return the variables of the results: the configuration's own, or all that the task records.
+    """Return the variables of the results: the task's own schema, or all that it records.
 
-    A task with rows from the host has its own.
+    Raises:
+      UserError: if the task has rows from the host and no schema, its variants record different
+        metrics, or a metric has the name of a dimension.
     """
-    if (own := config.schema()) is not None:
-        return own
-    variant = config.arms[0].variant
-    task = config.build(variant, jax.local_devices()[0].platform)
-    check(
-        task.rows is None,
-        f"task {config.task!r}: has rows from the host, so its configuration must have a schema",
-    )
-    member = make_member(task, config, variant)
+    if own := config.report("schema"):
+        return own(config)
+    tasks = _tasks_of(config)
+    check(tasks[0].rows is None, f"task {config.task!r}: rows from the host need a 'schema' report")
+    first, *others = [_recorded_shapes(task) for task in tasks]
+    for other in others:
+        check(
+            other == first,
+            f"task {config.task!r}: expected the same metrics of all arms, found {first} and"
+            f" {other}",
+        )
+    labels: dict[str, Sequence[Any]] = dict(steps_of(config))
+    variables = {}
+    for name, (along, shape) in first.items():
+        axes = [f"{name}_{axis}" for axis in range(len(shape))]
+        labels |= {axis: range(size) for axis, size in zip(axes, shape, strict=True)}
+        variables[name] = Variable((along, *axes), "1", name.replace("_", " "))
+    taken = {"arm", "seed", *labels, *dict(config.sweep)} & variables.keys()
+    check(not taken, f"task {config.task!r}: {taken}: dimensions of the results; rename the metric")
+    return Schema(variables, labels)
+
+
+def _recorded_shapes(task: Task) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the step axis and the shape of every metric that a task records."""
+    member = make_member(task)
     state, _, record = jax.eval_shape(member.start, np.uint32(0), task.hparams())
     evaluated = jax.eval_shape(member.evaluate, state, task.hparams())
     measured = jax.eval_shape(task.measure, state.params)
-    labels: dict[str, Sequence[Any]] = dict(steps_of(config))
-    variables = {}
-    for name, shape in {**record, **measured}.items():
-        axes = [f"{name}_{axis}" for axis in range(len(shape.shape))]
-        labels |= {axis: range(size) for axis, size in zip(axes, shape.shape, strict=True)}
-        along = "eval_step" if name in evaluated else "step"
-        variables[name] = Variable((along, *axes), "1", name.replace("_", " "))
-    return Schema(variables, labels)
+    return {
+        name: ("eval_step" if name in evaluated else "step", found.shape)
+        for name, found in {**record, **measured}.items()
+    }
 
 
 class Trainer:
     """Train the members of an experiment into a run folder, from the last checkpoint on.
 
     Attributes:
-      progress: name of a phase -> the members of that phase.
-      run_config: what `config.json` says; brought up to date.
+      progress: name of a phase -> its members.
+      run_config: `config.json`, kept up to date.
     """
 
     def __init__(
@@ -192,24 +206,20 @@ class Trainer:
                 at = steps_reached(self.progress, phase.arm, steps)
                 todo = tuple(number for number in self.config.members if at.get(number, -1) < until)
                 if todo:
-                    before = sum(at.values()) if steps else len(at)
-                    self._train_phase(phase._replace(until=until), todo, before, stopped)
+                    self._train_phase(phase._replace(until=until), todo, sum(at.values()), stopped)
                 if self.processes.agree(stopped):
                     break
                 self._share(phase, shared.get(until, []))
-        if self.processes.leads and self.progress:  # else it was interrupted at once
+        if self.processes.leads and self.progress:
             self.checkpoints.save(self.progress, self.run_config)
         return not stopped
 
     def _share(self, phase: Phase, parts: Sequence[Phase]) -> None:
-        """Copy members and records of a tied phase to tied parts of other arms that equal it.
-
-        They are the same program on the same samples, so they reach the same bits.
-        """
+        """Copy members and records of a tied phase to the equal parts of `untied@STEP` arms."""
         for part in parts:
             members = self.progress.get(phase.name)
             if members is None or not (members.steps == part.until).all():
-                continue  # of a run that was extended
+                continue  # a run that was extended
             self.progress[part.name] = members._replace(
                 states={name: leaf.copy() for name, leaf in members.states.items()}
             )
@@ -231,7 +241,7 @@ class Trainer:
         with Progress(arm, steps, members, before, best, quiet=self.quiet) as shown:
             shown.say("compiling")
             compile_it = partial(self.engine.compile, phase)
-            alone = self.processes.count == 1  # several stop together, or would wait for each other
+            alone = self.processes.count == 1  # several must stop together
             program = unless_stopped(compile_it, stopped) if alone else compile_it()
             if program is None:
                 return
@@ -248,14 +258,7 @@ class Trainer:
                 else:
                     without_state.difference_update(chunk.numbers.tolist())
                     latest[int(chunk.numbers[0])] = chunk.members
-                loss = (chunk.records or {}).get("loss")
-                shown.add(
-                    len(chunk.numbers),
-                    chunk.updates,
-                    None if loss is None else loss[-1],
-                    chunk.tokens,
-                    chunk.evaluating,
-                )
+                shown.add(chunk)
                 if chunk.members is not None and not without_state and self._checkpoint_is_due():
                     now = merge(known, *latest.values())
                     self.checkpoints.save(self.progress | {phase.name: now}, self.run_config)

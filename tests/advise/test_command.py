@@ -1,4 +1,4 @@
-"""`python -m jaxtie.advise` on texts with ground truth, by tiny models; and what it refuses."""
+"""`python -m jaxtie.advise` on texts with ground truth, by tiny models; and its refusals."""
 
 import dataclasses
 import itertools
@@ -18,16 +18,15 @@ from ground_truth import Logits, PerfectTopics, exact, topic_probabilities, writ
 from scipy.stats import spearmanr
 
 from jaxtie import Transformer
-from jaxtie.advise import estimators, judgement, measure, models, swaps
+from jaxtie.advise import judgement, measure, models
 from jaxtie.advise.command import main_advise
-from jaxtie.advise.trained import load_trained
+from jaxtie.advise.trained import Trained, load_trained
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.run.lifecycle import Session, run_in_folder
 from jaxtie.run.page import sections_left
 from jaxtie.text.config import Corpus
 from jaxtie.text.data import synthetic
-from jaxtie.text.pairs import stream_of
 from jaxtie.training import row_engine
 from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import make_mesh
@@ -198,9 +197,10 @@ def test_masked_models_on_a_text_of_topics(trained, tmp_path, capsys, monkeypatc
     assert any("by constants alone" in line for line in found["answer"])
     results = load(out)
     planted_P = results["planted"].values > 0
-    exact_2xP = exact_of_topics(load_trained(out / "A", lambda line: None), p_ZxW, results)
-    for sense, exact_P in zip(("semantic", "conditional"), exact_2xP):
-        measured_P = results[sense].values
+    expected = exact_of_topics(load_trained(out / "A", lambda line: None), p_ZxW)
+    np.testing.assert_array_equal(expected["token"], results["token"])
+    for sense in judgement.SENSES:
+        measured_P, exact_P = results[sense].values, expected[sense].values
         assert np.abs(exact_P[planted_P]).max() < 1e-6 < np.median(exact_P[~planted_P])
         assert np.abs(measured_P[planted_P]).max() < np.median(measured_P[~planted_P]) / 2
         assert spearmanr(exact_P[~planted_P], measured_P[~planted_P]).statistic > 0.6
@@ -208,30 +208,15 @@ def test_masked_models_on_a_text_of_topics(trained, tmp_path, capsys, monkeypatc
     assert "of one kind" in error_of(capsys, *runs, *few, "--out", tmp_path / "answer")
 
 
-def exact_of_topics(trained, p_ZxW: np.ndarray, results: xr.Dataset) -> np.ndarray:
-    """S² and C² of measured pairs, (2, P), by two perfect models at contexts of their own."""
-    words, special = trained.corpus.vocabulary, trained.corpus.text.special
-    planted = trained.corpus.planted
-    p_ZxV, rng = np.zeros((len(p_ZxW), len(words))), np.random.default_rng(0)
+def exact_of_topics(trained: Trained, p_ZxW: np.ndarray) -> xr.Dataset:
+    """Measure the same pairs with two perfect models, at more places."""
+    words, planted = trained.corpus.vocabulary, trained.corpus.planted
+    p_ZxV = np.zeros((len(p_ZxW), len(words)))
     p_ZxV[:, [words.index(synthetic.word_of(word)) for word in range(p_ZxW.shape[1])]] = p_ZxW
     p_ZxV[:, planted.duplicates_K] = p_ZxV[:, planted.words_K] * planted.probability_K
     p_ZxV[:, planted.words_K] *= 1 - planted.probability_K
-    model, pairs = PerfectTopics(Logits(), p_ZxV), results["token"].values.tolist()
-    stream = stream_of(trained.corpus.text.valid, special.sep)
-    places = swaps.places_in_rows(stream, len(words))
-    windows = {
-        token: swaps.masked_windows(stream, rng.permutation(places[token])[:24], special, rng)
-        for token in np.unique(pairs).tolist()
-    }
-    others = {token: [*{sum(pair) - token for pair in pairs if token in pair}] for token in windows}
-    swap = swaps.make_swap((model, model), special.mask)
-    found = {
-        (one, other): each for one, other, each in swaps.swap_all(swap, ({}, {}), windows, others)
-    }
-    sums = [measure.sums_of_pair(found, windows, *pair, is_masked=True) for pair in pairs]
-    semantic = [estimators.semantic(each.semantic).divergence for each in sums]
-    conditional = [estimators.conditional(each.conditional).divergence for each in sums]
-    return np.array([semantic, conditional])
+    perfect = trained._replace(model=PerfectTopics(Logits(), p_ZxV))
+    return measure.measure_text(perfect, perfect, 20, 96, lambda line: None).pairs
 
 
 def train(out: Path, steps: int, folder: Path, **changes) -> list[str | Path]:

@@ -1,16 +1,13 @@
-"""Estimators of divergences: their definitions, exact distributions of EXor, and noise."""
+"""Estimators of divergences: their definitions, and noise."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
-from ground_truth import estimate_both, exor_pair, noisy, semantic_products
+from ground_truth import estimate_both, noisy, semantic_products
 
 from jaxtie.advise import estimators
-from jaxtie.exor import data
-
-LN9 = math.log(9)
 
 
 def random_contexts(seed: int, sentences: int = 6, vocabulary: int = 5, distances: int = 3):
@@ -176,34 +173,6 @@ def test_semantic_with_noise_in_log_probabilities(apart):
     product, square = found.mean(axis=0)
     assert product == pytest.approx(truth * math.exp(-(sigma**2) / 4), abs=error[0] + 0.001)
     assert square - product == pytest.approx(sigma**2 / 4, rel=0.1)
-
-
-def test_divergences_of_equivalent_tokens_are_not_clipped():
-    rng = np.random.default_rng(7)
-    below = np.zeros(2)
-    for _ in range(200):
-        roots = np.sqrt(rng.dirichlet(np.full(6, 5), (2, 2, 20, 2)))
-        both = estimate_both(rng.normal(size=(2, 2, 20)), roots, np.arange(20))
-        below += [estimates.divergence < 0 for estimates in both]
-    assert np.all((below > 80) & (below < 120))
-
-
-@pytest.mark.parametrize(
-    ("pair", "bias", "overlap"), [((0, 1), LN9, 0.36), ((2, 3), 0, 1)], ids=["X-Y", "A-B"]
-)
-def test_exchangeable_symbols_of_exor(pair, bias, overlap):
-    conditional, semantic = exor_pair(*pair)
-    assert conditional == pytest.approx((bias, 0, 0, 0, overlap), abs=1e-12)
-    assert semantic == pytest.approx((0, 0, 0, 0, 0), abs=1e-12)
-
-
-def test_a_zero_and_a_one_of_exor_have_no_overlap():
-    """Each context excludes one of them, so there is no log ratio; later bits differ."""
-    conditional, semantic = exor_pair(data.X, data.A)
-    assert conditional.overlap == 0 < estimators.EXTRAPOLATED
-    assert math.isnan(conditional.bias) and math.isnan(conditional.divergence)
-    assert semantic.divergence == pytest.approx(1)
-    assert semantic.variance == pytest.approx(0, abs=1e-12)
 
 
 def test_nan_without_a_second_sentence_or_without_a_distance():

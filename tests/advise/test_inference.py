@@ -4,32 +4,25 @@ import itertools
 
 import numpy as np
 import pytest
-from ground_truth import noisy, occurrences, predictions_around, semantic_products
+from ground_truth import noisy_sums
 from scipy.stats import ortho_group
 
 from jaxtie.advise import estimators, inference
 from jaxtie.config import UserError
 from jaxtie.text.data import synthetic
 
-ROUNDS, CONTEXTS, DISTANCES = 100, 64, 8
-
 
 @pytest.fixture(scope="module")
 def equivalents():
     """Sums of both divergences of duplicates, from models with independent errors."""
     source = synthetic.make_source(synthetic.Plan(pairs=(2, 2, 1, 1), near=1, plain=8))
-    tokens_BxL = synthetic.sample_sentences(source, 3000, 20, seed=0)
-    rng, sums = np.random.default_rng(0), []
-    for pair in [*source.pairs["duplicate"].tolist(), *source.pairs["skewed duplicate"].tolist()]:
-        sentence_N, place_N = occurrences(tokens_BxL[:, :13], pair, CONTEXTS // 2, rng)
-        left, *after = predictions_around(source, tokens_BxL, pair, sentence_N, place_N, DISTANCES)
-        for _ in range(ROUNDS):
-            logs = np.log([noisy(left, 0.3, rng)[:, pair] for _ in "AB"])
-            roots = np.sqrt([[noisy(q, 0.3, rng) for _ in "AB"] for q in after])
-            conditional = estimators.conditional_sums(*np.moveaxis(logs, -1, 0), sentence_N)
-            semantic = estimators.semantic_sums(*semantic_products(*roots), sentence_N)
-            sums.append((conditional, semantic))
-    return sums
+    tokens_BxL, rng = synthetic.sample_sentences(source, 3000, 20, seed=0), np.random.default_rng(0)
+    pairs = [*source.pairs["duplicate"].tolist(), *source.pairs["skewed duplicate"].tolist()]
+    return [
+        sums
+        for pair in pairs
+        for sums in noisy_sums(source, tokens_BxL, pair, 13, 8, 32, 0.3, rng, rounds=100)
+    ]
 
 
 def test_95_percent_intervals_of_duplicates_cover_0_in_90_to_98_percent(equivalents):

@@ -66,12 +66,18 @@ def with_length(text: bytes, length: int | None = None) -> Make:
     return written("model.safetensors", struct.pack("<Q", size) + text)
 
 
+def folder_with(name: str, content: bytes) -> Make:
+    return lambda path: written(name, content)(path).parent
+
+
 def with_header(name: str, **changes) -> Make:
-    """Make a safetensors file with other values in the header of one tensor."""
+    """Make a safetensors file with other values in the header of one tensor, or without it."""
 
     def make(path: Path) -> Path:
         header = header_of(BOTH)
-        header[name] |= changes
+        entry = header.pop(name)
+        if changes:
+            header[name] = entry | changes
         return write_safetensors(path / "model.safetensors", BOTH, json.dumps(header).encode())
 
     return make
@@ -79,12 +85,6 @@ def with_header(name: str, **changes) -> Make:
 
 def with_tensors(**tensors: np.ndarray) -> Make:
     return lambda path: write_safetensors(path / "model.safetensors", tensors)
-
-
-def with_hole(path: Path) -> Path:
-    header = header_of(BOTH)
-    del header[E]
-    return write_safetensors(path / "model.safetensors", BOTH, json.dumps(header).encode())
 
 
 def without(*names: str) -> Make:
@@ -108,44 +108,36 @@ def with_config(text: str) -> Make:
     return make
 
 
-def cut(make: Make, end: int) -> Make:
-    """Make a file and cut its end off."""
-
-    def make_shorter(path: Path) -> Path:
+def changed(make: Make, change: Callable[[bytes], bytes]) -> Make:
+    def make_changed(path: Path) -> Path:
         file = make(path)
-        file.write_bytes(file.read_bytes()[:end])
+        file.write_bytes(change(file.read_bytes()))
         return file
 
-    return make_shorter
+    return make_changed
+
+
+def cut(make: Make, end: int) -> Make:
+    """Make a file and cut its end off."""
+    return changed(make, lambda content: content[:end])
 
 
 def damaged(make: Make) -> Make:
     """Make a file and overwrite its middle, where the values are, past all headers."""
 
-    def make_damaged(path: Path) -> Path:
-        file = make(path)
-        content = bytearray(file.read_bytes())
+    def overwrite_third(content: bytes) -> bytes:
         third = len(content) // 3
-        content[third : 2 * third] = bytes(third)
-        file.write_bytes(content)
-        return file
+        return content[:third] + bytes(third) + content[2 * third :]
 
-    return make_damaged
+    return changed(make, overwrite_third)
 
 
-def npz(path: Path) -> Path:
-    np.savez(path / "tables.npz", **F32)
-    return path / "tables.npz"
+def npz(save: Callable = np.savez, **arrays: np.ndarray) -> Make:
+    def make(path: Path) -> Path:
+        save(path / "tables.npz", **arrays)
+        return path / "tables.npz"
 
-
-def compressed_npz(path: Path) -> Path:
-    np.savez_compressed(path / "tables.npz", **F32)
-    return path / "tables.npz"
-
-
-def npz_of_objects(path: Path) -> Path:
-    np.savez(path / "tables.npz", **{E: np.array([Loud()], object)})
-    return path / "tables.npz"
+    return make
 
 
 def npz_with_member(content: bytes) -> Make:
@@ -187,16 +179,13 @@ def orbax_without_data(path: Path) -> Path:
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 100\n"
 ODD_NPY_HEADER = b"\x93NUMPY\x01\x00" + struct.pack("<H", 20) + b"{'descr': (((\n" + b" " * 6
-# What cannot be read -> what the line says, how to make it.
+# Unreadable file -> part of the error, how to make it.
 UNREADABLE = {
     "pickle .bin": ("is a pickle", written("pytorch_model.bin", PICKLE)),
     "pickle .pt": ("is a pickle", written("model.pt", PICKLE)),
     "pickle .ckpt": ("is a pickle", written("model.ckpt", PICKLE)),
     "pickle of another name": ("is a pickle", written("model.weights", PICKLE)),
-    "folder of pickles": (
-        "is a pickle",
-        lambda path: written("pytorch_model.bin", PICKLE)(path).parent,
-    ),
+    "folder of pickles": ("is a pickle", folder_with("pytorch_model.bin", PICKLE)),
     "truncated": ("truncated", cut(with_tensors(**BOTH), -100)),
     "truncated within the header": ("truncated", with_length(b"{", 5000)),
     "truncated within the length": ("truncated", written("model.safetensors", b"12345")),
@@ -208,7 +197,7 @@ UNREADABLE = {
     "name twice": ("occurs twice", with_length(b'{"a":{},"a":{}}')),
     "offsets that overlap": ("overlap", with_header(H, data_offsets=[SIZE - 2, 2 * SIZE - 2])),
     "offsets past the end": ("past the end", with_header(H, data_offsets=[SIZE + 2, 2 * SIZE + 2])),
-    "offsets with a hole": ("belong to no tensor", with_hole),
+    "offsets with a hole": ("belong to no tensor", with_header(E)),
     "offsets backwards": ("backwards", with_header(H, data_offsets=[2 * SIZE, SIZE])),
     "offsets below 0": ("data_offsets", with_header(E, data_offsets=[-SIZE, 0])),
     "shape that is too large": ("do not hold", with_header(H, shape=[VOCABULARY, 2 * WIDTH])),
@@ -229,16 +218,16 @@ UNREADABLE = {
     "config that is a list": ("is not a JSON object", with_config("[]")),
     "config too deep": ("is not valid JSON", with_config('{"a":' * 9999)),
     "empty folder": ("empty folder", lambda path: path),
-    "folder of other things": (
-        "holds no checkpoint",
-        lambda path: written("notes.txt", b"")(path).parent,
-    ),
+    "folder of other things": ("holds no checkpoint", folder_with("notes.txt", b"")),
     "nothing there": ("no such file or folder", lambda path: path / "nowhere"),
     "unknown format": ("in no supported format", written("model.onnx", b"ONNX")),
-    "npz of objects": ("Python objects (a pickle)", npz_of_objects),
-    "npz that is truncated": ("truncated", cut(npz, -300)),
+    "npz of objects": ("Python objects (a pickle)", npz(**{E: np.array([Loud()], object)})),
+    "npz that is truncated": ("truncated", cut(npz(**F32), -300)),
     "npz whose array is": ("is truncated", npz_with_member(large_npy_header())),
-    "npz whose packed values are damaged": ("truncated or damaged", damaged(compressed_npz)),
+    "npz whose packed values are damaged": (
+        "truncated or damaged",
+        damaged(npz(np.savez_compressed, **F32)),
+    ),
     "npz whose header is no literal": ("truncated or damaged", npz_with_member(ODD_NPY_HEADER)),
     "HDF5 whose packed values are damaged": (
         "cannot be read as HDF5",
@@ -261,7 +250,7 @@ UNREADABLE = {
     "Orbax without its data": ("an Orbax checkpoint: truncated or damaged", orbax_without_data),
     "Orbax that is damaged": (
         "an Orbax checkpoint: truncated or damaged",
-        lambda path: written("manifest.ocdbt", b"no manifest")(path).parent,
+        folder_with("manifest.ocdbt", b"no manifest"),
     ),
     "two tables that may be meant": (
         "give one as --input",

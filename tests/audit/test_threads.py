@@ -1,4 +1,4 @@
-"""Broken checkpoints as public issue threads describe them: what is wrong, and how to fix it."""
+"""Broken checkpoints as public issue threads describe them: the verdict and the fix."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def finding_of(found: Audit, code: str) -> Finding:
     return finding
 
 
-# Thread: what is wrong -> tensors, configuration, codes of what is wrong, parts of the verdict, of
+# Thread: fault -> tensors, configuration, codes of the wrong findings, parts of the verdict, of
 # the fix and of the lines on loaders.
 BROKEN = {
     "transformers 42612: flag says tied, embeddings differ": (

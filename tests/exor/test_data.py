@@ -95,14 +95,6 @@ def test_samples_write_their_strings(draws):
     assert np.array_equal(symbols[..., 7], np.broadcast_to(labels, (STEPS, 114)))
 
 
-def test_symbols_have_their_probabilities(draws):
-    _, symbols = draws
-    counts = np.bincount(symbols[..., :7].ravel(), minlength=4)
-    zeros, ones = (SPLIT.train == 0).sum() * STEPS, (SPLIT.train == 1).sum() * STEPS
-    assert chi_square(counts[:2], zeros * np.array(ZEROS)) > 1e-3
-    assert chi_square(counts[2:], ones * np.array(ONES)) > 1e-3
-
-
 def test_masks_are_uniform_and_do_not_depend_on_the_string(draws):
     at = draws[0].at_BxP[..., 0]
     counts = np.stack([(at == position).sum(0) for position in range(7)])

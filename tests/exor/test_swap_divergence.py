@@ -92,7 +92,7 @@ def test_swap_divergence_of_a_perfect_model_and_of_a_dead_pair(x64):
 def test_zeros_by_label_are_semantically_equivalent():
     own = Process(zeros_by_label=True)
     whole = data.enumerate_process(own.length, own.zeros, own.ones, zeros_by_label=True)
-    found = theory.equivalences(whole.tokens_CxL, whole.joint_CxV, ordered=False)
+    found = theory.equivalences(whole.tokens_CxL, whole.joint_CxV)
     for pair, differ in (((0, 1), 0.3), ((2, 3), 0)):
         assert found["semantic_divergence"][pair] < 1e-12
         np.testing.assert_allclose(found["conditional_divergence"][pair], differ, atol=0.1)
@@ -107,6 +107,6 @@ def test_zeros_by_label_are_semantically_equivalent():
     weight = train.joint_CxV[stands_C, :2].sum(axis=1)
     mean = np.average(odds, weights=weight)
     deviation = np.average((odds - mean) ** 2, weights=weight) ** 0.5
-    told = exor_constants(Experiment(process=own, steps=1000, seeds=(0,)))
-    assert told["theory_log_odds"].values == pytest.approx([mean, 0])
-    assert told["theory_log_odds_deviation"].values == pytest.approx([deviation, 0])
+    constants = exor_constants(Experiment(process=own, steps=1000, seeds=(0,)))
+    assert constants["theory_log_odds"].values == pytest.approx([mean, 0])
+    assert constants["theory_log_odds_deviation"].values == pytest.approx([deviation, 0])

@@ -72,7 +72,7 @@ def write_shards(
 
 
 def write_gguf(path: Path, tensors: Tensors, architecture: str = "llama") -> Path:
-    """Write a GGUF file of version 3; uint8 stands for blocks of four bits."""
+    """Write a GGUF file of version 3; uint8 means blocks of four bits."""
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()

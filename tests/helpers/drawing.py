@@ -1,4 +1,4 @@
-"""Small figures without PDFs, which take most of the time."""
+"""Save figures quickly, where a test does not look at them: small, and without PDFs."""
 
 from pathlib import Path
 

@@ -3,33 +3,20 @@
 Shapes: N states, V tokens, C left contexts, B sentences, L tokens, K distances.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.advise import estimators
+from jaxtie.advise.judgement import Sums
 from jaxtie.exor import data
 from jaxtie.text.data.synthetic import Source, word_of
 from jaxtie.text.data.vocabulary import SPECIAL_TOKENS, vocabulary_file
 
 WORDS, LENGTH = 50, 5  # of a text of topics: vocabulary, words per sentence
-
-
-class LeftContexts(NamedTuple):
-    """All left contexts that differ in the distribution of what follows.
-
-    Attributes:
-      weight_C: probability.
-      belief_CxN: p(state of the last token | context).
-      next_CxV: p(next token | context).
-    """
-
-    weight_C: np.ndarray
-    belief_CxN: np.ndarray
-    next_CxV: np.ndarray
 
 
 def predictions(source: Source, tokens_BxL: np.ndarray) -> np.ndarray:
@@ -62,14 +49,17 @@ def _read(source: Source, belief_BxN: np.ndarray, token: np.ndarray | int) -> np
     return after_BxN / after_BxN.sum(axis=1, keepdims=True)
 
 
-def left_contexts(source: Source, places: int) -> LeftContexts:
-    """Return the left contexts of the first places of a sentence, at least 2, weighted equally."""
-    states = len(source.token_N)
+def _left_contexts(source: Source, places: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return all left contexts with different continuations, in the first places of a sentence.
+
+    Their probabilities, (C,), and p(state of the last token | context), CxN. The places, at least
+    2, count equally.
+    """
     several_N = np.bincount(source.token_N)[source.token_N] > 1
     clear = np.flatnonzero(~several_N)
     seen_N = source.transition_NxN[0] * (places - 1) / places
     seen_N[0] = 1 / places
-    belief_NxN = np.eye(states)[clear]
+    belief_NxN = np.eye(len(several_N))[clear]
     weights, beliefs = [seen_N[clear]], [belief_NxN]
     for token in np.unique(source.token_N[several_N]):
         # Before the token, which has another token after it.
@@ -78,8 +68,7 @@ def left_contexts(source: Source, places: int) -> LeftContexts:
         to_token_N = source.transition_NxN[clear][:, source.token_N == token].sum(axis=1)
         weights.append(before_N[clear] * to_token_N)
         beliefs.append(_read(source, belief_NxN, token))
-    belief_CxN = np.concatenate(beliefs)
-    return LeftContexts(np.concatenate(weights), belief_CxN, belief_CxN @ _next_tokens(source))
+    return np.concatenate(weights), np.concatenate(beliefs)
 
 
 def exact(
@@ -87,20 +76,18 @@ def exact(
 ) -> tuple[estimators.Conditional, estimators.Semantic]:
     """Return the limits of the estimators with perfect models and endless data, by pair.
 
-    Bias and C² are NaN where the source excludes one of a pair, as estimates are.
-
-    Args:
-      source: of the text.
-      pair_Px2: tokens other than the beginning.
-      places: occurrences are in the first places of a sentence, with the next tokens after them.
+    Occurrences are in the first places of a sentence, with the next tokens after them. Bias and C²
+    are NaN where the source excludes one of a pair, as estimates are.
     """
-    contexts, to_tokens_NxV = left_contexts(source, places), _next_tokens(source)
+    weight_C, belief_CxN = _left_contexts(source, places)
+    to_tokens_NxV = _next_tokens(source)
     conditional, semantic = [], []
     for pair in pair_Px2:
-        joint_2xC = contexts.weight_C * contexts.next_CxV[:, pair].T
+        next_Cx2 = belief_CxN @ to_tokens_NxV[:, pair]
+        joint_2xC = weight_C * next_Cx2.T
         joint_2xC = joint_2xC / joint_2xC.sum(axis=1, keepdims=True) / 2  # equally many of each
-        conditional.append(_conditional(contexts.next_CxV[:, pair], joint_2xC.sum(axis=0)))
-        semantic.append(_semantic(source, to_tokens_NxV, contexts.belief_CxN, pair, joint_2xC))
+        conditional.append(_conditional(next_Cx2, joint_2xC.sum(axis=0)))
+        semantic.append(_semantic(source, to_tokens_NxV, belief_CxN, pair, joint_2xC))
     return (
         estimators.Conditional(*np.array(conditional).T),
         estimators.Semantic(*np.array(semantic).T),
@@ -126,7 +113,7 @@ def _semantic(
 ) -> estimators.Semantic:
     """Sum distance 1, and distance 2 if a homograph follows the pair; nothing is left after that.
 
-    After a token with one meaning, the context on its left does not matter: one stands for all.
+    After a token with one meaning, the context on its left does not matter, so one is enough.
     """
     tokens, times = np.unique(source.token_N, return_counts=True)
     homographs = tokens[times > 1]
@@ -137,12 +124,9 @@ def _semantic(
     weight_C, at_1_C = joint_2xC.sum(axis=0), _hellinger(*follows) * np.ones(len(belief_CxN))
     first, square, later = weight_C @ at_1_C, weight_C @ at_1_C**2, 0.0
     for token in homographs:
-        at_2_C = _hellinger(
-            *(_read(source, belief_xN, token) @ to_tokens_NxV for belief_xN in beliefs)
-        )
-        follows_C = sum(
-            joint_C * follows_xV[:, token] for joint_C, follows_xV in zip(joint_2xC, follows)
-        )
+        after = (_read(source, belief_xN, token) @ to_tokens_NxV for belief_xN in beliefs)
+        at_2_C = _hellinger(*after)
+        follows_C = sum(joint_C * own_xV[:, token] for joint_C, own_xV in zip(joint_2xC, follows))
         later += np.sum(follows_C * at_2_C)
         square += np.sum(follows_C * (2 * at_1_C * at_2_C + at_2_C**2))
     return estimators.Semantic(first + later, first, later, square - (first + later) ** 2, 0.0)
@@ -153,13 +137,40 @@ def _hellinger(one_CxV: np.ndarray, other_CxV: np.ndarray) -> np.ndarray:
     return np.sum((np.sqrt(one_CxV) - np.sqrt(other_CxV)) ** 2, axis=-1) / 2
 
 
+def sums_of_both(logs: np.ndarray, roots: np.ndarray, sentence_N: np.ndarray) -> Sums:
+    """Sum ln q of both tokens, 2x2xN, and square roots of predictions, 2x2xNxKxV, by sentence."""
+    conditional = estimators.conditional_sums(*logs, sentence_N)
+    return Sums(conditional, estimators.semantic_sums(*semantic_products(*roots), sentence_N))
+
+
 def estimate_both(
     logs: np.ndarray, roots: np.ndarray, sentence_N: np.ndarray
 ) -> tuple[estimators.Conditional, estimators.Semantic]:
-    """Estimate from ln q of both tokens, 2x2xN, and square roots of predictions, 2x2xNxKxV."""
-    conditional = estimators.conditional_sums(*logs, sentence_N)
-    semantic = estimators.semantic_sums(*semantic_products(*roots), sentence_N)
-    return estimators.conditional(conditional), estimators.semantic(semantic)
+    """Estimate from the same."""
+    sums = sums_of_both(logs, roots, sentence_N)
+    return estimators.conditional(sums.conditional), estimators.semantic(sums.semantic)
+
+
+def noisy_sums(
+    source: Source,
+    tokens_BxL: np.ndarray,
+    pair: Sequence[int],
+    places: int,
+    distances: int,
+    each: int,
+    deviation: float,
+    rng: np.random.Generator,
+    rounds: int = 1,
+) -> list[Sums]:
+    """Sum the predictions of two models with independent errors at `each` occurrences, by round."""
+    sentence_N, place_N = occurrences(tokens_BxL[:, :places], pair, each, rng)
+    left, *after = predictions_around(source, tokens_BxL, pair, sentence_N, place_N, distances)
+    found = []
+    for _ in range(rounds):
+        logs = np.log([noisy(left, deviation, rng)[:, pair] for _ in "AB"])
+        roots = np.sqrt([[noisy(q, deviation, rng) for _ in "AB"] for q in after])
+        found.append(sums_of_both(np.moveaxis(logs, -1, 0), roots, sentence_N))
+    return found
 
 
 def semantic_products(
@@ -175,10 +186,9 @@ def exor_pair(first: int, second: int) -> tuple[estimators.Conditional, estimato
     """Estimate from the exact distribution of EXor, at all contexts of either symbol."""
     process = data.enumerate_process(7, (0.1, 0.9), (0.5, 0.5))
     q_CxV = process.joint_CxV / process.joint_CxV.sum(axis=1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        log_CxV = np.log(q_CxV)
     is_target = q_CxV[:, [first, second]].any(axis=1)
-    logs = np.stack([[log_CxV[is_target, token]] * 2 for token in (first, second)])
+    with np.errstate(divide="ignore"):
+        logs = np.log([[q_CxV[is_target, token]] * 2 for token in (first, second)])
     contexts = process.tokens_CxL.tolist()
     number = {tuple(tokens): row for row, tokens in enumerate(contexts)}
     roots = []
@@ -256,6 +266,8 @@ def write_topics(folder: Path, p_ZxW: np.ndarray, number: int) -> tuple[Path, Pa
 
 class Logits(nn.Module):
     """An output embedding for models whose hidden states are logits."""
+
+    untied_rows: tuple[int, ...] = ()
 
     def logits(self, h_PxV):
         return h_PxV

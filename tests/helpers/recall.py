@@ -31,15 +31,10 @@ class Recall(jaxtie.TaskConfig):
     task: ClassVar[str] = "recall"
     name: str = "recall"
     claim: str = "Keys are never predicted and values never looked up: tying costs nothing here."
-    arms: tuple = ("tied", "untied")
     seeds: tuple = (0, 1, 2, 3)
     steps: int = 2_000
-    record_every: int = 100
     eval_every: int = 500
     optimizer: jaxtie.Optimizer = OPTIMIZER
-    roles: bool = False
-    data_seed: int = 0
-    sweep: tuple = ()
     symbols: int = 8  # keys, and as many values
     pairs: int = 4
     width: int = 8

@@ -1,8 +1,6 @@
-"""One small model written six ways, and the same by hand in NumPy: logits = tanh(E_in[x]·W +
-b)·E_outᵀ.
+"""One small model written six ways, and by hand in NumPy: logits = tanh(E_in[x]·W + b)·E_outᵀ.
 
-Each way has the same initial values, and says how it is started, trained, tied and untied, and
-where its tables are.
+All have the same initial values.
 """
 
 from typing import Any
@@ -29,7 +27,6 @@ X, Y = RNG.integers(V, size=(2, SAMPLES), dtype=np.int32)
 OPTIMISER = optax.chain(
     optax.clip_by_global_norm(CLIP), optax.adamw(RATE, eps=EPS, weight_decay=DECAY)
 )
-PATHS = {"input": "token_embedder/embedding", "output": "decoder/logits_dense/kernel"}
 
 
 def cross_entropy_of(logits: jax.Array) -> jax.Array:
@@ -37,13 +34,11 @@ def cross_entropy_of(logits: jax.Array) -> jax.Array:
 
 
 class ByHand:
-    """Forward, backward, clipping, AdamW, `untie` and `tie` in NumPy, by their definitions."""
+    """Forward, backward, clipping and AdamW in NumPy; `untie` and `tie` by their definitions."""
 
     def __init__(self):
         self.params = {name: value.copy() for name, value in START.items()}
-        self.moments = {
-            name: [np.zeros_like(value), np.zeros_like(value)] for name, value in START.items()
-        }
+        self.moments = {name: np.zeros((2, *value.shape)) for name, value in START.items()}
         self.steps = 0
 
     def loss_and_gradient(self) -> tuple[float, dict[str, np.ndarray]]:
@@ -71,14 +66,11 @@ class ByHand:
         self.steps += 1
         for name, slope in gradient.items():
             slope = slope * min(1, CLIP / norm)
-            first, second = self.moments[name]
-            self.moments[name] = first, second = (
-                0.9 * first + 0.1 * slope,
-                0.999 * second + 0.001 * slope**2,
-            )
-            moved = (
-                first / (1 - 0.9**self.steps) / (np.sqrt(second / (1 - 0.999**self.steps)) + EPS)
-            )
+            first = 0.9 * self.moments[name][0] + 0.1 * slope
+            second = 0.999 * self.moments[name][1] + 0.001 * slope**2
+            self.moments[name] = np.stack([first, second])
+            mean, square = first / (1 - 0.9**self.steps), second / (1 - 0.999**self.steps)
+            moved = mean / (np.sqrt(square) + EPS)
             self.params[name] = self.params[name] - RATE * (moved + DECAY * self.params[name])
         return loss
 
@@ -95,42 +87,39 @@ class OfTrees:
     """Base of the ways that keep parameters and Optax's state in trees."""
 
     paths: dict[str, Any] = {}  # noqa: RUF012
+    jit = staticmethod(jax.jit)
+    value_and_grad = staticmethod(jax.value_and_grad)
+    apply_updates = staticmethod(optax.apply_updates)
 
     def __init__(self):
         self.params = self.start()
-        self.opt_state = OPTIMISER.init(self.trained())
-        self.update = jax.jit(self._update)
+        self.opt_state = OPTIMISER.init(self.arrays(self.params))
+        self.update = self.jit(self._update)
 
-    def trained(self) -> Any:
-        return self.params
+    def arrays(self, params: Any) -> Any:
+        return params
 
     def loss(self) -> jax.Array:
         return cross_entropy_of(self.logits(self.params))
 
     def _update(self, params, opt_state):
-        loss, gradient = jax.value_and_grad(lambda params: cross_entropy_of(self.logits(params)))(
-            params
-        )
-        updates, opt_state = OPTIMISER.update(gradient, opt_state, params)
-        return loss, optax.apply_updates(params, updates), opt_state
+        loss_of = self.value_and_grad(lambda params: cross_entropy_of(self.logits(params)))
+        loss, gradient = loss_of(params)
+        updates, opt_state = OPTIMISER.update(gradient, opt_state, self.arrays(params))
+        return loss, self.apply_updates(params, updates), opt_state
 
     def step(self) -> jax.Array:
         loss, self.params, self.opt_state = self.update(self.params, self.opt_state)
         return loss
 
-    def untie(self) -> None:
-        self.params, self.opt_state = untie(self.params, self.opt_state, **self.paths)
+    def untie(self, **options: bool) -> None:
+        self.params, self.opt_state = untie(self.params, self.opt_state, **self.paths, **options)
 
     def tie(self) -> None:
-        self.params, self.opt_state = tie(
-            self.params, self.opt_state, **{**self.paths, "how": "mean"}
-        )
+        self.params, self.opt_state = tie(self.params, self.opt_state, **self.paths, how="mean")
 
     def is_tied(self) -> bool:
-        return is_tied(
-            self.params,
-            **{name: self.paths[name] for name in self.paths.keys() & {"input", "output"}},
-        )
+        return is_tied(self.params, **self.paths)
 
     def moments(self) -> list[Any]:
         return [optax.tree.get(self.opt_state, name) for name in ("mu", "nu")]
@@ -146,11 +135,8 @@ class Linen(OfTrees):
             return embedding.logits(jnp.tanh(nn.Dense(D, name="body")(embedding(tokens))))
 
     def start(self):
-        arrays = jax.tree.map(jnp.asarray, START)
-        return {
-            "embedding": {"input": arrays["input"]},
-            "body": {"kernel": arrays["W"], "bias": arrays["b"]},
-        }
+        table, kernel, bias = map(jnp.asarray, START.values())
+        return {"embedding": {"input": table}, "body": {"kernel": kernel, "bias": bias}}
 
     def logits(self, params):
         return self.Model().apply({"params": params}, X)
@@ -162,14 +148,12 @@ class Linen(OfTrees):
 class MaxText(OfTrees):
     """A plain dictionary laid out as MaxText's, whose output table is D×V."""
 
-    paths = PATHS
+    paths = {"input": "token_embedder/embedding", "output": "decoder/logits_dense/kernel"}  # noqa: RUF012
 
     def start(self):
-        arrays = jax.tree.map(jnp.asarray, START)
-        return {
-            "token_embedder": {"embedding": arrays["input"]},
-            "decoder": {"mlp": {"W": arrays["W"], "b": arrays["b"]}},
-        }
+        table, kernel, bias = map(jnp.asarray, START.values())
+        body = {"mlp": {"W": kernel, "b": bias}}
+        return {"token_embedder": {"embedding": table}, "decoder": body}
 
     def logits(self, params):
         table, body = params["token_embedder"]["embedding"], params["decoder"]["mlp"]
@@ -182,17 +166,23 @@ class MaxText(OfTrees):
         return table, None if head is None else head["kernel"].T
 
     def untie(self):
-        self.params, self.opt_state = untie(self.params, self.opt_state, **PATHS, transposed=True)
+        super().untie(transposed=True)
 
 
 class OfModules:
-    """Base of the ways of Flax NNX."""
+    """Base of the ways in Flax NNX."""
 
     paths: dict[str, Any] = {}  # noqa: RUF012
+    where = "embed", "embedding"  # attributes of the model and its embedding
 
     def __init__(self):
-        self.model = self.start()
+        self.model = self.start(nnx.Rngs(0))
         self.optimizer = nnx.Optimizer(self.model, OPTIMISER, wrt=nnx.Param)
+
+    def tables(self, params):
+        embedding, table = self.where
+        own = params[embedding]
+        return own[table][...], own["output"][...] if "output" in own else None
 
     def loss(self):
         return cross_entropy_of(self.model(X))
@@ -251,13 +241,12 @@ class WithEmbed(nnx.Module):
         return self.embed.attend(jnp.tanh(self.body(self.embed(tokens))))
 
 
-class WithLinear(nnx.Module):
+class WithLinear(WithEmbed):
     """Made untied, as people write it, and tied before it is trained."""
 
     def __init__(self, rngs: nnx.Rngs):
-        self.embed = nnx.Embed(V, D, param_dtype=jnp.asarray(START["input"]).dtype, rngs=rngs)
-        self.embed.embedding.set_value(jnp.asarray(START["input"]))
-        self.body, self.head = start_body(rngs), nnx.Linear(D, V, use_bias=False, rngs=rngs)
+        super().__init__(rngs)
+        self.head = nnx.Linear(D, V, use_bias=False, rngs=rngs)
 
     def __call__(self, tokens):
         return self.head(jnp.tanh(self.body(self.embed(tokens))))
@@ -266,23 +255,13 @@ class WithLinear(nnx.Module):
 class NNX(OfModules):
     """Flax NNX with `jaxtie.nnx.Embedding`."""
 
-    def start(self):
-        return WithEmbedding(nnx.Rngs(0))
-
-    def tables(self, params):
-        own = params["embedding"]
-        return own["input"][...], own["output"][...] if "output" in own else None
+    start, where = WithEmbedding, ("embedding", "input")
 
 
 class NNXShared(OfModules):
-    """Flax NNX, tied as Flax recommends: one `nnx.Embed` gives rows and, by `attend`, logits."""
+    """Flax NNX, tied as Flax recommends: one `nnx.Embed` with `attend` for the logits."""
 
-    def start(self):
-        return WithEmbed(nnx.Rngs(0))
-
-    def tables(self, params):
-        own = params["embed"]
-        return own["embedding"][...], own["output"][...] if "output" in own else None
+    start = WithEmbed
 
 
 class NNXLinear(OfModules):
@@ -290,9 +269,8 @@ class NNXLinear(OfModules):
 
     paths = {"input": "embed/embedding", "output": "head/kernel"}  # noqa: RUF012
 
-    def start(self):
-        model = WithLinear(nnx.Rngs(0))
-        return tie(model, how="input", **self.paths)[0]
+    def start(self, rngs):
+        return tie(WithLinear(rngs), how="input", **self.paths)[0]
 
     def tables(self, params):
         own, head = params["embed"], params.get("head")
@@ -315,33 +293,21 @@ def make_equinox():
 
     class Equinox(OfTrees):
         paths = {"input": "embed/weight", "output": "head"}  # noqa: RUF012
+        jit = staticmethod(eqx.filter_jit)
+        value_and_grad = staticmethod(eqx.filter_value_and_grad)
+        apply_updates = staticmethod(eqx.apply_updates)
 
-        def __init__(self):
-            super().__init__()
-            self.update = eqx.filter_jit(self._update)
+        def arrays(self, params):
+            return eqx.filter(params, eqx.is_array)
 
         def start(self):
-            arrays = jax.tree.map(jnp.asarray, START)
+            table, kernel, bias = map(jnp.asarray, START.values())
             body = eqx.nn.Linear(D, D, key=jax.random.key(0))
-            body = eqx.tree_at(
-                lambda body: (body.weight, body.bias), body, (arrays["W"].T, arrays["b"])
-            )
-            return Model(eqx.nn.Embedding(weight=arrays["input"]), body, None)
-
-        def trained(self):
-            return eqx.filter(self.params, eqx.is_array)
+            body = eqx.tree_at(lambda body: (body.weight, body.bias), body, (kernel.T, bias))
+            return Model(eqx.nn.Embedding(weight=table), body, None)
 
         def logits(self, params):
             return jax.vmap(params)(jnp.asarray(X))
-
-        def _update(self, params, opt_state):
-            loss, gradient = eqx.filter_value_and_grad(
-                lambda params: cross_entropy_of(self.logits(params))
-            )(params)
-            updates, opt_state = OPTIMISER.update(
-                gradient, opt_state, eqx.filter(params, eqx.is_array)
-            )
-            return loss, eqx.apply_updates(params, updates), opt_state
 
         def tables(self, params):
             return params.embed.weight, params.head

@@ -1,8 +1,7 @@
-"""The run folder: records become results, whatever the task; unreadable files are user errors."""
+"""The run folder: records become results, of any task; unreadable files are user errors."""
 
 import dataclasses
 import itertools
-import json
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,6 +44,7 @@ VARIABLES = {
     "distance": Variable(("step", "symbol", "symbol2"), "1", "distances"),
     "table": Variable(("table_step", "symbol", "dim"), "1", "embedding"),
 }
+SHAPES = {"loss": (), "valid_loss": (), "distance": (2, 2), "table": (2, 3)}  # of one record
 CONSTANTS = {"best_loss": xr.DataArray([0.5, 0.6], dims="split")}
 ATTRIBUTES = {"kind": "toy", "experiment": "toy", "claim": "none", "command": "python"}
 
@@ -61,7 +61,7 @@ def records_of(first_record: int, records: int, members: int) -> dict[str, np.nd
     index = 100 * (first_record + np.arange(records))[:, None] + np.arange(members)[None]
     arrays = {"diverged_at": np.full((records, members), -1, np.int32)}
     for name in VARIABLES:
-        shape = schema_of(SMALL).shape(name)
+        shape = SHAPES[name]
         expanded = index.reshape(*index.shape, *[1] * len(shape))
         arrays[name] = np.broadcast_to(expanded, (*index.shape, *shape)).astype(np.float32)
     return arrays
@@ -219,7 +219,7 @@ def test_last_step_is_where_all_members_are_that_have_not_diverged(folder, varia
 
 def test_an_arm_has_two_tables_if_it_is_ever_untied():
     assert tables_of(Arm.parse("tied+bias")) == {"tied+bias": "input"}
-    for name in ("untied", "untied@100", "untied+bias@100"):
+    for name in ("untied", "untied+bias@100"):
         assert tables_of(Arm.parse(name)) == {f"{name} input": "input", f"{name} output": "output"}
 
 
@@ -239,7 +239,7 @@ def test_configurations_are_compared_field_by_field(folder):
         assert folder.differences(experiment, older) == ["added_later"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"experiment": 1}', "\x00"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"experiment": 1}', "\x00"])
 def test_an_unreadable_configuration_is_a_user_error(folder, text):
     (folder.path / "config.json").write_text(text)
     with pytest.raises(UserError, match=r"config\.json"):
@@ -294,11 +294,6 @@ def test_half_written_files_are_removed(folder, monkeypatch):
     folder.start_records({"untied": reached(100)}, SMALL.record_every)
     names = [path.name for path in (folder.path / "records").iterdir()]
     assert names == ["untied.000000000.000000002.0000000003.npz"]
-
-
-def test_config_is_plain_json(folder):
-    experiment = json.loads((folder.path / "config.json").read_text())["experiment"]
-    assert experiment["seeds"] == [3, 5, 8] and experiment["arms"] == ["tied", "untied"]
 
 
 def test_creating_the_object_changes_nothing(tmp_path):

@@ -159,7 +159,7 @@ def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
 def training_of(experiment: Experiment) -> Callable:
     """Return a program: ten steps of one tied seed, with evaluations before and after."""
     variant = Variant(tied=True)
-    member = make_member(experiment.build(variant, "cpu"), experiment, variant)
+    member = make_member(experiment.build(variant, "cpu"))
 
     def train(seed, hparams):
         state, stream, before = member.start(seed, hparams)

@@ -89,12 +89,12 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
     """Two of the figures; `finished` has drawn all of them."""
     folder = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(folder / "figures")
-    every = Experiment.plots
+    every = Experiment.report("plots")
 
     def two(results: xr.Dataset) -> dict[str, Picture]:
         return {name: every(results)[name] for name in ("accuracy", "portrait")}
 
-    monkeypatch.setattr(Experiment, "plots", staticmethod(two))
+    monkeypatch.setattr(Experiment, "reports", {**Experiment.reports, "plots": two})
     assert command.main_figures([str(folder), "--csv", "--animate"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
     names = "accuracy.png portrait.png portrait.gif steps.csv evaluations.csv tables.csv"

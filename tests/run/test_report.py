@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 ARMS = ("tied", "untied", "tied+bias", "untied+bias")
 EXPERIMENT, COMMITTED = Path("experiments/small.py"), Path("experiments/data/small.nc")
 DECLARATION = """from jaxtie import Experiment, Process
-experiment = Experiment("small", "", Process(length=5), arms=("tied+bias",), steps=20,
+experiment = Experiment(name="small", process=Process(length=5), arms=("tied+bias",), steps=20,
                         record_every=10, eval_every=10)
 """
 

@@ -48,7 +48,7 @@ def test_the_layout_of_a_gpu_trains_as_plain_members_do(model):
     """But for rounding; and padding a block changes no bit of the others."""
     config, variant = Experiment(model=model, record_every=5, eval_every=10), Variant(True)
     task, accelerated = (config.build(variant, platform) for platform in ("cpu", "gpu"))
-    member, seeds = make_member(task, config, variant), jnp.array([3, 5, 7, 7], jnp.uint32)
+    member, seeds = make_member(task), jnp.array([3, 5, 7, 7], jnp.uint32)
     hparams = jax.tree.map(lambda x: np.stack([x] * 4), task.hparams())
 
     def start(seed, hparams):
@@ -57,7 +57,7 @@ def test_the_layout_of_a_gpu_trains_as_plain_members_do(model):
     states, streams = once(jax.vmap(start))(seeds, hparams)
     advance = once(jax.vmap(member.advance, in_axes=(0, 0, 0, None)))
     expected, recorded = advance(states, streams, hparams, 0)
-    laid_out = make_member(accelerated, config, variant), config.layout("gpu"), "gpu"
+    laid_out = make_member(accelerated), config.layout("gpu"), "gpu"
     on_gpu = once(partial(block_engine.advance_members, *laid_out))
     found, records = on_gpu(states, streams, hparams, 0)
     np.testing.assert_allclose(records["loss"], recorded["loss"], rtol=1e-5)

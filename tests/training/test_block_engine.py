@@ -204,7 +204,7 @@ def test_exact_evaluations_are_of_the_members_own_process():
     assert np.isfinite(found[-1]).all() and len(np.unique(found[-1])) == 3
     variant, point = Variant(False), swept.points[1]
     task = point.build(variant, "cpu")
-    start = once(make_member(task, point, variant).start)
+    start = once(make_member(task).start)
     one = start(np.uint32(3), task.hparams())[2]["train_loss"]
     np.testing.assert_allclose(found[0, 1], one, rtol=1e-6)
 

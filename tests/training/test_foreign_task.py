@@ -5,14 +5,18 @@ import signal
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import start, until_recorded
 from quickly import as_users
+from recall import Recall, RecallTask
 
 import jaxtie
+from jaxtie.config import UserError
 from jaxtie.run.command import main
 from jaxtie.run.lifecycle import load_experiment
+from jaxtie.training.trainer import schema_of
 
 RECALL = Path(__file__).parents[1] / "helpers" / "recall.py"
 SMALL = "--steps 400 --record-every 20 --eval-every 100 --quiet".split()
@@ -92,3 +96,24 @@ def test_the_key_of_a_program_leaves_out_what_is_traced():
 
     assert key(learning_rate=1e-6) == key() != key(half_period=7)
     assert key().steps is None  # so that a task that reads it fails
+
+
+class Uneven(Recall):
+    """Metrics that a run must refuse before it trains."""
+
+    task = "uneven"
+
+    def build(self, variant, platform):
+        task = RecallTask(self, variant)
+        task.evaluate = lambda params, hparams: {self.claim: jnp.zeros(1 + variant.tied)}
+        return task
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [("extra", "the same metrics of all arms"), ("seed", "dimensions of the results")],
+)
+def test_metrics_that_cannot_be_results_are_refused(metric, words):
+    arms = ("tied", "untied") if metric == "extra" else ("tied",)
+    with pytest.raises(UserError, match=words):
+        schema_of(Uneven(claim=metric, arms=arms))

@@ -155,10 +155,7 @@ def test_a_tied_member_records_roles_and_an_untied_one_none():
     """A record has means of the sums, and sums of the contributions; step 0 has NaN."""
     variants = Variant(True), Variant(False)
     tasks = [EXPERIMENT.build(variant, "cpu") for variant in variants]
-    tied, untied = (
-        make_member(task, EXPERIMENT, variant)
-        for task, variant in zip(tasks, variants, strict=True)
-    )
+    tied, untied = (make_member(task) for task, variant in zip(tasks, variants, strict=True))
     hparams = tasks[0].hparams()
     state, stream, first = once(tied.start)(np.uint32(3), hparams)
     state, found = once(tied.advance)(state, stream, hparams, np.int32(0))
