@@ -9,8 +9,8 @@ import itertools
 import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
 if TYPE_CHECKING:
     import numpy as np
@@ -183,23 +183,28 @@ class Mixer:
 Body = Transformer | LSTM | Mixer
 
 
+Transform = Literal["half-swap", "shuffle", "projection", "bert-head"]
+
+
+# Of the fields that arms set to a number: what else than numbers above 0 is allowed.
+ABOVE_0 = {"zero": False, "formula": False}
+FROM_0 = {"zero": True, "formula": False}
+SIZE = {"zero": False, "formula": True}
+
+
 @dataclass(frozen=True)
 class Head:
-    """Options of the embeddings and the logits; see `jaxtie.tying.linen.Embedding`.
+    """Options of the embeddings and the logits, and of how the embeddings are trained.
+
+    `jaxtie.Embedding` describes the fields that it has, too; `make_embedding` passes them on.
 
     Attributes:
-      bias: learn an output bias.
       decayed_bias: apply weight decay to the output bias.
-      transform: of the hidden state before the output embedding, one of `TRANSFORMS`.
       groups: of the channel shuffle.
-      init_std: initial standard deviation of the embeddings; None: the experiment's.
-      input_scale, logit_scale: factors of the looked-up rows and of the logits.
-      input_gradient, output_gradient: factors of an embedding's gradient in that role.
-      logit_softcap: bound of the absolute value of the logits.
+      init_std: None: the experiment's.
       table_rate: factor of the learning rate of the embeddings.
       input_rate, output_rate: further factors of either embedding of an untied model.
       table_decay: factor of the weight decay of the embeddings.
-      start: embedding of the untied model of the same seed that a tied embedding starts as.
       untied_rows: name of the rows that a tied model unties; the task knows their ids.
       tied_rows: name of the rows that an untied model ties.
       targets_only: exclude tokens that are never a target from the predictions.
@@ -207,18 +212,18 @@ class Head:
 
     bias: bool = False
     decayed_bias: bool = True
-    transform: Literal["half-swap", "shuffle", "projection", "bert-head"] | None = None
+    transform: Transform | None = None
     groups: int = 2
-    init_std: Size | None = None
-    input_scale: Size | None = None
-    logit_scale: Size | None = None
-    input_gradient: float = 1.0
-    output_gradient: float = 1.0
-    logit_softcap: float | None = None
-    table_rate: float = 1.0
-    input_rate: float = 1.0
-    output_rate: float = 1.0
-    table_decay: float = 1.0
+    init_std: Size | None = field(default=None, metadata=SIZE)
+    input_scale: Size | None = field(default=None, metadata=SIZE)
+    logit_scale: Size | None = field(default=None, metadata=SIZE)
+    input_gradient: float = field(default=1.0, metadata=FROM_0)
+    output_gradient: float = field(default=1.0, metadata=FROM_0)
+    logit_softcap: float | None = field(default=None, metadata=ABOVE_0)
+    table_rate: float = field(default=1.0, metadata=ABOVE_0)
+    input_rate: float = field(default=1.0, metadata=ABOVE_0)
+    output_rate: float = field(default=1.0, metadata=ABOVE_0)
+    table_decay: float = field(default=1.0, metadata=FROM_0)
     start: Literal["input", "output"] = "input"
     untied_rows: str | None = None
     tied_rows: str | None = None
@@ -241,35 +246,23 @@ class Head:
         return {"half-swap": 2, "shuffle": self.groups}.get(self.transform or "", 1)
 
 
-TRANSFORMS = ("half-swap", "shuffle", "projection", "bert-head")
-# Options without a value -> fields of the head.
+# Options as arms write them: without a value, with a number, with the name of a set of rows.
 HEAD_FLAGS: dict[str, dict[str, Any]] = {
     "bias": {"bias": True},
     "undecayed-bias": {"bias": True, "decayed_bias": False},
     "output-start": {"start": "output"},
     "targets-only": {"targets_only": True},
-    **{name: {"transform": name} for name in TRANSFORMS},
+    **{name: {"transform": name} for name in get_args(Transform)},
 }
-HEAD_SIZES = ("init-std", "input-scale", "logit-scale")  # each a number or a formula
-ZERO_ALLOWED = ("input-gradient", "output-gradient", "table-decay")  # numbers that may be 0
-OPTIMIZER_OPTIONS = ("table-rate", "input-rate", "output-rate", "table-decay")
-HEAD_NUMBERS = (
-    *HEAD_SIZES,
-    *("input-gradient", "output-gradient", "logit-softcap"),
-    *OPTIMIZER_OPTIONS,
-)
+HEAD_NUMBERS = {
+    field.name.replace("_", "-"): field.metadata
+    for field in dataclasses.fields(Head)
+    if field.metadata
+}
 HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
 ROW_SETS = ("mask", "labels", "never-targets")
 # Formulas as arms write them, since the name of an arm becomes part of file names.
 ARM_FORMULAS = {"root-D": "sqrt(D)", "1-by-root-D": "1/sqrt(D)", "log-n-by-D": "log(n)/D"}
-HEAD_OPTIONS = ", ".join(
-    (
-        *HEAD_FLAGS,
-        "shuffle=GROUPS",
-        *(f"{name}=X" for name in HEAD_NUMBERS),
-        *(f"{name}=ROWS" for name in HEAD_ROWS),
-    )
-)
 EXPECTED_ARM = (
     "expected tied, untied or untied@STEP, comma-separated; a head's options stand before the @, as"
     " in untied+bias@STEP"
@@ -281,7 +274,6 @@ def _parse_head(options: Sequence[str], arm: str) -> Head:
     fields: dict[str, Any] = {}
     for option in options:
         new = _parse_head_option(option, arm)
-        check(bool(new), f"arm {arm!r}: +{option} is no option of a head; expected {HEAD_OPTIONS}")
         check(
             not new.keys() & fields.keys(),
             f"arm {arm!r}: +{option} repeats or contradicts an earlier option; leave out one",
@@ -291,35 +283,35 @@ def _parse_head(options: Sequence[str], arm: str) -> Head:
 
 
 def _parse_head_option(option: str, arm: str) -> dict[str, Any]:
-    """Return the fields that one option sets, none if it is unknown."""
+    """Return the fields that one option sets."""
     name, equals, value = option.partition("=")
     if option in HEAD_FLAGS:
         return HEAD_FLAGS[option]
     if name == "shuffle" and 0 < natural(value) < 2**16:
         return {"transform": name, "groups": int(value)}
     if name in HEAD_ROWS and equals:
-        check(
-            value in ROW_SETS,
-            f"arm {arm!r}: {name} is {value!r}; expected {', '.join(ROW_SETS)}",
-        )
+        expected = ", ".join(ROW_SETS)
+        check(value in ROW_SETS, f"arm {arm!r}: {name} is {value!r}; expected {expected}")
         return {HEAD_ROWS[name]: value}
     if name in HEAD_NUMBERS and equals:
         return {name.replace("-", "_"): _parse_number(name, value, arm)}
-    return {}
+    numbers, rows = (f"{name}=X" for name in HEAD_NUMBERS), (f"{name}=ROWS" for name in HEAD_ROWS)
+    expected = ", ".join((*HEAD_FLAGS, "shuffle=GROUPS", *numbers, *rows))
+    raise UserError(f"arm {arm!r}: +{option} is no option of a head; expected {expected}")
 
 
 def _parse_number(name: str, text: str, arm: str) -> Size:
     """Return the value of an option: a number, or a formula where one is allowed."""
-    if name in HEAD_SIZES and text in ARM_FORMULAS:
+    zero, formula = HEAD_NUMBERS[name]["zero"], HEAD_NUMBERS[name]["formula"]
+    if formula and text in ARM_FORMULAS:
         return ARM_FORMULAS[text]
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    from_0 = name in ZERO_ALLOWED
-    expected = "a number of at least 0" if from_0 else "a number above 0"
-    expected += f" or one of {', '.join(ARM_FORMULAS)}" if name in HEAD_SIZES else ""
-    valid = math.isfinite(value) and (value > 0 or (from_0 and value == 0))
+    expected = "a number of at least 0" if zero else "a number above 0"
+    expected += f" or one of {', '.join(ARM_FORMULAS)}" if formula else ""
+    valid = math.isfinite(value) and (value > 0 or (zero and value == 0))
     check(valid, f"arm {arm!r}: {name} is {text!r}; expected {expected}")
     return value
 

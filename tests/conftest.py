@@ -1,6 +1,4 @@
-"""What every test runs under: a core for each worker, strict broadcasting, two CPU devices,
-compiled programs shared.
-"""
+"""Setup of all tests: a core for each worker, strict broadcasting, two CPU devices, one cache."""
 
 import os
 import tempfile
@@ -41,8 +39,6 @@ def x64():
 
 @pytest.fixture
 def compiled_as_users_do():
-    """As commands of their own are; as what compares blocks of several sizes to the bit must be;
-    and for what trains long.
-    """
+    """Compile as users do: for bits of blocks of several sizes, and for long training."""
     with quickly.as_users():
         yield

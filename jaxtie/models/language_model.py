@@ -2,9 +2,8 @@
 
 A body is a module `body(table_VxD, tokens_L, at_P, token_P) -> h_PxD` for one sequence: from the
 input table and the tokens to hidden states at P positions. `token_P` are the tokens that the model
-sees at these positions. A masked model knows them beforehand; a body computes what depends on them
-alone once per batch instead of once per sequence. A body's `ordered` says whether the order of the
-tokens matters to it. Transformer bodies also have `attend` and `finish`, see `transformer.py`.
+sees there; values that depend on them alone are computed once per batch. A body's `ordered` says
+whether the order of the tokens matters to it. Transformer bodies also have `attend` and `finish`.
 
 Shapes: B rows, L tokens a row, P positions out of all B·L, D width, V vocabulary.
 """
@@ -122,11 +121,9 @@ def causal_model(
 
 
 def output_params(params: dict, untied_rows: Sequence[int] = ()) -> dict:
-    """Return the parameters that logits need, as those of a tied embedding with the same logits.
+    """Return an `Embedding`'s parameters as those of a tied one with the same logits.
 
-    Gradients accumulated block by block then hold no zeros for a separate input table. Parameters
-    and `untied_rows` are those of an `Embedding`.
+    Gradients accumulated block by block then hold no zeros for a separate input table.
     """
-    tables = ("input", "output", "output_rows")
-    rest = {name: value for name, value in params.items() if name not in tables}
+    rest = {name: params[name] for name in params if not name.startswith(("input", "output"))}
     return {**rest, "input": get_tables(params, untied_rows)[1]}

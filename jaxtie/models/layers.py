@@ -47,11 +47,9 @@ def count_tokens(tokens_L: jax.Array, vocabulary: int, dtype: jax.typing.DTypeLi
     """
     bits = 32 // vocabulary
     if len(tokens_L) >= 2**bits:
-        return jax.lax.optimization_barrier(
-            sum(jax.nn.one_hot(token, vocabulary, dtype=dtype) for token in tokens_L)
-        )
-    packed = jax.lax.optimization_barrier(
-        sum(jnp.uint32(1) << (bits * token).astype(jnp.uint32) for token in tokens_L)
-    )
+        one_hot = (jax.nn.one_hot(token, vocabulary, dtype=dtype) for token in tokens_L)
+        return jax.lax.optimization_barrier(sum(one_hot))
+    shifted = (jnp.uint32(1) << (bits * token).astype(jnp.uint32) for token in tokens_L)
+    packed = jax.lax.optimization_barrier(sum(shifted))
     shift_V = bits * jnp.arange(vocabulary, dtype=jnp.uint32)
     return ((packed >> shift_V) & jnp.uint32(2**bits - 1)).astype(dtype)

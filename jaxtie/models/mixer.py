@@ -53,9 +53,8 @@ class MixerLayer(nn.Module):
 
         def norm(name: str, x: jax.Array) -> jax.Array:
             weight = self.param(f"{name}_weight", nn.initializers.ones, (width,))
-            return layer_norm(
-                x, weight, self.param(f"{name}_bias", nn.initializers.zeros, (width,))
-            )
+            bias = self.param(f"{name}_bias", nn.initializers.zeros, (width,))
+            return layer_norm(x, weight, bias)
 
         weight_TxL, bias_T, weight_LxT, bias_L = mlp("tokenwise", length, self.tokenwise)
         hidden_TxD = jax.nn.relu(weight_TxL @ expand(norm("norm1", rows_RxD)) + bias_T[:, None])

@@ -2,14 +2,12 @@
 
 Without positions, only the number of times that each token occurs matters. If the vocabulary is no
 larger than the sequence is long, as for EXor, a sequence is therefore given as the whole vocabulary
-with counts instead of as its tokens: keys, queries and values are projected once per row of the
-table instead of once per token and, in the first layer, once per batch. Both are exact, and the
-code is the same: rows with weights.
+with counts: keys, queries and values are projected once per row of the table instead of once per
+token and, in the first layer, once per batch. Both are exact.
 
-For text, whose vocabulary is large, a body has two parts: `attend`, up to the attention of the last
-layer, and `finish`, the rest of that layer (three quarters of its work), computed at selected
-positions only. Both take the rows of all sequences at once, since all but attention treats each row
-separately and the gradient of the weights is then one product.
+For text, a body has two parts: `attend`, up to the attention of the last layer, and `finish`, the
+rest of that layer (three quarters of its work), at selected positions only. Both take the rows of
+all sequences at once, so that the gradient of the weights is one product.
 
 Shapes: R rows, P selected rows, B sequences of L tokens, N = B·L, D width, F feed-forward width,
 H heads, E = D / H.
@@ -58,9 +56,8 @@ def masked_attention(
     """Compute scaled dot-product attention to the rows that are there (1xR: for all); HxPxE.
 
     Heads come first and the derivative is handwritten, which halves the time on a CPU at 64 tokens.
-    The attention weights, HxPxR, are computed again in the backward pass, since those of a whole
-    batch would fill the memory. Products have the operands' dtype, sums and weights at least
-    float32.
+    The backward pass computes the weights, HxPxR, again: those of a batch would fill the memory.
+    Products have the operands' dtype, sums and weights at least float32.
     """
     weight_HxPxR = _attention_weights(q_HxPxE, k_HxRxE, there_PxR)
     return jnp.einsum(
@@ -131,10 +128,8 @@ class EncoderLayer(nn.Module):
         inner, outer = uniform(width**-0.5), uniform(self.branch_scale * feedforward**-0.5)
 
         def pair(name: str, weight, bias, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-            return (
-                self.param(f"{name}_weight", weight, shape),
-                self.param(f"{name}_bias", bias, shape[:1]),
-            )
+            weights = self.param(f"{name}_weight", weight, shape)
+            return weights, self.param(f"{name}_bias", bias, shape[:1])
 
         # Xavier-uniform over the whole 3DxD matrix, as in PyTorch
         xavier, attention_end = uniform((6 / (4 * width)) ** 0.5), self.branch_scale * width**-0.5
@@ -189,29 +184,39 @@ class EncoderLayer(nn.Module):
         return h + hidden if self.norm_first else layer_norm(h + hidden, *self.norm2)
 
 
-def _attend(
-    layers: list[EncoderLayer], x_NxD: jax.Array, there_BxL: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Return the input of the last layer and the output of its attention, NxD each."""
-    for layer in layers[:-1]:
-        x_NxD = layer.finish(x_NxD, layer.attend(x_NxD, there_BxL))
-    return x_NxD, layers[-1].attend(x_NxD, there_BxL)
-
-
-class TransformerBody(nn.Module):
-    """A body, see `jaxtie.models.language_model`: PyTorch's encoder without positions.
+class _Encoder(nn.Module):
+    """What both bodies have in common.
 
     Attributes:
       width, layers, heads, feedforward: sizes.
-      independent_layers: draw each layer's initial values separately instead of cloning the first
-        layer as PyTorch does.
-      dtype: round the operands of matrix products to it, for text.
     """
 
     width: int
     layers: int
     heads: int
     feedforward: int
+
+    def attend(self, rows_NxD: jax.Array, there_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the two arguments of `finish` at all positions, NxD each.
+
+        Args:
+          rows_NxD: embeddings of the tokens.
+          there_BxL: which of them are tokens, not padding.
+        """
+        for layer in self.layer[:-1]:
+            rows_NxD = layer.finish(rows_NxD, layer.attend(rows_NxD, there_BxL))
+        return rows_NxD, self.layer[-1].attend(rows_NxD, there_BxL)
+
+
+class TransformerBody(_Encoder):
+    """A body, see `jaxtie.models.language_model`: PyTorch's encoder without positions.
+
+    Attributes:
+      independent_layers: draw each layer's initial values separately instead of cloning the first
+        layer as PyTorch does.
+      dtype: round the operands of matrix products to it, for text.
+    """
+
     independent_layers: bool = False
     dtype: jax.typing.DTypeLike | None = None
     ordered: ClassVar[bool] = False
@@ -238,15 +243,6 @@ class TransformerBody(nn.Module):
         self._clone()
         return h_PxD
 
-    def attend(self, rows_NxD: jax.Array, there_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the two arguments of `finish` at all positions, NxD each.
-
-        Args:
-          rows_NxD: embeddings of the tokens.
-          there_BxL: which of them are tokens, not padding.
-        """
-        return _attend(self.layer, rows_NxD, there_BxL)
-
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """Return the hidden states of any positions."""
         h_PxD = self.layer[-1].finish(x_PxD, attended_PxD)
@@ -260,23 +256,18 @@ class TransformerBody(nn.Module):
                     layer.put_variable("params", name, value)
 
 
-class CausalTransformerBody(nn.Module):
+class CausalTransformerBody(_Encoder):
     """A body for the next token: pre-norm, final norm, branches that start near zero.
 
     Rotary positions add nothing to the embeddings and have no parameters. So a fresh model passes
     on the normalised embedding, on which the initial loss of a tied model depends, and arms differ
-    in their tables only.
+    in their tables only. `width / heads` must be even.
 
     Attributes:
-      width, layers, heads, feedforward: sizes; width / heads must be even.
       branch_scale: see `EncoderLayer`.
       dtype: round the operands of matrix products to it.
     """
 
-    width: int
-    layers: int
-    heads: int
-    feedforward: int
     branch_scale: float = 0.01
     dtype: jax.typing.DTypeLike | None = None
     ordered: ClassVar[bool] = True
@@ -291,12 +282,7 @@ class CausalTransformerBody(nn.Module):
         self.norm_weight = self.param("norm_weight", nn.initializers.ones, (self.width,))
         self.norm_bias = self.param("norm_bias", nn.initializers.zeros, (self.width,))
 
-    def attend(self, rows_NxD: jax.Array, there_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """See `TransformerBody.attend`."""
-        return _attend(self.layer, rows_NxD, there_BxL)
-
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
-        """See `TransformerBody.finish`."""
-        return layer_norm(
-            self.layer[-1].finish(x_PxD, attended_PxD), self.norm_weight, self.norm_bias
-        )
+        """Return the hidden states of any positions."""
+        h_PxD = self.layer[-1].finish(x_PxD, attended_PxD)
+        return layer_norm(h_PxD, self.norm_weight, self.norm_bias)

@@ -1,0 +1,1 @@
+"""Train the members of any task."""

@@ -65,27 +65,23 @@ def cross_entropy(
     if bias_V is not None:
         params["bias"] = bias_V
     if allowed_V is not None:
-        params["shut"] = jnp.where(allowed_V, 0.0, -jnp.inf).astype(dtype)
+        params["excluded"] = jnp.where(allowed_V, 0.0, -jnp.inf).astype(dtype)
     weight_P = jnp.broadcast_to(
         jnp.ones((), dtype) if weight_P is None else weight_P, target_P.shape
     )
+
+    def logits_of(params: Tree, h_KxD: jax.Array) -> jax.Array:
+        logits_KxV = jnp.matmul(h_KxD, params["table"].T, preferred_element_type=dtype)
+        if logit_scale != 1:
+            logits_KxV = logits_KxV * logit_scale
+        if "bias" in params:
+            logits_KxV = logits_KxV + params["bias"].astype(dtype)[None]
+        if logit_softcap is not None:
+            logits_KxV = logit_softcap * jnp.tanh(logits_KxV / logit_softcap)
+        return logits_KxV + params["excluded"][None] if "excluded" in params else logits_KxV
+
     flat = h_PxD.reshape(-1, h_PxD.shape[-1]), target_P.ravel(), weight_P.ravel()
-    logits_of = partial(_logits_of, logit_scale=logit_scale, logit_softcap=logit_softcap)
     return blockwise_cross_entropy(logits_of, params, *flat, block, z_loss)
-
-
-def _logits_of(
-    params: Tree, h_KxD: jax.Array, *, logit_scale: float, logit_softcap: float | None
-) -> jax.Array:
-    dtype = jnp.promote_types(h_KxD.dtype, jnp.float32)
-    logits_KxV = jnp.matmul(h_KxD, params["table"].T, preferred_element_type=dtype)
-    if logit_scale != 1:
-        logits_KxV = logits_KxV * logit_scale
-    if "bias" in params:
-        logits_KxV = logits_KxV + params["bias"].astype(dtype)[None]
-    if logit_softcap is not None:
-        logits_KxV = logit_softcap * jnp.tanh(logits_KxV / logit_softcap)
-    return logits_KxV + params["shut"][None] if "shut" in params else logits_KxV
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 5, 6))
@@ -141,9 +137,9 @@ def _sum_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, 
         top_K = jnp.max(logits_KxV, axis=1).astype(dtype)
         mass_KxV = jnp.exp(logits_KxV.astype(dtype) - top_K[:, None])
         sum_K = jnp.sum(mass_KxV, axis=1)
-        loss_K = top_K + jnp.log(sum_K) - chosen_K
+        log_sum_K = top_K + jnp.log(sum_K)
+        loss_K = log_sum_K - chosen_K
         if z_loss:
-            log_sum_K = top_K + jnp.log(sum_K)
             loss_K = loss_K + z_loss * log_sum_K**2
         counts_K = share_K > 0  # the loss of positions that do not count may be infinite
         found = jnp.where(counts_K, loss_K, 0), counts_K & (chosen_K >= top_K)

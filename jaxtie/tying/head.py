@@ -1,8 +1,8 @@
 """Initial tables, lookup and logits as pure functions, with every head option.
 
 Parameters are a plain dictionary of arrays. Its keys say whether the embeddings are tied: tied
-ones have the table `input` only, untied ones have `input` and `output`, and partly tied ones have
-`input` and the untied rows of the output table, `output_rows`. `jaxtie.Embedding` (Flax linen) and
+ones have the table `input` only, untied ones `input` and `output`, partly tied ones `input` and the
+untied rows of the output table, `output_rows`. `jaxtie.Embedding` (Flax linen) and
 `jaxtie.nnx.Embedding` wrap these functions.
 
 Shapes: D width, V vocabulary, K untied rows, P any leading axes, R rows, F outputs.
@@ -22,7 +22,7 @@ from jaxtie.config import Size, size
 
 Tree = Any  # a pytree: parameters, or the state of an optimizer
 
-PARTS = frozenset({"input", "output", "output_rows", "bias", "projection", "transform"})
+PARTS = frozenset({"input", "output", "output_rows", "bias", "projection"})
 MAX_SLICES = 8  # runs of consecutive row ids that `replace_rows` joins by slices
 
 
@@ -68,8 +68,7 @@ def half_swap(h_PxD: jax.Array) -> jax.Array:
 def channel_shuffle(h_PxD: jax.Array, groups: int = 2) -> jax.Array:
     """Reshape every vector to groups x D/groups, transpose and flatten it (ShuffleNet, CVPR 2018).
 
-    1 + gcd(groups - 1, D - 1) coordinates stay where they are: 2 with 2 groups, but 8 of 64 with 8.
-    ValueError if `groups` does not divide D.
+    1 + gcd(groups - 1, D - 1) coordinates do not move. ValueError if `groups` does not divide D.
     """
     width = h_PxD.shape[-1]
     grouped = h_PxD.reshape(*h_PxD.shape[:-1], groups, _divide(width, groups))
@@ -101,10 +100,7 @@ class Projection:
     def init(
         self, key: jax.Array, width: int, dtype: jax.typing.DTypeLike = jnp.float32
     ) -> dict[str, jax.Array]:
-        """Return initial values: `weight` DxD and, as declared, `bias`, `norm_weight`, `norm_bias`.
-
-        All but the weight have length D.
-        """
+        """Return `weight` DxD and, as declared, `bias`, `norm_weight`, `norm_bias` of length D."""
         params = {"weight": nn.initializers.orthogonal()(key, (width, width), dtype)}
         if self.bias:
             params["bias"] = jnp.zeros(width, dtype)
@@ -144,7 +140,7 @@ class EmbeddingSpec:
 
     Attributes:
       vocabulary, width: V and D; a table is VxD.
-      tied: which parameters to create; lookup and logits go by the parameters that they are given.
+      tied: which parameters to create; lookup and logits follow the parameters that they get.
       init_std: the tables start as N(0, init_std²).
       input_scale: a, "sqrt(D)" in Vaswani et al. (2017).
       transform: f, a function of vectors of length D such as `half_swap` or
@@ -165,13 +161,12 @@ class EmbeddingSpec:
         embedding are parameters of their own, `output_rows`, KxD. They start as these rows of the
         output table of the untied embedding with the same key.
       excluded_rows: ascending token ids that are never predicted, such as padding and mask: their
-        probability is 0 and their output rows have no gradient. The loss of a target among them is
+        probability is 0 and their output rows have no gradient; as a target, their loss is
         meaningless.
-      partition: names of the mesh axes that V and D are split along. Linen boxes parameters in
-        `nn.Partitioned`, for `nn.get_partition_spec`; NNX splits them when they are created, under
-        `jax.set_mesh`. With V split and under `jax.set_mesh`, lookup is masked on every device and
-        summed, logits stay split along V, and no device ever holds a whole table or its gradient.
-        (Mesh axes of type Auto, V a multiple of their size.)
+      partition: names of the mesh axes, of type Auto, that V and D are split along; V is a multiple
+        of their size. Linen boxes parameters in `nn.Partitioned`; NNX splits them when they are
+        created, under `jax.set_mesh`. With V split and under `jax.set_mesh`, logits stay split
+        along V, and no device ever holds a whole table or its gradient.
     """
 
     vocabulary: int
@@ -213,50 +208,46 @@ def check_ids(name: str, ids: tuple[int, ...], vocabulary: int) -> None:
         raise ValueError(f"{name} = {ids}: expected ascending ids in 0...{vocabulary - 1}")
 
 
-def initial_table(
-    spec: EmbeddingSpec,
-    key: jax.Array,
-    shape: tuple[int, int],
-    dtype: jax.typing.DTypeLike = jnp.float32,
-) -> jax.Array:
-    """Draw a table, VxD, with the spec's `init_std` and `padding`."""
-    table_VxD = jax.nn.initializers.normal(_size(spec, spec.init_std))(key, shape, dtype)
+def partition_axes(spec: EmbeddingSpec) -> dict[str, tuple[str | None, ...]]:
+    """Return the names of the mesh axes of each parameter that is split."""
+    if spec.partition is None:
+        return {}
+    rows, columns = spec.partition
+    table = {"input": (rows, columns), "output": (rows, columns)}
+    return {**table, "output_rows": (None, columns), "bias": (rows,)}
+
+
+def initial_table(spec: EmbeddingSpec, key: jax.Array) -> jax.Array:
+    """Draw a table, VxD."""
+    draw = jax.nn.initializers.normal(_size(spec, spec.init_std))
+    table_VxD = draw(key, (spec.vocabulary, spec.width), spec.param_dtype)
     return table_VxD if spec.padding is None else table_VxD.at[spec.padding].set(0)
 
 
-def initial_rows(
-    spec: EmbeddingSpec,
-    key: jax.Array,
-    shape: tuple[int, int],
-    dtype: jax.typing.DTypeLike = jnp.float32,
-) -> jax.Array:
-    """Draw a table of this shape, VxD, and return its rows `untied_rows`, KxD."""
-    return initial_table(spec, key, shape, dtype)[jnp.array(spec.untied_rows)]
+def initial_rows(spec: EmbeddingSpec, key: jax.Array) -> jax.Array:
+    """Draw a table and return its rows `untied_rows`, KxD."""
+    return initial_table(spec, key)[jnp.array(spec.untied_rows)]
 
 
 def initial_params(spec: EmbeddingSpec, key: jax.Array) -> dict[str, Tree]:
     """Draw parameters. Parameters that a tied and an untied embedding share start equal."""
     check_rows(spec)
     input_key, output_key, projection_key = jax.random.split(key, 3)
-    shape, dtype = (spec.vocabulary, spec.width), spec.param_dtype
     only_key = output_key if spec.tied and spec.start == "output" else input_key
-    params: dict[str, Tree] = {"input": initial_table(spec, only_key, shape, dtype)}
+    params: dict[str, Tree] = {"input": initial_table(spec, only_key)}
     if not spec.tied:
-        params["output"] = initial_table(spec, output_key, shape, dtype)
+        params["output"] = initial_table(spec, output_key)
     if spec.untied_rows:
-        params["output_rows"] = initial_rows(spec, output_key, shape, dtype)
+        params["output_rows"] = initial_rows(spec, output_key)
     if isinstance(spec.transform, Projection):
-        params["projection"] = spec.transform.init(projection_key, spec.width, dtype)
+        params["projection"] = spec.transform.init(projection_key, spec.width, spec.param_dtype)
     if spec.bias:
-        params["bias"] = jnp.zeros(spec.vocabulary, dtype)
+        params["bias"] = jnp.zeros(spec.vocabulary, spec.param_dtype)
     return params
 
 
 def get_tables(params: Mapping, untied_rows: Sequence[int] = ()) -> tuple[jax.Array, jax.Array]:
-    """Return the input and the output table, VxD each; if tied, the same table twice.
-
-    Partly tied parameters need the `untied_rows` of their embedding.
-    """
+    """Return the input and the output table, VxD; partly tied parameters need `untied_rows`."""
     if "output_rows" in params:
         return params["input"], replace_rows(params["input"], params["output_rows"], untied_rows)
     return params["input"], params.get("output", params["input"])

@@ -49,13 +49,9 @@ def overlap_of(head: Head, width: int, *, tied: bool) -> float:
     It is 0 for an untied model and 1 for a tied one, unless a transform moves coordinates: a
     channel shuffle leaves 1 + gcd(groups - 1, D - 1) where they are, any other transform none.
     """
-    if not tied:
-        return 0.0
-    if head.transform is None:
-        return 1.0
-    return (
-        (1 + math.gcd(head.groups - 1, width - 1)) / width if head.transform == "shuffle" else 0.0
-    )
+    if tied and head.transform == "shuffle":
+        return (1 + math.gcd(head.groups - 1, width - 1)) / width
+    return float(tied and head.transform is None)
 
 
 def estimate(

@@ -1,13 +1,16 @@
 """`Embedding` for Flax linen, and the one that a `Head` declares."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
-from jaxtie.config import TRANSFORMS, Head, Size, check
+from jaxtie.config import Head, Size, check
 from jaxtie.tying.head import (
     EmbeddingSpec,
     Projection,
@@ -21,6 +24,7 @@ from jaxtie.tying.head import (
     half_swap,
     initial_rows,
     initial_table,
+    partition_axes,
 )
 
 
@@ -29,56 +33,44 @@ class Embedding(EmbeddingSpec, nn.Module):
 
     def setup(self) -> None:
         """Create the parameters; the order of `make_rng` and `param` determines their values."""
-
-        def split(init: nn.initializers.Initializer, axes: tuple[str | None, ...]) -> Callable:
-            return nn.with_partitioning(init, axes) if self.partition else init
-
         check_rows(self)
-        rows, columns = self.partition or (None, None)
-        table = split(partial(initial_table, self), (rows, columns))
-        shape = (self.vocabulary, self.width)
+        parameters: dict[str, Tree] = {}
+        axes, initializing = partition_axes(self), self.is_initializing()
         # A tied embedding skips the key of the other table, so that the projection is the same.
-        skips_key = self.is_initializing() and self.tied
+        skips_key = initializing and self.tied
+
+        def create(name: str, init: Callable[[jax.Array], Tree]) -> None:
+            split = nn.with_partitioning(init, axes[name]) if name in axes else init
+            parameters[name] = self.param(name, split)
+
         if skips_key and self.start == "output":
             self.make_rng("params")
-        self.input = self.param("input", table, shape, self.param_dtype)
-        untied = not self.tied if self.is_initializing() else self.has_variable("params", "output")
-        self.output = self.param("output", table, shape, self.param_dtype) if untied else self.input
-        has_rows = bool(self.untied_rows) and (
-            self.is_initializing() or self.has_variable("params", "output_rows")
-        )
-        if has_rows:
-            own_rows = split(partial(initial_rows, self), (None, columns))
-            self.output_rows = self.param("output_rows", own_rows, shape, self.param_dtype)
+        create("input", partial(initial_table, self))
+        if not self.tied if initializing else self.has_variable("params", "output"):
+            create("output", partial(initial_table, self))
+        if self.untied_rows and (initializing or self.has_variable("params", "output_rows")):
+            create("output_rows", partial(initial_rows, self))
         if isinstance(self.transform, Projection):
-            if skips_key and self.start == "input" and not has_rows:
+            if skips_key and self.start == "input" and "output_rows" not in parameters:
                 self.make_rng("params")
-            self.projection = self.param(
-                "projection", self.transform.init, self.width, self.param_dtype
+            create(
+                "projection", partial(self.transform.init, width=self.width, dtype=self.param_dtype)
             )
         if self.bias:
-            bias = split(nn.initializers.zeros, (rows,))
-            self.output_bias = self.param("bias", bias, (self.vocabulary,), self.param_dtype)
+            create("bias", lambda _: jnp.zeros(self.vocabulary, self.param_dtype))
+        self.parameters = parameters
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Return the input embeddings of token ids of any shape; (..., D)."""
-        return embed_tokens(self, self._parameters(), tokens)
+        return embed_tokens(self, self.parameters, tokens)
 
     def table(self) -> jax.Array:
         """Return the input embeddings of all tokens; VxD."""
-        return embed_vocabulary(self, self._parameters())
+        return embed_vocabulary(self, self.parameters)
 
     def logits(self, h_PxD: jax.Array) -> jax.Array:
         """Return the logits of hidden states with any leading axes; PxV."""
-        return compute_logits(self, self._parameters(), h_PxD)
-
-    def _parameters(self) -> dict[str, Tree]:
-        params = {"input": self.input, "output": self.output}
-        if self.untied_rows and self.has_variable("params", "output_rows"):
-            params["output_rows"] = self.output_rows
-        if isinstance(self.transform, Projection):
-            params["projection"] = self.projection
-        return params | {"bias": self.output_bias} if self.bias else params
+        return compute_logits(self, self.parameters, h_PxD)
 
 
 Embedding.__doc__ = EmbeddingSpec.__doc__
@@ -109,44 +101,24 @@ def make_embedding(
         check(name in row_sets, f"rows {name!r}: this task has no such rows; expected {expected}")
         return tuple(row_sets[name])
 
-    untied_rows: tuple[int, ...] = ()
-    if head.untied_rows is not None:
-        untied_rows = rows(head.untied_rows)
-    elif head.tied_rows is not None:
-        tied_rows = {*rows(head.tied_rows)}
-        untied_rows = tuple(row for row in range(vocabulary) if row not in tied_rows)
-    return Embedding(
-        vocabulary,
-        width,
-        tied or head.is_partly_tied,
-        init_std=init_std if head.init_std is None else head.init_std,
-        input_scale=head.input_scale,
-        transform=_make_transform(head),
-        logit_scale=head.logit_scale,
-        bias=head.bias,
-        logit_softcap=head.logit_softcap,
-        input_gradient=head.input_gradient,
-        output_gradient=head.output_gradient,
-        start=head.start,
-        matmul_dtype=matmul_dtype,
-        padding=padding,
-        untied_rows=untied_rows,
-        excluded_rows=rows("never-targets") if head.targets_only else (),
-    )
-
-
-def _make_transform(head: Head) -> Callable[[jax.Array], jax.Array] | Projection | None:
-    match head.transform:
-        case None:
-            return None
-        case "half-swap":
-            return half_swap
-        case "shuffle":
-            return partial(channel_shuffle, groups=head.groups)
-        case "projection":
-            return Projection()
-        case "bert-head":
-            return Projection(bias=True, activation=gelu, norm=True)
-    raise ValueError(
-        f"a head's transform is {head.transform!r}; expected one of {', '.join(TRANSFORMS)}"
-    )
+    transforms = {
+        None: None,
+        "half-swap": half_swap,
+        "shuffle": partial(channel_shuffle, groups=head.groups),
+        "projection": Projection(),
+        "bert-head": Projection(bias=True, activation=gelu, norm=True),
+    }
+    untied_rows = () if head.untied_rows is None else rows(head.untied_rows)
+    if head.tied_rows is not None:
+        untied_rows = tuple(sorted({*range(vocabulary)} - {*rows(head.tied_rows)}))
+    shared = {field.name for field in dataclasses.fields(EmbeddingSpec)}
+    options: dict[str, Any] = {name: value for name, value in vars(head).items() if name in shared}
+    options |= {
+        "init_std": init_std if head.init_std is None else head.init_std,
+        "transform": transforms[head.transform],
+        "untied_rows": untied_rows,
+        "excluded_rows": rows("never-targets") if head.targets_only else (),
+        "padding": padding,
+        "matmul_dtype": matmul_dtype,
+    }
+    return Embedding(vocabulary, width, tied or head.is_partly_tied, **options)

@@ -17,6 +17,7 @@ from jaxtie.tying.head import (
     embed_tokens,
     embed_vocabulary,
     initial_params,
+    partition_axes,
 )
 from jaxtie.tying.trees import (
     Edit,
@@ -47,11 +48,9 @@ class Embedding(nnx.Module):
     ):
         """Draw the parameters from `rngs`; see `EmbeddingSpec` for the options."""
         self.spec = EmbeddingSpec(vocabulary, width, tied, **options)
-        rows, columns = self.spec.partition or (None, None)
-        axes = {"input": (rows, columns), "output": (rows, columns), "bias": (rows,)}
-        axes["output_rows"] = (None, columns)
+        axes = partition_axes(self.spec)
         for name, value in initial_params(self.spec, rngs.params()).items():
-            split = {"out_sharding": axes[name]} if self.spec.partition and name in axes else {}
+            split = {"out_sharding": axes[name]} if name in axes else {}
             variables = jax.tree.map(lambda array, split=split: nnx.Param(array, **split), value)
             setattr(self, name, nnx.Dict(variables) if isinstance(value, dict) else variables)
 
@@ -82,15 +81,12 @@ Embedding.__doc__ = EmbeddingSpec.__doc__
 class UntiedEmbed(nnx.Embed):
     """An `nnx.Embed` whose `attend` uses a table of its own, `output`, VxD.
 
-    `untie` replaces an `nnx.Embed` by it, so a model that uses one `nnx.Embed` for both lookup and
-    logits can be untied without changing its code.
+    `untie` replaces an `nnx.Embed` by it, so that the code of the model need not change.
     """
 
     def __init__(self, embed: nnx.Embed, output: nnx.Param):
         """Take over all attributes of an `nnx.Embed`."""
-        for name, value in vars(embed).items():
-            if not name.startswith("_"):
-                setattr(self, name, value)
+        _copy_embed(embed, self)
         self.output = output
 
     def attend(self, query: jax.Array, *arguments: Any, **options: Any) -> jax.Array:
@@ -100,12 +96,10 @@ class UntiedEmbed(nnx.Embed):
 
 
 class Transposed(nnx.Pytree):
-    """A D×V view of a V×D table.
+    """A D×V view of a V×D table, which is read like an `nnx.Param`.
 
-    `tie` replaces a D×V table, such as the kernel of an `nnx.Linear`, by it. Its module reads it
-    like an `nnx.Param` (`kernel[...]`, `kernel.get_value()`, in a product) and needs no change. The
-    variable is `table`, shared with the module that owns it. For a model that is tied from the
-    start:
+    `tie` replaces a D×V table, such as the kernel of an `nnx.Linear`, by it. The variable is
+    `table`, shared with the module that owns it. For a model that is tied from the start:
 
         self.head.kernel = jaxtie.nnx.Transposed(self.embed.embedding)
     """
@@ -147,42 +141,54 @@ def find_in_module(
       ValueError: if there is none, or several `nnx.Embed` and none is named.
     """
     state = nnx.state(model)
-    if output is not None:
+    if input is not None and output is not None:
         return [_find_by_paths(model, state, input, output, transposed)]
+    if output is not None:
+        raise ValueError("of input and output one path is given; expected both")
     if input is None and find_embeddings(state):
-        return find_tables(state)
-    embeds = {
-        (*path, "embedding"): (*path, "output")
+        return [_add_rows(model, state, tables) for tables in find_tables(state)]
+    one = _find_embed(model, input)
+    return find_tables(state, one, (*one[:-1], "output"), transposed=False)
+
+
+def _add_rows(model: nnx.Module, state: nnx.State, tables: Tables) -> Tables:
+    """Add the untied rows that a `jaxtie.nnx.Embedding` knows."""
+    node = _at(model, tables.rows[:-1])
+    is_known = isinstance(node, Embedding)
+    return set_untied_rows(tables, state, node.spec.untied_rows) if is_known else tables
+
+
+def _find_embed(model: nnx.Module, input: Place | None) -> Path:
+    """Return the path of the table of a model's only, or of the named, `nnx.Embed`."""
+    paths = [
+        (*path, "embedding")
         for path, node in nnx.iter_graph(model)
         if type(node) in (nnx.Embed, UntiedEmbed)
-    }
+    ]
     named = None if input is None else format_path(parse_path(input))
-    chosen = {one: other for one, other in embeds.items() if named in (None, format_path(one))}
+    chosen = [path for path in paths if named in (None, format_path(path))]
     if len(chosen) != 1:
-        there = ", ".join(map(repr, map(format_path, embeds))) or "none"
+        there = ", ".join(map(repr, map(format_path, paths))) or "none"
         raise ValueError(
             "no embedding of jaxtie, nor one nnx.Embed to take; name one by input=...; there are:"
             f" {there}"
         )
-    ((one, other),) = chosen.items()
     for path, node in nnx.iter_graph(model):
-        if isinstance(node, Transposed) and node.table is _at(model, one):
+        if isinstance(node, Transposed) and node.table is _at(model, chosen[0]):
             raise ValueError(
-                f"{format_path(path)} is {format_path(one)}, transposed; name both by input=...,"
-                " output=..."
+                f"{format_path(path)} is {format_path(chosen[0])}, transposed; name both by"
+                " input=..., output=..."
             )
-    if len(one) == 1:
+    if len(chosen[0]) == 1:
         raise ValueError(
             f"the model is an {type(model).__name__} itself; expected a model that has one"
         )
-    return find_tables(state, one, other, transposed=False)
+    return chosen[0]
 
 
 def _find_by_paths(
-    model: nnx.Module, state: nnx.State, input: Place | None, output: Place, transposed: bool | None
+    model: nnx.Module, state: nnx.State, input: Place, output: Place, transposed: bool | None
 ) -> Tables:
-    if input is None:
-        raise ValueError("of input and output one path is given; expected both")
     one, other = parse_path(input), parse_path(output)
     if _at(model, other[:-1]) is None:
         raise ValueError(f"no {format_path(other[:-1])!r} in the model to put an output table into")
@@ -215,35 +221,22 @@ def _state_path(output: Path, transposed: bool | None) -> Path:
     return (*output, "table") if transposed else output
 
 
-def untie_module(
-    model: Model, optimizer: Any, input: Place | None, output: Place | None, transposed: bool
-) -> tuple[Model, Any]:
-    """See `jaxtie.tying.tie.untie`."""
-    found = _find_with_rows(model, input, output, transposed)
-    found = [tables for tables in found if not tables.untied]
+def untie_module(model: Model, optimizer: Any, found: list[Tables]) -> tuple[Model, Any]:
+    """Untie these embeddings of a model in place; see `jaxtie.tying.tie.untie`."""
     untied, optimizer = _edit_module(untie_tree, found, model, optimizer)
     for tables in found:
         if tables.partly_tied:
             _set(model, tables.rows, None)
         parent, own = _at(model, tables.input[:-1]), get(untied, tables.output)
-        if type(parent) is nnx.Embed and output is None:
+        if type(parent) is nnx.Embed and tables.output == (*tables.input[:-1], "output"):
             _replace(model, parent, UntiedEmbed(parent, own))
         else:
             _set(model, tables.output, own)
     return model, optimizer
 
 
-def tie_module(
-    model: Model,
-    optimizer: Any,
-    how: How,
-    input: Place | None,
-    output: Place | None,
-    transposed: bool | None,
-) -> tuple[Model, Any]:
-    """See `jaxtie.tying.tie.tie`."""
-    found = _find_with_rows(model, input, output, transposed)
-    found = [tables for tables in found if tables.untied]
+def tie_module(model: Model, optimizer: Any, how: How, found: list[Tables]) -> tuple[Model, Any]:
+    """Tie these embeddings of a model in place; see `jaxtie.tying.tie.tie`."""
     across = {tables: is_transposed(tables) for tables in found}  # raise before anything changes
     tied, optimizer = _edit_module(partial(tie_tree, how), found, model, optimizer)
     for tables in found:
@@ -251,27 +244,13 @@ def tie_module(
         shared.set_value(get(tied, tables.tied_at).get_value())
         if isinstance(parent, UntiedEmbed):
             _replace(model, parent, _plain_embed(parent))
-        elif output is None:
+        elif tables.rows:  # not by paths
             _set(model, tables.output, None)
         else:
             _set(model, tables.output, Transposed(shared) if across[tables] else shared)
         if tables.untied_rows:
             _set(model, tables.rows, get(tied, tables.rows))
     return model, optimizer
-
-
-def _find_with_rows(
-    model: nnx.Module, input: Place | None, output: Place | None, transposed: bool | None
-) -> list[Tables]:
-    """Find embeddings with the untied rows that a `jaxtie.nnx.Embedding` knows."""
-    state = nnx.state(model)
-
-    def add_rows(tables: Tables) -> Tables:
-        node = _at(model, tables.rows[:-1])
-        is_known = isinstance(node, Embedding)
-        return set_untied_rows(tables, state, node.spec.untied_rows) if is_known else tables
-
-    return [add_rows(tables) for tables in find_in_module(model, input, output, transposed)]
 
 
 def trained_trees(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
@@ -325,10 +304,12 @@ def _replace(model: nnx.Module, old: nnx.Module, new: nnx.Module) -> None:
 
 def _plain_embed(untied: UntiedEmbed) -> nnx.Embed:
     """Return the `nnx.Embed` that an `UntiedEmbed` replaced."""
-    names = ("num_embeddings", "features", "dtype", "param_dtype", "promote_dtype")
-    own = {name: getattr(untied, name) for name in names}
-    embed = nnx.Embed(
-        **own, embedding_init=lambda *_: untied.embedding.get_value(), rngs=nnx.Rngs(0)
-    )
-    embed.embedding = untied.embedding
+    embed = nnx.Embed(1, 1, rngs=nnx.Rngs(0))
+    _copy_embed(untied, embed)
     return embed
+
+
+def _copy_embed(source: nnx.Embed, target: nnx.Embed) -> None:
+    for name, value in vars(source).items():
+        if not name.startswith("_") and name != "output":
+            setattr(target, name, value)

@@ -47,11 +47,10 @@ def untie(
               output="decoder/logits_dense/kernel", transposed=True)
 
     Args:
-      params: a parameter tree. Without paths: one with `Embedding`s at any depth (dictionaries with
-        a table `input` and no other keys than `Embedding` uses). With paths: dictionaries, NNX
-        states, Equinox modules, anything that is a tree to JAX. Or an `nnx.Module`: with paths;
-        with `jaxtie.nnx.Embedding`s; or with one `nnx.Embed` whose `attend` makes the logits, see
-        `jaxtie.nnx.UntiedEmbed`. Untied embeddings stay as they are.
+      params: a parameter tree: without paths, one with `Embedding`s at any depth (dictionaries with
+        a table `input` and only keys of `Embedding`); with paths, anything that is a tree to JAX.
+        Or an `nnx.Module`: with paths; with `jaxtie.nnx.Embedding`s; or with one `nnx.Embed` whose
+        `attend` makes the logits. Untied embeddings stay as they are.
       opt_state: the state of any Optax optimizer for `params`. Wherever a part of it has the
         structure of `params` (a leaf may have become a tree, and `optax.MaskedNode` may replace any
         part), the input's entry is copied. Masks and labels of the optimizer must fit both trees
@@ -62,9 +61,8 @@ def untie(
         exists and is None.
       transposed: the output table is D×V, and so are its moments. (Statistics of rows and columns
         are kept; they are recognised by length.) A `jaxtie.nnx.Transposed` implies it.
-      untied_rows: token ids of the output rows of a partly tied `Embedding`, as it was given them;
-        an NNX module knows them. These rows and their moments are put into the new table;
-        statistics of columns stay those of the input table.
+      untied_rows: those of a partly tied `Embedding`; an NNX module knows them. These rows and
+        their moments are put into the new table; statistics of columns stay the input table's.
 
     Returns:
       The new parameters and the new state; for an `nnx.Module`, the module and its optimizer.
@@ -73,11 +71,10 @@ def untie(
       ValueError: if `params` has no embedding, or no table at the path; if a part of the state
         cannot be edited likewise.
     """
-    if isinstance(params, nnx.Module):
-        return modules.untie_module(params, opt_state, input, output, transposed)
-    found = find_tables(params, input, output, transposed)
-    found = [set_untied_rows(tables, params, untied_rows) for tables in found]
+    found = _find(params, input, output, transposed, untied_rows)
     tied = [tables for tables in found if not tables.untied]
+    if isinstance(params, nnx.Module):
+        return modules.untie_module(params, opt_state, tied)
     return edit_trees(untie_tree, tied, params, opt_state)
 
 
@@ -108,12 +105,25 @@ def tie(
     """
     if how not in (choices := get_args(How)):
         raise ValueError(f"how is {how!r}; expected one of {', '.join(choices)}")
-    if isinstance(params, nnx.Module):
-        return modules.tie_module(params, opt_state, how, input, output, transposed)
-    found = find_tables(params, input, output, transposed)
-    found = [set_untied_rows(tables, params, untied_rows) for tables in found]
+    found = _find(params, input, output, transposed, untied_rows)
     untied = [tables for tables in found if tables.untied]
+    if isinstance(params, nnx.Module):
+        return modules.tie_module(params, opt_state, how, untied)
     return edit_trees(partial(tie_tree, how), untied, params, opt_state)
+
+
+def _find(
+    params: Tree,
+    input: Place | None,
+    output: Place | None,
+    transposed: bool | None = None,
+    untied_rows: Sequence[int] | None = None,
+) -> list[Tables]:
+    """Find embeddings and their untied rows; `untied_rows`: None: any, of the right number."""
+    if isinstance(params, nnx.Module):
+        return modules.find_in_module(params, input, output, transposed)
+    found = find_tables(params, input, output, transposed)
+    return [set_untied_rows(tables, params, untied_rows) for tables in found]
 
 
 def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = None) -> bool:
@@ -122,8 +132,7 @@ def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = 
     Raises:
       ValueError: if there is no embedding.
     """
-    find = modules.find_in_module if isinstance(params, nnx.Module) else find_tables
-    return not any(tables.untied or tables.partly_tied for tables in find(params, input, output))
+    return not any(tables.untied or tables.partly_tied for tables in _find(params, input, output))
 
 
 def count_parameters(tree: Tree) -> int:
@@ -149,23 +158,15 @@ def saved_by_tying(
 
     With untied rows, the result is for tying all other rows. See `untie` for the arguments.
     """
+    found = _find(params, input, output)
     if isinstance(params, nnx.Module):
-        found = modules.find_in_module(params, input, output)
         params, opt_state = modules.trained_trees(params, opt_state)
         found = [tables for tables in found if get(params, tables.input_now) is not None]
-    else:
-        found = find_tables(params, input, output)
     # an Equinox module may have leaves that are no arrays
     params = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, params)
 
-    def with_any_ids(tables: Tables) -> Tables:  # the result does not depend on which rows
-        if not tables.partly_tied:
-            return tables
-        (own,) = jax.tree.leaves(get(params, tables.rows))
-        return tables._replace(untied_rows=tuple(range(own.shape[-2])))
-
     def edited(edit: Edit, *, untied: bool) -> tuple[Tree, Tree]:
-        chosen = [with_any_ids(tables) for tables in found if tables.untied == untied]
+        chosen = [tables for tables in found if tables.untied == untied]
         return jax.eval_shape(partial(edit_trees, edit, chosen), params, opt_state)
 
     def count_bytes(tree: Tree) -> int:

@@ -1,8 +1,8 @@
 """Find the two tables in any tree and edit every part of an optimizer state laid out like it.
 
-A path is a tuple of the keys, attributes or indices that lead from the root to a table. A table may
-be an array, a box around one (`nn.Partitioned`, `nnx.Variable`), or what an optimizer keeps for it:
-a tree or nothing.
+A path is a tuple of the keys, attributes or indices that lead from the root to a table. The entry
+at a path may be an array, a box around one (`nn.Partitioned`, `nnx.Variable`), or an optimizer's: a
+tree or nothing.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -30,10 +30,10 @@ class Tables(NamedTuple):
     Attributes:
       input, output: their paths, whether there is anything or not.
       shape: of the input table, (..., V, D).
-      transposed: whether the output table is (..., D, V); None if a shape does not tell.
+      transposed: whether the output table is (..., D, V); None if the shape does not show it.
       untied: whether the tree has both.
-      tied_at: path of the only table while they are tied: the input's, but possibly the output's if
-        NNX modules share it.
+      tied_at: path of the only table while they are tied; the output's if NNX modules share it and
+        the output comes first.
       rows: path of the untied output rows; empty for tables that no `Embedding` created.
       partly_tied: whether the tree has these rows.
       untied_rows: their token ids, ascending; empty if none were given.
@@ -224,28 +224,30 @@ def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None)
     return Tables(input, output, shape, transposed, other is not None, input)
 
 
-def set_untied_rows(tables: Tables, params: Tree, untied_rows: Sequence[int]) -> Tables:
+def set_untied_rows(tables: Tables, params: Tree, untied_rows: Sequence[int] | None) -> Tables:
     """Return the tables with the token ids of their untied rows.
+
+    None: ids that only have the right number, for shapes.
 
     Raises:
       ValueError: if ids are missing, impossible or too many or few.
     """
     if untied_rows and not tables.rows:
         raise ValueError("untied_rows: expected an Embedding of jaxtie, not tables by their paths")
-    ids = tuple(int(row) for row in untied_rows)
+    own = jax.tree.leaves(get(params, tables.rows)) if tables.partly_tied else []
+    count = own[0].shape[-2] if own else 0
+    ids = tuple(range(count) if untied_rows is None else map(int, untied_rows))
     check_ids("untied_rows", ids, tables.shape[-2])
-    if tables.partly_tied:
-        where = format_path(tables.rows)
-        (own,) = jax.tree.leaves(get(params, tables.rows))
-        if not ids:
-            raise ValueError(f"{where} are rows of their own; say which by untied_rows=...")
-        if own.shape[-2] != len(ids):
-            raise ValueError(f"{where} are {own.shape[-2]} rows; expected as many untied_rows")
+    where = format_path(tables.rows)
+    if own and not ids:
+        raise ValueError(f"{where} are rows of their own; say which by untied_rows=...")
+    if own and len(ids) != count:
+        raise ValueError(f"{where} are {count} rows; expected as many untied_rows")
     return tables._replace(untied_rows=ids)
 
 
 def is_transposed(tables: Tables) -> bool:
-    """Whether the output table is D×V; ValueError if its shape does not tell."""
+    """Return whether the output table is D×V; ValueError if its shape does not show it."""
     if tables.transposed is None:
         raise ValueError(
             f"{format_path(tables.output)} is as wide as long; say transposed=True if it is D×V,"
@@ -297,12 +299,11 @@ def untie_tree(tables: Tables, tree: Tree) -> Tree:
     if tables.partly_tied:
         output = _put_rows(tables, table, get(tree, tables.rows))
         return _remove(put(tree, tables.output, output), tables.rows)
-    # A copy: a step that donates its state cannot take the same array twice.
     if tables.transposed:
-        copy = _transpose(table, tables.shape)
-    else:
-        copy = jax.tree.map(lambda leaf: leaf.copy(), table)
-    return put(put(tree, tables.input, table), tables.output, copy)
+        output = _transpose(table, tables.shape)
+    else:  # A copy: a step that donates its state cannot take the same array twice.
+        output = jax.tree.map(lambda leaf: leaf.copy(), table)
+    return put(put(tree, tables.input, table), tables.output, output)
 
 
 def tie_tree(how: How, tables: Tables, tree: Tree) -> Tree:

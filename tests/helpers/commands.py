@@ -53,9 +53,7 @@ def until_recorded(process: subprocess.Popen, folder: Path, records: int) -> Non
 
 
 def recorded(folder: Path) -> int:
-    """How many records a run's folder holds, summed over arms: of the members that have come
-    farthest.
-    """
+    """Return the records in a run's folder, summed over arms: of the members farthest on."""
     ends: dict[str, int] = {}
     for path in (folder / "records").glob("[!.]*.npz"):
         arm, first, count, *_ = path.name.rsplit(".", 4)
@@ -64,8 +62,6 @@ def recorded(folder: Path) -> int:
 
 
 def ended(process: subprocess.Popen) -> tuple[int, str]:
-    """Exit status and what is left of standard error, when it has come to its end; a busy machine
-    is slow.
-    """
-    error = process.communicate(timeout=300)[1]
+    """Return exit status and rest of standard error at the end of a process."""
+    error = process.communicate(timeout=300)[1]  # a busy machine is slow
     return process.returncode, error

@@ -20,7 +20,7 @@ def quick_options() -> devices.CompilerOptions:
     options = devices.ONCE["cpu"] | {"xla_cpu_use_fusion_emitters": False}
     try:
         jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()
-    except Exception:  # what an unknown option raises is not documented
+    except Exception:  # the exception for an unknown option is not documented
         return devices.ONCE["cpu"]
     return options
 

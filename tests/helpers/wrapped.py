@@ -1,4 +1,4 @@
-"""Commands that run jaxtie with something replaced beforehand, such as what takes long."""
+"""Commands that run jaxtie with a part replaced beforehand, such as a slow one."""
 
 import sys
 

@@ -5,7 +5,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from bodies import once
 from flax.traverse_util import flatten_dict
@@ -16,13 +15,12 @@ from jaxtie.text import masking, task
 from jaxtie.text.corpus import random_pairs
 from jaxtie.training.member import update
 from jaxtie.training.optimizer import make_optimizer
-from jaxtie.training.row_engine import mean_over_batches
 from jaxtie.training.task import State
 from jaxtie.tying.linen import Embedding
-from jaxtie.tying.tie import is_tied, untie
+from jaxtie.tying.tie import is_tied
 
 V, D, HEADS, F, PAD = 60, 16, 4, 24, 0
-RNG = np.random.default_rng(0)
+KEY, RNG = jax.random.key(3), np.random.default_rng(0)
 LENGTHS = (9, 4, 12, 0)  # the last row is padding alone, as a last batch may have it
 TOKENS = np.array([[*RNG.integers(1, V, n), *[PAD] * (12 - n)] for n in LENGTHS], np.int32)
 TOKENS[0, 2] = TOKENS[2, 5]  # one that occurs twice
@@ -48,11 +46,12 @@ def asked_of(kind: str) -> masking.Targets:
     return ASKED if kind == "masked" else jax.device_get(next_tokens(jnp.asarray(TOKENS)))
 
 
+def start(model: TextModel) -> dict:
+    return model.init(KEY, jnp.zeros(4, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
+
+
 def random_params(model: TextModel, dtype: str) -> dict:
-    shapes = jax.eval_shape(
-        model.init, jax.random.key(0), jnp.zeros(4, jnp.int32), jnp.zeros(1, jnp.int32)
-    )["params"]
-    rng = np.random.default_rng(1)
+    shapes, rng = jax.eval_shape(partial(start, model)), np.random.default_rng(1)
     return jax.tree.map(lambda leaf: (0.4 * rng.standard_normal(leaf.shape)).astype(dtype), shapes)
 
 
@@ -69,9 +68,7 @@ def path_of(name: str) -> tuple[str, ...]:
 
 def in_torch(params: dict, kind: str):
     """Return the model in PyTorch's modules and its parameters by jaxtie's paths."""
-    torch = pytest.importorskip(
-        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
-    )
+    torch = pytest.importorskip("torch", reason="pip install 'jaxtie[parity]'")
     from torch import nn
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -166,13 +163,10 @@ def test_parity(kind, tied, x64):
     for path, leaf in flatten_dict(gradient).items():
         of_torch = named[path].grad.numpy()
         if path[-1] == "in_proj_bias":  # the key bias has no effect
-            leaf, of_torch = (
-                np.delete(bias.reshape(3, -1), 1, axis=0) for bias in (leaf, of_torch)
-            )
-        np.testing.assert_allclose(
-            leaf, of_torch, rtol=0, atol=1e-9 * np.abs(of_torch).max(), err_msg=str(path)
-        )
-        assert np.abs(of_torch).max() > 1e-4, path
+            leaf, of_torch = (np.delete(b.reshape(3, -1), 1, axis=0) for b in (leaf, of_torch))
+        largest = np.abs(of_torch).max()
+        np.testing.assert_allclose(leaf, of_torch, rtol=0, atol=1e-9 * largest, err_msg=str(path))
+        assert largest > 1e-4, path
     row = gradient["embedding"]["input"][PAD]
     assert np.any(row) == tied  # the padding has no gradient as an input
 
@@ -204,33 +198,9 @@ def test_causal_sees_the_past_in_order(x64):
     assert np.abs(apply(swapped)[5] - base[5]).max() > 1e-3
 
 
-def initial_state(model, optimizer, key):
-    params = model.init(key, jnp.zeros(4, jnp.int32), jnp.zeros(1, jnp.int32))["params"]
-    return State(params, optimizer.init(params), jnp.int32(-1))
-
-
-def make_step(model, optimizer, ask):
-    """Return (state, tokens, key) -> state, metrics."""
-
-    def step(state, tokens, key):
-        asked = ask(key, tokens)
-
-        def loss_of(params):
-            found = task.loss_metrics(model, params, asked)
-            return found["loss"], found
-
-        state, (_, found) = update(loss_of, optimizer, state)
-        return state, found
-
-    return step
-
-
 @pytest.mark.parametrize("kind", ["masked", "causal"])
 def test_initial_values(kind):
-    def start(tied):
-        return initial_state(make(kind, tied), optax.sgd(0.1), KEY).params
-
-    tied, untied = once(lambda: (start(True), start(False)))()
+    tied, untied = once(lambda: (start(make(kind, True)), start(make(kind, False))))()
     output = untied["embedding"].pop("output")
     jax.tree.map(np.testing.assert_array_equal, tied, untied)
     for table in (output, untied["embedding"]["input"]):
@@ -238,18 +208,13 @@ def test_initial_values(kind):
     first, second = (tied["body"][f"layer_{i}"]["linear1_weight"] for i in (0, 1))
     assert np.array_equal(first, second) == (kind == "masked")
     if kind == "causal":  # a fresh model passes on the normalised embedding
-        hidden = once(
-            lambda params: make(kind, True).apply(
-                {"params": params}, TOKENS[2:3], np.arange(12), method="hidden"
-            )
-        )
-        h = hidden(tied)
+        at = TOKENS[2:3], np.arange(12)
+        h = once(partial(make(kind, True).apply, method="hidden"))({"params": tied}, *at)
         rows = np.asarray(tied["embedding"]["input"])[TOKENS[2]]
         normalised = (rows - rows.mean(1, keepdims=True)) / rows.std(1, keepdims=True)
         np.testing.assert_allclose(h, normalised, atol=0.1)
 
 
-KEY = jax.random.key(3)
 # Fusion determines the memory, the optimisation of the code does not.
 UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
@@ -257,25 +222,30 @@ UNOPTIMISED = {"xla_backend_optimization_level": 0}
 def test_memory():
     """Vocabulary 30,622, batch 128 x 128: under 2 GiB beyond the donated state."""
     optimizer = make_optimizer(Optimizer(learning_rate=1e-4, weight_decay=0.01))
-    mask = partial(
-        masking.mask,
-        mask=4,
-        never=(0, 2, 3),
-        base_vocabulary=30_522,
-        room=masking.capacity(128 * 128),
-    )
-    shape = jax.ShapeDtypeStruct
+    options = {"mask": 4, "never": (0, 2, 3), "base_vocabulary": 30_522}
+    mask = partial(masking.mask, **options, room=masking.capacity(128 * 128))
+    embedding = Embedding(30_622, 128, padding=0)
     for model, ask in (
-        (masked_model(embedding := Embedding(30_622, 128, padding=0)), mask),
+        (masked_model(embedding), mask),
         (causal_model(embedding), lambda _, tokens: masking.next_tokens(tokens, padding=0)),
     ):
-        state = jax.eval_shape(lambda key, model=model: initial_state(model, optimizer, key), KEY)
-        step = jax.jit(make_step(model, optimizer, ask), donate_argnums=0)
-        size = (
-            step.lower(state, shape((128, 128), jnp.int32), KEY)
-            .compile(UNOPTIMISED)
-            .memory_analysis()
-        )
+
+        def draw(model=model):
+            params = start(model)
+            return State(params, optimizer.init(params), jnp.int32(-1))
+
+        def step(state, tokens, key, model=model, ask=ask):
+            asked = ask(key, tokens)
+
+            def loss_of(params):
+                found = task.loss_metrics(model, params, asked)
+                return found["loss"], found
+
+            return update(loss_of, optimizer, state)
+
+        tokens = jax.ShapeDtypeStruct((128, 128), jnp.int32)
+        program = jax.jit(step, donate_argnums=0).lower(jax.eval_shape(draw), tokens, KEY)
+        size = program.compile(UNOPTIMISED).memory_analysis()
         above = size.temp_size_in_bytes + size.output_size_in_bytes - size.alias_size_in_bytes
         assert above < 2 * 2**30
 
@@ -293,73 +263,11 @@ def test_bfloat16_is_near_and_tables_stay_float32(kind):
     def cosine(a, b):
         return jnp.sum(a * b) / jnp.sqrt(jnp.sum(a**2) * jnp.sum(b**2))
 
-    (loss, gradient), (near, near_gradient) = look(exact), look(rounded)
+    (loss, gradient), (near, near_gradient) = map(look, (exact, rounded))
     assert near.dtype == jnp.float32 and 0 < abs(near - loss) < 0.05 * loss
     for table in ("input", "output"):
         ours = near_gradient["embedding"][table]
         assert ours.dtype == jnp.float32 and cosine(ours, gradient["embedding"][table]) > 0.99
-
-
-def make_training(kind: str, tied: bool):
-    """Return a step, an evaluation and a function that draws a state."""
-    model = make(kind, tied)
-    optimizer = make_optimizer(Optimizer(learning_rate=3e-3, eta_min=3e-3, weight_decay=0.01))
-    masks = partial(
-        masking.mask,
-        mask=V - 1,
-        never=(PAD,),
-        base_vocabulary=V - 1,
-        room=masking.capacity(16 * 16),
-    )
-
-    def ask(key, tokens):
-        return masks(key, tokens) if kind == "masked" else masking.next_tokens(tokens, padding=PAD)
-
-    def start(seed):
-        return initial_state(model, optimizer, jax.random.key(seed))
-
-    def evaluate(params, tokens, key):
-        return task.loss_metrics(model, params, ask(key, tokens))
-
-    return make_step(model, optimizer, ask), evaluate, start
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["masked", "causal"])
-def test_trains_alone_and_stacked(kind):
-    """Members learn the same under `vmap` and alone; training goes on after untying."""
-    step, evaluate, start = make_training(kind, True)
-    first = np.arange(1, 17)[:, None]
-    tokens = ((first + np.arange(16)[None] // 2) % 40 + 1).astype(np.int32)
-    tokens[3, 9:] = PAD
-
-    def several(state, key):
-        return jax.lax.scan(
-            lambda state, key: step(state, tokens, key), state, jax.random.split(key, 40)
-        )
-
-    keys = jax.random.split(KEY, 2)
-    fresh = once(jax.vmap(start))(jnp.arange(2))
-    _, looked_at = once(jax.vmap(several))(fresh, keys)
-    alone, of_alone = once(several)(jax.tree.map(lambda leaf: leaf[1], fresh), keys[1])
-    np.testing.assert_allclose(looked_at["loss"][1], of_alone["loss"], rtol=2e-3)
-    assert np.all(looked_at["loss"][:, -1] < 0.7 * looked_at["loss"][:, 0])
-    assert np.all(looked_at["accuracy"][:, -5:].mean(1) > looked_at["accuracy"][:, :5].mean(1))
-    untied = untie(alone.params, alone.opt_state)
-    seen, later = once(lambda params: evaluate(params, tokens, KEY)), once(step)
-    assert seen(untied[0])["loss"] == seen(alone.params)["loss"]
-    embedding = later(alone._replace(params=untied[0], opt_state=untied[1]), tokens, KEY)[0].params[
-        "embedding"
-    ]
-    assert not np.array_equal(embedding["input"], embedding["output"])
-
-
-def test_means_over_batches_count_positions():
-    batches = [
-        {"loss": loss, "accuracy": accuracy, "weight": positions}
-        for loss, accuracy, positions in ((1.0, 0.5, 10), (3.0, 0.0, 30))
-    ]
-    assert mean_over_batches(batches) == {"loss": 2.5, "accuracy": 0.125}
 
 
 def test_distances_and_pairs():

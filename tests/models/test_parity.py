@@ -13,9 +13,7 @@ from jaxtie.training.member import update
 from jaxtie.training.optimizer import make_optimizer
 from jaxtie.training.task import State, stream
 
-torch = pytest.importorskip(
-    "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
-)
+torch = pytest.importorskip("torch", reason="pip install 'jaxtie[parity]'")
 import torch_reference as reference  # noqa: E402
 
 SMALL = Transformer(layers=1, heads=1, width=4, feedforward=4)

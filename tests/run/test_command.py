@@ -15,6 +15,7 @@ from jaxtie.config import names_of
 from jaxtie.options import parse_seeds
 from jaxtie.run import command as cli
 from jaxtie.run.experiment_files import load_experiment
+from jaxtie.training.trainer import Trainer
 
 TOGETHER = "--distributed --coordinator {} --process-count {} --process-index {}"
 NO_ARM = "expected tied, untied or untied@STEP"
@@ -24,38 +25,24 @@ NO_SWEEP = "expected NAME=VALUE,VALUE, such as"
 BAD = [
     ("--seeds 0", f"--seeds: '0': {NO_SEEDS}"),
     ("--seeds -3", f"--seeds: '-3': {NO_SEEDS}"),
-    ("--seeds=-3", f"--seeds: '-3': {NO_SEEDS}"),
     ("--seeds 5-2", f"'5-2': {NO_SEEDS}"),
-    ("--seeds a", f"'a': {NO_SEEDS}"),
     ("--seeds 1,1", "'1,1': expected each seed once"),
     ("--seeds ''", f"--seeds: '': {NO_SEEDS}"),
-    ("--seeds 1,,2", f"'1,,2': {NO_SEEDS}"),
     ("--seeds 4294967296-4294967296", "seed 4294967296: expected an integer in 0...4294967295"),
     ("--seeds '1, 2'", f"'1, 2': {NO_SEEDS}"),
     ("--seeds 1234567890", f"'1234567890': {NO_SEEDS}"),
-    ("--eval-every 9999999900", "eval_every = 9999999900: expected fewer than"),
     ("--seeds ٣", f"'٣': {NO_SEEDS}"),
-    ("--seeds 5-", f"'5-': {NO_SEEDS}"),
     ("--seeds 1-2-3", f"'1-2-3': {NO_SEEDS}"),
-    ("--seeds 2.5", f"'2.5': {NO_SEEDS}"),
     ("--steps 0", "--steps: '0': expected a positive integer"),
-    ("--steps 1.5", "--steps: '1.5': expected a positive integer"),
-    ("--steps=-100", "--steps: '-100': expected a positive integer"),
     ("--steps 150", "steps = 150: expected a multiple of record_every = 100"),
     ("--steps 3000000000", "steps = 3000000000: expected fewer than 2147483648"),
     ("--steps 99999999999", "--steps: '99999999999': expected a positive integer"),
     ("--eval-every 150", "eval_every = 150: expected a multiple of record_every = 100"),
-    ("--record-every 0", "--record-every: '0': expected a positive integer"),
-    ("--eval-every 0", "--eval-every: '0': expected a positive integer"),
+    ("--eval-every 9999999900", "eval_every = 9999999900: expected fewer than"),
     ("--arms tied,knotted", f"--arms: arm 'knotted': {NO_ARM}"),
     ("--arms untied@0", f"arm 'untied@0': {NO_ARM}"),
-    ("--arms untied@", f"arm 'untied@': {NO_ARM}"),
     ("--arms untied@midway", f"arm 'untied@midway': {NO_ARM}"),
-    ("--arms untied@-100", f"arm 'untied@-100': {NO_ARM}"),
-    (
-        "--arms untied@150000",
-        "arm untied@150000: expected a multiple of record_every = 100 below steps",
-    ),
+    ("--arms untied@150000", "arm untied@150000: expected a multiple of record_every = 100 below"),
     ("--arms untied@150", "arm untied@150: expected a multiple of record_every = 100"),
     ("--arms tied@100", f"arm 'tied@100': {NO_ARM}"),
     ("--arms tied,tied", "arms = tied,tied: each may be named once"),
@@ -63,6 +50,24 @@ BAD = [
     ("--arms ''", f"arm '': {NO_ARM}"),
     ("--arms tied+shuffle=3", "tied+shuffle=3: width = 4: expected a multiple of 3"),
     ("narrow.py --arms tied+half-swap", "width = 5: expected a multiple of 2"),
+    ("--arms tied+nonsense", "+nonsense is no option of a head; expected bias, undecayed-bias"),
+    ("--arms tied+bias=1", "+bias=1 is no option of a head"),
+    ("--arms tied+init-std", "+init-std is no option of a head"),
+    ("--arms tied+shuffle+half-swap", "+half-swap repeats or contradicts an earlier option; leave"),
+    ("--arms tied+logit-softcap=-1", "logit-softcap is '-1'; expected a number above 0"),
+    ("--arms tied+input-gradient=nan", "input-gradient is 'nan'; expected a number of at least 0"),
+    ("--arms tied+init-std=D", "init-std is 'D'; expected a number above 0 or one of root-D"),
+    ("--arms untied@100+bias", "a head's options stand before the @"),
+    ("--arms tied+input-rate=2", "a tied table has one learning rate; give +table-rate"),
+    ("--arms untied+output-rate=2@100", "a tied table has one learning rate"),
+    ("--arms untied+output-start", "starts with both tables; +output-start is for a tied one"),
+    ("--arms tied+untie-rows=masks", "'masks'; expected mask, labels, never-targets"),
+    ("--arms tied+untie-rows", "+untie-rows is no option of a head"),
+    ("--arms tied+tie-rows=mask", "all rows are tied; +tie-rows is for an untied table"),
+    ("--arms untied+untie-rows=mask", "all rows are untied; +untie-rows is for a tied table"),
+    ("--arms untied+tie-rows=mask@300", "rows are tied from start to end; leave out @STEP"),
+    ("--arms tied+untie-rows=mask+output-start", "leave out +output-start"),
+    ("causal.py --text README.txt --arms tied+untie-rows=labels", "no rows 'labels' on text;"),
     ("--data random", "--data: 'random': expected one of per-seed, shared"),
     ("--data-seed=-1", "--data-seed: '-1': expected an integer of at least 0"),
     ("--data-seed 4294967296", "data_seed = 4294967296: expected an integer in 0...4294967295"),
@@ -70,14 +75,11 @@ BAD = [
     ("--ones 0.1,0.8,0.1", "--ones: '0.1,0.8,0.1': expected two probabilities"),
     ("--ones nan,nan", "--ones: 'nan,nan': expected two probabilities"),
     ("--zeros=-0.1,1.1", "--zeros: '-0.1,1.1': expected two probabilities"),
-    ("--zeros 1", "--zeros: '1': expected two probabilities"),
-    ("--zeros half,half", "--zeros: 'half,half': expected two probabilities"),
     ("nowhere.py", "nowhere.py: no such experiment file"),
     ("README.txt", "README.txt: expected a Python file"),
     ("raises.py", "raises.py:3: ZeroDivisionError: division by zero"),
     ("broken.py", "broken.py: SyntaxError"),
     ("empty.py", "empty.py: expected it to define experiment"),
-    ("unlikely.py", "unlikely.py:2: zeros = (0.5, 0.6): expected two probabilities"),
     ("long.py", "long.py:2: length = 11: expected 4 to 10 bits"),
     ("in_order.py", "in_order.py:2: length = 9: expected at most 8 bits with Mixer"),
     ("leaves.py", "leaves.py:1: SystemExit: 0"),
@@ -88,19 +90,16 @@ BAD = [
     ("named.py", "named.py:2: name = '../elsewhere': expected a name that can be"),
     ("of_text.py", "of_text.py: expected it to define experiment"),
     ("--checkpoint-every 0", "--checkpoint-every: '0': expected a number of seconds above 0"),
-    ("--checkpoint-every=-5", "--checkpoint-every: '-5': expected a number of seconds"),
     ("--checkpoint-every inf", "--checkpoint-every: 'inf': expected a number of seconds"),
-    ("--checkpoint-every often", "--checkpoint-every: 'often': expected a number of seconds"),
     (TOGETHER.format("here", 2, 0), "--coordinator: 'here': expected HOST:PORT"),
     (TOGETHER.format("here:70000", 2, 0), "'here:70000': expected HOST:PORT"),
     ("--distributed --coordinator here:4000", "--process-count, --process-index together, or none"),
-    ("--coordinator here:4000", "--coordinator: expected with --distributed only"),
     ("--process-index 0", "--process-index: expected with --distributed only"),
     (TOGETHER.format("here:4000", 2, 2), "--process-index 2: expected less than"),
-    (TOGETHER.format("here:4000", 0, 0), "--process-count: '0': expected a positive integer"),
-    (TOGETHER.format("here:4000", 2, -1), "--process-index: '-1': expected an integer of at least"),
-    ("--out finished", "--out finished: holds a run that differs in steps;"),
-    ("--out finished --seeds 1-64", "holds a run that differs in seeds, steps;"),
+    (
+        "--out finished --zeros 0.2,0.8",
+        "finished: holds a run that differs in process.zeros, steps",
+    ),
     ("--out unfinished", "unfinished: holds a run that differs in steps;"),
     ("causal.py", "causal: needs a text; give files or folders by --text PATH"),
     ("causal.py --text nowhere", "nowhere: no such file or folder"),
@@ -108,39 +107,19 @@ BAD = [
     ("causal.py --text README.txt", "1 different paragraphs are too little for three splits"),
     ("causal.py --text ''", "--text: '': expected a file or a folder"),
     ("--text README.txt", "--text: no option of transformer-small, which reads"),
-    (
-        "causal.py --text README.txt --tfds lm1b",
-        "either files and folders or the name of a TFDS data",
-    ),
+    ("causal.py --text README.txt --tfds lm1b", "either files and folders or the name of a TFDS"),
     ("causal.py --text README.txt --steps 30", "steps = 30: expected a multiple of"),
     ("causal.py --text README.txt --zeros 0.2,0.8", "--zeros: no option of causal, which"),
     ("causal.py --tfds-field story", "--tfds-field: expected with --tfds only"),
     ("causal.py --text README.txt --vocab-size 1", "vocab_size = 1: expected 100 to"),
-    (
-        "causal.py --arms tied+nonsense",
-        "+nonsense is no option of a head; expected bias, undecayed-bias",
-    ),
-    ("causal.py --arms tied+bias=1", "+bias=1 is no option of a head"),
-    ("causal.py --arms tied+init-std", "+init-std is no option of a head"),
-    (
-        "causal.py --arms tied+bias+bias",
-        "+bias repeats or contradicts an earlier option; leave out one",
-    ),
-    (
-        "causal.py --arms tied+shuffle+half-swap",
-        "+half-swap repeats or contradicts an earlier option",
-    ),
-    ("causal.py --arms tied+logit-softcap=-1", "logit-softcap is '-1'; expected a number above 0"),
-    ("causal.py --arms tied+input-gradient=nan", "input-gradient is 'nan'; expected"),
-    ("causal.py --arms tied+init-std=D", "init-std is 'D'; expected a number above 0 or"),
-    ("causal.py --arms untied@100+bias", "a head's options stand before the @"),
-    ("causal.py --text README.txt --arms untied+bias@10000", "arm untied+bias@10000: expected a"),
     ("causal.py --text README.txt --arms tied+shuffle=3", "width = 128: expected a multiple of 3"),
     ("odd.py", "odd.py:2: heads = 4: expected width / heads to be even"),
     ("--sweep ''", f"--sweep: '': {NO_SWEEP}"),
-    ("--sweep momentum=0.9", "X"),
     ("--sweep claim=1,2", "sweep of 'claim': expected one of learning_rate"),
-    ("--sweep weight_decay", f"'weight_decay': {NO_SWEEP}"),
+    ("--sweep layer=1,2", "sweep of 'layer': expected one of learning_rate"),
+    ("--sweep steps=100,200", "sweep of 'steps': expected one of"),
+    ("--sweep layers=1.5", "sweep of layers: 1.5: expected integers"),
+    ("--sweep width=0", "width = 0: expected a positive integer"),
     ("--sweep weight_decay=", f"'weight_decay=': {NO_SWEEP}"),
     ("--sweep weight_decay=none,some", f"'weight_decay=none,some': {NO_SWEEP}"),
     ("--sweep weight_decay=0,nan", "sweep of weight_decay = (0.0, nan): expected"),
@@ -150,28 +129,21 @@ BAD = [
     ("--sweep eps=1e-8 --sweep eps=1e-12", "sweep of eps, eps: each may be named once"),
     ("--zeros 0.2,0.8 --sweep p_X=0.1,0.5", "--zeros: p_X is swept; give one of the two"),
     ("--scale 0", "--scale: '0': expected a number above 0"),
-    ("--scale=-1", "--scale: '-1': expected a number above 0"),
     ("--scale inf", "--scale: 'inf': expected a number above 0"),
-    ("--scale nan", "--scale: 'nan': expected a number above 0"),
-    ("--scale half", "--scale: 'half': expected a number above 0"),
     ("--scale 1e300", "at scale 1e+300: steps = 214748364800: expected fewer than"),
     ("--scale 1e-9 --arms untied@25000,untied@75000", "untied@100,untied@100: each may be"),
     ("--scale 1e-9 --arms tied,untied@75000", "at scale 1e-09: arm untied@100: expected"),
     ("--scale 0.1 --steps 1000", "--scale: expected without --steps"),
     ("--all good.py", "EXPERIMENT.py: no option of --all"),
     ("--all --steps 1000", "--steps: no option of --all"),
-    ("--all --arms tied", "--arms: no option of --all"),
-    ("--all --zeros 0.2,0.8", "--zeros: no option of --all"),
     ("--all --distributed", "--distributed: no option of --all"),
     ("--all", "--all: no experiment file, NAME.py, in ./experiments"),
     ("--sedes 3", "Unrecognized options: --sedes, 3"),
     ("--steps", "Missing value for argument '--steps'"),
     ("--out README.txt/run", "README.txt/run: not a folder; choose another --out"),
-    ("--out README.txt", "README.txt: not a folder; choose another --out"),
     ("--out other", "--out other: holds other files than a run's"),
     ("--out other --overwrite", "--out other: holds other files than a run's"),
     ("--out damaged", "damaged/config.json: cannot be read as a run's configuration"),
-    ("--out earlier", "--out earlier: holds a run that differs in data;"),
     ("--out older", "older/config.json: format = None: expected 1; another version of jaxtie"),
     ("--out newer", "newer/config.json: format = 2: expected 1; another version of jaxtie"),
 ]
@@ -195,12 +167,9 @@ FILES = {
     "leaves.py": "raise SystemExit(0)",
     "long.py": declared("Experiment(process=jaxtie.Process(length=11))"),
     "in_order.py": declared("Experiment(process=jaxtie.Process(length=9), model=jaxtie.Mixer())"),
-    "unlikely.py": declared("Experiment(process=jaxtie.Process(zeros=(0.5, 0.6)))"),
     "other/thesis.tex": "years of work",
     "causal.py": declared("TextExperiment(name='causal', objective='causal')"),
-    "odd.py": declared(
-        "TextExperiment(objective='causal', model=jaxtie.Transformer(width=36, heads=4))"
-    ),
+    "odd.py": declared("TextExperiment(objective='causal', model=jaxtie.Transformer(4, 4, 36))"),
     "good.py": declared("Experiment()"),
     "narrow.py": declared("Experiment(model=jaxtie.Transformer(width=5))"),
     "misspelt.py": declared("Experiment(step=100)"),
@@ -210,7 +179,6 @@ FILES = {
     "finished/config.json": config(True, steps=200_000),
     "unfinished/config.json": config(False, steps=100),
     "damaged/config.json": "{",
-    "earlier/config.json": config(True, data="shared"),
     "older/config.json": config(True, version=None),
     "newer/config.json": config(True, version=2),
 }
@@ -228,14 +196,16 @@ def workplace(tmp_path, tmp_path_factory, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize(("line", "words"), BAD, ids=[line for line, _ in BAD])
-def test_bad_input_is_one_line_status_2_and_nothing_written(workplace, capsys, line, words):
+def test_bad_input_is_one_line_status_2_and_nothing_written(
+    workplace, monkeypatch, capsys, line, words
+):
+    # a line that is not refused would train for an hour
+    monkeypatch.setattr(Trainer, "train", lambda *_: pytest.fail("it trains"))
     before = {path: path.stat().st_mtime_ns for path in workplace.rglob("*")}
     assert cli.main(shlex.split(line)) == 2
     out, error = capsys.readouterr()
-    assert out == ""
-    assert error.count("\n") == 1
-    assert error.startswith("jaxtie: ")
-    assert words in error
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith("jaxtie: ") and words in error
     assert "Traceback" not in error and "---" not in error
     after = {
         path: path.stat().st_mtime_ns
@@ -247,21 +217,15 @@ def test_bad_input_is_one_line_status_2_and_nothing_written(workplace, capsys, l
 
 def command(*arguments: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-m", *arguments], text=True, timeout=300, **options
+        [sys.executable, "-W", "error", *arguments], text=True, timeout=300, **options
     )
-
-
-def test_bad_input_exits_with_status_2(workplace):
-    done = command("jaxtie.figures", "nowhere", capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "nowhere: holds no results.nc" in done.stderr
 
 
 def test_an_error_on_a_terminal_is_one_line_without_colours(workplace):
     """Though tyro draws coloured boxes there and breaks lines."""
     ours, terminal = pty.openpty()
     pipes = {"stdout": terminal, "stderr": subprocess.PIPE, "env": os.environ | {"TERM": "xterm"}}
-    done = command("jaxtie.run", "--seeds", "5-2", **pipes)
+    done = command("-m", "jaxtie.run", "--seeds", "5-2", **pipes)
     os.close(terminal)
     os.close(ours)
     line = f"jaxtie: --seeds: '5-2': {NO_SEEDS} (see python -m jaxtie.run --help)\n"
@@ -270,15 +234,13 @@ def test_an_error_on_a_terminal_is_one_line_without_colours(workplace):
 
 def test_the_command_starts_without_jax_and_without_warnings():
     """And `jaxtie.run` stays the function after the package of that name was imported."""
-    done = command("jaxtie.run", "--version", capture_output=True)
+    done = command("-m", "jaxtie.run", "--version", capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"jaxtie {jaxtie.__version__}\n", "")
     code = (
         "import sys, jaxtie, jaxtie.run.command, jaxtie.run.all; jaxtie.load;"
         " print('jax' in sys.modules, callable(jaxtie.run))"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
-    )
+    done = command("-c", code, capture_output=True)
     assert (done.stdout, done.stderr) == ("False True\n", "")
 
 

@@ -1,4 +1,4 @@
-"""Every experiment file declares what the protocol says, and a cheap variant of it trains."""
+"""Every experiment file follows the protocol, and a cheap variant of it trains."""
 
 import dataclasses
 import functools
@@ -60,6 +60,16 @@ VARIANTS = {
         f"width_{width}": ({"model": Transformer(width=width)}, "tied untied tied+bias")
         for width in (2, 3, 6, 8)
     },
+    "untie_midway": ({"record_every": 100}, "tied untied untied@25000 untied@75000"),
+    # evenly spaced log-odds
+    "skewed_zeros": (
+        {
+            "sweep": {"p_X": np.round(1 / (1 + np.geomspace(1, 99, 12)), 4).tolist()},
+            "seeds": range(16),
+            "eval_every": 5_000,
+        },
+        "tied untied",
+    ),
 }
 
 
@@ -68,25 +78,19 @@ def test_variants_differ_as_named_and_have_the_claimed_arms(name):
     experiment, claims = load_experiment(FILES[name]), load_claims(FILES[name])
     changes, arms = VARIANTS[name]
     same = {"name": name.replace("_", "-"), "claim": experiment.claim, "record_every": 1_000}
-    assert experiment == dataclasses.replace(
-        Experiment(), arms=tuple(arms.split()), **same, **changes
-    )
-    assert claims and {arm for claim in claims for arm in claim.weights} <= set(arms.split())
-    assert {claim.against for claim in claims} <= {
-        None,
-        *(other.replace("_", "-") for other in VARIANTS),
-    }
+    assert experiment == Experiment(arms=tuple(arms.split()), **same | changes)
+    assert claims or name == "skewed_zeros"
+    others = {other.replace("_", "-") for other in VARIANTS}
     for claim in claims:
+        assert {*claim.weights} <= {*arms.split()} and claim.against in {None, *others}
         assert claim.low < claim.high and (claim.low, claim.high) != (-np.inf, np.inf)
-        assert all(
-            value in dict(experiment.sweep)[name] for name, value in claim.sweep_point.items()
-        )
+        assert all(value in dict(experiment.sweep)[at] for at, value in claim.sweep_point.items())
 
 
 def test_experiments_are_those_of_the_protocol():
-    others = """untie_midway skewed_zeros head_convergence tuned_heads_one_rate text_mlm
-        text_mlm_faster text_clm price_of_tying duplicates_causal duplicates_masked
-        gradient_roles_text hypothesis_known hypothesis_classes""".split()
+    others = """head_convergence tuned_heads_one_rate text_mlm text_mlm_faster text_clm
+        price_of_tying duplicates_causal duplicates_masked gradient_roles_text hypothesis_known
+        hypothesis_classes""".split()
     others += [name for name in FILES if name.startswith("never_targets")]  # test_never_targets.py
     assert FILES.keys() == {*PROTOCOL, *VARIANTS, *others}
     seeds = {"transformer_medium": range(8), "mixer_medium": range(8), "lstm_medium": range(5)}
@@ -106,77 +110,49 @@ def test_experiments_are_those_of_the_protocol():
         assert f"python -m jaxtie.run experiments/{name}.py" in FILES[name].read_text()
 
 
-def test_untying_midway_is_the_main_experiment_with_two_more_arms():
-    midway = load_experiment(FILES["untie_midway"])
-    assert names_of(midway.arms) == ["tied", "untied", "untied@25000", "untied@75000"]
-    changes = {"name": midway.name, "claim": midway.claim, "arms": midway.arms}
-    assert midway == dataclasses.replace(Experiment(), **changes)
-
-
 def test_text_is_as_published():
     masked, causal = (load_experiment(FILES[name]) for name in ("text_mlm", "text_clm"))
-    optimizer = Optimizer(
-        learning_rate=1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01, eps=1e-12
-    )
+    optimizer = Optimizer(1e-4, eta_min=1e-5, half_period=10_000, weight_decay=0.01, eps=1e-12)
     assert (masked.model, masked.optimizer) == (Transformer(3, 4, 128, 512), optimizer)
     assert (masked.batch, masked.length, masked.words) == (128, 128, 100)
     assert (masked.init_std, masked.seeds) == (0.3, (42,))
     assert masked.steps >= 10_000 and masked.duplicates
     assert names_of(masked.arms) == ["tied", "untied"]
-    faster = dataclasses.replace(
-        masked, name="text-mlm-faster", optimizer=dataclasses.replace(optimizer, learning_rate=1e-3)
-    )
-    assert load_experiment(FILES["text_mlm_faster"]) == faster
+    faster = {
+        "name": "text-mlm-faster",
+        "optimizer": dataclasses.replace(optimizer, learning_rate=1e-3),
+    }
+    assert load_experiment(FILES["text_mlm_faster"]) == dataclasses.replace(masked, **faster)
     assert causal.objective == "causal" and not causal.duplicates
     assert names_of(causal.arms) == ["tied", "untied", f"untied@{causal.steps // 2}"]
     assert len(causal.seeds) >= 3
 
 
 def test_roles_on_text_have_the_arms_of_roles_on_exor():
-    exor, text = (
-        load_experiment(FILES[name]) for name in ("gradient_roles", "gradient_roles_text")
+    path = FILES["gradient_roles_text"]
+    exor, text, claims = (
+        load_experiment(FILES["gradient_roles"]),
+        load_experiment(path),
+        load_claims(path),
     )
-    assert set(text.arms) == set(exor.arms) and text.roles
+    assert {*text.arms} == {*exor.arms} and text.roles
     assert (text.objective, len(text.seeds)) == ("causal", 3)
-    claims = load_claims(FILES["gradient_roles_text"])
-    assert claims and {arm for claim in claims for arm in claim.weights} <= set(names_of(text.arms))
+    assert claims and {arm for claim in claims for arm in claim.weights} <= {*names_of(text.arms)}
 
 
 @pytest.mark.parametrize("name", ["causal", "masked"])
 def test_duplicates_hold_and_fail_in_one_run_of_all_four_arms(name):
-    """And what is claimed of them can be measured: its arms and probabilities are there."""
-    experiment, claims = (
-        load(FILES[f"duplicates_{name}"]) for load in (load_experiment, load_claims)
-    )
-    assert (experiment.objective, experiment.duplicates, len(experiment.seeds)) == (
-        name,
-        (0.5, 0.1),
-        3,
-    )
-    assert names_of(experiment.arms) == [
-        "tied",
-        "tied+bias",
-        "untied",
-        f"untied@{experiment.steps // 2}",
-    ]
+    """Claims can be measured: their arms and probabilities are there."""
+    path = FILES[f"duplicates_{name}"]
+    experiment, claims = load_experiment(path), load_claims(path)
+    assert (experiment.objective, experiment.duplicates) == (name, (0.5, 0.1))
+    arms = ["tied", "tied+bias", "untied", f"untied@{experiment.steps // 2}"]
+    assert (names_of(experiment.arms), len(experiment.seeds)) == (arms, 3)
     terms = [term.partition(", ") for claim in claims for term in claim.weights]
-    assert {arm.split()[0] for arm, _, _ in terms} == set(names_of(experiment.arms))
+    assert {arm.split()[0] for arm, _, _ in terms} == {*arms}
     assert {pairs.rpartition(" ")[2] for _, _, pairs in terms if pairs} == {"0.5", "0.1"}
-    assert all(claim.low < claim.high for claim in claims) and len(
-        {claim.expression for claim in claims}
-    ) == len(claims)
-
-
-def test_skewed_zeros_are_the_main_experiment_over_evenly_spaced_log_odds():
-    skewed = load_experiment(FILES["skewed_zeros"])
-    ((name, values),) = skewed.sweep
-    assert name == "p_X" and values[0] == 0.5 and values[-1] == 0.01 and len(values) == 12
-    np.testing.assert_allclose(
-        np.diff([np.log((1 - p) / p) for p in values]), np.log(99) / 11, rtol=1e-2
-    )
-    changes = {"claim": skewed.claim, "seeds": skewed.seeds, "sweep": skewed.sweep}
-    changes |= {"name": "skewed-zeros", "record_every": 1_000, "eval_every": 5_000}
-    assert skewed == dataclasses.replace(Experiment(), **changes)
+    assert all(claim.low < claim.high for claim in claims)
+    assert len({claim.expression for claim in claims}) == len(claims)
 
 
 @functools.cache
@@ -203,14 +179,12 @@ def test_a_cheap_variant_trains(name):
     narrow = {
         field: min(size, 2 if field == "layers" else 4) for field, size in vars(full.model).items()
     }
-    cheap = dataclasses.replace(
-        full,
-        model=dataclasses.replace(full.model, **narrow),
-        process=dataclasses.replace(full.process, length=6),
-        record_every=10,
-        eval_every=10,
-        steps=10,
+    model, process = (
+        dataclasses.replace(full.model, **narrow),
+        dataclasses.replace(full.process, length=6),
     )
+    short = dict.fromkeys(("steps", "record_every", "eval_every"), 10)
+    cheap = dataclasses.replace(full, model=model, process=process, **short)
     own = cheap.build(Variant(tied=True), "cpu").hparams()
     before, after = training_of(cheap.program_key())(np.uint32(3), own)
     dead = [0 in probabilities for probabilities in cheap.process.pairs.values()]

@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import signal
-import sys
+import subprocess
 import time
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from commands import ended, recorded, start, until, until_recorded
 from jaxtie.run import command, lifecycle
 from jaxtie.training.checkpoints import KEEP, SUMS, Checkpoints, find_damage, opened
 from jaxtie.training.progress import Progress
-from jaxtie.training.task import Members
 
 OFTEN = ["--record-every", "20", "--eval-every", "100"]
 ALWAYS = [*OFTEN, "--checkpoint-every", "1e-6", "--quiet"]
@@ -40,6 +39,11 @@ def results(folder: Path) -> xr.Dataset:
 
 def same(one: Path, other: Path) -> bool:
     return results(one).identical(results(other))
+
+
+def files(folder: Path) -> dict[Path, int]:
+    """Return the files of a folder and when each was last written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
 def finished_run(folder: Path, *options: str) -> Path:
@@ -94,26 +98,14 @@ def test_more_seeds_give_what_one_go_gives(tmp_path, seeds, more):
     "options", [("--seeds", "2"), ("--steps", "100"), ("--seeds", "1,2,3"), ("--zeros", "0.2,0.8")]
 )
 def test_fewer_steps_or_seeds_and_other_fields_are_refused(extended, capsys, options):
-    before = {path: path.stat().st_mtime_ns for path in extended.rglob("*")}
+    before = files(extended)
     assert command.main([*TO_400, *options, "--out", str(extended)]) == 2
     assert "differs in" in capsys.readouterr().err
-    assert before == {path: path.stat().st_mtime_ns for path in extended.rglob("*")}
+    assert before == files(extended)
 
 
 def newest(folder: Path) -> Path:
     return max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def zero(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def delete(path: Path) -> None:
-    path.unlink()
 
 
 def flip_a_bit(path: Path) -> None:
@@ -122,7 +114,12 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-DAMAGES = [truncate, zero, delete, flip_a_bit]
+DAMAGES = {
+    "flip a bit": flip_a_bit,
+    "truncate": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "zero": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "delete": Path.unlink,
+}
 
 
 def checkpointed(run: Path) -> list[Path]:
@@ -137,29 +134,23 @@ def test_damage_to_any_file_of_a_checkpoint_is_found(short, tmp_path, damage):
     assert not find_damage(newest(short))
     for file in checkpointed(short):
         copy = shutil.copytree(newest(short), tmp_path / file / "checkpoints" / newest(short).name)
-        damage(tmp_path / file / file)
+        DAMAGES[damage](tmp_path / file / file)
         assert find_damage(copy), file
 
 
-def goes_on_after(damage, file: Path, short: Path, long: Path, folder: Path, capsys) -> None:
-    """Check that a run reports a damaged file of its newest checkpoint and uses another one."""
-    shutil.copytree(short, folder)
-    damage(folder / file)
-    assert command.main([*TO_400, "--out", str(folder)]) == 0
-    assert f"{newest(short).name} cannot be used" in capsys.readouterr().err
-    assert same(folder, long), file
-
-
-def test_a_damaged_checkpoint_is_reported_and_the_previous_one_used(short, long, tmp_path, capsys):
-    file = random.Random(14).choice(checkpointed(short))
-    goes_on_after(flip_a_bit, file, short, long, tmp_path / "run", capsys)
-
-
-@pytest.mark.slow
-def test_after_damage_to_any_file_the_previous_checkpoint_is_used(short, long, tmp_path, capsys):
+@pytest.mark.parametrize("count", [1, pytest.param(None, marks=pytest.mark.slow, id="all")])
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_used(
+    short, long, tmp_path, capsys, count
+):
     """Each file is damaged in one way; that all ways are found is tested above."""
-    for i, (file, damage) in enumerate(zip(checkpointed(short), itertools.cycle(DAMAGES))):
-        goes_on_after(damage, file, short, long, tmp_path / str(i), capsys)
+    chosen = checkpointed(short)
+    random.Random(14).shuffle(chosen)
+    for i, (file, damage) in enumerate(zip(chosen[:count], itertools.cycle(DAMAGES.values()))):
+        folder = shutil.copytree(short, tmp_path / str(i))
+        damage(folder / file)
+        assert command.main([*TO_400, "--out", str(folder)]) == 0
+        assert f"{newest(short).name} cannot be used" in capsys.readouterr().err
+        assert same(folder, long), file
 
 
 def test_a_reader_leaves_the_checkpoints_that_a_run_is_writing(short, tmp_path):
@@ -176,7 +167,7 @@ def test_a_reader_leaves_the_checkpoints_that_a_run_is_writing(short, tmp_path):
 
 def test_a_sound_checkpoint_that_cannot_be_read_here_is_kept(extended, capsys, monkeypatch):
     """Another version of a library may read it: nothing is removed, and nothing starts anew."""
-    before = {path: path.stat().st_mtime_ns for path in (extended / "checkpoints").rglob("*")}
+    before = files(extended / "checkpoints")
 
     def fail(*_: object) -> None:
         raise OSError("Input/output error")
@@ -186,9 +177,7 @@ def test_a_sound_checkpoint_that_cannot_be_read_here_is_kept(extended, capsys, m
     error = capsys.readouterr().err
     assert "is whole, but cannot be read here (OSError Input/output error)" in error
     assert "Traceback" not in error
-    assert before == {
-        path: path.stat().st_mtime_ns for path in (extended / "checkpoints").rglob("*")
-    }
+    assert before == files(extended / "checkpoints")
 
 
 def test_without_any_sound_checkpoint_a_run_starts_anew(extended, long, capsys):
@@ -201,18 +190,16 @@ def test_without_any_sound_checkpoint_a_run_starts_anew(extended, long, capsys):
 
 KILLED = ["--seeds", "16", *OFTEN, "--checkpoint-every", "0.2", "--quiet"]
 AT_ONCE = 64  # records that may come at once
-KILLS = 12  # of a slow test; a hundred take ten minutes and more
 
 
 def killed_again_and_again(
-    folder: Path, steps: int, arms: str, kills: int, rng: random.Random
+    folder: Path, line: list[str], records: int, kills: int, rng: random.Random
 ) -> int:
-    """Finish a run that is killed so often; return how often that was possible.
+    """Finish a run of so many records that is killed so often; return how often was possible.
 
     Each kill comes a random time after a random record that was not there before.
     """
-    line = [*KILLED, "--steps", f"{steps}", "--arms", arms]
-    records, done = (steps // 20 + 1) * len(arms.split(",")), 0
+    done = 0
     while done < kills and recorded(folder) < records - 2 * AT_ONCE:
         target = recorded(folder) + rng.randint(1, AT_ONCE)
         process = start(folder, *line)
@@ -227,32 +214,38 @@ def killed_again_and_again(
 
 
 @pytest.mark.usefixtures("compiled_as_users_do")
-def test_a_run_that_is_killed_once_gives_what_one_go_gives(tmp_path):
-    assert killed_again_and_again(tmp_path / "killed", 4000, "tied", 1, random.Random(14)) == 1
-    whole = finished_run(tmp_path / "whole", *KILLED, "--steps", "4000", "--arms", "tied")
-    assert same(tmp_path / "killed", whole)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("compiled_as_users_do")
-def test_a_run_that_is_killed_many_times_gives_what_one_go_gives(tmp_path):
-    arms, rng, kills, run_number = "tied,untied@4000", random.Random(14), 0, 0
-    whole = finished_run(tmp_path / "whole", *KILLED, "--steps", "8000", "--arms", arms)
-    while kills < KILLS:
-        folder, run_number = tmp_path / f"killed-{run_number}", run_number + 1
-        kills += killed_again_and_again(folder, 8000, arms, KILLS - kills, rng)
+@pytest.mark.parametrize(
+    ("steps", "arms", "all_kills"),
+    # a hundred kills take ten minutes and more
+    [("4000", "tied", 1), pytest.param("8000", "tied,untied@4000", 12, marks=pytest.mark.slow)],
+)
+def test_a_run_that_is_killed_gives_what_one_go_gives(tmp_path, steps, arms, all_kills):
+    line, rng, kills = [*KILLED, "--steps", steps, "--arms", arms], random.Random(14), 0
+    records = (int(steps) // 20 + 1) * len(arms.split(","))
+    whole = finished_run(tmp_path / "whole", *line)
+    while kills < all_kills:
+        folder = tmp_path / f"killed-{kills}"
+        kills += killed_again_and_again(folder, line, records, all_kills - kills, rng)
         assert same(folder, whole), f"after {kills} kills"
         shutil.rmtree(folder)
-    print(f"{kills} kills over {run_number} runs", file=sys.stderr)
 
 
 ENDLESS = ["--seeds", "2", "--arms", "tied", *OFTEN, "--steps", "3000000"]
 
 
-def checkpointed_members(folder: Path) -> dict[str, Members]:
-    """Return the members that a run goes on from."""
+def reached(folder: Path) -> np.ndarray:
+    """Return the steps of the tied members that a run goes on from."""
     with opened(folder / "checkpoints") as checkpoints:
-        return checkpoints.load(print)
+        return checkpoints.load(print)["tied"].steps
+
+
+def ended_by_signal(process: subprocess.Popen) -> str:
+    """Check that a process that got a signal ends soon, with status 130; return its errors."""
+    began = time.monotonic()
+    status, error = ended(process)
+    assert status == 130 and "Traceback" not in error, error
+    assert time.monotonic() - began < 10
+    return error
 
 
 @pytest.mark.usefixtures("compiled_as_users_do")
@@ -266,9 +259,8 @@ def test_a_running_run_locks_its_folder_and_saves_on_sigterm(tmp_path, capsys, m
     process.terminate()
     assert ended(process)[0] == 130
     assert np.isfinite(results(folder)["loss"]).any()
-    reached = checkpointed_members(folder)["tied"].steps
-    assert (reached > 0).all()
-    add = Progress.add
+    before, add = reached(folder), Progress.add
+    assert (before > 0).all()
 
     def stop(progress, *chunk):
         add(progress, *chunk)
@@ -276,7 +268,7 @@ def test_a_running_run_locks_its_folder_and_saves_on_sigterm(tmp_path, capsys, m
 
     monkeypatch.setattr(Progress, "add", stop)
     assert command.main([*ENDLESS, "--out", str(folder)]) == 130
-    assert (checkpointed_members(folder)["tied"].steps > reached).all()
+    assert (reached(folder) > before).all()
 
 
 @pytest.mark.slow
@@ -285,18 +277,21 @@ def test_a_second_interrupt_exits_at_once(tmp_path):
     until(process, "seed-steps/s")
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
-    status, error = ended(process)
-    assert status == 130
+    ended_by_signal(process)
+
+
+def only_line(error: str) -> str:
+    """Return the only line of an error that is not progress."""
+    (line,) = [line for line in error.splitlines() if line.startswith("jaxtie: ")]
     assert "Traceback" not in error
+    return line
 
 
 def test_a_folder_that_vanishes_ends_in_one_line(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "run"
     monkeypatch.setattr(Progress, "add", lambda *_: shutil.rmtree(folder, ignore_errors=True))
     assert command.main([*ENDLESS, "--checkpoint-every", "1e-6", "--out", str(folder)]) == 2
-    error = capsys.readouterr().err
-    assert sum(line.startswith("jaxtie: ") for line in error.splitlines()) == 1, error
-    assert "Traceback" not in error and str(folder) in error
+    assert str(folder) in only_line(capsys.readouterr().err)
 
 
 def test_too_little_disk_space_is_reported_before_the_start(tmp_path, capsys, monkeypatch):
@@ -313,9 +308,7 @@ def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_
     options += ["--checkpoint-every", "0.1"]
     limited = ["bash", "-c", 'ulimit -f 150; exec "$@"', "-"]
     status, error = ended(start(tmp_path / "run", *options, prefix=limited))
-    assert status == 2, error
-    assert sum(line.startswith("jaxtie: ") for line in error.splitlines()) == 1, error
-    assert "Traceback" not in error
+    assert status == 2 and only_line(error), error
     assert not find_damage(newest(tmp_path / "run"))
     assert command.main([*options, "--out", str(tmp_path / "run")]) == 0
     assert same(tmp_path / "run", finished_run(tmp_path / "one", *options))
@@ -329,10 +322,7 @@ def test_a_signal_before_training_exits_too(tmp_path, seconds):
     process = start(tmp_path / "run", *ENDLESS)
     time.sleep(seconds)
     process.terminate()
-    began = time.monotonic()
-    status, error = ended(process)
-    assert status == 130 and "Traceback" not in error, error
-    assert time.monotonic() - began < 10
+    ended_by_signal(process)
 
 
 def test_a_signal_does_not_wait_for_the_compiler(tmp_path):
@@ -343,10 +333,7 @@ def test_a_signal_does_not_wait_for_the_compiler(tmp_path):
     until(process, "compiling")
     time.sleep(1)
     process.terminate()
-    began = time.monotonic()
-    status, error = ended(process)
-    assert status == 130 and "Traceback" not in error and "the same command goes on" in error, error
-    assert time.monotonic() - began < 10
+    assert "the same command goes on" in ended_by_signal(process)
     assert lifecycle.RunFolder(folder).config()["finished"] is False
 
 

@@ -112,7 +112,7 @@ class Page(HTMLParser):
 
 def test_one_command_runs_every_valid_experiment(at, capsys):
     before = written(*(at / name for name in FOLDERS))
-    assert command.main(ALL) == 2  # and again: what is finished is not run again
+    assert command.main(ALL) == 2  # and again: finished ones are not run again
     assert before == written(*(at / name for name in FOLDERS))
     out, error = capsys.readouterr()
     rows = [line.split("│") for line in out.splitlines()]
@@ -134,7 +134,7 @@ def test_answers_of_advise_are_on_the_page(tmp_path):
     (tmp_path / "answer" / "figures" / "plane.png").write_bytes(png)
     table = Table("Prices", ("bias", "G"), [("none", CLAIM)], "A note.")
     sentences = ["It fails.", "Advice: tie."]
-    write_section(tmp_path / "answer", "python -m x", sentences, [table], plane="S beside C")
+    write_section(tmp_path / "answer", "python -m x", sentences, [table], plane="S and C")
     (tmp_path / "damaged" / "section.json").write_text("{")
     answer, damaged = sections_left(tmp_path)
     assert (answer.name, answer.claim) == ("answer", " ".join(sentences))
@@ -186,17 +186,11 @@ def test_every_figure_and_table_is_on_the_page(at):
         results = lifecycle.load(at / name)
         pictures = analysis.plots(results)
         assert pictures.keys() == {path.stem for path in (at / name / "figures").glob("*.png")}
-    for text in (
-        "rank agreement with semantic divergence",
-        "distance X-Y, input",
-        "Per seed at step 60",
-    ):
+    for text in ("rank agreement with", "distance X-Y, input", "Per seed at step 60"):
         assert text in page.text
     assert len(page.all("table")) == len(page.all("caption")) + 1 == 3 * 6 + 1
-    assert (
-        page.text.count("python -m jaxtie.run --all") == 4
-        and page.text.count("orbax-checkpoint") == 3
-    )
+    assert page.text.count("python -m jaxtie.run --all") == 4
+    assert page.text.count("orbax-checkpoint") == 3
 
 
 def test_the_page_is_accessible(at):
@@ -223,35 +217,32 @@ def test_runs_that_differ_are_reported_and_left_alone(at, capsys):
 
 
 @pytest.fixture
-def without_training(place, monkeypatch):
-    """Return a function that replaces the run of an experiment."""
+def run_all(place, monkeypatch, tmp_path, capsys):
+    """Return a function that runs all with the second one replaced by an error."""
     monkeypatch.chdir(place)
-    return lambda function: monkeypatch.setattr(command, "_run_one", function)
+
+    def start(error: type[BaseException]) -> tuple[int, str, str]:
+        def run_one(experiment, *_):
+            if experiment.name == "plain":
+                raise error("all of it")
+            return lifecycle.Outcome.DONE
+
+        monkeypatch.setattr(command, "_run_one", run_one)
+        status = command.main([*ALL[:-1], "--out", str(tmp_path)])
+        return status, *capsys.readouterr()
+
+    return start
 
 
-def test_after_a_bug_in_one_the_others_are_run(without_training, tmp_path, capsys):
-    def fail(experiment, *_):
-        if experiment.name == "plain":
-            raise MemoryError("all of it")
-        return lifecycle.Outcome.DONE
-
-    without_training(fail)
-    assert command.main([*ALL, "--out", str(tmp_path)]) == 1
-    out, error = capsys.readouterr()
-    assert error.count("Traceback") == 1 and "third" in out
+def test_after_a_bug_in_one_the_others_are_run(run_all, tmp_path):
+    status, out, error = run_all(MemoryError)
+    assert (status, error.count("Traceback")) == (1, 1) and "third" in out
     assert "MemoryError: all of it" in (tmp_path / "index.html").read_text()
 
 
-def test_an_interrupt_outside_of_training_ends_the_command(without_training, tmp_path, capsys):
-    def interrupt(experiment, *_):
-        if experiment.name == "plain":
-            raise KeyboardInterrupt
-        return lifecycle.Outcome.DONE
-
-    without_training(interrupt)
-    assert command.main([*ALL[:-1], "--out", str(tmp_path)]) == 130
-    out, error = capsys.readouterr()
-    assert "interrupted" in out and "to come" in out
+def test_an_interrupt_outside_of_training_ends_the_command(run_all):
+    status, out, error = run_all(KeyboardInterrupt)
+    assert status == 130 and "interrupted" in out and "to come" in out
     assert "2 of 3: plain, 0:00 since the start" in error
 
 
@@ -263,7 +254,8 @@ def test_a_dry_run_of_all_writes_nothing(place, monkeypatch, tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
-def test_other_files_of_that_name_are_not_overwritten(without_training, tmp_path, capsys):
+def test_other_files_of_that_name_are_not_overwritten(place, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(place)
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text("<h1>My site</h1>")
     (tmp_path / "run").mkdir()

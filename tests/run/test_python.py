@@ -59,8 +59,9 @@ def test_an_interrupted_call_goes_on(place, monkeypatch, capsys):
 
 
 def test_invalid_values_are_refused():
-    with pytest.raises(jaxtie.UserError, match="expected an experiment"):
-        jaxtie.run("transformer-small")
+    for experiment in ("transformer-small", jaxtie.Experiment):
+        with pytest.raises(jaxtie.UserError, match="expected an experiment, such as"):
+            jaxtie.run(experiment)
     with pytest.raises(jaxtie.UserError, match=r"seeds = 4: expected a sequence, .* range\(4\)"):
         jaxtie.Experiment(seeds=4)
     with pytest.raises(jaxtie.UserError, match=r"sweep = .*: expected names and values"):

@@ -1,4 +1,4 @@
-"""What is committed of a run gives the tables that the run gives; a document is its data."""
+"""Committed results give the tables that the run gives; a document is its data."""
 
 import re
 from pathlib import Path
@@ -18,8 +18,13 @@ from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import write_committed
 from jaxtie.run import command, lifecycle, report
 
-HOUSE = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 ARMS = ("tied", "untied", "tied+bias", "untied+bias")
+EXPERIMENT, COMMITTED = Path("experiments/small.py"), Path("experiments/data/small.nc")
+DECLARATION = """from jaxtie import Experiment, Process
+experiment = Experiment(name="small", process=Process(length=5), arms=("tied+bias",), steps=20,
+                        record_every=10, eval_every=10)
+"""
 
 
 @pytest.fixture
@@ -28,10 +33,8 @@ def results():
 
 
 @pytest.mark.parametrize("many, steps", [(40, 5), (39, 2)], ids=["few seeds", "many seeds"])
-def test_what_is_kept_of_a_run_gives_its_tables(results, tmp_path, monkeypatch, many, steps):
-    """Written and read again, each number is the run's but for the last digit; of many seeds the
-    middle is left out.
-    """
+def test_committed_results_give_the_tables_of_the_run(results, tmp_path, monkeypatch, many, steps):
+    """But for the last digit; of many seeds the middle is left out."""
     monkeypatch.setattr(analysis, "COURSE_OF_SEEDS", many)
     write_committed(analysis.condense(results), tmp_path / "made-up.nc")
     kept = report.read_data(tmp_path)["made-up"]
@@ -62,7 +65,7 @@ def _words_and_numbers(text: str) -> tuple[list[str], list[float]]:
     return re.split(number, text), [float(found) for found in re.findall(number, text)]
 
 
-def test_what_is_written_of_a_member_has_five_digits_and_what_no_member_owns_has_all(tmp_path):
+def test_values_of_members_are_written_with_five_digits_and_others_with_all(tmp_path):
     third = xr.Dataset(
         {"own": ("seed", [1 / 3, -1e-30, np.nan, np.inf]), "theory": ("pair", [1 / 3])}
     )
@@ -72,219 +75,173 @@ def test_what_is_written_of_a_member_has_five_digits_and_what_no_member_owns_has
     assert float(read["own"][0]) * 2**18 % 1 == 0 and float(read["theory"][0]) == 1 / 3
 
 
-def test_the_published_code_is_told_from_ours_where_it_is_another(results):
-    """Three seeds of our own are like us; three that lie beyond all of ours are not."""
+def test_the_published_code_is_distinguished_from_ours_if_it_differs(results):
+    """Three seeds of our own are like us; three beyond all of ours are not."""
     last = int(results["step"][-1])
     ours = results["input_distance"].sel(arm="tied", symbol="X", symbol2="Y", step=last).values
+    own = {"arm": "tied", "step": last, "table": "input", "pair": "X-Y"}
     for distances, different in (
         (ours[:3] + 1e-3, False),
         (ours.max() + np.array([0.1, 0.2, 0.3]), True),
     ):
-        published = pd.DataFrame(
-            {"arm": "tied", "step": last, "table": "input", "pair": "X-Y", "distance": distances}
-        )
-        table = tables.published_table(results, published)
-        (row,) = table.rows
+        (row,) = tables.published_table(results, pd.DataFrame(own | {"distance": distances})).rows
         assert row[:3] == ("tied", "X-Y", f"{last:,}")
         assert (float(row[-1]) < 0.01) == different
 
 
-def test_a_pytorch_loop_is_told_from_ours_where_it_is_another(results):
+def test_a_pytorch_loop_is_distinguished_from_ours_if_it_differs(results):
     """A distribution that is ours, a little off, is like ours; one that lies half beyond is not."""
     last = int(results["step"][-1])
     ours = results["input_distance"].sel(arm="tied", symbol="X", symbol2="Y", step=last).values
     moved = np.where(np.arange(len(ours)) % 2, ours + np.ptp(ours) + 1, ours)
     own = {"arm": "tied", "seed": range(len(ours)), "step": last}
+    loss = own | {
+        "quantity": "loss",
+        "value": results["train_loss"].sel(arm="tied", eval_step=last),
+    }
+    # less fine than the other side
+    kept = results.assign(train_loss=results["train_loss"].round(LOSS_DECIMALS))
     for distances, gap in ((ours * (1 + 1e-6), 1 / len(ours)), (moved, 0.5)):
-        theirs = pd.DataFrame(own | {"quantity": "input X-Y", "value": distances})
-        loss = pd.DataFrame(
-            own
-            | {"quantity": "loss", "value": results["train_loss"].sel(arm="tied", eval_step=last)}
-        )
-        # less fine than the other side
-        kept = results.assign(train_loss=results["train_loss"].round(LOSS_DECIMALS))
-        of_distance, of_loss = tables.pytorch_table(kept, pd.concat([theirs, loss])).rows
+        theirs = own | {"quantity": "input X-Y", "value": distances}
+        both = pd.concat(map(pd.DataFrame, (theirs, loss)))
+        of_distance, of_loss = tables.pytorch_table(kept, both).rows
         assert of_distance[:3] == ("tied", "input X-Y", f"{last:,}") and of_loss[-2] == "0.000"
         assert float(of_distance[-2]) == pytest.approx(gap, abs=6e-4)
         assert (float(of_distance[-1].removeprefix("< ")) < 0.01) == (gap == 0.5)
 
 
-def test_other_bodies_have_their_distances_beside_decay(results):
-    """Untied, X and Y are at twice what decay alone leaves in the output table, A and B at just
-    that.
-    """
+def test_other_bodies_have_their_distances_relative_to_decay(results):
+    """Untied, X and Y are at twice what decay leaves in the output table, A and B at just that."""
     first, last = results["step"].values[[0, -1]]
+    decayed = float(results["decay_factor"][-1])
     for pair, factor in (("XY", 2), ("AB", 1)):
         at = {"arm": "untied", "symbol": pair[0], "symbol2": pair[1]}
-        begun = results["output_distance"].sel(**at, step=first)
-        results["output_distance"].loc[at | {"step": last}] = (
-            begun * factor * float(results["decay_factor"][-1])
-        )
+        start = results["output_distance"].sel(**at, step=first)
+        results["output_distance"].loc[at | {"step": last}] = start * factor * decayed
     results["train_loss"].loc[{"arm": "tied", "seed": [3, 5], "eval_step": 100}] = 0.76
     rows = {row[1]: row for row in tables.bodies_table({"made-up": results}, ["made-up"]).rows}
-    assert (
-        rows["tied"][2] == "100"
-        and rows["tied"][4] == "2 of 40"
-        and rows["untied input"][4] == "0 of 40"
-    )
+    assert (rows["tied"][2], rows["tied"][4]) == ("100", "2 of 40")
+    assert rows["untied input"][4] == "0 of 40"
     assert rows["untied output"][2:6] == ("",) * 4
-    assert rows["untied output"][-3:] == (
-        "2.000 [2.000, 2.000]",
-        "1.000 [1.000, 1.000]",
-        "2.000 [2.000, 2.000]",
-    )
-    few, many = results.isel(seed=slice(3)), results
-    decayed = float(results["decay_factor"][-1])
+    two, one = "2.000 [2.000, 2.000]", "1.000 [1.000, 1.000]"
+    assert rows["untied output"][-3:] == (two, one, two)
     # each of few seeds; of many the quartiles and both ends
-    for own, shown in (
-        (few, 3),
-        (many, 5),
-    ):
-        found = {
-            row[1:3]: row for row in tables.remaining_table({"made-up": own}, ["made-up"]).rows
-        }
-        of_pair = found["untied output", "X-Y"]
-        np.testing.assert_allclose(
-            [float(cell) for cell in of_pair[-1].split(", ")], [2 * decayed] * shown, rtol=5e-3
-        )
-        np.testing.assert_allclose(float(of_pair[3]), decayed, rtol=5e-3)
+    for own, shown in ((results.isel(seed=slice(3)), 3), (results, 5)):
+        table = tables.remaining_table({"made-up": own}, ["made-up"])
+        row = {row[1:3]: row for row in table.rows}["untied output", "X-Y"]
+        found = [float(cell) for cell in row[-1].split(", ")]
+        np.testing.assert_allclose(found, [2 * decayed] * shown, rtol=5e-3)
+        np.testing.assert_allclose(float(row[3]), decayed, rtol=5e-3)
 
 
 def test_processes_are_compared_seed_by_seed(results):
-    """Planted: a quarter less than here in tied models without a bias, of each seed as much; other
-    seeds stay out.
-    """
+    """A quarter is subtracted from each tied seed without a bias; other seeds stay out."""
     other = results.isel(seed=slice(10, None)).copy(deep=True)
     other["train_loss"].loc[{"arm": "tied", "eval_step": 100}] -= 0.25
     (row,) = tables.gap_contrast_table({"here": results, "there": other}, ["here", "there"]).rows
     assert row == ("here − there", "0.250 ± 0.000", "0.000 ± 0.000", "0.250 ± 0.000")
 
 
-def test_forces_can_be_counted_from_a_later_step(results):
-    """Planted: from step 0 to 50 X and Y come to three times what decay leaves, from there on they
-    fall as it makes them.
-    """
-    at, decayed = {"arm": "untied", "symbol": "X", "symbol2": "Y"}, results["decay_factor"]
-    distance = results["output_distance"]
-    for step, factor in ((50, 3), (100, 3)):
-        distance.loc[at | {"step": step}] = (
-            distance.sel(**at, step=0) * factor * float(decayed.sel(step=step))
-        )
+def test_decay_can_be_counted_from_a_later_step(results):
+    """At steps 50 and 100 X and Y are three times as far apart as decay leaves them."""
+    at, distance = {"arm": "untied", "symbol": "X", "symbol2": "Y"}, results["output_distance"]
+    for step in (50, 100):
+        decayed = float(results["decay_factor"].sel(step=step))
+        distance.loc[at | {"step": step}] = distance.sel(**at, step=0) * 3 * decayed
     rows = {row[:2]: row[2:] for row in tables.decay_since_table(results, ["0", "50"]).rows}
     assert rows["untied output", "X-Y"] == ("3.000 [3.000, 3.000]", "1.000 [1.000, 1.000]")
     assert rows["untied output", "A-B"][1] != "1.000 [1.000, 1.000]"
 
 
-def test_a_sweep_has_its_forces_at_every_setting():
+def test_a_sweep_has_decay_factors_at_every_sweep_point():
     table = tables.decay_table(exor_results("tied", seeds=8, weight_decay=[0.0, 0.1]))
-    assert table.header[0] == "weight_decay" and [row[0] for row in table.rows] == [
-        "0",
-        "0",
-        "0.1",
-        "0.1",
-    ]
+    assert table.header[0] == "weight_decay"
+    assert [row[0] for row in table.rows] == ["0", "0", "0.1", "0.1"]
 
 
 def test_a_document_gets_its_tables_from_the_data(results):
     known = {"costs": lambda *names: tables.gap_table({"made-up": results}, names)}
     text = "A\n<!-- table: costs made-up -->\nold 0.123\n<!-- end of table -->\nB\n"
     written = report.rewritten(text, known)
-    assert (
-        "old" not in written
-        and "| made-up | 40 |" in written
-        and written.startswith("A\n")
-        and written.endswith("B\n")
-    )
+    assert written.startswith("A\n") and written.endswith("B\n")
+    assert "old" not in written and "| made-up | 40 |" in written
     assert report.rewritten(written, known) == written
     assert report.rewritten(written.replace("| 40 |", "| 41 |"), known) == written
-    for asked, reason in (
+    for named, reason in (
         ("forces x", "expected one of costs"),
         ("costs other", "no data of 'other'"),
     ):
         with pytest.raises(UserError, match=reason):
-            report.rewritten(text.replace("costs made-up", asked), known)
+            report.rewritten(text.replace("costs made-up", named), known)
 
 
 def test_the_documents_are_what_the_command_writes():
-    """Of the committed data and the claims of the experiment files; a digit that was changed by
-    hand is found.
-    """
-    known = report.tables_by_name(HOUSE / "experiments")
-    for page in (HOUSE / name for name in report.DOCUMENTS):
+    """Of the committed data and the claims of the experiment files."""
+    known = report.tables_by_name(ROOT / "experiments")
+    for page in (ROOT / name for name in report.DOCUMENTS):
         assert report.rewritten(page.read_text(), known) == page.read_text(), page
 
 
-def test_outside_of_the_repository_the_command_says_so(tmp_path, monkeypatch, capsys):
+def test_outside_of_the_repository_the_command_fails_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command.main_report([]) == 2
-    assert (
-        capsys.readouterr().err
-        == "jaxtie.report: README.md: not found; start it where the repository is\n"
-    )
+    line = "jaxtie.report: README.md: not found; start it where the repository is\n"
+    assert capsys.readouterr().err == line
 
 
-def test_a_run_is_kept_beside_its_experiment(tmp_path, monkeypatch, capsys):
-    """From a run to a table by the command, its hidden states too; a run that no file declares is
-    refused.
-    """
+@pytest.fixture
+def repository(tmp_path, monkeypatch, capsys) -> xr.Dataset:
+    """Work in a folder with an experiment that was run and committed; return its results."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "experiments").mkdir()
-    declaration = "from jaxtie import Experiment, Process\n"
-    declaration += (
-        'experiment = Experiment(name="small", process=Process(length=5), arms=("tied+bias",), '
-    )
-    declaration += "steps=20, record_every=10, eval_every=10)\n"
-    (tmp_path / "experiments" / "small.py").write_text(declaration)
+    for folder in ("experiments", "jaxtie/advise"):
+        (tmp_path / folder).mkdir(parents=True)
+    EXPERIMENT.write_text(DECLARATION)
     text = "<!-- table: forces small -->\n<!-- end of table -->\n"
-    (tmp_path / "experiments" / "README.md").write_text(text)
-    (tmp_path / "jaxtie" / "advise").mkdir(parents=True)
+    Path("experiments/README.md").write_text(text)
     for page in ("README.md", "jaxtie/advise/README.md"):
-        (tmp_path / page).write_text("No tables.\n")
+        Path(page).write_text("No tables.\n")
     monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
     # compiling takes longer than all the rest, most of all in lanes
     monkeypatch.setattr(exor, "WIDE", 1)
-    short = "--seeds 2 --quiet --out run".split()
-    assert command.main(["experiments/small.py", *short]) == 0
+    assert command.main([str(EXPERIMENT), *"--seeds 2 --quiet --out run".split()]) == 0
     assert command.main_report(["run"]) == 0
-    assert capsys.readouterr().out.endswith(
-        "experiments/data/small.nc\n" + "\n".join(report.DOCUMENTS) + "\n"
-    )
-    kept = xr.load_dataset("experiments/data/small.nc")
+    pages = "\n".join(report.DOCUMENTS)
+    assert capsys.readouterr().out.endswith(f"{COMMITTED}\n{pages}\n")
+    return xr.load_dataset(COMMITTED)
+
+
+def test_a_committed_run_is_in_the_tables_and_is_joined_by_further_seeds(repository):
     written = Path("experiments/README.md").read_text()
     assert "| tied+bias | A-B |" in written and "decay-adjusted distance" in written
-    further, file = (
-        kept.assign_coords(seed=[3, 2]).assign_attrs(claim="In other words."),
-        Path("experiments/data/small.nc"),
-    )
-    write_committed(further, file)
+    further = repository.assign_coords(seed=[3, 2]).assign_attrs(claim="In other words.")
+    write_committed(further, COMMITTED)
     assert command.main_report(["run"]) == 0
-    joined = xr.load_dataset(file)
+    joined = xr.load_dataset(COMMITTED)
     assert joined["seed"].values.tolist() == [0, 1, 2, 3]
-    for own, seeds in ((kept, [0, 1]), (further, [3, 2])):
+    for own, seeds in ((repository, [0, 1]), (further, [3, 2])):
         xr.testing.assert_equal(joined.sel(seed=seeds), own)
-    assert joined.attrs == kept.attrs
+    assert joined.attrs == repository.attrs
     ends = further["eval_step"].isin([0, 20])
-    write_committed(
-        further.sel(step=[0, 20]).assign(valid_loss=further["valid_loss"].where(ends)), file
-    )
+    without = further.sel(step=[0, 20]).assign(valid_loss=further["valid_loss"].where(ends))
+    write_committed(without, COMMITTED)
     assert command.main_report(["run"]) == 0
-    without_middle = xr.load_dataset(file)  # of either: it would be there of some seeds alone
+    without_middle = xr.load_dataset(COMMITTED)  # of either: only some seeds would have it
     xr.testing.assert_equal(without_middle["loss"], joined["loss"].sel(step=[0, 20]))
     xr.testing.assert_equal(without_middle["valid_loss"], joined["valid_loss"].where(ends))
     xr.testing.assert_equal(without_middle["train_loss"], joined["train_loss"])
-    write_committed(further.assign_attrs(process="another"), file)
-    capsys.readouterr()
-    assert command.main_report(["run"]) == 2
-    assert (
-        "small.nc: these seeds cannot join its own: they differ in process; "
-        in capsys.readouterr().err
+
+
+def test_a_run_that_differs_or_that_no_file_declares_is_refused(repository, capsys):
+    write_committed(
+        repository.assign_coords(seed=[3, 2]).assign_attrs(process="another"), COMMITTED
     )
-    Path("experiments/small.py").write_text(declaration.replace("length=5", "length=6"))
     assert command.main_report(["run"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "jaxtie.report: run: differs from experiments/small.py in process.length\n"
-    )
-    Path("experiments/small.py").unlink()
+    line = "small.nc: these seeds cannot join its own: they differ in process; "
+    assert line in capsys.readouterr().err
+    EXPERIMENT.write_text(DECLARATION.replace("length=5", "length=6"))
+    assert command.main_report(["run"]) == 2
+    line = f"jaxtie.report: run: differs from {EXPERIMENT} in process.length\n"
+    assert capsys.readouterr().err == line
+    EXPERIMENT.unlink()
     assert command.main_report(["run"]) == 2
     assert capsys.readouterr().err == "jaxtie.report: run: no file of experiments declares small\n"

@@ -11,9 +11,8 @@ import pytest
 from bodies import once
 from quickly import as_users
 
-from jaxtie.config import Arm, Mixer, Optimizer, Transformer, Variant
+from jaxtie.config import Mixer, Optimizer, Transformer, Variant
 from jaxtie.exor.config import Experiment
-from jaxtie.training import block_engine
 from jaxtie.training.block_engine import (
     BlockEngine,
     BlockProgram,
@@ -24,12 +23,11 @@ from jaxtie.training.block_engine import (
     layout_of,
     lower_advance,
     seconds_per_record,
-    untie_members,
 )
 from jaxtie.training.distributed import Processes
 from jaxtie.training.member import make_member, update
 from jaxtie.training.optimizer import make_optimizer
-from jaxtie.training.task import Chunk, Members, State, merge, phases_of, unflatten
+from jaxtie.training.task import Chunk, State, phases_of
 
 SHORT = Experiment(steps=200, record_every=20, eval_every=100, seeds=tuple(range(40)))
 ONE_DEVICE = tuple(jax.devices()[:1])
@@ -175,39 +173,6 @@ def test_members_that_diverge_leave_the_bits_of_the_others_alone():
     assert np.isfinite(frozen).all() and (frozen == frozen[:1]).all()
 
 
-def evaluate(members: Members, arm: str) -> dict[str, np.ndarray]:
-    """Evaluate members of SHORT exactly."""
-    variant = Variant(arm == "tied")
-    task = SHORT.build(variant, "cpu")
-    states = unflatten(program(SHORT, arm).states, members.states)
-    member = make_member(task)
-    return once(jax.vmap(member.evaluate, in_axes=(0, None)))(states, task.hparams())
-
-
-@pytest.mark.slow
-def test_untied_midway_is_tied_until_then_and_changes_nothing_at_that_step():
-    first, second = phases_of(Arm.parse("untied@100"), SHORT.steps)
-    assert (first.tied, first.until, second.tied, second.until) == (True, 100, False, 200)
-    run = BlockRun(program(SHORT, "tied"), ONE_DEVICE, SHORT, first.until)
-    tied = list(run.chunks(SHORT.members, None))
-    members = merge(*[chunk.members for chunk in tied])
-    assert members.numbers.tolist() == [*SHORT.members] and set(members.steps.tolist()) == {100}
-    opened = untie_members(SHORT, second, members)
-    for name, leaf in opened.states.items():
-        copied = members.states[name.replace("['output']", "['input']")]
-        np.testing.assert_array_equal(leaf, copied, err_msg=name)
-    assert sum("['output']" in name for name in opened.states) == 3  # the table and its two moments
-    before, after = evaluate(members, "tied"), evaluate(opened, "untied")
-    for name in ("train_loss", "valid_loss", "log_odds"):
-        np.testing.assert_allclose(after[name], before[name], rtol=0, atol=1e-6, err_msg=name)
-    run = BlockRun(program(SHORT, "untied"), ONE_DEVICE, SHORT, second.until)
-    loss = joined([*tied, *run.chunks(SHORT.members, opened)])["loss"]
-    always_tied = records(SHORT, "tied")["loss"]
-    np.testing.assert_array_equal(loss[:6], always_tied[:6])
-    np.testing.assert_allclose(loss[6], always_tied[6], rtol=1e-2)  # nothing starts anew
-    assert (loss[7:] != always_tied[7:]).any(axis=1).all()
-
-
 def test_speed_is_measured_before_the_step_of_untying():
     later = dataclasses.replace(SHORT, arms=("untied@100",))
     assert seconds_per_record(program(SHORT, "untied"), ONE_DEVICE, later) > 0
@@ -265,7 +230,7 @@ OTHERS = {
 
 
 def key_of(config: Experiment) -> tuple[Experiment, Variant]:
-    """Return what the program of the first phase depends on."""
+    """Return the key of the program of the first phase."""
     return config.program_key(), phases_of(config.arms[0], config.steps)[0].variant
 
 
@@ -277,26 +242,23 @@ def lowered(config: Experiment) -> str:
 
 
 def test_a_program_does_not_depend_on_hyperparameters():
-    """Its text is equal for all; that of another model is not."""
+    """Its text, and its key among compiled programs, are equal for all; others have other keys."""
     main = lowered(SHARING["main"])
     assert len(main) > 100_000
     for name, config in SHARING.items():
+        assert key_of(config) == key_of(SHARING["main"]), name
         assert lowered(config) == main, name
     assert lowered(OTHERS["model"]) != main
+    keys = {key_of(config) for config in (SHARING["main"], *OTHERS.values())}
+    assert len(keys) == 1 + len(OTHERS)
 
 
 @pytest.mark.slow
-def test_a_program_is_compiled_once(monkeypatch):
-    """The phases of an arm that unties are the programs of arms that do not."""
-    compiled = {tied: program(SHORT, "tied" if tied else "untied") for tied in (True, False)}
-    # as these programs have it, and their devices
-    often = {"record_every": SHORT.record_every, "eval_every": SHORT.eval_every}
-    monkeypatch.setattr(block_engine, "assign_workers", lambda *_: [*compiled[True].advance])
-    for name, config in SHARING.items():
-        assert key_of(config) == key_of(SHARING["main"]), name
-        engine = BlockEngine(dataclasses.replace(config, **often), Processes())
-        for arm in engine.config.arms:
-            for phase in phases_of(arm, engine.config.steps):
-                assert engine.compile(phase) is compiled[phase.tied], (name, phase.name)
-    keys = {key_of(config) for config in (SHARING["main"], *OTHERS.values())}
-    assert len(keys) == 1 + len(OTHERS)
+def test_the_phases_of_an_arm_that_unties_are_the_programs_of_arms_that_do_not():
+    engine = BlockEngine(
+        dataclasses.replace(SHORT, arms=("tied", "untied", "untied@100")), Processes()
+    )
+    programs = [
+        engine.compile(phase) for arm in engine.config.arms for phase in phases_of(arm, 200)
+    ]
+    assert programs[2] is programs[0] and programs[3] is programs[1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bodies import once, sample
 
-from jaxtie.config import Arm, Optimizer, UserError, Variant
+from jaxtie.config import Arm, Optimizer, Variant
 from jaxtie.exor.config import Experiment
 from jaxtie.exor.task import PAIRS, ExorTask
 from jaxtie.training.block_engine import untie_members
@@ -190,9 +190,3 @@ def test_a_tied_table_starts_where_its_arm_says(options):
         expected, _ = tie(untied, how=table)
         jax.tree.map(np.testing.assert_array_equal, params, expected)
         assert "output" in untie(params)[0]["embedding"]
-
-
-def test_an_untied_arm_has_no_one_start():
-    with pytest.raises(UserError, match=r"untied\+output-start.*both.*for a tied one"):
-        Arm.parse("untied+output-start")
-    assert Arm.parse("untied+output-start@500").tied  # tied up to there

@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 from bodies import once, random_params
 
+import jaxtie
 from jaxtie import Experiment
-from jaxtie.config import Arm, Optimizer, Transformer, UserError, Variant
-from jaxtie.training.member import make_member, untie_state
+from jaxtie.config import Arm, Optimizer, Transformer
 from jaxtie.training.optimizer import make_optimizer, periodic_cosine, schedule_table
 
 RATES = {"learning_rate": 5e-4, "eta_min": 1e-5, "half_period": 10_000}
 
 
 def test_schedule_is_torchs(x64):
-    torch = pytest.importorskip(
-        "torch", reason="the reference needs PyTorch: pip install 'jaxtie[parity]'"
-    )
+    torch = pytest.importorskip("torch", reason="pip install 'jaxtie[parity]'")
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1_000, eta_min=1e-5)
     optimizer.step()  # once, or the schedule warns
@@ -181,27 +179,7 @@ def test_the_decay_of_tables_is_set_apart():
     assert halves["embedding"] == {"input": 0.125, "output": 0.125, "bias": 0.0}
 
 
-@pytest.mark.parametrize("arm", ["tied+input-rate=2", "untied+output-rate=2@100"])
-def test_a_tied_table_has_one_rate(arm):
-    with pytest.raises(UserError, match="a tied table has one learning rate; give \\+table-rate"):
-        Arm.parse(arm)
-
-
-def test_a_member_with_rates_of_tables_trains_and_unties():
-    experiment = Experiment(
-        arms=("tied+table-rate=0.5+table-decay=0",),
-        steps=40,
-        record_every=20,
-        eval_every=40,
-        seeds=(0,),
-    )
-    variant = experiment.arms[0].variant
-    task = experiment.build(variant, "cpu")
-    member, hparams = make_member(task), task.hparams()
-    state, stream, _ = once(member.start)(np.uint32(0), hparams)
-    state, record = once(member.advance)(state, stream, hparams, np.int32(0))
-    untied = untie_state(state)
-    other = make_member(experiment.build(Variant(False, variant.head), "cpu"))
-    shapes = jax.eval_shape(other.init, np.uint32(0), hparams)
-    assert jax.tree.structure(shapes) == jax.tree.structure(untied)
-    assert np.isfinite(record["loss"])
+def test_an_arm_with_rates_of_tables_trains_and_unties():
+    arms = ("untied+table-rate=0.5+table-decay=0@20",)
+    experiment = Experiment(arms=arms, steps=40, record_every=20, eval_every=40, seeds=(0,))
+    assert np.isfinite(jaxtie.run(experiment, quiet=True)["loss"]).all()

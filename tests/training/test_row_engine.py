@@ -26,7 +26,7 @@ class Counted:
                 self.inside += 1
                 self.most = max(self.most, self.inside)
             if self.barrier:
-                self.barrier.wait(10)  # raises where nobody else comes
+                self.barrier.wait(10)  # raises if no other thread comes
             with self.lock:
                 self.inside -= 1
             yield name, i

@@ -15,7 +15,6 @@ import pytest
 from jaxtie.config import Arm, TaskConfig, names_of
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.netcdf import Schema, Variable, steps_of
-from jaxtie.training.checkpoints import opened
 from jaxtie.training.distributed import Processes
 from jaxtie.training.task import (
     Chunk,
@@ -55,7 +54,7 @@ VARIABLES = {
 
 
 def advance(value: int, step: int) -> int:
-    """Update a value; only all updates, each once and in order, come to the same end."""
+    """Update a value; only all updates, each once and in order, lead to the same end."""
     return (3 * value + step) % 10_007
 
 
@@ -68,7 +67,7 @@ def value_at(number: int, steps: int) -> int:
 
 
 class KilledError(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 class Counting:
@@ -154,15 +153,11 @@ class Counting:
             if step % self.config.record_every == 0:
                 rows[step] = leaves["value"]
             if step % self.stride == 0 or step == until:
-                size, made = len(numbers), step - max(before, 0)
                 wanted = self._count_down(control) or not self.spares or step == until
-                members = Members(
-                    np.array(numbers),
-                    np.full(size, step),
-                    np.zeros((size, 2), np.uint32),
-                    dict(leaves),
-                )
-                yield self._chunk(members, rows, size * made, wanted=wanted)
+                size = len(numbers)
+                streams = np.zeros((size, 2), np.uint32)
+                members = Members(np.array(numbers), np.full(size, step), streams, dict(leaves))
+                yield self._chunk(members, rows, size * (step - max(before, 0)), wanted=wanted)
                 before, rows = step, {}
 
     def _count_down(self, control: Control) -> bool:
@@ -174,9 +169,7 @@ class Counting:
             control.stopped.append(signal.SIGINT)
         return bool(control.stopped) or control.wanted()
 
-    def _chunk(
-        self, members: Members, rows: dict[int, Any], updates: int, *, wanted: bool
-    ) -> Chunk:
+    def _chunk(self, members: Members, rows: dict, updates: int, *, wanted: bool) -> Chunk:
         records = None
         if rows:
             made = np.repeat(np.array([*rows])[:, None], len(members.numbers), axis=1)
@@ -344,7 +337,7 @@ def test_a_run_killed_after_any_chunk_goes_on_from_the_last_checkpoint(
 
 
 def test_a_checkpoint_has_all_members_under_way(tmp_path, monkeypatch):
-    """Once it is due the state of all of them is asked for, so none falls back."""
+    """Once it is due the engine copies the state of all of them, so none falls back."""
     due, saved = [], []
     monkeypatch.setattr(Trainer, "_checkpoint_is_due", lambda trainer: bool(due))
     run, engine = Run.begin(tmp_path / "run"), Counting(TOY, spares=True)
@@ -367,16 +360,6 @@ def test_a_checkpoint_has_all_members_under_way(tmp_path, monkeypatch):
     run.assert_whole(TOY)
 
 
-def test_killed_again_and_again_it_comes_to_the_end(tmp_path):
-    run, kills = Run.begin(tmp_path / "run"), CHUNKS // 2 - 1
-    for _ in range(kills):
-        with pytest.raises(KilledError):
-            run.train(Counting(TOY, "killed", 2, spares=True), -1)
-    assert run.train(Counting(TOY, "killed", 2, spares=True), -1)
-    run.assert_whole(TOY)
-    assert set(run.untied) == {"untied@4"}
-
-
 def test_a_run_is_extended_by_seeds_and_by_steps(tmp_path):
     """New members are tied while the old ones are untied already, and untie by themselves."""
     run = Run.begin(tmp_path / "run")
@@ -394,22 +377,6 @@ def test_a_run_is_extended_by_seeds_and_by_steps(tmp_path):
     assert engine.compiled == ["untied@4", "tied"] and not engine.untied
     again = Counting(longer)
     assert run.train(again) and not again.compiled
-
-
-def test_by_checkpoints_on_the_disk(tmp_path):
-    for left, ending in enumerate(("killed", "stopped", "never"), 8):
-        with opened(tmp_path / "run" / "checkpoints") as checkpoints:
-            if left == 8:
-                run = Run.begin(tmp_path / "run")
-            run.checkpoints = checkpoints
-            try:
-                assert run.train(Counting(TOY, ending, left), -1) == (ending == "never")
-            except KilledError:
-                assert ending == "killed"
-    run.assert_whole(TOY)
-    assert run.untied == ["untied@4"]
-    with opened(tmp_path / "run" / "checkpoints") as checkpoints:
-        assert set(checkpoints.load(pytest.fail)) == {"untied@4", "tied"}
 
 
 class Second(Processes):

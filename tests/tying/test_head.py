@@ -73,11 +73,9 @@ def test_bias_then_cap(cap, x64):
     if cap:
         expected = cap * np.tanh(expected / cap)
     options = {"bias": True, "logit_scale": "1/sqrt(D)", "logit_softcap": cap}
-    np.testing.assert_allclose(
-        logits({"input": TABLE, "bias": bias}, **options), expected, rtol=1e-12
-    )
-    batched = logits({"input": TABLE, "bias": bias}, np.stack([HIDDEN, HIDDEN])[None], **options)
-    np.testing.assert_allclose(batched, np.stack([expected, expected])[None], rtol=1e-12)
+    for batch in (np.s_[:], np.s_[None, None, :]):
+        found = logits({"input": TABLE, "bias": bias}, HIDDEN[batch], **options)
+        np.testing.assert_allclose(found, expected[batch], rtol=1e-12)
     fresh = Embedding(V, D, bias=True).init(jax.random.key(0), 0)["params"]
     assert np.all(fresh["bias"] == np.zeros(V))
 
@@ -110,9 +108,8 @@ def test_transforms_without_parameters(name, x64):
     for tree, output in (({"input": TABLE}, TABLE), ({"input": TABLE, "output": OTHER}, OTHER)):
         expected = np.einsum("pd,vd->pv", transformed, output)
         np.testing.assert_allclose(logits(tree, transform=transform), expected, rtol=1e-12)
-        np.testing.assert_allclose(
-            logits(tree, HIDDEN[0], transform=transform), expected[0], rtol=1e-12
-        )
+        alone = logits(tree, HIDDEN[0], transform=transform)
+        np.testing.assert_allclose(alone, expected[0], rtol=1e-12)
     fresh = Embedding(V, D, tied=True, transform=transform).init(jax.random.key(0), 0)["params"]
     assert fresh.keys() == {"input"}
 
@@ -274,9 +271,7 @@ def test_vocabulary_split_over_a_mesh(tied, options):
 
 
 def test_unknown_size():
-    with pytest.raises(
-        ValueError, match=r"'1/D'; expected a number or one of sqrt\(D\), 1/sqrt\(D\), log\(n\)/D"
-    ):
+    with pytest.raises(ValueError, match=r"'1/D'; expected a number or one of sqrt\(D\), 1/sqrt"):
         Embedding(V, D, init_std="1/D").init(jax.random.key(0), 0)
     assert size(0.3, 10, 10) == 0.3
 

@@ -61,22 +61,11 @@ def test_overlap_is_the_share_of_coordinates_that_stay(options):
         assert stays == 2 / width
 
 
-# overlap, logit scale and init_std, for n = 2,000, D = 64 and tables N(0, 1/D)
-ARMS = {
-    "tied": (1, 1, 1 / 8),
-    "untied": (0, 1, 1 / 8),
-    "tied+logit-scale=1-by-root-D": (1, 1 / 8, 1 / 8),
-    "tied+logit-scale=2": (1, 2, 1 / 8),
-    "tied+init-std=log-n-by-D": (1, 1, math.log(2000) / 64),
-    "untied+init-std=0.02": (0, 1, 0.02),
-    "tied+shuffle": (2 / 64, 1, 1 / 8),
-    "tied+shuffle=4+bias": (4 / 64, 1, 1 / 8),
-    "tied+half-swap": (0, 1, 1 / 8),
-    "untied+half-swap": (0, 1, 1 / 8),
-    "tied+projection": (0, 1, 1 / 8),
-    "tied+bert-head": (0, 1, 1 / 8),
-    "tied+bias+input-scale=root-D+input-gradient=0": (1, 1, 1 / 8),
-}
+ARMS = """
+    tied untied tied+logit-scale=1-by-root-D tied+logit-scale=2 tied+init-std=log-n-by-D
+    untied+init-std=0.02 tied+shuffle tied+shuffle=4+bias tied+half-swap untied+half-swap
+    tied+projection tied+bert-head tied+bias+input-scale=root-D+input-gradient=0
+""".split()
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +89,11 @@ def measured() -> dict[str, float]:
 
 @pytest.mark.parametrize("name", ARMS)
 def test_estimate(name, measured):
-    (overlap, scale, init_std), arm = ARMS[name], Arm.parse(name)
-    estimate_of = partial(estimate, arm.head, tied=arm.tied, vocabulary=2000, width=64)
-    for corrected in (True, False):
-        options = {"overlap": overlap, "logit_scale": scale, "corrected": corrected}
-        found = estimate_of(init_std="1/sqrt(D)", corrected=corrected)
-        assert found == initial_loss(2000, 64, init_std, **options)
-    assert estimate_of(init_std=1 / 8) == pytest.approx(measured[name], rel=0.03)
+    """By a number and by a formula, for n = 2,000, D = 64 and tables N(0, 1/D)."""
+    arm = Arm.parse(name)
+    for init_std in (1 / 8, "1/sqrt(D)"):
+        options = {"tied": arm.tied, "vocabulary": 2000, "width": 64, "init_std": init_std}
+        assert estimate(arm.head, **options) == pytest.approx(measured[name], rel=0.03)
 
 
 def test_no_estimate_with_a_logit_softcap():
@@ -162,7 +149,7 @@ def test_the_corrected_estimate_holds_where_logits_spread_little(script, small):
     assert np.max(np.abs(little["corrected"] / little["measured"] - 1)) < 0.03
     # the simple one does not
     assert np.max(np.abs(little["simple"] / little["measured"] - 1)) > 0.05
-    # its own logit rules, whatever the spread
+    # its own logit rules, at any spread
     tied = table.loc[:, :, :, ["tied", "tied+logit-scale=1-by-root-D"]]
     assert len(tied) == 32 and np.max(np.abs(tied["corrected"] / tied["measured"] - 1)) < 0.05
 
