@@ -117,7 +117,6 @@ def parse_command(
       UserError: in one line, the reason from the box that tyro draws around an error.
       SystemExit: after `--help`.
     """
-
     name = prog.replace(".", " ")
 
     def parse() -> Any:

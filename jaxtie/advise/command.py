@@ -1,4 +1,4 @@
-"""Command line of `python -m jaxtie.advise`. Imports jax only to train or evaluate models."""
+"""Command line of `jaxtie advise`. Imports jax only to train or evaluate models."""
 
 import json
 import sys
@@ -78,7 +78,7 @@ DEFAULTS = cli.defaults_of(AdviseOptions)
 
 
 def main_advise(arguments: Sequence[str] | None = None) -> int:
-    """Run `python -m jaxtie.advise` and return the exit status."""
+    """Run `jaxtie advise` and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         options = parse_command(AdviseOptions, "jaxtie.advise", arguments)

@@ -75,7 +75,7 @@ def run(
     overwrite: bool = False,
     checkpoint_every: float = 60.0,
 ) -> xr.Dataset:
-    """Train an experiment's arms, as `python -m jaxtie.run` does, and return the results.
+    """Train an experiment's arms, as `jaxtie run` does, and return the results.
 
     Args:
       experiment: `Experiment` or `TextExperiment`; `dataclasses.replace` makes variants.

@@ -107,7 +107,7 @@ def test_experiments_are_those_of_the_protocol():
             eval_every=experiment.eval_every,
         )
         assert experiment == expected
-        assert f"python -m jaxtie.run experiments/{name}.py" in FILES[name].read_text()
+        assert f"jaxtie run {name}" in FILES[name].read_text()
 
 
 def test_text_is_as_published():

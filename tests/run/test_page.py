@@ -189,7 +189,7 @@ def test_every_figure_and_table_is_on_the_page(at):
     for text in ("rank agreement with", "distance X-Y, input", "Per seed at step 60"):
         assert text in page.text
     assert len(page.all("table")) == len(page.all("caption")) + 1 == 3 * 6 + 1
-    assert page.text.count("python -m jaxtie.run --all") == 4
+    assert page.text.count("jaxtie run --all") == 4
     assert page.text.count("orbax-checkpoint") == 3
 
 
