@@ -242,7 +242,7 @@ def test_a_run_that_another_process_finishes_during_preparation_is_not_touched(
 
     monkeypatch.setattr(Experiment, "prepare", finish)
     assert command.main([*TINY, "--out", str(folder)]) == 2
-    assert "another run has written there" in capsys.readouterr().err
+    assert "another run has just written there" in capsys.readouterr().err
     assert results(folder).identical(results(finished[0]))
     assert command.main([*TINY, "--out", str(folder)]) == 0
 
