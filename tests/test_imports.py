@@ -86,6 +86,10 @@ def run_python(code: str) -> str:
     return done.stdout.strip()
 
 
+def test_public_names_are_listed_before_they_are_imported():
+    assert set(jaxtie.__all__) <= set(dir(jaxtie))
+
+
 def test_importing_jaxtie_is_light():
     heavy = "jax flax matplotlib orbax xarray tyro tensorflow_datasets tokenizers".split()
     assert (

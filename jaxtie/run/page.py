@@ -80,8 +80,12 @@ class Section:
         """Minutes as text."""
         return "–" if self.minutes is None else f"{self.minutes:,.1f}"
 
-    def read(self, folder: RunFolder) -> None:
-        """Take facts, figures and tables from a run's folder.
+    def read(self, folder: RunFolder, *, if_finished: bool = True) -> None:
+        """Take facts, conclusion, figures and tables from a run's folder.
+
+        Args:
+          folder: of the run.
+          if_finished: leave out all but the facts of an unfinished run.
 
         Raises:
           UserError: if a file cannot be read.
@@ -89,7 +93,7 @@ class Section:
         config = folder.config() or {}
         self.minutes = config["wall_seconds"] / 60 if "wall_seconds" in config else None
         self.facts = _facts(config)
-        if not config.get("finished"):
+        if if_finished and not config.get("finished"):
             return
         results = folder.load()
         conclusion = analysis.conclude(results)
@@ -184,11 +188,13 @@ def check_page(path: Path) -> None:
         ) from error
 
 
-def write_report(folder: RunFolder, experiment: str, claim: str) -> None:
-    """Write the page about one run into its folder."""
+def write_report(folder: RunFolder, experiment: str, claim: str) -> Path:
+    """Write the page about one run into its folder; return the file."""
     section = Section("", experiment, claim, "done")
-    section.read(folder)
-    write_page(folder.path / "report.html", section.facts.pop("command", ""), [section])
+    section.read(folder, if_finished=False)
+    path = folder.path / "report.html"
+    write_page(path, section.facts.pop("command", ""), [section])
+    return path
 
 
 def write_page(path: Path, command: str, sections: list[Section]) -> None:

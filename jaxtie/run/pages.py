@@ -1,5 +1,6 @@
 """Write a page per committed experiment, `experiments/results/NAME.md`. Imports no jax."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ import xarray as xr
 
 from jaxtie.exor import tables as exor
 from jaxtie.results import analysis
-from jaxtie.results.claims import claims_table
+from jaxtie.results.claims import claims_table, compare, judge
 from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table, interval, swept
@@ -69,7 +70,10 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
             tables += [make(runs) for make in OF_SEVERAL.get(name, ())]
         else:
             file, places = LOSSES[name]
-            tables.append(gap_table_of(pd.read_csv(data / file), places))
+            losses = pd.read_csv(data / file)
+            tables.append(gap_table_of(losses, places))
+            if name == "hypothesis-known":
+                tables.append(strength_table(losses))
         head = [f"# {name}", claim, *lines, f"{source} `jaxtie report --commit`."]
         text = "\n\n".join(head) + "\n\n" + "\n".join(table.markdown() for table in tables)
         pages[f"{name}.md"] = text.rstrip("\n") + "\n"
@@ -124,4 +128,23 @@ def gap_table_of(losses: pd.DataFrame, places: Sequence[str]) -> Table:
     header = (*places, "untied", *(f"{arm} − untied" for arm in others))
     return Table(
         "Validation loss, nat", header, rows, "Mean over seeds ± 95 % (Student's t), paired."
+    )
+
+
+def strength_table(losses: pd.DataFrame) -> Table:
+    """Return the registered comparison of `hypothesis_known`: does the gap grow with strength?"""
+    wide = losses.pivot(index=["data_set", "seed"], columns="arm", values="loss")
+    gap, rows = wide["tied+bias"] - wide["untied"], []
+    for kind in ("allomorph", "antonym"):
+        for width in (12, 24):
+            strong, weak = (
+                gap.loc[f"{kind}-{strength}-{width}"] for strength in ("strong", "weak")
+            )
+            found = compare("", (strong - weak).to_numpy(), count=2)
+            rows.append((kind, str(width), found.found, judge(found, 0.0, math.inf)))
+    return Table(
+        "Registered: the tying gap with a bias is larger for strong than for weak pairs",
+        ("pairs", "width", "strong − weak, nat", "verdict"),
+        rows,
+        "The intervals of both widths hold together at 95 % (Student's t, Bonferroni).",
     )

@@ -33,6 +33,7 @@ from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.experiment_files import load_claims, load_experiment
 from jaxtie.run.lifecycle import one_line
+from jaxtie.run.page import write_report
 from jaxtie.run.pages import result_pages
 
 EXPERIMENTS = Path("experiments")
@@ -204,6 +205,7 @@ def _draw_again(options: ReportOptions) -> list[Path]:
         folder, results = RunFolder(path), lifecycle.load(path)
         animated = [analysis.animate(results, folder.figures)] if options.animate else []
         written += lifecycle.draw(folder, results) + animated
+        written.append(write_report(folder, results.attrs["experiment"], results.attrs["claim"]))
         if options.csv:
             written += write_frames(analysis.frames(results), folder.path / "csv")
     return written

@@ -100,7 +100,8 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
     monkeypatch.setattr(Experiment, "reports", {**Experiment.reports, "plots": two})
     assert report.main([str(folder), "--csv", "--animate"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    names = "answer.png accuracy.png portrait.png portrait.gif steps.csv evaluations.csv tables.csv"
+    names = "answer.png accuracy.png portrait.png portrait.gif report.html"
+    names += " steps.csv evaluations.csv tables.csv"
     assert [path.name for path in written] == names.split()
     assert all(path.stat().st_size > 1000 for path in written)
     header, first, *_ = (folder / "csv" / "steps.csv").read_text().splitlines()
