@@ -3,4 +3,4 @@
 import sys
 
 if __name__ == "__main__":
-    sys.exit("jaxtie.figures: is now: jaxtie report DIR")
+    sys.exit("jaxtie.figures was replaced: use jaxtie report DIR")

@@ -3,4 +3,4 @@
 import sys
 
 if __name__ == "__main__":
-    sys.exit("jaxtie.hypothesis: is now: jaxtie advise")
+    sys.exit("jaxtie.hypothesis was replaced: use jaxtie advise")

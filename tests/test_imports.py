@@ -13,17 +13,17 @@ PACKAGE = Path(jaxtie.__file__).parent
 # A package may import from the layers above its own in this list, never from its neighbours.
 LAYERS = (
     {"config", "shutdown"},
-    {"options"},
+    {"options", "__main__"},  # which finds its commands by name
     {"tying", "results"},
     {"models"},
     {"training"},
     {"exor", "text"},
     {"run"},
     {"advise"},
-    {"figures", "report"},
+    {"figures", "hypothesis"},
 )
 BESIDE = {
-    "audit": {"config", "options", "shutdown", "tying", "results"},
+    "audit": {"__main__", "config", "options", "shutdown", "results"},
     "nnx": {"config", "tying"},
 }
 WITH_JAX = {

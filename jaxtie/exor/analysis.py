@@ -135,7 +135,11 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
 def exor_attributes(experiment: Experiment) -> dict[str, str | int]:
     """Describe the process and the model."""
     own = experiment.process
-    pairs = ", ".join(f"p({pair}) = {p[0]:g}, {p[1]:g}" for pair, p in own.pairs.items())
+    pairs = ", ".join(
+        f"p({symbol}) = {p:g}"
+        for pair, odds in own.pairs.items()
+        for symbol, p in zip(pair.split("-"), odds, strict=True)
+    )
     return {"process": f"EXor, {own.length} bits; {pairs}", "model": repr(experiment.model)}
 
 

@@ -114,6 +114,6 @@ def _distance_sentence(results: xr.Dataset, arms: tuple[str, str]) -> str:
                 ratio = float(np.exp(median_interval(logs)[1]))
                 if ratio > FORCE or ratio < 1 / FORCE:
                     verb = "held apart" if ratio > FORCE else "drawn together"
-                    parts.append(f"{label} {pair} {verb} ({ratio:.2g})")
+                    parts.append(f"{label} {pair} {ratio:.2g} × ({verb})")
     found = ", ".join(parts) or "no pair is held apart or drawn together"
-    return f"Distances relative to weight decay alone: {found}."
+    return f"Final distances, as multiples of what weight decay alone leaves: {found}."

@@ -211,7 +211,7 @@ DESCRIPTION = """Train an experiment's arms, many seeds at once, and compare the
 examples:
   jaxtie run --seeds 64                                    the paper's main experiment
   jaxtie run output_bias --seeds 128 --scale 0.1           another one, a tenth as long
-  jaxtie run text_causal --text books/ --arms tied,untied  a language model on your text
+  jaxtie run text_clm --text books/                        a language model on your text
 
 Exit status: 0 done, 2 a user's error, 130 interrupted."""
 
@@ -293,7 +293,7 @@ def changed(experiment: TaskConfig, options: argparse.Namespace) -> TaskConfig:
             experiment.accepted | COMMON,
             options,
             DEFAULTS,
-            f"no option of {experiment.name}, which {experiment.refusal}",
+            f"not an option of {experiment.name}, which {experiment.refusal}",
         )
     own = {field.name for field in dataclasses.fields(experiment)}
     given = {name: getattr(options, name) for name in experiment.accepted & own}

@@ -263,7 +263,9 @@ def follow(experiment: TaskConfig, folder: RunFolder, session: Session) -> bool:
 
 def resume_hint(session: Session) -> str:
     """Say how an interrupted command goes on; with --overwrite it would start anew."""
-    return f"interrupted; the same command {'without --overwrite ' * session.overwrite}goes on"
+    return (
+        f"interrupted; run the same command {'without --overwrite ' * session.overwrite}to resume"
+    )
 
 
 def one_line(error: UserError | OSError) -> str:

@@ -140,7 +140,7 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
             table = tables[name](*arguments)
         except KeyError as error:
             raise UserError(
-                f"table {found[2]}: no data of {error}; give the folder of its run"
+                f"table {found[2]}: no committed results of {error}; run jaxtie report --commit DIR"
             ) from None
         return f"{found[1]}{table.markdown()}{found[3]}"
 

@@ -163,7 +163,7 @@ def test_an_interrupted_run_keeps_its_records_and_the_same_command_goes_on(
     assert stopped_at(20, "untied", [*TINY, "--out", str(folder)]) == 130
     out, error = capsys.readouterr()
     assert out == "" and "Traceback" not in error
-    assert f"interrupted; the same command goes on; so far: {folder / 'results.nc'}" in error
+    assert f"interrupted; run the same command to resume; so far: {folder / 'results.nc'}" in error
     loss = results(folder)["loss"]
     assert np.isfinite(loss.sel(arm="tied")).all()
     assert np.isfinite(loss.sel(arm="untied", step=20)).all()
@@ -189,7 +189,7 @@ def test_a_run_that_is_interrupted_before_its_first_record_goes_on(
         patch.setattr(RunFolder, "start_records", stop)
         assert command.main([*TINY, "--out", str(tmp_path / "run")]) == 130
     assert results(tmp_path / "run")["loss"].isnull().all()
-    assert "interrupted; the same command goes on" in capsys.readouterr().err
+    assert "interrupted; run the same command to resume" in capsys.readouterr().err
     assert command.main([*TINY, "--out", str(tmp_path / "run")]) == 0
     assert results(tmp_path / "run").identical(results(finished[0]))
 
@@ -227,7 +227,7 @@ def test_after_an_interrupted_overwrite_the_command_goes_on_without_it(
     tmp_path, stopped_at, capsys
 ):
     assert stopped_at(20, "untied", [*TINY, "--overwrite", "--out", str(tmp_path / "run")]) == 130
-    assert "interrupted; the same command without --overwrite goes on" in capsys.readouterr().err
+    assert "interrupted; run the same command without --overwrite to resume" in capsys.readouterr().err
 
 
 def test_a_run_that_another_process_finishes_during_preparation_is_not_touched(

@@ -186,7 +186,12 @@ def test_every_figure_and_table_is_on_the_page(at):
         results = lifecycle.load(at / name)
         pictures = analysis.plots(results)
         assert pictures.keys() == {path.stem for path in (at / name / "figures").glob("*.png")}
-    for text in ("Too short to conclude", "rank agreement with", "distance X-Y, input", "Per seed at step 60"):
+    for text in (
+        "Too short to conclude",
+        "rank agreement with",
+        "distance X-Y, input",
+        "Per seed at step 60",
+    ):
         assert text in page.text
     assert len(page.all("table")) == len(page.all("caption")) + 1 == 3 * 7 + 1
     assert page.text.count("jaxtie run --all") == 4
