@@ -227,7 +227,9 @@ def test_after_an_interrupted_overwrite_the_command_goes_on_without_it(
     tmp_path, stopped_at, capsys
 ):
     assert stopped_at(20, "untied", [*TINY, "--overwrite", "--out", str(tmp_path / "run")]) == 130
-    assert "interrupted; run the same command without --overwrite to resume" in capsys.readouterr().err
+    assert (
+        "interrupted; run the same command without --overwrite to resume" in capsys.readouterr().err
+    )
 
 
 def test_a_run_that_another_process_finishes_during_preparation_is_not_touched(

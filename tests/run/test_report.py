@@ -162,7 +162,7 @@ def test_a_document_gets_its_tables_from_the_data(results):
     assert report.rewritten(written.replace("| 40 |", "| 41 |"), known) == written
     for named, reason in (
         ("forces x", "expected one of costs"),
-        ("costs other", "no data of 'other'"),
+        ("costs other", "no committed results of 'other'"),
     ):
         with pytest.raises(UserError, match=reason):
             report.rewritten(text.replace("costs made-up", named), known)

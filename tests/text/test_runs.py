@@ -267,10 +267,10 @@ BAD = [  # the command line, and words of the one line of error
     ("certain.py --text corpus", "certain.py:4: duplicates = (0.5, 1.0): expected"),
     ("lacking.py --text corpus --vocab-size 120", "has no token zebra; leave"),
     ("parted.py --text corpus", "1 different documents are too little for three splits"),
-    (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: no option"),
+    (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: not an option"),
     (f"{ON_CORPUS} --sweep p_X=0.1", "sweep of 'p_X': expected one of"),
-    ("--text corpus", "--text: no option"),
-    ("--vocab-size 200", "--vocab-size: no option"),
+    ("--text corpus", "--text: not an option"),
+    ("--vocab-size 200", "--vocab-size: not an option"),
     (f"{ON_CORPUS} --steps 15", "steps = 15"),
 ]
 
