@@ -57,7 +57,7 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
         if name in declared:
             path, claim, claims = declared[name]
             source = f"Declared in [{path.name}](../{path.name}), written by"
-        elif "valid_loss" in runs[name]:
+        elif name in runs and "valid_loss" in runs[name]:
             claim, claims, source = runs[name].attrs["claim"], (), "Written by"
         else:
             continue
