@@ -28,7 +28,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from jaxtie import Experiment
 from jaxtie.config import LSTM
-from jaxtie.run.lifecycle import load_experiment
+from jaxtie.run.experiment_files import load_experiment
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/helpers"))
 from torch_reference import Reference

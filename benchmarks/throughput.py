@@ -74,7 +74,7 @@ def jaxtie_sides(
     models: Iterable[str], arms: Sequence[str], numbers: Sequence[int], seconds: float
 ) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
     """Return functions that train so many seeds of each arm, and seconds of compiling."""
-    from jaxtie.run.lifecycle import load_experiment
+    from jaxtie.run.experiment_files import load_experiment
     from jaxtie.training.block_engine import assign_workers, block_size, compile_block, layout_of
 
     devices, sides, compile_seconds = start_jax().devices(), {}, {}

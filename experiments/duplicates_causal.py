@@ -11,7 +11,7 @@ were written before the run,
 when one trial had been seen: another seed (100), 1,000 steps of the same model, tied and untied,
 without a bias.
 
-    python -m jaxtie.run experiments/duplicates_causal.py --text PATH
+    jaxtie run duplicates_causal --text PATH
 
 Results, on seventeen books of Project Gutenberg, split by book: README.md.
 Time: 41 min of two cores of an AMD EPYC that had much other work.

@@ -14,7 +14,7 @@ it was run, when two shorter ones had been seen: 1,000 steps from tables of the 
 inconclusive (one step asks a masked model for 15 % of its tokens). Claims and margins have stayed
 as they were; steps and learning rate are larger.
 
-    python -m jaxtie.run experiments/duplicates_masked.py --text PATH
+    jaxtie run duplicates_masked --text PATH
 
 Results, on seventeen books of Project Gutenberg, split by book: README.md.
 Time: 13 min of two cores of an AMD EPYC that had much other work.

@@ -5,7 +5,7 @@ Claims: as on EXor (`gradient_roles.py`): the tied table ends nearer to the unti
 (Press and Wolf 2017), for the output role writes most of it early in training, and less so if the
 input role's gradient is scaled up (Lopardo et al. 2026).
 
-    python -m jaxtie.run experiments/gradient_roles_text.py --text PATH
+    jaxtie run gradient_roles_text --text PATH
 
 A size for one core: thirty members. Tokens are grouped by how frequent they are. What is claimed,
 and by which margin, stands below and was written before the run, when shares over 200 steps of one

@@ -4,14 +4,14 @@ same batches of real text.
 Claim (kexue.fm/archives/9698): each remedy brings the initial loss to about log n; σ = (log n)/D
 converges slowest, the others alike; all end about the same.
 
-    python -m jaxtie.run experiments/head_convergence.py --text PATH
+    jaxtie run head_convergence --text PATH
 
 One causal pre-norm layer, D 256, n 2000, tables N(0, 1/D) unless the arm says otherwise, so that
 tied starts near √D = 16, far above log n; 3,000 updates on 4 rows of 32 tokens, 8 seeds; AdamW,
 learning rate 1e-3 to 1e-5 by half a cosine, one for all heads. Of a few books that is less than an
 epoch: the learning rate has come to its end then, the model has not. Whether a claim holds is for
 the intervals over seeds to say, by the rule in `summary.md`.
-Results: README.md.
+Results: results/head-convergence.md.
 Time: 75 min on two cores of an AMD EPYC that other work used too; 6 min an arm when it had a core
 of its own.
 """

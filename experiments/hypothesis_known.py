@@ -21,10 +21,10 @@ They train on any text; of a sampled one, write it first:
 
 Then:
 
-    python -m jaxtie.run experiments/hypothesis_known.py \\
+    jaxtie run hypothesis_known \\
         --text known/known.txt --vocab known/vocab.txt
 
-Results: jaxtie/advise/README.md.
+Results: results/hypothesis-known.md.
 Time: a few minutes of one core.
 """
 

@@ -3,11 +3,11 @@ direction.
 
 Claim: what the small LSTM shows is no effect of its size.
 
-    python -m jaxtie.run experiments/lstm_medium.py
+    jaxtie run lstm_medium
 
 Order matters to this model, so an exact evaluation sees many more contexts than the transformer's,
 and is made less often. The validation split says something about generalisation.
-Results: README.md.
+Results: results/lstm-medium.md.
 Time: 2 h 50 min on 2 cores of an Intel Xeon, with checkpoints and beside other work.
 """
 

@@ -3,11 +3,11 @@ direction.
 
 Claim: what the transformer shows of X, Y, A and B is no effect of its architecture.
 
-    python -m jaxtie.run experiments/lstm_small.py --seeds 64
+    jaxtie run lstm_small --seeds 64
 
 Order matters to this model, so an exact evaluation sees many more contexts than the transformer's,
 and is made less often. The validation split says something about generalisation.
-Results: README.md.
+Results: results/lstm-small.md.
 Time: 2 h 15 min on two cores of an Intel Xeon that had some other work.
 """
 

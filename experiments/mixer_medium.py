@@ -3,11 +3,11 @@
 Claim: what the small mixer shows is no effect of its size.
 Found: X and Y are held apart where it holds them apart, but no pair is drawn together.
 
-    python -m jaxtie.run experiments/mixer_medium.py
+    jaxtie run mixer_medium
 
 Order matters to this model, so an exact evaluation sees many more contexts than the transformer's,
 and is made less often. The validation split says something about generalisation.
-Results: README.md.
+Results: results/mixer-medium.md.
 Time: about 70 min on two cores of an Intel Xeon.
 """
 

@@ -2,11 +2,11 @@
 
 Claim: what the transformer shows of X, Y, A and B is no effect of its architecture.
 
-    python -m jaxtie.run experiments/mixer_small.py --seeds 64
+    jaxtie run mixer_small --seeds 64
 
 Order matters to this model, so an exact evaluation sees many more contexts than the transformer's,
 and is made less often. The validation split says something about generalisation.
-Results: README.md.
+Results: results/mixer-small.md.
 Time: 7.5 min on two cores of an Intel Xeon while the machine had other work.
 """
 

@@ -5,7 +5,7 @@ target, so both are equally likely in every context, and swapping them inverts t
 `targets-only` takes E, D and the mask out of the softmax. Seeds 64 to 127 were looked at before
 (exploratory: they gave the idea); here are all others.
 
-    python -m jaxtie.run experiments/never_targets.py
+    jaxtie run never_targets
 
 `never_targets_half.py` (p(X) = 0.5), `_ndh`, `_ydh` and `_control` are the other processes;
 `_rows` and `_half_rows` tie or untie single rows; `_eps` and `_start` are looked at without a

@@ -4,7 +4,7 @@
 leave the softmax, tied and untied. Nothing is claimed: what is of interest is the tying gap with
 and without, at the end and over the first 10 % of the steps (100).
 
-    python -m jaxtie.run experiments/never_targets_causal.py --text PATH
+    jaxtie run never_targets_causal --text PATH
 
 Time: 20 minutes on two cores.
 """

@@ -2,7 +2,7 @@
 
 Stuck means the second plateau there, see `jaxtie/exor/analysis.py`.
 
-    python -m jaxtie.run experiments/never_targets_control.py
+    jaxtie run never_targets_control
 
 The claims and margins are in `never_targets.py`.
 Time: 20 minutes on two cores.

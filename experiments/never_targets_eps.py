@@ -1,6 +1,6 @@
 """The main experiment with Adam's eps as PyTorch has it by default, 1e-8: published is 1e-12.
 
-    python -m jaxtie.run experiments/never_targets_eps.py
+    jaxtie run never_targets_eps
 
 Rows without a target have small gradients, which Adam divides by their size. Nothing is claimed of
 it.

@@ -1,6 +1,6 @@
 """`never_targets.py` with p(X) = 0.5: the hypothesis holds for both pairs, but not for E and D.
 
-    python -m jaxtie.run experiments/never_targets_half.py
+    jaxtie run never_targets_half
 
 The claims and margins are in `never_targets.py`.
 Time: 80 minutes on two cores.

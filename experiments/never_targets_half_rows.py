@@ -1,6 +1,6 @@
 """`never_targets_rows.py` with p(X) = 0.5.
 
-    python -m jaxtie.run experiments/never_targets_half_rows.py
+    jaxtie run never_targets_half_rows
 
 The claims and margins are in `never_targets.py`.
 Time: 30 minutes on two cores.

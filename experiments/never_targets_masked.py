@@ -5,7 +5,7 @@ and untied. Nothing is claimed: what is of interest is the tying gap with and wi
 and over the first 10 % of the steps (240), where a tied model of the published tables, N(0, 0.3²),
 predicts [MASK] itself.
 
-    python -m jaxtie.run experiments/never_targets_masked.py --text PATH
+    jaxtie run never_targets_masked --text PATH
 
 Time: 15 minutes on two cores.
 """

@@ -1,6 +1,6 @@
 """`never_targets.py` where the hypothesis fails for A and B, the only pair that is drawn.
 
-    python -m jaxtie.run experiments/never_targets_ndh.py
+    jaxtie run never_targets_ndh
 
 The claims and margins are in `never_targets.py`.
 Time: 20 minutes on two cores.

@@ -1,6 +1,6 @@
 """`never_targets.py`, row by row: some output rows are untied, or some alone are tied.
 
-    python -m jaxtie.run experiments/never_targets_rows.py
+    jaxtie run never_targets_rows
 
 The claims and margins are in `never_targets.py`.
 Time: 30 minutes on two cores.

@@ -1,6 +1,6 @@
 """How a tied model begins by predicting the mask, which is its own input: the first 10,000 steps.
 
-    python -m jaxtie.run experiments/never_targets_start.py
+    jaxtie run never_targets_start
 
 The rival story: while residual branches are small, a tied model predicts what it reads, here the
 mask, and has to unlearn it with the row that it also reads. Nothing is claimed of it; the figures

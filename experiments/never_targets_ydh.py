@@ -1,6 +1,6 @@
 """`never_targets.py` where the hypothesis holds for A and B, the only pair that is drawn.
 
-    python -m jaxtie.run experiments/never_targets_ydh.py
+    jaxtie run never_targets_ydh
 
 The claims and margins are in `never_targets.py`.
 Time: 40 minutes on two cores.

@@ -1,10 +1,10 @@
 """`output_bias.py` where the hypothesis fails for the only pair: A and B, 0.1 : 0.9.
 
-    python -m jaxtie.run experiments/output_bias_ndh.py --seeds 1024
+    jaxtie run output_bias_ndh --seeds 1024
 
 The claims and margins below were written when 64 seeds had been seen;
 `jaxtie/results/claims.py` judges them.
-Results, of 1,024 seeds: README.md.
+Results, of 1,024 seeds: results/output-bias-ndh.md.
 Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 

@@ -1,10 +1,10 @@
 """`output_bias.py` where the hypothesis holds for the only pair: A and B, 0.5 : 0.5.
 
-    python -m jaxtie.run experiments/output_bias_ydh.py --seeds 1024
+    jaxtie run output_bias_ydh --seeds 1024
 
 The claims and margins below were written when 64 seeds had been seen;
 `jaxtie/results/claims.py` judges them.
-Results, of 1,024 seeds: README.md.
+Results, of 1,024 seeds: results/output-bias-ydh.md.
 Time: 100 s an arm for 128 seeds on two cores of an AMD EPYC.
 """
 

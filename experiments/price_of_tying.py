@@ -13,9 +13,9 @@ the untied one were trained, too.
 
 Below is the narrowest model alone, all arms at one learning rate:
 
-    python -m jaxtie.run experiments/price_of_tying.py --text PATH
+    jaxtie run price_of_tying --text PATH
 
-Results: README.md.
+Results: results/price-of-tying.md.
 Time: ten minutes of two cores.
 """
 

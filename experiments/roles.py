@@ -5,10 +5,10 @@ Claim: the output role. The table is one, and so are its values in both roles; w
 of its two gradients trains it. Without the output role's, only the input role moves the table.
 Found: it does; with the input role's gradient alone, X and Y fall as decay makes them.
 
-    python -m jaxtie.run experiments/roles.py --seeds 256
+    jaxtie run roles --seeds 256
 
 The claims and margins below were written before the run; `jaxtie/results/claims.py` judges them.
-Results: README.md. The seeds were looked at when they were 64.
+Results: results/roles.md. The seeds were looked at when they were 64.
 Time: 5 min an arm on two cores of an Intel Xeon while the machine had other work.
 """
 

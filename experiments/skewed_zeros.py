@@ -6,11 +6,11 @@ odds, the further apart they are in the output embedding, and in the input embed
 whatever these are; tied, they are held apart by about half as much. What tying costs does not go
 with them: it is no more where the odds are longer.
 
-    python -m jaxtie.run experiments/skewed_zeros.py
+    jaxtie run skewed_zeros
 
 All values and seeds are members of one compiled program an arm; the best reachable loss is each
 one's own.
-Results: README.md.
+Results: results/skewed-zeros.md.
 Time: 15 min on one core of an AMD EPYC while the machine had other work.
 """
 

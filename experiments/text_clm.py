@@ -6,7 +6,7 @@ nothing.
 Found: at this size, where the tables are most of the model, two tables are a little better; both
 fail.
 
-    python -m jaxtie.run experiments/text_clm.py --text PATH
+    jaxtie run text_clm --text PATH
 
 A size for two cores: nine members. The learning rate falls over the whole run. Tables start at a
 deviation of 0.02: with the

@@ -6,7 +6,7 @@ are its duplicate instead. So the two are equivalent, semantically and condition
 together in every table; pairs of different words do not.
 Found: pairs of different words do, too, but less.
 
-    python -m jaxtie.run experiments/text_mlm.py --text PATH
+    jaxtie run text_mlm --text PATH
 
 Results, on seventeen books of Project Gutenberg: README.md.
 Time: 67 min on two cores of an AMD EPYC while the machine had other work.

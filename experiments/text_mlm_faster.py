@@ -3,7 +3,7 @@ steps move its tables.
 
 Claim: as in `text_mlm`.
 
-    python -m jaxtie.run experiments/text_mlm_faster.py --text PATH
+    jaxtie run text_mlm_faster --text PATH
 
 Results, on seventeen books of Project Gutenberg: README.md.
 Time: 72 min on two cores of an AMD EPYC while the machine had other work.

@@ -4,9 +4,9 @@ Claim: what the small transformer shows of X, Y, A and B is no effect of its siz
 Found: at a fifth of the decay, distances are mostly decay's, and nothing holds X and Y up against
 it.
 
-    python -m jaxtie.run experiments/transformer_medium.py
+    jaxtie run transformer_medium
 
-Results: README.md.
+Results: results/transformer-medium.md.
 Time: about 50 min on two cores of an AMD EPYC.
 """
 

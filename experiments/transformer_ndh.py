@@ -4,9 +4,9 @@ likely (0.1 : 0.9).
 Claim: untied, A and B meet in the input embedding and stay apart in the output embedding; tied,
 they are held apart.
 
-    python -m jaxtie.run experiments/transformer_ndh.py --seeds 64
+    jaxtie run transformer_ndh --seeds 64
 
-Results: README.md.
+Results: results/transformer-ndh.md.
 Time: 6 min on one core of an AMD EPYC while the machine had other work.
 """
 

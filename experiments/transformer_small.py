@@ -5,7 +5,7 @@ and B (a one, 0.5 : 0.5) are both. Untied, X and Y meet in the input embedding a
 output embedding, A and B meet in both. Tied, A and B meet sooner than in the untied input
 embedding, and X and Y are held apart.
 
-    python -m jaxtie.run experiments/transformer_small.py --seeds 64
+    jaxtie run transformer_small --seeds 64
 
 It is what runs without a file. Results: README.md, and the table in the repository's README.
 Time: about two minutes from the command to the figures on two cores; speed: the repository's

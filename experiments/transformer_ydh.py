@@ -5,9 +5,9 @@ Claim: A and B come close in both embeddings, tied or not; tied, sooner than in 
 embedding. (Whether tying
 costs anything then: `output_bias_ydh.py`.)
 
-    python -m jaxtie.run experiments/transformer_ydh.py --seeds 64
+    jaxtie run transformer_ydh --seeds 64
 
-Results: README.md.
+Results: results/transformer-ydh.md.
 Time: 6 min on one core of an AMD EPYC while the machine had other work.
 """
 

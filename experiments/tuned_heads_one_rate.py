@@ -15,9 +15,9 @@ books (9,600 steps of 128 tokens), 8 seeds, seven heads without and with an outp
 head of BERT (projection with bias, GELU and norm), likewise. The rate falls by half a cosine to a
 hundredth.
 
-    python -m jaxtie.run experiments/tuned_heads_one_rate.py --text PATH
+    jaxtie run tuned_heads_one_rate --text PATH
 
-Results: README.md.
+Results: results/tuned-heads-one-rate.md.
 Time: about three hours of two cores.
 """
 

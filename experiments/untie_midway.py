@@ -4,13 +4,13 @@ proposed.
 Claim: once untied, X and Y shrink in the input embedding, over tens of thousands of steps, and stay
 apart in the output embedding. Not all seeds come back to the loss of their untied twin.
 
-    python -m jaxtie.run experiments/untie_midway.py --seeds 128
+    jaxtie run untie_midway --seeds 128
 
 At the step of untying nothing changes: the output embedding and its optimizer moments are copies.
 
 What is claimed, and by which margin, stands below. It was written when the first 64 seeds had been
 seen, and they are among those that judge it. The rule stands in `jaxtie/results/claims.py`.
-Results, of 128 seeds: README.md.
+Results, of 128 seeds: results/untie-midway.md.
 Time: 19 min for 128 seeds on two cores of an AMD EPYC while the machine had other work.
 """
 

@@ -6,10 +6,10 @@ the other files are `width_*.py`.
 Found: from width 3 on tying costs, with a bias too; at width 2 next to nothing. That it falls from
 3 on is not seen.
 
-    python -m jaxtie.run experiments/width_6.py --seeds 256
+    jaxtie run width_6 --seeds 256
 
 The claims and margins below were written before the run; `jaxtie/results/claims.py` judges them.
-Results: README.md. The seeds were looked at when they were 64.
+Results: results/width-6.md. The seeds were looked at when they were 64.
 Time: 4 min an arm on two cores of an Intel Xeon while the machine had other work.
 """
 

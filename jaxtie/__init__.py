@@ -81,6 +81,11 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})
+
+
 class _Package(ModuleType):
     """Keep `jaxtie.run` the function when the package of that name is imported."""
 

@@ -318,7 +318,7 @@ def _parse_number(name: str, text: str, arm: str) -> Size:
 
 @dataclass(frozen=True, repr=False)
 class Arm:
-    """One of the variants that an experiment compares, all else equal.
+    """One of the configurations that an experiment compares, all else equal.
 
     Attributes:
       name: as declared and shown: `tied`, `untied` or `untied@STEP`, with `+OPTION`s of the head
@@ -474,6 +474,7 @@ REPORTS = {
     "schema": "configuration -> `Schema`: variables of the results",
     "constants": "configuration -> variables that no member owns",
     "attributes": "configuration -> further attributes",
+    "conclusion": "results -> `Conclusion`: the answer, printed at the end of a run",
     "tables": "results -> tables of the summary",
     "plots": "results -> figures, by file name",
     "frames": "results -> tidy tables for `--csv`, by file name",
@@ -494,7 +495,7 @@ class TaskConfig:
       traced: fields that are arguments of the compiled program, so that a sweep over them needs no
         further program.
       accepted: options of the command line that change such an experiment.
-      refusal: why others do not: "no option of NAME, which ...".
+      refusal: why others do not: "not an option of NAME, which ...".
       many_seeds: whether seeds are cheap enough that `--all --seeds` may add to the declared ones.
       reports: functions of the results, or their "module:name", by `REPORTS`; they need no jax.
         `jaxtie.results.analysis` has a generic one for each that is missing.
@@ -517,7 +518,7 @@ class TaskConfig:
     accepted: ClassVar[frozenset[str]] = frozenset(
         "seeds steps scale arms record_every eval_every sweep".split()
     )
-    refusal: ClassVar[str] = "has none of the kind"
+    refusal: ClassVar[str] = "does not have it"
     many_seeds: ClassVar[bool] = False
     reports: ClassVar[Mapping[str, Callable | str]] = {}
     name: str

@@ -1,8 +1,6 @@
-"""Run `python -m jaxtie.figures`."""
+"""Name the command that replaced `python -m jaxtie.figures`."""
 
 import sys
 
-from jaxtie.run.command import main_figures
-
 if __name__ == "__main__":
-    sys.exit(main_figures())
+    sys.exit("jaxtie.figures was replaced: use jaxtie report DIR")

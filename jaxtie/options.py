@@ -99,13 +99,16 @@ def option(metavar: str, parse: Callable[[str], Any], default: str = AS_DECLARED
     )
 
 
-def parse_command(options: type, prog: str, arguments: Sequence[str]) -> Any:
+def parse_command(
+    options: type, prog: str, arguments: Sequence[str], description: str | None = None
+) -> Any:
     """Read a command line by tyro.
 
     Args:
       options: dataclass of the options.
-      prog: name of the command after `python -m`.
+      prog: name of the command, such as "jaxtie.run".
       arguments: of the command line.
+      description: shown by the help; None: the docstring of `options`.
 
     Returns:
       An instance of the dataclass.
@@ -114,9 +117,10 @@ def parse_command(options: type, prog: str, arguments: Sequence[str]) -> Any:
       UserError: in one line, the reason from the box that tyro draws around an error.
       SystemExit: after `--help`.
     """
+    name = prog.replace(".", " ")
 
     def parse() -> Any:
-        return tyro.cli(options, prog=f"python -m {prog}", args=list(arguments))
+        return tyro.cli(options, prog=name, args=list(arguments), description=description)
 
     message = io.StringIO()
     try:
@@ -132,7 +136,7 @@ def parse_command(options: type, prog: str, arguments: Sequence[str]) -> Any:
             parse()  # shows the help, fitted to the terminal, and exits
     title, *parts = re.split(r"\n *-+ *\n", message.getvalue())  # rules stand around the reason
     reason = " ".join((parts[0] if parts else title).split()).removeprefix("Error parsing ")
-    raise UserError(f"{reason} (see python -m {prog} --help)")
+    raise UserError(f"{reason} (see {name} --help)")
 
 
 @contextlib.contextmanager

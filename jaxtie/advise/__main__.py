@@ -1,15 +1,8 @@
-"""Run `python -m jaxtie.advise`."""
+"""Run `python -m jaxtie.advise`, the same as `jaxtie advise`."""
 
-from collections.abc import Callable
+import sys
 
-from jaxtie.shutdown import leave
-
-
-def _find_main() -> Callable[[], int]:
-    from jaxtie.advise.command import main_advise
-
-    return main_advise
-
+from jaxtie.__main__ import main
 
 if __name__ == "__main__":
-    leave(_find_main)
+    main(["advise", *sys.argv[1:]])

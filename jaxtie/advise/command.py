@@ -1,4 +1,4 @@
-"""Command line of `python -m jaxtie.advise`. Imports jax only to train or evaluate models."""
+"""Command line of `jaxtie advise`. Imports jax only to train or evaluate models."""
 
 import json
 import sys
@@ -19,6 +19,7 @@ from jaxtie.results.tables import json_numbers, print_tables
 from jaxtie.run import command as cli
 from jaxtie.run import lifecycle
 from jaxtie.run.command import TextOptions
+from jaxtie.run.experiment_files import load_experiment
 from jaxtie.run.lifecycle import Outcome, Session
 from jaxtie.shutdown import INTERRUPTED
 
@@ -73,8 +74,11 @@ class AdviseOptions(TextOptions):
     """No progress."""
 
 
+DEFAULTS = cli.defaults_of(AdviseOptions)
+
+
 def main_advise(arguments: Sequence[str] | None = None) -> int:
-    """Run `python -m jaxtie.advise` and return the exit status."""
+    """Run `jaxtie advise` and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         options = parse_command(AdviseOptions, "jaxtie.advise", arguments)
@@ -108,18 +112,19 @@ def _answer(options: AdviseOptions, session: Session) -> int:
     check(not given, f"{source}: expected without --text, which trains two models of its own")
     if source.suffix == ".py":
         exact = f"no option of {source}, whose answer is exact and is written nowhere"
-        cli.refuse_other_than(COMMON, options, exact)
+        cli.refuse_other_than(COMMON, options, DEFAULTS, exact)
         return _exact(source, options.json)
     if options.second is None:
         raise UserError(
             f"{source}: is one model where two are needed; give another run by --second RUN_B"
         )
-    cli.refuse_other_than(OF_RUNS, options, "no option of two runs, which are trained already")
+    reason = "no option of two runs, which are trained already"
+    cli.refuse_other_than(OF_RUNS, options, DEFAULTS, reason)
     return _evaluate((source, options.second), options, session)
 
 
 def _exact(source: Path, as_json: bool) -> int:
-    experiment = lifecycle.load_experiment(source)
+    experiment = load_experiment(source)
     if not isinstance(experiment, Experiment):
         raise UserError(
             f"{experiment.name}: the exact distribution of a text is unknown; give --text PATH, or"

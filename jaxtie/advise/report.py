@@ -54,12 +54,12 @@ def exact_sentence(exact: xr.Dataset) -> str:
         return f"The distributional hypothesis holds: {listed} are equivalent in both senses."
     parts = [
         f"{pair} are semantically equivalent, but not equally likely: by {bias:+.3f} nat in every"
-        " context, which an output bias carries"
+        " context, which an output bias can encode"
         for pair, bias in zip(pairs, exact["bias"].values.tolist())
         if pair in pairs[semantic_P & constant_P & ~likely_P]
     ]
     parts += [
-        f"{pair} are semantically equivalent, but not equally likely; no output bias carries it"
+        f"{pair} are semantically equivalent, but not equally likely; no output bias can encode it"
         for pair in pairs[semantic_P & ~constant_P]
     ]
     parts += [

@@ -1,12 +1,8 @@
-"""Run `python -m jaxtie.audit`."""
+"""Run `python -m jaxtie.audit`, the same as `jaxtie audit`."""
 
-import os
 import sys
 
-# More threads of BLAS than one wait for each other on a busy machine. Set before NumPy is imported.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-from jaxtie.audit.command import main_audit
+from jaxtie.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main_audit())
+    main(["audit", *sys.argv[1:]])

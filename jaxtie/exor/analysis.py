@@ -40,29 +40,27 @@ EVAL = ("eval_step",)
 PAIRED = ("eval_step", "pair")
 MATRIX = ("step", "symbol", "symbol2")
 ROWS = ("table_step", "symbol", "dim")
+# Losses and accuracies of training are means since the previous record; `train_` and `valid_` are
+# exact expectations over a split, and so are predictions, over the contexts of the training split.
 VARIABLES = {
-    "loss": Variable(("step",), "nat", "mean training loss since the previous record"),
-    "accuracy": Variable(("step",), "1", "mean training accuracy since the previous record"),
-    "train_loss": Variable(EVAL, "nat", "exact expected loss on the training split"),
-    "train_accuracy": Variable(EVAL, "1", "exact expected accuracy on the training split"),
-    "valid_loss": Variable(EVAL, "nat", "exact expected loss on the validation split"),
-    "valid_accuracy": Variable(EVAL, "1", "exact expected accuracy on the validation split"),
-    "log_odds": Variable(PAIRED, "nat", "mean ln p(second) - ln p(first) over training contexts"),
-    "log_odds_deviation": Variable(PAIRED, "nat", "standard deviation over these contexts"),
-    "swap_divergence": Variable(
-        PAIRED, "1", "expected total variation of predictions when the pair's symbols are swapped"
-    ),
-    "bias_odds": Variable(PAIRED, "nat", "output bias of second minus first; 0 without a bias"),
-    "input_distance": Variable(MATRIX, "1", "Euclidean distance of input embeddings"),
-    "output_distance": Variable(MATRIX, "1", "Euclidean distance of output embeddings"),
+    "loss": Variable(("step",), "nat", "training loss"),
+    "accuracy": Variable(("step",), "1", "training accuracy"),
+    "train_loss": Variable(EVAL, "nat", "exact training loss"),
+    "train_accuracy": Variable(EVAL, "1", "exact training accuracy"),
+    "valid_loss": Variable(EVAL, "nat", "exact validation loss"),
+    "valid_accuracy": Variable(EVAL, "1", "exact validation accuracy"),
+    "log_odds": Variable(PAIRED, "nat", "ln p(second) - ln p(first)"),
+    "log_odds_deviation": Variable(PAIRED, "nat", "log-odds, std over contexts"),
+    "swap_divergence": Variable(PAIRED, "1", "swap divergence"),
+    "bias_odds": Variable(PAIRED, "nat", "output bias, second - first"),
+    "input_distance": Variable(MATRIX, "1", "distance, input embedding"),
+    "output_distance": Variable(MATRIX, "1", "distance, output embedding"),
     "input_table": Variable(ROWS, "1", "input embedding"),
-    "output_table": Variable(ROWS, "1", "output embedding (tied: the input embedding)"),
+    "output_table": Variable(ROWS, "1", "output embedding"),
 }
-MASK_VARIABLES = {  # recorded with `Experiment.mask_logit`
-    "mask_logit": Variable(EVAL, "1", "expected logit of the mask at the mask, training split"),
-    "mask_probability": Variable(
-        EVAL, "1", "expected probability of predicting the mask, training split"
-    ),
+MASK_VARIABLES = {  # recorded with `Experiment.mask_logit`; expectations, training split
+    "mask_logit": Variable(EVAL, "1", "logit of the mask"),
+    "mask_probability": Variable(EVAL, "1", "probability of the mask"),
 }
 EXACT_DIVERGENCES = {
     "semantic": ("1", "S²: mean squared Hellinger distance of predictions when swapped"),
@@ -137,7 +135,11 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
 def exor_attributes(experiment: Experiment) -> dict[str, str | int]:
     """Describe the process and the model."""
     own = experiment.process
-    pairs = ", ".join(f"p({pair}) = {p[0]:g}, {p[1]:g}" for pair, p in own.pairs.items())
+    pairs = ", ".join(
+        f"p({symbol}) = {p:g}"
+        for pair, odds in own.pairs.items()
+        for symbol, p in zip(pair.split("-"), odds, strict=True)
+    )
     return {"process": f"EXor, {own.length} bits; {pairs}", "model": repr(experiment.model)}
 
 

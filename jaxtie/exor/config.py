@@ -110,6 +110,7 @@ class Experiment(TaskConfig):
         "schema": "jaxtie.exor.analysis:exor_schema",
         "constants": "jaxtie.exor.analysis:exor_constants",
         "attributes": "jaxtie.exor.analysis:exor_attributes",
+        "conclusion": "jaxtie.exor.conclusion:exor_conclusion",
         "tables": "jaxtie.exor.tables:exor_tables",
         "plots": "jaxtie.exor.plots:exor_pictures",
         "frames": "jaxtie.exor.plots:exor_frames",

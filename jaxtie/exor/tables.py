@@ -494,20 +494,6 @@ def gap_by_width_table(runs: Runs, names: Sequence[str]) -> Table:
     return Table(title, ("width", "seeds", *columns), rows)
 
 
-def gap_contrast_table(runs: Runs, names: Sequence[str]) -> Table:
-    """Compare the tying gaps of processes, each seed with itself."""
-    rows = []
-    for one, other in itertools.combinations(names, 2):
-        losses = final_loss(runs[one]) - final_loss(runs[other])  # of the seeds that both have
-        _, *cells = _gap_cells(losses, GAPS)
-        rows.append((f"{one} − {other}", *cells))
-    note = (
-        "Mean over seeds ± 95 % (Student's t), each seed compared with itself. The intervals are"
-        " not corrected for multiple comparisons."
-    )
-    return Table("Differences between processes, nat", ("experiments", *GAPS), rows, note)
-
-
 def targets_only_gap_table(runs: Runs) -> Table:
     """Show the tying gap of every process, with the softmax over all symbols and over targets."""
     rows = []

@@ -10,6 +10,13 @@ import numpy as np
 import xarray as xr
 
 from jaxtie.config import TASKS, TaskConfig, UserError, names_of
+from jaxtie.results.conclusion import (
+    FEW_SEEDS,
+    Conclusion,
+    answer_picture,
+    gap_sentence,
+    sweep_sentence,
+)
 from jaxtie.results.plots import Panel, Picture, coloured, draw_mean, finish_axes, with_overview
 from jaxtie.results.tables import Table, arms_of, interval, last_step, sweep_points, swept
 
@@ -49,9 +56,22 @@ def tables(results: xr.Dataset) -> list[Table]:
     return own(results) if own else [final_table(results)]
 
 
+def conclude(results: xr.Dataset) -> Conclusion:
+    """Return the answer of a run; of a task without one, the final table."""
+    if own := _own(results, "conclusion"):
+        return own(results)
+    seeds, step = results.sizes["seed"], last_step(results, "loss")
+    loss = results["loss"].sel(step=step, drop=True).assign_attrs(long_name="training loss")
+    too_short = f"{seeds} seeds are too few" if seeds < FEW_SEEDS else ""
+    say = sweep_sentence if swept(results) else partial(gap_sentence, too_short=too_short)
+    sentence = say(loss, "training loss", f"step {step:,}, {seeds} seeds")
+    return Conclusion(loss, final_table(results), [sentence], too_short)
+
+
 def plots(results: xr.Dataset) -> dict[str, Picture]:
-    """Return the figures, by file name."""
-    return (_own(results, "plots") or curves)(results)
+    """Return the figures by file name, the answer first."""
+    own = _own(results, "plots") or curves
+    return {"answer": answer_picture(conclude(results)), **own(results)}
 
 
 def frames(results: xr.Dataset) -> "dict[str, pd.DataFrame]":

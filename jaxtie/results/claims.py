@@ -10,7 +10,7 @@ median (ranks), because one seed can dominate a mean of distances.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -147,7 +147,8 @@ class Claim:
       pair, table: of terms that name none.
       sweep_point: value of each swept name.
       against: another experiment, whose same sum is subtracted seed by seed.
-      source: who makes the claim, if not we.
+      source: whose idea it is, if not ours.
+      opposite: whether our hypothesis is that the claim is false.
     """
 
     statement: str
@@ -160,6 +161,7 @@ class Claim:
     sweep_point: Mapping[str, float] = field(default_factory=dict)
     against: str | None = None
     source: str = ""
+    opposite: bool = False
 
     quantities: ClassVar[Mapping[str, Quantity]] = {
         **{
@@ -256,24 +258,39 @@ def judge_claims(
 
 
 def claims_table(
-    title: str, runs: Mapping[str, xr.Dataset], claims: Mapping[str, Sequence[Claim]]
+    title: str,
+    runs: Mapping[str, xr.Dataset],
+    claims: Mapping[str, Sequence[Claim]],
+    chosen: Mapping[str, Collection[int]] | None = None,
 ) -> Table:
-    """Make the table of all claims of some experiments, those of other people first.
+    """Make the table of the claims of some experiments, those of other people first.
+
+    Args:
+      title: of the table.
+      runs: results by experiment.
+      claims: all claims of each experiment, which are judged together.
+      chosen: numbers of the claims to show, from 1; None: all.
 
     Raises:
-      KeyError: where there are no results of an experiment, unless all its claims are about others.
+      KeyError: if there are no results of an experiment, unless all its claims are about others.
     """
     rows = []
     for name, own in claims.items():
         needed = any(": " not in term for claim in own for term in claim.weights)
-        judged = judge_claims(own, runs[name] if needed else runs.get(name, xr.Dataset()), runs)
-        for claim in own:
-            if not claim.others <= runs.keys():
-                nothing = Comparison(claim.expression, math.nan, math.nan, math.nan)
-                judged.append((claim, Judgement("no data yet", nothing)))
-        for claim, (verdict, compared) in judged:
-            cells = (name, claim.statement, claim.expression, claim.bounds, compared.found)
-            rows.append((claim.source, *cells, f"**{verdict}**"))
-    rows.sort(key=lambda row: not row[0])
-    claim_header = ("claim", "what is measured", "holds if", "found", "verdict")
-    return Table(title, ("who says so", "experiment", *claim_header), rows)
+        results = runs[name] if needed else runs.get(name, xr.Dataset())
+        judged = {id(claim): found for claim, found in judge_claims(own, results, runs)}
+        for number, claim in enumerate(own, 1):
+            if chosen is not None and number not in chosen[name]:
+                continue
+            nothing = Comparison(claim.expression, math.nan, math.nan, math.nan)
+            verdict, compared = judged.get(id(claim), Judgement("no data yet", nothing))
+            statement = claim.statement + " (Our hypothesis is the opposite.)" * claim.opposite
+            cells = (name, statement, claim.expression, claim.bounds, compared.found)
+            rows.append((claim.source or "ours", *cells, f"**{verdict}**"))
+    rows.sort(key=lambda row: row[0] == "ours")
+    header = ("whose idea", "experiment", "claim", "quantity", "holds if", "found", "verdict")
+    note = (
+        "All bounds are ours. The intervals of all claims of an experiment hold together at 95 %"
+        " (Bonferroni)."
+    )
+    return Table(title, header, rows, note)

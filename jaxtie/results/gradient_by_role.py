@@ -18,29 +18,18 @@ from jaxtie.results.tables import COURSE, Table, arms_of, interval, last_step, m
 
 GROUPED = ("step", "group")
 PAIRED = ("step", "pair")
-SINCE = "mean over the updates since the record before, and sum over the rows of a group"
+# Means over the updates since the previous record, summed over the rows of a group. u: Adam's step
+# on the tied table without rate and decay; u_in: the input role's part; g: the gradient by role.
 ROLE_VARIABLES = {
-    "step_square": Variable(
-        GROUPED, "1", f"⟨u, u⟩, u Adam's step on the tied table without rate and decay; {SINCE}"
-    ),
-    "input_step_product": Variable(
-        GROUPED, "1", f"⟨u, u_in⟩, u_in the input role's part of u; {SINCE}"
-    ),
-    "input_gradient_square": Variable(
-        GROUPED, "nat^2", f"⟨g_in, g_in⟩, g_in the input role's gradient; {SINCE}"
-    ),
-    "output_gradient_square": Variable(
-        GROUPED, "nat^2", f"⟨g_out, g_out⟩, g_out the output role's gradient; {SINCE}"
-    ),
-    "gradient_product": Variable(GROUPED, "nat^2", f"⟨g_in, g_out⟩; {SINCE}"),
+    "step_square": Variable(GROUPED, "1", "⟨u, u⟩"),
+    "input_step_product": Variable(GROUPED, "1", "⟨u, u_in⟩"),
+    "input_gradient_square": Variable(GROUPED, "nat^2", "⟨g_in, g_in⟩"),
+    "output_gradient_square": Variable(GROUPED, "nat^2", "⟨g_out, g_out⟩"),
+    "gradient_product": Variable(GROUPED, "nat^2", "⟨g_in, g_out⟩"),
 }
+# Contributions of the steps since the previous record, to first order.
 PUSH_VARIABLES = {
-    f"{role}_push": Variable(
-        PAIRED,
-        "1",
-        f"what the {role} role's steps since the record before add to ln of a pair's distance, to"
-        " first order",
-    )
+    f"{role}_push": Variable(PAIRED, "1", f"contribution to ln distance, {role} role")
     for role in ("input", "output")
 }
 EARLY_PART = COURSE[1]  # of the training; committed results have a record there

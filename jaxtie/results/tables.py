@@ -1,5 +1,6 @@
 """Tables of results: numbers as text, arms and steps, Markdown, the terminal. Imports no jax."""
 
+import dataclasses
 import itertools
 import math
 import sys
@@ -28,6 +29,13 @@ class Table:
     rows: Sequence[tuple[str, ...]]
     note: str = ""
     long: bool = False
+
+    def shortened(self, rows: int) -> "Table":
+        """Return the table with its first rows only, and say so."""
+        if len(self.rows) <= rows:
+            return self
+        note = f"{rows} of {len(self.rows)} rows. {self.note}"
+        return dataclasses.replace(self, rows=self.rows[:rows], note=note)
 
     def markdown(self) -> str:
         """Return the table in Markdown, with a blank line after it."""
@@ -110,7 +118,7 @@ def course_steps(results: xr.Dataset, parts: Sequence[float] = COURSE) -> list[i
     return sorted({int(steps[np.abs(steps - last * part).argmin()]) for part in parts})
 
 
-def arms_of(results: xr.Dataset) -> list[Arm]:
+def arms_of(results: xr.Dataset | xr.DataArray) -> list[Arm]:
     """Return the arms that were compared, in their order."""
     return [Arm.parse(str(name)) for name in results["arm"].values]
 
@@ -151,10 +159,10 @@ def sweep_points(
         yield at, results.sel(at)
 
 
-def summary_markdown(results: xr.Dataset, tables: Sequence[Table]) -> str:
-    """Return the text of `summary.md`: experiment, claim, command and these tables."""
+def summary_markdown(results: xr.Dataset, sentences: Sequence[str], tables: Sequence[Table]) -> str:
+    """Return the text of `summary.md`: experiment, claim, command, conclusion and these tables."""
     name, claim, command = (results.attrs[key] for key in ("experiment", "claim", "command"))
-    head = [f"# {name}", "", claim, "", f"`{command}`", ""]
+    head = [f"# {name}", "", claim, "", f"`{command}`", "", *(f"{line}\n" for line in sentences)]
     return "\n".join([*head, *(table.markdown() for table in tables)])
 
 

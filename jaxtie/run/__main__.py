@@ -1,15 +1,8 @@
-"""Run `python -m jaxtie.run`."""
+"""Run `python -m jaxtie.run`, the same as `jaxtie run`."""
 
-from collections.abc import Callable
+import sys
 
-from jaxtie.shutdown import leave
-
-
-def _find_main() -> Callable[[], int]:
-    from jaxtie.run.command import main
-
-    return main
-
+from jaxtie.__main__ import main
 
 if __name__ == "__main__":
-    leave(_find_main)
+    main(["run", *sys.argv[1:]])

@@ -7,12 +7,10 @@ results = jaxtie.run(jaxtie.Experiment(steps=2000, seeds=range(4)))
 import contextlib
 import dataclasses
 import enum
-import importlib.util
 import platform
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +24,7 @@ from jaxtie.results import analysis
 from jaxtie.results.analysis import join_points
 from jaxtie.results.folder import RunFolder, Say, replacing
 from jaxtie.results.tables import summary_markdown
+from jaxtie.run.page import write_report
 
 if TYPE_CHECKING:
     from jaxtie.training.distributed import Processes
@@ -76,7 +75,7 @@ def run(
     overwrite: bool = False,
     checkpoint_every: float = 60.0,
 ) -> xr.Dataset:
-    """Train an experiment's arms, as `python -m jaxtie.run` does, and return the results.
+    """Train an experiment's arms, as `jaxtie run` does, and return the results.
 
     Args:
       experiment: `Experiment` or `TextExperiment`; `dataclasses.replace` makes variants.
@@ -121,42 +120,6 @@ def load(path: str | Path) -> xr.Dataset:
     results = folder.load()
     folder.config()
     return results
-
-
-def load_experiment(path: Path) -> TaskConfig:
-    """Return the `experiment` of a file; see `load_experiment_and_claims`."""
-    return load_experiment_and_claims(path)[0]
-
-
-def load_claims(path: Path) -> tuple[Any, ...]:
-    """Return the `claims` of an experiment file; see `load_experiment_and_claims`."""
-    return load_experiment_and_claims(path)[1]
-
-
-def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]:
-    """Execute an experiment file and return its `experiment` and its `claims`, if any.
-
-    Raises:
-      UserError: if the file is missing, fails, or defines no experiment.
-    """
-    if not path.is_file():
-        raise UserError(f"{path}: no such experiment file; --list shows those of ./experiments")
-    spec = importlib.util.spec_from_file_location("experiment_file", path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{path}: expected a Python file, NAME.py")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [f":{frame.lineno}" for frame in frames if frame.filename == spec.origin]
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}{lines[-1] if lines else ''}: {kind}{reason}") from None
-    experiment = getattr(module, "experiment", None)
-    if not isinstance(experiment, TaskConfig):
-        raise UserError(f"{path}: expected it to define experiment = jaxtie.Experiment(...)")
-    return experiment, tuple(getattr(module, "claims", ()))
 
 
 def plan(
@@ -300,7 +263,9 @@ def follow(experiment: TaskConfig, folder: RunFolder, session: Session) -> bool:
 
 def resume_hint(session: Session) -> str:
     """Say how an interrupted command goes on; with --overwrite it would start anew."""
-    return f"interrupted; the same command {'without --overwrite ' * session.overwrite}goes on"
+    return (
+        f"interrupted; run the same command {'without --overwrite ' * session.overwrite}to resume"
+    )
 
 
 def one_line(error: UserError | OSError) -> str:
@@ -423,8 +388,11 @@ def _show(folder: RunFolder) -> None:
     """Draw the figures of a run and write its summary."""
     results = folder.load()
     draw(folder, results)
-    summary = summary_markdown(results, analysis.tables(results))
+    conclusion = analysis.conclude(results)
+    tables = [conclusion.table, *analysis.tables(results)]
+    summary = summary_markdown(results, conclusion.lines(), tables)
     folder.summary.write_text(summary, encoding="utf-8")
+    write_report(folder, results.attrs["experiment"], results.attrs["claim"])
 
 
 def draw(folder: RunFolder, results: xr.Dataset) -> list[Path]:

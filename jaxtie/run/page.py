@@ -1,4 +1,4 @@
-"""Make one self-contained HTML page of runs: every figure and table. Imports no jax.
+"""Write `report.html`, one self-contained page about a run, or about all. Imports no jax.
 
 Names and claims come from users' files: the template escapes every value, and the page's policy
 lets a browser run no script and fetch nothing.
@@ -17,10 +17,10 @@ import jinja2
 import jaxtie
 from jaxtie.config import UserError
 from jaxtie.results import analysis
+from jaxtie.results.conclusion import TOO_SHORT
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.page_section import SECTION, read_section
 from jaxtie.results.tables import Table
-from jaxtie.run import lifecycle
 
 WAITING, FAILED, SKIPPED = "to come", "failed", "skipped"
 MARK = '<meta name="generator" content="jaxtie'
@@ -53,6 +53,8 @@ class Section:
       exit_status: of a command that ran this experiment alone.
       minutes: duration of the run.
       facts: label -> text.
+      lines: the conclusion; the first one is the outcome.
+      answer: the table of the conclusion.
     """
 
     file: str
@@ -63,16 +65,27 @@ class Section:
     exit_status: int = 0
     minutes: float | None = None
     facts: dict[str, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    answer: Table | None = None
     images: list[Image] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether the first line says that nothing can be concluded."""
+        return bool(self.lines) and self.lines[0].startswith(TOO_SHORT)
 
     @property
     def time(self) -> str:
         """Minutes as text."""
         return "–" if self.minutes is None else f"{self.minutes:,.1f}"
 
-    def read(self, folder: RunFolder) -> None:
-        """Take facts, figures and tables from a run's folder.
+    def read(self, folder: RunFolder, *, if_finished: bool = True) -> None:
+        """Take facts, conclusion, figures and tables from a run's folder.
+
+        Args:
+          folder: of the run.
+          if_finished: leave out all but the facts of an unfinished run.
 
         Raises:
           UserError: if a file cannot be read.
@@ -80,9 +93,11 @@ class Section:
         config = folder.config() or {}
         self.minutes = config["wall_seconds"] / 60 if "wall_seconds" in config else None
         self.facts = _facts(config)
-        if not config.get("finished"):
+        if if_finished and not config.get("finished"):
             return
-        results = lifecycle.load(folder.path)
+        results = folder.load()
+        conclusion = analysis.conclude(results)
+        self.lines, self.answer = conclusion.lines(), conclusion.table
         self.tables = analysis.tables(results)
         if diverged := int((results["diverged_at"] >= 0).sum()):
             self.status += f", {diverged} of {results['diverged_at'].size} members diverged"
@@ -100,7 +115,7 @@ def sections_left(out: Path) -> list[Section]:
         section = Section(str(path.parent), path.parent.name, status="done")
         try:
             left = read_section(path.parent)
-            section.claim, section.tables = " ".join(left.sentences), left.tables
+            section.lines, section.tables = left.sentences, left.tables
             section.facts = {"command": left.command}
             section.images = [
                 Image.read(path.parent / "figures" / f"{name}.png", caption)
@@ -173,8 +188,17 @@ def check_page(path: Path) -> None:
         ) from error
 
 
+def write_report(folder: RunFolder, experiment: str, claim: str) -> Path:
+    """Write the page about one run into its folder; return the file."""
+    section = Section("", experiment, claim, "done")
+    section.read(folder, if_finished=False)
+    path = folder.path / "report.html"
+    write_page(path, section.facts.pop("command", ""), [section])
+    return path
+
+
 def write_page(path: Path, command: str, sections: list[Section]) -> None:
-    """Write the page; the file is the old one or the new one at any moment."""
+    """Write a page; the file is the old one or the new one at any moment."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -1,6 +1,6 @@
-"""Keep runs as committed data and write the documents' tables from them. Imports no jax.
+"""The command line of `jaxtie report`; committed data and the documents' tables. Imports no jax.
 
-`python -m jaxtie.report [RUN ...]` condenses each RUN, the folder of a finished run, to
+`jaxtie report --commit [RUN ...]` condenses each RUN, the folder of a finished run, to
 `experiments/data/NAME.nc`. Then it writes each table of the documents, between two lines
 
     <!-- table: NAME ARGUMENT ... -->
@@ -9,29 +9,35 @@
 from these data and the claims in the experiment files. A test fails if a table was changed by hand.
 """
 
+import dataclasses
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-import pandas as pd
+import tyro
 import xarray as xr
 
 from jaxtie.config import UserError
 from jaxtie.exor import plots
-from jaxtie.exor import tables as exor
+from jaxtie.exor.tables import decay_table, gap_table, targets_only_gap_table
+from jaxtie.options import Flag, option, parse_command, parse_path
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import join_seeds, write_committed
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.gradient_by_role import shares_table
-from jaxtie.results.similarity import similarity_table
+from jaxtie.results.plots import write_frames
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
-from jaxtie.run.lifecycle import load_claims, load_experiment
-from jaxtie.text.tables import validation_table, word_pairs_table
+from jaxtie.run.experiment_files import load_claims, load_experiment
+from jaxtie.run.lifecycle import one_line
+from jaxtie.run.page import write_report
+from jaxtie.run.pages import result_pages
 
-DOCUMENTS = ("README.md", "experiments/README.md", "jaxtie/advise/README.md")
+EXPERIMENTS = Path("experiments")
+DOCUMENTS = ("README.md", "experiments/README.md")
 # Fields of an experiment that the command of a committed run may change.
 MAY_DIFFER = {"seeds", "corpus.paths", "corpus.tfds"}
 MARKED = re.compile(r"(<!-- table: ([^\n]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -95,46 +101,27 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     """
     runs, files = read_data(experiments / "data"), _files_by_name(experiments)
 
-    def csv(name: str) -> pd.DataFrame:
-        return pd.read_csv(experiments / "data" / name)
+    def claims(*chosen: str) -> Table:
+        """Show chosen claims: NAME:NUMBER,NUMBER ..."""
+        numbers = {}
+        for each in chosen:
+            name, _, own = each.partition(":")
+            numbers[name] = {int(number) for number in own.split(",")}
+        declared = {name: load_claims(files[name]) for name in numbers}
+        return claims_table("Claims, with verdicts", runs, declared, numbers)
 
-    def with_claims(make: Callable[..., Table]) -> Callable[..., Table]:
-        return lambda *names: make(runs, {name: load_claims(files[name]) for name in names})
-
-    verdicts, text_verdicts = (
-        partial(claims_table, f"Claims{about}, with verdicts") for about in ("", " about text")
-    )
-
-    def of_run(make: Callable[..., Table]) -> Callable[..., Table]:
-        return lambda name: make(runs[name])
-
-    def of_runs(make: Callable[..., Table]) -> Callable[..., Table]:
-        return lambda *names: make(runs, names)
+    def conclusion(name: str) -> Table:
+        """Show what the run of an experiment ends with."""
+        found = analysis.conclude(runs[name])
+        lines = "\n".join(f"- {line}" for line in found.lines())
+        return dataclasses.replace(found.table, note=f"{found.table.note}\n\n{lines}")
 
     return {
-        "verdicts": with_claims(verdicts),
-        "text-verdicts": with_claims(text_verdicts),
-        "published": lambda name: exor.published_table(runs[name], csv("published.csv")),
-        "pytorch": lambda name: exor.pytorch_table(runs[name], csv("pytorch.csv")),
-        "since": lambda name, *steps: exor.decay_since_table(runs[name], steps),
-        "gaps": lambda: exor.targets_only_gap_table(runs),
-        "end": of_run(exor.final_table),
-        "sweep": of_run(exor.sweep_table),
-        "correlations": of_run(exor.correlation_table),
-        "equivalences": of_run(exor.equivalence_table),
-        "escapes": of_run(exor.plateau_exit_table),
-        "forces": of_run(exor.decay_table),
-        "shares": of_run(shares_table),
-        "pushes": of_run(exor.contribution_table),
-        "similarities": of_run(similarity_table),
-        "text-end": of_run(validation_table),
-        "text-pairs": of_run(word_pairs_table),
-        "costs": of_runs(exor.gap_table),
-        "contrasts": of_runs(exor.gap_contrast_table),
-        "widths": of_runs(exor.gap_by_width_table),
-        "bodies": of_runs(exor.bodies_table),
-        "left": of_runs(exor.remaining_table),
-        "stuck": of_runs(exor.stuck_table),
+        "claims": claims,
+        "conclusion": conclusion,
+        "gaps": lambda *names: gap_table(runs, names),
+        "distances": lambda name: decay_table(runs[name]),
+        "never-targets": lambda: targets_only_gap_table(runs),
     }
 
 
@@ -153,7 +140,7 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
             table = tables[name](*arguments)
         except KeyError as error:
             raise UserError(
-                f"table {found[2]}: no data of {error}; give the folder of its run"
+                f"table {found[2]}: no committed results of {error}; run jaxtie report --commit DIR"
             ) from None
         return f"{found[1]}{table.markdown()}{found[3]}"
 
@@ -166,12 +153,69 @@ def draw_figures(experiments: Path) -> list[Path]:
 
 
 def rewrite(documents: Sequence[Path], experiments: Path) -> None:
-    """Write the tables of documents again.
+    """Write the tables of documents, and the pages of results, again.
 
     Raises:
-      UserError: see `rewritten`; then no document has changed.
+      UserError: see `rewritten`; then nothing has changed.
     """
     tables = tables_by_name(experiments)
-    texts = [rewritten(document.read_text(), tables) for document in documents]
-    for document, text in zip(documents, texts, strict=True):
-        document.write_text(text)
+    texts = {document: rewritten(document.read_text(), tables) for document in documents}
+    folder = experiments / "results"
+    folder.mkdir(exist_ok=True)
+    for name, text in result_pages(experiments, read_data(experiments / "data")).items():
+        texts[folder / name] = text
+    for path, text in texts.items():
+        path.write_text(text)
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Draw the figures and the report of runs again, from their results alone."""
+
+    runs: tyro.conf.Positional[tuple[Annotated[Path, option("DIR", parse_path)], ...]] = ()
+    """Folders of finished runs."""
+    csv: Flag = False
+    """Also write the results as tidy CSV, below DIR/csv."""
+    animate: Flag = False
+    """Also draw the embeddings over training as an animation, portrait.gif; of EXor."""
+    commit: Flag = False
+    """Instead condense the runs to experiments/data and write the documents' tables again. Start it
+    in the root of the repository."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `jaxtie report`; return the exit status."""
+    try:
+        options = parse_command(
+            ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments
+        )
+        if not (options.runs or options.commit):
+            raise UserError("expected the folder of a run, or --commit")
+        written = _commit(options.runs) if options.commit else _draw_again(options)
+    except (UserError, OSError) as error:
+        print(f"jaxtie.report: {one_line(error)}", file=sys.stderr)
+        return 2
+    print(*written, sep="\n")
+    return 0
+
+
+def _draw_again(options: ReportOptions) -> list[Path]:
+    written = []
+    for path in options.runs:
+        folder, results = RunFolder(path), lifecycle.load(path)
+        animated = [analysis.animate(results, folder.figures)] if options.animate else []
+        written += lifecycle.draw(folder, results) + animated
+        written.append(write_report(folder, results.attrs["experiment"], results.attrs["claim"]))
+        if options.csv:
+            written += write_frames(analysis.frames(results), folder.path / "csv")
+    return written
+
+
+def _commit(runs: Sequence[Path]) -> list[Path]:
+    documents = [Path(name) for name in DOCUMENTS]
+    for document in documents:
+        if not document.is_file():
+            raise UserError(f"{document}: not found; start it where the repository is")
+    data = [keep_run(run, EXPERIMENTS) for run in runs]
+    rewrite(documents, EXPERIMENTS)
+    return [*data, *documents, EXPERIMENTS / "results", *draw_figures(EXPERIMENTS)]

@@ -21,47 +21,35 @@ from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import FREQUENCIES, NEIGHBOURS, baselines, probes
 from jaxtie.text.pairs import PREDICTED
 
-TRAINING = "mean over the batches of the updates since the record before"
 EVALUATED, PAIRS = ("eval_step",), ("eval_step", "kind", "pair")
 OF_BOTH_TABLES = {  # dimensions and meaning
     "distance": (
         PAIRS,
-        "Euclidean distance between the rows of a pair of words in the {} embedding",
+        "distance, {} embedding",
     ),
     "neighbour": (
         ("eval_step", "probe", "rank"),
-        "number of the token whose row in the {} embedding is nearest, then next, ...",
+        "nearest tokens, {} embedding",
     ),
 }
 TEXT_VARIABLES = {
-    "loss": Variable(("step",), "nat", f"training loss: {TRAINING}"),
-    "accuracy": Variable(("step",), "1", f"training accuracy: {TRAINING}"),
-    "valid_loss": Variable(
-        EVALUATED, "nat", "loss on the validation split, the same rows and masks each time"
-    ),
-    "valid_loss_even": Variable(EVALUATED, "nat", "loss on the validation batches of even number"),
-    "valid_loss_odd": Variable(EVALUATED, "nat", "loss on the validation batches of odd number"),
-    "valid_accuracy": Variable(EVALUATED, "1", "accuracy on the validation split"),
-    "perplexity": Variable(EVALUATED, "1", "exp(valid_loss)"),
+    "loss": Variable(("step",), "nat", "training loss"),
+    "accuracy": Variable(("step",), "1", "training accuracy"),
+    "valid_loss": Variable(EVALUATED, "nat", "validation loss"),
+    "valid_loss_even": Variable(EVALUATED, "nat", "validation loss, even batches"),
+    "valid_loss_odd": Variable(EVALUATED, "nat", "validation loss, odd batches"),
+    "valid_accuracy": Variable(EVALUATED, "1", "validation accuracy"),
+    "perplexity": Variable(EVALUATED, "1", "validation perplexity"),
     **{
         f"{table}_{name}": Variable(dimensions, "1", meaning.format(table))
         for name, (dimensions, meaning) in OF_BOTH_TABLES.items()
         for table in ("input", "output")
     },
 }
-PREDICTED_VARIABLES = {
-    "log_odds": Variable(
-        PAIRS,
-        "nat",
-        "ln p(first) - ln p(second) of a pair where one of them stands, mean over contexts",
-    ),
-    "log_odds_deviation": Variable(PAIRS, "nat", "its standard deviation over contexts"),
-    "swap_divergence": Variable(
-        PAIRS,
-        "1",
-        "total variation of predictions when the second of a pair takes the first one's place, mean"
-        " over contexts",
-    ),
+PREDICTED_VARIABLES = {  # means over contexts; log-odds where one of the pair occurs
+    "log_odds": Variable(PAIRS, "nat", "ln p(first) - ln p(second)"),
+    "log_odds_deviation": Variable(PAIRS, "nat", "log-odds, std over contexts"),
+    "swap_divergence": Variable(PAIRS, "1", "swap divergence"),
 }
 BASELINES = {
     "unigram_loss": "frequencies alone (unigram)",

@@ -122,11 +122,12 @@ class TextExperiment(TaskConfig):
     accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
         "data_seed text tfds tfds_field vocab vocab_size".split()
     )
-    refusal: ClassVar[str] = "is of text"
+    refusal: ClassVar[str] = "is a text experiment"
     reports: ClassVar[Mapping[str, Callable | str]] = {
         "schema": "jaxtie.text.analysis:text_schema",
         "constants": "jaxtie.text.analysis:text_constants",
         "attributes": "jaxtie.text.analysis:text_attributes",
+        "conclusion": "jaxtie.text.conclusion:text_conclusion",
         "tables": "jaxtie.text.tables:text_tables",
         "plots": "jaxtie.text.plots:text_pictures",
         "frames": "jaxtie.text.plots:text_frames",

@@ -40,7 +40,7 @@ def make_optimizer(
 
     Args:
       optimizer: the declared values.
-      head: where its bias is not decayed, the decay leaves out that one parameter.
+      head: its factors of the learning rate, and its options of weight decay.
       hparams: traced values by name; they replace the declared ones.
     """
     own = {

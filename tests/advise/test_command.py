@@ -114,7 +114,7 @@ def test_interrupted_command_resumes_to_the_same_answer(place, trained, capsys):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Progress, "add", add)
         assert main_advise(command) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "run the same command to resume" in capsys.readouterr().err
     assert RunFolder(out / "A").config()["finished"] is False
     assert {path.name for path in out.iterdir()} == {"A"}
     assert main_advise(command) == 0

@@ -45,7 +45,7 @@ def test_command_prints_the_exact_answer(capsys):
     assert main_advise([str(EXPERIMENTS / "transformer_small.py")]) == 0
     shown = capsys.readouterr().out
     assert "hypothesis fails: X-Y are semantically equivalent" in shown
-    assert all(words in shown for words in ("output bias carries", "2.197", "no overlap"))
+    assert all(words in shown for words in ("output bias can encode", "2.197", "no overlap"))
 
 
 def test_sentence_where_the_hypothesis_holds():
@@ -58,7 +58,7 @@ def test_sentence_where_no_bias_helps():
     own = control.sel(pair="X-Y")
     assert float(own["semantic"]) == pytest.approx(0, abs=1e-12)
     assert float(own["conditional"]) + float(own["bias"]) ** 2 == pytest.approx(LN9**2)
-    assert "no output bias carries it" in report.exact_sentence(control)
+    assert "no output bias can encode it" in report.exact_sentence(control)
 
 
 def test_symbols_that_never_occur_are_left_out():

@@ -289,7 +289,7 @@ def test_what_cannot_be_read_is_refused(capsys, words, make):
         ("--adapter", "nowhere", "no such folder"),
         ("--adapter", "small", "holds no adapter_model.safetensors"),
         ("--adapter", "pickled", "is a pickle"),
-        ("--sideways", "1", "see python -m jaxtie.audit --help"),
+        ("--sideways", "1", "see jaxtie audit --help"),
     ],
 )
 def test_bad_options_are_refused(capsys, option, value, words):

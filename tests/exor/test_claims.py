@@ -12,7 +12,7 @@ from jaxtie.config import UserError
 from jaxtie.exor import analysis
 from jaxtie.exor.claims import Claim
 from jaxtie.results.claims import claim_values, judge_claims
-from jaxtie.run.lifecycle import load_claims, load_experiment
+from jaxtie.run.experiment_files import load_claims, load_experiment
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FILES = {path.stem: path for path in EXPERIMENTS.glob("never_targets*.py")}

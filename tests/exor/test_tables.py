@@ -10,7 +10,7 @@ from made_up import BEST, exor_results, targets_only_runs
 from jaxtie.exor import analysis, tables
 from jaxtie.exor.plots import exor_pictures
 from jaxtie.results.claims import claims_table
-from jaxtie.run.lifecycle import load_claims
+from jaxtie.run.experiment_files import load_claims
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 LOG_ODDS = np.log([1, 4, 19])  # of the swept results

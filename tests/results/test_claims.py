@@ -218,7 +218,7 @@ def test_the_table_lists_claims_of_others_first(results):
         for name, source in (("own", ""), ("theirs", "the paper"))
     )
     rows = claims_table("Claims", {"made-up": results}, {"made-up": [own, theirs]}).rows
-    assert [(row[0], row[2]) for row in rows] == [("the paper", "theirs"), ("", "own")]
+    assert [(row[0], row[2]) for row in rows] == [("the paper", "theirs"), ("ours", "own")]
 
 
 @pytest.mark.parametrize(

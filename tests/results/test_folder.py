@@ -225,7 +225,8 @@ def test_an_arm_has_two_tables_if_it_is_ever_untied():
 
 def test_summary_names_experiment_claim_and_command(folder):
     folder.append("untied", 0, SEEDS, records_of(0, 5, 3))
-    assert summary_markdown(assembled(folder), []) == "# toy\n\nnone\n\n`python`\n"
+    text = "# toy\n\nnone\n\n`python`\n\nIt costs.\n\n"
+    assert summary_markdown(assembled(folder), ["It costs."], []).rstrip("\n") == text.rstrip("\n")
 
 
 def test_configurations_are_compared_field_by_field(folder):

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import jaxtie
+from jaxtie.__main__ import main as jaxtie_main
 from jaxtie.config import names_of
 from jaxtie.options import parse_seeds
 from jaxtie.run import command as cli
-from jaxtie.run.lifecycle import load_experiment
+from jaxtie.run.experiment_files import find_experiment, load_experiment
 from jaxtie.training.trainer import Trainer
 
 TOGETHER = "--distributed --coordinator {} --process-count {} --process-index {}"
@@ -106,10 +108,10 @@ BAD = [
     ("causal.py --text other", "other: holds no *.txt"),
     ("causal.py --text README.txt", "1 different paragraphs are too little for three splits"),
     ("causal.py --text ''", "--text: '': expected a file or a folder"),
-    ("--text README.txt", "--text: no option of transformer-small, which reads"),
+    ("--text README.txt", "--text: not an option of transformer-small, which reads"),
     ("causal.py --text README.txt --tfds lm1b", "either files and folders or the name of a TFDS"),
     ("causal.py --text README.txt --steps 30", "steps = 30: expected a multiple of"),
-    ("causal.py --text README.txt --zeros 0.2,0.8", "--zeros: no option of causal, which"),
+    ("causal.py --text README.txt --zeros 0.2,0.8", "--zeros: not an option of causal, which"),
     ("causal.py --tfds-field story", "--tfds-field: expected with --tfds only"),
     ("causal.py --text README.txt --vocab-size 1", "vocab_size = 1: expected 100 to"),
     ("causal.py --text README.txt --arms tied+shuffle=3", "width = 128: expected a multiple of 3"),
@@ -134,10 +136,9 @@ BAD = [
     ("--scale 1e-9 --arms untied@25000,untied@75000", "untied@100,untied@100: each may be"),
     ("--scale 1e-9 --arms tied,untied@75000", "at scale 1e-09: arm untied@100: expected"),
     ("--scale 0.1 --steps 1000", "--scale: expected without --steps"),
-    ("--all good.py", "EXPERIMENT.py: no option of --all"),
+    ("--all good.py", "EXPERIMENT: no option of --all"),
     ("--all --steps 1000", "--steps: no option of --all"),
     ("--all --distributed", "--distributed: no option of --all"),
-    ("--all", "--all: no experiment file, NAME.py, in ./experiments"),
     ("--sedes 3", "Unrecognized options: --sedes, 3"),
     ("--steps", "Missing value for argument '--steps'"),
     ("--out README.txt/run", "README.txt/run: not a folder; choose another --out"),
@@ -228,7 +229,7 @@ def test_an_error_on_a_terminal_is_one_line_without_colours(workplace):
     done = command("-m", "jaxtie.run", "--seeds", "5-2", **pipes)
     os.close(terminal)
     os.close(ours)
-    line = f"jaxtie: --seeds: '5-2': {NO_SEEDS} (see python -m jaxtie.run --help)\n"
+    line = f"jaxtie: --seeds: '5-2': {NO_SEEDS} (see jaxtie run --help)\n"
     assert (done.returncode, done.stderr) == (2, line)
 
 
@@ -297,17 +298,47 @@ def test_a_list_reports_a_file_that_fails_and_goes_on(workplace, capsys):
     for name in ("broken.py", "good.py"):
         Path("experiments", name).write_text(FILES[name])
     assert cli.main(["--list"]) == 0
-    default, broken, good = capsys.readouterr().out.splitlines()
+    broken, good = capsys.readouterr().out.splitlines()
     assert "experiments/broken.py" in broken and "SyntaxError" in broken
-    assert good == default.replace("(default)", "experiments/good.py")
+    assert good == f"good  {jaxtie.Experiment().claim}"
 
 
-def test_help(capsys):
-    for main, words in (
-        (cli.main, "150000 in the main one"),
-        (cli.main_figures, "Folder of a run."),
-    ):
-        with pytest.raises(SystemExit) as stop:
-            main(["--help"])
-        assert stop.value.code == 0
-        assert words in " ".join(capsys.readouterr().out.split())
+def test_experiments_are_found_by_name_anywhere(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert load_experiment(find_experiment("output_bias")).name == "output-bias"
+    assert load_experiment(find_experiment("output-bias")).name == "output-bias"
+    assert cli.main(["--list"]) == 0
+    assert "output_bias  Tying costs" in capsys.readouterr().out
+    assert cli.main(["nothing"]) == 2
+    assert "no such experiment file; --list shows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command_name", "words"),
+    [
+        ("run", "150000 in the main experiment"),
+        ("run", "jaxtie run output_bias --seeds 128"),
+        ("report", "Folders of finished runs."),
+        ("advise", "experiment on EXor"),
+        ("audit", "checkpoint"),
+    ],
+)
+def test_help_of_a_command(command_name, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        jaxtie_main([command_name, "--help"])
+    assert stop.value.code == 0
+    assert words.lower() in " ".join(capsys.readouterr().out.split()).lower()
+
+
+def test_help_is_one_screen_and_imports_nothing_heavy():
+    done = command("-X", "importtime", "-m", "jaxtie", "--help", capture_output=True)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) <= 24
+    assert not re.search(r"\| +(numpy|xarray|jax|tyro)$", done.stderr, re.MULTILINE)
+
+
+def test_a_renamed_command_names_its_replacement():
+    for old, new in (("figures", "jaxtie report DIR"), ("hypothesis", "jaxtie advise")):
+        done = command("-m", f"jaxtie.{old}", "x", capture_output=True)
+        assert done.returncode and new in done.stderr and done.stderr.count("\n") == 1
+    done = command("-m", "jaxtie", "fly", capture_output=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

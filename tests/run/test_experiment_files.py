@@ -19,7 +19,7 @@ from jaxtie.exor import theory
 from jaxtie.exor.task import build_contexts
 from jaxtie.results import plots
 from jaxtie.run.command import main
-from jaxtie.run.lifecycle import load_claims, load_experiment
+from jaxtie.run.experiment_files import load_claims, load_experiment
 from jaxtie.training.member import make_member
 
 FILES = {path.stem: path for path in (Path(__file__).parents[2] / "experiments").glob("*.py")}
@@ -107,7 +107,7 @@ def test_experiments_are_those_of_the_protocol():
             eval_every=experiment.eval_every,
         )
         assert experiment == expected
-        assert f"python -m jaxtie.run experiments/{name}.py" in FILES[name].read_text()
+        assert f"jaxtie run {name}" in FILES[name].read_text()
 
 
 def test_text_is_as_published():

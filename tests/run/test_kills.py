@@ -326,14 +326,14 @@ def test_a_signal_before_training_exits_too(tmp_path, seconds):
 
 
 def test_a_signal_does_not_wait_for_the_compiler(tmp_path):
-    """Compilation takes minutes without a cache. The same command goes on with the folder."""
+    """Compilation takes minutes without a cache. The same command resumes."""
     folder, experiments = tmp_path / "run", Path(__file__).parents[2] / "experiments"
     options = [str(experiments / "lstm_small.py"), "--seeds", "1", "--arms", "tied"]
     process = start(folder, *options, JAX_ENABLE_COMPILATION_CACHE="0")
     until(process, "compiling")
     time.sleep(1)
     process.terminate()
-    assert "the same command goes on" in ended_by_signal(process)
+    assert "the same command to resume" in ended_by_signal(process)
     assert lifecycle.RunFolder(folder).config()["finished"] is False
 
 

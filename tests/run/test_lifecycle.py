@@ -19,7 +19,7 @@ from jaxtie import Experiment
 from jaxtie.config import UserError
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.plots import Picture
-from jaxtie.run import command, lifecycle
+from jaxtie.run import command, lifecycle, report
 from jaxtie.training.devices import start_jax
 from jaxtie.training.progress import Progress
 
@@ -70,9 +70,12 @@ def test_one_command_leaves_results_figures_and_summary(finished):
         assert (folder / "figures" / f"{name}.png").stat().st_size > 10_000
         assert (folder / "figures" / f"{name}.pdf").exists()
     summary = (folder / "summary.md").read_text()
-    assert "2.197" in summary and "untied − tied, paired" in done.out
-    for text in (summary, done.out):
-        assert "rank agreement with semantic divergence" in text
+    assert "2.197" in summary and "rank agreement with semantic divergence" in summary
+    page = (folder / "report.html").read_text()
+    assert len(done.out.splitlines()) <= 20
+    for text in (summary, done.out, page):
+        assert "Too short to conclude" in text and "on the first plateau" in text
+    assert f"Report: {folder / 'report.html'}" in done.out
     assert not (folder / "records").exists()
     assert "seed-steps/s" in done.error and "best 0.508" in done.error
 
@@ -81,7 +84,7 @@ def test_a_finished_run_is_shown_and_not_run_again(finished, capsys):
     folder, _ = finished
     before = files(folder)
     assert command.main([*TINY, "--out", str(folder)]) == 0
-    assert "train accuracy" in capsys.readouterr().out
+    assert f"Report: {folder / 'report.html'}" in capsys.readouterr().out
     assert files(folder) == before
 
 
@@ -95,9 +98,10 @@ def test_figures_and_csv_are_made_again_from_the_results(finished, tmp_path, mon
         return {name: every(results)[name] for name in ("accuracy", "portrait")}
 
     monkeypatch.setattr(Experiment, "reports", {**Experiment.reports, "plots": two})
-    assert command.main_figures([str(folder), "--csv", "--animate"]) == 0
+    assert report.main([str(folder), "--csv", "--animate"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    names = "accuracy.png portrait.png portrait.gif steps.csv evaluations.csv tables.csv"
+    names = "answer.png accuracy.png portrait.png portrait.gif report.html"
+    names += " steps.csv evaluations.csv tables.csv"
     assert [path.name for path in written] == names.split()
     assert all(path.stat().st_size > 1000 for path in written)
     header, first, *_ = (folder / "csv" / "steps.csv").read_text().splitlines()
@@ -113,7 +117,7 @@ def test_a_run_of_another_format_is_refused_in_one_line_and_left_alone(finished,
     (folder / "config.json").write_text(json.dumps(config | {"format": 2}))
     before = files(folder)
     for main, arguments in (
-        (command.main_figures, [str(folder)]),
+        (report.main, [str(folder)]),
         (command.main, [*TINY, "--out", str(folder)]),
     ):
         status, (out, error) = main(arguments), capsys.readouterr()
@@ -128,7 +132,7 @@ def test_results_of_no_task_are_refused_in_one_line(finished, tmp_path, capsys):
     results = lifecycle.load(finished[0])
     del results.attrs["task"]
     results.to_netcdf(tmp_path / "results.nc", engine="h5netcdf")
-    assert command.main_figures([str(tmp_path)]) == 2
+    assert report.main([str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "name no task" in error
 
@@ -159,7 +163,7 @@ def test_an_interrupted_run_keeps_its_records_and_the_same_command_goes_on(
     assert stopped_at(20, "untied", [*TINY, "--out", str(folder)]) == 130
     out, error = capsys.readouterr()
     assert out == "" and "Traceback" not in error
-    assert f"interrupted; the same command goes on; so far: {folder / 'results.nc'}" in error
+    assert f"interrupted; run the same command to resume; so far: {folder / 'results.nc'}" in error
     loss = results(folder)["loss"]
     assert np.isfinite(loss.sel(arm="tied")).all()
     assert np.isfinite(loss.sel(arm="untied", step=20)).all()
@@ -185,7 +189,7 @@ def test_a_run_that_is_interrupted_before_its_first_record_goes_on(
         patch.setattr(RunFolder, "start_records", stop)
         assert command.main([*TINY, "--out", str(tmp_path / "run")]) == 130
     assert results(tmp_path / "run")["loss"].isnull().all()
-    assert "interrupted; the same command goes on" in capsys.readouterr().err
+    assert "interrupted; run the same command to resume" in capsys.readouterr().err
     assert command.main([*TINY, "--out", str(tmp_path / "run")]) == 0
     assert results(tmp_path / "run").identical(results(finished[0]))
 
@@ -223,7 +227,9 @@ def test_after_an_interrupted_overwrite_the_command_goes_on_without_it(
     tmp_path, stopped_at, capsys
 ):
     assert stopped_at(20, "untied", [*TINY, "--overwrite", "--out", str(tmp_path / "run")]) == 130
-    assert "interrupted; the same command without --overwrite goes on" in capsys.readouterr().err
+    assert (
+        "interrupted; run the same command without --overwrite to resume" in capsys.readouterr().err
+    )
 
 
 def test_a_run_that_another_process_finishes_during_preparation_is_not_touched(
@@ -258,7 +264,7 @@ def test_a_command_with_bytes_that_are_not_utf_8_can_be_written():
     line = command.command_line(
         "jaxtie.run", [b"exp/\xe9.py".decode(errors="surrogateescape"), "--text", "Bücher"]
     )
-    assert line.encode() and line == r"python -m jaxtie.run 'exp/\udce9.py' --text 'Bücher'"
+    assert line.encode() and line == r"jaxtie run 'exp/\udce9.py' --text 'Bücher'"
 
 
 def test_overwriting_starts_anew(finished, tmp_path, without_figures):

@@ -17,6 +17,7 @@ from jaxtie.exor.claims import Claim
 from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import write_committed
 from jaxtie.run import command, lifecycle, report
+from jaxtie.run.pages import result_pages
 
 ROOT = Path(__file__).parents[2]
 ARMS = ("tied", "untied", "tied+bias", "untied+bias")
@@ -134,14 +135,6 @@ def test_other_bodies_have_their_distances_relative_to_decay(results):
         np.testing.assert_allclose(float(row[3]), decayed, rtol=5e-3)
 
 
-def test_processes_are_compared_seed_by_seed(results):
-    """A quarter is subtracted from each tied seed without a bias; other seeds stay out."""
-    other = results.isel(seed=slice(10, None)).copy(deep=True)
-    other["train_loss"].loc[{"arm": "tied", "eval_step": 100}] -= 0.25
-    (row,) = tables.gap_contrast_table({"here": results, "there": other}, ["here", "there"]).rows
-    assert row == ("here − there", "0.250 ± 0.000", "0.000 ± 0.000", "0.250 ± 0.000")
-
-
 def test_decay_can_be_counted_from_a_later_step(results):
     """At steps 50 and 100 X and Y are three times as far apart as decay leaves them."""
     at, distance = {"arm": "untied", "symbol": "X", "symbol2": "Y"}, results["output_distance"]
@@ -169,7 +162,7 @@ def test_a_document_gets_its_tables_from_the_data(results):
     assert report.rewritten(written.replace("| 40 |", "| 41 |"), known) == written
     for named, reason in (
         ("forces x", "expected one of costs"),
-        ("costs other", "no data of 'other'"),
+        ("costs other", "no committed results of 'other'"),
     ):
         with pytest.raises(UserError, match=reason):
             report.rewritten(text.replace("costs made-up", named), known)
@@ -180,11 +173,16 @@ def test_the_documents_are_what_the_command_writes():
     known = report.tables_by_name(ROOT / "experiments")
     for page in (ROOT / name for name in report.DOCUMENTS):
         assert report.rewritten(page.read_text(), known) == page.read_text(), page
+    experiments = ROOT / "experiments"
+    pages = result_pages(experiments, report.read_data(experiments / "data"))
+    assert pages.keys() == {path.name for path in (experiments / "results").iterdir()}
+    for name, text in pages.items():
+        assert (experiments / "results" / name).read_text() == text, name
 
 
 def test_outside_of_the_repository_the_command_fails_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert command.main_report([]) == 2
+    assert report.main(["--commit"]) == 2
     line = "jaxtie.report: README.md: not found; start it where the repository is\n"
     assert capsys.readouterr().err == line
 
@@ -193,19 +191,17 @@ def test_outside_of_the_repository_the_command_fails_in_one_line(tmp_path, monke
 def repository(tmp_path, monkeypatch, capsys) -> xr.Dataset:
     """Work in a folder with an experiment that was run and committed; return its results."""
     monkeypatch.chdir(tmp_path)
-    for folder in ("experiments", "jaxtie/advise"):
-        (tmp_path / folder).mkdir(parents=True)
+    Path("experiments").mkdir()
     EXPERIMENT.write_text(DECLARATION)
-    text = "<!-- table: forces small -->\n<!-- end of table -->\n"
+    text = "<!-- table: distances small -->\n<!-- end of table -->\n"
     Path("experiments/README.md").write_text(text)
-    for page in ("README.md", "jaxtie/advise/README.md"):
-        Path(page).write_text("No tables.\n")
+    Path("README.md").write_text("No tables.\n")
     monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
     # compiling takes longer than all the rest, most of all in lanes
     monkeypatch.setattr(exor, "WIDE", 1)
     assert command.main([str(EXPERIMENT), *"--seeds 2 --quiet --out run".split()]) == 0
-    assert command.main_report(["run"]) == 0
-    pages = "\n".join(report.DOCUMENTS)
+    assert report.main(["--commit", "run"]) == 0
+    pages = "\n".join((*report.DOCUMENTS, "experiments/results"))
     assert capsys.readouterr().out.endswith(f"{COMMITTED}\n{pages}\n")
     return xr.load_dataset(COMMITTED)
 
@@ -213,9 +209,10 @@ def repository(tmp_path, monkeypatch, capsys) -> xr.Dataset:
 def test_a_committed_run_is_in_the_tables_and_is_joined_by_further_seeds(repository):
     written = Path("experiments/README.md").read_text()
     assert "| tied+bias | A-B |" in written and "decay-adjusted distance" in written
+    assert "| tied+bias | A-B |" in Path("experiments/results/small.md").read_text()
     further = repository.assign_coords(seed=[3, 2]).assign_attrs(claim="In other words.")
     write_committed(further, COMMITTED)
-    assert command.main_report(["run"]) == 0
+    assert report.main(["--commit", "run"]) == 0
     joined = xr.load_dataset(COMMITTED)
     assert joined["seed"].values.tolist() == [0, 1, 2, 3]
     for own, seeds in ((repository, [0, 1]), (further, [3, 2])):
@@ -224,7 +221,7 @@ def test_a_committed_run_is_in_the_tables_and_is_joined_by_further_seeds(reposit
     ends = further["eval_step"].isin([0, 20])
     without = further.sel(step=[0, 20]).assign(valid_loss=further["valid_loss"].where(ends))
     write_committed(without, COMMITTED)
-    assert command.main_report(["run"]) == 0
+    assert report.main(["--commit", "run"]) == 0
     without_middle = xr.load_dataset(COMMITTED)  # of either: only some seeds would have it
     xr.testing.assert_equal(without_middle["loss"], joined["loss"].sel(step=[0, 20]))
     xr.testing.assert_equal(without_middle["valid_loss"], joined["valid_loss"].where(ends))
@@ -235,13 +232,13 @@ def test_a_run_that_differs_or_that_no_file_declares_is_refused(repository, caps
     write_committed(
         repository.assign_coords(seed=[3, 2]).assign_attrs(process="another"), COMMITTED
     )
-    assert command.main_report(["run"]) == 2
+    assert report.main(["--commit", "run"]) == 2
     line = "small.nc: these seeds cannot join its own: they differ in process; "
     assert line in capsys.readouterr().err
     EXPERIMENT.write_text(DECLARATION.replace("length=5", "length=6"))
-    assert command.main_report(["run"]) == 2
+    assert report.main(["--commit", "run"]) == 2
     line = f"jaxtie.report: run: differs from {EXPERIMENT} in process.length\n"
     assert capsys.readouterr().err == line
     EXPERIMENT.unlink()
-    assert command.main_report(["run"]) == 2
+    assert report.main(["--commit", "run"]) == 2
     assert capsys.readouterr().err == "jaxtie.report: run: no file of experiments declares small\n"

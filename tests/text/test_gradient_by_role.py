@@ -9,7 +9,7 @@ from text_fixtures import EXPERIMENTS, SIZES, TINY, finished_run
 
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.similarity import linear_cka
-from jaxtie.run import command, lifecycle
+from jaxtie.run import lifecycle, report
 from jaxtie.text.analysis import trained_tables
 
 ARMS = ("tied", "tied+output-start", "tied+input-gradient=0", "untied@20", "untied")
@@ -56,13 +56,9 @@ def test_a_run_on_text_is_committed_with_its_experiment(place, runs, tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "roles.py").write_text((place / "roles_True.py").read_text())
-    tables = ("shares", "similarities")
-    places = [f"<!-- table: {each} roles-True -->\n<!-- end of table -->\n" for each in tables]
-    (tmp_path / "experiments" / "README.md").write_text("".join(places))
-    (tmp_path / "jaxtie" / "advise").mkdir(parents=True)
-    for page in ("README.md", "jaxtie/advise/README.md"):
-        (tmp_path / page).write_text("No tables.\n")
-    code = command.main_report([str(runs[0])])
+    for document in report.DOCUMENTS:
+        Path(document).write_text("No tables.\n")
+    code = report.main(["--commit", str(runs[0])])
     error = capsys.readouterr().err  # the command asked for another vocabulary
     assert code == 2 and "differs from experiments/roles.py in corpus.vocab_size" in error
     source = (tmp_path / "experiments" / "roles.py").read_text()
@@ -71,8 +67,8 @@ def test_a_run_on_text_is_committed_with_its_experiment(place, runs, tmp_path, m
         " corpus=Corpus(vocab_size=120))\n"
     )
     (tmp_path / "experiments" / "roles.py").write_text(source)
-    assert command.main_report([str(runs[0])]) == 0
-    written = Path("experiments/README.md").read_text()
+    assert report.main(["--commit", str(runs[0])]) == 0
+    written = Path("experiments/results/roles-True.md").read_text()
     assert "| tied | 1-10 |" in written and "| neighbours | tied |" in written
     data = xr.load_dataset("experiments/data/roles-True.nc", engine="h5netcdf")
     similarity = data["similarity"].sel(eval_step=40, measure="CKA", seed=4)

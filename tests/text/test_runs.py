@@ -22,7 +22,7 @@ from jaxtie.results import plots
 from jaxtie.results.analysis import best_setting
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import command as cli
-from jaxtie.run import lifecycle, page
+from jaxtie.run import lifecycle, page, report
 from jaxtie.text.analysis import TEXT_VARIABLES
 from jaxtie.text.data import tokens
 from jaxtie.text.pairs import PREDICTED
@@ -95,12 +95,12 @@ def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
     monkeypatch.setattr(lifecycle, "draw", DRAW)
     monkeypatch.setattr(plots, "save", save_small)
     before = (masked / "figures" / "overview.png").read_bytes()
-    assert cli.main_figures([str(masked), "--csv"]) == 0
+    assert report.main([str(masked), "--csv"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
     lines = (masked / "csv" / "distances.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 3 * 3 * 10 and "dog*" in "".join(lines)
     capsys.readouterr()
-    assert cli.main_figures([str(masked), "--animate"]) == 2
+    assert report.main([str(masked), "--animate"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     section = page.Section("text_mlm.py", "text-mlm")
     section.read(RunFolder(masked))
@@ -267,10 +267,10 @@ BAD = [  # the command line, and words of the one line of error
     ("certain.py --text corpus", "certain.py:4: duplicates = (0.5, 1.0): expected"),
     ("lacking.py --text corpus --vocab-size 120", "has no token zebra; leave"),
     ("parted.py --text corpus", "1 different documents are too little for three splits"),
-    (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: no option"),
+    (f"{ON_CORPUS} --zeros 0.2,0.8", "--zeros: not an option"),
     (f"{ON_CORPUS} --sweep p_X=0.1", "sweep of 'p_X': expected one of"),
-    ("--text corpus", "--text: no option"),
-    ("--vocab-size 200", "--vocab-size: no option"),
+    ("--text corpus", "--text: not an option"),
+    ("--vocab-size 200", "--vocab-size: not an option"),
     (f"{ON_CORPUS} --steps 15", "steps = 15"),
 ]
 

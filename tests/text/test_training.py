@@ -14,7 +14,7 @@ from bodies import once
 
 from jaxtie.config import Arm, Head
 from jaxtie.models.language_model import TextModel
-from jaxtie.run.lifecycle import load_experiment
+from jaxtie.run.experiment_files import load_experiment
 from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.corpus import prepare_corpus
 from jaxtie.text.data.tokens import prepare_text

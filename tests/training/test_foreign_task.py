@@ -15,7 +15,7 @@ from recall import Recall, RecallTask
 import jaxtie
 from jaxtie.config import UserError
 from jaxtie.run.command import main
-from jaxtie.run.lifecycle import load_experiment
+from jaxtie.run.experiment_files import load_experiment
 from jaxtie.training.trainer import schema_of
 
 RECALL = Path(__file__).parents[1] / "helpers" / "recall.py"

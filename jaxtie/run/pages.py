@@ -1,0 +1,150 @@
+"""Write a page per committed experiment, `experiments/results/NAME.md`. Imports no jax."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import xarray as xr
+
+from jaxtie.exor import tables as exor
+from jaxtie.results import analysis
+from jaxtie.results.claims import claims_table, compare, judge
+from jaxtie.results.gradient_by_role import shares_table
+from jaxtie.results.similarity import similarity_table
+from jaxtie.results.tables import Table, interval, swept
+from jaxtie.run.experiment_files import load_experiment_and_claims
+from jaxtie.text.tables import validation_table, word_pairs_table
+
+Runs = Mapping[str, xr.Dataset]
+PROCESSES = ("output-bias", "output-bias-ndh", "output-bias-ydh", "output-bias-control")
+BODIES = ("mixer-small", "lstm-small", "transformer-medium", "mixer-medium", "lstm-medium")
+WIDTHS = ("width-2", "width-3", "output-bias", "width-6", "width-8")
+NEVER_TARGETS = tuple(
+    f"never-targets{name}"
+    for name in ("", "-half", "-ndh", "-ydh", "-control", "-rows", "-half-rows", "-eps")
+)
+# Tables of several runs, on the page of the first one.
+OF_SEVERAL: dict[str, tuple[Callable[[Runs], Table], ...]] = {
+    "output-bias": (partial(exor.gap_table, names=PROCESSES),),
+    "mixer-small": (
+        partial(exor.bodies_table, names=BODIES),
+        partial(exor.remaining_table, names=BODIES),
+    ),
+    "width-2": (partial(exor.gap_by_width_table, names=WIDTHS),),
+    "never-targets": (
+        exor.targets_only_gap_table,
+        partial(exor.stuck_table, names=NEVER_TARGETS),
+    ),
+}
+# Losses that are committed as CSV -> columns that name a place.
+LOSSES = {
+    "price-of-tying": ("price-of-tying-grid-losses.csv", ["vocabulary", "width"]),
+    "hypothesis-known": ("hypothesis-known-losses.csv", ["data_set"]),
+}
+
+
+def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
+    """Return the pages of all committed experiments by file name."""
+    data = experiments / "data"
+    declared = {}
+    for path in sorted(experiments.glob("*.py")):
+        experiment, claims = load_experiment_and_claims(path)
+        declared[experiment.name] = path, experiment.claim, claims
+    pages = {}
+    for name in (*runs, *LOSSES):
+        if name in declared:
+            path, claim, claims = declared[name]
+            source = f"Declared in [{path.name}](../{path.name}), written by"
+        elif name in runs and "valid_loss" in runs[name]:
+            claim, claims, source = runs[name].attrs["claim"], (), "Written by"
+        else:
+            continue
+        tables = [claims_table("Claims", runs, {name: claims})] if claims else []
+        lines: Sequence[str] = ()
+        if name in runs:
+            conclusion = analysis.conclude(runs[name])
+            lines = conclusion.lines()
+            tables += [conclusion.table, *_tables_of(runs[name], data)]
+            tables += [make(runs) for make in OF_SEVERAL.get(name, ())]
+        else:
+            file, places = LOSSES[name]
+            losses = pd.read_csv(data / file)
+            tables.append(gap_table_of(losses, places))
+            if name == "hypothesis-known":
+                tables.append(strength_table(losses))
+        head = [f"# {name}", claim, *lines, f"{source} `jaxtie report --commit`."]
+        text = "\n\n".join(head) + "\n\n" + "\n".join(table.markdown() for table in tables)
+        pages[f"{name}.md"] = text.rstrip("\n") + "\n"
+    return pages
+
+
+def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
+    """Yield the tables that committed results give."""
+    name = results.attrs["experiment"]
+    if results.attrs["task"] == "exor":
+        if swept(results):
+            yield from analysis.tables(results)
+        else:
+            yield exor.final_table(results)
+            yield exor.decay_table(results)
+            yield exor.plateau_exit_table(results)
+    else:
+        yield validation_table(results)
+        if "swap_divergence" in results:
+            yield word_pairs_table(results)
+    if "step_square" in results:
+        yield shares_table(results)
+        if results.attrs["task"] == "exor":
+            yield exor.contribution_table(results)
+    if "similarity" in results:
+        yield similarity_table(results)
+    if name == "untie-midway":
+        yield exor.decay_since_table(results, ["50000", "100000"])
+    if name == "transformer-small":
+        yield exor.equivalence_table(results)
+        yield exor.published_table(results, pd.read_csv(data / "published.csv"))
+        yield exor.pytorch_table(results, pd.read_csv(data / "pytorch.csv"))
+
+
+def gap_table_of(losses: pd.DataFrame, places: Sequence[str]) -> Table:
+    """Return the mean loss of every arm, and its paired difference to untied, at every place.
+
+    Args:
+      losses: a row per place, arm and seed, with a column "loss", nats.
+      places: columns that name a place.
+    """
+    wide = losses.pivot(index=[*places, "seed"], columns="arm", values="loss")
+    others = [arm for arm in losses["arm"].unique() if arm != "untied"]
+    rows = [
+        (
+            *(map(str, place if isinstance(place, tuple) else (place,))),
+            interval(own["untied"].to_numpy()),
+            *(interval((own[arm] - own["untied"]).to_numpy()) for arm in others),
+        )
+        for place, own in wide.groupby(level=places if len(places) > 1 else places[0])
+    ]
+    header = (*places, "untied", *(f"{arm} − untied" for arm in others))
+    return Table(
+        "Validation loss, nat", header, rows, "Mean over seeds ± 95 % (Student's t), paired."
+    )
+
+
+def strength_table(losses: pd.DataFrame) -> Table:
+    """Return the registered comparison of `hypothesis_known`: does the gap grow with strength?"""
+    wide = losses.pivot(index=["data_set", "seed"], columns="arm", values="loss")
+    gap, rows = wide["tied+bias"] - wide["untied"], []
+    for kind in ("allomorph", "antonym"):
+        for width in (12, 24):
+            strong, weak = (
+                gap.loc[f"{kind}-{strength}-{width}"] for strength in ("strong", "weak")
+            )
+            found = compare("", (strong - weak).to_numpy(), count=2)
+            rows.append((kind, str(width), found.found, judge(found, 0.0, math.inf)))
+    return Table(
+        "Registered: the tying gap with a bias is larger for strong than for weak pairs",
+        ("pairs", "width", "strong − weak, nat", "verdict"),
+        rows,
+        "The intervals of both widths hold together at 95 % (Student's t, Bonferroni).",
+    )
