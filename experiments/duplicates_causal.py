@@ -10,6 +10,8 @@ Claims: below, by the rule in `jaxtie/results/claims.py`. They, the margins, the
 were written before the run,
 when one trial had been seen: another seed (100), 1,000 steps of the same model, tied and untied,
 without a bias.
+Found: Duplicates as likely as their words stay nearer than tokens as frequent; rarer ones less
+where they write logits.
 
     jaxtie run duplicates_causal --text PATH
 
@@ -25,8 +27,8 @@ EVEN, RARE = 0.5, 0.1
 experiment = TextExperiment(
     name="duplicates-causal",
     claim=(
-        "Duplicates as likely as their words stay nearer than tokens as frequent; rarer ones less"
-        " where they write logits."
+        "Duplicates that are as likely as their words draw together; rarer ones are held "
+        "apart where they write logits."
     ),
     objective="causal",
     corpus=Corpus(vocab_size=2_048),

@@ -13,6 +13,8 @@ it was run, when two shorter ones had been seen: 1,000 steps from tables of the 
 (0.3) moved no distance, and 1,000 steps from tables of 0.02 left ten of the thirteen claims
 inconclusive (one step asks a masked model for 15 % of its tokens). Claims and margins have stayed
 as they were; steps and learning rate are larger.
+Found: Duplicates as likely as their words stay nearer than tokens as frequent; rarer ones less
+where they write logits.
 
     jaxtie run duplicates_masked --text PATH
 
@@ -28,8 +30,8 @@ EVEN, RARE = 0.5, 0.1
 experiment = TextExperiment(
     name="duplicates-masked",
     claim=(
-        "Duplicates as likely as their words stay nearer than tokens as frequent; rarer ones less"
-        " where they write logits."
+        "Duplicates that are as likely as their words draw together; rarer ones are held "
+        "apart where they write logits."
     ),
     corpus=Corpus(vocab_size=2_048),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),

@@ -3,6 +3,7 @@ same batches of real text.
 
 Claim (kexue.fm/archives/9698): each remedy brings the initial loss to about log n; σ = (log n)/D
 converges slowest, the others alike; all end about the same.
+Found: σ = (log n)/D is slowest only late in training, and not all end about the same.
 
     jaxtie run head_convergence --text PATH
 
@@ -21,8 +22,8 @@ from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 experiment = TextExperiment(
     name="head-convergence",
     claim=(
-        "Remedies for a tied model's high initial loss, trained alike: which is slowest, and do all"
-        " end about the same?"
+        "Of the remedies for a tied model's high initial loss, σ = (log n)/D converges "
+        "slowest; all end about the same."
     ),
     objective="causal",
     corpus=Corpus(vocab_size=2000),

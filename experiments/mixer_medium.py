@@ -16,7 +16,7 @@ from jaxtie.exor.claims import PAPER_CLAIMS
 
 experiment = Experiment(
     name="mixer-medium",
-    claim="Do two layers and width 32 show what the small MLP-Mixer shows?",
+    claim="Two layers and width 32 show what the small MLP-Mixer shows.",
     seeds=range(8),
     model=Mixer(layers=2, width=32, tokenwise=32, channelwise=32),
     steps=300_000,

@@ -22,7 +22,7 @@ from jaxtie.results.claims import PAPER
 
 experiment = Experiment(
     name="output-bias",
-    claim="Tying costs, and half as much with an output bias.",
+    claim="What tying costs where the hypothesis fails by a constant, an output bias repairs.",
     arms=("tied", "untied", "tied+bias", "untied+bias", "tied+undecayed-bias"),
     record_every=1_000,
 )
@@ -72,7 +72,7 @@ claims = (
         high=FORCE,
     ),
     Claim(
-        "Beside X-A, a bias brings X and Y nearer, tied.",
+        "A bias brings X and Y nearer in the tied table.",
         "reference ratio",
         {"tied+bias": 1, "tied": -1},
         high=1,

@@ -6,6 +6,9 @@ spelled. But their log-odds are +ln 9 in even strings and -ln 9 in odd ones. No 
 token leads from one to the other, so nothing asks for one constant; and an output bias, which knows
 no context, can carry neither. All else is the main experiment, best loss and accuracy too.
 
+Found: Where the log-odds of X and Y depend on the context, so that no bias carries them, a bias
+takes off less.
+
     jaxtie run output_bias_control --seeds 1024
 
 The claims and margins below were written before the run; `jaxtie/results/claims.py` judges them.
@@ -19,8 +22,8 @@ from jaxtie.exor.claims import Claim
 experiment = Experiment(
     name="output-bias-control",
     claim=(
-        "Where the log-odds of X and Y depend on the context, so that no bias carries them, a bias"
-        " takes off less."
+        "Where the log-odds of equivalent symbols depend on the context, a bias does not "
+        "repair what tying costs."
     ),
     process=Process(zeros_by_label=True),
     arms=("tied", "untied", "tied+bias", "untied+bias"),
@@ -34,7 +37,7 @@ claims = (
     Claim("Tying costs.", "loss", COST, low=0),
     Claim("With a bias, tying still costs.", "loss", COST_WITH_BIAS, low=0),
     Claim(
-        "A bias takes nothing off the price of tying.",
+        "A bias takes nothing away of what tying costs.",
         "loss",
         {**COST, "tied+bias": -1, "untied+bias": 1},
         -MARGIN,

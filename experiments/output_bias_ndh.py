@@ -1,5 +1,8 @@
 """`output_bias.py` where the hypothesis fails for the only pair: A and B, 0.1 : 0.9.
 
+Found: Where the hypothesis fails for the only pair, tying costs, and an output bias takes half of
+it off.
+
     jaxtie run output_bias_ndh --seeds 1024
 
 The claims and margins below were written when 64 seeds had been seen;
@@ -14,10 +17,7 @@ from jaxtie.results.claims import PAPER
 
 experiment = Experiment(
     name="output-bias-ndh",
-    claim=(
-        "Where the hypothesis fails for the only pair, tying costs, and an output bias takes half"
-        " of it off."
-    ),
+    claim="Where the hypothesis fails for A and B, a bias repairs what tying costs.",
     process=Process(zeros=(1.0, 0.0), ones=(0.1, 0.9)),
     arms=("tied", "untied", "tied+bias", "untied+bias"),
     record_every=1_000,

@@ -1,5 +1,8 @@
 """`output_bias.py` where the hypothesis holds for the only pair: A and B, 0.5 : 0.5.
 
+Found: Where the hypothesis holds for the only pair, tying costs less than in the main process, if
+not nothing.
+
     jaxtie run output_bias_ydh --seeds 1024
 
 The claims and margins below were written when 64 seeds had been seen;
@@ -14,10 +17,7 @@ from jaxtie.results.claims import PAPER
 
 experiment = Experiment(
     name="output-bias-ydh",
-    claim=(
-        "Where the hypothesis holds for the only pair, tying costs less than in the main process,"
-        " if not nothing."
-    ),
+    claim="Where the hypothesis holds, tying costs nothing, with or without a bias.",
     process=Process(zeros=(1.0, 0.0), ones=(0.5, 0.5)),
     arms=("tied", "untied", "tied+bias", "untied+bias"),
     record_every=1_000,

@@ -11,6 +11,8 @@ measured, vocabularies of 2,048 and 8,192 entries by widths 32, 64, 128 and 256;
 own learning rate at each point, of three or four, and wider tied models with as many parameters as
 the untied one were trained, too.
 
+Found: it falls from width 32 to 256; an output bias takes next to nothing off.
+
 Below is the narrowest model alone, all arms at one learning rate:
 
     jaxtie run price_of_tying --text PATH
@@ -26,8 +28,8 @@ STEPS = 1_200
 experiment = TextExperiment(
     name="price-of-tying",
     claim=(
-        "Does the price of one table on text fall with the width, and does an output bias take part"
-        " of it off?"
+        "The price of one table on text falls with the width, and an output bias takes "
+        "part of it off."
     ),
     objective="causal",
     model=Transformer(layers=1, heads=2, width=32, feedforward=128),

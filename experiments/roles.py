@@ -36,6 +36,7 @@ claims = (
         "decay ratio",
         OUTPUT_OFF,
         low=1.25,
+        opposite=True,
     ),
     Claim(
         "The output role holds X and Y further apart than the input role.",
@@ -44,7 +45,7 @@ claims = (
         1,
     ),
     Claim(
-        "With the input role's gradient, too, X and Y are nearer.",
+        "The input role draws X and Y together in the tied table.",
         "decay ratio",
         {"tied": 1, INPUT_OFF: -1},
         high=1,

@@ -1,10 +1,10 @@
 """The price of tying as the hypothesis fails by degrees: p(X) from 0.5, where it holds for X and Y,
 to 0.01.
 
-Claim: what X and Y do in the tables goes with their log-odds, ln(p(Y)/p(X)). Untied, the longer the
-odds, the further apart they are in the output embedding, and in the input embedding they shrink
-whatever these are; tied, they are held apart by about half as much. What tying costs does not go
-with them: it is no more where the odds are longer.
+Claim: tied, X and Y are held apart by as much as ln(p(Y)/p(X)), their log-odds, and the loss that
+costs grows with it; untied they meet in the input embedding whatever the odds.
+Found: the longer the odds, the further apart X and Y are in the output embedding and, by about half
+as much, in the tied one; in the input embedding they shrink at all odds. Tying costs no more.
 
     jaxtie run skewed_zeros
 
@@ -20,10 +20,7 @@ SHARES = [99 ** (k / 11) for k in range(12)]  # p(Y)/p(X), its logarithms evenly
 
 experiment = Experiment(
     name="skewed-zeros",
-    claim=(
-        "The longer the odds, the further apart X and Y are in the output, or tied, embedding;"
-        " tying costs no more."
-    ),
+    claim="The further p(X) is from p(Y), the more tying costs.",
     sweep=(("p_X", tuple(round(1 / (1 + share), 4) for share in SHARES)),),
     seeds=tuple(range(16)),
     record_every=1_000,

@@ -16,5 +16,5 @@ from jaxtie import TextExperiment
 
 experiment = TextExperiment(
     name="text-mlm",
-    claim="A word and its duplicate draw together in every table; other pairs of words less.",
+    claim="A word and its duplicate draw together in every table; other pairs of words do not.",
 )

@@ -15,7 +15,7 @@ from jaxtie.exor.claims import PAPER_CLAIMS
 
 experiment = Experiment(
     name="transformer-medium",
-    claim="Do two layers and width 32 show what the small transformer shows?",
+    claim="Two layers and width 32 show what the small transformer shows.",
     seeds=range(8),
     model=Transformer(layers=2, width=32, feedforward=32),
     optimizer=Optimizer(learning_rate=1e-4),

@@ -1,8 +1,10 @@
 """The main experiment, tied up to some step and untied from there on, as the paper's author
 proposed.
 
-Claim: once untied, X and Y shrink in the input embedding, over tens of thousands of steps, and stay
-apart in the output embedding. Not all seeds come back to the loss of their untied twin.
+Claim: soon after untying X and Y collapse in the input embedding and stay apart in the output
+embedding, and the loss of the untied model is reached.
+Found: over tens of thousands of steps X and Y shrink in the input embedding, and stay apart in the
+output embedding; the earlier the untying, the lower the loss, and whether any is lost is open.
 
     jaxtie run untie_midway --seeds 128
 
@@ -21,8 +23,8 @@ from jaxtie.results.claims import AUTHOR
 experiment = Experiment(
     name="untie-midway",
     claim=(
-        "Untied midway, X and Y shrink as inputs and stay apart as outputs; the earlier, the more"
-        " loss is made good."
+        "Untied midway, X and Y collapse as inputs and stay apart as outputs; the untied "
+        "loss is reached."
     ),
     arms=("tied", "untied", "untied@25000", "untied@75000"),
 )

@@ -20,7 +20,7 @@ from jaxtie.exor.claims import Claim
 
 experiment = Experiment(
     name="weight-decay",
-    claim="In the untied input embedding little but weight decay brings X and Y together.",
+    claim="In the untied input embedding nothing but weight decay brings X and Y together.",
     arms=("tied", "untied", "tied+bias"),
     record_every=1_000,
     eval_every=5_000,
@@ -37,6 +37,7 @@ claims = (
         "decay ratio",
         "untied",
         high=NEAR,
+        opposite=True,
         **WITHOUT,
     ),
     Claim(
@@ -44,6 +45,7 @@ claims = (
         "decay ratio",
         "untied",
         high=NEAR,
+        opposite=True,
         pair="A-B",
         **WITHOUT,
     ),
@@ -78,6 +80,7 @@ claims = (
             "decay ratio",
             "untied",
             high=NEAR,
+            opposite=True,
             sweep_point={"weight_decay": decay},
         )
         for decay in (0.001, 0.01, 0.1, 0.3)

@@ -18,7 +18,7 @@ from jaxtie.exor.claims import Claim
 
 experiment = Experiment(
     name="width-3",
-    claim="Whether the price of tying falls with the width.",
+    claim="The price of tying falls with the width.",
     model=Transformer(width=3),
     arms=("tied", "untied", "tied+bias"),
     record_every=1_000,

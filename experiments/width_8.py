@@ -18,7 +18,7 @@ from jaxtie.exor.claims import Claim
 
 experiment = Experiment(
     name="width-8",
-    claim="At width 8 tying costs, too; want of room is not why it does.",
+    claim="The price of tying falls with the width.",
     model=Transformer(width=8),
     arms=("tied", "untied", "tied+bias"),
     record_every=1_000,
