@@ -349,18 +349,20 @@ def decay_table(results: xr.Dataset) -> Table:
         swap, bias = (at_end(here[name], here) for name in ("swap_divergence", "bias_odds"))
         for (arm, label, table), pair in itertools.product(embeddings, pairs):
             own = {"arm": arm, "pair": pair}
-            swapped = statistics.median_interval(swap.sel(own).values)
+            swap_S = swap.sel(own).values
+            largest = np.nanquantile(swap_S, 0.95) if np.isfinite(swap_S).any() else np.nan
             cells = [
                 median(at_end(distance(here, table, pair), here).sel(arm=arm).values),
                 _factor(_ratios(here, "decay ratio", arm, pair, table)),
                 _factor(_ratios(here, "reference ratio", arm, pair, table)),
-                with_interval(*swapped, shown="{:.1e}".format),
+                with_interval(*statistics.median_interval(swap_S), shown="{:.1e}".format),
+                f"{largest:.1e}",
             ]
             if biased:
                 cells.append(median(bias.sel(own).values) if Arm.parse(arm).head.bias else "")
             rows.append((*_values(at), label, pair, *cells))
     header = (*names, "embedding", "pair", "distance", ADJUSTED, "ratio to X–A")
-    header = (*header, "swap divergence", *(["bias, nat"] if biased else []))
+    header = (*header, "swap divergence", "its 95th percentile", *["bias, nat"] * biased)
     title = f"{_header(results)}, median over {results.sizes['seed']:,} seeds [95 %, ranks]"
     if not names:
         title += f"; decay factor {float(at_end(results['decay_factor'], results)):.3g}"
