@@ -27,6 +27,8 @@ from jaxtie.training.task import Chunk, Members
 JOIN_SECONDS = 300  # until all processes have joined
 # Between two collections: on some versions a collective waits for running programs.
 MEET_SECONDS = 10.0
+FAREWELL = b"."  # sent by a process that ends properly
+_ending = threading.Lock()
 GONE = (
     "another process of the run has ended; start all of them again by the same commands, and the"
     " run goes on"
@@ -98,10 +100,10 @@ class Processes:
     def leave(self) -> None:
         """End properly, so that the others do not report a lost process."""
         if self.watch:
-            self.watch.communicate()
+            self.watch.communicate(FAREWELL)
         for connection in self._others:
             with contextlib.suppress(OSError):
-                connection.sendall(b".")
+                connection.sendall(FAREWELL)
 
     def agree(self, stopped: list) -> bool:
         """Return whether any process is `stopped`; then all of them are."""
@@ -185,6 +187,7 @@ def join(coordinator: str | None, count: int | None, index: int | None) -> Proce
 
 def end_at_once(line: str) -> NoReturn:
     """Print a line and end the process; a normal exit would wait for the lost process."""
+    _ending.acquire()  # another thread may be here already
     with contextlib.suppress(OSError):
         print(f"jaxtie: {line}", file=sys.stderr, flush=True)
     os._exit(2)
@@ -192,11 +195,13 @@ def end_at_once(line: str) -> NoReturn:
 
 # A subprocess, since a thread may react too late: tracing a model holds Python's lock.
 WATCH = """
-import os, select, signal, socket, sys
+import contextlib, os, select, signal, socket, sys
 host, port, process, line = sys.argv[1:]
 connection = socket.create_connection((host, int(port)), timeout=60)
 if sys.stdin in select.select([connection, sys.stdin], [], [])[0]:
-    sys.exit()  # who started this has ended
+    with contextlib.suppress(OSError):
+        connection.sendall(sys.stdin.buffer.read())  # nothing if the process was lost
+    sys.exit()
 try:
     farewell = connection.recv(1)
 except OSError:
@@ -208,9 +213,10 @@ if not farewell:
 
 
 def _watch(processes: Processes) -> None:
-    """Watch the connection to the first process; JAX would abort with a stack dump at its end.
+    """Watch the connection between the first process and each other one.
 
-    If the network forbids the connection, JAX's abort remains.
+    At the end of the first, JAX would abort the others with a stack dump; at the end of another,
+    the first may wait for it for ever. If the network forbids the connection, that remains.
     """
     listener = socket.create_server(("", 0)) if processes.leads else None
     address = (
@@ -221,8 +227,17 @@ def _watch(processes: Processes) -> None:
     address = processes.broadcast(address)
     if listener:
 
+        def listen(connection: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                if connection.recv(1) == FAREWELL:
+                    return
+            end_at_once(GONE)
+
         def accept() -> None:
-            processes._others += [listener.accept()[0] for _ in range(processes.count - 1)]
+            for _ in range(processes.count - 1):
+                connection, _ = listener.accept()
+                processes._others.append(connection)
+                threading.Thread(target=listen, args=[connection], daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
     else:

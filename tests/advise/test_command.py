@@ -83,7 +83,7 @@ def test_results_figure_summary_and_section_are_written(trained):
     results = load(trained)
     assert (trained / "figures" / "plane.png").stat().st_size > 0
     (section,) = sections_left(trained.parent)
-    assert "distributional hypothesis" in section.claim
+    assert "distributional hypothesis" in section.lines[0]
     assert [image.name for image in section.images] == ["plane"]
     assert "distributional hypothesis" in (trained / "summary.md").read_text()
     assert np.isfinite(results["semantic"]).all() and (results["contexts"] <= 24).all()

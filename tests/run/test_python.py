@@ -1,6 +1,7 @@
 """`jaxtie.run` and `jaxtie.load`: a session as a user types it, interrupts, errors."""
 
 import doctest
+import json
 import os
 import signal
 import tempfile
@@ -16,6 +17,7 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.training.progress import Progress
 
 SESSION = Path(__file__).with_name("notebook.txt")
+QUICKSTART = Path(__file__).parents[2] / "experiments" / "quickstart.ipynb"
 SHORT = {"steps": 200, "record_every": 20, "eval_every": 100, "seeds": (0, 1), "arms": ("tied",)}
 
 
@@ -68,3 +70,15 @@ def test_invalid_values_are_refused():
         jaxtie.Experiment(sweep={"p_X": 0.1})
     with pytest.raises(AttributeError, match="no attribute 'runn'"):
         jaxtie.runn  # noqa: B018
+
+
+def test_the_quickstart_notebook_runs():
+    """Its code cells, in order; the outputs in the file are those of one such run."""
+    notebook = json.loads(QUICKSTART.read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in cells)
+    names: dict = {}
+    for cell in cells:
+        exec("".join(cell["source"]), names)
+    assert names["again"]["loss"].equals(names["results"]["loss"])
+    assert names["swept"].sizes["weight_decay"] == 3
