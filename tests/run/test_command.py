@@ -308,7 +308,7 @@ def test_experiments_are_found_by_name_anywhere(tmp_path, monkeypatch, capsys):
     assert load_experiment(find_experiment("output_bias")).name == "output-bias"
     assert load_experiment(find_experiment("output-bias")).name == "output-bias"
     assert cli.main(["--list"]) == 0
-    assert "output_bias  Tying costs" in capsys.readouterr().out
+    assert "output_bias  What tying costs" in capsys.readouterr().out
     assert cli.main(["nothing"]) == 2
     assert "no such experiment file; --list shows" in capsys.readouterr().err
 
