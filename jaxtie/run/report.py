@@ -111,7 +111,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         return claims_table("Claims, with verdicts", runs, declared, numbers)
 
     def conclusion(name: str) -> Table:
-        """Show what the run of an experiment ends with."""
+        """Show the conclusion of a committed run."""
         found = analysis.conclude(runs[name])
         lines = "\n".join(f"- {line}" for line in found.lines())
         return dataclasses.replace(found.table, note=f"{found.table.note}\n\n{lines}")
