@@ -3,7 +3,8 @@
 Samples are drawn as tensors, the models are PyTorch's own modules (those of
 `tests/helpers/torch_reference.py`, which tests compare with jaxtie's), the optimizer is
 `torch.optim.AdamW` in its fused form, and nothing is copied to Python within the timed loop. It
-uses one thread: run one process per core. It prints seed-steps per second.
+uses one thread: run one process per core; or a GPU, if PyTorch finds one. It prints seed-steps per
+second.
 
     # one seed; 32 seeds at once by torch.func.vmap; the same in a function by torch.compile
     python benchmarks/pytorch_loop.py --seconds 4 --arm untied
@@ -166,12 +167,14 @@ class MappableLSTM(nn.Module):
 def rate(step: Step, drawn: Iterator[Batch], seeds: int, seconds: float, warm_up: int) -> float:
     """Return seed-steps per second."""
     for _ in range(warm_up):
-        step(next(drawn))
+        loss = step(next(drawn))
+    loss.sum().item()  # a GPU has done all steps then
     steps, began = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < seconds or not steps:
-        step(next(drawn))
+    while time.perf_counter() - began < seconds or not steps:
+        loss = step(next(drawn))
         steps += 1
-    return seeds * steps / elapsed
+    loss.sum().item()
+    return seeds * steps / (time.perf_counter() - began)
 
 
 def main() -> None:
@@ -186,6 +189,7 @@ def main() -> None:
     add("--model", type=Path, help="a file of experiments/ (default: the main experiment)")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
     experiment = load_experiment(options.model) if options.model else Experiment()
     models = make_models(experiment, options.arm, options.seeds, options.seed)
     if options.seeds > 1:

@@ -176,13 +176,16 @@ def time_jaxtie(
     keys = iter(jax.random.split(jax.random.key(1), 100_000))
 
     def one(batch: np.ndarray) -> None:
-        nonlocal state
-        state, loss = jax.block_until_ready(step(state, batch, next(keys)))
+        nonlocal state, loss
+        state, loss = step(state, batch, next(keys))
+
+    def finish() -> None:
         assert np.isfinite(loss)
 
+    loss: Any = None
     for batch in {batch.shape[1]: batch for batch in made}.values():
         one(batch)
-    return clock(one, made, seconds)
+    return clock(one, finish, made, seconds)
 
 
 def make_pytorch(
@@ -213,6 +216,8 @@ def time_pytorch(
     from jaxtie.training.devices import keep_memory
 
     keep_memory()  # as jaxtie's side has it
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_default_device(device)
     embedding, output, encoder = make_pytorch(causal, own.rows)
     parameters = [*embedding.parameters(), *encoder.parameters(), output]
     optimizer = torch.optim.AdamW(parameters, 1e-4, eps=1e-12, weight_decay=0.01, fused=True)
@@ -239,7 +244,8 @@ def time_pytorch(
         return cross_entropy(linear(h, output).flatten(0, 1), target.flatten())
 
     def one(batch: np.ndarray) -> None:
-        tokens = torch.from_numpy(batch).long()
+        nonlocal loss
+        tokens = torch.from_numpy(batch).to(device).long()
         tokens = torch.where(torch.rand(tokens.shape) < 0.5, duplicate[tokens], tokens)
         loss = causal_loss(tokens) if causal else masked_loss(tokens)
         optimizer.zero_grad()
@@ -247,19 +253,28 @@ def time_pytorch(
         optimizer.step()
         schedule.step()
 
+    def finish() -> None:
+        assert np.isfinite(loss.item())
+
+    loss = torch.zeros(())
     one(made[0])
-    return clock(one, made, seconds)
+    return clock(one, finish, made, seconds)
 
 
 def clock(
-    one: Callable[[np.ndarray], None], made: list[np.ndarray], seconds: float
+    one: Callable[[np.ndarray], None],
+    finish: Callable[[], None],
+    made: list[np.ndarray],
+    seconds: float,
 ) -> tuple[float, float]:
-    """Return real tokens and time of steps on batches in turn."""
+    """Return real tokens and time of steps on batches in turn; `finish` waits for the last one."""
+    finish()
     began, tokens, batches = time.perf_counter(), 0, itertools.cycle(made)
     while time.perf_counter() - began < seconds:
         batch = next(batches)
         one(batch)
         tokens += int((batch != PAD).sum())
+    finish()
     return tokens, time.perf_counter() - began
 
 
@@ -277,9 +292,21 @@ def time_side(options: argparse.Namespace) -> dict[str, float]:
     else:
         few = side.endswith("few")
         tokens, seconds = time_pytorch(causal, few, own, made, options.seconds)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     filled = float(np.mean([(batch != PAD).mean() for batch in made]))
-    return {"rate": tokens / seconds, "mib": peak, "filled": filled}
+    return {"rate": tokens / seconds, "mib": peak_memory(ours), "filled": filled}
+
+
+def peak_memory(ours: bool) -> float:
+    """Return the most memory that this process has taken, of a GPU if it used one, MiB."""
+    if ours:
+        import jax
+
+        peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    else:
+        import torch
+
+        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    return (peak or 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 2**20
 
 
 def time_in_process(

@@ -12,7 +12,8 @@
 Everything runs as shipped: a stream of samples per seed, a record every 100 steps, an exact
 evaluation every 1,000. The sides take turns, each with every core: jaxtie a thread a core, PyTorch
 a process a core, which trains one seed in a loop or its share of 64 by `torch.func.vmap`, with
-`--compile` also by `torch.compile`. Versions are compared by `python -m jaxtie.run`, whose rate of
+`--compile` also by `torch.compile`; on a GPU one process, and `vmap` also over the most seeds that
+jaxtie trains. Versions are compared by `python -m jaxtie.run`, whose rate of
 training is in its `config.json`.
 """
 
@@ -92,7 +93,9 @@ def jaxtie_sides(
     return sides, compile_seconds
 
 
-def pytorch_rate(model: str, arm: str, seconds: float, processes: int, *options: str) -> float:
+def pytorch_rate(
+    model: str, arm: str, seconds: float, processes: int, options: Sequence[str]
+) -> float:
     """Return seed-steps per second of so many PyTorch processes together; NaN where they fail."""
     command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("pytorch_loop.py"))]
     command += ["--seconds", str(seconds), "--arm", arm]
@@ -107,24 +110,21 @@ def pytorch_rate(model: str, arm: str, seconds: float, processes: int, *options:
     return sum(float(answer) for answer, _ in answers)
 
 
-def pytorch_sides(
-    models: Iterable[str], arms: Sequence[str], seconds: float, compiled: bool
-) -> dict[str, Callable[[], float]]:
-    """Return PyTorch's loop in one process and in one a core, and its 64 seeds, shared by all."""
-    share = ("--seeds", str(-(-MANY // cores())))
-    ways = {
-        "loop, one core": (1, ()),
-        "loop, all cores": (cores(), ()),
-        f"vmap, {MANY} seeds": (cores(), share),
-    }
-    if compiled:
-        ways[f"vmap and compile, {MANY} seeds"] = cores(), (*share, "--compile")
-    return {
-        f"{model}, {arm}, PyTorch {way}": partial(
-            pytorch_rate, model, arm, seconds, processes, *options
-        )
-        for model, arm, (way, (processes, options)) in itertools.product(models, arms, ways.items())
-    }
+def pytorch_ways(
+    platform: str, numbers: Iterable[int], compiled: bool
+) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """Return way -> processes and their options: a loop, and seeds at once, shared by processes."""
+    if platform == "cpu":
+        ways: dict = {"loop, one core": (1, ()), "loop, all cores": (cores(), ())}
+    else:
+        ways = {"loop": (1, ())}
+    processes = cores() if platform == "cpu" else 1
+    for seeds in [MANY] if platform == "cpu" else sorted({MANY, max(numbers)}):
+        share = ("--seeds", str(-(-seeds // processes)))
+        ways[f"vmap, {seeds} seeds"] = processes, share
+        if compiled:
+            ways[f"vmap and compile, {seeds} seeds"] = processes, (*share, "--compile")
+    return ways
 
 
 def about_now(device: str) -> Report:
@@ -143,21 +143,26 @@ def spreads(rates: dict[str, list[float]]) -> Report:
 def compare_with_pytorch(
     options: argparse.Namespace, models: Sequence[str], arms: Sequence[str], numbers: Sequence[int]
 ) -> Report:
-    """Measure jaxtie in this process, and PyTorch where it is installed and the device a CPU."""
+    """Measure jaxtie in this process, and PyTorch where it is installed."""
     sides, compile_seconds = jaxtie_sides(models, arms, numbers, options.seconds)
     devices = start_jax().devices()
-    if has_torch() and devices[0].platform == "cpu":
-        sides |= pytorch_sides(models, arms, options.seconds, options.compile)
+    ways = pytorch_ways(devices[0].platform, numbers, options.compile) if has_torch() else {}
+    sides |= {
+        f"{model}, {arm}, PyTorch {way}": partial(pytorch_rate, model, arm, options.seconds, *how)
+        for model, arm, (way, how) in itertools.product(models, arms, ways.items())
+    }
     rates = take_turns(sides, options.repeats)
     report = about_now(f"{len(devices)} x {describe_device(devices[0])}") | {
         "seed_steps_per_second": spreads(rates),
         "compile_seconds": compile_seconds,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    most = MANY if MANY in numbers else max(numbers)
-    many, one = f"jaxtie, {most} seeds", "jaxtie, 1 seeds"  # one seed fills no more than one block
-    ways = ("loop, all cores", f"vmap, {MANY} seeds", f"vmap and compile, {MANY} seeds")
-    pairs = [*((many, f"PyTorch {way}") for way in ways), (one, "PyTorch loop, one core")]
+    pairs = []
+    for way in ways:
+        alike = [seeds for seeds in numbers if way.endswith(f", {seeds} seeds")]
+        most = MANY if MANY in numbers else max(numbers)
+        own = 1 if way == "loop, one core" else alike[0] if alike else most
+        pairs.append((f"jaxtie, {own} seeds", f"PyTorch {way}"))
     for model, arm, (ours, theirs) in itertools.product(models, arms, pairs):
         found = [rates.get(f"{model}, {arm}, {side}") for side in (ours, theirs)]
         if all(found):

@@ -3,6 +3,7 @@
 Imports jax only to compute constants and exact divergences.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -115,6 +116,9 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
     odds = [theory.log_odds(own.zeros, exchanged), theory.log_odds(own.ones)]
     divergences = theory.equivalences(whole.tokens_CxL, whole.joint_CxV)
     arms = list(map(Arm.parse, point.arms))
+    of_tables = dataclasses.replace(
+        point.optimizer, weight_decay=point.optimizer.weight_decay * point.table_decay
+    )
     return xr.Dataset(
         {
             "best_accuracy": ("split", list(map(theory.best_accuracy, joints))),
@@ -125,7 +129,7 @@ def _constants_of_point(point: Experiment) -> xr.Dataset:
                 ("arm", "step"),
                 np.broadcast_to(rates, (len(point.arms), len(rates))),
             ),
-            "decay_factor": ("step", decay_table(point.optimizer, point.record_steps, arms)),
+            "decay_factor": ("step", decay_table(of_tables, point.record_steps, arms)),
             **{name: (("symbol", "symbol2"), matrix) for name, matrix in divergences.items()},
         },
         {"split": ["train", "valid"]},

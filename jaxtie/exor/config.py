@@ -16,6 +16,7 @@ from jaxtie.config import (
     Variant,
     check,
     check_positive_integers,
+    check_range,
     check_seed,
 )
 
@@ -96,11 +97,19 @@ class Experiment(TaskConfig):
       model: body between the embeddings, and the width.
       data: "per-seed": each seed has its own samples, shared by its arms; "shared": all seeds have
         the same.
+      init_std: the tables start as N(0, init_std²), unless the head sets its own.
+      table_decay: factor of the weight decay of the tables, times the head's.
       mask_logit: record the mask's own logit and probability at the masked position.
     """
 
     task: ClassVar[str] = "exor"
-    traced: ClassVar[tuple[str, ...]] = (*TaskConfig.traced, "p_X", "p_A")
+    traced: ClassVar[tuple[str, ...]] = (
+        *TaskConfig.traced,
+        "p_X",
+        "p_A",
+        "init_std",
+        "table_decay",
+    )
     accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
         "data data_seed zeros ones all_strings independent_layers".split()
     )
@@ -125,6 +134,8 @@ class Experiment(TaskConfig):
     model: Body = Transformer()  # noqa: RUF009, it is frozen
     steps: int = 150_000
     data: str = "per-seed"
+    init_std: float = 1.0
+    table_decay: float = 1.0
     mask_logit: bool = False
 
     def __post_init__(self):
@@ -144,6 +155,8 @@ class Experiment(TaskConfig):
             self.data in DATA_STREAMS,
             f"data = {self.data!r}: expected one of {', '.join(DATA_STREAMS)}",
         )
+        check_range(self, "init_std", 0)
+        check_range(self, "table_decay", 0)
 
     def build(self, variant: Variant, platform: str) -> "ExorTask":
         """Return EXor as a task."""

@@ -18,6 +18,7 @@ from jaxtie.exor.config import Experiment, Process
 from jaxtie.exor.data import Batch, Contexts
 from jaxtie.models.language_model import MaskedLM, build_body
 from jaxtie.training import task
+from jaxtie.training.optimizer import TABLES
 from jaxtie.training.task import HParams, Metrics, Params, Roles
 from jaxtie.tying.head import get_tables
 from jaxtie.tying.linen import make_embedding
@@ -73,7 +74,12 @@ class ExorTask(task.Task):
     def init(self, key: jax.Array, hparams: HParams) -> Params:
         """Return fresh parameters."""
         tokens = jnp.zeros(self.config.process.length + 1, jnp.int32)
-        return self.model.init(key, tokens, jnp.zeros(1, jnp.int32))["params"]
+        params = self.model.init(key, tokens, jnp.zeros(1, jnp.int32))["params"]
+        if self.variant.head.init_std is None:
+            embedding = params["embedding"]
+            for name in embedding.keys() & set(TABLES):
+                embedding[name] = embedding[name] * hparams["init_std"]
+        return params
 
     def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Batch:
         """Write and mask every training string once."""

@@ -13,6 +13,9 @@ import optax
 from jaxtie.config import Arm, Head, Optimizer
 from jaxtie.tying.head import Tree
 
+Path = tuple[jax.tree_util.DictKey, ...]
+TABLES = ("input", "output", "output_rows")
+
 
 def periodic_cosine(
     learning_rate: jax.Array | float, eta_min: jax.Array | float, half_period: int
@@ -41,10 +44,12 @@ def make_optimizer(
     Args:
       optimizer: the declared values.
       head: its factors of the learning rate, and its options of weight decay.
-      hparams: traced values by name; they replace the declared ones.
+      hparams: traced values by name; they replace the declared ones. `table_decay` is a further
+        factor of the weight decay of the embeddings.
     """
+    hparams = hparams or {}
     own = {
-        field.name: (hparams or {}).get(field.name, getattr(optimizer, field.name))
+        field.name: hparams.get(field.name, getattr(optimizer, field.name))
         for field in dataclasses.fields(optimizer)
     }
     schedule = periodic_cosine(own.pop("learning_rate"), own.pop("eta_min"), own.pop("half_period"))
@@ -52,33 +57,49 @@ def make_optimizer(
         ("input",): head.input_rate * head.table_rate,
         ("output", "output_rows"): head.output_rate * head.table_rate,
     }
-    left_out = () if head.decayed_bias else ("bias",)
-    if head.table_decay == 1 and set(rates.values()) == {1}:
-        mask = partial(_in_embedding, left_out, inside=False) if left_out else None
-        return optax.adamw(schedule, mask=mask, **own)
-    weight_decay, tables = own.pop("weight_decay"), ("input", "output", "output_rows")
-    rest = partial(_in_embedding, (*tables, *left_out), inside=False)
+    decays = {"bias": float(head.decayed_bias)}
+    if head.table_decay != 1 or "table_decay" in hparams:
+        decays |= dict.fromkeys(TABLES, head.table_decay * hparams.get("table_decay", 1))
     return optax.chain(
-        optax.scale_by_adam(**own),
-        optax.add_decayed_weights(weight_decay, rest),
-        optax.add_decayed_weights(weight_decay * head.table_decay, partial(_in_embedding, tables)),
+        optax.scale_by_adam(b1=own["b1"], b2=own["b2"], eps=own["eps"]),
+        _add_decay(own["weight_decay"], decays),
         *(
             optax.masked(optax.scale(rate), partial(_in_embedding, names))
             for names, rate in rates.items()
+            if rate != 1
         ),
         optax.scale_by_learning_rate(schedule),
     )
 
 
-def _in_embedding(names: Sequence[str], params: Tree, *, inside: bool = True) -> Tree:
-    """Boolean mask: whether a parameter is one of these of the embedding, or is not."""
+def _add_decay(
+    weight_decay: jax.Array | float, factors: Mapping[str, jax.Array | float]
+) -> optax.GradientTransformation:
+    """Add the weight decay of every parameter, of an embedding's times a factor by its name."""
 
-    def matches(path: tuple[jax.tree_util.DictKey, ...], _: jax.Array) -> bool:
-        *above, name = (key.key for key in path)
-        return (above[-1:] == ["embedding"] and name in names) == inside
+    def add(updates: Tree, params: Tree) -> Tree:
+        if "input" in factors:
+            _in_embedding(TABLES, params)  # raises where there is none
 
-    mask = jax.tree_util.tree_map_with_path(matches, params)
-    if "input" in names and not any(leaf == inside for leaf in jax.tree.leaves(mask)):
+        def one(path: Path, update: jax.Array, value: jax.Array) -> jax.Array:
+            factor = factors.get(path[-1].key, 1) if _of_embedding(path) else 1
+            return update + weight_decay * factor * value
+
+        return jax.tree_util.tree_map_with_path(one, updates, params)
+
+    return optax.stateless(add)
+
+
+def _of_embedding(path: Path) -> bool:
+    return len(path) > 1 and path[-2].key == "embedding"
+
+
+def _in_embedding(names: Sequence[str], params: Tree) -> Tree:
+    """Boolean mask: whether a parameter is one of these of the embedding."""
+    mask = jax.tree_util.tree_map_with_path(
+        lambda path, _: _of_embedding(path) and path[-1].key in names, params
+    )
+    if "input" in names and not any(jax.tree.leaves(mask)):
         raise ValueError("no params['embedding']['input']: the head sets its rate or decay")
     return mask
 

@@ -1,6 +1,7 @@
 """The schedule is PyTorch's and repeats exactly; AdamW decays every leaf; traced values count."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -183,3 +184,22 @@ def test_an_arm_with_rates_of_tables_trains_and_unties():
     arms = ("untied+table-rate=0.5+table-decay=0@20",)
     experiment = Experiment(arms=arms, steps=40, record_every=20, eval_every=40, seeds=(0,))
     assert np.isfinite(jaxtie.run(experiment, quiet=True)["loss"]).all()
+
+
+def test_initial_deviation_and_decay_of_tables_are_swept_in_one_program():
+    sweep = {"init_std": (0.5, 1.0), "table_decay": (0.0, 1.0)}
+    optimizer = Optimizer(learning_rate=0.5, eta_min=0.5, weight_decay=0.5)
+    short = Experiment(steps=4, record_every=2, eval_every=2, seeds=(0,), optimizer=optimizer)
+    swept = jaxtie.run(dataclasses.replace(short, sweep=sweep), quiet=True)
+    start = swept["input_table"].sel(seed=0, table_step=0)
+    np.testing.assert_array_equal(2 * start.sel(init_std=0.5), start.sel(init_std=1.0))
+    for deviation, decay in itertools.product(*sweep.values()):
+        alone = dataclasses.replace(short, init_std=deviation, table_decay=decay)
+        point = swept.sel(init_std=deviation, table_decay=decay)
+        for name in ("train_loss", "output_table"):
+            np.testing.assert_array_equal(point[name], jaxtie.run(alone, quiet=True)[name])
+    by_head = dataclasses.replace(short, arms=("tied+init-std=0.5+table-decay=0",))
+    same = swept["loss"].sel(arm="tied", init_std=0.5, table_decay=0.0)
+    np.testing.assert_array_equal(same, jaxtie.run(by_head, quiet=True)["loss"].isel(arm=0))
+    kept = swept["decay_factor"].sel(init_std=1.0, step=4)
+    np.testing.assert_allclose(kept, [1, 0.75**4], rtol=1e-6)
