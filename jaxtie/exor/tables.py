@@ -52,6 +52,7 @@ ADJUSTED_NOTE = (
 )
 EACH_SHOWN = 16  # seeds; of more seeds a table has quartiles
 UNTYING_TIMES = (0, 0.04, 0.2, 1)  # parts of the training that is left after the untying
+MASK_STEPS = (0, 100, 500, 1_000, 2_000, 10_000)
 GAP: Weights = {"tied": 1.0, "untied": -1.0}
 GAP_WITH_BIAS: Weights = {"tied+bias": 1.0, "untied+bias": -1.0}
 GAPS: dict[str, Weights] = {
@@ -63,6 +64,8 @@ GAPS: dict[str, Weights] = {
 
 def exor_tables(results: xr.Dataset) -> list[Table]:
     """Return all tables of a run; those of a sweep and of untying only if they have rows."""
+    if len(swept(results)) > 1:
+        return [sweep_table(results)]
     if swept(results):
         tables = [sweep_table(results), decay_table(results), correlation_table(results)]
         return [table for table in tables if table.rows]
@@ -72,6 +75,7 @@ def exor_tables(results: xr.Dataset) -> list[Table]:
         decay_table(results),
         course_table(results),
         plateau_exit_table(results),
+        *([mask_table(results)] if "mask_logit" in results else []),
         *([untying] if untying.rows else []),
         equivalence_table(results),
         seed_table(results),
@@ -132,6 +136,19 @@ def course_table(results: xr.Dataset) -> Table:
         cells = [quantiles(each.sel(arm=arm, step=step).values) for each in columns.values()]
         rows.append((arm, f"{step:,}", *cells))
     return Table("Over training: median over seeds [5 %, 95 %]", ("arm", "step", *columns), rows)
+
+
+def mask_table(results: xr.Dataset) -> Table:
+    """Show how likely the mask itself is predicted at the masked position, over training."""
+    steps = [step for step in MASK_STEPS if step in results["eval_step"]]
+    p = results["mask_probability"]
+    rows = [
+        (arm, *(median(p.sel(arm=arm, eval_step=step).values) for step in steps))
+        for arm in names_of(arms_of(results))
+    ]
+    header = ("arm", *(f"step {step:,}" for step in steps))
+    note = "Expected probability on the training split: median over seeds [95 %, by ranks]."
+    return Table("Probability of the mask itself", header, rows, note)
 
 
 def plateau_exit_table(results: xr.Dataset) -> Table:
@@ -295,7 +312,10 @@ def sweep_table(results: xr.Dataset) -> Table:
 
 
 def correlation_table(results: xr.Dataset) -> Table:
-    """Correlate excess losses, their differences between arms, and distances with the sweep."""
+    """Correlate excess losses, their differences between arms, and distances with what is swept.
+
+    The results must have one swept hyperparameter.
+    """
     arms, ends = names_of(arms_of(results)), analysis.outcomes(results)
     excess = ends[EXCESS]
     cases = {f"{EXCESS.removesuffix(', nat')}, {arm}": excess.sel(arm=arm) for arm in arms}
@@ -304,22 +324,16 @@ def correlation_table(results: xr.Dataset) -> Table:
         cases[f"loss, {arms[0]} − {arm}, paired"] = difference
     for (arm, label, table), pair in itertools.product(embeddings_of(results), live_pairs(results)):
         cases[f"distance {pair}, {label}"] = ends[f"distance {pair}, {table}"].sel(arm=arm)
-    points = []  # hyperparameter, label, abscissa, values of the other hyperparameters
-    for name in swept(results):
-        label, x_K = analysis.abscissa(results, name)
-        if np.isfinite(x_K).sum() >= 3:
-            others = [other for other in swept(results) if other != name]
-            points += [(name, label, x_K, at) for at, _ in sweep_points(results, others)]
-    error = 0.05 / max(1, 2 * len(points) * len(cases))
-    rows = []
-    for (name, label, x_K, at), (case, values) in itertools.product(points, cases.items()):
-        where = "".join(f", {other} {value:g}" for other, value in at.items())
-        values_KxS = values.sel(at).transpose(name, "seed").values
+    (name,) = swept(results)
+    label, x_K = analysis.abscissa(results, name)
+    rows, error = [], 0.05 / (2 * len(cases))
+    for case, values in cases.items() if np.isfinite(x_K).sum() >= 3 else ():
+        values_KxS = values.transpose(name, "seed").values
         cells = []
         for ranks in (False, True):
             r, low, high = statistics.correlation(x_K, values_KxS, ranks=ranks, error=error)
             cells.append(f"{number(r)} [{number(low)}, {number(high)}]")
-        rows.append((f"{label}{where}", case, *cells))
+        rows.append((label, case, *cells))
     title = (
         f"Correlation over members [bootstrap over {results.sizes['seed']:,} seeds; simultaneous"
         " 95 % intervals]"

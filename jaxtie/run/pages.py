@@ -15,7 +15,7 @@ from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table, interval, swept
 from jaxtie.run.experiment_files import load_experiment_and_claims
-from jaxtie.text.tables import validation_table, word_pairs_table
+from jaxtie.text.tables import targets_only_table, validation_table, word_pairs_table
 
 Runs = Mapping[str, xr.Dataset]
 PROCESSES = ("output-bias", "output-bias-ndh", "output-bias-ydh", "output-bias-control")
@@ -90,10 +90,10 @@ def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
             yield exor.final_table(results)
             yield exor.decay_table(results)
             yield exor.plateau_exit_table(results)
+            if "mask_logit" in results:
+                yield exor.mask_table(results)
     else:
-        yield validation_table(results)
-        if "swap_divergence" in results:
-            yield word_pairs_table(results)
+        yield from _text_tables(results)
     if "step_square" in results:
         yield shares_table(results)
         if results.attrs["task"] == "exor":
@@ -106,6 +106,14 @@ def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
         yield exor.equivalence_table(results)
         yield exor.published_table(results, pd.read_csv(data / "published.csv"))
         yield exor.pytorch_table(results, pd.read_csv(data / "pytorch.csv"))
+
+
+def _text_tables(results: xr.Dataset) -> Iterator[Table]:
+    yield validation_table(results)
+    if {"tied+targets-only", "untied+targets-only"} <= {*results["arm"].values}:
+        yield targets_only_table(results)
+    if "swap_divergence" in results:
+        yield word_pairs_table(results)
 
 
 def gap_table_of(losses: pd.DataFrame, places: Sequence[str]) -> Table:

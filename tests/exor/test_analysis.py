@@ -11,7 +11,7 @@ from jaxtie import Experiment, Process, run
 from jaxtie.exor import analysis, data, theory
 from jaxtie.exor.analysis import condense, fluctuations, label_geometry
 from jaxtie.exor.claims import Claim
-from jaxtie.exor.tables import equivalence_table
+from jaxtie.exor.tables import equivalence_table, mask_table
 from jaxtie.results.claims import claim_values
 from jaxtie.results.committed import join_seeds, write_committed
 
@@ -151,6 +151,10 @@ def test_mask_logit_and_probability(trained):
     assert p.sel(arm="tied") > 2 * p.sel(arm="tied+untie-rows=mask") > 0
     assert np.all(trained["mask_probability"].sel(arm="tied+targets-only") == 0)
     assert trained["mask_logit"].sel(arm="tied", eval_step=0).mean() > 0
+    table = mask_table(trained)
+    assert table.header == ("arm", "step 0")
+    middle = float(np.median(trained["mask_probability"].sel(arm="tied", eval_step=0)))
+    assert table.rows[0][:1] == ("tied",) and table.rows[0][1].startswith(f"{middle:.3f}")
 
 
 def test_partly_tied_arms_differ_in_the_untied_rows(trained):

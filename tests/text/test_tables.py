@@ -26,6 +26,7 @@ from jaxtie.text.tables import (
     head_loss_table,
     neighbour_table,
     pace_table,
+    targets_only_table,
     text_tables,
     validation_table,
 )
@@ -219,3 +220,18 @@ def test_the_figure_shows_every_head(tmp_path):
     assert len(text_tables(results)) == 5
     biased = head_results({}, HIGH, {}, arms=[*HEADS, *(f"{arm}+bias" for arm in HEADS)])
     assert len(draw_heads(biased).axes) == 6  # heads with a bias have a row of their own
+
+
+def test_the_gap_with_targets_only_is_shown_early_and_at_the_end():
+    arms = ("tied", "untied", "tied+targets-only", "untied+targets-only")
+    results = some_results({}, dict.fromkeys(arms, 0.0), seeds=3)
+    results = results.assign_coords(eval_step=[0, 40])
+    results["valid_loss"] += xr.DataArray(
+        [[2.0, 0.5], [0.0, 0.0], [0.25, 0.75], [0.0, 0.0]], dims=("arm", "eval_step")
+    )
+    rows = [
+        [float(cell.split(" ")[0]) for cell in row[1:]] for row in targets_only_table(results).rows
+    ]
+    np.testing.assert_allclose(rows, [[2, 0.25, -1.75], [0.5, 0.75, 0.25]], atol=0.01)
+    later = results.assign_coords(eval_step=[100, 400])
+    assert [row[0] for row in targets_only_table(later).rows] == ["400"]
