@@ -4,12 +4,11 @@ untied halfway.
 Claim: the price of one table falls with the width; an output bias takes part of it off.
 
 What was measured is in experiments/data/price-of-tying-grid-losses.csv and
-price-of-tying-grid-rates.csv, and the figure price_of_tying.png shows it. A version of the project
-before this file last changed trained and judged it: commit 23a757e has the code, the claims that
-were written down before the run, and the history of what was changed during it. Eight points were
-measured, vocabularies of 2,048 and 8,192 entries by widths 32, 64, 128 and 256; each arm had its
-own learning rate at each point, of three or four, and wider tied models with as many parameters as
-the untied one were trained, too.
+price-of-tying-grid-rates.csv. A version of the project before this file last changed trained and
+judged it: commit 23a757e has code, figure, the claims that were written down before the run,
+and the history of what was changed during it. Eight points were measured, vocabularies of 2,048 and
+8,192 entries by widths 32, 64, 128 and 256; each arm had its own learning rate at each point, of
+three or four, and wider tied models with as many parameters as the untied one were trained, too.
 
 Found: it falls from width 32 to 256; an output bias takes next to nothing off.
 

@@ -4,10 +4,10 @@ with and without a bias.
 Claim (kexue.fm/archives/9698): each remedy brings the initial loss to about log n; σ = (log n)/D
 converges slowest, the others alike; all end about the same.
 
-What was measured is in experiments/data/tuned-heads.nc and tuned-heads-tuned-rates.csv, and the
-figure tuned_heads.png shows it. A version of the project before this file last changed trained and
-judged it: commit 23a757e has the code and the claims that were written down before the run. Every
-arm had its own learning rate, of 0.00015, 0.0005, 0.0015 and 0.0045.
+The data are experiments/data/tuned-heads.nc and tuned-heads-tuned-rates.csv. A version of
+the project before this file last changed trained and judged it: commit 23a757e has the code, the
+figure, and the claims that were written down before the run. Every arm had its own learning rate,
+of 0.00015, 0.0005, 0.0015 and 0.0045.
 
 Below are the same arms, all at one learning rate, 0.001; so a difference between two of them may be
 one of learning rates. The model is that of `head_convergence.py`, about one epoch of seventeen

@@ -32,6 +32,7 @@ from jaxtie.results.plots import (
     coloured,
     draw_for_document,
     draw_mean,
+    draw_median,
     finish_axes,
     subplots,
     with_overview,
@@ -40,7 +41,8 @@ from jaxtie.results.statistics import kaplan_meier, mean_interval
 from jaxtie.results.tables import arms_of, embeddings_of, last_step, sweep_points, swept
 
 MOST_ROWS = 6  # of a figure of a sweep
-BAND = "mean over seeds with the 95 % confidence band of the mean"
+MEAN = "mean over seeds with its 95 % confidence band"
+MEDIAN = "median over seeds with its 95 % confidence band, by ranks"
 
 
 def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
@@ -48,8 +50,10 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
     arms = ", ".join(names_of(arms_of(results)))
     if swept(results):
         return _sweep_pictures(results, arms)
-    title = f"{_title(results)}, mean and 95 % confidence band"
-    overview = f"All curves over the steps of training, arms {arms}: {BAND}"
+    title = f"{_title(results)}; accuracy: mean, distances: median, with 95 % bands"
+    overview = (
+        f"All curves over the steps of training, arms {arms}; accuracy: {MEAN}; distances: {MEDIAN}"
+    )
     plateau_exit = (
         "Share of seeds that have left the first plateau, and that have reached the best loss to"
         f" {analysis.SOLVED} nat, over the steps of training, arms {arms}: Kaplan–Meier curves"
@@ -75,7 +79,7 @@ def _panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
     """Return file name -> diagram; each is a figure of its own and a part of the overview."""
     distances = {
         f"distances_{label.replace(' ', '_')}": Panel(
-            f"Distances X–Y and A–B in the {label} embedding over the steps of training; {BAND}",
+            f"Distances X–Y and A–B in the {label} embedding over the steps of training: {MEDIAN}",
             partial(draw_pair_distances, results, arm, table, f"{label} embedding"),
         )
         for arm, label, table in embeddings_of(results)
@@ -83,7 +87,7 @@ def _panels(results: xr.Dataset, arms: str) -> dict[str, Panel]:
     return {
         "accuracy": Panel(
             f"Exact validation accuracy of {arms} and the best reachable over the steps of"
-            f" training; {BAND}",
+            f" training: {MEAN}",
             partial(draw_accuracy, results),
         ),
         **distances,
@@ -121,8 +125,8 @@ def draw_pair_distances(results: xr.Dataset, arm: str, table: str, title: str, a
         holds = analysis.equally_likely(results, pair)
         values = distance(results, table, pair).sel(arm=arm)
         label = f"{pair.replace('-', '–')} (DH {'holds' if holds else 'fails'})"
-        draw_mean(axes, values, HOLDS if holds else FAILS, label)
-        starts.append(float(values.sel(step=0).mean()))
+        draw_median(axes, values, HOLDS if holds else FAILS, label)
+        starts.append(float(values.sel(step=0).median()))
     steps, decayed = results["step"].values, np.mean(starts) * results["decay_factor"].values
     axes.plot(steps, decayed, color="grey", linestyle=":", label="weight decay alone")
     axes.set_ylim(0, 4 if axes.dataLim.y1 < 5 else None)  # the paper's scale, if the curves fit

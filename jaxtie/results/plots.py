@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from jaxtie.results.statistics import mean_interval
+from jaxtie.results.statistics import mean_interval, median_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,13 +84,28 @@ def draw_mean(
     **line: Any,
 ) -> None:
     """Draw the mean over seeds, or pairs, with its 95 % band over the steps that were reached."""
+    steps, data = _reached(values, over)
+    mean, half = mean_interval(data)
+    axes.plot(steps, mean, color=colour, label=label, **line)
+    axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=alpha, linewidth=0)
+
+
+def draw_median(axes: Axes, values: xr.DataArray, colour: str, label: str) -> None:
+    """Draw the median over seeds with its 95 % band, by ranks, over the steps that were reached."""
+    steps, data = _reached(values, "seed")
+    low, _, high = median_interval(np.arange(len(data)))  # ranks
+    axes.plot(steps, np.median(data, axis=0), color=colour, label=label)
+    if np.isfinite([low, high]).all():
+        band = np.sort(data, axis=0)[[int(low), int(high)]]
+        axes.fill_between(steps, *band, color=colour, alpha=0.25, linewidth=0)
+
+
+def _reached(values: xr.DataArray, over: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps with some finite value, and the values there, (over, steps)."""
     (along,) = (name for name in values.dims if name != over)
-    steps, data = values[along].values, values.transpose(over, along).values.astype(np.float64)
+    data = values.transpose(over, along).values.astype(np.float64)
     reached = np.isfinite(data).any(axis=0)
-    mean, half = mean_interval(data[:, reached])
-    axes.plot(steps[reached], mean, color=colour, label=label, **line)
-    band = mean - half, mean + half
-    axes.fill_between(steps[reached], *band, color=colour, alpha=alpha, linewidth=0)
+    return values[along].values[reached], data[:, reached]
 
 
 def finish_axes(axes: Axes, title: str, ylabel: str, steps: np.ndarray, **legend: Any) -> None:

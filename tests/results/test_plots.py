@@ -15,10 +15,12 @@ from jaxtie.results.plots import (
     coloured,
     draw_all,
     draw_mean,
+    draw_median,
     finish_axes,
     with_overview,
     write_frames,
 )
+from jaxtie.results.statistics import median_interval
 
 STEPS = np.array([0, 100, 200])
 
@@ -68,6 +70,22 @@ def test_a_curve_is_the_mean_over_seeds_where_it_was_reached():
     axes = matplotlib.figure.Figure().subplots()
     draw_mean(axes, values, "red", "mean")
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[0, 2], [1, 4], [2, 5]])
+
+
+def test_a_curve_of_medians_has_the_band_of_the_sign_test():
+    rng = np.random.default_rng(0)
+    values = xr.DataArray(rng.standard_normal((20, 3)), {"step": range(3)}, ("seed", "step"))
+    axes = matplotlib.figure.Figure().subplots()
+    draw_median(axes, values, "red", "median")
+    band = axes.collections[0].get_paths()[0].vertices
+    for step in range(3):
+        low, middle, high = median_interval(values.sel(step=step).values)
+        assert axes.lines[0].get_ydata()[step] == middle
+        edges = band[band[:, 0] == step, 1]
+        np.testing.assert_array_equal([edges.min(), edges.max()], [low, high])
+    alone = matplotlib.figure.Figure().subplots()
+    draw_median(alone, values.isel(seed=slice(3)), "red", "too few seeds for a band")
+    assert not alone.collections
 
 
 def test_colours_differ_for_eight_arms_and_repeat_for_more():
