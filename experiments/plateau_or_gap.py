@@ -21,7 +21,7 @@ published and targets only), Student's t, right together with 95 % (Bonferroni).
 that counts as solved. The idea is ours, and so is the bound. A lower rate also lowers the decay
 that a run sees; the page reports it for every setting. `table_decay` is a factor of the decay 0.1.
 
-So far: the grid is trained (experiments/data/plateau-or-gap-grid.csv, the losses at the judged step;
+So far: the grid is trained (its losses at that step: experiments/data/plateau-or-gap-grid.csv;
 a rate of 4e-3 and a standard deviation of 0.125 on a CPU), the fresh seeds are not.
 Time: 8 minutes on an H200, about 4 hours on two cores.
 """

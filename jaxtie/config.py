@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 SEEDS = 2**32  # number of valid seeds
+MOST_SEEDS = 2**24  # of one run
 Number = TypeVar("Number", int, "np.ndarray")
 Sweep = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...]
 Size = float | str  # a number, or one of FORMULAS
@@ -540,6 +541,10 @@ class TaskConfig:
 
     def __post_init__(self):
         """Check the values."""
+        check(
+            isinstance(self.optimizer, Optimizer),
+            f"optimizer = {self.optimizer!r}: expected an Optimizer",
+        )
         self.check_names_and_members()
         self.check_steps()
         self.check_sweep()
@@ -672,7 +677,9 @@ class TaskConfig:
             isinstance(self.seeds, Iterable) and not isinstance(self.seeds, str),
             f"seeds = {self.seeds!r}: expected a sequence, such as (1, 5, 9) or range(4)",
         )
-        object.__setattr__(self, "seeds", tuple(self.seeds))
+        seeds = tuple(itertools.islice(self.seeds, MOST_SEEDS + 1))
+        check(len(seeds) <= MOST_SEEDS, f"seeds: expected at most {MOST_SEEDS}")
+        object.__setattr__(self, "seeds", seeds)
         check(bool(self.seeds), "seeds: expected at least one")
         for seed in self.seeds:
             check_seed(seed)
@@ -718,7 +725,7 @@ class TaskConfig:
         check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
         points = math.prod(len(values) for _, values in sweep)
         check(
-            points * len(self.seeds) * len(self.arms) < 2**24,
+            points * len(self.seeds) * len(self.arms) < MOST_SEEDS,
             f"sweep: {points:,} sweep points times seeds are too many",
         )
 

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxtie.config import Arm, UserError, natural
+from jaxtie.config import MOST_SEEDS, Arm, UserError, natural
 
 AS_DECLARED = "as in the experiment"
-MOST_SEEDS = 2**24
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name alone, no --no-name
 
 

@@ -165,9 +165,10 @@ def _train_and_evaluate(options: AdviseOptions, session: Session) -> int:
 
 def _evaluate(paths: tuple[Path, Path], options: AdviseOptions, session: Session) -> int:
     """Evaluate two trained models; write all results at the end, or none."""
-    from jaxtie.training.devices import start_jax
+    from jaxtie.training.devices import check_devices, start_jax
 
     start_jax()
+    check_devices()
     from jaxtie.advise.measure import evaluate
 
     answer = evaluate(paths, options.tokens, options.contexts, session.say)

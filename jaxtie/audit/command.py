@@ -86,6 +86,8 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
                 progress=progress,
             )
         print(json.dumps(found.as_dict(), indent=1) if options.json else "\n".join(lines_of(found)))
+    except BrokenPipeError:
+        raise
     except (UserError, OSError) as error:
         text = str(error)
         if isinstance(error, OSError):

@@ -139,6 +139,7 @@ class Experiment(TaskConfig):
     mask_logit: bool = False
 
     def __post_init__(self):
+        check(isinstance(self.process, Process), f"process = {self.process!r}: expected a Process")
         check(
             isinstance(self.model, Body),
             f"model = {self.model!r}: expected one of"

@@ -275,9 +275,9 @@ class RunFolder:
         try:
             return xr.load_dataset(self.results, engine="h5netcdf")
         except FileNotFoundError as error:
-            raise UserError(
-                f"{self.path}: holds no results.nc; give the folder of a run"
-            ) from error
+            inside = sorted(path.parent.name for path in self.path.glob("*/results.nc"))
+            wanted = f"one of its folders, such as {inside[0]}" if inside else "the folder of a run"
+            raise UserError(f"{self.path}: holds no results.nc; give {wanted}") from error
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise UserError(

@@ -179,7 +179,10 @@ def print_tables(*tables: Table) -> None:
         for row in part.rows:
             grid.add_row(*row)
         width = None if sys.stdout.isatty() else 160
-        Console(width=width, markup=False, emoji=False).print(grid)  # names are not markup
+        console = Console(width=width, markup=False, emoji=False)  # names are not markup
+        with console.capture() as printed:
+            console.print(grid)
+        print(printed.get(), end="")
 
 
 def json_numbers(value: Any) -> Any:

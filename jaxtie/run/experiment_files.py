@@ -50,7 +50,9 @@ def load_experiment_and_claims(path: Path) -> tuple[TaskConfig, tuple[Any, ...]]
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f":{frame.lineno}" for frame in frames if frame.filename == spec.origin]
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "

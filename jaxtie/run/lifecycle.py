@@ -113,11 +113,17 @@ def load(path: str | Path) -> xr.Dataset:
     """Return the labelled results of a run, in memory.
 
     Raises:
-      UserError: if there are none, they cannot be read, or another version of the format wrote
-        them.
+      UserError: if there are none, they cannot be read, or no run or another version of the format
+        wrote them.
     """
     folder = RunFolder(Path(path))
     results = folder.load()
+    if "task" not in results.attrs:
+        adviser = "answer" in results.attrs
+        raise UserError(
+            f"{folder.results}: "
+            + ("jaxtie advise wrote it; see summary.md" if adviser else "no run wrote it")
+        )
     folder.config()
     return results
 
@@ -126,7 +132,7 @@ def plan(
     experiment: TaskConfig, folder: RunFolder, earlier: dict | None, say: Say
 ) -> Iterator[str]:
     """Estimate a run by compiling and timing a program; yield lines on members, time and space."""
-    from jaxtie.training.devices import start_jax
+    from jaxtie.training.devices import check_devices, start_jax
 
     if experiment.is_static_sweep:
         for _, point, each in points_of(experiment, folder):
@@ -134,6 +140,7 @@ def plan(
             yield from plan(point, each, each.config(), say)
         return
     start_jax()
+    check_devices()
     from jaxtie.training.distributed import Processes
     from jaxtie.training.task import programs_of
     from jaxtie.training.trainer import make_engine, schema_of
@@ -269,9 +276,11 @@ def resume_hint(session: Session) -> str:
 
 
 def one_line(error: UserError | OSError) -> str:
-    """Return the message of an error."""
+    """Return the message of an error; raise it where nobody reads the output any more."""
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, BrokenPipeError):
+        raise error
     return f"{error.filename or 'output'}: {error.strerror}; earlier records are kept"
 
 
@@ -281,9 +290,10 @@ class _Run:
     def __init__(
         self, experiment: TaskConfig, folder: RunFolder, session: Session, earlier: dict | None
     ):
-        from jaxtie.training.devices import start_jax
+        from jaxtie.training.devices import check_devices, start_jax
 
         start_jax()
+        check_devices()
         from jaxtie.training.distributed import Processes
 
         self.folder, self.session, self.earlier = folder, session, earlier

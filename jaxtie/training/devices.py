@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jaxtie.config import check
+from jaxtie.config import UserError, check
 
 if TYPE_CHECKING:
     import jax
@@ -58,7 +58,8 @@ def start_jax() -> ModuleType:
     The cache is JAX_COMPILATION_CACHE_DIR, else below the user's cache folder.
 
     Raises:
-      UserError: if JAX_DISABLE_JIT is set, so that a run would take days, or JAX_ENABLE_X64.
+      UserError: if JAX_DISABLE_JIT is set, so that a run would take days, or JAX_ENABLE_X64, or
+        JAX_NUMPY_DTYPE_PROMOTION to "strict".
     """
     import jax
 
@@ -68,6 +69,11 @@ def start_jax() -> ModuleType:
         "JAX_DISABLE_JIT is set, so nothing would be compiled; unset it",
     )
     check(not config.jax_enable_x64, "JAX_ENABLE_X64 is set, and members are float32; unset it")
+    check(
+        config.jax_numpy_dtype_promotion == "standard",
+        f"JAX_NUMPY_DTYPE_PROMOTION is {config.jax_numpy_dtype_promotion}, and the programs mix"
+        " dtypes; unset it",
+    )
     keep_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if config.jax_compilation_cache_dir is None:
@@ -76,6 +82,21 @@ def start_jax() -> ModuleType:
             cache.mkdir(parents=True, exist_ok=True)
             jax.config.update("jax_compilation_cache_dir", str(cache))
     return jax
+
+
+def check_devices() -> None:
+    """Raise UserError if JAX finds no device; several processes must have been joined before."""
+    import jax
+
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        reason = " ".join(str(error).split()).partition(". ")[0] or "no such device here"
+        raise UserError(
+            f"JAX_PLATFORMS={platforms}: {reason}; unset it, or install what it needs, such as"
+            ' pip install "jaxtie[cuda]"'
+        ) from None
 
 
 def memory_limit(device: "jax.Device") -> int | None:

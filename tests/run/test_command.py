@@ -85,6 +85,12 @@ BAD = [
     ("long.py", "long.py:2: length = 11: expected 4 to 10 bits"),
     ("in_order.py", "in_order.py:2: length = 9: expected at most 8 bits with Mixer"),
     ("leaves.py", "leaves.py:1: SystemExit: 0"),
+    ("gives_up.py", "gives_up.py:1: BaseException: enough"),
+    ("collects.py", "collects.py:1: GeneratorExit"),
+    ("three.py", "three.py:2: optimizer = 3: expected an Optimizer"),
+    ("process.py", "process.py:2: process = 'main': expected a Process"),
+    ("many.py", "many.py:2: seeds: expected at most 16777216"),
+    ("endless.py", "endless.py:2: seeds: expected at most 16777216"),
     ("good.py good.py", "Unrecognized options: good.py"),
     ("other", "other: no such experiment file"),
     ("misspelt.py", "misspelt.py:2: TypeError: Experiment.__init__() got"),
@@ -166,6 +172,12 @@ FILES = {
     "broken.py": "def :",
     "empty.py": "",
     "leaves.py": "raise SystemExit(0)",
+    "gives_up.py": "raise BaseException('enough')",
+    "collects.py": "raise GeneratorExit",
+    "three.py": declared("Experiment(optimizer=3)"),
+    "process.py": declared("Experiment(process='main')"),
+    "many.py": declared("Experiment(seeds=range(10**9))"),
+    "endless.py": declared("Experiment(seeds=__import__('itertools').count())"),
     "long.py": declared("Experiment(process=jaxtie.Process(length=11))"),
     "in_order.py": declared("Experiment(process=jaxtie.Process(length=9), model=jaxtie.Mixer())"),
     "other/thesis.tex": "years of work",
@@ -243,6 +255,29 @@ def test_the_command_starts_without_jax_and_without_warnings():
     )
     done = command("-c", code, capture_output=True)
     assert (done.stdout, done.stderr) == ("False True\n", "")
+
+
+@pytest.mark.parametrize("arguments", ["--help", "run --list", "report {run}", "run {again}"])
+@pytest.mark.parametrize("closed", ["nobody reads", "closed"])
+def test_output_that_nobody_reads_ends_quietly(tmp_path, arguments, closed):
+    """As in `jaxtie run --list | head -1` and in `jaxtie run >&-`."""
+    options = "--seeds 1 --steps 20 --record-every 10 --eval-every 10 --quiet --out run"
+    if "{" in arguments:
+        assert command("-m", "jaxtie.run", *options.split(), cwd=tmp_path).returncode == 0
+    words = arguments.format(run="run", again=options)
+    if closed == "closed":
+        line = f"{shlex.join([sys.executable, '-m', 'jaxtie'])} {words} >&-"
+        done = subprocess.run(line, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, timeout=300)
+        expected = 0
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = command(
+            "-m", "jaxtie", *words.split(), cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE
+        )
+        os.close(writer)
+        expected = 141
+    assert (done.returncode, done.stderr or "") == (expected, "")
 
 
 @pytest.mark.parametrize(

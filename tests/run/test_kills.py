@@ -10,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -337,7 +338,18 @@ def test_a_signal_does_not_wait_for_the_compiler(tmp_path):
     assert lifecycle.RunFolder(folder).config()["finished"] is False
 
 
-def test_disabled_compilation_is_refused(tmp_path):
-    line = "jaxtie: JAX_DISABLE_JIT is set, so nothing would be compiled; unset it\n"
-    assert ended(start(tmp_path / "run", *ENDLESS, JAX_DISABLE_JIT="1")) == (2, line)
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("JAX_DISABLE_JIT", "1", "JAX_DISABLE_JIT is set, so nothing would be compiled; unset it"),
+        ("JAX_NUMPY_DTYPE_PROMOTION", "strict", "JAX_NUMPY_DTYPE_PROMOTION is strict, and"),
+        ("JAX_PLATFORMS", "cuda", "JAX_PLATFORMS=cuda: "),
+        ("JAX_PLATFORMS", "abacus", "JAX_PLATFORMS=abacus: Unable to initialize backend"),
+    ],
+)
+def test_an_environment_that_jax_cannot_train_in_is_refused(tmp_path, variable, value, words):
+    if value == "cuda" and jax.default_backend() == "gpu":
+        pytest.skip("this machine has a GPU")
+    status, error = ended(start(tmp_path / "run", *ENDLESS, **{variable: value}))
+    assert status == 2 and error.startswith(f"jaxtie: {words}") and error.count("\n") == 1
     assert not (tmp_path / "run").exists()

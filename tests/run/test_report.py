@@ -242,3 +242,32 @@ def test_a_run_that_differs_or_that_no_file_declares_is_refused(repository, caps
     EXPERIMENT.unlink()
     assert report.main(["--commit", "run"]) == 2
     assert capsys.readouterr().err == "jaxtie.report: run: no file of experiments declares small\n"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda folder: folder.mkdir(), "it: holds no results.nc; give the folder of a run"),
+        (
+            lambda folder: (folder / "A").mkdir(parents=True) or (folder / "A/results.nc").touch(),
+            "it: holds no results.nc; give one of its folders, such as A",
+        ),
+        (
+            lambda folder: write_as(folder, answer="Yes."),
+            "it/results.nc: jaxtie advise wrote it; see summary.md",
+        ),
+        (lambda folder: write_as(folder), "it/results.nc: no run wrote it"),
+    ],
+    ids=["empty", "folder of runs", "of the advisor", "foreign"],
+)
+def test_a_folder_that_is_no_run_is_named_for_what_it_is(tmp_path, capsys, make, words):
+    make(tmp_path / "it")
+    assert report.main([str(tmp_path / "it")]) == 2
+    error = capsys.readouterr().err
+    assert error.endswith(words + "\n") and error.count("\n") == 1
+    assert "--overwrite" not in error
+
+
+def write_as(folder: Path, **attributes: str) -> None:
+    folder.mkdir()
+    xr.Dataset({"loss": 1.0}, attrs=attributes).to_netcdf(folder / "results.nc", engine="h5netcdf")
