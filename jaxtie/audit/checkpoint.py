@@ -153,6 +153,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
 
 
 def _open_sharded(index: Path) -> Checkpoint:
+    check_path(index)
     listed: Any = read_json(index).get("weight_map")
     check(
         isinstance(listed, dict)

@@ -48,25 +48,25 @@ class Corpus:
       paths: text files, and folders that are searched for them, see `jaxtie.text.data.files`.
       tfds: instead of files, a TFDS data set, NAME[/CONFIG][:VERSION], with all its splits.
       field: the field that holds the text, of that data set or of files of records.
-      document: what a document of a text file is: None: the file; "line" or "blank-line" (what
-        stands between blank lines).
-      skip_bad: leave out files that cannot be read, instead of refusing all.
       vocab: a BERT `vocab.txt` or a `tokenizer.json`; None: train WordPiece on the training split.
       vocab_size: largest size of the trained vocabulary.
       split_seed: seed of the split into training, validation and test.
       documents_to_split: with at least so many documents, each goes into one split as a whole; with
         fewer, each paragraph does.
+      document: what a document of a text file is: None: the file; "line" or "blank-line" (what
+        stands between blank lines).
+      skip_bad: leave out files that cannot be read, instead of refusing all.
     """
 
     paths: tuple[str, ...] = ()
     tfds: str | None = None
     field: str = "text"
-    document: str | None = None
-    skip_bad: bool = False
     vocab: str | None = None
     vocab_size: int = 8192
     split_seed: int = 42
     documents_to_split: int = 10
+    document: str | None = None
+    skip_bad: bool = False
 
     def __post_init__(self):
         check(

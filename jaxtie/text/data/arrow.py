@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow import ipc, parquet
+
 from jaxtie.config import UserError
 from jaxtie.text.data.cache import in_one_line
 
@@ -16,13 +19,8 @@ def read_arrow(path: Path, field: str, kind: str) -> Iterator[tuple[str, dict[st
     Other fields than `field` are read for the first record only.
 
     Raises:
-      UserError: if it is damaged, or pyarrow is missing.
+      UserError: if it is damaged.
     """
-    try:
-        import pyarrow as pa
-        from pyarrow import ipc, parquet
-    except ImportError as error:
-        raise UserError(f"{path}: needs pyarrow to be read; pip install pyarrow") from error
     try:
         with pa.OSFile(str(path)) as file:
             is_file = file.read(6) == b"ARROW1"
@@ -44,6 +42,4 @@ def read_arrow(path: Path, field: str, kind: str) -> Iterator[tuple[str, dict[st
                     count += 1
                     yield f"record {count:,}", record
     except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"{path}: cannot be read as {kind} ({in_one_line(error)})") from error

@@ -12,12 +12,14 @@ import contextlib
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,6 +101,11 @@ def look_at(corpus: Corpus, say: Say = cache.silence) -> Files:
     """Find and hash the files of a corpus; UserError if one cannot be read."""
     found, notes = find_files(corpus.paths)
     kinds = {kind_of(path) in _RECORDS for path in found}
+    for path in found:
+        check(
+            kind_of(path) not in (".parquet", ".arrow") or find_spec("pyarrow") is not None,
+            f"{path}: needs pyarrow to be read; pip install pyarrow",
+        )
     check(
         corpus.field == Corpus.field or True in kinds,
         f"--text-field {corpus.field}: {found[0]}: text files have no fields; leave it out",
@@ -114,14 +121,15 @@ def look_at(corpus: Corpus, say: Say = cache.silence) -> Files:
             files.hashes.append(_hash(path))
             files.paths.append(path)
         except UserError as error:
-            _refuse_or_skip(error, corpus, notes)
+            _refuse_or_skip(error, corpus, len(found), notes)
     return files
 
 
-def _refuse_or_skip(error: UserError, corpus: Corpus, notes: list[str]) -> None:
-    """Raise the error of one file unless the corpus skips such files."""
+def _refuse_or_skip(error: UserError, corpus: Corpus, count: int, notes: list[str]) -> None:
+    """Raise the error of one of some files unless the corpus skips such files."""
     if not corpus.skip_bad:
-        raise UserError(f"{error}; or leave it out by --skip-bad") from error
+        hint = "; or leave such files out by --skip-bad" if count > 1 else ""
+        raise UserError(f"{error}{hint}") from error
     notes.append(f"skipped, {error}")
 
 
@@ -235,7 +243,7 @@ def _check(files: Files, say: Say) -> dict[str, Any]:
                     f" {(total['bytes'] + reading.bytes) / 2**20:,.0f} MiB so far"
                 )
         except UserError as error:
-            _refuse_or_skip(error, files.corpus, notes)
+            _refuse_or_skip(error, files.corpus, len(files.paths), notes)
             bad.append(i)
             continue
         if reading.latin1_lines:
@@ -317,10 +325,11 @@ def read_records(path: Path, field: str, reading: Reading) -> Iterator[str]:
 def _read_json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the place and the object of each line."""
     with _opened(path) as file:
-        while line := file.readline(LONGEST_RECORD):
+        for number in itertools.count(1):
+            line, record, where = file.readline(LONGEST_RECORD), None, f"line {number:,}"
+            if not line:
+                return
             reading.bytes += len(line)
-            reading.lines += 1
-            where, record = f"line {reading.lines:,}", None
             if not line.strip():
                 continue
             with contextlib.suppress(ValueError, RecursionError):
@@ -365,7 +374,7 @@ def read_lines(path: Path, reading: Reading) -> Iterator[str]:
             if b"\0" in part:
                 raise UserError(
                     f"{path}: holds NUL bytes, so it is no text in UTF-8, Windows-1252 or UTF-16"
-                    " with a byte order mark; convert it or leave it out"
+                    " with a byte order mark; convert it"
                 )
             line, rest = rest + (part.removeprefix(codecs.BOM_UTF8) if first else part), b""
             first = False

@@ -71,6 +71,7 @@ class Report:
         if self.files:
             read = f"{self.files:,} files, "
             flaws = f"; {self.latin1_lines:,} lines read as Windows-1252, {self.cuts:,} cuts"
+        between = "one a line" if self.documents_are == "line" else "between blank lines"
         shared = ", so that a document is in several splits" if self.split_by == "paragraph" else ""
         parts = ", ".join(
             f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLITS
@@ -78,7 +79,7 @@ class Report:
         unknown = sum(self.unknown.values()) / sum(self.tokens.values())
         return (
             f"{read}{self.documents:,} documents (one a {self.documents_are}),"
-            f" {self.paragraphs:,} paragraphs (between blank lines), {self.sentences:,} sentences"
+            f" {self.paragraphs:,} paragraphs ({between}), {self.sentences:,} sentences"
             f" (up to . ! or ?){flaws}\nsplit by {self.split_by}{shared}: {parts};"
             f" vocabulary {self.vocabulary:,}, {unknown:.3%} unknown"
         )
@@ -161,7 +162,7 @@ def prepare_text(
 
 def _open_source(corpus: Corpus, cache: Path, say: Say) -> files.Source:
     if not corpus.tfds:
-        return files.open_files(corpus, cache / "files", say)
+        return files.open_files(corpus, cache / "sources", say)
     from jaxtie.text.data.tfds import open_data_set  # heavy
 
     return open_data_set(corpus.tfds, corpus.field, say)
