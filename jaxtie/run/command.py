@@ -359,7 +359,8 @@ def _run(options: argparse.Namespace, command: str) -> int:
 
 def _check_inputs(experiment: TaskConfig, folder: RunFolder) -> None:
     """Raise UserError if an input is missing; finished results hold without it."""
-    if not (folder.config() or {}).get("finished"):
+    config = folder.config() or {}
+    if not config.get("finished") or folder.differences(experiment, config):
         experiment.check_inputs()
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -107,9 +106,8 @@ class Corpus:
     @property
     def label(self) -> str:
         """Name of the text for folders: other texts have other ones."""
-        paths = [os.path.abspath(path) for path in self.paths]
-        which = json.dumps([paths, self.tfds, self.field, self.document])
-        name = re.sub(r"[^\w.-]+", "-", self.tfds or Path(*paths[:1]).stem)[:40]
+        which = json.dumps([self.paths, self.tfds, self.field, self.document])
+        name = re.sub(r"[^\w.-]+", "-", self.tfds or Path(*self.paths[:1]).stem)[:40]
         return f"{name}-{hashlib.sha256(which.encode()).hexdigest()[:6]}"
 
 

@@ -330,10 +330,11 @@ def _read_json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, dict[s
             if not line:
                 return
             reading.bytes += len(line)
+            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             if not line.strip():
                 continue
             with contextlib.suppress(ValueError, RecursionError):
-                record = json.loads(line.removeprefix(codecs.BOM_UTF8).decode())
+                record = json.loads(line.decode())
             if not isinstance(record, dict):
                 raise UserError(f"{path}: {where} is no JSON object; expected one a line")
             yield where, record
