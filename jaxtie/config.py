@@ -8,8 +8,10 @@ import dataclasses
 import itertools
 import math
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
 if TYPE_CHECKING:
@@ -40,6 +42,15 @@ def check(holds: bool, message: str) -> None:
     """Raise UserError with the message unless the condition holds."""
     if not holds:
         raise UserError(message)
+
+
+def check_path(path: Path) -> None:
+    """Raise UserError unless it is a regular file or a folder: others may be read for ever."""
+    check(path.exists(), f"{path}: no such file or folder")
+    check(
+        path.is_file() or path.is_dir(),
+        f"{path}: is a pipe, a device or a socket; expected a file or a folder",
+    )
 
 
 def check_positive_integers(owner: object, *names: str) -> None:
@@ -99,6 +110,15 @@ def size(value: Size, vocabulary: int, width: int) -> float:
 def natural(text: str) -> int:
     """Return the integer that a text of at most ten ASCII digits is, -1 for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
+
+
+def real(text: str) -> float:
+    """Return the finite number that a text of ASCII digits is; ValueError for any other text."""
+    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE):
+        raise ValueError(f"{text!r}: expected a number")
+    if math.isinf(number := float(text)):
+        raise ValueError(f"{text!r}: expected a smaller number")
+    return number
 
 
 @dataclass(frozen=True)
@@ -289,7 +309,7 @@ def _parse_head_option(option: str, arm: str) -> dict[str, Any]:
     if option in HEAD_FLAGS:
         return HEAD_FLAGS[option]
     if name == "shuffle" and 0 < natural(value) < 2**16:
-        return {"transform": name, "groups": int(value)}
+        return {"transform": name, "groups": natural(value)}
     if name in HEAD_ROWS and equals:
         expected = ", ".join(ROW_SETS)
         check(value in ROW_SETS, f"arm {arm!r}: {name} is {value!r}; expected {expected}")
@@ -307,19 +327,21 @@ def _parse_number(name: str, text: str, arm: str) -> Size:
     if formula and text in ARM_FORMULAS:
         return ARM_FORMULAS[text]
     try:
-        value = float(text)
+        value = real(text)
     except ValueError:
         value = math.nan
     expected = "a number of at least 0" if zero else "a number above 0"
     expected += f" or one of {', '.join(ARM_FORMULAS)}" if formula else ""
-    valid = math.isfinite(value) and (value > 0 or (zero and value == 0))
+    valid = value > 0 or (zero and value == 0)
     check(valid, f"arm {arm!r}: {name} is {text!r}; expected {expected}")
     return value
 
 
 @dataclass(frozen=True, repr=False)
 class Arm:
-    """One of the configurations that an experiment compares, all else equal.
+    """One of the configurations that an experiment compares, all else equal; its name says all.
+
+    Raises UserError if the name is invalid.
 
     Attributes:
       name: as declared and shown: `tied`, `untied` or `untied@STEP`, with `+OPTION`s of the head
@@ -330,19 +352,18 @@ class Arm:
     """
 
     name: str
-    tied: bool
-    untie_at: int | None = None
-    head: Head = Head()
+    tied: bool = field(init=False)
+    untie_at: int | None = field(init=False)
+    head: Head = field(init=False)
 
     @classmethod
     def parse(cls, name: "str | Arm") -> "Arm":
-        """Return the arm of a name, and an arm as it is.
+        """Return the arm of a name, and an arm as it is; UserError if the name is invalid."""
+        return name if isinstance(name, Arm) else cls(name)
 
-        Raises:
-          UserError: if the name is invalid.
-        """
-        if isinstance(name, Arm):
-            return name
+    def __post_init__(self):
+        """Parse the name."""
+        name = self.name
         check(isinstance(name, str), f"arm {name!r}: {EXPECTED_ARM}")
         whole, at, step = name.partition("@")
         start, *options = whole.split("+")
@@ -365,8 +386,9 @@ class Arm:
         }
         for fault, is_there in faults.items():
             check(not is_there, f"arm {name!r}: {fault}")
-        tied = (always_tied or bool(at)) and not partly
-        return cls(name, tied, int(step) if at else None, head)
+        object.__setattr__(self, "tied", (always_tied or bool(at)) and not partly)
+        object.__setattr__(self, "untie_at", natural(step) if at else None)
+        object.__setattr__(self, "head", head)
 
     @property
     def variant(self) -> "Variant":
@@ -656,6 +678,14 @@ class TaskConfig:
         check(bool(found), f"sweep of {name!r}: expected one of {expected}")
         check(len(found) == 1, f"sweep of {name!r}: expected one of {', '.join(found)}")
         return known[found[0]]
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the folder of its runs, unless a user names another one."""
+        return self.name
+
+    def check_inputs(self) -> None:
+        """Raise UserError if a file that it reads is missing."""
 
     def check_names_and_members(self) -> None:
         """Check `name`, `arms` and `seeds`; make the last two tuples, of `Arm`s and of numbers."""

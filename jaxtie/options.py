@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxtie.config import MOST_SEEDS, Arm, UserError, natural
+from jaxtie.config import MOST_SEEDS, Arm, UserError, check_path, natural, real
 
 AS_DECLARED = "as in the experiment"
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name alone, no --no-name
@@ -56,7 +55,7 @@ def parse_above_0(expected: str) -> Callable[[str], float]:
 
     def parse(text: str) -> float:
         with contextlib.suppress(ValueError):
-            if 0 < (number := float(text)) < math.inf:
+            if (number := real(text)) > 0:
                 return number
         raise ValueError(f"{text!r}: expected {expected}")
 
@@ -69,10 +68,12 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
 
 
 def parse_path(text: str) -> Path:
-    """Read a file or a folder."""
+    """Read a file or a folder, which need not exist."""
     if not text:
         raise ValueError("'': expected a file or a folder")
-    return Path(text)
+    if (path := Path(text)).exists():
+        check_path(path)
+    return path
 
 
 def parse_address(text: str) -> str:

@@ -64,7 +64,9 @@ class AdviseOptions(TextOptions):
     """Number of most frequent words to evaluate."""
     contexts: Annotated[int, option("N", parse_positive)] = 32
     """Contexts of each token of a pair."""
-    out: Annotated[Path, option("DIR", parse_path)] = OUT
+    out: Annotated[
+        Path | None, option("DIR", parse_path, f"{OUT}-TEXT or, for two runs, {OUT}")
+    ] = None
     """Folder for the two models, results, figure and summary."""
     json: Flag = False
     """Print the answer as JSON instead."""
@@ -120,7 +122,7 @@ def _answer(options: AdviseOptions, session: Session) -> int:
         )
     reason = "no option of two runs, which are trained already"
     cli.refuse_other_than(OF_RUNS, options, DEFAULTS, reason)
-    return _evaluate((source, options.second), options, session)
+    return _evaluate((source, options.second), options.out or OUT, options, session)
 
 
 def _exact(source: Path, as_json: bool) -> int:
@@ -144,14 +146,16 @@ def _train_and_evaluate(options: AdviseOptions, session: Session) -> int:
     """Train the two models unless they are trained, and evaluate them."""
     from jaxtie.text.data.tokens import prepare_text
 
-    if RunFolder(options.out).config():
-        raise UserError(f"--out {options.out}: holds a run; choose another folder")
     corpus = models.corpus_of(options)
+    out = options.out or Path(f"{OUT}-{corpus.label}")
     steps = max(1, round(options.steps / models.RECORD)) * models.RECORD
     objective = "masked" if options.masked else "causal"
     duplicates = options.synthetic_duplicates
     experiments = models.two_models(corpus, options.size, steps, duplicates, objective)
-    a, b = folders = [RunFolder(options.out / name) for name in models.NAMES]
+    experiments[0].check_inputs()
+    if RunFolder(out).config():
+        raise UserError(f"--out {out}: holds a run; choose another folder")
+    a, b = folders = [RunFolder(out / name) for name in models.NAMES]
     for experiment, folder in zip(experiments, folders):  # raises before anything is prepared
         lifecycle.inspect_folder(experiment, folder, options.overwrite)
     vocabulary = len(prepare_text(corpus, say=session.say).vocabulary) + duplicates
@@ -160,10 +164,10 @@ def _train_and_evaluate(options: AdviseOptions, session: Session) -> int:
         if lifecycle.run_in_folder(experiment, folder, session) is Outcome.INTERRUPTED:
             print(f"jaxtie: {lifecycle.resume_hint(session)} with {folder.path}", file=sys.stderr)
             return INTERRUPTED
-    return _evaluate((a.path, b.path), options, session)
+    return _evaluate((a.path, b.path), out, options, session)
 
 
-def _evaluate(paths: tuple[Path, Path], options: AdviseOptions, session: Session) -> int:
+def _evaluate(paths: tuple[Path, Path], out: Path, options: AdviseOptions, session: Session) -> int:
     """Evaluate two trained models; write all results at the end, or none."""
     from jaxtie.training.devices import check_devices, start_jax
 
@@ -172,11 +176,11 @@ def _evaluate(paths: tuple[Path, Path], options: AdviseOptions, session: Session
     from jaxtie.advise.measure import evaluate
 
     answer = evaluate(paths, options.tokens, options.contexts, session.say)
-    report.write(answer, options.out, session.command)
+    report.write(answer, out, session.command)
     if options.json:
         print(json.dumps(json_numbers(answer.as_dict())))
         return 0
     print(*answer.sentences, sep="\n")
     print_tables(*(table for table in answer.tables if not table.long))
-    print(f"figure, results and summary: {options.out}")
+    print(f"figure, results and summary: {out}")
     return 0

@@ -64,19 +64,13 @@ def two_models(
 
 
 def corpus_of(options: TextOptions) -> Corpus:
-    """Return the corpus that the command line names.
-
-    Raises:
-      UserError: --tfds-field without --tfds.
-    """
-    check(
-        options.tfds is not None or not options.tfds_field,
-        "--tfds-field: expected with --tfds only",
-    )
+    """Return the corpus that the command line names."""
     return Corpus(
         paths=tuple(map(str, options.text)),
         tfds=options.tfds,
-        field=options.tfds_field or Corpus.field,
+        field=options.text_field or Corpus.field,
+        document=options.document,
+        skip_bad=options.skip_bad,
         vocab=str(options.vocab) if options.vocab else None,
         vocab_size=options.vocab_size or VOCAB_SIZE,
     )

@@ -17,7 +17,7 @@ from jaxtie.audit.stored import (
     is_orbax,
     refuse_pointer,
 )
-from jaxtie.config import Arm, UserError, check
+from jaxtie.config import Arm, UserError, check, check_path, natural
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -57,7 +57,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises:
       UserError: if there is no checkpoint, it is a pickle, or it cannot be read.
     """
-    check(path.exists(), f"{path}: no such file or folder")
+    check_path(path)
     if path.is_dir():
         return _open_folder(path)
     refuse_pointer(path)
@@ -130,6 +130,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
     tensors: dict[str, StoredTensor] = {}
     architecture = ""
     for path in paths:
+        check_path(path)
         check(path.suffix in FORMATS, f"{path}: is in no supported format; {EXPECTED_FORMATS}")
         if path.suffix == ".gguf":
             found, own = from_gguf(path)
@@ -152,6 +153,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
 
 
 def _open_sharded(index: Path) -> Checkpoint:
+    check_path(index)
     listed: Any = read_json(index).get("weight_map")
     check(
         isinstance(listed, dict)
@@ -180,8 +182,8 @@ def _open_sharded(index: Path) -> Checkpoint:
 def _find_orbax_item(folder: Path) -> Path | None:
     """Return the item of the newest step below the folder of a manager, a run or a step."""
     for place in (folder, folder / "checkpoints"):
-        steps = [path for path in place.glob("[0-9]*") if path.name.isdigit() and path.is_dir()]
-        newest = max(steps, key=lambda path: int(path.name), default=None)
+        steps = [path for path in place.glob("*") if natural(path.name) >= 0 and path.is_dir()]
+        newest = max(steps, key=lambda path: natural(path.name), default=None)
         for step in (newest, place):
             for item in (step, *(step / name for name in ITEMS)) if step else ():
                 if is_orbax(item):

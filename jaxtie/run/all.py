@@ -62,7 +62,7 @@ def run_all(
         elapsed = duration(time.monotonic() - began)
         session.say(f"{i} of {len(declared)}: {section.name}, {elapsed} since the start")
         with _reported(section):
-            folder = RunFolder(out / experiment.name)
+            folder = RunFolder(out / experiment.folder_name)
             try:
                 section.status = train(experiment, folder)
             except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import tyro
 
 import jaxtie
-from jaxtie.config import Arm, TaskConfig, UserError, names_of
+from jaxtie.config import Arm, TaskConfig, UserError, names_of, real
 from jaxtie.exor.config import DATA_STREAMS, Experiment
 from jaxtie.options import (
     Flag,
@@ -41,7 +41,7 @@ from jaxtie.run.experiment_files import (
 )
 from jaxtie.run.lifecycle import Outcome, Session, one_line, plan
 from jaxtie.shutdown import INTERRUPTED
-from jaxtie.text.config import Corpus
+from jaxtie.text.config import DOCUMENTS, Corpus
 
 RUNS = Path("runs")
 ROWS = 8  # most rows of the table at the end of a run
@@ -58,9 +58,16 @@ def _parse_data_stream(text: str) -> str:
     return text
 
 
+def _parse_document(text: str) -> str:
+    """Read what a document of a text file is."""
+    if text not in DOCUMENTS:
+        raise ValueError(f"{text!r}: expected one of {', '.join(DOCUMENTS)}")
+    return text
+
+
 def _parse_probabilities(text: str) -> tuple[float, ...]:
     try:
-        values = tuple(float(part) for part in text.split(","))
+        values = tuple(real(part) for part in text.split(","))
     except ValueError:
         values = ()
     if len(values) != 2 or not all(0 <= p <= 1 for p in values) or not math.isclose(sum(values), 1):
@@ -71,7 +78,7 @@ def _parse_probabilities(text: str) -> tuple[float, ...]:
 def _parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
     name, _, values = text.partition("=")
     try:
-        return name, tuple(float(value) for value in values.split(","))
+        return name, tuple(real(value) for value in values.split(","))
     except ValueError:
         raise ValueError(
             f"{text!r}: expected NAME=VALUE,VALUE, such as weight_decay=0,0.1"
@@ -125,7 +132,7 @@ class BasicOptions:
     all: Flag = False
     """Run every experiment that --list shows and write one page about them, DIR/index.html. Text
     experiments need --text or --tfds."""
-    out: Annotated[Path | None, option("DIR", Path, "runs/NAME or, with --all, runs")] = None
+    out: Annotated[Path | None, option("DIR", Path, "runs/NAME[-TEXT] or, with --all, runs")] = None
     """Folder for results, figures and report; with --all, of the folders of all runs."""
     checkpoint_every: Annotated[
         float, option("SECONDS", parse_above_0("a number of seconds above 0"))
@@ -170,12 +177,18 @@ class TextOptions:
     """Options of experiments on text."""
 
     text: tyro.conf.UseAppendAction[tuple[Annotated[Path, option("PATH", parse_path)], ...]] = ()
-    """A text file, or a folder that is searched for *.txt."""
+    """A file (.txt, .md, .jsonl, these also with .gz, .parquet, .arrow), or a folder of them."""
     tfds: Annotated[str | None, option("NAME[/CONFIG][:VERSION]", str, "none")] = None
     """A TFDS data set of text instead of files, such as lm1b or wiki40b/en."""
-    tfds_field: Annotated[str | None, option("NAME", str, Corpus.field)] = None
-    """The field of that data set that has the text."""
-    vocab: Annotated[Path | None, option("FILE", Path, "trained on the text")] = None
+    text_field: Annotated[
+        str | None, option("NAME", str, Corpus.field), tyro.conf.arg(aliases=("--tfds-field",))
+    ] = None
+    """The field that has the text, in records: of .jsonl, .parquet, .arrow or a TFDS data set."""
+    document: Annotated[str | None, option("file|line|blank-line", _parse_document, "file")] = None
+    """What a document of a text file is: the file, each line, or what blank lines separate."""
+    skip_bad: Flag = False
+    """Leave out files that cannot be read as text, and name them, instead of stopping."""
+    vocab: Annotated[Path | None, option("FILE", parse_path, "trained on the text")] = None
     """A BERT vocab.txt or a tokenizer.json."""
     vocab_size: Annotated[int | None, option("N", parse_positive, str(Corpus.vocab_size))] = None
     """Largest size of the vocabulary that is trained."""
@@ -227,8 +240,8 @@ CHANGES = frozenset("seeds steps scale arms record_every eval_every data_seed sw
 # Options that every task accepts.
 COMMON = defaults_of(BasicOptions, ClusterOptions).keys() - CHANGES
 WITH_ALL = frozenset(
-    "all seeds scale out checkpoint_every overwrite dry_run quiet list version text tfds tfds_field"
-    " vocab vocab_size".split()
+    "all seeds scale out checkpoint_every overwrite dry_run quiet list version text tfds text_field"
+    " document skip_bad vocab vocab_size".split()
 )
 
 
@@ -337,10 +350,18 @@ def _run(options: argparse.Namespace, command: str) -> int:
         return _run_every_one(options, session)
     named = options.experiment
     experiment = changed(load_experiment(find_experiment(named)) if named else MAIN, options)
-    folder = RunFolder(options.out or RUNS / experiment.name)
+    folder = RunFolder(options.out or RUNS / experiment.folder_name)
+    _check_inputs(experiment, folder)
     if options.distributed:
         return _run_with_others(experiment, folder, options, session)
     return _show(folder, _run_one(experiment, folder, options, session))
+
+
+def _check_inputs(experiment: TaskConfig, folder: RunFolder) -> None:
+    """Raise UserError if an input is missing; finished results hold without it."""
+    config = folder.config() or {}
+    if not config.get("finished") or folder.differences(experiment, config):
+        experiment.check_inputs()
 
 
 def _run_one(
@@ -392,11 +413,18 @@ def _run_with_others(
 
 def _run_every_one(options: argparse.Namespace, session: Session) -> int:
     """Run every experiment that --list shows; return the exit status."""
+    out = options.out or RUNS
+
+    def declare(path: Path) -> TaskConfig:
+        experiment = changed(load_experiment(path), options)
+        _check_inputs(experiment, RunFolder(out / experiment.folder_name))
+        return experiment
+
     return run_all(
         sorted(experiment_folder().glob("*.py")),
-        lambda path: changed(load_experiment(path), options),
+        declare,
         lambda experiment, folder: _run_one(experiment, folder, options, session),
-        options.out or RUNS,
+        out,
         session,
         dry_run=options.dry_run,
     )

@@ -20,7 +20,7 @@ from typing import Annotated
 import tyro
 import xarray as xr
 
-from jaxtie.config import UserError
+from jaxtie.config import UserError, natural
 from jaxtie.exor import plots
 from jaxtie.exor.tables import decay_table, gap_table, targets_only_gap_table
 from jaxtie.options import Flag, option, parse_command, parse_path
@@ -106,7 +106,7 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
         numbers = {}
         for each in chosen:
             name, _, own = each.partition(":")
-            numbers[name] = {int(number) for number in own.split(",")}
+            numbers[name] = {natural(number) for number in own.split(",")}
         declared = {name: load_claims(files[name]) for name in numbers}
         return claims_table("Claims, with verdicts", runs, declared, numbers)
 

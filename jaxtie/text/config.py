@@ -1,9 +1,12 @@
 """Declare experiments on natural text: corpus, model, arms. Imports no jax."""
 
 import dataclasses
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -17,6 +20,7 @@ from jaxtie.config import (
     UserError,
     Variant,
     check,
+    check_path,
     check_positive_integers,
     check_seed,
     check_size,
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from jaxtie.training.distributed import Processes
 
 OBJECTIVES = ("masked", "causal")
+DOCUMENTS = ("file", "line", "blank-line")  # what a document of a text file can be
 HALVES = ("first", "second")  # of the rows of a split
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimizer(learning_rate=1e-4, weight_decay=0.01)
@@ -39,14 +44,17 @@ class Corpus:
     """A text and its vocabulary. If it names no text, the command line must.
 
     Attributes:
-      paths: text files, and folders that are searched for `*.txt`.
+      paths: text files, and folders that are searched for them, see `jaxtie.text.data.files`.
       tfds: instead of files, a TFDS data set, NAME[/CONFIG][:VERSION], with all its splits.
-      field: the feature of that data set that holds the text.
+      field: the field that holds the text, of that data set or of files of records.
       vocab: a BERT `vocab.txt` or a `tokenizer.json`; None: train WordPiece on the training split.
       vocab_size: largest size of the trained vocabulary.
       split_seed: seed of the split into training, validation and test.
       documents_to_split: with at least so many documents, each goes into one split as a whole; with
         fewer, each paragraph does.
+      document: what a document of a text file is: None: the file; "line" or "blank-line" (what
+        stands between blank lines).
+      skip_bad: leave out files that cannot be read, instead of refusing all.
     """
 
     paths: tuple[str, ...] = ()
@@ -56,6 +64,8 @@ class Corpus:
     vocab_size: int = 8192
     split_seed: int = 42
     documents_to_split: int = 10
+    document: str | None = None
+    skip_bad: bool = False
 
     def __post_init__(self):
         check(
@@ -70,6 +80,17 @@ class Corpus:
             bool(self.field),
             f"field = {self.field!r}: expected the name of a feature, such as text",
         )
+        check(
+            self.document in (None, *DOCUMENTS),
+            f"document = {self.document!r}: expected one of {', '.join(DOCUMENTS)}",
+        )
+        if self.document == "file":
+            object.__setattr__(self, "document", None)
+        for name in ("document", "skip_bad"):
+            check(
+                not (self.tfds and getattr(self, name)),
+                f"--{name.replace('_', '-')}: expected with files, not with --tfds",
+            )
         check_positive_integers(self, "vocab_size", "documents_to_split")
         check(
             100 <= self.vocab_size <= 2**20,
@@ -81,6 +102,13 @@ class Corpus:
     def is_given(self) -> bool:
         """Whether there is a text to be read."""
         return bool(self.paths or self.tfds)
+
+    @property
+    def label(self) -> str:
+        """Name of the text for folders: other texts have other ones."""
+        which = json.dumps([self.paths, self.tfds, self.field, self.document])
+        name = re.sub(r"[^\w.-]+", "-", self.tfds or Path(*self.paths[:1]).stem)[:40]
+        return f"{name}-{hashlib.sha256(which.encode()).hexdigest()[:6]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +148,7 @@ class TextExperiment(TaskConfig):
     task: ClassVar[str] = "text"
     traced: ClassVar[tuple[str, ...]] = ()  # traced, they would round differently
     accepted: ClassVar[frozenset[str]] = TaskConfig.accepted | frozenset(
-        "data_seed text tfds tfds_field vocab vocab_size".split()
+        "data_seed text tfds text_field document skip_bad vocab vocab_size".split()
     )
     refusal: ClassVar[str] = "is a text experiment"
     reports: ClassVar[Mapping[str, Callable | str]] = {
@@ -265,14 +293,27 @@ class TextExperiment(TaskConfig):
             return dataclasses.replace(self, prepared=None).as_dict()
         fields = super().as_dict()
         del fields["prepared"]
+        for name in ("document", "skip_bad"):
+            if not fields["corpus"][name]:
+                del fields["corpus"][name]  # as in older folders
         return fields
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the folder of its runs: the experiment's and the text's."""
+        return f"{self.name}-{self.corpus.label}" if self.corpus.is_given else self.name
+
+    def check_inputs(self) -> None:
+        """Raise UserError if a path does not exist, or is no regular file or folder."""
+        for path in self.corpus.paths:
+            check_path(Path(path))
 
     def changes(self, options: Any) -> dict[str, Any]:
         """Return the fields that its own options change; MissingInputError without a text."""
-        if options.tfds_field and not options.tfds:
-            raise UserError("--tfds-field: expected with --tfds only")
         given: dict[str, Any] = {
-            "field": options.tfds_field,
+            "field": options.text_field,
+            "document": options.document,
+            "skip_bad": options.skip_bad or None,
             "vocab": options.vocab and str(options.vocab),
             "vocab_size": options.vocab_size,
         }
@@ -310,7 +351,7 @@ class TextExperiment(TaskConfig):
             )
             text = prepare_text(self.corpus, say=say, vocabulary=known)
             _compare(folder, earlier, "key", text.key)
-            say(str(text.report))
+            say("\n".join((*text.notes, str(text.report))))
             # Now the others prepare the same, or find it prepared if they share the cache.
             processes.broadcast({"key": np.str_(text.key), "vocabulary": np.array(text.vocabulary)})
         else:
@@ -330,7 +371,7 @@ class TextExperiment(TaskConfig):
 
         if self.corpus.paths:
             try:
-                found = files.look_at(self.corpus.paths)
+                found = files.look_at(self.corpus)
             except UserError:
                 return
             _compare(folder, earlier, "source", found.key)

@@ -17,7 +17,7 @@ from drawing import save_small
 from ground_truth import Logits, PerfectTopics, exact, topic_probabilities, write_topics
 from scipy.stats import spearmanr
 
-from jaxtie import Transformer
+from jaxtie import Experiment, Transformer
 from jaxtie.advise import judgement, measure, models
 from jaxtie.advise.command import main_advise
 from jaxtie.advise.trained import Trained, load_trained
@@ -276,7 +276,11 @@ def test_tied_runs_are_evaluated(place, tmp_path, capsys):
         (["--text", "nowhere"], "no such file"),
         (["--tokens", "0", "--text", "x"], "positive"),
         (["--size", "huge", "--text", "x"], "--size"),
-        (["--text", "x", "--tfds-field", "y"], "--tfds-field: expected with --tfds only"),
+        (["--text", "exact.txt", "--tfds-field", "y"], "--text-field y: exact.txt: text files"),
+        (["--text", "exact.py"], "exact.py: is no text by its name"),
+        (["--text", "pipe"], "--text: pipe: is a pipe, a device or a socket"),
+        (["pipe", "--second", "x"], "pipe: is a pipe, a device or a socket"),
+        (["--text", "nowhere", "--out", "run"], "nowhere: no such file"),
         (
             ["exact.py", "--vocab-size", "9"],
             "--vocab-size: no option of exact.py, whose answer is exact",
@@ -294,6 +298,11 @@ def test_invalid_combinations_of_options_are_refused(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     Path("exact.py").write_text("from jaxtie import Experiment\nexperiment = Experiment()")
+    Path("exact.txt").write_text("One. Two.")
+    os.mkfifo("pipe")
+    Path("run").mkdir()
+    config = {"format": 1, "experiment": Experiment().as_dict(), "finished": True}
+    Path("run/config.json").write_text(json.dumps(config))
     assert word in error_of(capsys, *arguments)
     assert not (tmp_path / "runs").exists()
 

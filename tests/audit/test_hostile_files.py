@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import random
 import struct
@@ -40,6 +41,14 @@ F32 = {E: A.astype(np.float32), H: B.astype(np.float32)}
 INDEX = "model.safetensors.index.json"
 SECOND_SHARD = "model-00002-of-00002.safetensors"
 Make = Callable[[Path], Path]  # makes something in a folder and returns what to audit
+
+
+def pipe(name: str, *, in_folder: bool = False) -> Make:
+    def make(path: Path) -> Path:
+        os.mkfifo(path / name)
+        return path if in_folder else path / name
+
+    return make
 
 
 class Loud:
@@ -219,6 +228,14 @@ UNREADABLE = {
     "config too deep": ("is not valid JSON", with_config('{"a":' * 9999)),
     "empty folder": ("empty folder", lambda path: path),
     "folder of other things": ("holds no checkpoint", folder_with("notes.txt", b"")),
+    "pipe": ("is a pipe, a device or a socket", pipe("model.safetensors")),
+    "device": ("is a pipe, a device or a socket", lambda path: Path("/dev/zero")),
+    "pipe in a folder": (
+        "is a pipe, a device or a socket",
+        pipe("model.safetensors", in_folder=True),
+    ),
+    "pipe for an index": ("is a pipe, a device or a socket", pipe(INDEX, in_folder=True)),
+    "step that is no number": ("holds no checkpoint", lambda path: (path / "1²").mkdir() or path),
     "nothing there": ("no such file or folder", lambda path: path / "nowhere"),
     "unknown format": ("in no supported format", written("model.onnx", b"ONNX")),
     "npz of objects": ("Python objects (a pickle)", npz(**{E: np.array([Loud()], object)})),

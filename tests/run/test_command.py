@@ -13,7 +13,7 @@ import pytest
 
 import jaxtie
 from jaxtie.__main__ import main as jaxtie_main
-from jaxtie.config import names_of
+from jaxtie.config import UserError, names_of
 from jaxtie.options import parse_seeds
 from jaxtie.run import command as cli
 from jaxtie.run.experiment_files import find_experiment, load_experiment
@@ -111,14 +111,22 @@ BAD = [
     ("--out unfinished", "unfinished: holds a run that differs in steps;"),
     ("causal.py", "causal: needs a text; give files or folders by --text PATH"),
     ("causal.py --text nowhere", "nowhere: no such file or folder"),
-    ("causal.py --text other", "other: holds no *.txt"),
+    ("causal.py --text other", "other: holds no text by its name; expected .txt"),
     ("causal.py --text README.txt", "1 different paragraphs are too little for three splits"),
     ("causal.py --text ''", "--text: '': expected a file or a folder"),
     ("--text README.txt", "--text: not an option of transformer-small, which reads"),
     ("causal.py --text README.txt --tfds lm1b", "either files and folders or the name of a TFDS"),
     ("causal.py --text README.txt --steps 30", "steps = 30: expected a multiple of"),
     ("causal.py --text README.txt --zeros 0.2,0.8", "--zeros: not an option of causal, which"),
-    ("causal.py --tfds-field story", "--tfds-field: expected with --tfds only"),
+    ("causal.py --tfds-field story", "causal: needs a text"),
+    ("causal.py --text README.txt --tfds-field story", "--text-field story: README.txt: text"),
+    ("causal.py --text of_text.py", "of_text.py: is no text by its name; expected .txt"),
+    ("causal.py --text /dev/zero", "--text: /dev/zero: is a pipe, a device or a socket; expected"),
+    ("causal.py --text README.txt --vocab /dev/zero", "--vocab: /dev/zero: is a pipe, a device"),
+    ("causal.py --text nowhere --out finished", "nowhere: no such file or folder"),
+    ("causal.py --text nowhere --out unfinished", "nowhere: no such file or folder"),
+    ("causal.py --text README.txt --document page", "'page': expected one of file, line, blank"),
+    ("--document line", "--document: not an option of transformer-small, which reads"),
     ("causal.py --text README.txt --vocab-size 1", "vocab_size = 1: expected 100 to"),
     ("causal.py --text README.txt --arms tied+shuffle=3", "width = 128: expected a multiple of 3"),
     ("odd.py", "odd.py:2: heads = 4: expected width / heads to be even"),
@@ -130,7 +138,15 @@ BAD = [
     ("--sweep width=0", "width = 0: expected a positive integer"),
     ("--sweep weight_decay=", f"'weight_decay=': {NO_SWEEP}"),
     ("--sweep weight_decay=none,some", f"'weight_decay=none,some': {NO_SWEEP}"),
-    ("--sweep weight_decay=0,nan", "sweep of weight_decay = (0.0, nan): expected"),
+    ("--sweep weight_decay=0,nan", f"'weight_decay=0,nan': {NO_SWEEP}"),
+    ("--sweep learning_rate=٣", f"'learning_rate=٣': {NO_SWEEP}"),
+    ("--sweep learning_rate=1_0", f"'learning_rate=1_0': {NO_SWEEP}"),
+    ("--sweep 'eps=1e-8, 1e-9'", f"'eps=1e-8, 1e-9': {NO_SWEEP}"),
+    ("--zeros 0.１,0.9", "--zeros: '0.１,0.9': expected two probabilities"),
+    ("--arms tied+init-std=٣", "init-std is '٣'; expected a number above 0 or one of root-D"),
+    ("--arms tied+shuffle=²", "+shuffle=² is no option of a head"),
+    ("--checkpoint-every ６０", "--checkpoint-every: '６０': expected a number of seconds"),
+    ("--scale 1_0", "--scale: '1_0': expected a number above 0"),
     ("--sweep learning_rate=-1e-4,1e-4", "learning_rate = -0.0001: expected a number above 0"),
     ("--sweep p_X=0.5,1.5", "zeros = (1.5, -0.5): expected two probabilities in [0, 1]"),
     ("--sweep eps=1e-8,1e-08", "sweep of eps: each value may be named once"),
@@ -286,6 +302,17 @@ def test_output_that_nobody_reads_ends_quietly(tmp_path, arguments, closed):
 )
 def test_seeds_are_a_number_a_range_or_a_list(text, seeds):
     assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("name", ["tied+foo", "tied@3", "untied@²", "both", ""])
+def test_an_arm_is_its_name(name):
+    assert jaxtie.Arm("untied+bias@300") == jaxtie.Arm.parse("untied+bias@300")
+    messages = []
+    for make in (jaxtie.Arm, jaxtie.Arm.parse, lambda name: jaxtie.Experiment(arms=[name])):
+        with pytest.raises(UserError, match=r"^arm ") as caught:
+            make(name)
+        messages.append(str(caught.value))
+    assert len(set(messages)) == 1
 
 
 def test_options_change_only_what_they_name():

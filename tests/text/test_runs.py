@@ -24,6 +24,7 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.run import command as cli
 from jaxtie.run import lifecycle, page, report
 from jaxtie.text.analysis import TEXT_VARIABLES
+from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.data import tokens
 from jaxtie.text.pairs import PREDICTED
 from jaxtie.text.tables import text_tables
@@ -259,7 +260,7 @@ ON_CORPUS = "text_mlm.py --text corpus"
 BAD = [  # the command line, and words of the one line of error
     ("text_mlm.py", "needs a text"),
     ("text_mlm.py --text nowhere", "nowhere: no such file"),
-    (f"{ON_CORPUS} --tfds-field body", "--tfds-field: expected with --tfds"),
+    (f"{ON_CORPUS} --tfds-field body", "--text-field body: corpus/a.txt: text files have no"),
     (f"{ON_CORPUS} --vocab-size 0", "--vocab-size"),
     (f"{ON_CORPUS} --vocab plain.txt", "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP]"),
     ("wordy.py --text corpus --vocab-size 120", "100 are needed"),
@@ -298,6 +299,27 @@ def test_other_text_is_not_trained_on_in_the_same_folder(place, masked, tmp_path
     assert "holds a run on a text that has changed since" in capsys.readouterr().err
 
 
+def test_each_text_has_its_own_folder(place, tmp_path, monkeypatch, capsys):
+    """Also texts of the same name, and one whose documents are other ones."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "other"):
+        shutil.copytree(place / "corpus", name + "/books")
+    short = "--steps 10 --eval-every 10 --record-every 10 --arms tied --vocab-size 120 --quiet"
+    for name in ("one/books", "other/books", "one/books/", "other/books --document line"):
+        arguments = shlex.split(f"{place / 'text_mlm.py'} --text {name} {short}")
+        assert cli.main(arguments) == 0, capsys.readouterr().err
+    found = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert len(found) == 3 and all(name.startswith("text-mlm-books-") for name in found)
+
+
+def test_configurations_of_older_runs_are_not_other_ones(place):
+    """New fields of the corpus are written only if they are used."""
+    older = "paths tfds field vocab vocab_size split_seed documents_to_split".split()
+    assert [*TextExperiment(corpus=Corpus(("a",))).as_dict()["corpus"]] == older
+    used = Corpus(("a",), document="line", skip_bad=True)
+    assert [*TextExperiment(corpus=used).as_dict()["corpus"]] == [*older, "document", "skip_bad"]
+
+
 def test_a_dry_run_estimates_time_and_memory(place, tmp_path, capsys):
     assert cli.main([*command(place), "--dry-run", "--out", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
@@ -316,4 +338,5 @@ def test_all_leaves_text_out_unless_some_is_given(place, tmp_path, monkeypatch, 
     options = ["--text", str(place / "corpus")]
     options += "--vocab-size 120 --seeds 64 --scale 0.5".split()
     assert cli.main(["--all", "--quiet", *options]) == 0
-    assert RunFolder(tmp_path / "runs" / "text-mlm").load().sizes["seed"] == 1
+    (folder,) = (tmp_path / "runs").glob("text-mlm-corpus-*")
+    assert RunFolder(folder).load().sizes["seed"] == 1

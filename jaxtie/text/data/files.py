@@ -1,25 +1,42 @@
 """Read text files as documents, paragraphs and sentences, never more than a piece in memory.
 
-A line that is not UTF-8 is read as Latin-1. Lines end in LF, CRLF or CR; a byte order mark is
-dropped. Blank lines end a paragraph. A line or paragraph of more than `PIECE` bytes is cut, since
-some corpora are a single line.
+The name of a file says how it is read: as text (`.txt`, `.md`), or as records with a field of text
+(`.jsonl`, `.parquet`, `.arrow`); `.gz` may follow `.txt`, `.md` and `.jsonl`. Text is UTF-8, or
+UTF-16 with a byte order mark; a line that is neither is read as Windows-1252. Lines end in LF, CRLF
+or CR; a byte order mark is dropped. Blank lines end a paragraph. A line or paragraph of more than
+`PIECE` bytes is cut, since some corpora are a single line.
 """
 
+import codecs
 import contextlib
+import gzip
 import hashlib
+import io
+import itertools
+import json
 import re
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxtie.config import UserError
+from jaxtie.config import UserError, check, check_path
 from jaxtie.results.folder import Say
+from jaxtie.text.config import Corpus
 from jaxtie.text.data import cache
 
 PIECE = 2**16  # bytes of a line, characters of a paragraph
 LONGEST_WORD = 2**20  # bytes without any white space
+LONGEST_RECORD = 2**26  # bytes of a line of .jsonl
+LONG_LINE = 120  # mean bytes; lines of a paragraph are shorter
+SHOWN = 3  # names in a message
 _BLANKS = b" \t\r\v\f"
+_TEXT, _RECORDS = (".txt", ".md"), (".jsonl", ".parquet", ".arrow")
+_EXPECTED = "expected .txt, .md, .jsonl (each may end in .gz), .parquet or .arrow"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 # A full stop behind one of these does not end a sentence, nor does one behind an initial.
 ABBREVIATIONS = frozenset(
@@ -34,123 +51,333 @@ class Source(NamedTuple):
 
     key: str  # hash of the contents
     documents: int  # number of documents
-    counts: dict[str, Any]  # of text files, fields of a `jaxtie.text.data.tokens.Report`
+    counts: dict[str, Any]  # fields of a `jaxtie.text.data.tokens.Report`
     read: Callable[[], Iterator[tuple[bytes, str]]]
+    notes: tuple[str, ...] = ()  # what a user should know of single files and folders
+    hint: str = ""  # for a user with too few documents or paragraphs
+    encodings: tuple[str, ...] = ()  # other than UTF-8, UTF-16 and Latin-1
 
 
 @dataclass
 class Reading:
     """Counts of the text read so far."""
 
-    files: int = 0
     bytes: int = 0
-    latin1_lines: int = 0  # lines that were not UTF-8
+    documents: int = 0
+    lines: int = 0
+    blank_lines: int = 0
+    latin1_lines: int = 0  # lines that were not UTF-8 and were read as Windows-1252
+    windows_lines: int = 0  # those of them that Latin-1 reads differently
     cuts: int = 0  # places where an overlong line or paragraph was cut
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256, repr=False)  # of this file
+
+    @property
+    def may_be_lines(self) -> bool:
+        """Whether each line may be a document."""
+        return self.lines >= 10 and not self.blank_lines and self.bytes > LONG_LINE * self.lines
 
 
 class Files(NamedTuple):
-    """Text files: their paths and the SHA-256 of their contents."""
+    """Text files: their paths, the SHA-256 of their contents, and how they are read."""
 
     paths: list[Path]
     hashes: list[str]
+    corpus: Corpus
+    notes: list[str]
 
     @property
     def key(self) -> str:
-        """Hash of the contents in their order; it does not depend on file names."""
-        return cache.key("files", self.hashes)
+        """Hash of the contents in their order; of file names it depends on the formats alone."""
+        ways = [_way(path, self.corpus) for path in self.paths]
+        return cache.key("files", [way + each for way, each in zip(ways, self.hashes)])
 
 
-def look_at(paths: Iterable[str], say: Say = cache.silence) -> Files:
-    """Find and hash the files that paths name; UserError if one cannot be read."""
-    found, hashes = find_files(paths), []
+def _way(path: Path, corpus: Corpus) -> str:
+    if kind_of(path) in _RECORDS:
+        return f"{kind_of(path)} {corpus.field} "
+    return f"{corpus.document} " if corpus.document else ""
+
+
+def look_at(corpus: Corpus, say: Say = cache.silence) -> Files:
+    """Find and hash the files of a corpus; UserError if one cannot be read."""
+    found, notes = find_files(corpus.paths)
+    kinds = {kind_of(path) in _RECORDS for path in found}
+    for path in found:
+        check(
+            kind_of(path) not in (".parquet", ".arrow") or find_spec("pyarrow") is not None,
+            f"{path}: needs pyarrow to be read; pip install pyarrow",
+        )
+    check(
+        corpus.field == Corpus.field or True in kinds,
+        f"--text-field {corpus.field}: {found[0]}: text files have no fields; leave it out",
+    )
+    check(
+        not corpus.document or False in kinds,
+        f"--document {corpus.document}: {found[0]}: a record is a document; leave it out",
+    )
+    files = Files([], [], corpus, notes)
     for i, path in enumerate(found):
         say(f"looking at file {i + 1:,} of {len(found):,}")
-        with _readable(path), path.open("rb") as file:
-            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return Files(found, hashes)
+        try:
+            files.hashes.append(_hash(path))
+            files.paths.append(path)
+        except UserError as error:
+            _refuse_or_skip(error, corpus, len(found), notes)
+    return files
+
+
+def _refuse_or_skip(error: UserError, corpus: Corpus, count: int, notes: list[str]) -> None:
+    """Raise the error of one of some files unless the corpus skips such files."""
+    if not corpus.skip_bad:
+        hint = "; or leave such files out by --skip-bad" if count > 1 else ""
+        raise UserError(f"{error}{hint}") from error
+    notes.append(f"skipped, {error}")
+
+
+def _hash(path: Path) -> str:
+    with _readable(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or cache.in_one_line(error)
         raise UserError(f"{path}: cannot be read ({reason}); nothing was prepared") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is damaged UTF-16 ({error.reason}); convert it again") from error
 
 
-def find_files(paths: Iterable[str]) -> list[Path]:
-    """List the files named and the `*.txt` below folders named, once each; UserError if missing."""
+def kind_of(path: Path) -> str:
+    """Return the suffix that says how a file is read, in lower case; "" if none does."""
+    name = path.name.lower()
+    kind = Path(name.removesuffix(".gz")).suffix
+    is_packed = name.endswith(".gz") and kind not in (*_TEXT, ".jsonl")
+    return "" if is_packed or kind not in (*_TEXT, *_RECORDS) else kind
+
+
+def find_files(paths: Iterable[str]) -> tuple[list[Path], list[str]]:
+    """List the files named and those below folders named that are text by their names, once each.
+
+    Returns:
+      The files, and a line for each folder with other files, or files of several kinds.
+
+    Raises:
+      UserError: if one is missing, holds no text by its name, or is no regular file or folder.
+    """
     files: dict[Path, Path] = {}
+    notes: list[str] = []
     for path in map(Path, paths):
-        if not path.exists():
-            raise UserError(
-                f"{path}: no such file or folder; expected text files, or folders of *.txt"
-            )
+        check_path(path)
         found = [path]
         if path.is_dir():
-            found = sorted(each for each in path.rglob("*.txt") if each.is_file())
-        if not found:
-            raise UserError(
-                f"{path}: holds no *.txt; give a folder of text files, or name the files themselves"
-            )
+            found = _search(path, notes)
+        else:
+            check(bool(kind_of(path)), f"{path}: is no text by its name; {_EXPECTED}")
         files |= {each.resolve(): each for each in found}
-    return list(files.values())
+    return list(files.values()), notes
 
 
-def open_files(paths: Iterable[str], folder: Path, say: Say) -> Source:
-    """Open files, a document each; UserError if one cannot be read or is not text.
+def _some(names: list[str]) -> str:
+    """List the first names and count the others."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _search(folder: Path, notes: list[str]) -> list[Path]:
+    """List the files below a folder that are text by their names; note which are not."""
+    below = sorted(each for each in folder.rglob("*") if not each.is_dir())
+    # Arrow files of these names hold results that the library `datasets` keeps to save time.
+    found = [
+        each
+        for each in below
+        if kind_of(each) and each.is_file() and not re.match(r"cache-.*\.arrow$", each.name)
+    ]
+    check(bool(found), f"{folder}: holds no text by its name; {_EXPECTED}")
+    others = [each.name for each in below if each not in {*found} and each.name[0] != "."]
+    kinds = Counter(map(kind_of, found))
+    if others or len(kinds) > 1:
+        read = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
+        skipped = f"; skips what is no text by its name: {_some(others)}" if others else ""
+        notes.append(f"{folder}: reads {read}{skipped}")
+    return found
+
+
+def open_files(corpus: Corpus, folder: Path, say: Say) -> Source:
+    """Open files; UserError if one cannot be read or is not text.
 
     The first time they are read to check and count them; `folder` keeps the counts.
     """
-    files = look_at(paths, say)
-    counts = cache.once(folder / files.key, lambda _: _check(files, say), say)
-    return Source(files.key, len(files.paths), counts, lambda: _read(files, Reading()))
+    files = look_at(corpus, say)
+    name = cache.key(files.key, corpus.skip_bad)
+    counts = dict(cache.once(folder / name, lambda _: _check(files, say), say))
+    notes, may_be_lines = [*files.notes, *counts.pop("notes")], counts.pop("may_be_lines")
+    bad, windows_lines = {*counts.pop("bad")}, counts.pop("windows_lines")
+    good = [each for i, each in enumerate(zip(files.paths, files.hashes)) if i not in bad]
+    return Source(
+        files.key,
+        counts.pop("documents"),
+        counts,
+        lambda: _read_all(good, corpus),
+        tuple(notes),
+        "; is each line a document? Then add --document line" if may_be_lines else "",
+        ("Windows-1252",) if windows_lines else (),
+    )
 
 
-def _check(files: Files, say: Say) -> dict[str, int]:
-    """Read all files once and count what `Source.counts` lists."""
-    reading, is_empty = Reading(), True
-    for _ in _read(files, reading):
-        is_empty = False
-        say(
-            f"reading file {reading.files + 1:,} of {len(files.paths):,},"
-            f" {reading.bytes / 2**20:,.0f} MiB so far"
+def _check(files: Files, say: Say) -> dict[str, Any]:
+    """Read all files once and count; refuse or list bad ones."""
+    total: Counter[str] = Counter()
+    notes: list[str] = []
+    bad: list[int] = []
+    odd: list[str] = []
+    long: list[str] = []
+    for i, (path, expected) in enumerate(zip(files.paths, files.hashes)):
+        reading, is_empty = Reading(), True
+        try:
+            for _ in _read(path, expected, files.corpus, reading):
+                is_empty = False
+                say(
+                    f"reading file {i + 1:,} of {len(files.paths):,},"
+                    f" {(total['bytes'] + reading.bytes) / 2**20:,.0f} MiB so far"
+                )
+        except UserError as error:
+            _refuse_or_skip(error, files.corpus, len(files.paths), notes)
+            bad.append(i)
+            continue
+        if reading.latin1_lines:
+            odd.append(f"{path} ({reading.latin1_lines:,} of {reading.lines:,} lines)")
+        if reading.may_be_lines and not files.corpus.document:
+            long.append(str(path))
+        total.update(vars(reading), files=1, texts=not is_empty)
+    if not total["texts"]:
+        raise UserError(f"{', '.join(files.corpus.paths)}: no text at all in what is given")
+    if odd:
+        notes.append(f"{_some(odd)}: not UTF-8, read as Windows-1252")
+    if long:
+        notes.append(
+            f"{_some(long)}: long lines and no blank ones; if each line is a document, add"
+            " --document line"
         )
-    if is_empty:
-        raise UserError(
-            f"{files.paths[0]}: no text at all, here or in any other file that is given"
-        )
-    return {name: getattr(reading, name) for name in ("files", "latin1_lines", "cuts")}
+    names = "documents", "files", "latin1_lines", "windows_lines", "cuts"
+    return {
+        **{name: total[name] for name in names},
+        "may_be_lines": bool(long),
+        "documents_are": _documents_are(files),
+        "notes": notes,
+        "bad": bad,
+    }
 
 
-def _read(files: Files, reading: Reading) -> Iterator[tuple[bytes, str]]:
-    """Yield the hash of the file and each paragraph, and check that files are still the same."""
-    for path, expected in zip(files.paths, files.hashes, strict=True):
-        reading.digest = hashlib.sha256()
-        for paragraph in read_paragraphs(path, reading):
-            yield expected.encode(), paragraph
-        if reading.digest.hexdigest() != expected:
-            raise UserError(
-                f"{path}: changed while it was being read; run again, nothing was prepared"
-            )
-        reading.files += 1
+def _documents_are(files: Files) -> str:
+    kinds = {kind_of(path) in _RECORDS for path in files.paths}
+    text = {"line": "line", "blank-line": "blank-line block"}.get(files.corpus.document or "")
+    return " or ".join(("record" if each else text or "file") for each in sorted(kinds))
+
+
+def _read_all(files: list[tuple[Path, str]], corpus: Corpus) -> Iterator[tuple[bytes, str]]:
+    for path, expected in files:
+        yield from _read(path, expected, corpus, Reading())
+
+
+def _read(
+    path: Path, expected: str, corpus: Corpus, reading: Reading
+) -> Iterator[tuple[bytes, str]]:
+    """Yield a file's texts after their documents' keys, and check that it is still the same."""
+    if kind_of(path) in _RECORDS:
+        for text in read_records(path, corpus.field, reading):
+            reading.documents += 1
+            yield text.encode(), text
+    elif corpus.document:
+        read = read_paragraphs if corpus.document == "blank-line" else read_lines
+        for text in read(path, reading):
+            if text.strip():
+                reading.documents += 1
+                yield text.encode(), text
+    else:
+        for text in read_paragraphs(path, reading):
+            yield expected.encode(), text
+        reading.documents += 1
+    if _hash(path) != expected:
+        raise UserError(f"{path}: changed while it was being read; run again, nothing was prepared")
+
+
+def read_records(path: Path, field: str, reading: Reading) -> Iterator[str]:
+    """Yield the text of each record that has one; UserError if the field holds something else."""
+    if kind_of(path) == ".jsonl":
+        records = _read_json_lines(path, reading)
+    else:
+        from jaxtie.text.data.arrow import read_arrow  # heavy
+
+        records = read_arrow(path, field, kind_of(path))
+    for where, record in records:
+        text = record.get(field) if field in record else 0
+        if text is None:
+            continue
+        if not isinstance(text, str):
+            texts = [name for name, value in record.items() if isinstance(value, str)]
+            expected = f"; expected --text-field {' or '.join(texts[:SHOWN])}" if texts else ""
+            raise UserError(f"{path}: {where} has no text in a field {field!r}{expected}")
+        yield text.encode(errors="replace").decode()  # half a surrogate pair cannot be stored
+
+
+def _read_json_lines(path: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the object of each line."""
+    with _opened(path) as file:
+        for number in itertools.count(1):
+            line, record, where = file.readline(LONGEST_RECORD), None, f"line {number:,}"
+            if not line:
+                return
+            reading.bytes += len(line)
+            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+            if not line.strip():
+                continue
+            with contextlib.suppress(ValueError, RecursionError):
+                record = json.loads(line.decode())
+            if not isinstance(record, dict):
+                raise UserError(f"{path}: {where} is no JSON object; expected one a line")
+            yield where, record
+
+
+class _FromUTF16(io.RawIOBase):
+    """A file of UTF-16 as one of UTF-8."""
+
+    def __init__(self, file: io.BufferedIOBase):
+        """Start at the byte order mark."""
+        self._text, self._rest = io.TextIOWrapper(file, "utf-16", newline=""), b""  # type: ignore
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._rest = self._rest or self._text.read(PIECE).encode()
+        part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Open a file as bytes of UTF-8, or of an unknown encoding; UserError if it is damaged."""
+    is_packed = path.suffix.lower() == ".gz"
+    with _readable(path), gzip.open(path) if is_packed else path.open("rb") as file:
+        is_utf16 = file.peek(2)[:2] in _UTF16
+        yield io.BufferedReader(_FromUTF16(file), PIECE) if is_utf16 else file
 
 
 def read_lines(path: Path, reading: Reading) -> Iterator[str]:
     """Yield lines without their ends, overlong ones in parts; UserError if it is not text."""
     rest, first = b"", True
-    with _readable(path), path.open("rb") as file:
+    with _opened(path) as file:
         while part := file.readline(PIECE):
             reading.bytes += len(part)
-            reading.digest.update(part)
             if b"\0" in part:
                 raise UserError(
-                    f"{path}: holds NUL bytes, so it is no UTF-8 or Latin-1; convert it or leave it"
-                    " out"
+                    f"{path}: holds NUL bytes, so it is no text in UTF-8, Windows-1252 or UTF-16"
+                    " with a byte order mark; convert it"
                 )
-            line, rest = rest + (part.removeprefix(b"\xef\xbb\xbf") if first else part), b""
+            line, rest = rest + (part.removeprefix(codecs.BOM_UTF8) if first else part), b""
             first = False
             if len(part) == PIECE and not part.endswith(b"\n"):
                 at = max(line.rfind(bytes([blank])) for blank in _BLANKS)
@@ -163,18 +390,29 @@ def read_lines(path: Path, reading: Reading) -> Iterator[str]:
                 if at < 0:
                     continue
                 reading.cuts += 1
-            yield from _decode(line, reading)
+            yield from _decode(path, line, reading)
         if rest:
-            yield from _decode(rest, reading)
+            yield from _decode(path, rest, reading)
 
 
-def _decode(line: bytes, reading: Reading) -> list[str]:
+def _decode(path: Path, line: bytes, reading: Reading) -> list[str]:
+    """Return a line, or several if they end in CR."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
         reading.latin1_lines += 1
-        text = line.decode("latin-1")
-    return text.removesuffix("\n").removesuffix("\r").split("\r")
+        try:
+            text = line.decode("cp1252")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}: line {reading.lines + 1:,} is neither UTF-8 nor Windows-1252; convert"
+                " the file to UTF-8"
+            ) from error
+        reading.windows_lines += text != line.decode("latin-1")
+    lines = text.removesuffix("\n").removesuffix("\r").split("\r")
+    reading.lines += len(lines)
+    reading.blank_lines += sum(not each.strip() for each in lines)
+    return lines
 
 
 def read_paragraphs(path: Path, reading: Reading) -> Iterator[str]:

@@ -42,7 +42,7 @@ def open_data_set(name: str, field: str, say: Say) -> Source:
         key for key, feature in fields if feature.shape == () and feature.np_dtype == np.object_
     ]
     if field not in texts:
-        expected = f"expected --tfds-field {' or '.join(texts)}" if texts else "it has no text"
+        expected = f"expected --text-field {' or '.join(texts)}" if texts else "it has no text"
         raise UserError(f"--tfds {name}: has no text in a field {field!r}; {expected}")
     names = sorted(splits)
     sizes: list[list[Any]] = [

@@ -53,9 +53,10 @@ class Report:
     """Report on a prepared text, printed as two lines."""
 
     files: int = 0  # text files
-    latin1_lines: int = 0  # lines that were not UTF-8 and were read as Latin-1
+    latin1_lines: int = 0  # lines that were not UTF-8 and were read as Windows-1252
     cuts: int = 0  # places where an overlong line or paragraph was cut
-    documents: int  # files, or examples of a data set
+    documents: int  # of text files, or records
+    documents_are: str = "record"  # "file", "line", "blank-line block", "record", or two of them
     paragraphs: int
     sentences: int
     split_by: str  # "document" or "paragraph"
@@ -69,15 +70,17 @@ class Report:
         read = flaws = ""
         if self.files:
             read = f"{self.files:,} files, "
-            flaws = f"; {self.latin1_lines:,} lines read as Latin-1, {self.cuts:,} cuts"
+            flaws = f"; {self.latin1_lines:,} lines read as Windows-1252, {self.cuts:,} cuts"
+        between = "one a line" if self.documents_are == "line" else "between blank lines"
         shared = ", so that a document is in several splits" if self.split_by == "paragraph" else ""
         parts = ", ".join(
             f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLITS
         )
         unknown = sum(self.unknown.values()) / sum(self.tokens.values())
         return (
-            f"{read}{self.documents:,} documents, {self.paragraphs:,} paragraphs,"
-            f" {self.sentences:,} sentences{flaws}\nsplit by {self.split_by}{shared}: {parts};"
+            f"{read}{self.documents:,} documents (one a {self.documents_are}),"
+            f" {self.paragraphs:,} paragraphs ({between}), {self.sentences:,} sentences"
+            f" (up to . ! or ?){flaws}\nsplit by {self.split_by}{shared}: {parts};"
             f" vocabulary {self.vocabulary:,}, {unknown:.3%} unknown"
         )
 
@@ -93,6 +96,7 @@ class Text(NamedTuple):
     report: Report
     source: str  # hash of the source
     key: str  # hash of all that the tokens depend on
+    notes: tuple[str, ...] = ()  # what a user should know of single files and folders
 
 
 def prepare_text(
@@ -126,7 +130,7 @@ def prepare_text(
         loaded = parse_vocabulary(vocabulary, "vocab.txt")
     source = _open_source(corpus, cache, say)
     splitting = _Splitting(source, corpus.split_seed, corpus.documents_to_split)
-    parts = source.key, corpus.split_seed, f"by {splitting.unit}"
+    parts = source.key, corpus.split_seed, f"by {splitting.unit}", *source.encodings
     if not loaded:
         size = corpus.vocab_size
         folder = cache / "vocabularies" / folders.key(WAY_OF_TRAINING, *parts, size)
@@ -143,12 +147,22 @@ def prepare_text(
         for name in SPLITS
     )
     report = Report(**source.counts, **counts)
-    return Text(loaded.tokens, loaded.special, train, valid, test, report, source.key, folder.name)
+    return Text(
+        loaded.tokens,
+        loaded.special,
+        train,
+        valid,
+        test,
+        report,
+        source.key,
+        folder.name,
+        source.notes,
+    )
 
 
 def _open_source(corpus: Corpus, cache: Path, say: Say) -> files.Source:
     if not corpus.tfds:
-        return files.open_files(corpus.paths, cache / "sources", say)
+        return files.open_files(corpus, cache / "sources", say)
     from jaxtie.text.data.tfds import open_data_set  # heavy
 
     return open_data_set(corpus.tfds, corpus.field, say)
@@ -187,7 +201,7 @@ class _Splitting:
         if len(ordered) < 10:
             raise UserError(
                 f"text: {len(ordered)} different {self.unit}s are too little for three splits,"
-                " which need 10; give more of them"
+                f" which need 10; give more of them{self.source.hint}"
             )
         first, second = len(ordered) * TENTHS[0] // 10, len(ordered) * sum(TENTHS[:2]) // 10
         return int(ordered[first]), int(ordered[second])

@@ -37,7 +37,7 @@ def test_the_tokens_of_a_text_never_change(tmp_path, vocabulary, cache):
     )
     text = prepare_text(Corpus((str(tmp_path / "a.txt"),), vocab=vocabulary), cache)
     assert text.source == "424cecd1e59fe4591f75c3b3ef19ec21"
-    assert [path.name for path in cache.glob("sources/*/")] == [text.source]
+    assert len([*cache.glob("sources/*/")]) == 1
     assert hashlib.sha256(text.train.tokens_N.tobytes()).hexdigest()[:16] == "7daa5c3e0c318cf5"
     assert hashlib.sha256(text.valid.offsets.tobytes()).hexdigest()[:16] == "4989df9c0c509a35"
 

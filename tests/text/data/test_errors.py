@@ -27,7 +27,7 @@ def test_files_that_are_no_text(tmp_path, cache, content, message):
 
 
 def test_nothing_to_read(tmp_path, cache):
-    assert "holds no *.txt" in error_of(Corpus((str(tmp_path),)), cache)
+    assert "holds no text by its name" in error_of(Corpus((str(tmp_path),)), cache)
     expected = "needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
     with pytest.raises(MissingInputError, match=expected):
         prepare_text(Corpus(), cache)
@@ -91,6 +91,9 @@ def test_a_file_that_is_no_vocabulary(corpus, cache, tmp_path, name, content, me
         (Corpus, {"tfds": "b", "field": ""}, "field = '': expected the name of a feature"),
         (Corpus, {"paths": ("a",), "tfds": "b"}, "either files and folders or the name of a TFDS"),
         (Corpus, {"tfds": "a b"}, "--tfds a b: expected NAME"),
+        (Corpus, {"tfds": "b", "document": "line"}, "--document: expected with files"),
+        (Corpus, {"tfds": "b", "skip_bad": True}, "--skip-bad: expected with files"),
+        (Corpus, {"document": "page"}, "document = 'page': expected one of file, line"),
         (TextExperiment, {"objective": "other"}, "objective = 'other': expected one of"),
         (TextExperiment, {"words": 2}, "at least 3"),
         (TextExperiment, {"words": ("the", "cat")}, "at least 3"),

@@ -1,11 +1,18 @@
-"""Files as paragraphs, paragraphs as sentences."""
+"""Files as documents and paragraphs, paragraphs as sentences."""
 
+import gzip
 import hashlib
+import importlib.util
+import json
+import os
+import socket
 import tracemalloc
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from corpora import error_of
+from pyarrow import parquet
 
 from jaxtie.config import UserError
 from jaxtie.text.config import Corpus
@@ -70,9 +77,199 @@ def test_folders_are_searched_and_each_file_comes_once(tmp_path):
     for name in ("b/deep/x.txt", "b/a.txt", "c.txt", "b/no.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = files.find_files(str(tmp_path / name) for name in ("c.txt", "", "b/no.md"))
+    found, notes = files.find_files(str(tmp_path / name) for name in ("c.txt", "", "b/no.md"))
     expected = ["c.txt", "b/a.txt", "b/deep/x.txt", "b/no.md"]
     assert [str(path.relative_to(tmp_path)) for path in found] == expected
+    assert notes == [f"{tmp_path}: reads 1 .md, 3 .txt"]
+
+
+def test_a_folder_says_what_it_reads_and_what_it_skips(tmp_path):
+    """Never is prose made of other files, pipes, broken links or intermediate results."""
+    names = "a.TXT b.jsonl deep/c.md d.pdf deep/e.json f.bin cache-1f.arrow .hidden.pdf".split()
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "away.txt").symlink_to(tmp_path / "nowhere")
+    found, notes = files.find_files([str(tmp_path)])
+    assert [path.name for path in found] == ["a.TXT", "b.jsonl", "c.md"]
+    skipped = "away.txt, cache-1f.arrow, d.pdf and 3 more"
+    reads = "reads 1 .jsonl, 1 .md, 1 .txt; skips what is no text by its name: "
+    assert notes == [f"{tmp_path}: {reads}{skipped}"]
+
+
+TEXTS = ["Überall “größe”.\n\nTwo.", "Three. Four."]  # of two records, or of a file
+
+
+def packed(path: Path, content: bytes) -> None:
+    with gzip.open(path, "wb") as file:
+        file.write(content)
+
+
+def table() -> pa.Table:
+    return pa.table({"text": [*TEXTS, None], "id": [1, 2, 3]})
+
+
+def write_arrow(path: Path, make=pa.ipc.new_stream) -> None:
+    with pa.OSFile(str(path), "wb") as file, make(file, table().schema) as writer:
+        writer.write_table(table(), 2)
+
+
+PROSE, LINES = "\n\n".join(TEXTS), "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+READABLE = {
+    "a.txt": lambda path: path.write_text(PROSE),
+    "a.TXT": lambda path: path.write_text(PROSE),
+    "a.md": lambda path: path.write_text(PROSE),
+    "a.txt.gz": lambda path: packed(path, PROSE.encode()),
+    "utf16-le.txt": lambda path: path.write_bytes(b"\xff\xfe" + PROSE.encode("utf-16-le")),
+    "utf16-be.md.gz": lambda path: packed(path, b"\xfe\xff" + PROSE.encode("utf-16-be")),
+    "windows.txt": lambda path: path.write_bytes(PROSE.encode("cp1252")),
+    "a.jsonl": lambda path: path.write_text(f"\ufeff\n{LINES}" + '{"text": null}'),
+    "a.JSONL.gz": lambda path: packed(path, LINES.encode()),
+    "utf16.jsonl": lambda path: path.write_text(LINES, encoding="utf-16"),
+    "a.parquet": lambda path: parquet.write_table(table(), path),
+    "stream.arrow": write_arrow,
+    "file.arrow": lambda path: write_arrow(path, pa.ipc.new_file),
+}
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_a_file_is_read_as_its_name_says(tmp_path, cache, name):
+    READABLE[name](tmp_path / name)
+    source = files.open_files(Corpus((str(tmp_path / name),)), cache, print)
+    texts = [text for _, text in source.read()]
+    assert "\n\n".join(texts) == PROSE
+    is_records = files.kind_of(Path(name)) in (".jsonl", ".parquet", ".arrow")
+    assert source.documents == (2 if is_records else 1)
+    assert source.counts["documents_are"] == ("record" if is_records else "file")
+    assert len({key for key, _ in source.read()}) == source.documents
+
+
+def test_a_large_file_of_utf16_is_read_in_pieces(tmp_path):
+    text = "\r\n".join("Größe 😀 " * 10 for _ in range(20_000))
+    (tmp_path / "a.txt").write_bytes(text.encode("utf-16"))
+    lines = list(files.read_lines(tmp_path / "a.txt", files.Reading()))
+    assert lines == text.split("\r\n")
+
+
+@pytest.mark.parametrize(
+    "name", ["a.json", "a.pdf", "a.csv", "a.gz", "a.tar.gz", "a.parquet.gz", "README", "a.html"]
+)
+def test_what_is_no_text_by_its_name_is_refused(tmp_path, cache, name):
+    (tmp_path / name).write_text(PROSE)
+    error = error_of(Corpus((str(tmp_path / name),)), cache)
+    assert error.startswith(f"{tmp_path / name}: is no text by its name; expected .txt, .md")
+
+
+def test_pipes_devices_and_sockets_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "pipe.txt")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        for path in (tmp_path / "pipe.txt", tmp_path / "link.txt", tmp_path / "s", "/dev/zero"):
+            with pytest.raises(UserError, match=f"^{path}: is a pipe, a device or a socket"):
+                files.find_files([str(path)])
+
+
+BAD = {
+    "zero.txt": (b"One.\0", "holds NUL bytes"),
+    "utf32.txt": ("One.".encode("utf-32"), "holds NUL bytes"),
+    "odd.txt": (b"One.\nTwo \x81.", "line 2 is neither UTF-8 nor Windows-1252"),
+    "cut.txt": (b"\xff\xfeO\0n", "is damaged UTF-16"),
+    "cut.txt.gz": (gzip.compress(PROSE.encode())[:-12], "cannot be read"),
+    "plain.txt.gz": (PROSE.encode(), "cannot be read (Not a gzipped file"),
+    "prose.jsonl": (b'{"text": "One."}\n\nTwo.\n', "line 3 is no JSON object; expected one a line"),
+    "deep.jsonl": (b'{"text":' + b"[" * 99_999, "line 1 is no JSON object"),
+    "number.jsonl": (b'{"text": 3, "body": "One."}', "line 1 has no text in a field 'text'"),
+    "other.jsonl": (b'{"body": "One.", "id": 3}', "'text'; expected --text-field body"),
+    "prose.parquet": (PROSE.encode(), "cannot be read as .parquet"),
+    "prose.arrow": (PROSE.encode(), "cannot be read as .arrow"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_named_and_left_out_only_if_asked(tmp_path, cache, name):
+    content, reason = BAD[name]
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "good.txt").write_text(PROSE)
+    (tmp_path / "corpus" / name).write_bytes(content)
+    corpus = Corpus((str(tmp_path / "corpus"),))
+    error = error_of(corpus, cache)
+    assert f"corpus/{name}: " in error and reason in error
+    assert error.endswith("; or leave such files out by --skip-bad")
+    skipping = Corpus(corpus.paths, skip_bad=True)
+    for _ in range(2):  # by reading, from the cache
+        source = files.open_files(skipping, cache, print)
+        assert "\n\n".join(text for _, text in source.read()) == PROSE
+        assert any(each.startswith("skipped, ") and name in each for each in source.notes)
+    assert reason in error_of(corpus, cache)
+
+
+def test_files_of_records_need_pyarrow(tmp_path, cache, monkeypatch):
+    for name in ("a.parquet", "a.arrow"):
+        READABLE["a.parquet"](tmp_path / name)
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "find_spec", lambda _: None)
+            error = error_of(Corpus((str(tmp_path / name),), skip_bad=True), cache)
+        assert error == f"{tmp_path / name}: needs pyarrow to be read; pip install pyarrow"
+    assert importlib.util.find_spec("pyarrow")
+
+
+def test_lines_that_are_not_utf8_are_named(tmp_path, cache):
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_bytes(f"One — two.\nThree {name}.".encode("cp1252"))
+    (tmp_path / "c.txt").write_text("“Four.”")
+    source = files.open_files(Corpus((str(tmp_path),)), cache, print)
+    a, b = (f"{tmp_path / name} (1 of 2 lines)" for name in ("a.txt", "b.txt"))
+    assert source.notes == (f"{a}, {b}: not UTF-8, read as Windows-1252",)
+    assert source.encodings == ("Windows-1252",)
+
+
+@pytest.mark.parametrize(
+    ("document", "documents"),
+    [("file", ["A.\nB.", "C."]), ("line", ["A.", "B.", "C."]), ("blank-line", ["A.\nB.", "C."])],
+)
+def test_documents_are_separated_as_asked(tmp_path, cache, document, documents):
+    (tmp_path / "a.txt").write_text("A.\nB.\n\n\nC.\n")
+    corpus = Corpus((str(tmp_path / "a.txt"),), document=document)
+    source = files.open_files(corpus, cache, print)
+    assert [text for _, text in source.read()] == documents
+    keys = {key for key, _ in source.read()}
+    assert source.documents == len(keys) == (1 if document == "file" else len(documents))
+    plain = files.look_at(Corpus(corpus.paths)).key
+    assert (source.key == plain) == (document == "file")
+
+
+@pytest.mark.parametrize(
+    ("content", "suggested"),
+    [
+        ("\n".join(["Long line. " * 20] * 12), True),
+        ("\r\n".join(["Word " * 40] * 12), True),
+        ("\n".join(["A line of a paragraph."] * 12), False),
+        ("\n\n".join(["Long line. " * 20] * 12), False),
+    ],
+)
+def test_a_document_a_line_is_suggested(tmp_path, cache, content, suggested):
+    (tmp_path / "a.txt").write_text(content, newline="")
+    corpus = Corpus((str(tmp_path / "a.txt"),))
+    source = files.open_files(corpus, cache, print)
+    assert any("if each line is a document" in each for each in source.notes) == suggested
+    assert ("--document line" in error_of(corpus, cache)) == suggested
+    lines = Corpus(corpus.paths, document="line")
+    assert not files.open_files(lines, cache, print).notes
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("a.txt", {"field": "body"}, "--text-field body: "),
+        ("a.jsonl", {"document": "line"}, "--document line: "),
+        ("a.jsonl", {"field": "body"}, "line 2 has no text in a field 'body'; expected"),
+    ],
+)
+def test_options_that_a_file_has_no_use_for_are_refused(tmp_path, cache, name, fields, message):
+    READABLE[name](tmp_path / name)
+    assert message in error_of(Corpus((str(tmp_path / name),), **fields), cache)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_tfds_data_set(tmp_path, vocabulary, cache, capsys):
     assert prepare_text(corpus, cache).report == report
     assert capsys.readouterr() == ("", "")
     assert error_of(Corpus(tfds="tiny_text", field="text"), tmp_path / "x").endswith(
-        "expected --tfds-field body"
+        "expected --text-field body"
     )
 
 
