@@ -1,25 +1,49 @@
-"""Exit cleanly on SIGINT and SIGTERM, even during compilation."""
+"""Exit cleanly on SIGINT, SIGTERM and SIGHUP, even during compilation."""
 
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 INTERRUPTED = 130  # exit status
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+
+def stop_numbers() -> list[int]:
+    """Return the signals that ask to stop; a closed terminal sends SIGHUP, which `nohup` ignores."""
+    hangup = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hangup is None or signal.getsignal(hangup) == signal.SIG_IGN:
+        return [*INTERRUPTS]
+    return [*INTERRUPTS, hangup]
+
+
+def leave_closed(terminals: Sequence[int]) -> None:
+    """Write to nowhere instead of terminals that were closed, where every write would raise.
+
+    Args:
+      terminals: file descriptors that were terminals.
+    """
+    for each in terminals:
+        if not os.isatty(each):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, each)
+            os.close(nowhere)
 
 
 def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
     """Run a command and end the process with its exit status.
 
-    SIGTERM ends the process at once, from the first import on; during training the trainer has its
-    own handler, which saves. An exception would not do: raised in a finalizer or a callback it is
-    lost, and the process goes on.
+    SIGTERM and SIGHUP end the process at once, from the first import on; during training the
+    trainer has its own handler, which saves. An exception would not do: raised in a finalizer or a
+    callback it is lost, and the process goes on.
 
     Args:
       find_main: imports the command's modules and returns its main function.
     """
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(INTERRUPTED))
+    for number in stop_numbers():
+        if number != signal.SIGINT:
+            signal.signal(number, lambda *_: os._exit(INTERRUPTED))
     status = 1
     try:
         status = find_main()()
