@@ -16,6 +16,7 @@ import xarray as xr
 from commands import ended, recorded, start, until, until_recorded
 
 from jaxtie.run import command, lifecycle
+from jaxtie.training.block_engine import BlockRun
 from jaxtie.training.checkpoints import KEEP, SUMS, Checkpoints, find_damage, opened
 from jaxtie.training.progress import Progress
 
@@ -341,3 +342,76 @@ def test_disabled_compilation_is_refused(tmp_path):
     line = "jaxtie: JAX_DISABLE_JIT is set, so nothing would be compiled; unset it\n"
     assert ended(start(tmp_path / "run", *ENDLESS, JAX_DISABLE_JIT="1")) == (2, line)
     assert not (tmp_path / "run").exists()
+
+
+DAMAGED_FILES = {
+    "records": "records/*.npz",
+    "checkpoint": "checkpoints/[0-9]*/**/[!s]*",
+    "sums": f"checkpoints/*/{SUMS}",
+    "config": "config.json",
+    "results": "results.nc",
+}
+UNTYING = "--record-every 10 --eval-every 50 --steps 100 --arms tied,untied@50".split()
+UNTYING += ["--seeds", "3", "--quiet"]
+
+
+def damage_at_random(folder: Path, seed: int) -> str:
+    """Delete or truncate a file of a run, or flip one of its bits; return what was done."""
+    rng = random.Random(seed)
+    pattern = list(DAMAGED_FILES.values())[seed % len(DAMAGED_FILES)]
+    path = rng.choice(sorted(path for path in folder.glob(pattern) if path.is_file()))
+    content = bytearray(path.read_bytes())
+    if (damage := rng.choice(("delete", "truncate", "flip", "flip"))) == "delete":
+        path.unlink()
+        return f"{damage} {path}"
+    place = rng.randrange(len(content))
+    if damage == "flip":
+        content[place] ^= 1 << rng.randrange(8)
+    path.write_bytes(content if damage == "flip" else content[:place])
+    return f"{damage} {path} at {place}"
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory) -> Path:
+    """A run that was killed: it has records, a file each, that its newest checkpoint lacks."""
+    folder, add = tmp_path_factory.mktemp("unfinished") / "run", Progress.add
+
+    def stop(progress: Progress, *chunk) -> None:
+        add(progress, *chunk)
+        if progress.arm == "untied@50" and progress.before + progress.done.updates >= 3 * 80:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "add", stop)
+        patch.setattr(BlockRun.__init__, "__defaults__", (1e-9,))  # seconds of a chunk
+        assert command.main([*UNTYING, "--checkpoint-every", "1e-6", "--out", str(folder)]) == 130
+    shutil.rmtree(newest(folder))
+    assert len([*folder.glob("records/*")]) > 12 and len([*folder.glob("checkpoints/*")]) == 2
+    return folder
+
+
+@pytest.mark.slow
+def test_any_damage_to_a_file_of_an_unfinished_run_is_repaired_or_refused(
+    unfinished, tmp_path, capsys, monkeypatch
+):
+    """Ten damages to each sort of file; JAXTIE_DAMAGES asks for more in all."""
+    monkeypatch.setattr(lifecycle, "_show", lambda _: None)
+    monkeypatch.setattr(command, "_show", lambda *_: 0)
+    whole, refused = finished_run(tmp_path / "whole", *UNTYING), 0
+    for seed in range(int(os.environ.get("JAXTIE_DAMAGES", "50"))):
+        folder = shutil.copytree(unfinished, tmp_path / "damaged")
+        done, status = (
+            damage_at_random(folder, seed),
+            command.main([*UNTYING, "--out", str(folder)]),
+        )
+        lines = capsys.readouterr().err.splitlines()
+        assert all(line.startswith("jaxtie: ") for line in lines), (done, lines)
+        notes = [line for line in lines if "cannot be used" in line or "from the start" in line]
+        if status == 2:
+            refused += 1
+            assert len(lines) == len(notes) + 1, (done, lines)
+        else:
+            assert status == 0 and lines == notes, (done, lines)
+            assert same(folder, whole), done
+        shutil.rmtree(folder)
+    print(f"{seed + 1} damages: {refused} refused, the others repaired")
