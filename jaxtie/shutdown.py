@@ -11,7 +11,7 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 def stop_numbers() -> list[int]:
-    """Return the signals that ask to stop; SIGHUP, of a closed terminal, unless `nohup` ignores it."""
+    """Return the signals that ask to stop; SIGHUP, of a closed terminal, but not under `nohup`."""
     hangup = getattr(signal, "SIGHUP", None)  # not on Windows
     if hangup is None or signal.getsignal(hangup) == signal.SIG_IGN:
         return [*INTERRUPTS]

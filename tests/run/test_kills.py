@@ -1,12 +1,16 @@
 """Runs that are killed, damaged or extended, or that fill the disk, give the numbers of one go."""
 
+import contextlib
 import itertools
 import json
 import os
+import pty
 import random
+import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -137,6 +141,41 @@ def test_damage_to_any_file_of_a_checkpoint_is_found(short, tmp_path, damage):
         copy = shutil.copytree(newest(short), tmp_path / file / "checkpoints" / newest(short).name)
         DAMAGES[damage](tmp_path / file / file)
         assert find_damage(copy), file
+
+
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize("sums", ["null", "5", "[]", "{}", '["a"]', NESTED])
+def test_a_checkpoint_without_sums_of_its_files_is_damaged(extended, long, capsys, sums):
+    (newest(extended) / SUMS).write_text(sums)
+    name = newest(extended).name
+    assert command.main([*TO_400, "--out", str(extended)]) == 0
+    assert f"{name} cannot be used (its {SUMS} cannot be read)" in capsys.readouterr().err
+    assert same(extended, long)
+
+
+def test_a_file_of_a_checkpoint_that_has_no_sum_is_found(extended):
+    """One that a file manager leaves, a hidden one, does not matter."""
+    (newest(extended) / ".DS_Store").write_bytes(b"")
+    assert not find_damage(newest(extended))
+    sums = json.loads((newest(extended) / SUMS).read_text())
+    removed, _ = sums.popitem()
+    (newest(extended) / SUMS).write_text(json.dumps(sums))
+    assert find_damage(newest(extended)) == f"damaged: {removed}"
+
+
+@pytest.mark.parametrize("name", ["1\u00b2", "\u0663", "07", "notes"])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_foreign_files_among_the_checkpoints_are_ignored_and_stay(short, tmp_path, name, is_folder):
+    folder = shutil.copytree(short / "checkpoints", tmp_path / "checkpoints")
+    foreign = folder / name
+    foreign.mkdir() if is_folder else foreign.write_text("years of work")
+    with opened(folder) as checkpoints:
+        found = checkpoints.load(pytest.fail)
+        assert (found["untied"].steps == 200).all()
+        checkpoints.save(found, {})
+    assert foreign.exists() and (folder / str(int(newest(short).name) + 1) / SUMS).exists()
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(None, marks=pytest.mark.slow, id="all")])
@@ -272,6 +311,44 @@ def test_a_running_run_locks_its_folder_and_saves_on_sigterm(tmp_path, capsys, m
     assert (reached(folder) > before).all()
 
 
+@pytest.mark.skipif(not shutil.which("setsid"), reason="gives a process a terminal")
+@pytest.mark.usefixtures("compiled_as_users_do")
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_run_whose_terminal_closes_saves(tmp_path, how):
+    """A terminal that is closed sends SIGHUP, and refuses what is written; `kill -HUP` does not."""
+    (ours, its), folder, shown = pty.openpty(), tmp_path / "run", b""
+    line = ["setsid", "--ctty", sys.executable, "-m", "jaxtie.run", *ENDLESS]
+    process = subprocess.Popen(
+        [*line, "--out", str(folder)],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), its),
+        env=os.environ | {"JAX_NUM_CPU_DEVICES": "2", "TERM": "xterm"},
+    )
+    os.close(its)
+
+    def drain(seconds: float) -> bytes:
+        ready = select.select([ours], [], [], seconds)[0]
+        with contextlib.suppress(OSError):  # at the end of the process
+            return os.read(ours, 10_000) if ready else b""
+        return b""
+
+    while recorded(folder) < 3:
+        shown += drain(0.1)
+        assert process.poll() is None, shown
+    if how == "killed":
+        process.send_signal(signal.SIGHUP)
+        until_end = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until_end:
+            shown += drain(0.1)
+        shown += drain(0.1)
+    os.close(ours)
+    try:
+        assert process.wait(60) == 130, shown
+    finally:
+        process.kill()
+    assert (b"to resume" in shown) == (how == "killed")
+    assert (reached(folder) > 0).all()
+
+
 @pytest.mark.slow
 def test_a_second_interrupt_exits_at_once(tmp_path):
     process = start(tmp_path / "run", *ENDLESS)
@@ -388,6 +465,25 @@ def unfinished(tmp_path_factory) -> Path:
     shutil.rmtree(newest(folder))
     assert len([*folder.glob("records/*")]) > 12 and len([*folder.glob("checkpoints/*")]) == 2
     return folder
+
+
+@pytest.mark.parametrize("loss", ["all records", "a torn file", "finished"])
+def test_an_unfinished_run_without_its_records_trains_its_arms_again(
+    short, unfinished, tmp_path, capsys, loss
+):
+    """A finished run that its configuration calls unfinished has none either."""
+    folder = shutil.copytree(short if loss == "finished" else unfinished, tmp_path / "run")
+    line = UNTYING
+    if loss == "finished":
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"finished": False}))
+        line = [*ALWAYS, "--seeds", "3", "--steps", "200", *ARMS]
+    for path in (folder / "records").glob("tied.*" if loss == "a torn file" else "*"):
+        os.truncate(path, 100) if loss == "a torn file" else path.unlink()
+    assert command.main([*line, "--out", str(folder)]) == 0
+    assert "again from the start" in capsys.readouterr().err
+    whole = short if loss == "finished" else finished_run(tmp_path / "whole", *line)
+    assert same(folder, whole)
 
 
 @pytest.mark.slow
