@@ -6,13 +6,15 @@ that resumes cuts them back to its checkpoint; a run that extends a finished one
 from its `results.nc`.
 """
 
+import contextlib
+import io
 import itertools
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,13 +29,25 @@ from jaxtie.results.tables import swept
 FORMAT = 1  # of run folders; another number where older code cannot read a folder
 LOCK = ".lock"
 SEEDS_PER_FILE = 32  # seeds in a file of records that is made from results
+RANDOM = "????????"  # pattern of the end of a temporary name
+NUMBER = (int, float)
+# Types of what config.json says, where it says it; `...`: any other name.
+CONFIG_TYPES = {
+    "experiment": {"name": str, "seeds": [int], "steps": int},
+    "arms": {...: {...: NUMBER}},
+    "text": {"key": str, "source": str, "report": {"tokens": {...: NUMBER}, "vocabulary": int}},
+    "versions": dict,
+    "command": str,
+    "wall_seconds": NUMBER,
+    "finished": bool,
+}
 
 Say = Callable[[str], None]  # report one line to the user
 
 
-@contextmanager
+@contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` when the block succeeds."""
+    """Yield a temporary path that replaces `path`, once on the disk, if the block succeeds."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
@@ -42,9 +56,23 @@ def replacing(path: Path) -> Iterator[Path]:
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
+        with temporary.open("r+b") as file:
+            os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _has_types(value: Any, types: Any) -> bool:
+    """Whether a value that JSON can hold has these types, as `CONFIG_TYPES` writes them."""
+    if isinstance(types, dict):
+        return isinstance(value, dict) and all(
+            _has_types(each, types.get(name, types.get(..., object)))
+            for name, each in value.items()
+        )
+    if isinstance(types, list):
+        return isinstance(value, list) and all(isinstance(each, types[0]) for each in value)
+    return isinstance(value, types)
 
 
 class _Part(NamedTuple):
@@ -57,14 +85,35 @@ class _Part(NamedTuple):
     first_number: int
 
     @classmethod
-    def parse(cls, path: Path) -> "_Part":
-        arm, *numbers, _ = path.name.rsplit(".", 4)  # an arm's name may hold dots
+    def parse(cls, path: Path) -> "_Part | None":
+        """Read a file's name, where an arm's name may hold dots; None: it is no file of records."""
+        pattern = r"(.+)\.([0-9]{9,})\.([0-9]{9,})\.([0-9]{10,})\.npz"
+        if not (match := re.fullmatch(pattern, path.name)) or not path.is_file():
+            return None
+        arm, *numbers = match.groups()
         return cls(path, arm, *map(int, numbers))
 
     def read(self) -> Records:
-        with np.load(self.path, allow_pickle=False) as file:
-            values = dict(file)
-        return Records(values.pop("member"), self.first_record, values)
+        """Return the records.
+
+        Raises:
+          UserError: if the file is damaged; NumPy and zipfile raise errors of many types.
+        """
+        content = io.BytesIO(self.path.read_bytes())
+        try:
+            with np.load(content, allow_pickle=False) as file:
+                values = dict(file)
+            numbers = values.pop("member")
+            shapes = {each.shape[:2] for each in values.values()}
+            if shapes != {(self.record_count, len(numbers))} or numbers[0] != self.first_number:
+                raise ValueError("its records are not those that its name says")
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
+            raise UserError(
+                f"{self.path}: is damaged ({reason}); the same command trains its arm again from"
+                " the start"
+            ) from error
+        return Records(numbers, self.first_record, values)
 
 
 class RunFolder:
@@ -90,13 +139,17 @@ class RunFolder:
         try:
             config = json.loads(self._config.read_text(encoding="utf-8"))
             config["experiment"]["name"]
+            for name, types in CONFIG_TYPES.items():
+                if name in config and not _has_types(config[name], types):
+                    raise ValueError(f"{name}: not what a run writes")
         except FileNotFoundError:
             return None
         except NotADirectoryError as error:
             raise UserError(f"{self.path}: not a folder; choose another --out") from error
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
             raise UserError(
-                f"{self._config}: cannot be read as a run's configuration ({error}); remove it"
+                f"{self._config}: cannot be read as a run's configuration ({error}); restore it, or"
+                " run again with --overwrite"
             ) from error
         if (number := config.get("format")) != FORMAT:
             raise UserError(
@@ -110,7 +163,7 @@ class RunFolder:
         as_json = json.loads(json.dumps(experiment.as_dict()))
         return differing_fields(as_json | {"claim": ""}, config["experiment"] | {"claim": ""})
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder, and keep other runs from writing to it while this process lives.
 
@@ -119,7 +172,8 @@ class RunFolder:
             be written.
         """
         try:
-            others = set(os.listdir(self.path)) - {LOCK} if self.path.is_dir() else set()
+            others = set(os.listdir(self.path)) if self.path.is_dir() else set()
+            others -= {LOCK, *(path.name for path in self._leftovers())}
             if others and not self._config.exists():
                 raise UserError(
                     f"--out {self.path}: holds other files than a run's; choose an empty or a new"
@@ -139,9 +193,19 @@ class RunFolder:
                 f"--out {self.path}: cannot be written ({reason}); choose another folder"
             ) from error
         try:
+            for leftover in self._leftovers():
+                leftover.unlink(missing_ok=True)
             yield
         finally:
             lock.release()
+
+    def _leftovers(self) -> list[Path]:
+        """Return the temporary files of killed runs, or of the one that has the lock."""
+        patterns = [
+            f".{path.name}.{RANDOM}" for path in (self._config, self.results, self.vocabulary)
+        ]
+        found = [self.path.glob(pattern) for pattern in patterns]
+        return list(itertools.chain(*found, self._records.glob(f".*.npz.{RANDOM}")))
 
     def check_space(self, needed: int) -> None:
         """Check the disk before the start.
@@ -213,8 +277,6 @@ class RunFolder:
           every: steps from one record to the next.
         """
         self._records.mkdir(exist_ok=True)
-        for leftover in self._records.glob(".*"):
-            leftover.unlink()
         for part in self._parts():
             step = reached.get(part.arm, {}).get(part.first_number, -1)
             keep = step // every + 1 - part.first_record
@@ -222,6 +284,35 @@ class RunFolder:
                 self._copy(part, part.arm, keep)
             if keep < part.record_count:
                 part.path.unlink()
+
+    def check_records(self, arm: str, reached: Mapping[int, int], every: int) -> None:
+        """Check that an arm has all records up to the steps from which it resumes.
+
+        Args:
+          arm: its name.
+          reached: a member's number -> its step; not empty.
+          every: steps from one record to the next.
+
+        Raises:
+          UserError: if a record is missing or its file is damaged.
+        """
+        numbers = np.array(sorted(reached))
+        due = np.array([reached[number] // every + 1 for number in numbers.tolist()])
+        counts, variables = np.zeros_like(due), set()
+        for part in sorted(self._parts(), key=lambda part: part.first_record):
+            if part.arm != arm or part.first_record > reached.get(part.first_number, -1) // every:
+                continue
+            records = part.read()
+            variables.add(frozenset(records.values))
+            places = np.searchsorted(numbers, records.numbers).clip(max=len(numbers) - 1)
+            places = places[numbers[places] == records.numbers]
+            places = places[counts[places] >= part.first_record]  # without a gap
+            counts[places] = np.maximum(counts[places], part.first_record + part.record_count)
+        if (counts < due).any() or len(variables) > 1:
+            raise UserError(
+                f"{self._records}: lacks records of arm {arm} up to its checkpoint; the same"
+                " command trains it again from the start"
+            )
 
     def unpack(self, schema: Schema) -> None:
         """Make records from the finished `results.nc`, so that they can be extended."""
@@ -251,7 +342,8 @@ class RunFolder:
 
     def _parts(self) -> list[_Part]:
         """Return the files of records, by members and then by steps."""
-        parts = map(_Part.parse, self._records.glob("[!.]*.npz"))
+        found = map(_Part.parse, self._records.glob("[!.]*.npz"))
+        parts = [part for part in found if part]
         return sorted(parts, key=lambda part: (part.arm, part.first_number, part.first_record))
 
     def _all_records(self) -> Iterator[tuple[str, Records]]:
@@ -263,8 +355,11 @@ class RunFolder:
                 yield arm, records
 
     def discard_records(self) -> None:
-        """Remove the files of records, once `results.nc` has them."""
-        shutil.rmtree(self._records)
+        """Remove the files of records, once `results.nc` has them, and their folder if empty."""
+        for part in self._parts():
+            part.path.unlink()
+        with contextlib.suppress(OSError):
+            self._records.rmdir()
 
     def load(self) -> xr.Dataset:
         """Return the results.

@@ -41,7 +41,7 @@ def read_section(folder: Path) -> PageSection:
     try:
         read = json.loads((folder / SECTION).read_text(encoding="utf-8"))
         return PageSection(**read)._replace(tables=[_table(**table) for table in read["tables"]])
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{folder / SECTION}: cannot be read ({type(error).__name__}); remove it"
         ) from None

@@ -197,7 +197,7 @@ def _extends(experiment: TaskConfig, earlier: dict, differences: Sequence[str]) 
     return (
         set(differences) <= {"steps", "seeds"}
         and experiment.steps >= earlier.get("steps", experiment.steps)
-        and set(experiment.seeds) >= set(earlier["seeds"])
+        and set(experiment.seeds) >= set(earlier.get("seeds", [None]))
     )
 
 
@@ -356,7 +356,7 @@ class _Run:
         from jaxtie.training.trainer import Trainer, make_engine, stop_signals
 
         def report(text: str) -> None:
-            print(f"jaxtie: {text}; going on without it", file=sys.stderr)
+            print(f"jaxtie: {text}", file=sys.stderr)
 
         engine = make_engine(self.experiment, self.processes)
         self.config |= engine.facts

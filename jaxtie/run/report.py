@@ -62,7 +62,7 @@ def keep_run(run: Path, experiments: Path) -> Path:
     name = results.attrs["experiment"]
     if name not in (files := _files_by_name(experiments)):
         raise UserError(f"{run}: no file of {experiments} declares {name}")
-    if not (config := folder.config()) or not config["finished"]:
+    if not (config := folder.config()) or not config.get("finished"):
         raise UserError(f"{run}: is not finished; the command that began it goes on")
     if different := {*folder.differences(load_experiment(files[name]), config)} - MAY_DIFFER:
         raise UserError(f"{run}: differs from {files[name]} in {', '.join(sorted(different))}")

@@ -9,13 +9,14 @@ import contextlib
 import hashlib
 import json
 import logging
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from jaxtie.config import UserError
-from jaxtie.results.folder import Say
+from jaxtie.results.folder import Say, replacing
 from jaxtie.training.distributed import Processes
 from jaxtie.training.task import KEY_IMPLEMENTATION, Members
 
@@ -44,7 +45,7 @@ class Checkpoints:
         for number in sorted(self._numbers(), reverse=True):
             folder = self._folder / str(number)
             if damage := find_damage(folder):
-                report(f"checkpoint {folder} cannot be used ({damage})")
+                report(f"checkpoint {folder} cannot be used ({damage}); going on without it")
                 if not self._to_read:
                     shutil.rmtree(folder)
                 continue
@@ -102,7 +103,12 @@ class Checkpoints:
             self._thread.shutdown()
 
     def _numbers(self) -> list[int]:
-        return [int(path.name) for path in self._folder.glob("[0-9]*") if path.name.isdigit()]
+        found = self._folder.glob("[0-9]*")
+        return [
+            int(path.name)
+            for path in found
+            if re.fullmatch("0|[1-9][0-9]*", path.name) and path.is_dir()
+        ]
 
     def _open(self):
         """Return Orbax's manager, in the thread. Only the first of several processes writes."""
@@ -136,9 +142,8 @@ class Checkpoints:
             args=args.Composite(members=args.PyTreeSave(trees), config=args.JsonSave(config)),
         )
         folder = self._folder / str(number)
-        unfinished = folder / f".{SUMS}"
-        unfinished.write_text(json.dumps(dict(_sums(folder)), indent=1))
-        unfinished.rename(folder / SUMS)
+        with replacing(folder / SUMS) as path:
+            path.write_text(json.dumps(dict(_sums(folder)), indent=1))
 
     def _restore(self, number: int) -> dict[str, Members]:
         manager, args = self._open()
@@ -179,7 +184,7 @@ def opened(folder: Path, *, to_read: bool = False) -> Iterator[Checkpoints]:
 
 def _sums(folder: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name not in (SUMS, f".{SUMS}"):
+        if path.is_file() and not path.name.startswith((SUMS, f".{SUMS}")):
             yield str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -189,8 +194,13 @@ def find_damage(folder: Path) -> str | None:
         written = json.loads((folder / SUMS).read_text())
     except FileNotFoundError:
         return f"it has no {SUMS}: it was not finished"
-    except ValueError:
+    except (ValueError, RecursionError):
+        written = None
+    if not isinstance(written, dict) or not written:
         return f"its {SUMS} cannot be read"
     found = dict(_sums(folder))
-    wrong = [name for name in written if found.get(name) != written[name]]
+    visible = {name for name in found if not Path(name).name.startswith(".")}  # not .DS_Store
+    wrong = [
+        name for name in sorted(written.keys() | visible) if found.get(name) != written.get(name)
+    ]
     return f"damaged: {', '.join(wrong)}" if wrong else None

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     import jax
 
 CompilerOptions = dict[str, int | bool]
+# Settings that change random numbers, at JAX's defaults: the environment may set others.
+RANDOM = {
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+}
 # Compiler options by platform. Without these a GPU adds in any order and chooses the algorithm of a
 # product by timing, so a resumed run would have other bits.
 REPEATABLE: dict[str, CompilerOptions] = {
@@ -55,6 +61,7 @@ def keep_memory() -> None:
 def start_jax() -> ModuleType:
     """Import jax with a cache of compiled programs; several threads may use one CPU device.
 
+    Random numbers do not depend on the environment.
     The cache is JAX_COMPILATION_CACHE_DIR, else below the user's cache folder.
 
     Raises:
@@ -76,6 +83,8 @@ def start_jax() -> ModuleType:
     )
     keep_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    for name, value in RANDOM.items():
+        jax.config.update(name, value)
     if config.jax_compilation_cache_dir is None:
         cache = cache_folder()
         with contextlib.suppress(OSError):  # it only saves time

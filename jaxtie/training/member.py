@@ -18,7 +18,7 @@ from jaxtie.training.gradient_by_role import (
     with_role_moments,
 )
 from jaxtie.training.optimizer import make_optimizer, periodic_cosine
-from jaxtie.training.task import Metrics, Params, Roles, State, Task
+from jaxtie.training.task import KEY_IMPLEMENTATION, Metrics, Params, Roles, State, Task
 from jaxtie.tying.tie import untie
 
 Aux = TypeVar("Aux")
@@ -106,7 +106,7 @@ def make_member(task: Task) -> Member:
     step = make_step(task)
 
     def init(seed, hparams):
-        params = task.init(jax.random.key(seed), hparams)
+        params = task.init(jax.random.key(seed, impl=KEY_IMPLEMENTATION), hparams)
         optimizer = make_optimizer(config.optimizer, variant.head, hparams)
         state = State(params, optimizer.init(params), jnp.int32(-1))
         return with_role_moments(state) if config.roles else state

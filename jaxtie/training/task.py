@@ -317,6 +317,19 @@ def steps_reached(progress: Mapping[str, Members], arm: Arm, steps: int) -> dict
     }
 
 
+def steps_recorded(progress: Mapping[str, Members], arm: Arm, steps: int) -> dict[int, int]:
+    """Return the steps up to which each member of an arm has records, by its number.
+
+    A member on rows from the host has none after it has diverged.
+    """
+    recorded = {}
+    for name, part in progress.items():
+        diverged_at = part.states.get(".state.diverged_at", np.array(-1))
+        ends = np.where(diverged_at < 0, part.steps, np.minimum(diverged_at, part.steps))
+        recorded[name] = part._replace(steps=ends)
+    return steps_reached(recorded, arm, steps)
+
+
 class Estimate(NamedTuple):
     """Measured cost of a program.
 

@@ -1,6 +1,7 @@
 """Train every arm of an experiment: phases, records, checkpoints, signals."""
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -12,9 +13,10 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxtie.config import TaskConfig, check
+from jaxtie.config import TaskConfig, UserError, check
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.netcdf import Schema, Variable, steps_of
+from jaxtie.shutdown import INTERRUPTS, leave_closed, stop_numbers
 from jaxtie.training.block_engine import BlockEngine
 from jaxtie.training.checkpoints import Checkpoints, exchange
 from jaxtie.training.distributed import Processes
@@ -32,6 +34,7 @@ from jaxtie.training.task import (
     programs_of,
     shared_tied_parts,
     steps_reached,
+    steps_recorded,
 )
 
 COMPILING = "jaxtie: compiles"  # name of the threads of `in_background`
@@ -63,23 +66,23 @@ def has_abandoned_threads() -> bool:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM, so that training can save; a second signal raises.
+    """Collect SIGINT, SIGTERM and SIGHUP, so that training can save; a second signal raises.
 
-    In another thread than the main one the list stays empty.
+    SIGHUP never raises, since a shell and the kernel both send it when a terminal closes. In
+    another thread than the main one the list stays empty.
     """
     received: list[int] = []
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def note(number: int, _: object) -> None:
         received.append(number)
         for each in previous:
-            signal.signal(each, signal.default_int_handler)
+            second = signal.default_int_handler if each in INTERRUPTS else signal.SIG_IGN
+            signal.signal(each, second)
+        leave_closed(terminals)
 
     here = threading.current_thread() is threading.main_thread()
-    previous = (
-        {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        if here
-        else {}
-    )
+    previous = {number: signal.signal(number, note) for number in stop_numbers()} if here else {}
     try:
         yield received
     finally:
@@ -187,14 +190,11 @@ class Trainer:
 
         Args:
           stopped: signals received; see `stop_signals`.
-          report: receives a line for each checkpoint that cannot be used.
+          report: receives a line for each checkpoint, and each arm's records, that cannot be used.
         """
         arms, steps = self.config.arms, self.config.steps
-        loaded = self.checkpoints.load(report) if self.processes.leads else {}
+        loaded = self._load(report) if self.processes.leads else {}
         self.progress = exchange(self.processes, loaded)
-        if self.processes.leads:
-            reached = {arm.name: steps_reached(self.progress, arm, steps) for arm in arms}
-            self.folder.start_records(reached, self.config.record_every)
         for phase in [phase for arm in arms for phase in phases_of(arm, steps)]:
             if self.processes.agree(stopped):
                 break
@@ -213,6 +213,22 @@ class Trainer:
         if self.processes.leads and self.progress:
             self.checkpoints.save(self.progress, self.run_config)
         return not stopped
+
+    def _load(self, report: Say) -> dict[str, Members]:
+        """Return the newest state of the arms whose records are all there; drop other records."""
+        progress, recorded = self.checkpoints.load(report), {}
+        for arm in self.config.arms:
+            own = steps_recorded(progress, arm, self.config.steps)
+            try:
+                if own:
+                    self.folder.check_records(arm.name, own, self.config.record_every)
+                    recorded[arm.name] = own
+            except UserError as error:
+                report(str(error))
+                for phase in phases_of(arm, self.config.steps):
+                    progress.pop(phase.name, None)
+        self.folder.start_records(recorded, self.config.record_every)
+        return progress
 
     def _share(self, phase: Phase, parts: Sequence[Phase]) -> None:
         """Copy members and records of a tied phase to the equal parts of `untied@STEP` arms."""

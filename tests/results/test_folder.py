@@ -2,7 +2,10 @@
 
 import dataclasses
 import itertools
+import os
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -240,10 +243,33 @@ def test_configurations_are_compared_field_by_field(folder):
         assert folder.differences(experiment, older) == ["added_later"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"experiment": 1}', "\x00"])
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"experiment": 1}', "\x00", NESTED])
 def test_an_unreadable_configuration_is_a_user_error(folder, text):
     (folder.path / "config.json").write_text(text)
     with pytest.raises(UserError, match=r"config\.json"):
+        folder.config()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"arms": []},
+        {"arms": {"tied": {"train_seconds": "long"}}},
+        {"wall_seconds": "1"},
+        {"versions": 3},
+        {"finished": None},
+        {"text": {"report": 1}},
+        *({"experiment": SMALL.as_dict() | change} for change in ({"seeds": 5}, {"steps": "x"})),
+        {"experiment": SMALL.as_dict() | {"seeds": [[1]]}},
+    ],
+    ids=str,
+)
+def test_a_configuration_of_other_types_is_a_user_error(folder, change):
+    folder.write_config(folder.config() | change)
+    with pytest.raises(UserError, match=f"{next(iter(change))}: not what a run writes"):
         folder.config()
 
 
@@ -291,10 +317,107 @@ def test_half_written_files_are_removed(folder, monkeypatch):
     monkeypatch.setattr(np, "savez", die)
     with pytest.raises(OSError, match="no space"):
         folder.append("untied", 2, SEEDS, records_of(2, 3, 3))
-    (folder.path / "records" / ".untied.killed").write_bytes(b"half")
-    folder.start_records({"untied": reached(100)}, SMALL.record_every)
     names = [path.name for path in (folder.path / "records").iterdir()]
     assert names == ["untied.000000000.000000002.0000000003.npz"]
+
+
+OF_KILLED_RUN = "records/.untied.000000002.000000003.0000000003.npz.abcd_123"
+
+
+@pytest.mark.parametrize(
+    "name", [".config.json.a1b2c3d4", ".results.nc.z_9y8x7w", ".vocab.txt.abcdefgh", OF_KILLED_RUN]
+)
+def test_temporary_files_of_killed_runs_are_removed_on_the_next_start(folder, tmp_path, name):
+    """Files of other names stay."""
+    killed = RunFolder(shutil.copytree(folder.path, tmp_path / "killed"))
+    foreign = [killed.path / name for name in (".hidden", "records/.DS_Store", "records/.nfs0001")]
+    for path in (killed.path / name, *foreign):
+        path.write_bytes(b"half")
+    with killed.locked():
+        assert not (killed.path / name).exists() and all(path.exists() for path in foreign)
+
+
+@pytest.mark.parametrize("name", [".config.json.a1b2c3d4", ".config.json._____abc"])
+def test_a_run_that_was_killed_before_it_had_a_configuration_starts_again(tmp_path, name):
+    (tmp_path / name).write_bytes(b"half")
+    with RunFolder(tmp_path).locked():
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("write", ["config", "records"])
+def test_a_file_is_on_the_disk_before_it_gets_its_name(folder, monkeypatch, write):
+    """Else it may be empty after a power failure."""
+    calls, replace, fsync = [], Path.replace, os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (calls.append("fsync"), fsync(file)))
+    monkeypatch.setattr(
+        Path, "replace", lambda path, to: (calls.append("replace"), replace(path, to))
+    )
+    if write == "config":
+        folder.write_config({"experiment": SMALL.as_dict()})
+    else:
+        folder.append("untied", 0, SEEDS, records_of(0, 2, 3))
+    assert calls == ["fsync", "replace"]
+
+
+FOREIGN = [
+    "notes.txt",
+    "tied.npz",
+    "tied.x.y.z.npz",
+    "tied.00000000\u00b2.000000005.0000000003.npz",
+]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_files_among_the_records_are_ignored_and_stay(folder, name):
+    foreign = folder.path / "records" / name
+    foreign.write_bytes(b"years of work")
+    folder.append("untied", 0, SEEDS, records_of(0, 5, 3))
+    folder.check_records("untied", reached(400), SMALL.record_every)
+    folder.start_records({"untied": reached(400)}, SMALL.record_every)
+    assert np.isfinite(assembled(folder)["loss"].sel(arm="untied")).all()
+    folder.discard_records()
+    assert [*foreign.parent.iterdir()] == [foreign]
+
+
+def write_records(folder: RunFolder, damaged: str, content: bytes | None) -> None:
+    """Write the records of two groups of members in four files, and damage one of them."""
+    for numbers in (SEEDS[:2], SEEDS[2:]):
+        folder.append("untied", 0, numbers, records_of(0, 2, len(numbers)))
+        folder.append("untied", 2, numbers, records_of(2, 3, len(numbers)))
+    path = folder.path / "records" / damaged
+    whole = path.read_bytes()
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content.replace(b"HALF", whole[: len(whole) // 2]))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"HALF", b"not an archive"])
+@pytest.mark.parametrize("first", ["000000000.000000002", "000000002.000000003"])
+@pytest.mark.parametrize("member", ["0000000003", "0000000008"])
+def test_a_missing_or_damaged_file_of_records_is_found_if_it_is_needed(
+    folder, member, first, content
+):
+    write_records(folder, f"untied.{first}.{member}.npz", content)
+    with pytest.raises(UserError, match="again from the start") as raised:
+        folder.check_records("untied", reached(400), SMALL.record_every)
+    assert "\n" not in str(raised.value)
+    if first.startswith("000000002"):
+        folder.check_records("untied", reached(100), SMALL.record_every)
+
+
+@pytest.mark.parametrize("change", ["variable", "member", "count", "names"])
+def test_a_file_of_records_that_is_another_one_is_found(folder, change):
+    folder.append("untied", 0, SEEDS, records_of(0, 2, 3))
+    path, arrays = next((folder.path / "records").iterdir()), records_of(0, 2, 3)
+    members = SEEDS[::-1] if change == "member" else SEEDS
+    if change == "variable":
+        folder.append("untied", 2, SEEDS, {"loss": arrays["loss"]})
+    if change == "count":
+        arrays = records_of(0, 3, 3)
+    np.savez(path, **arrays if change == "names" else {"member": members, **arrays})
+    with pytest.raises(UserError, match="again from the start"):
+        folder.check_records("untied", reached(300), SMALL.record_every)
 
 
 def test_creating_the_object_changes_nothing(tmp_path):

@@ -1,12 +1,16 @@
 """Runs that are killed, damaged or extended, or that fill the disk, give the numbers of one go."""
 
+import contextlib
 import itertools
 import json
 import os
+import pty
 import random
+import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +21,7 @@ import xarray as xr
 from commands import ended, recorded, start, until, until_recorded
 
 from jaxtie.run import command, lifecycle
+from jaxtie.training.block_engine import BlockRun
 from jaxtie.training.checkpoints import KEEP, SUMS, Checkpoints, find_damage, opened
 from jaxtie.training.progress import Progress
 
@@ -137,6 +142,41 @@ def test_damage_to_any_file_of_a_checkpoint_is_found(short, tmp_path, damage):
         copy = shutil.copytree(newest(short), tmp_path / file / "checkpoints" / newest(short).name)
         DAMAGES[damage](tmp_path / file / file)
         assert find_damage(copy), file
+
+
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize("sums", ["null", "5", "[]", "{}", '["a"]', NESTED])
+def test_a_checkpoint_without_sums_of_its_files_is_damaged(extended, long, capsys, sums):
+    (newest(extended) / SUMS).write_text(sums)
+    name = newest(extended).name
+    assert command.main([*TO_400, "--out", str(extended)]) == 0
+    assert f"{name} cannot be used (its {SUMS} cannot be read)" in capsys.readouterr().err
+    assert same(extended, long)
+
+
+def test_a_file_of_a_checkpoint_that_has_no_sum_is_found(extended):
+    """One that a file manager leaves, a hidden one, does not matter."""
+    (newest(extended) / ".DS_Store").write_bytes(b"")
+    assert not find_damage(newest(extended))
+    sums = json.loads((newest(extended) / SUMS).read_text())
+    removed, _ = sums.popitem()
+    (newest(extended) / SUMS).write_text(json.dumps(sums))
+    assert find_damage(newest(extended)) == f"damaged: {removed}"
+
+
+@pytest.mark.parametrize("name", ["1\u00b2", "\u0663", "07", "notes"])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_foreign_files_among_the_checkpoints_are_ignored_and_stay(short, tmp_path, name, is_folder):
+    folder = shutil.copytree(short / "checkpoints", tmp_path / "checkpoints")
+    foreign = folder / name
+    foreign.mkdir() if is_folder else foreign.write_text("years of work")
+    with opened(folder) as checkpoints:
+        found = checkpoints.load(pytest.fail)
+        assert (found["untied"].steps == 200).all()
+        checkpoints.save(found, {})
+    assert foreign.exists() and (folder / str(int(newest(short).name) + 1) / SUMS).exists()
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(None, marks=pytest.mark.slow, id="all")])
@@ -272,6 +312,44 @@ def test_a_running_run_locks_its_folder_and_saves_on_sigterm(tmp_path, capsys, m
     assert (reached(folder) > before).all()
 
 
+@pytest.mark.skipif(not shutil.which("setsid"), reason="gives a process a terminal")
+@pytest.mark.usefixtures("compiled_as_users_do")
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_run_whose_terminal_closes_saves(tmp_path, how):
+    """A terminal that is closed sends SIGHUP, and refuses what is written; `kill -HUP` does not."""
+    (ours, its), folder, shown = pty.openpty(), tmp_path / "run", b""
+    line = ["setsid", "--ctty", sys.executable, "-m", "jaxtie.run", *ENDLESS]
+    process = subprocess.Popen(
+        [*line, "--out", str(folder)],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), its),
+        env=os.environ | {"JAX_NUM_CPU_DEVICES": "2", "TERM": "xterm"},
+    )
+    os.close(its)
+
+    def drain(seconds: float) -> bytes:
+        ready = select.select([ours], [], [], seconds)[0]
+        with contextlib.suppress(OSError):  # at the end of the process
+            return os.read(ours, 10_000) if ready else b""
+        return b""
+
+    while recorded(folder) < 3:
+        shown += drain(0.1)
+        assert process.poll() is None, shown
+    if how == "killed":
+        process.send_signal(signal.SIGHUP)
+        until_end = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until_end:
+            shown += drain(0.1)
+        shown += drain(0.1)
+    os.close(ours)
+    try:
+        assert process.wait(60) == 130, shown
+    finally:
+        process.kill()
+    assert (b"to resume" in shown) == (how == "killed")
+    assert (reached(folder) > 0).all()
+
+
 @pytest.mark.slow
 def test_a_second_interrupt_exits_at_once(tmp_path):
     process = start(tmp_path / "run", *ENDLESS)
@@ -353,3 +431,95 @@ def test_an_environment_that_jax_cannot_train_in_is_refused(tmp_path, variable, 
     status, error = ended(start(tmp_path / "run", *ENDLESS, **{variable: value}))
     assert status == 2 and error.startswith(f"jaxtie: {words}") and error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+DAMAGED_FILES = {
+    "records": "records/*.npz",
+    "checkpoint": "checkpoints/[0-9]*/**/[!s]*",
+    "sums": f"checkpoints/*/{SUMS}",
+    "config": "config.json",
+    "results": "results.nc",
+}
+UNTYING = "--record-every 10 --eval-every 50 --steps 100 --arms tied,untied@50".split()
+UNTYING += ["--seeds", "3", "--quiet"]
+
+
+def damage_at_random(folder: Path, seed: int) -> str:
+    """Delete or truncate a file of a run, or flip one of its bits; return what was done."""
+    rng = random.Random(seed)
+    pattern = list(DAMAGED_FILES.values())[seed % len(DAMAGED_FILES)]
+    path = rng.choice(sorted(path for path in folder.glob(pattern) if path.is_file()))
+    content = bytearray(path.read_bytes())
+    if (damage := rng.choice(("delete", "truncate", "flip", "flip"))) == "delete":
+        path.unlink()
+        return f"{damage} {path}"
+    place = rng.randrange(len(content))
+    if damage == "flip":
+        content[place] ^= 1 << rng.randrange(8)
+    path.write_bytes(content if damage == "flip" else content[:place])
+    return f"{damage} {path} at {place}"
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory) -> Path:
+    """A run that was killed: it has records, a file each, that its newest checkpoint lacks."""
+    folder, add = tmp_path_factory.mktemp("unfinished") / "run", Progress.add
+
+    def stop(progress: Progress, *chunk) -> None:
+        add(progress, *chunk)
+        if progress.arm == "untied@50" and progress.before + progress.done.updates >= 3 * 80:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "add", stop)
+        patch.setattr(BlockRun.__init__, "__defaults__", (1e-9,))  # seconds of a chunk
+        assert command.main([*UNTYING, "--checkpoint-every", "1e-6", "--out", str(folder)]) == 130
+    shutil.rmtree(newest(folder))
+    assert len([*folder.glob("records/*")]) > 12 and len([*folder.glob("checkpoints/*")]) == 2
+    return folder
+
+
+@pytest.mark.parametrize("loss", ["all records", "a torn file", "finished"])
+def test_an_unfinished_run_without_its_records_trains_its_arms_again(
+    short, unfinished, tmp_path, capsys, loss
+):
+    """A finished run that its configuration calls unfinished has none either."""
+    folder = shutil.copytree(short if loss == "finished" else unfinished, tmp_path / "run")
+    line = UNTYING
+    if loss == "finished":
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"finished": False}))
+        line = [*ALWAYS, "--seeds", "3", "--steps", "200", *ARMS]
+    for path in (folder / "records").glob("tied.*" if loss == "a torn file" else "*"):
+        os.truncate(path, 100) if loss == "a torn file" else path.unlink()
+    assert command.main([*line, "--out", str(folder)]) == 0
+    assert "again from the start" in capsys.readouterr().err
+    whole = short if loss == "finished" else finished_run(tmp_path / "whole", *line)
+    assert same(folder, whole)
+
+
+@pytest.mark.slow
+def test_any_damage_to_a_file_of_an_unfinished_run_is_repaired_or_refused(
+    unfinished, tmp_path, capsys, monkeypatch
+):
+    """Ten damages to each sort of file; JAXTIE_DAMAGES asks for more in all."""
+    monkeypatch.setattr(lifecycle, "_show", lambda _: None)
+    monkeypatch.setattr(command, "_show", lambda *_: 0)
+    whole, refused = finished_run(tmp_path / "whole", *UNTYING), 0
+    for seed in range(int(os.environ.get("JAXTIE_DAMAGES", "50"))):
+        folder = shutil.copytree(unfinished, tmp_path / "damaged")
+        done, status = (
+            damage_at_random(folder, seed),
+            command.main([*UNTYING, "--out", str(folder)]),
+        )
+        lines = capsys.readouterr().err.splitlines()
+        assert all(line.startswith("jaxtie: ") for line in lines), (done, lines)
+        notes = [line for line in lines if "cannot be used" in line or "from the start" in line]
+        if status == 2:
+            refused += 1
+            assert len(lines) == len(notes) + 1, (done, lines)
+        else:
+            assert status == 0 and lines == notes, (done, lines)
+            assert same(folder, whole), done
+        shutil.rmtree(folder)
+    print(f"{seed + 1} damages: {refused} refused, the others repaired")

@@ -20,6 +20,7 @@ from jaxtie.config import UserError
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.plots import Picture
 from jaxtie.run import command, lifecycle, report
+from jaxtie.training.block_engine import _compile_block
 from jaxtie.training.devices import start_jax
 from jaxtie.training.progress import Progress
 
@@ -253,6 +254,28 @@ def test_a_run_that_another_process_finishes_during_preparation_is_not_touched(
 def test_probabilities_may_be_lists():
     process = jaxtie.Process(zeros=[0.1, 0.9], ones=[0.5, 0.5])
     assert process == jaxtie.Process() and hash(process) == hash(jaxtie.Process())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("jax_threefry_partitionable", False),
+        ("jax_default_prng_impl", "rbg"),
+        ("jax_random_seed_offset", 7),
+    ],
+)
+@pytest.mark.usefixtures("without_figures")
+def test_random_numbers_do_not_depend_on_the_environment(finished, tmp_path, name, value):
+    """JAX reads these from JAX_THREEFRY_PARTITIONABLE, ..., and a run may be resumed elsewhere."""
+    before = getattr(jax.config, name)
+    _compile_block.cache_clear()
+    try:
+        jax.config.update(name, value)
+        assert command.main([*TINY, "--quiet", "--out", str(tmp_path / "run")]) == 0
+    finally:
+        jax.config.update(name, before)
+        _compile_block.cache_clear()
+    assert results(tmp_path / "run").identical(results(finished[0]))
 
 
 def test_64_bits_are_refused_in_one_line():

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import shutil
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from jaxtie.training.task import (
     phases_of,
     programs_of,
     steps_reached,
+    steps_recorded,
 )
 from jaxtie.training.trainer import Trainer, has_abandoned_threads, stop_signals, unless_stopped
 
@@ -215,10 +217,11 @@ class Run:
         """Train for a session; return whether the run is finished."""
         processes = options.pop("processes", Processes())
         own = engine, engine.config, self.folder, self.checkpoints, processes, self.run_config
+        report = options.pop("report", pytest.fail)
         how = {"checkpoint_every": checkpoint_every, "quiet": True} | options
         trainer = Trainer(*own, **how)
         try:
-            return trainer.train([], pytest.fail)
+            return trainer.train([], report)
         finally:
             self.untied += engine.untied
             self.progress = trainer.progress
@@ -336,6 +339,61 @@ def test_a_run_killed_after_any_chunk_goes_on_from_the_last_checkpoint(
     run.assert_whole(TOY)
 
 
+DAMAGES = {
+    "missing": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "torn": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "flipped": lambda path: path.write_bytes(path.read_bytes().replace(b"NUMPY", b"NUMPX", 1)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("place", [0, 3, -1])
+@pytest.mark.parametrize("arm", ["untied@4", "tied"])
+def test_an_arm_that_lacks_records_of_its_checkpoint_is_trained_again(tmp_path, arm, place, damage):
+    """The other arm goes on."""
+    run, lines, engine = Run.begin(tmp_path / "run"), [], Counting(TOY)
+    assert not run.train(Counting(TOY, "stopped", CHUNKS - 5))
+    own = sorted(run.folder.path.glob(f"records/{arm}.*.npz"))
+    DAMAGES[damage](own[place])
+    assert run.train(engine, report=lines.append)
+    run.assert_whole(TOY)
+    assert len(lines) == 1 and "from the start" in lines[0]
+    assert ("untied@4" in engine.compiled) == (arm == "untied@4")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_without_any_records_all_arms_are_trained_again(tmp_path, killed):
+    """Even if that is killed too, before the next checkpoint."""
+    run, lines = Run.begin(tmp_path / "run"), []
+    assert run.train(Counting(SHARED))
+    shutil.rmtree(run.folder.path / "records")
+    if killed:
+        with pytest.raises(KilledError):
+            run.train(Counting(SHARED, "killed", 25), report=lines.append)
+    assert run.train(Counting(SHARED), report=lines.append)
+    run.assert_whole(SHARED)
+    assert len(lines) >= len(SHARED.arms)
+
+
+def test_damaged_records_that_the_checkpoint_does_not_need_are_dropped(tmp_path):
+    run = Run.begin(tmp_path / "run")
+    with pytest.raises(KilledError):
+        run.train(Counting(TOY, "killed", 20), 1e9)
+    for path in run.folder.path.glob("records/*.npz"):
+        path.write_bytes(b"")
+    assert run.train(Counting(TOY))
+    run.assert_whole(TOY)
+
+
+@pytest.mark.parametrize(("diverged_at", "recorded"), [(-1, 8), (0, 0), (6, 6)])
+def test_a_member_on_rows_that_diverged_has_no_later_records(diverged_at, recorded):
+    states = {".state.diverged_at": np.array([diverged_at])}
+    arm, nothing = Arm.parse("tied"), np.zeros((1, 2), np.uint32)
+    members = Members(np.array([3]), np.array([8]), nothing, states)
+    assert steps_recorded({"tied": members}, arm, 8) == {3: recorded}
+
+
 def test_a_checkpoint_has_all_members_under_way(tmp_path, monkeypatch):
     """Once it is due the engine copies the state of all of them, so none falls back."""
     due, saved = [], []
@@ -427,6 +485,26 @@ def test_a_first_signal_is_collected_and_a_second_one_raises():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+@pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
+def test_a_second_hangup_does_not_end_the_saving(first):
+    """A shell and the kernel both send one when a terminal closes."""
+    with stop_signals() as stopped:
+        signal.raise_signal(first)
+        signal.raise_signal(signal.SIGHUP)
+        assert stopped == [first]
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_hangup_that_nohup_ignores_stays_ignored(handler):
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        with stop_signals():
+            assert (signal.getsignal(signal.SIGHUP) == handler) == (handler == signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGHUP) == handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_in_another_thread_signals_are_left_alone():
