@@ -239,14 +239,18 @@ def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place
     [("40", "10", "20"), ("1", "1", "1")],
 )
 def test_a_member_that_diverges_is_frozen_and_reported(
-    place, tmp_path, steps, record_every, eval_every
+    place, tmp_path, capsys, steps, record_every, eval_every
 ):
+    """Extended, it stays so, and its missing records are not taken for lost ones."""
     source = (place / "text_mlm.py").read_text().replace("learning_rate=1e-2", "learning_rate=1e30")
     (place / "wild.py").write_text(source)
     every = ["--steps", steps, "--record-every", record_every, "--eval-every", eval_every]
     folder = finished_run(place, tmp_path / "run", "--arms", "tied", *every, name="wild")
     assert RunFolder(folder).load()["diverged_at"].item() == int(record_every)
     assert "seeds that diverged" in (folder / "summary.md").read_text(encoding="utf-8")
+    finished_run(place, folder, "--arms", "tied", *every, "--steps", "80", name="wild")
+    assert "from the start" not in capsys.readouterr().err
+    assert RunFolder(folder).load()["diverged_at"].item() == int(record_every)
 
 
 CHANGED = {  # name of a file -> what differs from `text_mlm.py`
