@@ -1,6 +1,7 @@
 """Setup of all tests: a core for each worker, strict broadcasting, two CPU devices, one cache."""
 
 import os
+import signal
 import tempfile
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
@@ -42,3 +43,11 @@ def compiled_as_users_do():
     """Compile as users do: for bits of blocks of several sizes, and for long training."""
     with quickly.as_users():
         yield
+
+
+@pytest.fixture
+def hangups_count():
+    """End processes by SIGHUP, also where the tests run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

@@ -56,7 +56,10 @@ class AdviseOptions(TextOptions):
     """Of the two models that are trained: 2 layers of width 64, 3 of 128, 4 of 256."""
     masked: Flag = False
     """Train masked models instead of causal ones."""
-    steps: Annotated[int, option("STEPS", parse_positive)] = models.STEPS
+    steps: Annotated[
+        int | None,
+        option("STEPS", parse_positive, f"{models.EPOCHS} epochs, at most {models.STEPS}"),
+    ] = None
     """Updates of each of the two models, to the nearest 100."""
     synthetic_duplicates: Annotated[int, option("N", parse_from_0)] = models.DUPLICATES
     """Number of words that get a duplicate in the text, as ground truth of equivalence."""
@@ -148,18 +151,22 @@ def _train_and_evaluate(options: AdviseOptions, session: Session) -> int:
 
     corpus = models.corpus_of(options)
     out = options.out or Path(f"{OUT}-{corpus.label}")
-    steps = max(1, round(options.steps / models.RECORD)) * models.RECORD
     objective = "masked" if options.masked else "causal"
-    duplicates = options.synthetic_duplicates
-    experiments = models.two_models(corpus, options.size, steps, duplicates, objective)
-    experiments[0].check_inputs()
+    models.two_models(corpus)[0].check_inputs()
     if RunFolder(out).config():
         raise UserError(f"--out {out}: holds a run; choose another folder")
+    text = prepare_text(corpus, say=session.say)
+    if options.steps:
+        steps = max(1, round(options.steps / models.RECORD)) * models.RECORD
+    else:
+        found = text.report
+        steps = models.default_steps(found.rows["train"], found.tokens["train"], objective)
+    duplicates = options.synthetic_duplicates
+    models.check_tokens(options.tokens, len(text.vocabulary) + duplicates)
+    experiments = models.two_models(corpus, options.size, steps, duplicates, objective)
     a, b = folders = [RunFolder(out / name) for name in models.NAMES]
-    for experiment, folder in zip(experiments, folders):  # raises before anything is prepared
+    for experiment, folder in zip(experiments, folders):  # raises before anything is trained
         lifecycle.inspect_folder(experiment, folder, options.overwrite)
-    vocabulary = len(prepare_text(corpus, say=session.say).vocabulary) + duplicates
-    models.check_tokens(options.tokens, vocabulary)
     for experiment, folder in zip(experiments, folders):
         if lifecycle.run_in_folder(experiment, folder, session) is Outcome.INTERRUPTED:
             print(f"jaxtie: {lifecycle.resume_hint(session)} with {folder.path}", file=sys.stderr)

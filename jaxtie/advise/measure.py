@@ -70,7 +70,7 @@ def evaluate(paths: tuple[Path, Path], tokens: int, contexts: int, say: Say) -> 
     validation = batches_of(a, a.corpus.text.valid, VALIDATION, seed=2)
     losses = [mean_loss(each, validation) for each in trained]
     for each, loss in zip(trained, losses):
-        check_gain(each, loss)
+        check_gain(each, loss, VALIDATION)
     measurement = measure_text(a, b, tokens, contexts, say)
     offenders = judgement.offenders(measurement.pairs, LISTED)
     examples = {

@@ -12,7 +12,8 @@ SIZES = {
     "large": Transformer(layers=4, heads=8, width=256, feedforward=1024),
 }
 RECORD = 100  # steps between two records
-STEPS = 4_000
+STEPS = 4_000  # at most, unless a user says so
+EPOCHS = 5  # likewise: on a small text more would be learned by heart
 DUPLICATES = 40  # synthetic duplicates
 VOCAB_SIZE = 4_096  # of trained vocabularies: small enough that small models see each entry often
 NAMES = ("A", "B")
@@ -61,6 +62,20 @@ def two_models(
         )
         for seed, (name, half) in enumerate(zip(NAMES, HALVES))
     )
+
+
+def default_steps(rows: int, tokens: int, objective: str) -> int:
+    """Return the steps of `EPOCHS` epochs, at most `STEPS` and to the nearest `RECORD`.
+
+    Args:
+      rows: sentences of the training split, of which each model sees half.
+      tokens: tokens of it.
+      objective: "causal" or "masked".
+    """
+    own = OBJECTIVES[objective]
+    causal = objective == "causal"
+    epoch = (tokens / own["length"] if causal else rows) / 2 / own["batch"]
+    return min(STEPS, max(1, round(EPOCHS * epoch / RECORD)) * RECORD)
 
 
 def corpus_of(options: TextOptions) -> Corpus:

@@ -126,11 +126,24 @@ def unigram_loss(trained: Trained, rows: Rows) -> float:
     return float(-predicted_V @ np.log(q_V) / predicted_V.sum())
 
 
-def check_gain(trained: Trained, loss: float) -> None:
-    """Raise UserError unless a validation loss is `SMALLEST_GAIN` below the unigram loss."""
+def check_gain(trained: Trained, loss: float, sample: int) -> None:
+    """Raise UserError unless a validation loss is `SMALLEST_GAIN` below the unigram loss.
+
+    The loss on `sample` batches of the training text says whether the model overfits.
+    """
     unigram = unigram_loss(trained, trained.corpus.text.valid)
-    if not loss < unigram - SMALLEST_GAIN:
+    if loss < unigram - SMALLEST_GAIN:
+        return
+    batches = batches_of(trained, trained.corpus.text.train, sample, seed=3)
+    on_training = mean_loss(trained, batches)
+    if on_training < unigram - SMALLEST_GAIN:
         raise UserError(
-            f"{trained.folder}: measures frequency only: its loss {loss:.3f} is within"
-            f" {SMALLEST_GAIN} nat of the unigram loss {unigram:.3f}; train it longer"
+            f"{trained.folder}: overfits: its loss is {on_training:.3f} on the training text,"
+            f" {loss:.3f} on other text, where token frequencies alone give {unigram:.3f}; take"
+            " fewer --steps or more text"
         )
+    raise UserError(
+        f"{trained.folder}: measures frequency only: its loss {loss:.3f} is not {SMALLEST_GAIN}"
+        f" nat below that of token frequencies alone, {unigram:.3f}, nor is that on the training"
+        f" text, {on_training:.3f}; train it longer"
+    )

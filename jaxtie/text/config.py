@@ -341,7 +341,7 @@ class TextExperiment(TaskConfig):
           UserError: where the text cannot be prepared, has changed since that run, or is not that
             of the first process.
         """
-        from jaxtie.text.corpus import prepare_corpus
+        from jaxtie.text.corpus import prepare_corpus, training_batches
         from jaxtie.text.data.tokens import prepare_text
         from jaxtie.text.data.vocabulary import vocabulary_file
 
@@ -363,7 +363,12 @@ class TextExperiment(TaskConfig):
                 "--distributed: the text is not that of the first process; give each process the"
                 " same text",
             )
-        return dataclasses.replace(self, prepared=prepare_corpus(self, text))
+        prepared = prepare_corpus(self, text)
+        epochs = self.steps / training_batches(self, prepared, self.seeds[0]).count
+        if processes.leads:
+            many = "; more than 5 may overfit: take fewer --steps or more text" * (epochs > 5)
+            say(f"{self.steps:,} steps are {epochs:.2g} epochs of the training text{many}")
+        return dataclasses.replace(self, prepared=prepared)
 
     def check_unchanged(self, folder: "RunFolder", earlier: dict) -> None:
         """Raise UserError where the files of a finished run have changed; they may be gone."""

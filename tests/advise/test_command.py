@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +20,10 @@ from scipy.stats import spearmanr
 
 from jaxtie import Experiment, Transformer
 from jaxtie.advise import judgement, measure, models
+from jaxtie.advise import trained as trained_models
 from jaxtie.advise.command import main_advise
 from jaxtie.advise.trained import Trained, load_trained
+from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.run.lifecycle import Session, run_in_folder
@@ -311,6 +314,38 @@ def test_too_many_tokens_are_refused_before_anything_is_trained(place, tmp_path,
     command = train_command(place, tmp_path / "out", "--tokens", "5000")
     assert "--tokens 5000" in error_of(capsys, *command)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "objective", "steps"),
+    [
+        (10_000, 250_000, "causal", 600),  # 122 steps are an epoch
+        (50_000, 1_310_000, "causal", 3_200),
+        (10**6, 10**8, "causal", 4_000),
+        (100, 2_000, "causal", 100),
+        (12_800, 10**8, "masked", 500),
+    ],
+)
+def test_a_short_text_is_read_five_times_unless_asked(rows, tokens, objective, steps):
+    assert models.default_steps(rows, tokens, objective) == steps
+
+
+@pytest.mark.parametrize(
+    ("on_training", "words"),
+    [(3.0, "overfits: its loss is 3.000 on the training text, 9.200 on"), (6.2, "train it longer")],
+)
+def test_an_overfitted_model_and_an_undertrained_one_get_different_advice(
+    monkeypatch, on_training, words
+):
+    monkeypatch.setattr(trained_models, "unigram_loss", lambda *_: 6.24)
+    monkeypatch.setattr(trained_models, "batches_of", lambda *_, **__: [])
+    monkeypatch.setattr(trained_models, "mean_loss", lambda *_: on_training)
+    model = SimpleNamespace(
+        folder="A", corpus=SimpleNamespace(text=SimpleNamespace(train=None, valid=None))
+    )
+    trained_models.check_gain(model, 5.9, 1)
+    with pytest.raises(UserError, match=words):
+        trained_models.check_gain(model, 9.2, 1)
 
 
 @pytest.mark.slow

@@ -313,7 +313,7 @@ def test_a_running_run_locks_its_folder_and_saves_on_sigterm(tmp_path, capsys, m
 
 
 @pytest.mark.skipif(not shutil.which("setsid"), reason="gives a process a terminal")
-@pytest.mark.usefixtures("compiled_as_users_do")
+@pytest.mark.usefixtures("compiled_as_users_do", "hangups_count")
 @pytest.mark.parametrize("how", ["closed", "killed"])
 def test_a_run_whose_terminal_closes_saves(tmp_path, how):
     """A terminal that is closed sends SIGHUP, and refuses what is written; `kill -HUP` does not."""

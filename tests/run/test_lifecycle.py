@@ -129,15 +129,6 @@ def test_a_run_of_another_format_is_refused_in_one_line_and_left_alone(finished,
     assert files(folder) == before
 
 
-def test_results_of_no_task_are_refused_in_one_line(finished, tmp_path, capsys):
-    results = lifecycle.load(finished[0])
-    del results.attrs["task"]
-    results.to_netcdf(tmp_path / "results.nc", engine="h5netcdf")
-    assert report.main([str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "name no task" in error
-
-
 @pytest.fixture
 def stopped_at(monkeypatch, without_figures):
     """Return a function that runs a command, interrupted at a step of an arm."""

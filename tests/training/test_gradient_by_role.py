@@ -41,7 +41,8 @@ def task_of(arm: str) -> ExorTask:
 
 
 def fresh(arm: str, dtype=np.float32) -> State:
-    params = task_of(arm).init(jax.random.key(0), {})
+    task = task_of(arm)
+    params = task.init(jax.random.key(0), task.hparams())
     params = jax.tree.map(lambda x: x.astype(dtype), params)
     return State(params, OPTIMIZER.init(params), jnp.int32(-1))
 
@@ -182,7 +183,7 @@ def test_a_tied_table_starts_where_its_arm_says(options):
 
     def draw(key):
         arms = [f"untied{options}", f"tied{options}", f"tied{options}+output-start"]
-        return [task_of(arm).init(key, {}) for arm in arms]
+        return [task.init(key, task.hparams()) for task in map(task_of, arms)]
 
     untied, *others = once(draw)(jax.random.key(5))
     assert not np.array_equal(untied["embedding"]["input"], untied["embedding"]["output"])

@@ -487,6 +487,7 @@ def test_a_first_signal_is_collected_and_a_second_one_raises():
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
+@pytest.mark.usefixtures("hangups_count")
 @pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
 def test_a_second_hangup_does_not_end_the_saving(first):
     """A shell and the kernel both send one when a terminal closes."""
