@@ -1,4 +1,4 @@
-"""Exit cleanly on SIGINT, SIGTERM and SIGHUP, and where nobody reads the output."""
+"""Exit cleanly on SIGINT, SIGTERM and SIGHUP, and when the output has no reader."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def leave_closed(terminals: Sequence[int]) -> None:
 
 
 def write_to_nowhere(descriptors: Iterable[int]) -> None:
-    """Discard what is written to these file descriptors from now on."""
+    """Discard all later output to these file descriptors."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for each in descriptors:
         os.dup2(nowhere, each)

@@ -312,7 +312,7 @@ def sweep_table(results: xr.Dataset) -> Table:
 
 
 def correlation_table(results: xr.Dataset) -> Table:
-    """Correlate excess losses, their differences between arms, and distances with what is swept.
+    """Correlate excess losses, their differences between arms, and distances with the swept value.
 
     The results must have one swept hyperparameter.
     """

@@ -59,7 +59,7 @@ def _parse_data_stream(text: str) -> str:
 
 
 def _parse_document(text: str) -> str:
-    """Read what a document of a text file is."""
+    """Read the unit of a document."""
     if text not in DOCUMENTS:
         raise ValueError(f"{text!r}: expected one of {', '.join(DOCUMENTS)}")
     return text

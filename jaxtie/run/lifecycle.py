@@ -276,7 +276,7 @@ def resume_hint(session: Session) -> str:
 
 
 def one_line(error: UserError | OSError) -> str:
-    """Return the message of an error; raise it where nobody reads the output any more."""
+    """Return the message of an error; raise a broken pipe again, since there is no reader."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, BrokenPipeError):

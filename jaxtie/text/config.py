@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jaxtie.training.distributed import Processes
 
 OBJECTIVES = ("masked", "causal")
-DOCUMENTS = ("file", "line", "blank-line")  # what a document of a text file can be
+DOCUMENTS = ("file", "line", "blank-line")  # units of a document in a text file
 HALVES = ("first", "second")  # of the rows of a split
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimizer(learning_rate=1e-4, weight_decay=0.01)

@@ -53,7 +53,7 @@ class Source(NamedTuple):
     documents: int  # number of documents
     counts: dict[str, Any]  # fields of a `jaxtie.text.data.tokens.Report`
     read: Callable[[], Iterator[tuple[bytes, str]]]
-    notes: tuple[str, ...] = ()  # what a user should know of single files and folders
+    notes: tuple[str, ...] = ()  # remarks for the user on single files and folders
     hint: str = ""  # for a user with too few documents or paragraphs
     encodings: tuple[str, ...] = ()  # other than UTF-8, UTF-16 and Latin-1
 

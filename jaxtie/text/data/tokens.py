@@ -96,7 +96,7 @@ class Text(NamedTuple):
     report: Report
     source: str  # hash of the source
     key: str  # hash of all that the tokens depend on
-    notes: tuple[str, ...] = ()  # what a user should know of single files and folders
+    notes: tuple[str, ...] = ()  # remarks for the user on single files and folders
 
 
 def prepare_text(
