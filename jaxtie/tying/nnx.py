@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxtie.tying.cross_entropy import embedding_cross_entropy
 from jaxtie.tying.head import (
     PARTS,
     EmbeddingSpec,
@@ -65,6 +66,21 @@ class Embedding(nnx.Module):
     def logits(self, h_PxD: jax.Array) -> jax.Array:
         """Return the logits of hidden states with any leading axes; PxV."""
         return compute_logits(self.spec, self._parameters(), h_PxD)
+
+    def cross_entropy(
+        self,
+        h_PxD: jax.Array,
+        target_P: jax.Array,
+        weight_P: jax.Array | None = None,
+        **options: Any,
+    ) -> tuple[jax.Array, ...]:
+        """Return loss and accuracy of `logits`, without all of them in memory at a time.
+
+        For the other arguments see `jaxtie.tying.cross_entropy.reduce_losses`.
+        """
+        return embedding_cross_entropy(
+            self.spec, self._parameters(), h_PxD, target_P, weight_P, **options
+        )
 
     def _parameters(self) -> dict[str, Tree]:
         variables = {name: value for name, value in vars(self).items() if name in PARTS}
