@@ -6,9 +6,11 @@ from functools import partial
 from typing import NamedTuple, TypeVar, get_args
 
 import jax
+import optax
 from flax import nnx
 
 from jaxtie.tying import nnx as modules
+from jaxtie.tying.groups import edit_groups, find_unused_group
 from jaxtie.tying.head import Tree
 from jaxtie.tying.trees import (
     Edit,
@@ -34,6 +36,7 @@ def untie(
     output: Place | None = None,
     transposed: bool = False,
     untied_rows: Sequence[int] = (),
+    tx: optax.GradientTransformation | None = None,
 ) -> tuple[Params, Tree]:
     """Give every embedding an output table: a copy of its input table, moments included.
 
@@ -53,9 +56,9 @@ def untie(
         `attend` makes the logits. Untied embeddings stay as they are.
       opt_state: the state of any Optax optimizer for `params`. Wherever a part of it has the
         structure of `params` (a leaf may have become a tree, and `optax.MaskedNode` may replace any
-        part), the input's entry is copied. Masks and labels of the optimizer must fit both trees
-        and treat both tables alike, as functions and prefix trees do. `optax.flatten` has no such
-        structure.
+        part), the input's entry is copied. Masks and labels of the optimizer must fit both trees,
+        as functions and prefix trees do, and treat both tables alike unless `tx` is given.
+        `optax.flatten` has no such structure.
       input: path of the input table, "a/b/c" or a sequence of keys.
       output: path of the output table. In a dictionary it is created; in an Equinox module it
         exists and is None.
@@ -63,6 +66,10 @@ def untie(
         are kept; they are recognised by length.) A `jaxtie.nnx.Transposed` implies it.
       untied_rows: those of a partly tied `Embedding`; an NNX module knows them. These rows and
         their moments are put into the new table; statistics of columns stay the input table's.
+      tx: the optimizer from now on, the same or another. Give it if it has the tables in different
+        groups (`optax.multi_transform`, masks). Moments and counts of steps are carried over; what
+        the state so far does not have starts as `tx.init` makes it. For an `nnx.Optimizer`, whose
+        `tx` is used if it has groups, it replaces its `tx`.
 
     Returns:
       The new parameters and the new state; for an `nnx.Module`, the module and its optimizer.
@@ -74,8 +81,13 @@ def untie(
     found = _find(params, input, output, transposed, untied_rows)
     tied = [tables for tables in found if not tables.untied]
     if isinstance(params, nnx.Module):
-        return modules.untie_module(params, opt_state, tied)
-    return edit_trees(untie_tree, tied, params, opt_state)
+        return modules.untie_module(params, opt_state, tied, tx)
+    if tx is None and tied and (label := find_unused_group(params, opt_state)) is not None:
+        raise ValueError(
+            f"the optimizer's group {label!r} has no parameter yet; pass the optimizer as tx=...,"
+            " which finds the group of the output table"
+        )
+    return _edit(untie_tree, tied, params, opt_state, tx)
 
 
 def tie(
@@ -87,6 +99,7 @@ def tie(
     output: Place | None = None,
     transposed: bool | None = None,
     untied_rows: Sequence[int] = (),
+    tx: optax.GradientTransformation | None = None,
 ) -> tuple[Params, Tree]:
     """Undo `untie`: keep one table, and its moments: the input's, the output's or their mean.
 
@@ -98,7 +111,8 @@ def tie(
     Arguments are those of `untie`, but `transposed` is inferred from the shape unless the table is
     square, and `untied_rows` are token ids of rows that stay untied, for an `Embedding` with the
     same ids: they and their moments are the output's, and these rows of the input table do not
-    change. An NNX module knows them. A partly tied embedding stays as it is.
+    change. An NNX module knows them. A partly tied embedding stays as it is. With `tx`, a moment
+    that only one table has is this one.
 
     Raises:
       ValueError: as `untie`; if the tables' shapes do not fit; if `how` is none of the three.
@@ -108,8 +122,20 @@ def tie(
     found = _find(params, input, output, transposed, untied_rows)
     untied = [tables for tables in found if tables.untied]
     if isinstance(params, nnx.Module):
-        return modules.tie_module(params, opt_state, how, untied)
-    return edit_trees(partial(tie_tree, how), untied, params, opt_state)
+        return modules.tie_module(params, opt_state, how, untied, tx)
+    return _edit(partial(tie_tree, how), untied, params, opt_state, tx)
+
+
+def _edit(
+    edit: Edit,
+    found: list[Tables],
+    params: Params,
+    opt_state: Tree,
+    tx: optax.GradientTransformation | None,
+) -> tuple[Params, Tree]:
+    if tx is None:
+        return edit_trees(edit, found, params, opt_state)
+    return edit_groups(edit, found, params, opt_state, tx.init)
 
 
 def _find(
