@@ -10,6 +10,7 @@ import optax
 from flax import nnx
 
 from jaxtie.tying import nnx as modules
+from jaxtie.tying.equinox import check_owner, share, unshare
 from jaxtie.tying.groups import edit_groups, find_unused_group
 from jaxtie.tying.head import Tree
 from jaxtie.tying.trees import (
@@ -61,7 +62,7 @@ def untie(
         `optax.flatten` has no such structure.
       input: path of the input table, "a/b/c" or a sequence of keys.
       output: path of the output table. In a dictionary it is created; in an Equinox module it
-        exists and is None.
+        exists and is None, or an `eqx.nn.Shared` fills it in.
       transposed: the output table is D×V, and so are its moments. (Statistics of rows and columns
         are kept; they are recognised by length.) A `jaxtie.nnx.Transposed` implies it.
       untied_rows: those of a partly tied `Embedding`; an NNX module knows them. These rows and
@@ -87,7 +88,8 @@ def untie(
             f"the optimizer's group {label!r} has no parameter yet; pass the optimizer as tx=...,"
             " which finds the group of the output table"
         )
-    return _edit(untie_tree, tied, params, opt_state, tx)
+    untied, opt_state = _edit(untie_tree, tied, params, opt_state, tx)
+    return unshare(untied, tied, params), opt_state
 
 
 def tie(
@@ -123,7 +125,10 @@ def tie(
     untied = [tables for tables in found if tables.untied]
     if isinstance(params, nnx.Module):
         return modules.tie_module(params, opt_state, how, untied, tx)
-    return _edit(partial(tie_tree, how), untied, params, opt_state, tx)
+    for tables in untied:
+        check_owner(params, tables)
+    tied, opt_state = _edit(partial(tie_tree, how), untied, params, opt_state, tx)
+    return share(tied, untied), opt_state
 
 
 def _edit(

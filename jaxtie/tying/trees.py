@@ -204,9 +204,20 @@ def find_embeddings(params: Tree) -> list[Path]:
     return [keys_of(path) for path, node in found if is_embedding(node)]
 
 
+def is_filled_in(node: Tree) -> bool:
+    """Return whether this is the placeholder of an array that an `eqx.nn.Shared` fills in."""
+    return type(node).__name__ == "SharedNode"
+
+
 def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None) -> Tables:
     (one,) = jax.tree.leaves(_get_existing(params, input))
+    if is_filled_in(one):
+        raise ValueError(
+            f"{format_path(input)} is filled in by an eqx.nn.Shared; name the table that it keeps"
+            " as input=..., this one as output=..."
+        )
     other = get(params, output)
+    other = None if is_filled_in(other) else other
     shape = tuple(one.shape)
     if len(shape) < 2:
         raise ValueError(f"{format_path(input)} is an array {shape}; expected a table, (..., V, D)")
