@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxtie.run.lifecycle import load, run
     from jaxtie.text.config import Corpus, TextExperiment
     from jaxtie.training.task import Task, key_at
+    from jaxtie.tying.budget import budget
     from jaxtie.tying.cross_entropy import cross_entropy
     from jaxtie.tying.linen import Embedding, make_embedding
     from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
@@ -40,6 +41,7 @@ _LAZY = {
     **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
     **dict.fromkeys(("Task", "key_at"), "jaxtie.training.task"),
     **dict.fromkeys(("Embedding", "make_embedding"), "jaxtie.tying.linen"),
+    "budget": "jaxtie.tying.budget",
     "cross_entropy": "jaxtie.tying.cross_entropy",
 }
 
@@ -59,6 +61,7 @@ __all__ = [
     "UserError",
     "Variant",
     "__version__",
+    "budget",
     "cross_entropy",
     "is_tied",
     "key_at",
