@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jaxtie.tying.budget import budget
     from jaxtie.tying.cross_entropy import cross_entropy
     from jaxtie.tying.linen import Embedding, make_embedding
+    from jaxtie.tying.resize import resize
     from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
 
 try:
@@ -43,6 +44,7 @@ _LAZY = {
     **dict.fromkeys(("Embedding", "make_embedding"), "jaxtie.tying.linen"),
     "budget": "jaxtie.tying.budget",
     "cross_entropy": "jaxtie.tying.cross_entropy",
+    "resize": "jaxtie.tying.resize",
 }
 
 __all__ = [
@@ -68,6 +70,7 @@ __all__ = [
     "load",
     "make_embedding",
     "nnx",
+    "resize",
     "run",
     "saved_by_tying",
     "tie",

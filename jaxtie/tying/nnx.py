@@ -1,6 +1,7 @@
 """`Embedding`, `Transposed` and in-place tie and untie for Flax NNX."""
 
-from collections.abc import Hashable
+import dataclasses
+from collections.abc import Hashable, Iterable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -289,6 +290,19 @@ def tie_module(
         if tables.untied_rows:
             _set(model, tables.rows, get(tied, tables.rows))
     return model, optimizer
+
+
+def set_sizes(model: nnx.Module, resized: nnx.State, places: Iterable[Path], size: int) -> None:
+    """Put resized tables and biases into a model, and the vocabulary into their modules."""
+    for path in places:
+        owner, variable = _at(model, path[:-1]), _at(model, path)
+        variable.set_value(get(resized, path).get_value())
+        if isinstance(owner, Embedding):
+            owner.spec = dataclasses.replace(owner.spec, vocabulary=size)
+        elif isinstance(owner, nnx.Embed):
+            owner.num_embeddings = size
+        elif isinstance(owner, nnx.Linear):
+            owner.out_features = size
 
 
 def trained_trees(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
