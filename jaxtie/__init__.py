@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jaxtie.text.config import Corpus, TextExperiment
     from jaxtie.training.task import Task, key_at
     from jaxtie.tying.budget import budget
+    from jaxtie.tying.check import check
     from jaxtie.tying.cross_entropy import cross_entropy
     from jaxtie.tying.linen import Embedding, make_embedding
     from jaxtie.tying.resize import resize
@@ -43,6 +44,7 @@ _LAZY = {
     **dict.fromkeys(("Task", "key_at"), "jaxtie.training.task"),
     **dict.fromkeys(("Embedding", "make_embedding"), "jaxtie.tying.linen"),
     "budget": "jaxtie.tying.budget",
+    "check": "jaxtie.tying.check",
     "cross_entropy": "jaxtie.tying.cross_entropy",
     "resize": "jaxtie.tying.resize",
 }
@@ -64,6 +66,7 @@ __all__ = [
     "Variant",
     "__version__",
     "budget",
+    "check",
     "cross_entropy",
     "is_tied",
     "key_at",

@@ -79,7 +79,7 @@ def untie(
       ValueError: if `params` has no embedding, or no table at the path; if a part of the state
         cannot be edited likewise.
     """
-    found = _find(params, input, output, transposed, untied_rows)
+    found = find(params, input, output, transposed, untied_rows)
     tied = [tables for tables in found if not tables.untied]
     if isinstance(params, nnx.Module):
         return modules.untie_module(params, opt_state, tied, tx)
@@ -121,7 +121,7 @@ def tie(
     """
     if how not in (choices := get_args(How)):
         raise ValueError(f"how is {how!r}; expected one of {', '.join(choices)}")
-    found = _find(params, input, output, transposed, untied_rows)
+    found = find(params, input, output, transposed, untied_rows)
     untied = [tables for tables in found if tables.untied]
     if isinstance(params, nnx.Module):
         return modules.tie_module(params, opt_state, how, untied, tx)
@@ -143,7 +143,7 @@ def _edit(
     return edit_groups(edit, found, params, opt_state, tx.init)
 
 
-def _find(
+def find(
     params: Tree,
     input: Place | None,
     output: Place | None,
@@ -163,7 +163,7 @@ def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = 
     Raises:
       ValueError: if there is no embedding.
     """
-    return not any(tables.untied or tables.partly_tied for tables in _find(params, input, output))
+    return not any(tables.untied or tables.partly_tied for tables in find(params, input, output))
 
 
 def count_parameters(tree: Tree) -> int:
@@ -189,7 +189,7 @@ def saved_by_tying(
 
     With untied rows, the result is for tying all other rows. See `untie` for the arguments.
     """
-    found = _find(params, input, output)
+    found = find(params, input, output)
     if isinstance(params, nnx.Module):
         params, opt_state = modules.trained_trees(params, opt_state)
         found = [tables for tables in found if get(params, tables.input_now) is not None]
