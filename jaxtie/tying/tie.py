@@ -43,7 +43,7 @@ def untie(
 
     Nothing else changes, so logits and loss do not. (Proposed by the author, ICML 2024, as "untying
     midway".) Works on single and stacked members, on host, device and split arrays, under `jit` and
-    `vmap`.
+    `vmap`. In NNX's tree mode call it outside `nnx.jit`, which then does not return new variables.
 
         params, opt_state = untie(params, opt_state)    # `jaxtie.Embedding`s in a tree
         untie(model, optimizer)                         # an `nnx.Module`, in place
