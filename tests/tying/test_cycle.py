@@ -290,7 +290,16 @@ def assert_alike(model, reference):
         close(sums, of_tables[i])
 
 
-@pytest.mark.parametrize("way", [*WAYS, *TREE_MODE])
+SLOW = {"maxtext", "equinox", "nnx, attend", "nnx, attend, tree mode"}  # much like others
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(way, marks=[pytest.mark.slow] if way in SLOW else [])
+        for way in (*WAYS, *TREE_MODE)
+    ],
+)
 def test_a_table_through_all_edits(way, x64):
     if "equinox" in way:
         pytest.importorskip("equinox", reason="the test needs Equinox: pip install 'jaxtie[test]'")

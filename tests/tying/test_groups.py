@@ -95,14 +95,26 @@ def close(one, other):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), one, other)
 
 
+LAYOUTS = {"embedding": in_groups, "maxtext": in_masks}
+QUICK = {"adamw", "sm3", "injected"}
+
+
 @pytest.mark.parametrize(
-    ("layout", "divide"), [("embedding", in_groups), ("maxtext", in_groups), ("maxtext", in_masks)]
+    ("name", "layout"),
+    [
+        pytest.param(
+            name,
+            layout,
+            marks=[] if layout == "embedding" or name in QUICK else pytest.mark.slow,
+        )
+        for name in INNER
+        for layout in LAYOUTS
+    ],
 )
-@pytest.mark.parametrize("name", INNER)
-def test_groups_that_are_alike_train_as_one_optimizer_does(name, divide, layout):
+def test_groups_that_are_alike_train_as_one_optimizer_does(name, layout):
     """One optimizer, then a group for each table, then one again; no state is lost."""
     one, paths = INNER[name], NAMES[layout]
-    many, across = divide(one), {"transposed": True} if paths else {}
+    many, across = LAYOUTS[layout](one), {"transposed": True} if paths else {}
     tied = train(one, start(layout), one.init(start(layout)))
     expected = untie(*tied, **paths, **across)
     found = untie(*tied, **paths, **across, tx=many)
