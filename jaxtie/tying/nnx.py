@@ -268,9 +268,11 @@ def tie_module(
     tx: optax.GradientTransformation | None = None,
 ) -> tuple[Model, Any]:
     """Tie these embeddings of a model in place; see `jaxtie.tying.tie.tie`."""
+    graph_mode = getattr(nnx, "set_graph_mode", None)  # not in early Flax 0.12
+    in_tree_mode = graph_mode is not None and not graph_mode.current_value()
     for tables in found:
         shares = not (tables.rows or isinstance(_at(model, tables.input[:-1]), UntiedEmbed))
-        if shares and not nnx.set_graph_mode.current_value():
+        if shares and in_tree_mode:
             raise ValueError(
                 f"{format_path(tables.output)} would be {format_path(tables.input)}, but modules"
                 " share nothing in NNX's tree mode; expected nnx.Embed.attend or"
