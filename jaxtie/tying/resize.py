@@ -45,7 +45,7 @@ def resize(
 
     Rows that stay keep their values and moments, on their devices. An array `bias` next to the
     output table goes along if its length is V. An `nnx.Module` and its `nnx.Optimizer` change in
-    place; a linen `Embedding` is made anew with the new vocabulary.
+    place; a linen `Embedding` is made anew with the new vocabulary. Map it over stacked members.
 
         params, opt_state, is_new = resize(params, opt_state, 50_304, tx=tx)
         updates = jax.tree.map(lambda u, new: jnp.where(new, u, 0), updates, is_new)
