@@ -27,6 +27,7 @@ class Adapter:
     output: tuple[str, ...]  # likewise
     keeps_tied: bool  # whether its configuration says `ensure_weight_tying`
     tables: tuple[EmbeddingTable, EmbeddingTable] | None  # both, if it has saved them whole
+    is_tokens: bool  # whether it trains chosen tokens only (`trainable_token_indices` of PEFT)
 
 
 def read_adapter(folder: Path) -> Adapter:
@@ -46,7 +47,7 @@ def read_adapter(folder: Path) -> Adapter:
     )
     config = folder / "adapter_config.json"
     content = read_json(config) if config.is_file() else {}
-    tensors = from_safetensors(weights)
+    tensors, _ = from_safetensors(weights)
     inputs, outputs = (
         [tensor for tensor in tensors if _trains(tensor.name, patterns)]
         for patterns in (INPUTS, OUTPUTS)
@@ -56,6 +57,7 @@ def read_adapter(folder: Path) -> Adapter:
         tuple(tensor.name for tensor in outputs),
         content.get("ensure_weight_tying") is True,
         _whole_tables(inputs, outputs),
+        all("trainable_tokens" in tensor.name for tensor in inputs),
     )
 
 

@@ -81,8 +81,8 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         raise UserError(f"{path}: {error}") from None
 
 
-def read_safetensors(path: Path) -> list[Entry]:
-    """Read which tensors a safetensors file holds.
+def read_safetensors(path: Path) -> tuple[list[Entry], dict[str, Any]]:
+    """Read which tensors and metadata a safetensors file holds.
 
     Raises:
       UserError: if the file is truncated, its header is above 100 MB or malformed, or tensors
@@ -102,13 +102,14 @@ def read_safetensors(path: Path) -> list[Entry]:
             f"truncated: the header alone takes {length:,} of {size:,} bytes; {AGAIN}",
         )
         header = _parse_json(file.read(length))
+        metadata = header.pop("__metadata__", {})
         check(
-            isinstance(header.pop("__metadata__", {}), dict),
+            isinstance(metadata, dict),
             f"the header's __metadata__ is not a JSON object; {NOT_SAFETENSORS}",
         )
         entries = [_entry(name, value, start, size) for name, value in header.items()]
         _check_contiguous(entries, start, size)
-    return entries
+    return entries, metadata
 
 
 def _parse_json(text: bytes) -> dict[str, Any]:
@@ -131,8 +132,8 @@ def _parse_json(text: bytes) -> dict[str, Any]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return an error's message in one line of at most 120 characters."""
-    return " ".join(str(error).split())[:120]
+    """Return an error's message, or its kind, in one line of at most 120 characters."""
+    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
 def is_count(value: Any) -> bool:
