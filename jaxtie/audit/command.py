@@ -15,6 +15,7 @@ import tyro
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
 from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.findings import Finding
+from jaxtie.audit.headers import reason_of
 from jaxtie.config import UserError
 from jaxtie.options import Flag, option, parse_command, parse_path
 from jaxtie.shutdown import INTERRUPTED
@@ -96,6 +97,10 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
         return UNREADABLE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception as error:  # the last resort: a fault of this program, or a file made for one
+        text = f"{options.path}: {type(error).__name__} ({reason_of(error)}); please report it"
+        print(f"jaxtie.audit: {_escape(text)}", file=sys.stderr)
+        return UNREADABLE
     return found.status
 
 
