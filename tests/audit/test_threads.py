@@ -459,16 +459,77 @@ def test_rare_tokens_that_were_never_trained(tmp_path):
     assert found.status == 0 and text in finding_of(found, "against").text
 
 
-def test_the_command_prints_the_verdict_first(tmp_path, capsys):
-    path = write_folder(tmp_path, {E: A, H: B}, LLAMA | TIED)
+def test_the_command_prints_five_lines(tmp_path, capsys):
+    """Verdict, what is stored, flags, what to do, loaders; the rest with --verbose."""
+    rows = np.concatenate([A, B[:12] * 0])
+    path = write_folder(tmp_path, {E: rows, H: rows + 1, "lm_head.bias": rows[:, 0]}, LLAMA | TIED)
     assert run_command(path) == 1
-    first, second, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith(
-        "Inconsistent. config.json says tied, but the two embeddings differ in all 512 rows"
-    )
-    assert second.startswith("Fix: set tie_word_embeddings: false in config.json")
-    assert "cost     tying saves 16,384 bytes" in rest
-    assert run_command(path, "--json") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "Inconsistent.",
+        "stored",
+        "flags",
+        "to",
+        "loaders",
+    ]
+    assert lines[0].startswith("Inconsistent. config.json says tied, but the two embeddings differ")
+    assert lines[1].startswith(f"stored   {E} (524 × 16, BF16, model.safetensors); {H} (524 × 16, ")
+    assert lines[3].startswith("to do    set tie_word_embeddings: false in config.json")
+    assert lines[4].startswith("loaders  transformers 4.54 to 4.57; transformers 5; vLLM before")
+    assert run_command(path, "--verbose") == 1
+    more = capsys.readouterr().out.splitlines()
+    assert more[:5] == lines and "cost     tying saves 16,768 bytes" in more
+    assert "note     Padding: the last 12 of 524 rows, beyond vocab_size 512." in more
+    assert "transformers/pull/42612" in "".join(more) and "bias     lm_head.bias" in more
+
+
+@pytest.mark.parametrize(("tensors", "config"), [({E: A}, TIED), ({E: A, H: B}, UNTIED)])
+def test_a_sound_checkpoint_has_three_lines(tmp_path, capsys, tensors, config):
+    assert run_command(write_folder(tmp_path, tensors, LLAMA | config)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["Consistent.", "stored", "flags"]
+
+
+def test_every_wrong_finding_is_printed(tmp_path, capsys):
+    """Also those that did not set the status first."""
+    zeros = np.zeros_like(A)
+    write_shards(tmp_path, [{E: A, H: zeros}], {"gone": "model-00001-of-00001.safetensors"}, **TIED)
+    assert run_command(tmp_path) == 1
+    also = [line for line in capsys.readouterr().out.splitlines() if line.startswith("also")]
+    assert len(also) == 2 and "'gone'" in also[0] and "dead" in also[1] and "To do: " in also[1]
+
+
+@pytest.mark.parametrize(
+    ("names", "status"),
+    [(["sound"], 0), (["sound", "broken"], 1), (["broken", "pickle.bin", "sound"], 2)],
+)
+def test_several_checkpoints_in_one_call(tmp_path, capsys, names, status):
+    write_folder(tmp_path / "sound", {E: A}, TIED)
+    write_folder(tmp_path / "broken", {E: A, H: B}, TIED)
+    (tmp_path / "pickle.bin").write_bytes(b"\x80\x04")
+    paths = [tmp_path / name for name in names]
+    words = {"sound": "consistent", "broken": "inconsistent", "pickle.bin": "unreadable"}
+    assert run_command(*paths) == status
+    out, error = capsys.readouterr()
+    assert error == ""
+    if len(names) > 1:
+        found = [line.split()[:2] for line in out.splitlines()]
+        assert found == [[words[path.name], str(path)] for path in paths]
+    assert run_command(*paths, "--json") == status
     found = json.loads(capsys.readouterr().out)
-    assert found["status"] == 1 and found["models"][0]["input"]["name"] == E
+    assert found["schema"] == 1 and found["status"] == status
+    assert [one["path"] for one in found["checkpoints"]] == list(map(str, paths))
+    for one in found["checkpoints"]:
+        if one["status"] == 2:
+            assert "is a pickle" in one["error"]
+        else:
+            (model,) = one["models"]
+            assert model["cause"] == ("tied-but-different" if one["status"] else None)
+
+
+def test_json_says_what_was_compared(tmp_path, capsys):
+    path = write_folder(tmp_path, {E: A, H: B}, LLAMA | TIED)
+    assert run_command(path, "--json") == 1
+    (found,) = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert found["models"][0]["input"]["name"] == E
     assert found["models"][0]["comparison"]["differing runs"] == [[0, 511]]
