@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxtie.audit.checkpoint import PICKLES, refuse_pickle
+from jaxtie.audit.checkpoint import PICKLES, link_target, refuse_pickle
 from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.flags import read_json
 from jaxtie.audit.knowledge import INPUTS, OUTPUTS, Pattern, match_name, split_name
@@ -46,6 +46,8 @@ def read_adapter(folder: Path) -> Adapter:
         f"--adapter {folder}: holds no adapter_model.safetensors; expected what PEFT saves",
     )
     config = folder / "adapter_config.json"
+    for path in filter(Path.is_file, (weights, config)):
+        link_target(folder, path)
     content = read_json(config) if config.is_file() else {}
     tensors, _ = from_safetensors(weights)
     inputs, outputs = (

@@ -109,21 +109,21 @@ def _find_in_cache(path: Path) -> Path:
     return max(snapshots.iterdir(), key=lambda one: one.stat().st_mtime, default=path)
 
 
-def _link_target(folder: Path, path: Path) -> Path | None:
-    """Return the folder of a cache that a file in a folder is a link to; None if it is no link.
+def link_target(folder: Path, path: Path) -> Path | None:
+    """Return the folder of a Hugging Face cache that a file is a link to; None if it is no link.
 
     Raises:
-      UserError: if it leads elsewhere.
+      UserError: if it leaves the folder and is not of the same cache.
     """
     real, home = path.resolve(), folder.resolve()
     if real.is_relative_to(home):
         return None
-    blobs = home.parent.parent / "blobs"
+    caches = [place.parent / "blobs" for place in home.parents if place.name == "snapshots"]
     check(
-        home.parent.name == "snapshots" and real.parent == blobs,
+        real.parent in caches,
         f"{path}: is a link that leaves the folder, to {real}; give that file or its folder",
     )
-    return blobs
+    return real.parent
 
 
 def _only_adapter(folder: Path) -> str:
@@ -201,7 +201,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
         check_path(path)
         check(path.suffix in FORMATS, f"{path}: is in no supported format; {EXPECTED_FORMATS}")
         if path != given:
-            linked = _link_target(path.parent, path) or linked
+            linked = link_target(path.parent, path) or linked
         found, own = READERS[path.suffix](path)
         metadata = own | metadata
         for tensor in found:
@@ -212,7 +212,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
             tensors[tensor.name] = tensor
     folder = given if given.is_dir() else given.parent
     if given.is_dir() and (folder / "config.json").is_file():
-        _link_target(folder, folder / "config.json")
+        link_target(folder, folder / "config.json")
     configuration = read_configuration(folder / "config.json")
     architecture = str(metadata.get("general.architecture", ""))
     is_embedder = any((folder / name).is_file() for name in SENTENCE_EMBEDDER)
@@ -235,6 +235,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
 
 def _open_sharded(index: Path) -> Checkpoint:
     check_path(index)
+    link_target(index.parent, index)
     listed: Any = read_json(index).get("weight_map")
     check(
         isinstance(listed, dict)
@@ -280,7 +281,7 @@ def _step_number(path: Path) -> int:
 def _open_orbax(item: Path, given: Path) -> Checkpoint:
     for path in item.rglob("*"):
         if path.is_symlink():
-            _link_target(item, path)
+            link_target(item, path)
     if item.name == "members":
         return _open_run(item, given)
     candidates = [place / "config.json" for place in (item, *item.parents[:2])]

@@ -428,6 +428,67 @@ def test_a_sentence_embedder_has_no_head(tmp_path, name):
     assert found.status == 0 and found.verdicts[0].main.code == "no-head"
 
 
+def cached(hub: Path, name: str, tensors: dict[str, np.ndarray]) -> Path:
+    """Write a repository as huggingface_hub caches it and return its snapshot."""
+    base = hub / f"models--{name.replace('/', '--')}"
+    snapshot = base / "snapshots" / "0123abcd"
+    (base / "refs").mkdir(parents=True)
+    (base / "refs" / "main").write_text("0123abcd")
+    (base / "blobs").mkdir()
+    for path in list(
+        write_shards(snapshot, [{E: tensors[E]}, {H: tensors[H]}], **UNTIED).iterdir()
+    ):
+        path.rename(base / "blobs" / f"sha-{path.name}")
+        path.symlink_to(Path("../../blobs") / f"sha-{path.name}")
+    return snapshot
+
+
+@pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE", "HOME"])
+@pytest.mark.parametrize("name", ["org/name", "name"])
+def test_a_repository_is_found_in_the_cache(tmp_path, monkeypatch, name, variable):
+    below = {"HF_HOME": "hub", "HF_HUB_CACHE": "", "HOME": ".cache/huggingface/hub"}
+    for each in ("HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    snapshot = cached(tmp_path / below[variable], name, {E: A, H: B})
+    shard = snapshot / "model-00002-of-00002.safetensors"
+    for path in (Path(name), snapshot, snapshot.parents[1], shard):
+        found = audit(path)
+        assert found.status == 0 and found.verdicts[0].main.code == "different"
+        assert found.checkpoint.linked == (snapshot.parents[1] / "blobs").resolve()
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_single_shard_stands_for_all(tmp_path, has_index):
+    path = write_shards(tmp_path, [{E: A}, {H: B}], **V, **UNTIED)
+    if not has_index:
+        (path / "model.safetensors.index.json").unlink()
+    for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        found = audit(path / name)
+        assert found.status == 0 and found.verdicts[0].main.code == "different"
+
+
+def test_a_single_shard_of_a_gguf_stands_for_all(tmp_path):
+    for i, tensors in enumerate(({"token_embd.weight": A}, {"output.weight": B}), 1):
+        write_gguf(tmp_path / f"m-0000{i}-of-00002.gguf", tensors)
+    found = audit(tmp_path / "m-00001-of-00002.gguf")
+    assert found.verdicts[0].main.code == "different"
+
+
+def test_the_step_of_levanter_is_found(tmp_path):
+    for step, array in ((50, A), (100, B)):
+        folder = tmp_path / f"step-{step}"
+        for name, table in (("token_embeddings", A), ("lm_head", array)):
+            kvstore = {"driver": "file", "path": f"{folder}/model/{name}/weight/"}
+            spec = {"driver": "zarr", "kvstore": kvstore}
+            store = ts.open(spec, dtype="bfloat16", shape=table.shape, create=True).result()
+            store.write(table).result()
+        (folder / "metadata.json").write_text("{}")
+    assert audit(tmp_path).verdicts[0].main.code == "different"
+    assert audit(tmp_path / "step-50").verdicts[0].main.code == "equal"
+
+
 @pytest.mark.parametrize(
     "name", ["GPT2LMHeadModel", "GPT2DoubleHeadsModel", "MarianMTModel", "EncoderDecoderModel"]
 )
