@@ -186,6 +186,12 @@ def _find_only_head(
     packed = {"input": found[0].packed} if found[0].packed else {}
     bias = _find_bias(tensors, table.vocabulary)
     is_draft, _ = _draft_ids(tensors, configuration, table, table)
+    others = [name for name in _two_dimensional(tensors) if name != found[0].name]
+    is_alone = not any(
+        is_model_level(split_name(name)) and 2 * max(tensors[name].shape) >= table.vocabulary
+        for name in others
+    )  # else that may be an input embedding with a name of its own
+    check(bool(alias) or is_draft or (is_alone and not packed), _no_input(tensors, where))
     return Embeddings(
         table,
         None,
@@ -295,7 +301,7 @@ def _by_module(tensors: Mapping[str, StoredTensor]) -> list[_Candidate]:
     for name in _two_dimensional(tensors):
         parts = split_name(name)
         words = " ".join(parts).lower()
-        is_embed = parts[-1:] == ["embedding"] or (
+        is_embed = parts[-1] in ("embedding", "embeddings") or (
             parts[-1:] == ["weight"] and "emb" in "".join(parts[-2:-1]).lower()
         )
         is_other = any(word in words for word in (*NO_TOKENS, "unemb"))

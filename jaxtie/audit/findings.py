@@ -61,14 +61,14 @@ class Facts:
 
     @property
     def headless(self) -> bool:
-        """Whether the model has no output embedding, as an encoder has none."""
+        """Whether the table has no output embedding, as in an encoder or in a part like one."""
+        if self.embeddings.output or self.embeddings.only_head:
+            return False
         names = next(iter(self.checkpoint.models)).tensors
+        parts = self.embeddings.input.tensor.name.split(".")
+        is_part = any(part.endswith("_encoder") for part in parts)
         kind = self.configuration.model_type
-        return (
-            self.embeddings.output is None
-            and not self.embeddings.only_head
-            and (self.configuration.headless or is_encoder(kind, names))
-        )
+        return is_part or self.configuration.headless or is_encoder(kind, names)
 
     @property
     def used(self) -> int:
@@ -198,9 +198,8 @@ def _stored_once(facts: Facts) -> Finding:
             return Finding("once", "fine", text)
         if facts.embeddings.alias:
             return Finding("once", "fine", f"Tied: {stored}.")
-        text = f"One embedding table: {stored.removeprefix('one embedding table, ')}."
-        text = text.replace(", is stored", " is stored")
-        return Finding("lone", "fine", f"{text} No flag says whether an output uses it, too.")
+        text = f"{stored[0].upper()}{stored[1:]}; no flag says whether an output uses it, too."
+        return Finding("lone", "fine", text)
     return Finding("once", "fine", f"Tied: {stored}, and {facts.claimant} tied.")
 
 

@@ -429,6 +429,10 @@ UNREADABLE = {
         "give one as --input",
         with_tensors(**{"text.embed_tokens.weight": A, "other.embed_tokens.weight": B}),
     ),
+    "no input by its name, but an output": (
+        "give --input",
+        with_tensors(**{"transformer.w.weight": A, H: B}),
+    ),
     "no table by its name": ("give --input", with_tensors(a=A, b=B)),
 }
 

@@ -303,6 +303,11 @@ SOUND |= {
         V | UNTIED,
         {f"master.{E}": A.astype("f4"), f"master.{H}": B.astype("f4"), E: A, H: B},
     ),
+    "MusicGen, whose text encoder has one": (
+        "no-head",
+        {"decoder": {"vocab_size": 64} | UNTIED, "text_encoder": V | UNTIED},
+        {"text_encoder.shared.weight": A, "decoder.lm_heads.0.weight": B[:64]},
+    ),
     "lone table": ("lone", None, {E: A}),
 }
 
