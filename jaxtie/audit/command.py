@@ -176,7 +176,7 @@ def _lines(options: AuditOptions, results: Sequence[Audit | str]) -> Iterator[st
         return
     width = max(map(len, paths))
     for path, result in zip(paths, results, strict=True):
-        texts = [result] if isinstance(result, str) else []
+        texts = [result.removeprefix(f"{path}: ")] if isinstance(result, str) else []
         if isinstance(result, Audit):
             wrong = [one for one in result.verdicts if not one.is_consistent]
             texts = [verdict.main.text for verdict in wrong or result.verdicts]
