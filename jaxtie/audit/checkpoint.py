@@ -164,10 +164,10 @@ def _open_folder(folder: Path) -> Checkpoint:
     item = _find_orbax_item(folder)
     if item:
         return _open_orbax(item, folder)
-    for name in own:
+    check(len(own) == len(names), _only_adapter(folder))
+    for name in names:
         if Path(name).suffix in PICKLES:
             refuse_pickle(folder / name)
-    check(len(own) == len(names), _only_adapter(folder))
     raise UserError(f"{folder}: holds no checkpoint; {EXPECTED_FORMATS}")
 
 

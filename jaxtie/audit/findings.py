@@ -128,7 +128,9 @@ def _differing(facts: Facts, comparison: Comparison) -> np.ndarray:
 def _draft(facts: Facts) -> Finding:
     """Report the head of a draft model, which cannot be tied."""
     output, comparison = facts.embeddings.output or facts.embeddings.input, facts.comparison
-    text = f"A draft model's head, {output.tensor.name}, for {output.vocabulary:,} tokens"
+    is_known = facts.embeddings.draft or facts.configuration.draft_vocabulary
+    kind = "A draft model's" if is_known or facts.embeddings.only_head else "The"
+    text = f"{kind} head, {output.tensor.name}, is for {output.vocabulary:,} tokens"
     if facts.embeddings.only_head:
         text += "; the input embedding is that of the model it drafts for"
     elif comparison is None:
@@ -240,7 +242,7 @@ def _equal(facts: Facts, output: str, comparison: Comparison) -> Finding:
         return Finding("untied-but-equal", "wrong", f"{facts.said} untied, but {same}.", fix)
     claim = f", and {facts.claimant} tied" if facts.claim else "; no flag says anything"
     # Without a flag at the top level some loaders would miss the output.
-    once = facts.configuration.top is True and not len(comparison.differing)
+    once = facts.configuration.top is True and not (len(comparison.differing) or comparison.extra)
     fix = f"drop {output}: loaders need a tied embedding only once" if once else ""
     return Finding("equal", "fine", f"Tied, stored twice: {same}{claim}.", fix)
 
@@ -309,8 +311,8 @@ def _vocabulary(facts: Facts) -> Iterator[Finding]:
         return
     if len(rows) > 1:
         yield _unequal_sizes(facts, *(table.vocabulary for table in tables))
-    elif sizes and max(rows) < min(size for size in sizes) and not rows & set(sizes):
-        size, most = min(sizes), max(rows)
+    size, most = facts.configuration.vocabulary or min(sizes, default=0), max(rows)
+    if len(rows) == 1 and most < size and most not in sizes:
         text = f"config.json says vocab_size {size:,}, but the embedding has {most:,} rows."
         fix = f"set vocab_size: {most}, or restore the rows"
         yield Finding("vocabulary", "wrong", text, fix)

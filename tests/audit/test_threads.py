@@ -191,7 +191,7 @@ BROKEN |= {
         {E: A, H: B[:20]},
         LLAMA | TIED,
         {"draft-tied"},
-        "for 20 tokens of 512, so it cannot be tied",
+        "The head, lm_head.weight, is for 20 tokens of 512, so it cannot be tied",
         FLAG_ONLY,
         "",
     ),
