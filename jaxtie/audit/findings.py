@@ -263,10 +263,15 @@ def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
         if facts.configuration.path:
             fix = untie
         return Finding("different", "note" if fix else "fine", text, fix)
-    fix = f"{untie}, if both were trained; else drop {output}"
+    fix = f"{untie}, which keeps both; drop {output} only if it was never trained"
+    first, name = facts.rows["input"], facts.embeddings.input.tensor.name
+    if first.zero_V.all() or (first.nan_V + first.infinite_V).any():
+        fix = (
+            f"restore {name}, or store {output} under its name, too, if the model was trained tied"
+        )
     loaders = loader_lines("tied_but_different")
     if find_shard(ids, common, facts.used):
-        fix = f"look for a shard that was not trained or gathered; {fix}"
+        fix = "look for a shard that was not trained or gathered, and keep the other embedding"
         loaders += loader_lines("shard")
     text = f"{facts.said} tied, but {differ}."
     return Finding("tied-but-different", "wrong", text, fix, loaders)
@@ -287,7 +292,7 @@ def index_texts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
 
 def _index_and_files(facts: Facts) -> Iterator[Finding]:
     for code, text in index_texts(facts.checkpoint):
-        fix = "rebuild the index from the files"
+        fix = "restore what is missing, or rebuild the index from the files if nothing is"
         yield Finding(code, "wrong", f"{text}.", fix, loader_lines("index_and_files"))
 
 

@@ -125,8 +125,8 @@ BROKEN = {
         {"share_embeddings_and_output_weights": True},
         {"tied-but-different"},
         "says tied, but the two embeddings differ",
-        "set share_embeddings_and_output_weights: false in config.json, if both were trained; else"
-        " drop output_layer.weight",
+        "set share_embeddings_and_output_weights: false in config.json, which keeps both; drop"
+        " output_layer.weight only if it was never trained",
         "Megatron-LM/pull/7577",
     ),
     "vec2text 94: output of zeros": (
@@ -234,6 +234,14 @@ BROKEN |= {
         "the input embedding is missing",
         "restore the input embedding",
         "transformers/issues/34759",
+    ),
+    "the good half of a shard is in the output": (
+        {E: with_rows(A, 256, 384), H: A},
+        LLAMA | TIED,
+        {"tied-but-different", "zero-rows"},
+        "part 3 of 4, 256 to 383: a shard",
+        "look for a shard that was not trained or gathered, and keep the other embedding",
+        "pytorch/issues/176076",
     ),
     "a shard of zeros in the middle": (
         {E: with_rows(A, 128, 192)},
@@ -481,6 +489,15 @@ def test_the_command_prints_five_lines(tmp_path, capsys):
     assert more[:5] == lines and "cost     tying saves 16,768 bytes" in more
     assert "note     Padding: the last 12 of 524 rows, beyond vocab_size 512." in more
     assert "transformers/pull/42612" in "".join(more) and "bias     lm_head.bias" in more
+
+
+@pytest.mark.parametrize("bad", [0, np.nan, np.inf])
+def test_the_only_good_table_is_never_dropped(tmp_path, bad):
+    rows = np.full_like(A, bad) if bad == 0 else A.copy()
+    rows[3] = bad
+    found = audit_folder(tmp_path, {E: rows, H: B}, LLAMA | TIED)
+    fix = finding_of(found, "tied-but-different").fix
+    assert "drop" not in fix and fix.startswith(f"restore {E}, or store {H} under its name")
 
 
 @pytest.mark.parametrize(("tensors", "config"), [({E: A}, TIED), ({E: A, H: B}, UNTIED)])
