@@ -3,6 +3,7 @@
 The facts are in `names.toml` and `loaders.toml`, each with its source.
 """
 
+import functools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +40,11 @@ LOADERS = _load("loaders.toml")
 
 def split_name(name: str) -> list[str]:
     """Split a tensor's name into parts at dots, slashes and `['x']`, without a final `:0`."""
+    return list(_split(name))
+
+
+@functools.lru_cache(2**18)
+def _split(name: str) -> tuple[str, ...]:
     plain = re.sub(r":\d+$", "", re.sub(r"\[['\"]?([^\[\]'\"]*)['\"]?\]", r".\1", name))
     # The variables of a ReversibleEmbedding in a Keras file are numbered: the table, its scale if
     # it is quantised, the reverse table and its scale.
@@ -47,7 +53,9 @@ def split_name(name: str) -> list[str]:
     parts = [part for part in re.split(r"[./]", plain) if part]
     if len(parts) > 1 and parts[-1] in ("value", "array"):  # of a variable of NNX, of Haliax
         parts.pop()
-    return parts[1:] if len(parts) > 1 and parts[0].isdigit() else parts  # of a tuple of models
+    if len(parts) > 1 and parts[0].isdigit():  # of a tuple of models
+        parts.pop(0)
+    return tuple(parts)
 
 
 def is_model_level(parts: Sequence[str]) -> bool:

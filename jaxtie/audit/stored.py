@@ -20,7 +20,15 @@ from urllib.parse import quote
 import ml_dtypes
 import numpy as np
 
-from jaxtie.audit.headers import Entry, is_count, read_gguf, read_safetensors, reason_of
+from jaxtie.audit.headers import (
+    MOST_TENSORS,
+    TOO_MANY,
+    Entry,
+    is_count,
+    read_gguf,
+    read_safetensors,
+    reason_of,
+)
 from jaxtie.config import UserError, check
 
 CACHE = 2**30  # bytes of decoded TensorStore chunks that are kept
@@ -28,7 +36,7 @@ UNPACKED_LIMIT = 4 * 2**30  # bytes of a compressed array, which cannot be mappe
 # A file of few bytes can declare an array of very many; so much, or so many times the stored bytes,
 # is believed.
 BELIEVED_BYTES, BELIEVED_RATIO = 2**28, 2000
-GROUP_DEPTH, MOST_NODES = 64, 100_000  # of an HDF5 file
+GROUP_DEPTH = 64  # of an HDF5 file
 # Types that can be compared; eight bits need a scale.
 VALUES = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 LFS = b"version https://git-lfs"
@@ -86,15 +94,15 @@ def _readable(path: Path, format_name: str) -> Iterator[None]:
         ) from None
 
 
-def _mapped(path: Path, entry: Entry) -> StoredTensor:
-    """Return a tensor that is mapped when it is first read."""
+def _mapped(path: Path) -> Callable[[Entry], StoredTensor]:
+    """Return a function that makes tensors of a file, which is mapped when one is first read."""
 
     @functools.cache
     def mapped() -> mmap.mmap:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def read(at: Any) -> np.ndarray:
+    def read(entry: Entry, at: Any) -> np.ndarray:
         rows = np.ndarray(entry.shape, entry.dtype, mapped(), entry.begin)[at].copy()
         # Pages of a mapped file count as this process's memory until they are given back; the
         # system keeps them cached.
@@ -102,7 +110,11 @@ def _mapped(path: Path, entry: Entry) -> StoredTensor:
             mapped().madvise(mmap.MADV_DONTNEED)
         return rows
 
-    return StoredTensor(entry.name, entry.shape, entry.dtype, entry.stored, path, read)
+    def tensor(entry: Entry) -> StoredTensor:
+        own = functools.partial(read, entry)
+        return StoredTensor(entry.name, entry.shape, entry.dtype, entry.stored, path, own)
+
+    return tensor
 
 
 def refuse_pointer(path: Path) -> None:
@@ -119,14 +131,14 @@ def from_safetensors(path: Path) -> Stored:
     """Read a safetensors file; for errors see `headers.read_safetensors`."""
     refuse_pointer(path)
     entries, metadata = read_safetensors(path)
-    return [_mapped(path, entry) for entry in entries], metadata
+    return list(map(_mapped(path), entries)), metadata
 
 
 def from_gguf(path: Path) -> Stored:
     """Read a GGUF file; for errors see `headers.read_gguf`."""
     refuse_pointer(path)
     entries, metadata = read_gguf(path)
-    return [_mapped(path, entry) for entry in entries], metadata
+    return list(map(_mapped(path), entries)), metadata
 
 
 def from_npz(path: Path) -> Stored:
@@ -138,6 +150,7 @@ def from_npz(path: Path) -> Stored:
     """
     refuse_pointer(path)
     with _readable(path, ".npz"), zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+        check(len(archive.infolist()) <= MOST_TENSORS, f"{path}: {TOO_MANY}")
         return [
             _from_member(path, archive, raw, info)
             for info in archive.infolist()
@@ -166,7 +179,7 @@ def _from_member(
         name_length, extra = (int.from_bytes(raw.read(2), "little") for _ in range(2))
         begin = info.header_offset + 30 + name_length + extra + header_size
         check(begin + size <= path.stat().st_size, f"{path}: array {name!r} is truncated")
-        return _mapped(path, Entry(name, shape, dtype, str(dtype), begin, begin + size))
+        return _mapped(path)(Entry(name, shape, dtype, str(dtype), begin, begin + size))
     check(
         size <= UNPACKED_LIMIT,
         f"{path}: array {name!r} takes {size:,} bytes when unpacked; save it with numpy.savez",
@@ -207,7 +220,7 @@ def from_keras(path: Path) -> Stored:
             name, node, depth = waiting.pop()
             seen += 1
             check(
-                depth <= GROUP_DEPTH and seen <= MOST_NODES,
+                depth <= GROUP_DEPTH and seen <= MOST_TENSORS,
                 f"{path}: nests or repeats groups without end; not a checkpoint",
             )
             if isinstance(node, h5py.Group):

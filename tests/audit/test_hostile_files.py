@@ -335,6 +335,19 @@ UNREADABLE = {
     "npz of objects": ("Python objects (a pickle)", npz(**{E: np.array([Loud()], object)})),
     "npz that is truncated": ("truncated", cut(npz(**F32), -300)),
     "npz whose array is": ("is truncated", npz_with_member(large_npy_header())),
+    "many tensors": (
+        "more than 100,000 tensors",
+        with_length(json.dumps({str(i): {} for i in range(100_001)}).encode()),
+    ),
+    "GGUF with too many items": (
+        "metadata of 5,000,000 items",
+        written(
+            "m.gguf",
+            b"GGUF"
+            + struct.pack("<IQQQsIIQ", 3, 0, 1, 1, b"a", 9, 8, 5_000_000)
+            + bytes(40_000_000),
+        ),
+    ),
     "npz that claims more bytes": ("truncated", npz_with_claims(VOCABULARY + 100)),
     "npz that claims far more bytes": ("truncated", npz_with_claims(10**6)),
     "npz of a boolean shape": ("damaged", npz_with_member(npy_of_shape("(True, 16)"))),
