@@ -15,6 +15,7 @@ import tyro
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable, Role
+from jaxtie.audit.findings import Finding
 from jaxtie.audit.headers import reason_of
 from jaxtie.config import UserError, check
 from jaxtie.options import Flag, option, parse_command, parse_path
@@ -210,14 +211,20 @@ def _verdict_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
     if main.loaders:
         yield f"loaders  {'; '.join(line.partition(':')[0] for line in main.loaders)}"
     for finding in verdict.findings:
-        if finding.level == "wrong" and finding is not main:
-            yield f"also     {finding.text} To do: {finding.fix}"
+        if finding is not main and _is_shown(finding):
+            to_do = f" To do: {finding.fix}" if finding.fix else ""
+            yield f"also     {finding.text}{to_do}"
+
+
+def _is_shown(finding: Finding) -> bool:
+    """Return whether a finding is printed without --verbose: faults and what options ask for."""
+    return finding.level == "wrong" or finding.code in ("adapter", "against")
 
 
 def _other_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
     """Yield what is left: notes, what each loader does, files, bytes."""
     for finding in verdict.findings:
-        if finding is not verdict.main and finding.level != "wrong":
+        if finding is not verdict.main and not _is_shown(finding):
             yield f"{finding.level:<8} {finding.text}"
     loaders = [line for finding in verdict.findings for line in finding.loaders]
     for line in dict.fromkeys(loaders):

@@ -149,8 +149,10 @@ def find_embeddings(
             " embeddings with --input and --output",
         )
     roles = {"input": first, "output": second[0] if second else None}
-    is_draft, ids = _draft_ids(tensors, configuration, table, output)
-    alias = next((name for name, kept in aliases.items() if kept == first.name), "")
+    is_packed = bool(second and second[0].packed)  # its shape is not that of its values
+    is_draft, ids = _draft_ids(tensors, configuration, table, None if is_packed else output)
+    same = [name for name, kept in aliases.items() if kept == first.name]
+    alias = next((name for name in same if match_name(name, OUTPUTS)), "")
     return Embeddings(
         table,
         output,
@@ -159,7 +161,7 @@ def find_embeddings(
         _has_text_encoder(tensors),
         tuple(_oriented(other, sizes, where) for other in others if _side(first)),
         _find_copies(tensors, table, output, [] if _side(first) else others, second),
-        alias=alias if output is None and match_name(alias, OUTPUTS) else "",
+        alias="" if output else alias,
         is_draft=is_draft,
         draft=None if ids is None else EmbeddingTable(table.tensor, table.transposed, ids),
     )
@@ -301,7 +303,7 @@ def _by_module(tensors: Mapping[str, StoredTensor]) -> list[_Candidate]:
     for name in _two_dimensional(tensors):
         parts = split_name(name)
         words = " ".join(parts).lower()
-        is_embed = parts[-1] in ("embedding", "embeddings") or (
+        is_embed = parts[-1:] in (["embedding"], ["embeddings"]) or (
             parts[-1:] == ["weight"] and "emb" in "".join(parts[-2:-1]).lower()
         )
         is_other = any(word in words for word in (*NO_TOKENS, "unemb"))
@@ -414,7 +416,9 @@ def _by_shape(tensors: Mapping[str, StoredTensor], table: EmbeddingTable) -> lis
     found = []
     for name in _two_dimensional(tensors):
         parts, shape = split_name(name), (table.vocabulary, table.width)
-        is_fit = {"kernel": shape[::-1], "weight": shape}.get(parts[-1]) == tensors[name].shape
+        is_fit = {"kernel": shape[::-1], "weight": shape}.get("".join(parts[-1:])) == tensors[
+            name
+        ].shape
         words = name.lower().replace("unemb", "")
         is_other = any(word in words for word in ("emb", *NO_TOKENS))
         if is_fit and name != table.tensor.name and is_model_level(parts) and not is_other:

@@ -67,6 +67,9 @@ class Facts:
         names = next(iter(self.checkpoint.models)).tensors
         parts = self.embeddings.input.tensor.name.split(".")
         is_part = any(part.endswith("_encoder") for part in parts)
+        # EAGLE joins embedding and hidden state; its head is that of the model it drafts for.
+        joint, width = names.get("fc.weight"), self.embeddings.input.width
+        is_part |= joint is not None and joint.shape in ((width, 2 * width), (width, 3 * width))
         kind = self.configuration.model_type
         return is_part or self.configuration.headless or is_encoder(kind, names)
 

@@ -308,6 +308,17 @@ SOUND |= {
         {"decoder": {"vocab_size": 64} | UNTIED, "text_encoder": V | UNTIED},
         {"text_encoder.shared.weight": A, "decoder.lm_heads.0.weight": B[:64]},
     ),
+    "EAGLE, with its target's head": (
+        "no-head",
+        V | UNTIED | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+        {"embed_tokens.weight": A, "fc.weight": B[:WIDTH].repeat(2, 1)},
+    ),
+    "AWQ, whose packed output has few columns": (
+        "packed",
+        V | TIED,
+        {E: A, "lm_head.qweight": np.zeros((WIDTH, VOCABULARY // 8), np.int32)},
+    ),
+    "tensor without a name": ("lone", None, {"": A, "embedding.weight": A}),
     "lone table": ("lone", None, {E: A}),
 }
 
@@ -399,6 +410,7 @@ def test_hdf5_under_any_suffix_and_behind_soft_links(tmp_path, name):
         file["model/embed_tokens/embeddings"], file["store/b"] = F32_A, F32_B
         file["model/lm_head/weight"] = h5py.SoftLink("/alias/b")
         file["alias"] = h5py.SoftLink("store")
+        file["optimizer_weights/embed_tokens/embeddings"] = F32_B
     for path in (tmp_path, tmp_path / name):
         (verdict,) = audit(path).verdicts
         assert verdict.main.code == "different"

@@ -517,6 +517,21 @@ def test_every_wrong_finding_is_printed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--adapter", "The adapter trains the output embedding and"),
+        ("--against", "No row has changed"),
+    ],
+)
+def test_what_an_option_asks_for_is_printed(tmp_path, capsys, option, words):
+    path = write_folder(tmp_path / "new", {E: A, H: B}, UNTIED)
+    write_safetensors(tmp_path / "other" / "adapter_model.safetensors", LORA)
+    other = path if option == "--against" else tmp_path / "other"
+    assert run_command(path, option, other) == 0
+    assert f"also     {words}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("names", "status"),
     [(["sound"], 0), (["sound", "broken"], 1), (["broken", "pickle.bin", "sound"], 2)],
 )
