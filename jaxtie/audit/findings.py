@@ -302,7 +302,7 @@ def _index_and_files(facts: Facts) -> Iterator[Finding]:
 def _levels(facts: Facts) -> Iterator[Finding]:
     """Report levels of the configuration that contradict each other."""
     configuration, comparison = facts.configuration, facts.comparison
-    if len({flag.tied for flag in configuration.declared}) > 1:
+    if len({flag.tied for flag in configuration.declared}) > 1 and not facts.headless:
         flags = "; ".join(flag.text for flag in configuration.declared)
         text = f"The levels of config.json disagree: {flags}."
         is_equal = comparison is not None and comparison.is_equal
@@ -399,7 +399,8 @@ def _rows(facts: Facts) -> Iterator[Finding]:
         zeros = np.flatnonzero(own.zero_V)
         if len(zeros) == count:
             text = f"The {role} embedding is dead: all {count:,} rows are zero."
-            yield Finding("dead-table", "wrong", text, "tie it, or restore it")
+            fix = "restore it, or store the other one in its place if the model was trained tied"
+            yield Finding("dead-table", "wrong", text, fix)
             continue
         zeros = zeros[zeros < facts.used]
         if len(zeros):

@@ -308,6 +308,11 @@ SOUND |= {
         {"decoder": {"vocab_size": 64} | UNTIED, "text_encoder": V | UNTIED},
         {"text_encoder.shared.weight": A, "decoder.lm_heads.0.weight": B[:64]},
     ),
+    "encoder whose levels disagree": (
+        "no-head",
+        TIED | {"architectures": ["CLIPModel"], "text_config": V | UNTIED},
+        {"text_model.embeddings.token_embedding.weight": A},
+    ),
     "EAGLE, with its target's head": (
         "no-head",
         V | UNTIED | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
