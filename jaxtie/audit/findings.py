@@ -113,7 +113,8 @@ def _tying(facts: Facts) -> Iterator[Finding]:
             for role, word in facts.embeddings.packed.items()
         )
         text = f"Not comparable: {packed}; its values are not guessed."
-        yield Finding("packed", "note", text, loaders=loader_lines("packed"))
+        loaders = loader_lines("packed") if facts.checkpoint.format == "safetensors" else ()
+        yield Finding("packed", "note", text, loaders=loaders)
     elif not comparison.is_equal and _differing(facts, comparison).size:
         yield _different(facts, output.tensor.name, comparison)
     elif comparison.relation == "scale":
