@@ -66,6 +66,54 @@ def train(
     return seed_steps / (time.perf_counter() - began)
 
 
+def product_rate() -> float:
+    """Return FLOP/s of a large matrix product, float32, on all cores."""
+    import jax
+    import jax.numpy as jnp
+
+    x = jnp.ones((2048, 2048))
+    product = jax.jit(lambda x: x @ x).lower(x).compile()
+    product(x).block_until_ready()
+    best = math.inf
+    for _ in range(10):
+        began = time.perf_counter()
+        product(x).block_until_ready()
+        best = min(best, time.perf_counter() - began)
+    return 2 * 2048**3 / best
+
+
+def product_flops(config: Experiment, arm: str) -> int:
+    """Return FLOP of the matrix products of one member's update."""
+    import jax
+    import numpy as np
+
+    from jaxtie.training.member import make_member
+
+    task = config.build(Variant(arm == "tied"), "cpu")
+    member = make_member(task)
+    state = jax.eval_shape(member.init, np.uint32(0), task.hparams())
+    update = jax.make_jaxpr(member.step)(
+        state, task.hparams(), task.stream(np.uint32(0)), np.int32(0)
+    )
+    return flops_of(update.jaxpr)
+
+
+def flops_of(jaxpr: Any) -> int:
+    """Return FLOP of the matrix products of a program, those in a loop for each of its turns."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            depth = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+            total += 2 * depth * math.prod(equation.outvars[0].aval.shape)
+        turns = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                total += turns * flops_of(inner)
+    return total
+
+
 def declaration_of(model: str, checkout: Path = CHECKOUT) -> Path:
     """Return the path of an experiment file."""
     return checkout / "experiments" / f"{model}.py"
@@ -144,6 +192,8 @@ def compare_with_pytorch(
     options: argparse.Namespace, models: Sequence[str], arms: Sequence[str], numbers: Sequence[int]
 ) -> Report:
     """Measure jaxtie in this process, and PyTorch where it is installed."""
+    from jaxtie.run.experiment_files import load_experiment
+
     sides, compile_seconds = jaxtie_sides(models, arms, numbers, options.seconds)
     devices = start_jax().devices()
     ways = pytorch_ways(devices[0].platform, numbers, options.compile) if has_torch() else {}
@@ -157,6 +207,16 @@ def compare_with_pytorch(
         "compile_seconds": compile_seconds,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+    if devices[0].platform == "cpu":
+        most = max(numbers)
+        for model, arm in itertools.product(models, arms):
+            config = load_experiment(declaration_of(model))
+            flops = (
+                product_flops(config, arm)
+                * Spread.of(rates[f"{model}, {arm}, jaxtie, {most} seeds"]).median
+            )
+            share = flops / product_rate()
+            report[f"{model}, {arm}, {most} seeds, share of the rate of a product"] = share
     pairs = []
     for way in ways:
         alike = [seeds for seeds in numbers if way.endswith(f", {seeds} seeds")]

@@ -480,12 +480,14 @@ class Layout(NamedTuple):
 
     Attributes:
       blocks: members in a block, for few members and for many.
-      lanes: whether their steps are laid out with the member axis last, see
+      few: the most members that are few.
+      lanes: whether the steps of more than one are laid out with the member axis last, see
         `jaxtie.training.lanes`, not by `jax.vmap`.
       fast_start: whether the record at step 0 takes long enough to be compiled for speed.
     """
 
     blocks: tuple[int, ...]
+    few: int = 0
     lanes: bool = False
     fast_start: bool = False
 

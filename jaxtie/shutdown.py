@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
@@ -61,6 +62,8 @@ def leave(find_main: Callable[[], Callable[[], int]]) -> NoReturn:
     except BrokenPipeError:  # such as `| head` has read enough; Python flushes again at the end
         status = BROKEN_PIPE
         write_to_nowhere([sys.stdout.fileno(), sys.stderr.fileno()])
+    except Exception:
+        traceback.print_exc()  # here, since the process may end below
     finally:
         trainer = sys.modules.get("jaxtie.training.trainer")
         # An abandoned compilation would crash a process that tidies up.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxtie.audit.checkpoint import PICKLES, refuse_pickle
+from jaxtie.audit.checkpoint import PICKLES, link_target, refuse_pickle
 from jaxtie.audit.find import EmbeddingTable
 from jaxtie.audit.flags import read_json
 from jaxtie.audit.knowledge import INPUTS, OUTPUTS, Pattern, match_name, split_name
@@ -27,6 +27,7 @@ class Adapter:
     output: tuple[str, ...]  # likewise
     keeps_tied: bool  # whether its configuration says `ensure_weight_tying`
     tables: tuple[EmbeddingTable, EmbeddingTable] | None  # both, if it has saved them whole
+    is_tokens: bool  # whether it trains chosen tokens only (`trainable_token_indices` of PEFT)
 
 
 def read_adapter(folder: Path) -> Adapter:
@@ -45,8 +46,10 @@ def read_adapter(folder: Path) -> Adapter:
         f"--adapter {folder}: holds no adapter_model.safetensors; expected what PEFT saves",
     )
     config = folder / "adapter_config.json"
+    for path in filter(Path.is_file, (weights, config)):
+        link_target(folder, path)
     content = read_json(config) if config.is_file() else {}
-    tensors = from_safetensors(weights)
+    tensors, _ = from_safetensors(weights)
     inputs, outputs = (
         [tensor for tensor in tensors if _trains(tensor.name, patterns)]
         for patterns in (INPUTS, OUTPUTS)
@@ -56,6 +59,7 @@ def read_adapter(folder: Path) -> Adapter:
         tuple(tensor.name for tensor in outputs),
         content.get("ensure_weight_tying") is True,
         _whole_tables(inputs, outputs),
+        all("trainable_tokens" in tensor.name for tensor in inputs),
     )
 
 

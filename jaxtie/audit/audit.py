@@ -1,6 +1,7 @@
 """Run an audit, from a path to a verdict."""
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ from typing import Any
 from jaxtie.audit.adapter import Adapter, read_adapter
 from jaxtie.audit.checkpoint import Checkpoint, StoredModel, open_checkpoint
 from jaxtie.audit.compare import Comparison, Progress, same_rows, scan
-from jaxtie.audit.find import Embeddings, EmbeddingTable, find_embeddings
-from jaxtie.audit.findings import Facts, Finding, findings_of, runs_of
-from jaxtie.config import check
+from jaxtie.audit.find import Embeddings, EmbeddingTable, Role, find_embeddings, several_tables
+from jaxtie.audit.findings import Facts, Finding, findings_of, index_texts, runs_of
+from jaxtie.config import UserError, check
 from jaxtie.results.tables import json_numbers
 
 
@@ -30,14 +31,16 @@ class ModelVerdict:
 
     @property
     def main(self) -> Finding:
-        """The finding about tying, unless only another one is wrong."""
+        """The finding that sets the status: the first wrong one, else the one about tying."""
         return next(
             (finding for finding in self.findings if finding.level == "wrong"), self.findings[0]
         )
 
     @property
     def saved(self) -> int:
-        """Bytes that tying saves, or has saved."""
+        """Bytes that tying saves, or has saved; 0 if there is no head, or one of a draft model."""
+        if self.main.code in ("no-head", "lone", "no-input") or self.embeddings.is_draft:
+            return 0
         return (self.embeddings.output or self.embeddings.input).tensor.size
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,6 +53,7 @@ class ModelVerdict:
         return {
             "name": self.arm,
             "consistent": self.is_consistent,
+            "cause": None if self.is_consistent else self.main.code,
             "verdict": self.main.text,
             "fix": self.main.fix,
             "input": _table_dict(embeddings.input),
@@ -90,6 +94,7 @@ class Audit:
             {
                 "path": str(self.checkpoint.path),
                 "format": self.checkpoint.format,
+                "links lead to": str(self.checkpoint.linked) if self.checkpoint.linked else None,
                 "status": self.status,
                 "flags": [flag.text for flag in self.checkpoint.configuration.flags],
                 "models": [verdict.as_dict() for verdict in self.verdicts],
@@ -103,6 +108,7 @@ def audit(
     against: Path | None = None,
     adapter: Path | None = None,
     names: tuple[str | None, str | None] = (None, None),
+    transposed: Collection[Role] = (),
     progress: Progress = lambda *_: None,
 ) -> Audit:
     """Audit the checkpoint at a path.
@@ -112,6 +118,7 @@ def audit(
       against: an older checkpoint of the same model.
       adapter: folder of an adapter for it.
       names: tensors that are the input and the output embedding; None to find them.
+      transposed: roles of tables that are stored D × V whatever their names and shapes say.
       progress: called now and then, with the rows that are done.
 
     Raises:
@@ -123,8 +130,8 @@ def audit(
     trained = read_adapter(adapter) if adapter else None
     verdicts = []
     for model in checkpoint.models:
-        embeddings = _find(checkpoint, model, names)
-        before = _old_table(old, model, embeddings.input, names) if old else None
+        embeddings = _find(checkpoint, model, names, transposed)
+        before = _old_table(old, model, embeddings.input, names, transposed) if old else None
         facts = _gather(checkpoint, model, embeddings, before, trained, progress)
         verdict = ModelVerdict(model.arm, embeddings, findings_of(facts), facts.comparison)
         verdicts.append(verdict)
@@ -132,14 +139,59 @@ def audit(
 
 
 def _find(
-    checkpoint: Checkpoint, model: StoredModel, names: tuple[str | None, str | None]
+    checkpoint: Checkpoint,
+    model: StoredModel,
+    names: tuple[str | None, str | None],
+    transposed: Collection[Role],
 ) -> Embeddings:
     where = f"{checkpoint.path}{', arm ' + model.arm if model.arm else ''}"
-    return find_embeddings(model.tensors, checkpoint.configuration.vocabularies, where, names)
+    try:
+        return find_embeddings(
+            model.tensors,
+            checkpoint.configuration,
+            where,
+            names,
+            transposed=transposed,
+            aliases=checkpoint.aliases,
+        )
+    except UserError as error:
+        also = "; ".join(text for _, text in index_texts(checkpoint))
+        raise UserError(f"{error}{'; ' if also else ''}{also}") from None
+
+
+def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[str, ...]:
+    """Return the names of further tables that differ from the input or the output embedding.
+
+    Raises:
+      UserError: if one of them is another model's.
+    """
+    main = {"input": embeddings.input, "output": embeddings.output or embeddings.input}
+    pairs = [(copy.table, main[copy.role]) for copy in embeddings.copies]
+    pairs += [(table, embeddings.input) for table in embeddings.encoders]
+    unequal = [table.tensor.name for table, like in pairs if not _is_same(table, like, progress)]
+    for copy in embeddings.copies:
+        tables = [main[copy.role].tensor.name, copy.table.tensor.name]
+        check(
+            not copy.must_agree or copy.table.tensor.name not in unequal,
+            several_tables(tables, copy.role, str(where)),
+        )
+    return tuple(unequal)
+
+
+def _is_same(table: EmbeddingTable, like: EmbeddingTable, progress: Progress) -> bool:
+    """Return whether two tables have the same values; True if packed values hide it."""
+    if (table.vocabulary, table.width) != (like.vocabulary, like.width):
+        return False
+    is_packed = not (table.tensor.is_values and like.tensor.is_values)
+    return is_packed or bool(same_rows(like, table, progress).all())
 
 
 def _old_table(
-    old: Checkpoint, model: StoredModel, table: EmbeddingTable, names: tuple[str | None, str | None]
+    old: Checkpoint,
+    model: StoredModel,
+    table: EmbeddingTable,
+    names: tuple[str | None, str | None],
+    transposed: Collection[Role],
 ) -> EmbeddingTable:
     """Return the input embedding of an older checkpoint."""
     others = {other.arm: other for other in old.models}
@@ -147,7 +199,7 @@ def _old_table(
         model.arm in others,
         f"--against {old.path}: has no arm {model.arm!r}; give a checkpoint of the same model",
     )
-    found = _find(old, others[model.arm], names).input
+    found = _find(old, others[model.arm], names, transposed).input
     shapes = [(one.vocabulary, one.width) for one in (found, table)]
     check(
         shapes[0] == shapes[1],
@@ -170,14 +222,17 @@ def _gather(
     progress: Progress,
 ) -> Facts:
     """Read the embeddings of a model and compare them."""
-    table, comparison, rows, unequal = embeddings.input, None, {}, []
+    table, comparison, rows = embeddings.input, None, {}
+    output = None if "output" in embeddings.packed else embeddings.output
+    compared = embeddings.draft if embeddings.is_draft else table
     if "input" not in embeddings.packed:
-        output = None if "output" in embeddings.packed else embeddings.output
-        rows["input"], output_rows, comparison = scan(table, output, progress)
-        if output_rows and comparison and not comparison.is_equal:
-            rows["output"] = output_rows
-        copies = [copy for copy in embeddings.copies if copy.tensor.is_values]
-        unequal = [copy for copy in copies if not same_rows(table, copy, progress).all()]
+        if output and compared:
+            first, second, comparison = scan(compared, output, progress)
+            rows["input"] = first if compared is table else scan(table, None, progress)[0]
+            if second and comparison and not (comparison.is_equal and comparison.extra == 0):
+                rows["output"] = second
+        else:
+            rows["input"] = scan(table, None, progress)[0]
     whole = adapter.tables if adapter else None
     configuration = checkpoint.configuration
     return Facts(
@@ -188,7 +243,7 @@ def _gather(
         embeddings=embeddings,
         comparison=comparison,
         rows=rows,
-        unequal_copies=tuple(copy.tensor.name for copy in unequal),
+        unequal=_unequal(embeddings, checkpoint.path, progress),
         unchanged_V=same_rows(table, old, progress) if old else None,
         adapter=adapter,
         adapter_differs=not same_rows(*whole, progress).all() if whole else None,

@@ -1,12 +1,14 @@
 """Decide which files a path means and open the tensors in them, in any format."""
 
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from jaxtie.audit.flags import Configuration, read_configuration, read_json
+from jaxtie.audit.knowledge import is_gguf_encoder
 from jaxtie.audit.stored import (
     StoredTensor,
     from_gguf,
@@ -21,11 +23,17 @@ from jaxtie.config import Arm, UserError, check, check_path, natural
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-FORMATS = {".safetensors": "safetensors", ".npz": "npz", ".h5": "Keras", ".gguf": "GGUF"}
-READERS = {".safetensors": from_safetensors, ".npz": from_npz, ".h5": from_keras}
+FASTTEXT = b"\xba\x16\x4f\x2f"  # the first bytes of a model of fastText
+WORD2VEC = re.compile(rb"\d+ \d+\n")
+FORMATS = {".safetensors": "safetensors", ".npz": "npz", ".h5": "Keras", ".hdf5": "Keras"}
+FORMATS[".gguf"] = "GGUF"
+READERS = {".safetensors": from_safetensors, ".npz": from_npz, ".gguf": from_gguf}
+READERS |= {".h5": from_keras, ".hdf5": from_keras}
 EXPECTED_FORMATS = "expected .safetensors, .npz, Keras .weights.h5, .gguf, or an Orbax folder"
+ADAPTER = "adapter_"  # how names of files of an adapter begin
 INDEX = ".safetensors.index.json"
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|gguf)$")
+SENTENCE_EMBEDDER = ("modules.json", "config_sentence_transformers.json")
 ITEMS = ("params", "state", "default", "items", "model", "members")  # of an Orbax step, in order
 
 
@@ -49,14 +57,19 @@ class Checkpoint:
     missing: tuple[str, ...] = ()  # names in its index that no file has
     unlisted: tuple[str, ...] = ()  # tensors in its files that the index does not name
     architecture: str = ""  # `general.architecture` of a GGUF
+    aliases: Mapping[str, str] = field(default_factory=dict)  # further names of tensors
+    linked: Path | None = None  # the folder that its files are links to
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open a file, a folder of files, an Orbax folder, or the folder of a run of jaxtie.
 
+    A name such as `org/name` is looked up in the local Hugging Face cache.
+
     Raises:
       UserError: if there is no checkpoint, it is a pickle, or it cannot be read.
     """
+    path = _find_in_cache(path)
     check_path(path)
     if path.is_dir():
         return _open_folder(path)
@@ -64,18 +77,70 @@ def open_checkpoint(path: Path) -> Checkpoint:
     refuse_pickle(path)
     if path.name.endswith(INDEX):
         return _open_sharded(path)
+    if stem := _shard_stem(path):
+        if (index := path.with_name(f"{stem}{INDEX}")).is_file():
+            return _open_sharded(index)
+        shards = [one for one in sorted(path.parent.iterdir()) if _shard_stem(one) == stem]
+        return _open_files(_files_of_one_checkpoint(shards), path.parent)
+    check(not path.name.startswith(ADAPTER), _only_adapter(path.parent))
     return _open_files([path], path)
 
 
+def _shard_stem(path: Path) -> str:
+    match = SHARD_NAME.search(path.name)
+    return path.name[: match.start()] if match else ""
+
+
+def _find_in_cache(path: Path) -> Path:
+    """Return the newest snapshot of a repository in the Hugging Face cache, or the path itself."""
+    text = str(path)
+    repository = path
+    if not path.exists() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text):
+        home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
+        cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+        repository = cache / f"models--{text.replace('/', '--')}"
+    snapshots = repository / "snapshots"
+    if not snapshots.is_dir():
+        return path
+    main = repository / "refs" / "main"
+    revision = main.read_text(encoding="utf-8").strip() if main.is_file() else ""
+    if revision and (snapshots / Path(revision).name).is_dir():
+        return snapshots / Path(revision).name
+    return max(snapshots.iterdir(), key=lambda one: one.stat().st_mtime, default=path)
+
+
+def link_target(folder: Path, path: Path) -> Path | None:
+    """Return the folder of a Hugging Face cache that a file is a link to; None if it is no link.
+
+    Raises:
+      UserError: if it leaves the folder and is not of the same cache.
+    """
+    real, home = path.resolve(), folder.resolve()
+    if real.is_relative_to(home):
+        return None
+    caches = [place.parent / "blobs" for place in home.parents if place.name == "snapshots"]
+    check(
+        real.parent in caches,
+        f"{path}: is a link that leaves the folder, to {real}; give that file or its folder",
+    )
+    return real.parent
+
+
+def _only_adapter(folder: Path) -> str:
+    return f"{folder}: holds an adapter only; give its base: jaxtie audit BASE --adapter {folder}"
+
+
 def refuse_pickle(path: Path) -> None:
-    """Raise UserError if a file is a pickle by its suffix, or by its first bytes."""
+    """Raise UserError if a file is a pickle by its suffix or its first bytes, or word vectors."""
     is_pickle = path.suffix in PICKLES
-    if not is_pickle and path.suffix not in (
-        *FORMATS,
-        ".json",
-    ):  # a safetensors file may begin like that
+    if path.suffix not in (*FORMATS, ".json"):  # a safetensors file may begin like a pickle
         with path.open("rb") as file:
-            is_pickle = file.read(2) in PICKLE_STARTS
+            start = file.read(40)
+        is_pickle = is_pickle or start[:2] in PICKLE_STARTS
+        check(
+            not (start.startswith(FASTTEXT) or WORD2VEC.match(start)),
+            f"{path}: holds word vectors (fastText or word2vec), not a language model",
+        )
     check(
         not is_pickle,
         f"{path}: is a pickle, which may run code when it is read, so it is not read; save it as"
@@ -91,13 +156,15 @@ def _open_folder(folder: Path) -> Checkpoint:
     indices = [name for name in names if name.endswith(INDEX)]
     if indices:
         return _open_sharded(folder / min(indices, key=lambda name: name != f"model{INDEX}"))
-    for ending in (".safetensors", ".gguf", ".npz", ".weights.h5", ".h5"):
-        found = [folder / name for name in names if name.endswith(ending)]
+    own = [name for name in names if not name.startswith(ADAPTER)]
+    for ending in (".safetensors", ".gguf", ".npz", ".weights.h5", ".h5", ".hdf5"):
+        found = [folder / name for name in own if name.endswith(ending)]
         if found:
             return _open_files(_files_of_one_checkpoint(found), folder)
     item = _find_orbax_item(folder)
     if item:
         return _open_orbax(item, folder)
+    check(len(own) == len(names), _only_adapter(folder))
     for name in names:
         if Path(name).suffix in PICKLES:
             refuse_pickle(folder / name)
@@ -128,32 +195,47 @@ def _files_of_one_checkpoint(paths: list[Path]) -> list[Path]:
 def _open_files(paths: list[Path], given: Path) -> Checkpoint:
     """Open files of one format."""
     tensors: dict[str, StoredTensor] = {}
-    architecture = ""
+    metadata: dict[str, Any] = {}
+    linked = None
     for path in paths:
         check_path(path)
         check(path.suffix in FORMATS, f"{path}: is in no supported format; {EXPECTED_FORMATS}")
-        if path.suffix == ".gguf":
-            found, own = from_gguf(path)
-            architecture = architecture or own
-        else:
-            found = READERS[path.suffix](path)
+        if path != given:
+            linked = link_target(path.parent, path) or linked
+        found, own = READERS[path.suffix](path)
+        metadata = own | metadata
         for tensor in found:
             check(
                 tensor.name not in tensors,
                 f"{path}: tensor {tensor.name!r} is in another file too; remove one of them",
             )
             tensors[tensor.name] = tensor
+    folder = given if given.is_dir() else given.parent
+    if given.is_dir() and (folder / "config.json").is_file():
+        link_target(folder, folder / "config.json")
+    configuration = read_configuration(folder / "config.json")
+    architecture = str(metadata.get("general.architecture", ""))
+    is_embedder = any((folder / name).is_file() for name in SENTENCE_EMBEDDER)
+    if is_embedder or is_gguf_encoder(architecture, metadata):
+        configuration = replace(configuration, headless=True)
     return Checkpoint(
         given,
         FORMATS[paths[0].suffix],
         (StoredModel("", tensors),),
-        read_configuration((given if given.is_dir() else given.parent) / "config.json"),
+        configuration,
         architecture=architecture,
+        aliases={
+            name: kept
+            for name, kept in metadata.items()
+            if isinstance(kept, str) and kept in tensors and name not in tensors
+        },
+        linked=linked,
     )
 
 
 def _open_sharded(index: Path) -> Checkpoint:
     check_path(index)
+    link_target(index.parent, index)
     listed: Any = read_json(index).get("weight_map")
     check(
         isinstance(listed, dict)
@@ -182,8 +264,8 @@ def _open_sharded(index: Path) -> Checkpoint:
 def _find_orbax_item(folder: Path) -> Path | None:
     """Return the item of the newest step below the folder of a manager, a run or a step."""
     for place in (folder, folder / "checkpoints"):
-        steps = [path for path in place.glob("*") if natural(path.name) >= 0 and path.is_dir()]
-        newest = max(steps, key=lambda path: natural(path.name), default=None)
+        steps = [path for path in place.glob("*") if _step_number(path) >= 0 and path.is_dir()]
+        newest = max(steps, key=_step_number, default=None)
         for step in (newest, place):
             for item in (step, *(step / name for name in ITEMS)) if step else ():
                 if is_orbax(item):
@@ -191,7 +273,15 @@ def _find_orbax_item(folder: Path) -> Path | None:
     return None
 
 
+def _step_number(path: Path) -> int:
+    """Return N for a folder N or step-N; -1 for another."""
+    return natural(path.name.removeprefix("step-"))
+
+
 def _open_orbax(item: Path, given: Path) -> Checkpoint:
+    for path in item.rglob("*"):
+        if path.is_symlink():
+            link_target(item, path)
     if item.name == "members":
         return _open_run(item, given)
     candidates = [place / "config.json" for place in (item, *item.parents[:2])]

@@ -8,19 +8,46 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
-from jaxtie.audit.find import EmbeddingTable
+from jaxtie.audit.compare import Progress
+from jaxtie.audit.find import EmbeddingTable, Role
 from jaxtie.audit.findings import Finding
-from jaxtie.config import UserError
+from jaxtie.audit.headers import reason_of
+from jaxtie.config import UserError, check
 from jaxtie.options import Flag, option, parse_command, parse_path
 from jaxtie.shutdown import INTERRUPTED
 
 SECONDS = 5.0  # between two lines of progress, at least
 UNREADABLE = 2  # exit status
+SCHEMA = 1  # version of the JSON
+WORDS = ("consistent", "inconsistent", "unreadable")  # by exit status
+
+
+def _parse_sides(text: str) -> tuple[Role, ...]:
+    """Read `input`, `output` or both, separated by a comma."""
+    sides: dict[str, Role] = {"input": "input", "output": "output"}
+    if not set(text.split(",")) <= set(sides):
+        raise ValueError(f"{text!r}: expected input, output or input,output")
+    return tuple(sides[part] for part in text.split(","))
+
+
+def _parse_paths(texts: list[str]) -> tuple[Path, ...]:
+    if not texts or "" in texts:
+        raise ValueError("expected a file, a folder, or several")
+    return tuple(map(Path, texts))
+
+
+PATHS = tyro.constructors.PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="PATH ...",
+    instance_from_str=_parse_paths,
+    is_instance=lambda value: True,
+    str_from_instance=lambda value: list(map(str, value)),
+)
 
 
 @dataclass(frozen=True)
@@ -31,9 +58,10 @@ class AuditOptions:
     unreadable.
     """
 
-    path: Annotated[tyro.conf.Positional[Path], option("PATH", parse_path)]
+    paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], PATHS]
     """.safetensors (one file, an index, or a folder of shards), .npz, Keras .weights.h5, .gguf, an
-    Orbax folder, or the folder of a run of jaxtie."""
+    Orbax folder, the folder of a run of jaxtie, or ORG/NAME in the local Hugging Face cache. Of
+    several, one line each is printed, and the worst exit status counts."""
     against: Annotated[Path | None, option("OLD", parse_path, "none")] = None
     """An older checkpoint of the same model: report which rows have not changed since."""
     adapter: Annotated[Path | None, option("DIR", parse_path, "none")] = None
@@ -42,8 +70,12 @@ class AuditOptions:
     """Tensor that is the input embedding."""
     output: Annotated[str | None, option("NAME", str, "found by its name")] = None
     """Tensor that is the output embedding."""
+    transposed: Annotated[tuple[Role, ...] | None, option("SIDE", _parse_sides, "none")] = None
+    """`input`, `output` or `input,output`: this embedding is stored D × V."""
+    verbose: Flag = False
+    """Print every finding, what each loader does, and the bytes that tying saves."""
     json: Flag = False
-    """Print JSON."""
+    """Print JSON: a schema with a version, and the finding that set each status."""
     quiet: Flag = False
     """Show no progress."""
 
@@ -77,70 +109,137 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         options = parse_command(AuditOptions, "jaxtie.audit", arguments)
+        count = len(options.paths)
+        is_one = not (options.against or options.adapter or options.input or options.output)
+        check(count == 1 or is_one, "--against, --adapter, --input and --output need one PATH")
         with contextlib.closing(_Progress(options.quiet)) as progress:
-            found = audit(
-                options.path,
-                against=options.against,
-                adapter=options.adapter,
-                names=(options.input, options.output),
-                progress=progress,
-            )
-        print(json.dumps(found.as_dict(), indent=1) if options.json else "\n".join(lines_of(found)))
+            results = [_audit(path, options, progress) for path in options.paths]
+        if isinstance(results[0], str) and count == 1:
+            raise UserError(results[0])
+        status = max(map(_status, results))
+        if options.json:
+            found = [_as_dict(*pair) for pair in zip(options.paths, results, strict=True)]
+            print(json.dumps({"schema": SCHEMA, "status": status, "checkpoints": found}, indent=1))
+        else:
+            print("\n".join(_lines(options, results)))
     except BrokenPipeError:
         raise
     except (UserError, OSError) as error:
-        text = str(error)
-        if isinstance(error, OSError):
-            text = f"{error.filename or 'output'}: {error.strerror or error}"
-        print(f"jaxtie.audit: {_escape(text)}", file=sys.stderr)
+        print(f"jaxtie.audit: {_escape(_reason(error))}", file=sys.stderr)
         return UNREADABLE
     except KeyboardInterrupt:
         return INTERRUPTED
-    return found.status
+    return status
+
+
+def _audit(path: Path, options: AuditOptions, progress: Progress) -> Audit | str:
+    """Audit one path; return the reason in one line if it cannot be read."""
+    try:
+        return audit(
+            path,
+            against=options.against,
+            adapter=options.adapter,
+            names=(options.input, options.output),
+            transposed=options.transposed or (),
+            progress=progress,
+        )
+    except (UserError, OSError) as error:
+        return _reason(error)
+    except Exception as error:  # the last resort: a fault of this program, or a file made for one
+        return f"{path}: {type(error).__name__} ({reason_of(error)}); please report it"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or 'output'}: {error.strerror or error}"
+    return str(error)
+
+
+def _status(result: Audit | str) -> int:
+    return UNREADABLE if isinstance(result, str) else result.status
+
+
+def _as_dict(path: Path, result: Audit | str) -> dict[str, Any]:
+    if isinstance(result, str):
+        return {"path": str(path), "status": UNREADABLE, "error": result}
+    return result.as_dict()
 
 
 def _escape(text: str) -> str:
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
-def lines_of(found: Audit) -> Iterator[str]:
+def _lines(options: AuditOptions, results: Sequence[Audit | str]) -> Iterator[str]:
+    """Yield the report on one checkpoint, or a line for each of several."""
+    (first, *others), paths = results, [_escape(str(path)) for path in options.paths]
+    if isinstance(first, Audit) and not others:
+        yield from lines_of(first, verbose=options.verbose)
+        return
+    width = max(map(len, paths))
+    for path, result in zip(paths, results, strict=True):
+        texts = [result.removeprefix(f"{path}: ")] if isinstance(result, str) else []
+        if isinstance(result, Audit):
+            wrong = [one for one in result.verdicts if not one.is_consistent]
+            texts = [verdict.main.text for verdict in wrong or result.verdicts]
+        word = WORDS[_status(result)]
+        yield f"{word:<12}  {path:<{width}}  {_escape(' '.join(texts))}"
+
+
+def lines_of(found: Audit, *, verbose: bool = False) -> Iterator[str]:
     """Yield the lines of the report, the verdict first."""
     for i, verdict in enumerate(found.verdicts):
         if i:
             yield ""
         yield from map(_escape, _verdict_lines(found, verdict))
+        if verbose:
+            yield from map(_escape, _other_lines(found, verdict))
 
 
 def _verdict_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
+    """Yield the verdict, what is stored, what the flags say, what to do and for which loaders."""
     main, embeddings = verdict.main, verdict.embeddings
     arm = f"arm {verdict.arm}: " if verdict.arm else ""
     yield f"{arm}{'Consistent' if verdict.is_consistent else 'Inconsistent'}. {main.text}"
-    if main.fix:
-        yield f"{'Fix' if main.level == 'wrong' else 'You can'}: {main.fix}."
-    yield ""
-    yield _table_line("input", embeddings.input)
-    yield _table_line("output", embeddings.output)
+    tables = [table for table in (embeddings.input, embeddings.output) if table]
+    yield f"stored   {'; '.join(map(_describe, tables))}"
     flags = "none: there is no config.json next to it"
     if found.checkpoint.configuration.path:
         flags = "; ".join(flag.text for flag in found.checkpoint.configuration.flags)
     yield f"flags    {flags}"
-    yield from _loader_lines(main)
+    if main.fix:
+        yield f"{'to do' if main.level == 'wrong' else 'you can':<8} {main.fix}"
+    if main.loaders:
+        yield f"loaders  {'; '.join(line.partition(':')[0] for line in main.loaders)}"
     for finding in verdict.findings:
-        if finding is not main:
-            fix = f" Fix: {finding.fix}." if finding.fix else ""
-            yield f"{finding.level:<8} {finding.text}{fix}"
-            yield from _loader_lines(finding)
-    yield f"cost     tying {'saves' if embeddings.output else 'has saved'} {verdict.saved:,} bytes"
+        if finding is not main and _is_shown(finding):
+            to_do = f" To do: {finding.fix}" if finding.fix else ""
+            yield f"also     {finding.text}{to_do}"
 
 
-def _loader_lines(finding: Finding) -> Iterator[str]:
-    return (f"loader   {line}" for line in finding.loaders)
+def _is_shown(finding: Finding) -> bool:
+    """Return whether a finding is printed without --verbose: faults and what options ask for."""
+    return finding.level == "wrong" or finding.code in ("adapter", "against")
 
 
-def _table_line(role: str, table: EmbeddingTable | None) -> str:
-    if table is None:
-        return f"{role:<8} none stored"
+def _other_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
+    """Yield what is left: notes, what each loader does, files, bytes."""
+    for finding in verdict.findings:
+        if finding is not verdict.main and not _is_shown(finding):
+            yield f"{finding.level:<8} {finding.text}"
+    loaders = [line for finding in verdict.findings for line in finding.loaders]
+    for line in dict.fromkeys(loaders):
+        yield f"loader   {line}"
+    if found.checkpoint.linked:
+        yield f"links    to {found.checkpoint.linked}"
+    if verdict.embeddings.bias:
+        yield f"bias     {verdict.embeddings.bias.name}"
+    if verdict.saved:
+        verb = "saves" if verdict.embeddings.output else "has saved"
+        yield f"cost     tying {verb} {verdict.saved:,} bytes"
+
+
+def _describe(table: EmbeddingTable) -> str:
     layout = ", stored D × V" if table.transposed else ""
     tensor = table.tensor
     size = f"{table.vocabulary:,} × {table.width:,}{layout}"
-    return f"{role:<8} {tensor.name}  {size}  {tensor.stored}  {tensor.file.name}"
+    return f"{tensor.name} ({size}, {tensor.stored}, {tensor.file.name})"

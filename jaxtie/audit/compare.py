@@ -4,6 +4,7 @@ Tables are read a block of rows at a time.
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -142,7 +143,8 @@ def _by_blocks(
     what: str,
 ) -> Iterator[Item]:
     """Call `read` with blocks of `count` rows, some at once; yield the results in order."""
-    size = max(1, BLOCK_BYTES // (table.tensor.size // table.vocabulary))
+    row_bytes = table.width * table.tensor.size // math.prod(table.tensor.shape)
+    size = max(1, BLOCK_BYTES // row_bytes)
     affinity = getattr(os, "sched_getaffinity", None)
     workers = min(WORKERS, len(affinity(0))) if affinity else WORKERS
     blocks = [(start, min(start + size, count)) for start in range(0, count, size)]

@@ -1,16 +1,20 @@
 """Find the input embedding, the output embedding and the output bias among tensors."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, Literal
 
 import numpy as np
 
+from jaxtie.audit.flags import Configuration
 from jaxtie.audit.knowledge import (
     INPUTS,
     OUTPUTS,
     PACKED_LEAVES,
     Pattern,
+    copied_role,
     is_model_level,
     is_output_bias,
     match_name,
@@ -22,24 +26,39 @@ from jaxtie.config import UserError, check
 SHOWN = 12  # candidates in an error
 # Rows by which input and output embedding may differ, at least; else a twentieth of the vocabulary.
 PADDING = 1024
-# Names of the embeddings of an encoder-decoder model. The output would be tied to the first of
-# them that is stored.
-SHARED = ("shared", "decoder.embed_tokens", "encoder.embed_tokens")
+# Parts of names of embeddings that are not of tokens.
+NO_TOKENS = ("pos", "type", "segment", "rotary", "patch", "time", "image", "vision", "audio")
+Role = Literal["input", "output"]
 
 
 class EmbeddingTable:
-    """An embedding table of shape (vocabulary, width); `transposed` if it is stored D × V."""
+    """An embedding table of shape (vocabulary, width); `transposed` if it is stored D × V.
 
-    def __init__(self, tensor: StoredTensor, transposed: bool):
+    With `ids` it has those rows of the stored table, in their order.
+    """
+
+    def __init__(self, tensor: StoredTensor, transposed: bool, ids: np.ndarray | None = None):
         """Describe a tensor of two dimensions without opening it."""
-        self.tensor, self.transposed = tensor, transposed
+        self.tensor, self.transposed, self.ids = tensor, transposed, ids
         self.vocabulary, self.width = tensor.shape[::-1] if transposed else tensor.shape
+        if ids is not None:
+            self.vocabulary = len(ids)
 
     def block(self, start: int, stop: int) -> np.ndarray:
         """Read rows start...stop - 1 as a contiguous array (rows, D)."""
-        rows = np.s_[start:stop]
+        rows: Any = np.s_[start:stop] if self.ids is None else self.ids[start:stop]
         read = self.tensor.read
         return np.ascontiguousarray(read(np.s_[:, rows]).T if self.transposed else read(rows))
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A further table of the input or of the output embedding."""
+
+    role: Role
+    table: EmbeddingTable
+    # Whether it belongs to the model only if its values are the same; else it is another model's.
+    must_agree: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,10 +67,16 @@ class Embeddings:
 
     input: EmbeddingTable  # or the only table
     output: EmbeddingTable | None  # None if it is not stored, as in most tied models
-    copies: tuple[EmbeddingTable, ...]  # other tables of the input, as an encoder's
     bias: StoredTensor | None  # of the output
     packed: Mapping[str, str]  # "input" or "output" -> why its values cannot be read
     has_encoder: bool  # whether there are a decoder and an encoder of text
+    encoders: tuple[EmbeddingTable, ...] = ()  # tables of an encoder, or of a decoder's copy
+    copies: tuple[Copy, ...] = ()
+    only_head: bool = False  # whether the only table is stored under the name of a head
+    alias: str = ""  # the name that the file gives to the same tensor in the other role
+    # Of a draft model, whose head predicts some tokens only: the input's rows of these tokens.
+    is_draft: bool = False
+    draft: EmbeddingTable | None = None
 
 
 @dataclass(frozen=True)
@@ -82,62 +107,157 @@ def _candidate(tensor: StoredTensor, pattern: Pattern | None, leaf: str) -> _Can
 
 def find_embeddings(
     tensors: Mapping[str, StoredTensor],
-    vocabularies: Iterable[int],
+    configuration: Configuration,
     where: str,
     names: tuple[str | None, str | None] = (None, None),
+    *,
+    transposed: Collection[Role] = (),
+    aliases: Mapping[str, str] = {},
 ) -> Embeddings:
     """Find the embeddings among a model's tensors.
 
     Args:
       tensors: by name.
-      vocabularies: vocabulary sizes from the configuration.
+      configuration: its vocabulary sizes decide where names do not.
       where: the checkpoint, for errors.
       names: tensors to take as input and output embedding; None to find them.
+      transposed: roles of tables that are stored D × V whatever their names and shapes say.
+      aliases: further names of tensors, as a file's metadata list them.
 
     Raises:
-      UserError: if there is no input embedding, several tensors may be meant, a given name does not
+      UserError: if there is no embedding, several tensors may be meant, a given name does not
         exist, a table is not 2-D, or the widths differ.
     """
-    sizes = set(vocabularies)
-    first = _named(tensors, names[0], "--input", where) or _find_input(tensors, sizes, where)
-    copies = [] if names[0] else _find_copies(tensors, first)
-    table = _oriented(first, sizes, where)
+    sizes = set(configuration.vocabularies)
+    inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
     second = _named(tensors, names[1], "--output", where)
-    second = second or _find_output(tensors, table, first, where)
+    if not inputs and not names[1]:
+        return _find_only_head(tensors, configuration, aliases, where, transposed)
+    check(bool(inputs), _no_input(tensors, where))
+    first, *others = inputs
+    table = _oriented(first, sizes, where, forced="input" in transposed)
+    second = second or _find_outputs(tensors, table, inputs, where)
     output = None
     if second:
-        output = _oriented(second, sizes | {table.vocabulary}, where, like=table)
+        known = sizes | {table.vocabulary}
+        forced = "output" in transposed
+        output = _oriented(second[0], known, where, like=table, forced=forced)
         check(
-            bool(first.packed or second.packed) or output.width == table.width,
-            f"{where}: widths differ: {first.name} has width {table.width}, {second.name} width"
+            bool(first.packed or second[0].packed) or output.width == table.width,
+            f"{where}: widths differ: {first.name} has width {table.width}, {second[0].name} width"
             f" {output.width}, so one of them is not an embedding of this model; name the"
             " embeddings with --input and --output",
         )
-    roles = {"input": first, "output": second}
+    roles = {"input": first, "output": second[0] if second else None}
+    is_packed = bool(second and second[0].packed)  # its shape is not that of its values
+    is_draft, ids = _draft_ids(tensors, configuration, table, None if is_packed else output)
+    same = [name for name, kept in aliases.items() if kept == first.name]
+    alias = next((name for name in same if match_name(name, OUTPUTS)), "")
     return Embeddings(
         table,
         output,
-        tuple(_oriented(copy, sizes, where) for copy in copies),
         _find_bias(tensors, (output or table).vocabulary),
         {role: found.packed for role, found in roles.items() if found and found.packed},
         _has_text_encoder(tensors),
+        tuple(_oriented(other, sizes, where) for other in others if _side(first)),
+        _find_copies(tensors, table, output, [] if _side(first) else others, second),
+        alias="" if output else alias,
+        is_draft=is_draft,
+        draft=None if ids is None else EmbeddingTable(table.tensor, table.transposed, ids),
     )
+
+
+def _find_only_head(
+    tensors: Mapping[str, StoredTensor],
+    configuration: Configuration,
+    aliases: Mapping[str, str],
+    where: str,
+    transposed: Collection[Role],
+) -> Embeddings:
+    """Return the only table, which is stored under the name of a head."""
+    found = [one for one in _matching(tensors, OUTPUTS) if one.pattern and not one.pattern.loose]
+    alias = next((name for name in aliases if match_name(name, INPUTS)), "")
+    if alias:
+        last = "".join(split_name(aliases[alias])[-1:])
+        found = [_candidate(tensors[aliases[alias]], None, last)]
+    check(bool(found), _no_input(tensors, where))
+    _check_unique(found, "output", where)
+    sizes = {*configuration.vocabularies, configuration.draft_vocabulary or 0}
+    forced = bool({"input", "output"} & set(transposed))
+    table = _oriented(found[0], sizes, where, forced=forced)
+    packed = {"input": found[0].packed} if found[0].packed else {}
+    bias = _find_bias(tensors, table.vocabulary)
+    is_draft, _ = _draft_ids(tensors, configuration, table, table)
+    others = [name for name in _two_dimensional(tensors) if name != found[0].name]
+    is_alone = not any(
+        is_model_level(split_name(name)) and 2 * max(tensors[name].shape) >= table.vocabulary
+        for name in others
+    )  # else that may be an input embedding with a name of its own
+    check(bool(alias) or is_draft or (is_alone and not packed), _no_input(tensors, where))
+    return Embeddings(
+        table,
+        None,
+        bias,
+        packed,
+        _has_text_encoder(tensors),
+        only_head=True,
+        alias=alias,
+        is_draft=is_draft,
+    )
+
+
+def _no_input(tensors: Mapping[str, StoredTensor], where: str) -> str:
+    shown = ", ".join(map(repr, _two_dimensional(tensors)[:SHOWN])) or "none"
+    return (
+        f"{where}: found no input embedding by its name; give --input; tensors of two dimensions:"
+        f" {shown}"
+    )
+
+
+def _draft_ids(
+    tensors: Mapping[str, StoredTensor],
+    configuration: Configuration,
+    table: EmbeddingTable,
+    output: EmbeddingTable | None,
+) -> tuple[bool, np.ndarray | None]:
+    """Return whether a head predicts some tokens only, and their ids if a tensor has them.
+
+    EAGLE-3 stores id - position for each row of the head as `d2t` and, for each token, whether the
+    head has it as `t2d` (github.com/SafeAILab/EAGLE/issues/222).
+    """
+    maps = {
+        "".join(split_name(name)[-1:]): one
+        for name, one in tensors.items()
+        if one.dtype is not None and one.dtype.kind in "iub"
+    }
+    to_target, in_draft = maps.get("d2t"), maps.get("t2d")
+    if output is None or (output is not table and output.vocabulary >= table.vocabulary):
+        return False, None
+    rows, ids = output.vocabulary, None
+    if to_target and to_target.shape == (rows,):
+        ids = np.arange(rows) + to_target.read(np.s_[:]).astype(np.int64)
+    elif in_draft and in_draft.shape == (table.vocabulary,):
+        ids = np.flatnonzero(in_draft.read(np.s_[:]))
+    if ids is not None and (len(ids) != rows or ids.min() < 0 or ids.max() >= table.vocabulary):
+        ids = None
+    is_small = output is not table and 2 * rows < table.vocabulary
+    declared = configuration.draft_vocabulary == rows
+    return bool(to_target or in_draft) or declared or is_small, ids
 
 
 def _named(
     tensors: Mapping[str, StoredTensor], name: str | None, option: str, where: str
-) -> _Candidate | None:
+) -> list[_Candidate]:
     if name is None:
-        return None
+        return []
     if name not in tensors:
         near = difflib.get_close_matches(name, tensors, 5, 0.3) or list(tensors)[:5]
         raise UserError(
             f"{option} {name!r}: {where} has no such tensor; nearest: {', '.join(map(repr, near))}"
         )
     last = "".join(split_name(name)[-1:])
-    return _candidate(
-        tensors[name], *(match_name(name, INPUTS) or match_name(name, OUTPUTS) or (None, last))
-    )
+    match = match_name(name, INPUTS) or match_name(name, OUTPUTS) or (None, last)
+    return [_candidate(tensors[name], *match)]
 
 
 def _matching(tensors: Mapping[str, StoredTensor], patterns: Sequence[Pattern]) -> list[_Candidate]:
@@ -148,6 +268,8 @@ def _matching(tensors: Mapping[str, StoredTensor], patterns: Sequence[Pattern]) 
         if match is None or not tensor.shape:
             continue
         pattern, leaf = match
+        if pattern.text == "reverse_embeddings" and not _is_reverse(tensors, tensor):
+            continue
         parts = split_name(name)
         module = tuple(parts[:-1] if leaf else parts)
         new = _candidate(tensor, pattern, leaf)
@@ -165,14 +287,28 @@ def _value_rank(candidate: _Candidate) -> tuple[bool, int]:
     return not is_scale, candidate.tensor.size
 
 
-def _by_leaf(tensors: Mapping[str, StoredTensor], leaf: str) -> list[_Candidate]:
-    """Return tables of Flax modules with names of their own, except embeddings of positions."""
+def _is_reverse(tensors: Mapping[str, StoredTensor], tensor: StoredTensor) -> bool:
+    """Return whether a variable of KerasHub is a reverse table, not a scale or a zero point."""
+    own = tensor.name.rpartition("/")
+    table = tensors.get(f"{own[0]}/0") if own[2].isdigit() else None
+    if table is None or table.dtype is None or tensor.dtype is None:
+        return len(tensor.shape) == 2
+    is_kind = tensor.dtype.kind == table.dtype.kind
+    return is_kind and len(tensor.shape) == 2 and tensor.shape[1] == table.shape[0]
+
+
+def _by_module(tensors: Mapping[str, StoredTensor]) -> list[_Candidate]:
+    """Return tables of Flax and Equinox modules with names of their own."""
     found = []
     for name in _two_dimensional(tensors):
         parts = split_name(name)
-        is_position = any("pos" in part.lower() for part in parts)
-        if parts[-1:] == [leaf] and is_model_level(parts) and not is_position:
-            found.append(_candidate(tensors[name], None, leaf))
+        words = " ".join(parts).lower()
+        is_embed = parts[-1:] in (["embedding"], ["embeddings"]) or (
+            parts[-1:] == ["weight"] and "emb" in "".join(parts[-2:-1]).lower()
+        )
+        is_other = any(word in words for word in (*NO_TOKENS, "unemb"))
+        if is_embed and is_model_level(parts) and not is_other:
+            found.append(_candidate(tensors[name], None, parts[-1]))
     return found
 
 
@@ -180,55 +316,114 @@ def _two_dimensional(tensors: Mapping[str, StoredTensor]) -> list[str]:
     return [name for name, tensor in tensors.items() if len(tensor.shape) == 2]
 
 
-def _find_input(tensors: Mapping[str, StoredTensor], sizes: set[int], where: str) -> _Candidate:
-    found = _matching(tensors, INPUTS) or _by_leaf(tensors, "embedding")
-    shown = ", ".join(map(repr, _two_dimensional(tensors)[:SHOWN])) or "none"
-    check(
-        bool(found),
-        f"{where}: found no input embedding by its name; give --input; tensors of two dimensions:"
-        f" {shown}",
-    )
-    if all(candidate.ending in SHARED for candidate in found):
-        return min(found, key=lambda candidate: SHARED.index(candidate.ending))
+def _side(candidate: _Candidate) -> str:
+    """Return `encoder` or `decoder`, if the name says so; `shared` for a table of both."""
+    if candidate.ending == "shared":
+        return "shared"
+    parts = split_name(candidate.name)
+    return next((side for side in ("decoder", "encoder") if side in parts[:-1]), "")
+
+
+def _find_inputs(
+    tensors: Mapping[str, StoredTensor], sizes: set[int], where: str
+) -> list[_Candidate]:
+    """Return the input embedding and then further tables of it, or of an encoder."""
+    found = _matching(tensors, INPUTS) or _by_module(tensors)
+    sides = [_side(candidate) for candidate in found]
+    if len(found) > 1 and all(sides):
+        _check_unique([one for one in found if sides.count(_side(one)) > 1], "input", where)
+        return sorted(found, key=lambda one: ("shared", "decoder", "encoder").index(_side(one)))
     fitting = [candidate for candidate in found if sizes & set(candidate.tensor.shape)] or found
-    _check_unique(fitting, "input", where)
-    return fitting[0]
+    return _agreeing(fitting, "input", where)
+
+
+def _agreeing(found: list[_Candidate], role: str, where: str) -> list[_Candidate]:
+    """Return candidates of one shape that may be copies of each other; ask for one otherwise."""
+    alike = {candidate.tensor.shape for candidate in found}
+    if len(alike) > 1 or any(not candidate.tensor.is_values for candidate in found):
+        _check_unique(found, role, where)
+    return found
 
 
 def _check_unique(found: Sequence[_Candidate], role: str, where: str) -> None:
     check(
         len(found) < 2,
-        f"{where}: {len(found)} tensors may be the {role} embedding; give one as --{role}: "
-        + ", ".join(repr(candidate.name) for candidate in found[:SHOWN]),
+        several_tables([candidate.name for candidate in found], role, where),
     )
 
 
-def _find_copies(tensors: Mapping[str, StoredTensor], first: _Candidate) -> list[_Candidate]:
-    if first.ending not in SHARED:
-        return []
-    return [
-        candidate
-        for candidate in _matching(tensors, INPUTS)
-        if candidate.name != first.name
-        and candidate.ending in SHARED[1:]
-        and candidate.tensor.shape == first.tensor.shape
-    ]
+def several_tables(names: Sequence[str], role: str, where: str) -> str:
+    """Return an error that asks which of several tables is meant."""
+    return (
+        f"{where}: {len(names)} tensors may be the {role} embedding, perhaps of several models;"
+        f" give one as --{role}: " + ", ".join(map(repr, names[:SHOWN]))
+    )
 
 
-def _find_output(
-    tensors: Mapping[str, StoredTensor], table: EmbeddingTable, first: _Candidate, where: str
-) -> _Candidate | None:
-    found = [other for other in _matching(tensors, OUTPUTS) if other.name != first.name]
-    fitting = [other for other in found if other.pattern and not other.pattern.loose]
-    fitting = fitting or [other for other in found if _fits(other, table)]
-    if not fitting and first.pattern is None:
-        shape = (table.width, table.vocabulary)
-        fitting = [other for other in _by_leaf(tensors, "kernel") if other.tensor.shape == shape]
+def _find_copies(
+    tensors: Mapping[str, StoredTensor],
+    table: EmbeddingTable,
+    output: EmbeddingTable | None,
+    inputs: Sequence[_Candidate],
+    outputs: Sequence[_Candidate],
+) -> tuple[Copy, ...]:
+    """Return further tables of both embeddings that have their shapes."""
+    main: dict[Role, EmbeddingTable] = {"input": table, "output": output or table}
+    found = [Copy("input", EmbeddingTable(one.tensor, table.transposed), True) for one in inputs]
+    for one in outputs[1:]:
+        found.append(Copy("output", EmbeddingTable(one.tensor, main["output"].transposed), True))
+    for name, tensor in tensors.items():
+        like = main[role] if (role := copied_role(name)) else table
+        is_alike = tensor.shape == like.tensor.shape and like.tensor.is_values
+        if role and is_alike and tensor.is_values:
+            found.append(Copy(role, EmbeddingTable(tensor, like.transposed)))
+    return tuple(found)
+
+
+def _find_outputs(
+    tensors: Mapping[str, StoredTensor],
+    table: EmbeddingTable,
+    inputs: Sequence[_Candidate],
+    where: str,
+) -> list[_Candidate]:
+    """Return the output embedding and then further tables of it; empty if there is none."""
+    own = {one.name for one in inputs}
+    others = [one.name for one in _matching(tensors, INPUTS) if one.name not in own]
+    found = [one for one in _matching(tensors, OUTPUTS) if one.name not in own]
+    found = [one for one in found if _belongs(one.name, inputs[0].name, others)]
+    fitting = [one for one in found if one.pattern and not one.pattern.loose]
+    fitting = fitting or [one for one in found if _fits(one, table)]
+    if not fitting and inputs[0].pattern is None:
+        fitting = _by_shape(tensors, table)
     if len(fitting) > 1:
         sizes = {table.vocabulary, table.width}
-        fitting = [other for other in fitting if set(other.tensor.shape) == sizes] or fitting
-    _check_unique(fitting, "output", where)
-    return fitting[0] if fitting else None
+        fitting = [one for one in fitting if set(one.tensor.shape) == sizes] or fitting
+    return _agreeing(fitting, "output", where)
+
+
+def _belongs(output: str, first: str, others: Sequence[str]) -> bool:
+    """Return whether no other model's input embedding is nearer to an output by its name."""
+
+    def near(name: str) -> int:
+        pairs = zip(split_name(name), split_name(output), strict=False)
+        return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+    return all(near(other) <= near(first) for other in others)
+
+
+def _by_shape(tensors: Mapping[str, StoredTensor], table: EmbeddingTable) -> list[_Candidate]:
+    """Return Flax kernels D × V and other weights V × D of modules with names of their own."""
+    found = []
+    for name in _two_dimensional(tensors):
+        parts, shape = split_name(name), (table.vocabulary, table.width)
+        is_fit = {"kernel": shape[::-1], "weight": shape}.get("".join(parts[-1:])) == tensors[
+            name
+        ].shape
+        words = name.lower().replace("unemb", "")
+        is_other = any(word in words for word in ("emb", *NO_TOKENS))
+        if is_fit and name != table.tensor.name and is_model_level(parts) and not is_other:
+            found.append(_candidate(tensors[name], None, parts[-1]))
+    return found
 
 
 def _fits(candidate: _Candidate, table: EmbeddingTable) -> bool:
@@ -242,12 +437,16 @@ def _fits(candidate: _Candidate, table: EmbeddingTable) -> bool:
 
 
 def _oriented(
-    candidate: _Candidate, sizes: set[int], where: str, like: EmbeddingTable | None = None
+    candidate: _Candidate,
+    sizes: set[int],
+    where: str,
+    like: EmbeddingTable | None = None,
+    forced: bool = False,
 ) -> EmbeddingTable:
     """Decide which dimension is the vocabulary.
 
-    The width of the other table decides, else the configuration, else the name, else the larger
-    dimension.
+    If `forced`, it is the second one. Else the width of the other table decides, else the
+    configuration, else the name, else the larger dimension.
     """
     tensor, shape = candidate.tensor, candidate.tensor.shape
     check(
@@ -255,8 +454,8 @@ def _oriented(
         f"{where}: {candidate.name} has shape {shape}; expected a 2-D table, vocabulary by width",
     )
     rows, columns = shape
-    if rows == columns:
-        return EmbeddingTable(tensor, candidate.transposed)
+    if forced or rows == columns:
+        return EmbeddingTable(tensor, forced or candidate.transposed)
     if like and (rows == like.width) != (columns == like.width):
         return EmbeddingTable(tensor, rows == like.width)
     if (rows in sizes) != (columns in sizes):
@@ -275,7 +474,8 @@ def _has_text_encoder(tensors: Mapping[str, StoredTensor]) -> bool:
 
 
 def _find_bias(tensors: Mapping[str, StoredTensor], vocabulary: int) -> StoredTensor | None:
-    fitting = (
-        tensor for tensor in tensors.values() if vocabulary in tensor.shape and tensor.is_values
-    )
-    return next((tensor for tensor in fitting if is_output_bias(tensor.name)), None)
+    """Return the output bias: the one of this length, else one whose name says what it is."""
+    found = [one for one in tensors.values() if one.is_values and is_output_bias(one.name)]
+    fitting = [one for one in found if vocabulary in one.shape]
+    certain = [one for one in found if is_output_bias(one.name, loose=False)]
+    return next(iter(fitting or certain), None)

@@ -14,13 +14,15 @@ from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Comparison, RowFacts, count_repeated
 from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
-from jaxtie.audit.knowledge import loader_lines
+from jaxtie.audit.knowledge import is_encoder, loader_lines, shares_embedding
 
 OLD_LLAMA_CPP = ("gpt2", "bloom", "codeshell")  # these once needed output.weight
 SHOWN_NAMES = 5
 SHOWN_RUNS = 3
-MAX_SHARDS = 64
+DEVICES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that may share a table
 SHARD_COVERAGE = 0.8  # of a shard must be in a set of ids
+SHARD_SLACK = 0.02  # of a shard may lack at either end
+MOST_PADDING = 1 / 8  # of the vocabulary is taken for padding where only its values say so
 ADDED_TOKENS = 0.95  # from this share of the vocabulary on ids may be added tokens
 FRACTIONS = {2: "half", 3: "third", 4: "quarter", 8: "eighth", 16: "sixteenth"}
 
@@ -47,7 +49,7 @@ class Facts:
     embeddings: Embeddings
     comparison: Comparison | None  # of both embeddings, if there are two that can be compared
     rows: Mapping[str, RowFacts]  # "input" and, if it differs, "output"; none that is packed
-    unequal_copies: tuple[str, ...]  # names of further input embeddings that differ
+    unequal: tuple[str, ...]  # names of further tables that differ from these two
     unchanged_V: np.ndarray | None  # whether a row is the same as in OLD
     adapter: Adapter | None
     adapter_differs: bool | None  # whether its two whole embeddings differ; None without both
@@ -56,6 +58,33 @@ class Facts:
     def configuration(self) -> Configuration:
         """The checkpoint's configuration."""
         return self.checkpoint.configuration
+
+    @property
+    def headless(self) -> bool:
+        """Whether the table has no output embedding, as in an encoder or in a part like one."""
+        if self.embeddings.output or self.embeddings.only_head:
+            return False
+        names = next(iter(self.checkpoint.models)).tensors
+        parts = self.embeddings.input.tensor.name.split(".")
+        is_part = any(part.endswith("_encoder") for part in parts)
+        # EAGLE joins embedding and hidden state; its head is that of the model it drafts for.
+        joint, width = names.get("fc.weight"), self.embeddings.input.width
+        is_part |= joint is not None and joint.shape in ((width, 2 * width), (width, 3 * width))
+        kind = self.configuration.model_type
+        return is_part or self.configuration.headless or is_encoder(kind, names)
+
+    @property
+    def used(self) -> int:
+        """How many rows of the input embedding are used; the others are padding.
+
+        They are beyond `vocab_size`, or all alike at the end of every table.
+        """
+        rows, declared = self.embeddings.input.vocabulary, self.configuration.vocabulary
+        if declared and declared < rows <= 2 * declared:
+            return declared
+        starts = [constant_end(own.digest_V[:rows]) for own in self.rows.values()]
+        start = max(starts, default=rows)
+        return start if rows - start < rows * MOST_PADDING else rows
 
     @property
     def said(self) -> str:
@@ -72,7 +101,11 @@ def findings_of(facts: Facts) -> tuple[Finding, ...]:
 def _tying(facts: Facts) -> Iterator[Finding]:
     """Report how the embeddings relate, and whether the flags say so."""
     output, comparison = facts.embeddings.output, facts.comparison
-    if output is None:
+    if facts.embeddings.is_draft:
+        yield _draft(facts)
+    elif facts.embeddings.only_head:
+        yield _only_head(facts)
+    elif output is None:
         yield _stored_once(facts)
     elif comparison is None:
         packed = " and ".join(
@@ -80,8 +113,9 @@ def _tying(facts: Facts) -> Iterator[Finding]:
             for role, word in facts.embeddings.packed.items()
         )
         text = f"Not comparable: {packed}; its values are not guessed."
-        yield Finding("packed", "note", text, loaders=loader_lines("packed"))
-    elif not comparison.is_equal:
+        loaders = loader_lines("packed") if facts.checkpoint.format == "safetensors" else ()
+        yield Finding("packed", "note", text, loaders=loaders)
+    elif not comparison.is_equal and _differing(facts, comparison).size:
         yield _different(facts, output.tensor.name, comparison)
     elif comparison.relation == "scale":
         yield _scaled(facts, comparison)
@@ -89,17 +123,68 @@ def _tying(facts: Facts) -> Iterator[Finding]:
         yield _equal(facts, output.tensor.name, comparison)
 
 
+def _differing(facts: Facts, comparison: Comparison) -> np.ndarray:
+    """Return the ids of rows that differ, without padding unless the model is said to be untied."""
+    ids = comparison.differing
+    return ids if facts.claim is False else ids[ids < facts.used]
+
+
+def _draft(facts: Facts) -> Finding:
+    """Report the head of a draft model, which cannot be tied."""
+    output, comparison = facts.embeddings.output or facts.embeddings.input, facts.comparison
+    is_known = facts.embeddings.draft or facts.configuration.draft_vocabulary
+    kind = "A draft model's" if is_known or facts.embeddings.only_head else "The"
+    text = f"{kind} head, {output.tensor.name}, is for {output.vocabulary:,} tokens"
+    if facts.embeddings.only_head:
+        text += "; the input embedding is that of the model it drafts for"
+    elif comparison is None:
+        text += f" of {facts.embeddings.input.vocabulary:,}"
+    else:
+        same = comparison.common - len(comparison.differing)
+        text += f" of {facts.embeddings.input.vocabulary:,}: {same:,} of its rows are the input's"
+    if facts.claim is not True:
+        return Finding("draft", "fine", f"{text}.")
+    fix = facts.configuration.fix(False)
+    text += f", so it cannot be tied, but {facts.claimant} tied."
+    return Finding("draft-tied", "wrong", text, fix, loader_lines("draft_tied"))
+
+
+def _only_head(facts: Facts) -> Finding:
+    """Report the only table if it is stored under the name of a head."""
+    alias, name = facts.embeddings.alias, facts.embeddings.input.tensor.name
+    only = f"only one embedding table is stored, under the head's name {name}"
+    loaders = loader_lines("head_only")
+    if alias:
+        only += f", and the file's metadata says that {alias} is the same tensor"
+    if facts.claim or (alias and facts.claim is None):
+        claim = f", and {facts.claimant} tied" if facts.claim else ""
+        fix = f"store it as {alias or 'the input embedding'}, too"
+        return Finding("head-only", "note", f"Tied: {only}{claim}.", fix, loaders)
+    if alias:
+        text = f"{facts.said} untied, but {only}."
+        fix = facts.configuration.fix(True)
+        return Finding("untied-but-once", "wrong", text, fix, loaders)
+    if facts.claim is None:
+        return Finding("no-input", "note", f"{only[0].upper()}{only[1:]}; no flag says anything.")
+    text = f"{facts.said} untied, but {only}; the input embedding is missing."
+    return Finding("no-input", "wrong", text, "restore the input embedding", loaders)
+
+
 def _stored_once(facts: Facts) -> Finding:
     configuration = facts.configuration
     stored = f"one embedding table, {facts.embeddings.input.tensor.name}, is stored"
+    if facts.embeddings.packed:
+        stored += f", packed ({facts.embeddings.packed['input']})"
+    if facts.headless:
+        text = f"No output embedding: {stored}, and the architecture has no head."
+        return Finding("no-head", "fine", text)
     if facts.checkpoint.format == "GGUF":
         text = f"Tied: {stored} and no output.weight, which in a GGUF means tied."
         is_old = facts.checkpoint.architecture in OLD_LLAMA_CPP
         return Finding("once", "fine", text, loaders=loader_lines("gguf_once") if is_old else ())
+    if facts.embeddings.alias:
+        stored += f" (the file's metadata says that {facts.embeddings.alias} is the same tensor)"
     if facts.claim is False:
-        if configuration.headless:
-            text = f"No output embedding: {stored}, and the architecture has no head."
-            return Finding("once", "fine", text)
         text = f"{facts.said} untied, but only {stored}; the output embedding is missing."
         fix = f"{configuration.fix(True)} if it was trained tied; else restore the output embedding"
         return Finding("untied-but-once", "wrong", text, fix, loader_lines("untied_but_once"))
@@ -111,7 +196,16 @@ def _stored_once(facts: Facts) -> Finding:
         fix = configuration.fix(True) + " at the top level"
         return Finding("top-missing", "wrong", text, fix, loader_lines("top_missing"))
     if facts.claim is None:
-        return Finding("once", "fine", f"Apparently tied: {stored}, and no flag says anything.")
+        is_keras = facts.embeddings.input.tensor.name.endswith("token_embedding/vars/0")
+        if is_keras and facts.checkpoint.format == "Keras":
+            text = (
+                f"Tied: {stored}, and no reverse table, which KerasHub writes for an untied head."
+            )
+            return Finding("once", "fine", text)
+        if facts.embeddings.alias:
+            return Finding("once", "fine", f"Tied: {stored}.")
+        text = f"{stored[0].upper()}{stored[1:]}; no flag says whether an output uses it, too."
+        return Finding("lone", "fine", text)
     return Finding("once", "fine", f"Tied: {stored}, and {facts.claimant} tied.")
 
 
@@ -139,25 +233,29 @@ def _scaled(facts: Facts, comparison: Comparison) -> Finding:
     if not facts.claim:
         return Finding("scaled", "note", f"Equal {how}")
     text = f"{facts.said} tied, but the two embeddings are equal only {how}"
-    fix = f"remove the scale from one embedding, or {facts.configuration.fix(False)}"
+    fix = f"{facts.configuration.fix(False)}, or remove the scale if the model itself applies it"
     return Finding("tied-but-scaled", "wrong", text, fix, loader_lines("tied_but_different"))
 
 
 def _equal(facts: Facts, output: str, comparison: Comparison) -> Finding:
     same = f"the two embeddings are equal{_how_equal(comparison) or ' in every bit'}"
+    if len(comparison.differing):
+        same += f", but for {len(comparison.differing):,} rows of padding"
     if facts.claim is False:
         fix = f"{facts.configuration.fix(True)} and drop {output}, if it was trained tied"
         return Finding("untied-but-equal", "wrong", f"{facts.said} untied, but {same}.", fix)
     claim = f", and {facts.claimant} tied" if facts.claim else "; no flag says anything"
-    fix = f"drop {output}: loaders need a tied embedding only once"
+    # Without a flag at the top level some loaders would miss the output.
+    once = facts.configuration.top is True and not (len(comparison.differing) or comparison.extra)
+    fix = f"drop {output}: loaders need a tied embedding only once" if once else ""
     return Finding("equal", "fine", f"Tied, stored twice: {same}{claim}.", fix)
 
 
 def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
-    ids, common = comparison.differing, comparison.common
+    ids, common = _differing(facts, comparison), comparison.common
     rows, elsewhere = f"all {common:,} rows", ""
     if len(ids) < common:
-        rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common)})"
+        rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common, facts.used)})"
         how = _how_equal(comparison)
         elsewhere = f", and are equal elsewhere{how}" if how else ""
     differ = f"the two embeddings differ in {rows}, by at most {comparison.largest:.3g}{elsewhere}"
@@ -169,34 +267,43 @@ def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
         if facts.configuration.path:
             fix = untie
         return Finding("different", "note" if fix else "fine", text, fix)
-    fix = f"{untie}, if both were trained; else drop {output}"
+    fix = f"{untie}, which keeps both; drop {output} only if it was never trained"
+    first, name = facts.rows["input"], facts.embeddings.input.tensor.name
+    if first.zero_V.all() or (first.nan_V + first.infinite_V).any():
+        fix = (
+            f"restore {name}, or store {output} under its name, too, if the model was trained tied"
+        )
     loaders = loader_lines("tied_but_different")
-    if find_shard(ids, common):
-        fix = f"look for a shard that was not trained or gathered; {fix}"
+    if find_shard(ids, common, facts.used):
+        fix = "look for a shard that was not trained or gathered, and keep the other embedding"
         loaders += loader_lines("shard")
     text = f"{facts.said} tied, but {differ}."
     return Finding("tied-but-different", "wrong", text, fix, loaders)
 
 
-def _index_and_files(facts: Facts) -> Iterator[Finding]:
-    """Report names in the index that no file has, and the reverse."""
+def index_texts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    """Yield a code and a sentence for names in the index that no file has, and the reverse."""
     for code, names, where in (
-        ("index-without-tensor", facts.checkpoint.missing, "in the index, but in no file"),
-        ("tensor-without-index", facts.checkpoint.unlisted, "in a file, but not in the index"),
+        ("index-without-tensor", checkpoint.missing, "in the index, but in no file"),
+        ("tensor-without-index", checkpoint.unlisted, "in a file, but not in the index"),
     ):
         if names:
             shown = ", ".join(map(repr, names[:SHOWN_NAMES]))
             more = ", ..." if len(names) > SHOWN_NAMES else ""
             subject = "1 name is" if len(names) == 1 else f"{len(names):,} names are"
-            text = f"{subject} {where}: {shown}{more}."
-            fix = "rebuild the index from the files"
-            yield Finding(code, "wrong", text, fix, loader_lines("index_and_files"))
+            yield code, f"{subject} {where}: {shown}{more}"
+
+
+def _index_and_files(facts: Facts) -> Iterator[Finding]:
+    for code, text in index_texts(facts.checkpoint):
+        fix = "restore what is missing, or rebuild the index from the files if nothing is"
+        yield Finding(code, "wrong", f"{text}.", fix, loader_lines("index_and_files"))
 
 
 def _levels(facts: Facts) -> Iterator[Finding]:
     """Report levels of the configuration that contradict each other."""
     configuration, comparison = facts.configuration, facts.comparison
-    if len({flag.tied for flag in configuration.declared}) > 1:
+    if len({flag.tied for flag in configuration.declared}) > 1 and not facts.headless:
         flags = "; ".join(flag.text for flag in configuration.declared)
         text = f"The levels of config.json disagree: {flags}."
         is_equal = comparison is not None and comparison.is_equal
@@ -205,34 +312,74 @@ def _levels(facts: Facts) -> Iterator[Finding]:
 
 
 def _vocabulary(facts: Facts) -> Iterator[Finding]:
-    """Report a vocabulary size that no embedding has."""
+    """Report vocabulary sizes that contradict each other, and padding."""
     embeddings, sizes = facts.embeddings, facts.configuration.vocabularies
-    rows = {table.vocabulary for table in (embeddings.input, embeddings.output) if table}
-    if sizes and not rows & set(sizes) and not embeddings.packed:
-        size, most = max(sizes), max(rows)
+    tables = [table for table in (embeddings.input, embeddings.output) if table]
+    rows = {table.vocabulary for table in tables}
+    if embeddings.packed or embeddings.is_draft:
+        return
+    if len(rows) > 1:
+        yield _unequal_sizes(facts, *(table.vocabulary for table in tables))
+    size, most = facts.configuration.vocabulary or min(sizes, default=0), max(rows)
+    if len(rows) == 1 and most < size and most not in sizes:
         text = f"config.json says vocab_size {size:,}, but the embedding has {most:,} rows."
-        fix = "" if most > size else f"set vocab_size: {most}, or restore the rows"
-        yield Finding("vocabulary", "wrong" if fix else "note", text, fix)
+        fix = f"set vocab_size: {most}, or restore the rows"
+        yield Finding("vocabulary", "wrong", text, fix)
+    used, count = facts.used, embeddings.input.vocabulary
+    if used < count:
+        said = facts.configuration.vocabulary == used
+        why = f"beyond vocab_size {used:,}" if said else "which are all alike"
+        text = f"Padding: the last {count - used:,} of {count:,} rows, {why}."
+        yield Finding("padding", "note", text)
+
+
+def _unequal_sizes(facts: Facts, first: int, second: int) -> Finding:
+    """Report that the input embedding has `first` rows and the output embedding `second`."""
+    size = facts.configuration.vocabulary
+    longer = facts.rows.get("input" if first > second else "output")
+    text = f"The input embedding has {first:,} rows, the output embedding {second:,}"
+    text += f", and config.json says vocab_size {size:,}." if size else "."
+    is_padded = longer is not None and constant_end(longer.digest_V) <= min(first, second)
+    # Some models have more input symbols than outputs. Only transformers is known to check both.
+    is_checked = bool(facts.configuration.model_type) and size in (first, second)
+    if is_padded or not is_checked or (first > second and size == second):
+        return Finding("sizes", "note", text)
+    fix = "resize both embeddings, and the output bias, to the size of the tokenizer"
+    return Finding("half-resized", "wrong", f"{text} Loaders stop at the shape.", fix)
 
 
 def _copies(facts: Facts) -> Iterator[Finding]:
-    """Report an encoder whose embedding is missing or differs from the decoder's."""
-    embeddings, unequal = facts.embeddings, facts.unequal_copies
+    """Report further tables: of an encoder, of layers for several tokens, repeated ones."""
+    embeddings, configuration = facts.embeddings, facts.configuration
     name, loaders = embeddings.input.tensor.name, loader_lines("no_shared_table")
-    is_decoder = name.endswith("decoder.embed_tokens.weight")
-    if unequal:
-        verb = "differs" if len(unequal) == 1 else "differ"
-        text = (
-            f"{', '.join(unequal)} {verb} from {name}, but in a model of this kind encoder and"
-            " decoder share one embedding."
-        )
-        yield Finding("copies-differ", "wrong", text, "keep one of them", loaders)
-    elif is_decoder and embeddings.has_encoder and embeddings.output and not embeddings.copies:
+    for table in embeddings.encoders:
+        own = table.tensor.name
+        is_shared = ".shared." in f".{name}" or shares_embedding(configuration.model_type)
+        if own not in facts.unequal:
+            yield Finding("copies", "fine", f"{own} is equal to {name}.")
+        elif configuration.separate or not is_shared:
+            yield Finding("separate", "fine", f"{own} is a table of its own, as the encoder's.")
+        else:
+            text = (
+                f"{own} differs from {name}, but in a model of this kind encoder and decoder share"
+                " one embedding."
+            )
+            fix = "find out which table was trained, and keep that one"
+            yield Finding("copies-differ", "wrong", text, fix, loaders)
+    for copy in embeddings.copies:
+        tensor = copy.table.tensor
+        verb = "differs from" if tensor.name in facts.unequal else "repeats"
+        text = f"{tensor.name} ({tensor.stored}) {verb} the {copy.role} embedding."
+        yield Finding("copies", "note", text)
+    lacks_encoder = embeddings.has_encoder and embeddings.output and not embeddings.encoders
+    if name.endswith("decoder.embed_tokens.weight") and lacks_encoder:
         text = (
             "There is an encoder, but no embedding for it: neither shared nor encoder.embed_tokens,"
             f" only {name}."
         )
         fix = f"write {name} as shared.weight too"
+        if configuration.separate:
+            fix = "restore the encoder's embedding"
         yield Finding("no-shared-table", "wrong", text, fix, loaders)
 
 
@@ -253,14 +400,17 @@ def _rows(facts: Facts) -> Iterator[Finding]:
         zeros = np.flatnonzero(own.zero_V)
         if len(zeros) == count:
             text = f"The {role} embedding is dead: all {count:,} rows are zero."
-            yield Finding("dead-table", "wrong", text, "tie it, or restore it")
-        elif len(zeros):
-            where = f"{len(zeros):,} ({describe_ids(zeros, count)})"
+            fix = "restore it, or store the other one in its place if the model was trained tied"
+            yield Finding("dead-table", "wrong", text, fix)
+            continue
+        zeros = zeros[zeros < facts.used]
+        if len(zeros):
+            where = f"{len(zeros):,} ({describe_ids(zeros, count, facts.used)})"
             text = f"Rows of zeros in the {role} embedding: {where}."
-            is_shard = find_shard(zeros, count) is not None
+            is_shard = find_shard(zeros, count, facts.used) is not None
             fix = "restore the shard" if is_shard else ""
             yield Finding("zero-rows", "wrong" if is_shard else "note", text, fix)
-        repeated, most = count_repeated(own)
+        repeated, most = count_repeated(RowFacts(*(each[: facts.used] for each in own)))
         if repeated:
             text = (
                 f"{repeated:,} rows of the {role} embedding occur more than once, one of them"
@@ -273,7 +423,7 @@ def _unchanged(facts: Facts) -> Iterator[Finding]:
     """Report which rows of the input embedding are the same as in an older checkpoint."""
     if facts.unchanged_V is None:
         return
-    ids, count = np.flatnonzero(facts.unchanged_V), len(facts.unchanged_V)
+    ids, count = np.flatnonzero(facts.unchanged_V[: facts.used]), facts.used
     if not len(ids):
         yield Finding("against", "fine", f"All {count:,} rows have changed since OLD.")
     elif len(ids) == count:
@@ -283,9 +433,10 @@ def _unchanged(facts: Facts) -> Iterator[Finding]:
         first, last = max(runs_of(ids), key=lambda run: run[1] - run[0])
         longest = np.arange(first, last + 1)
         others = len(ids) - len(longest)
-        where = describe_ids(longest, count) + (f"; {others:,} others elsewhere" if others else "")
+        where = describe_ids(longest, len(facts.unchanged_V), count)
+        where += f"; {others:,} others elsewhere" if others else ""
         text = f"{len(ids):,} of {count:,} rows are unchanged since OLD ({where})."
-        if not find_shard(longest, count):
+        if not find_shard(longest, len(facts.unchanged_V), count):
             yield Finding("against", "note", text)
             return
         fix = "train again with input and output embedding in one shard group"
@@ -297,22 +448,27 @@ def _adapter(facts: Facts) -> Iterator[Finding]:
     adapter, comparison = facts.adapter, facts.comparison
     if adapter is None:
         return
-    is_tied = facts.embeddings.output is None or bool(facts.claim)
+    is_tied = (facts.embeddings.output is None and not facts.headless) or bool(facts.claim)
     if comparison:
         is_tied = comparison.is_equal and facts.claim is not False
     sides = [side for side in ("input", "output") if getattr(adapter, side)]
     fix = (
-        "train it again with ensure_weight_tying=True, or untie the model first: "
-        + facts.configuration.fix(False)
+        "train it again with ensure_weight_tying=True, or untie the model first: store both"
+        f" embeddings and {facts.configuration.fix(False)}"
     )
     if not sides:
         yield Finding("adapter", "fine", "The adapter trains neither embedding.")
     elif not is_tied or adapter.keeps_tied:
-        why = (
-            "keeps both tied (ensure_weight_tying)" if adapter.keeps_tied else "the model is untied"
-        )
+        why = "keeps both tied (ensure_weight_tying)"
+        if not adapter.keeps_tied:
+            why = "the model has no head" if facts.headless else "the model is untied"
         text = f"The adapter trains the {' and the '.join(sides)} embedding and {why}."
         yield Finding("adapter", "fine", text)
+    elif adapter.is_tokens and sides == ["input"]:
+        text = (
+            "The adapter trains rows of the input embedding, and PEFT those of the tied head too."
+        )
+        yield Finding("adapter", "note", text, loaders=loader_lines("adapter_tokens"))
     elif len(sides) == 1:
         text = (
             f"The adapter trains one side of a tied pair, the {sides[0]} embedding:"
@@ -328,25 +484,20 @@ def _adapter(facts: Facts) -> Iterator[Finding]:
 
 
 def _bias(facts: Facts) -> Iterator[Finding]:
-    """Report whether there is an output bias, and what that means."""
-    bias = facts.embeddings.bias
-    if facts.arm:  # the table of a run holds the rows of all members, so no bias is found
+    """Report an output bias that has another length, or that a loader drops."""
+    bias, embeddings = facts.embeddings.bias, facts.embeddings
+    if facts.arm or bias is None:  # the table of a run holds the rows of all members
         return
-    if bias is None:
-        text = (
-            "No output bias: constant odds between tokens of equal meaning must be encoded in the"
-            " rows of the output embedding, which keeps those rows apart; if tied, also in the"
-            " input embedding."
+    rows, size = (embeddings.output or embeddings.input).vocabulary, facts.configuration.vocabulary
+    if rows not in bias.shape and size not in bias.shape:
+        length, kind = max(bias.shape, default=0), facts.configuration.model_type
+        text = f"The output bias {bias.name} has {length:,} entries, the output embedding {rows:,}."
+        fix = "resize both to the size of the tokenizer"
+        yield Finding("bias-size", "wrong" if kind and size == rows else "note", text, fix)
+    elif facts.claim and bias.name.split(".")[-2:] == ["lm_head", "bias"]:
+        yield Finding(
+            "bias", "note", f"Output bias: {bias.name}.", "", loader_lines("tied_with_bias")
         )
-        yield Finding("no-bias", "fine", text)
-        return
-    text = (
-        f"Output bias: {bias.name}. It can encode constant odds between tokens, so rows need not."
-    )
-    if facts.claim and bias.name.split(".")[-2:] == ["lm_head", "bias"]:
-        yield Finding("bias", "note", text, loaders=loader_lines("tied_with_bias"))
-    else:
-        yield Finding("bias", "fine", text)
 
 
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
@@ -370,24 +521,35 @@ def runs_of(ids: np.ndarray) -> list[tuple[int, int]]:
     return [(int(run[0]), int(run[-1])) for run in runs]
 
 
-def find_shard(ids: np.ndarray, vocabulary: int) -> str | None:
+def constant_end(digest_V: np.ndarray) -> int:
+    """Return where the rows begin that are all like the last one; V if the last is alone."""
+    count = len(digest_V)
+    others = np.flatnonzero(digest_V != digest_V[-1:])
+    start = int(others[-1]) + 1 if len(others) else 0
+    return start if start < count - 1 else count
+
+
+def find_shard(ids: np.ndarray, vocabulary: int, used: int | None = None) -> str | None:
     """Return `the last eighth` or `part 3 of 8`: the shard of one device that ascending ids fill.
 
-    PyTorch and JAX give each of n devices ceil(V / n) rows, and the last one the rest. A few rows
-    of the shard may be missing from the ids. If several shards fit, the fullest one counts.
+    PyTorch and JAX give each of n devices ceil(V / n) rows, and the last one the rest; rows from
+    `used` on are padding. A few rows of the shard may be missing from the ids, but not where it
+    begins and ends. If several shards fit, the fullest one counts.
     """
     if len(ids) < 2 or len(ids) == vocabulary:
         return None
     first, last = int(ids[0]), int(ids[-1])
     best, coverage = None, 0.0
-    for count in range(2, MAX_SHARDS + 1):
+    for count in DEVICES:
         size = -(-vocabulary // count)
         if size < 2 * count:  # so many shards of so few rows that some would fit by chance
             break
         index = first // size
-        end = min((index + 1) * size, vocabulary)
-        share = len(ids) / (end - index * size)
-        if last < end and share >= SHARD_COVERAGE and share > coverage:
+        begin, end = index * size, min((index + 1) * size, vocabulary, used or vocabulary)
+        slack = size * SHARD_SLACK
+        is_whole = begin <= first <= begin + slack and end - 1 - slack <= last < end
+        share = len(ids) / max(end - begin, 1)
+        if is_whole and share >= SHARD_COVERAGE and share > coverage:
             parts = -(-vocabulary // size)
             is_last = index == parts - 1 and parts in FRACTIONS
             best = f"the last {FRACTIONS[parts]}" if is_last else f"part {index + 1} of {parts}"
@@ -395,7 +557,7 @@ def find_shard(ids: np.ndarray, vocabulary: int) -> str | None:
     return best
 
 
-def describe_ids(ids: np.ndarray, vocabulary: int) -> str:
+def describe_ids(ids: np.ndarray, vocabulary: int, used: int | None = None) -> str:
     """Return `only 151,643 to 151,662: perhaps added tokens`, `ids 3, 7 to 9`, or the like."""
     if not len(ids):
         return "none"
@@ -403,7 +565,7 @@ def describe_ids(ids: np.ndarray, vocabulary: int) -> str:
         return "all"
     runs = [f"{a:,} to {b:,}" if b > a else f"{a:,}" for a, b in runs_of(ids)]
     span = f"{ids[0]:,} to {ids[-1]:,}"
-    shard = find_shard(ids, vocabulary)
+    shard = find_shard(ids, vocabulary, used)
     if shard:
         return f"{shard}, {span}: a shard"
     if ids[0] >= ADDED_TOKENS * vocabulary:

@@ -1,7 +1,7 @@
 """Read the flags about tying at every level of a configuration."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,11 @@ from jaxtie.config import UserError, check
 
 CONFIG_LIMIT = 100_000_000  # bytes
 MAX_DEPTH = 6
-SIZE_KEYS = ("vocab_size", "padded_vocab_size", "n_vocab", "embedding_size", "vocabulary_size")
+TRUE_SIZE_KEYS = ("vocab_size", "n_vocab", "vocabulary_size")
+DECODER_SIZE_KEYS = ("decoder_vocab_size", "tgt_vocab_size")
+ENCODER_DECODER_SIZES = (("vocab_size", "decoder_vocab_size"), ("src_vocab_size", "tgt_vocab_size"))
+OTHER_SIZE_KEYS = ("src_vocab_size", "padded_vocab_size", "embedding_size")
+SIZE_KEYS = (*TRUE_SIZE_KEYS, *DECODER_SIZE_KEYS, *OTHER_SIZE_KEYS)
 # Class names that end like this have no output embedding, unless they contain one of WITH_HEAD.
 HEADLESS = (
     "Model",
@@ -20,8 +24,13 @@ HEADLESS = (
     "ForTokenClassification",
     "ForQuestionAnswering",
     "ForTextEncoding",
+    "ForMultipleChoice",
+    "ForNextSentencePrediction",
+    "ForRetrieval",
+    "WithProjection",
+    "Encoder",
 )
-WITH_HEAD = ("Head", "MTModel", "EncoderDecoder")
+WITH_HEAD = ("Head", "MTModel", "EncoderDecoder", "Chat", "Llava")
 LANGUAGE_LEVELS = ("text_config", "llm_config", "language_config", "decoder", "model")
 OTHER_LEVELS = ("encoder", "vision", "visual", "audio", "speech", "qformer")  # parts of names
 
@@ -53,6 +62,9 @@ class Configuration:
     vocabularies: tuple[int, ...] = ()  # all vocabulary sizes in it
     model_type: str | None = None  # of the top level, as in transformers
     headless: bool = False  # whether the model has no output embedding, as a classifier
+    vocabulary: int | None = None  # rows that are used, without padding
+    draft_vocabulary: int | None = None  # tokens that a draft model can predict
+    separate: bool = False  # whether encoder and decoder have embeddings of their own
 
     @property
     def declared(self) -> tuple[LevelFlag, ...]:
@@ -116,15 +128,18 @@ def read_configuration(path: Path) -> Configuration:
     if not path.is_file():
         return Configuration()
     content = read_json(path)
-    flags, sizes = [], []
+    flags, sizes, used, architectures = [], [], [], []
     for level, table in _levels(content, "", 0):
         present = [name for name in FLAGS if isinstance(table.get(name), bool)]
-        found = [table[key] for key in SIZE_KEYS if is_count(table.get(key)) and table[key]]
+        found = _sizes(table, SIZE_KEYS)
         last = level.rpartition(".")[2]
         is_other = any(word in last for word in OTHER_LEVELS)
         counts = not level or last in LANGUAGE_LEVELS or (bool(found) and not is_other)
         flags += [LevelFlag(level, name, table[name] is FLAGS[name], counts) for name in present]
         sizes += found
+        if counts:
+            used += _sizes(table, DECODER_SIZE_KEYS) or _sizes(table, TRUE_SIZE_KEYS)
+            architectures.append(table.get("architectures"))
         if not present and (not level or (last in LANGUAGE_LEVELS and found)):
             flags.append(LevelFlag(level, "tie_word_embeddings", None))
     model_type = content.get("model_type")
@@ -133,13 +148,21 @@ def read_configuration(path: Path) -> Configuration:
         tuple(flags),
         tuple(dict.fromkeys(sizes)),
         model_type if isinstance(model_type, str) else None,
-        _is_headless(content.get("architectures")),
+        _is_headless(architectures),
+        next(iter(used), None),
+        next(iter(_sizes(content, ("draft_vocab_size",))), None),
+        content.get("share_encoder_decoder_embeddings") is False
+        or any(len(set(_sizes(content, pair))) > 1 for pair in ENCODER_DECODER_SIZES),
     )
 
 
-def _is_headless(architectures: Any) -> bool:
-    """Return whether all of a configuration's classes have no output embedding."""
-    names = architectures if isinstance(architectures, list) else []
+def _sizes(table: Mapping[str, Any], keys: Iterable[str]) -> list[int]:
+    return [table[key] for key in keys if is_count(table.get(key)) and table[key]]
+
+
+def _is_headless(levels: Iterable[Any]) -> bool:
+    """Return whether all classes, at all levels, have no output embedding."""
+    names = [name for names in levels if isinstance(names, list) for name in names]
     return bool(names) and all(
         isinstance(name, str)
         and name.endswith(HEADLESS)

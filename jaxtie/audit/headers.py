@@ -55,6 +55,9 @@ GGUF_SCALARS = dict(enumerate(("<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?")))
 GGUF_SCALARS |= {10: "<Q", 11: "<q", 12: "<d"}
 GGUF_STRING, GGUF_ARRAY = 8, 9
 LONGEST_VALUE = 1024  # bytes of a GGUF string that are kept
+MOST_TENSORS = 100_000  # of a file; the largest checkpoints have as many in all their shards
+MOST_ITEMS = 2**22  # of an array in the metadata of a GGUF, such as the tokens
+TOO_MANY = f"holds more than {MOST_TENSORS:,} tensors; not a checkpoint"
 NOT_SAFETENSORS = "not a safetensors file"
 AGAIN = "download it again"
 
@@ -81,8 +84,8 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         raise UserError(f"{path}: {error}") from None
 
 
-def read_safetensors(path: Path) -> list[Entry]:
-    """Read which tensors a safetensors file holds.
+def read_safetensors(path: Path) -> tuple[list[Entry], dict[str, Any]]:
+    """Read which tensors and metadata a safetensors file holds.
 
     Raises:
       UserError: if the file is truncated, its header is above 100 MB or malformed, or tensors
@@ -102,13 +105,15 @@ def read_safetensors(path: Path) -> list[Entry]:
             f"truncated: the header alone takes {length:,} of {size:,} bytes; {AGAIN}",
         )
         header = _parse_json(file.read(length))
+        metadata = header.pop("__metadata__", {})
         check(
-            isinstance(header.pop("__metadata__", {}), dict),
+            isinstance(metadata, dict),
             f"the header's __metadata__ is not a JSON object; {NOT_SAFETENSORS}",
         )
+        check(len(header) <= MOST_TENSORS, TOO_MANY)
         entries = [_entry(name, value, start, size) for name, value in header.items()]
         _check_contiguous(entries, start, size)
-    return entries
+    return entries, metadata
 
 
 def _parse_json(text: bytes) -> dict[str, Any]:
@@ -131,8 +136,8 @@ def _parse_json(text: bytes) -> dict[str, Any]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return an error's message in one line of at most 120 characters."""
-    return " ".join(str(error).split())[:120]
+    """Return an error's message, or its kind, in one line of at most 120 characters."""
+    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
 def is_count(value: Any) -> bool:
@@ -235,6 +240,7 @@ class _Reader:
             self.take(number * width, 0)
         else:
             number = self.count(8)
+            check(number <= MOST_ITEMS, f"metadata of {number:,} items; not a GGUF file")
             for _ in range(number):
                 self.value(inner, depth + 1)
         return number
@@ -263,6 +269,7 @@ def read_gguf(path: Path) -> tuple[list[Entry], dict[str, Any]]:
         version = file.unpack("<I")
         check(version in (2, 3), f"GGUF version {version}; expected 2 or 3, little-endian")
         tensor_count, pair_count = file.count(24), file.count(12)
+        check(max(tensor_count, pair_count) <= MOST_TENSORS, TOO_MANY)
         for _ in range(pair_count):
             name = file.text()
             metadata[name] = file.value(file.unpack("<I"))

@@ -3,12 +3,13 @@
 The facts are in `names.toml` and `loaders.toml`, each with its source.
 """
 
+import functools
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 
 def _load(name: str) -> dict[str, Any]:
@@ -33,21 +34,64 @@ BIASES: list[str] = NAMES["biases"]
 PACKED_LEAVES: dict[str, str] = NAMES["packed"]
 LEAVES = {*NAMES["leaves"], *PACKED_LEAVES}
 FLAGS: dict[str, bool] = {name: row["tied"] for name, row in NAMES["flags"].items()}
+COPIES = ("input_copies", "output_copies")
 LOADERS = _load("loaders.toml")
 
 
 def split_name(name: str) -> list[str]:
     """Split a tensor's name into parts at dots, slashes and `['x']`, without a final `:0`."""
-    plain = re.sub(r":\d+$", "", re.sub(r"\[['\"]?([^\]'\"]*)['\"]?\]", r".\1", name))
-    # The variables of a ReversibleEmbedding in a Keras file are numbered.
+    return list(_split(name))
+
+
+@functools.lru_cache(2**18)
+def _split(name: str) -> tuple[str, ...]:
+    plain = re.sub(r":\d+$", "", re.sub(r"\[['\"]?([^\[\]'\"]*)['\"]?\]", r".\1", name))
+    # The variables of a ReversibleEmbedding in a Keras file are numbered: the table, its scale if
+    # it is quantised, the reverse table and its scale.
     plain = re.sub(r"(token_embedding)[./]vars[./]0$", r"\1", plain)
-    plain = re.sub(r"(token_embedding)[./]vars[./]1$", r"\1.reverse_embeddings", plain)
-    return [part for part in re.split(r"[./]", plain) if part]
+    plain = re.sub(r"(token_embedding)[./]vars[./][12]$", r"\1.reverse_embeddings", plain)
+    parts = [part for part in re.split(r"[./]", plain) if part]
+    if len(parts) > 1 and parts[-1] in ("value", "array"):  # of a variable of NNX, of Haliax
+        parts.pop()
+    if len(parts) > 1 and parts[0].isdigit():  # of a tuple of models
+        parts.pop(0)
+    return tuple(parts)
 
 
 def is_model_level(parts: Sequence[str]) -> bool:
     """Return whether a name belongs to no layer (a numbered part) and to no optimizer state."""
-    return not any(part.isdigit() or part in NAMES["optimizer"] for part in parts)
+    return not any(
+        part.isdigit() or part in NAMES["optimizer"] or part.startswith("mtp") for part in parts
+    )
+
+
+def copied_role(name: str) -> Literal["input", "output"] | None:
+    """Return "input" or "output" for a copy in a layer that predicts one of several tokens."""
+    parts = split_name(name)
+    if parts[-1:] == ["weight"] and not any(part in NAMES["optimizer"] for part in parts):
+        ends = {key: any(_ends_with(parts[:-1], text) for text in NAMES[key]) for key in COPIES}
+        if not is_model_level(parts) and any(ends.values()):
+            return "input" if ends["input_copies"] else "output"
+    return None
+
+
+def is_encoder(model_type: str | None, names: Iterable[str]) -> bool:
+    """Return whether a model of transformers is an encoder of which no head is stored."""
+    parts = {part for name in names for part in split_name(name)}
+    if model_type in NAMES["kinds"]["encoders"]:
+        return not parts & set(NAMES["kinds"]["heads"])
+    return model_type in NAMES["kinds"]["shared"] and "encoder" in parts and "decoder" not in parts
+
+
+def is_gguf_encoder(architecture: str, metadata: Mapping[str, Any]) -> bool:
+    """Return whether a GGUF file holds an encoder, or a model of which one vector is pooled."""
+    is_pooled = bool(metadata.get(f"{architecture}.pooling_type"))
+    return bool(architecture) and (is_pooled or architecture in NAMES["kinds"]["gguf"])
+
+
+def shares_embedding(model_type: str | None) -> bool:
+    """Return whether encoder and decoder share an embedding in models of this type."""
+    return model_type in NAMES["kinds"]["shared"]
 
 
 def _ends_with(parts: list[str], text: str) -> bool:
@@ -72,14 +116,15 @@ def match_name(name: str, patterns: Sequence[Pattern]) -> tuple[Pattern, str] | 
     return max(found, key=lambda pair: len(pair[0].text), default=None)
 
 
-def is_output_bias(name: str) -> bool:
-    """Return whether a name is that of an output bias."""
+def is_output_bias(name: str, *, loose: bool = True) -> bool:
+    """Return whether a name is that of an output bias; `loose`: also if it may be another's."""
     parts = split_name(name)
     if not is_model_level(parts):
         return False
     if any(_ends_with(parts, bias) for bias in BIASES):
         return True
-    return parts[-1:] == ["bias"] and match_name(".".join(parts[:-1]), OUTPUTS) is not None
+    patterns = [pattern for pattern in OUTPUTS if loose or not pattern.loose]
+    return parts[-1:] == ["bias"] and match_name(".".join(parts[:-1]), patterns) is not None
 
 
 def tied_by_default(model_type: str | None) -> bool | None:

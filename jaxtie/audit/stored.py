@@ -20,18 +20,32 @@ from urllib.parse import quote
 import ml_dtypes
 import numpy as np
 
-from jaxtie.audit.headers import Entry, read_gguf, read_safetensors, reason_of
+from jaxtie.audit.headers import (
+    MOST_TENSORS,
+    TOO_MANY,
+    Entry,
+    is_count,
+    read_gguf,
+    read_safetensors,
+    reason_of,
+)
 from jaxtie.config import UserError, check
 
 CACHE = 2**30  # bytes of decoded TensorStore chunks that are kept
 UNPACKED_LIMIT = 4 * 2**30  # bytes of a compressed array, which cannot be mapped
+# A file of few bytes can declare an array of very many; so much, or so many times the stored bytes,
+# is believed.
+BELIEVED_BYTES, BELIEVED_RATIO = 2**28, 2000
+GROUP_DEPTH = 64  # of an HDF5 file
 # Types that can be compared; eight bits need a scale.
 VALUES = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
 LFS = b"version https://git-lfs"
 DAMAGE = (  # what zipfile, its decompressors, NumPy's header reader, h5py and TensorStore raise
     OSError,
     ValueError,
-    KeyError,
+    TypeError,
+    LookupError,
+    OverflowError,
     EOFError,
     RuntimeError,
     SyntaxError,
@@ -64,6 +78,9 @@ class StoredTensor:
         return math.prod(self.shape) * (0 if self.dtype is None else self.dtype.itemsize)
 
 
+Stored = tuple[list[StoredTensor], dict[str, Any]]  # the tensors and the metadata of a file
+
+
 @contextlib.contextmanager
 def _readable(path: Path, format_name: str) -> Iterator[None]:
     """Turn the errors that libraries raise for damaged files into a UserError."""
@@ -77,15 +94,15 @@ def _readable(path: Path, format_name: str) -> Iterator[None]:
         ) from None
 
 
-def _mapped(path: Path, entry: Entry) -> StoredTensor:
-    """Return a tensor that is mapped when it is first read."""
+def _mapped(path: Path) -> Callable[[Entry], StoredTensor]:
+    """Return a function that makes tensors of a file, which is mapped when one is first read."""
 
     @functools.cache
     def mapped() -> mmap.mmap:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def read(at: Any) -> np.ndarray:
+    def read(entry: Entry, at: Any) -> np.ndarray:
         rows = np.ndarray(entry.shape, entry.dtype, mapped(), entry.begin)[at].copy()
         # Pages of a mapped file count as this process's memory until they are given back; the
         # system keeps them cached.
@@ -93,7 +110,11 @@ def _mapped(path: Path, entry: Entry) -> StoredTensor:
             mapped().madvise(mmap.MADV_DONTNEED)
         return rows
 
-    return StoredTensor(entry.name, entry.shape, entry.dtype, entry.stored, path, read)
+    def tensor(entry: Entry) -> StoredTensor:
+        own = functools.partial(read, entry)
+        return StoredTensor(entry.name, entry.shape, entry.dtype, entry.stored, path, own)
+
+    return tensor
 
 
 def refuse_pointer(path: Path) -> None:
@@ -106,21 +127,21 @@ def refuse_pointer(path: Path) -> None:
     )
 
 
-def from_safetensors(path: Path) -> list[StoredTensor]:
-    """Return the tensors of a safetensors file; for errors see `headers.read_safetensors`."""
+def from_safetensors(path: Path) -> Stored:
+    """Read a safetensors file; for errors see `headers.read_safetensors`."""
     refuse_pointer(path)
-    return [_mapped(path, entry) for entry in read_safetensors(path)]
+    entries, metadata = read_safetensors(path)
+    return list(map(_mapped(path), entries)), metadata
 
 
-def from_gguf(path: Path) -> tuple[list[StoredTensor], str]:
-    """Return the tensors and the architecture of a GGUF file; errors as `headers.read_gguf`."""
+def from_gguf(path: Path) -> Stored:
+    """Read a GGUF file; for errors see `headers.read_gguf`."""
     refuse_pointer(path)
     entries, metadata = read_gguf(path)
-    architecture = str(metadata.get("general.architecture", ""))
-    return [_mapped(path, entry) for entry in entries], architecture
+    return list(map(_mapped(path), entries)), metadata
 
 
-def from_npz(path: Path) -> list[StoredTensor]:
+def from_npz(path: Path) -> Stored:
     """Return the arrays of an .npz file; those that are not compressed are mapped.
 
     Raises:
@@ -129,11 +150,12 @@ def from_npz(path: Path) -> list[StoredTensor]:
     """
     refuse_pointer(path)
     with _readable(path, ".npz"), zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+        check(len(archive.infolist()) <= MOST_TENSORS, f"{path}: {TOO_MANY}")
         return [
             _from_member(path, archive, raw, info)
             for info in archive.infolist()
             if info.filename.endswith(".npy")
-        ]
+        ], {}
 
 
 def _from_member(
@@ -147,6 +169,7 @@ def _from_member(
         not dtype.hasobject,
         f"{path}: array {name!r} holds Python objects (a pickle), which are not read",
     )
+    check(all(map(is_count, shape)), f"{path}: array {name!r} has the shape {shape}: damaged")
     size = math.prod(shape) * dtype.itemsize
     check(info.file_size == header_size + size, f"{path}: array {name!r} is truncated")
     if dtype == np.dtype("V2"):  # NumPy has no name for bfloat16 and writes this
@@ -155,7 +178,8 @@ def _from_member(
         raw.seek(info.header_offset + 26)
         name_length, extra = (int.from_bytes(raw.read(2), "little") for _ in range(2))
         begin = info.header_offset + 30 + name_length + extra + header_size
-        return _mapped(path, Entry(name, shape, dtype, str(dtype), begin, begin + size))
+        check(begin + size <= path.stat().st_size, f"{path}: array {name!r} is truncated")
+        return _mapped(path)(Entry(name, shape, dtype, str(dtype), begin, begin + size))
     check(
         size <= UNPACKED_LIMIT,
         f"{path}: array {name!r} takes {size:,} bytes when unpacked; save it with numpy.savez",
@@ -179,8 +203,8 @@ def _npy_header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     return shape, columns_first and len(shape) > 1, dtype
 
 
-def from_keras(path: Path) -> list[StoredTensor]:
-    """Return the datasets of a Keras `.weights.h5` file.
+def from_keras(path: Path) -> Stored:
+    """Return the datasets of an HDF5 file, as Keras writes it, under all their names.
 
     Raises:
       UserError: if it is not an HDF5 file, is damaged, or points to other files.
@@ -189,27 +213,72 @@ def from_keras(path: Path) -> list[StoredTensor]:
 
     refuse_pointer(path)
     found: list[StoredTensor] = []
-
-    def visit(name: str, node: Any) -> None:
-        if not isinstance(node, h5py.Dataset):
-            return
-        check(
-            not (node.external or node.is_virtual),
-            f"{path}: dataset {name!r} points to another file, which is not followed",
-        )
-        dtype = node.dtype if node.dtype.kind in "fiub" else None
-        read = _readable(path, "HDF5")(node.__getitem__)
-        found.append(StoredTensor(name, node.shape or (), dtype, str(node.dtype), path, read))
-
     with _readable(path, "HDF5"):
-        # The file stays open as long as its datasets. Links elsewhere are not visited.
-        h5py.File(path, "r").visititems(visit)
-    return found
+        file = h5py.File(path, "r")  # stays open as long as its datasets
+        waiting, seen = [("", file, 0)], 0
+        while waiting:
+            name, node, depth = waiting.pop()
+            seen += 1
+            check(
+                depth <= GROUP_DEPTH and seen <= MOST_TENSORS,
+                f"{path}: nests or repeats groups without end; not a checkpoint",
+            )
+            if isinstance(node, h5py.Group):
+                for key in reversed(list(node)):
+                    text = key.decode(errors="replace") if isinstance(key, bytes) else key
+                    child = _linked_node(path, node, key, GROUP_DEPTH)
+                    waiting.append((f"{name}/{text}" if name else text, child, depth + 1))
+            elif isinstance(node, h5py.Dataset):
+                found.append(_from_dataset(path, name, node))
+    return found, {}
+
+
+def _linked_node(path: Path, group: Any, key: str | bytes, hops: int) -> Any:
+    """Return what a name in an HDF5 group leads to, following soft links within the file."""
+    import h5py  # heavy
+
+    link = group.get(key, getlink=True)
+    check(
+        hops > 0 and not isinstance(link, h5py.ExternalLink),
+        f"{path}: {key!r} points to another file, or nowhere, which is not followed",
+    )
+    if not isinstance(link, h5py.SoftLink):
+        return group[key]
+    node = group.file if link.path.startswith("/") else group
+    for part in link.path.split("/"):
+        if part not in ("", "."):
+            node = _linked_node(path, node, part, hops - 1)
+    return node
+
+
+def _from_dataset(path: Path, name: str, node: Any) -> StoredTensor:
+    check(
+        not (node.external or node.is_virtual),
+        f"{path}: dataset {name!r} points to another file, which is not followed",
+    )
+    dtype = node.dtype if node.dtype.kind in "fiub" else None
+    shape = node.shape or ()
+    _check_believable(
+        path, name, math.prod(shape) * node.dtype.itemsize, node.id.get_storage_size()
+    )
+    read = _readable(path, "HDF5")(node.__getitem__)
+    return StoredTensor(name, shape, dtype, str(node.dtype), path, read)
+
+
+def _check_believable(path: Path, name: str, declared: int, stored: int) -> None:
+    """Raise UserError if an array declares far more bytes than are stored."""
+    check(
+        declared <= max(BELIEVED_BYTES, BELIEVED_RATIO * stored),
+        f"{path}: {name!r} declares {declared:,} bytes, but {stored:,} are stored: damaged",
+    )
 
 
 def is_orbax(folder: Path) -> bool:
-    """Return whether a folder holds a tree of arrays as Orbax writes it."""
-    return (folder / "manifest.ocdbt").is_file() or (folder / "_METADATA").is_file()
+    """Return whether a folder holds a tree of arrays as Orbax, or Levanter, writes it."""
+    if any((folder / name).is_file() for name in ("manifest.ocdbt", "_METADATA")):
+        return True
+    is_levanter = (folder / "metadata.json").is_file()
+    return is_levanter and any((folder / "model").rglob(".zarray"))
 
 
 def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
@@ -225,6 +294,7 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
     def kvstore(path: str) -> Any:
         return {"driver": "ocdbt", "base": base, "path": path} if is_ocdbt else base + path
 
+    stored = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     # A chunk is decoded whole and may hold many blocks of rows.
     context = ts.Context({"cache_pool": {"total_bytes_limit": CACHE}})
     found = []
@@ -235,6 +305,8 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
             if driver := {".zarray": "zarr", "zarr.json": "zarr3"}.get(last):
                 spec = {"driver": driver, "kvstore": kvstore(f"{name}/")}
                 store = ts.open(spec, context=context).result()
+                size = math.prod(store.shape) * store.dtype.numpy_dtype.itemsize
+                _check_believable(folder, name, size, stored)
                 found.append(_from_store(folder, name, store, stacked))
     check(
         bool(found),

@@ -232,16 +232,35 @@ def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
 
     An arm that is tied throughout has them at "input" only.
     """
-    known = np.intersect1d(steps, results["table_step"])
-    rows = _of_both_tables(results.sel(table_step=known), "table").rename(table_step="eval_step")
+    rows = _rows(results, steps)
     even, odd = (rows.sel(symbol=label, drop=True) for label in ("E", "D"))
-
-    def norm(rows: xr.DataArray) -> xr.DataArray:
-        return xr.apply_ufunc(np.sqrt, (rows**2).sum("dim", skipna=False))
-
-    cosine = (even * odd).sum("dim", skipna=False) / (norm(even) * norm(odd))
     own = ~(results["arm"].isin(tied_arms(results)) & (rows["table"] == "output"))
-    return xr.Dataset({"label_distance": norm(even - odd), "label_cosine": cosine}).where(own)
+    found = {"label_distance": _norm(even - odd), "label_cosine": _cosine(even, odd)}
+    return xr.Dataset(found).where(own)
+
+
+def pair_cosines(results: xr.Dataset, steps: Sequence[int]) -> xr.DataArray:
+    """Return the cosine of the rows of each pair: (pair, table, arm, seed, eval_step)."""
+    rows, pairs = _rows(results, steps), live_pairs(results)
+    cosines = [
+        _cosine(*(rows.sel(symbol=symbol, drop=True) for symbol in pair.split("-")))
+        for pair in pairs
+    ]
+    return xr.concat(cosines, xr.DataArray(pairs, dims="pair", name="pair"))
+
+
+def _rows(results: xr.Dataset, steps: Sequence[int]) -> xr.DataArray:
+    """Return both embeddings at those of the steps at which they were recorded."""
+    known = np.intersect1d(steps, results["table_step"])
+    return _of_both_tables(results.sel(table_step=known), "table").rename(table_step="eval_step")
+
+
+def _norm(rows: xr.DataArray) -> xr.DataArray:
+    return xr.apply_ufunc(np.sqrt, (rows**2).sum("dim", skipna=False))
+
+
+def _cosine(first: xr.DataArray, second: xr.DataArray) -> xr.DataArray:
+    return (first * second).sum("dim", skipna=False) / (_norm(first) * _norm(second))
 
 
 def fluctuations(results: xr.Dataset) -> xr.DataArray:
@@ -403,6 +422,7 @@ def condense(results: xr.Dataset, run: Path | None = None) -> xr.Dataset:
         parts.append(fluctuations(results).to_dataset())
         if {"E", "D"} <= {*results["symbol"].values}:
             parts.append(label_geometry(results, steps))
+        parts.append(pair_cosines(results, steps).to_dataset(name="pair_cosine"))
     if "mask_logit" in results:
         parts.append(results[[*MASK_VARIABLES]].sel(eval_step=slice(0, last)))
     if has_roles(results):

@@ -21,7 +21,6 @@ from jaxtie.exor.analysis import (
 )
 from jaxtie.exor.claims import measured
 from jaxtie.results import statistics
-from jaxtie.results.gradient_by_role import tied_arms
 from jaxtie.results.tables import (
     COURSE,
     Table,
@@ -45,6 +44,7 @@ from jaxtie.results.tables import (
 Weights = dict[str, float]  # arm -> weight in a sum of final losses
 
 BODIES_PAIRS = ("X-Y", "A-B")
+TABLE_OF_ROLE = ("output", "input")  # in the order of the columns
 ADJUSTED = "decay-adjusted distance"
 ADJUSTED_NOTE = (
     "Decay-adjusted: final divided by initial distance and by the decay factor, so 1 if only weight"
@@ -358,9 +358,10 @@ def decay_table(results: xr.Dataset) -> Table:
     """Show final distances relative to decay and to X-A, and the effect of swaps."""
     names, biased = swept(results), any(arm.head.bias for arm in arms_of(results))
     embeddings, pairs = embeddings_of(results), live_pairs(results)
-    rows = []
+    rows, cosines = [], None
     for at, here in sweep_points(results, names):
         swap, bias = (at_end(here[name], here) for name in ("swap_divergence", "bias_odds"))
+        cosines = _final_cosines(here)
         for (arm, label, table), pair in itertools.product(embeddings, pairs):
             own = {"arm": arm, "pair": pair}
             swap_S = swap.sel(own).values
@@ -372,15 +373,29 @@ def decay_table(results: xr.Dataset) -> Table:
                 with_interval(*statistics.median_interval(swap_S), shown="{:.1e}".format),
                 f"{largest:.1e}",
             ]
+            if cosines is not None:
+                cells.insert(1, median(cosines.sel(own | {"table": table}).values))
             if biased:
                 cells.append(median(bias.sel(own).values) if Arm.parse(arm).head.bias else "")
             rows.append((*_values(at), label, pair, *cells))
-    header = (*names, "embedding", "pair", "distance", ADJUSTED, "ratio to X–A")
+    cosine = ["cosine"] * (cosines is not None)
+    header = (*names, "embedding", "pair", "distance", *cosine, ADJUSTED, "ratio to X–A")
     header = (*header, "swap divergence", "its 95th percentile", *["bias, nat"] * biased)
     title = f"{_header(results)}, median over {results.sizes['seed']:,} seeds [95 %, ranks]"
     if not names:
         title += f"; decay factor {float(at_end(results['decay_factor'], results)):.3g}"
     return Table(title, header, rows, ADJUSTED_NOTE)
+
+
+def _final_cosines(results: xr.Dataset) -> xr.DataArray | None:
+    """Return the cosine of the rows of each pair at the end, where it is known."""
+    if "pair_cosine" in results:
+        return at_end(results["pair_cosine"], results)
+    if "input_table" not in results:
+        return None
+    last = last_step(results)
+    found = analysis.pair_cosines(results, [last])
+    return found.isel(eval_step=0, drop=True) if last in results["table_step"] else None
 
 
 def decay_since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
@@ -399,14 +414,24 @@ def decay_since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
 
 
 def contribution_table(results: xr.Dataset) -> Table:
-    """Show the contribution of each role of a tied embedding to the log-distance of the pairs."""
+    """Show the contribution of each role of an embedding to the log-distance of the pairs.
+
+    An untied table has one role, so all that changes its distances beyond decay is that role's.
+    """
     rows = []
-    for arm, pair in itertools.product(tied_arms(results), live_pairs(results)):
-        output, input_, ratio = (
-            _ratios(results, quantity, arm, pair, "input")
-            for quantity in ("output push", "input push", "decay ratio")
-        )
-        rows.append((arm, pair, *map(median, (output, input_, output + input_, ratio))))
+    for arm, pair in itertools.product(arms_of(results), live_pairs(results)):
+        of_tables = [
+            _ratios(results, "decay ratio", arm.name, pair, each) for each in TABLE_OF_ROLE
+        ]
+        if arm.untied_from == 0:
+            rows.append((f"{arm.name}, one table a role", pair, *map(median, of_tables), "–", "–"))
+        elif arm.untied_from is None:
+            output, input_ = (
+                _ratios(results, f"{role} push", arm.name, pair, "input")
+                for role in ("output", "input")
+            )
+            parts = (output, input_, output + input_, of_tables[-1])
+            rows.append((arm.name, pair, *map(median, parts)))
     header = ("arm", "pair", "output role", "input role", "sum", f"ln of {ADJUSTED}")
     title = (
         f"{results.attrs['experiment']}: contribution of each role to ln of a pair's distance over"
@@ -414,7 +439,8 @@ def contribution_table(results: xr.Dataset) -> Table:
     )
     note = (
         f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks]. The sum equals the last"
-        " column up to terms of second order, which noise adds whatever its direction."
+        " column up to terms of second order, which noise adds whatever its direction. Untied: the"
+        " last column of the output and of the input table, which their one role writes."
     )
     return Table(title, header, rows, note)
 

@@ -5,7 +5,7 @@ Figures are made without pyplot, so a notebook's backend and open figures do not
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,7 +46,7 @@ class Picture(NamedTuple):
     Attributes:
       caption: describes it, also for those who cannot see it.
       draw: makes the figure, under `STYLE`.
-      main: whether a page shows it first; the others repeat parts of a main one.
+      main: whether it is always drawn; the others repeat a panel of a main one.
     """
 
     caption: str
@@ -145,10 +145,18 @@ def _draw_grid(panels: list[Panel], title: str) -> Figure:
     return figure
 
 
-def draw_all(pictures: Mapping[str, Picture], folder: Path) -> list[Path]:
-    """Write every picture as PNG and PDF; return the PNG files."""
+def draw_all(pictures: Mapping[str, Picture], folder: Path, *, pdf: bool = False) -> list[Path]:
+    """Write the main pictures as PNG, or with `pdf` all of them, as PNG and PDF.
+
+    Returns the PNG files. Removes files of these names from an earlier call that are not written.
+    """
+    wanted = {name: each for name, each in pictures.items() if each.main or pdf}
+    suffixes = ("png", "pdf") if pdf else ("png",)
+    for name in pictures:
+        for suffix in ("png", "pdf"):
+            (folder / f"{name}.{suffix}").unlink(missing_ok=True)
     with matplotlib.rc_context(STYLE):
-        return [save(picture.draw(), folder, name) for name, picture in pictures.items()]
+        return [save(each.draw(), folder, name, suffixes) for name, each in wanted.items()]
 
 
 def draw_for_document(draw: Callable[[], Figure], path: Path) -> Path:
@@ -158,12 +166,13 @@ def draw_for_document(draw: Callable[[], Figure], path: Path) -> Path:
     return path
 
 
-def save(figure: Figure, folder: Path, name: str) -> Path:
-    """Write a figure as PDF and PNG; return the PNG's path."""
+def save(figure: Figure, folder: Path, name: str, suffixes: Sequence[str] = ("png",)) -> Path:
+    """Write a figure in these formats; return the path of the first file."""
     folder.mkdir(parents=True, exist_ok=True)
-    for each in ("pdf", "png"):
-        figure.savefig(folder / f"{name}.{each}")
-    return folder / f"{name}.png"
+    paths = [folder / f"{name}.{suffix}" for suffix in suffixes]
+    for path in paths:
+        figure.savefig(path)
+    return paths[0]
 
 
 def write_frames(frames: "Mapping[str, pd.DataFrame]", folder: Path) -> list[Path]:

@@ -405,8 +405,8 @@ def _show(folder: RunFolder) -> None:
     write_report(folder, results.attrs["experiment"], results.attrs["claim"])
 
 
-def draw(folder: RunFolder, results: xr.Dataset) -> list[Path]:
-    """Draw every figure of a run from its results alone; return the PNG files."""
+def draw(folder: RunFolder, results: xr.Dataset, *, pdf: bool = False) -> list[Path]:
+    """Draw the figures of a run from its results alone, see `draw_all`; return the PNG files."""
     from jaxtie.results.plots import draw_all
 
-    return draw_all(analysis.plots(results), folder.figures)
+    return draw_all(analysis.plots(results), folder.figures, pdf=pdf)

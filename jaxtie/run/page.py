@@ -27,18 +27,17 @@ MARK = '<meta name="generator" content="jaxtie'
 
 
 class Image(NamedTuple):
-    """A PNG file as a data URI, with its caption; `main`: show it unfolded."""
+    """A PNG file as a data URI, with its caption."""
 
     name: str
     caption: str
     uri: str
-    main: bool
 
     @classmethod
-    def read(cls, path: Path, caption: str, main: bool = True) -> "Image":
+    def read(cls, path: Path, caption: str) -> "Image":
         """Read a PNG file."""
         data = base64.b64encode(path.read_bytes()).decode()
-        return cls(path.stem, caption, f"data:image/png;base64,{data}", main)
+        return cls(path.stem, caption, f"data:image/png;base64,{data}")
 
 
 @dataclass
@@ -102,9 +101,9 @@ class Section:
         if diverged := int((results["diverged_at"] >= 0).sum()):
             self.status += f", {diverged} of {results['diverged_at'].size} members diverged"
         self.images = [
-            Image.read(path, picture.caption, picture.main)
+            Image.read(path, picture.caption)
             for name, picture in analysis.plots(results).items()
-            if (path := folder.figures / f"{name}.png").exists()
+            if picture.main and (path := folder.figures / f"{name}.png").exists()
         ]
 
 

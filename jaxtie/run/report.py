@@ -174,6 +174,8 @@ class ReportOptions:
 
     runs: tyro.conf.Positional[tuple[Annotated[Path, option("DIR", parse_path)], ...]] = ()
     """Folders of finished runs."""
+    pdf: Flag = False
+    """Also draw each panel of the overview by itself, and every figure as PDF."""
     csv: Flag = False
     """Also write the results as tidy CSV, below DIR/csv."""
     animate: Flag = False
@@ -204,7 +206,7 @@ def _draw_again(options: ReportOptions) -> list[Path]:
     for path in options.runs:
         folder, results = RunFolder(path), lifecycle.load(path)
         animated = [analysis.animate(results, folder.figures)] if options.animate else []
-        written += lifecycle.draw(folder, results) + animated
+        written += lifecycle.draw(folder, results, pdf=options.pdf) + animated
         written.append(write_report(folder, results.attrs["experiment"], results.attrs["claim"]))
         if options.csv:
             written += write_frames(analysis.frames(results), folder.path / "csv")

@@ -4,9 +4,10 @@ Training amplifies rounding, so members agree over a full run only if the same p
 step. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as
 among many, on one device as on several of the kind, in chunks of any length.
 
-- On a CPU a model has one block size. Functions mapped without lanes take parts of one size.
+- On a CPU a model has one block size, but an LSTM two. Functions mapped without lanes take parts of
+  one size.
 - On a GPU or TPU a kernel takes as long for a few members as for hundreds, so blocks are large.
-  Equal sizes give equal bits; the small and the large block may round differently. `config.json`
+- Equal sizes give equal bits; the small and the large block may round differently. `config.json`
   has the size.
 """
 
@@ -51,10 +52,10 @@ TRIAL_RECORDS = 2  # records trained to estimate the time
 SMALL = 2_000  # parameters of a member up to which a task without a layout trains in lanes
 SMALL_LAYOUT = {
     "cpu": Layout((32,), lanes=True),
-    "gpu": Layout((128, 2048), lanes=True),
-    "tpu": Layout((128, 512)),
+    "gpu": Layout((128, 2048), 256, lanes=True),
+    "tpu": Layout((128, 512), 256),
 }
-LARGE_LAYOUT = {"cpu": Layout((1,)), "gpu": Layout((128, 512)), "tpu": Layout((64,))}
+LARGE_LAYOUT = {"cpu": Layout((1,)), "gpu": Layout((128, 512), 256), "tpu": Layout((64,))}
 
 
 class BlockProgram(NamedTuple):
@@ -88,9 +89,8 @@ def state_shapes(task: Task) -> State:
 
 
 def block_size(layout: Layout, members: int) -> int:
-    """Return the members of a block: small blocks if at most two are needed, else large ones."""
-    sizes = layout.blocks
-    return sizes[0] if members <= 2 * sizes[0] else sizes[-1]
+    """Return the members of a block."""
+    return layout.blocks[0 if members <= layout.few else -1]
 
 
 def assign_workers(
@@ -114,7 +114,7 @@ def stack_hparams(config: TaskConfig, platform: str) -> HParams:
 
 def advance_members(member: Member, layout: Layout, platform: str, states, streams, hparams, step):
     """Train the members of a block from one record to the next."""
-    if not layout.lanes:
+    if not layout.lanes or len(streams) == 1:
         return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, hparams, step)
     members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, hparams))
     advance = lanes(lambda *own: member.advance(*own, step), kept_apart=platform == "cpu")

@@ -19,17 +19,17 @@ TABLES = ("input", "output", "output_rows")
 
 def periodic_cosine(
     learning_rate: jax.Array | float, eta_min: jax.Array | float, half_period: int
-) -> Callable[[jax.typing.ArrayLike], jax.Array]:
+) -> Callable[[Any], Any]:
     """PyTorch's `CosineAnnealingLR(T_max=half_period)` stepped every update: down, up, and so on.
 
     lr(t) = eta_min + (learning_rate - eta_min)·(1 + cos(πt / half_period)) / 2. Optax's cosine
-    stays down instead.
+    stays down instead. Of steps on the host it is computed there, f64.
     """
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
-        # as an integer: in float32 cos(πt) loses digits as t grows
-        phase = jnp.asarray(step) % (2 * half_period)
-        return eta_min + (learning_rate - eta_min) / 2 * (1 + jnp.cos(jnp.pi * phase / half_period))
+    def schedule(step: Any) -> Any:
+        phase = step % (2 * half_period)  # of integers: in float32 cos(πt) loses digits as t grows
+        cos = jnp.cos if isinstance(phase, jax.Array) else np.cos
+        return eta_min + (learning_rate - eta_min) / 2 * (1 + cos(jnp.pi * phase / half_period))
 
     return schedule
 
@@ -123,4 +123,4 @@ def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] 
 def schedule_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:
     """Return the learning rate of the update that follows each step, f32[steps]."""
     schedule = periodic_cosine(optimizer.learning_rate, optimizer.eta_min, optimizer.half_period)
-    return np.asarray(schedule(np.array(steps)))
+    return np.asarray(schedule(np.array(steps)), np.float32)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxtie.config import TaskConfig, UserError, check
+from jaxtie.config import TaskConfig, UserError, Variant, check
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.results.netcdf import Schema, Variable, steps_of
 from jaxtie.shutdown import INTERRUPTS, leave_closed, stop_numbers
@@ -90,9 +90,8 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def unless_stopped(work: Callable[[], Result], stopped: Sequence[int]) -> Result | None:
-    """Return the result of `work`, or None, and abandon it, as soon as there is a signal."""
-    result = in_background(work)
+def unless_stopped(result: Future[Result], stopped: Sequence[int]) -> Result | None:
+    """Wait for a result; return None, and abandon it, as soon as there is a signal."""
     while not stopped:
         if wait((result,), POLL_SECONDS).done:
             return result.result()
@@ -183,6 +182,7 @@ class Trainer:
         self.checkpoints, self.processes, self.run_config = checkpoints, processes, run_config
         self.checkpoint_every, self.quiet = checkpoint_every, quiet or not processes.leads
         self.progress: dict[str, Members] = {}
+        self._programs: dict[Variant, Future] = {}
         self._saved = time.monotonic()
 
     def train(self, stopped: list[int], report: Say) -> bool:
@@ -195,7 +195,8 @@ class Trainer:
         arms, steps = self.config.arms, self.config.steps
         loaded = self._load(report) if self.processes.leads else {}
         self.progress = exchange(self.processes, loaded)
-        for phase in [phase for arm in arms for phase in phases_of(arm, steps)]:
+        phases = [phase for arm in arms for phase in phases_of(arm, steps)]
+        for place, phase in enumerate(phases):
             if self.processes.agree(stopped):
                 break
             if phase.follows:
@@ -206,6 +207,7 @@ class Trainer:
                 at = steps_reached(self.progress, phase.arm, steps)
                 todo = tuple(number for number in self.config.members if at.get(number, -1) < until)
                 if todo:
+                    self._compile(phases[place : place + 2])
                     self._train_phase(phase._replace(until=until), todo, sum(at.values()), stopped)
                 if self.processes.agree(stopped):
                     break
@@ -249,6 +251,12 @@ class Trainer:
             untied = self.engine.untie(phase, self.progress.pop(phase.follows))
             self.progress[phase.name] = merge(self.progress.get(phase.name), untied)
 
+    def _compile(self, phases: Sequence[Phase]) -> None:
+        """Start to compile the programs of a phase and, unless processes must agree, the next."""
+        for phase in phases if self.processes.count == 1 else phases[:1]:
+            if phase.variant not in self._programs:
+                self._programs[phase.variant] = in_background(partial(self.engine.compile, phase))
+
     def _train_phase(
         self, phase: Phase, todo: tuple[int, ...], before: int, stopped: list[int]
     ) -> None:
@@ -256,9 +264,9 @@ class Trainer:
         arm, steps, best = phase.arm.name, self.config.steps, self.engine.best_losses
         with Progress(arm, steps, members, before, best, quiet=self.quiet) as shown:
             shown.say("compiling")
-            compile_it = partial(self.engine.compile, phase)
+            compiled_one = self._programs[phase.variant]
             alone = self.processes.count == 1  # several must stop together
-            program = unless_stopped(compile_it, stopped) if alone else compile_it()
+            program = unless_stopped(compiled_one, stopped) if alone else compiled_one.result()
             if program is None:
                 return
             compiled, latest = time.monotonic(), {}

@@ -24,6 +24,7 @@ from checkpoints import (
     write_shards,
 )
 
+from jaxtie.audit import compare
 from jaxtie.audit.audit import audit
 from jaxtie.run import command as cli
 from jaxtie.run import lifecycle
@@ -131,11 +132,15 @@ SOUND = {
         {"language_model.model.embed_tokens.weight": A, "language_model.lm_head.weight": B},
     ),
     "classifier": (
-        "once",
+        "no-head",
         V | UNTIED | {"architectures": ["LlamaForSequenceClassification"]},
         {E: A, "score.weight": B[:2]},
     ),
-    "classifier without a suffix": ("once", V | UNTIED | {"architectures": ["BertModel"]}, {E: A}),
+    "classifier without a suffix": (
+        "no-head",
+        V | UNTIED | {"architectures": ["BertModel"]},
+        {E: A},
+    ),
     "encoder whose copy is packed": (
         "once",
         V | TIED,
@@ -169,11 +174,341 @@ SOUND = {
 }
 
 
+def rows(count: int, used: int, filling: float = 0) -> np.ndarray:
+    """Return a random table whose rows from `used` on are all alike."""
+    table = np.random.default_rng(count).standard_normal((count, 4)).astype(np.float32)
+    table[used:] = filling
+    return table
+
+
+def random_end(table: np.ndarray, used: int) -> np.ndarray:
+    """Return a copy of a table that differs from row `used` on."""
+    return np.concatenate([table[:used], table[used:] + 1])
+
+
+PADDED = rows(51_200, 50_257)
+WORDS = "embeddings.word_embeddings.weight"
+MARIAN = TIED | {"model_type": "marian", "share_encoder_decoder_embeddings": False}
+DEEPSEEK = "model.layers.61."
+SOUND |= {
+    "padded with zeros, size unknown": ("once", TIED, {E: PADDED}),
+    "padded with zeros, size known": ("once", TIED | {"vocab_size": 50_257}, {E: PADDED}),
+    "padded with one row, both tables": (
+        "different",
+        UNTIED | {"model_type": "llama", "vocab_size": 4096},
+        {E: rows(4096, 4000, 0.5), H: rows(4096, 4000, 0.25) + 1},
+    ),
+    "padding was drawn at random for each table": (
+        "equal",
+        TIED | {"vocab_size": 32_000},
+        {E: rows(32_768, 32_768), H: random_end(rows(32_768, 32_768), 32_000)},
+    ),
+    "padded by a shard's size": (
+        "once",
+        TIED | {"model_type": "llama", "vocab_size": 448},
+        {E: rows(512, 448)},
+    ),
+    "encoder, tied by its class": (
+        "no-head",
+        V | {"model_type": "bert", "architectures": ["BertModel"]},
+        {WORDS: A},
+    ),
+    "encoder whose configuration names no class": (
+        "no-head",
+        V | TIED | {"model_type": "xlm-roberta"},
+        {f"roberta.{WORDS}": A},
+    ),
+    "encoder of T5": (
+        "no-head",
+        V | {"model_type": "t5", "architectures": ["T5EncoderModel"]},
+        {"shared.weight": A, "encoder.final_layer_norm.weight": A[0]},
+    ),
+    "encoder of T5 under the class of the whole model": (
+        "no-head",
+        V | UNTIED | {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
+        {"shared.weight": A, "encoder.final_layer_norm.weight": A[0]},
+    ),
+    "masked language model, head tied": (
+        "once",
+        V | {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
+        {f"bert.{WORDS}": A, "cls.predictions.transform.dense.weight": B[:16]},
+    ),
+    "Marian, vocabularies apart": (
+        "equal",
+        V | MARIAN,
+        {"model.encoder.embed_tokens.weight": B, "model.decoder.embed_tokens.weight": A, H: A},
+    ),
+    "Marian, vocabularies of other sizes": (
+        "equal",
+        MARIAN | {"vocab_size": 300, "decoder_vocab_size": VOCABULARY},
+        {"encoder.embed_tokens.weight": B[:300], "decoder.embed_tokens.weight": A, H: A},
+    ),
+    "fairseq, no shared embedding": (
+        "different",
+        {"share_decoder_input_output_embed": False},
+        {
+            "encoder.embed_tokens.weight": F32_A,
+            "decoder.embed_tokens.weight": A,
+            "decoder.output_projection.weight": B,
+        },
+    ),
+    "BERT as encoder and as decoder": (
+        "equal",
+        {"model_type": "encoder-decoder"},
+        {
+            f"encoder.{WORDS}": B,
+            f"decoder.bert.{WORDS}": A,
+            "decoder.cls.predictions.decoder.weight": A,
+        },
+    ),
+    "Mllama, whose input has more symbols": (
+        "different",
+        UNTIED | {"model_type": "mllama", "text_config": {"vocab_size": 500}},
+        {E: A, H: B[:500]},
+    ),
+    "Equinox": (
+        "different",
+        None,
+        {"embedding.weight": A, "lm_head.weight": B, "lm_head.bias": BIAS},
+    ),
+    "Equinox, names of its own": ("different", None, {"tok_emb.weight": A, "unembed.weight": B}),
+    "Levanter": (
+        "different",
+        None,
+        {"model.embeddings.token_embeddings.weight.array": A, "model.lm_head.weight.array": B},
+    ),
+    "NNX, model and optimizer in a tuple": (
+        "different",
+        None,
+        {
+            "0.embed.embedding.value": A,
+            "0.lm_head.kernel.value": B.T,
+            "1.opt_state.0.mu.embed.embedding.value": B,
+        },
+    ),
+    "copies for several tokens": (
+        "different",
+        V | UNTIED,
+        {
+            E: A,
+            H: B,
+            f"{DEEPSEEK}embed_tokens.weight": A,
+            f"{DEEPSEEK}shared_head.head.weight": F32_A,
+            "mtp.embed_tokens.weight": A,
+        },
+    ),
+    "repeated in another type": ("once", V | TIED, {E: A, "embed_tokens.weight": A.astype("f4")}),
+    "both repeated in another type": (
+        "different",
+        V | UNTIED,
+        {f"master.{E}": A.astype("f4"), f"master.{H}": B.astype("f4"), E: A, H: B},
+    ),
+    "MusicGen, whose text encoder has one": (
+        "no-head",
+        {"decoder": {"vocab_size": 64} | UNTIED, "text_encoder": V | UNTIED},
+        {"text_encoder.shared.weight": A, "decoder.lm_heads.0.weight": B[:64]},
+    ),
+    "encoder whose levels disagree": (
+        "no-head",
+        TIED | {"architectures": ["CLIPModel"], "text_config": V | UNTIED},
+        {"text_model.embeddings.token_embedding.weight": A},
+    ),
+    "EAGLE, with its target's head": (
+        "no-head",
+        V | UNTIED | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
+        {"embed_tokens.weight": A, "fc.weight": B[:WIDTH].repeat(2, 1)},
+    ),
+    "AWQ, whose packed output has few columns": (
+        "packed",
+        V | TIED,
+        {E: A, "lm_head.qweight": np.zeros((WIDTH, VOCABULARY // 8), np.int32)},
+    ),
+    "tensor without a name": ("lone", None, {"": A, "embedding.weight": A}),
+    "lone table": ("lone", None, {E: A}),
+}
+
+
 @pytest.mark.parametrize(("stored", "config", "tensors"), SOUND.values(), ids=SOUND.keys())
 def test_no_false_alarm(tmp_path, stored, config, tensors):
     found = audit_folder(tmp_path, tensors, config)
     assert found.status == 0, found.verdicts[0].main.text
     assert found.verdicts[0].main.code == stored
+    if stored in ("no-head", "lone"):
+        assert "Tied" not in found.verdicts[0].main.text and found.verdicts[0].saved == 0
+
+
+@pytest.mark.parametrize("name", [name for name in SOUND if name.startswith("padd")])
+def test_padding_is_a_note_and_no_shard(tmp_path, name):
+    _, config, tensors = SOUND[name]
+    found = audit_folder(tmp_path, tensors, config)
+    assert found.status == 0
+    is_noted = bool({"padding", "sizes"} & codes(found, "note"))
+    assert is_noted or "rows of padding" in found.verdicts[0].main.text
+    assert not any("shard" in finding.text for finding in found.verdicts[0].findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (f"{DEEPSEEK}embed_tokens.weight", "(BF16) repeats the input embedding"),
+        (f"{DEEPSEEK}shared_head.head.weight", "(F32) differs from the output embedding"),
+        ("mtp.embed_tokens.weight", "(BF16) repeats the input embedding"),
+    ],
+)
+def test_copies_for_several_tokens_are_compared(tmp_path, name, words):
+    _, config, tensors = SOUND["copies for several tokens"]
+    found = audit_folder(tmp_path, tensors, config)
+    texts = [finding.text for finding in found.verdicts[0].findings if finding.code == "copies"]
+    assert f"{name} {words}." in texts
+
+
+@pytest.mark.parametrize(("count", "device"), [(5000, 128), (9001, 32), (50_257, 64)])
+def test_orbax_vocabularies_that_no_block_divides(tmp_path, monkeypatch, count, device):
+    monkeypatch.setattr(compare, "BLOCK_BYTES", device * 4 * 4)
+    write_array(tmp_path / "item", "params.wte.embedding", rows(count, count))
+    write_array(tmp_path / "item", "params.lm_head.kernel", np.ascontiguousarray(rows(count, 1).T))
+    found = audit(tmp_path / "item")
+    assert found.status == 0 and f"{count - 1:,} of {count:,} rows" in found.verdicts[0].main.text
+
+
+def test_nnx_state_with_its_optimizer(tmp_path):
+    """Names end in `.value`; the optimizer's moments are not embeddings."""
+    for name, array in {
+        "model.embedding.input.value": A,
+        "model.embedding.output.value": B,
+        "optimizer.opt_state.0.mu.embedding.input.value": B,
+    }.items():
+        write_array(tmp_path / "item", name, array)
+    (verdict,) = audit(tmp_path / "item").verdicts
+    assert verdict.main.code == "different"
+    assert verdict.embeddings.output.tensor.name == "model.embedding.output.value"
+
+
+INT8 = (F32_A * 20).astype(np.int8)
+INT4, SCALE = INT8[:, ::2].copy(), np.ones(VOCABULARY, np.float32)
+GROUPS = np.ones((VOCABULARY, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("variables", "code", "output"),
+    [
+        ([INT8, SCALE], "once", None),
+        ([INT4, GROUPS, GROUPS.astype(np.int8)], "once", None),
+        ([INT8, SCALE, INT8.T, SCALE], "packed", 2),
+        ([INT4, GROUPS, INT4.T, GROUPS.T], "packed", 2),
+    ],
+    ids=["int8, tied", "int4 in groups, tied", "int8, untied", "int4 in groups, untied"],
+)
+def test_quantised_keras(tmp_path, variables, code, output):
+    with h5py.File(tmp_path / "model.weights.h5", "w") as file:
+        for i, variable in enumerate(variables):
+            file[f"layers/token_embedding/vars/{i}"] = variable
+    (verdict,) = audit(tmp_path / "model.weights.h5").verdicts
+    assert verdict.is_consistent and verdict.main.code == code and "packed" in verdict.main.text
+    found = verdict.embeddings.output and verdict.embeddings.output.tensor.name
+    assert found == (f"layers/token_embedding/vars/{output}" if output else None)
+
+
+@pytest.mark.parametrize("name", ["model.h5", "model.hdf5"])
+def test_hdf5_under_any_suffix_and_behind_soft_links(tmp_path, name):
+    with h5py.File(tmp_path / name, "w") as file:
+        file["model/embed_tokens/embeddings"], file["store/b"] = F32_A, F32_B
+        file["model/lm_head/weight"] = h5py.SoftLink("/alias/b")
+        file["alias"] = h5py.SoftLink("store")
+        file["optimizer_weights/embed_tokens/embeddings"] = F32_B
+    for path in (tmp_path, tmp_path / name):
+        (verdict,) = audit(path).verdicts
+        assert verdict.main.code == "different"
+        assert verdict.embeddings.output.tensor.name == "model/lm_head/weight"
+
+
+@pytest.mark.parametrize("sides", [("input",), ("output",), ("input", "output")])
+def test_orientation_can_be_given(tmp_path, sides):
+    wide = np.random.default_rng(0).standard_normal((2, 8, 20)).astype(np.float32)
+    tensors = {"in": wide[0].T, "out": wide[1].T}
+    for side, name in (("input", "in"), ("output", "out")):
+        if side in sides:
+            tensors[name] = tensors[name].T
+    tensors = {name: np.ascontiguousarray(array[:8, :8]) for name, array in tensors.items()}
+    found = audit_folder(tmp_path, tensors, UNTIED, names=("in", "out"), transposed=sides)
+    (verdict,) = found.verdicts
+    transposed = {side for side in sides if getattr(verdict.embeddings, side).transposed}
+    assert found.status == 0 and transposed == set(sides)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "nomic-bert", "t5encoder"])
+def test_gguf_of_an_encoder_has_no_head(tmp_path, architecture):
+    found = audit(write_gguf(tmp_path / "m.gguf", {"token_embd.weight": A}, architecture))
+    assert found.verdicts[0].main.code == "no-head" and found.verdicts[0].saved == 0
+
+
+@pytest.mark.parametrize("name", ["modules.json", "config_sentence_transformers.json"])
+def test_a_sentence_embedder_has_no_head(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    config = V | UNTIED | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+    found = audit_folder(tmp_path, {E: A}, config)
+    assert found.status == 0 and found.verdicts[0].main.code == "no-head"
+
+
+def cached(hub: Path, name: str, tensors: dict[str, np.ndarray]) -> Path:
+    """Write a repository as huggingface_hub caches it and return its snapshot."""
+    base = hub / f"models--{name.replace('/', '--')}"
+    snapshot = base / "snapshots" / "0123abcd"
+    (base / "refs").mkdir(parents=True)
+    (base / "refs" / "main").write_text("0123abcd")
+    (base / "blobs").mkdir()
+    for path in list(
+        write_shards(snapshot, [{E: tensors[E]}, {H: tensors[H]}], **UNTIED).iterdir()
+    ):
+        path.rename(base / "blobs" / f"sha-{path.name}")
+        path.symlink_to(Path("../../blobs") / f"sha-{path.name}")
+    return snapshot
+
+
+@pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE", "HOME"])
+@pytest.mark.parametrize("name", ["org/name", "name"])
+def test_a_repository_is_found_in_the_cache(tmp_path, monkeypatch, name, variable):
+    below = {"HF_HOME": "hub", "HF_HUB_CACHE": "", "HOME": ".cache/huggingface/hub"}
+    for each in ("HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    snapshot = cached(tmp_path / below[variable], name, {E: A, H: B})
+    shard = snapshot / "model-00002-of-00002.safetensors"
+    for path in (Path(name), snapshot, snapshot.parents[1], shard):
+        found = audit(path)
+        assert found.status == 0 and found.verdicts[0].main.code == "different"
+        assert found.checkpoint.linked == (snapshot.parents[1] / "blobs").resolve()
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_single_shard_stands_for_all(tmp_path, has_index):
+    path = write_shards(tmp_path, [{E: A}, {H: B}], **V, **UNTIED)
+    if not has_index:
+        (path / "model.safetensors.index.json").unlink()
+    for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        found = audit(path / name)
+        assert found.status == 0 and found.verdicts[0].main.code == "different"
+
+
+def test_a_single_shard_of_a_gguf_stands_for_all(tmp_path):
+    for i, tensors in enumerate(({"token_embd.weight": A}, {"output.weight": B}), 1):
+        write_gguf(tmp_path / f"m-0000{i}-of-00002.gguf", tensors)
+    found = audit(tmp_path / "m-00001-of-00002.gguf")
+    assert found.verdicts[0].main.code == "different"
+
+
+def test_the_step_of_levanter_is_found(tmp_path):
+    for step, array in ((50, A), (100, B)):
+        folder = tmp_path / f"step-{step}"
+        for name, table in (("token_embeddings", A), ("lm_head", array)):
+            kvstore = {"driver": "file", "path": f"{folder}/model/{name}/weight/"}
+            spec = {"driver": "zarr", "kvstore": kvstore}
+            store = ts.open(spec, dtype="bfloat16", shape=table.shape, create=True).result()
+            store.write(table).result()
+        (folder / "metadata.json").write_text("{}")
+    assert audit(tmp_path).verdicts[0].main.code == "different"
+    assert audit(tmp_path / "step-50").verdicts[0].main.code == "equal"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from checkpoints import (
     V,
     audit_folder,
     codes,
+    header_of,
     run_command,
     write_folder,
     write_gguf,
@@ -34,6 +35,13 @@ VISION = "model.language_model.embed_tokens.weight"
 def with_rows_of_b(start: int, stop: int) -> np.ndarray:
     rows = A.copy()
     rows[start:stop] = B[start:stop]
+    return rows
+
+
+def with_rows(table: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Return a copy of a table in which some rows are zero."""
+    rows = table.copy()
+    rows[start:stop] = 0
     return rows
 
 
@@ -117,8 +125,8 @@ BROKEN = {
         {"share_embeddings_and_output_weights": True},
         {"tied-but-different"},
         "says tied, but the two embeddings differ",
-        "set share_embeddings_and_output_weights: false in config.json, if both were trained; else"
-        " drop output_layer.weight",
+        "set share_embeddings_and_output_weights: false in config.json, which keeps both; drop"
+        " output_layer.weight only if it was never trained",
         "Megatron-LM/pull/7577",
     ),
     "vec2text 94: output of zeros": (
@@ -156,6 +164,104 @@ BROKEN = {
 }
 
 
+DRAFTED = np.sort(np.random.default_rng(5).choice(VOCABULARY, 200, replace=False))
+IN_DRAFT = np.isin(np.arange(VOCABULARY), DRAFTED)
+DRAFT = {E: A, H: A[DRAFTED], "d2t": DRAFTED - np.arange(200), "t2d": IN_DRAFT}
+BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
+BERT_INPUT = "bert.embeddings.word_embeddings.weight"
+FLAG_ONLY = "set tie_word_embeddings: false in config.json"
+BROKEN |= {
+    "SpecForge 140: the flag of a draft model is its target's": (
+        DRAFT,
+        LLAMA | TIED | {"draft_vocab_size": 200},
+        {"draft-tied"},
+        "for 200 tokens of 512: 200 of its rows are the input's, so it cannot be tied",
+        FLAG_ONLY,
+        "SpecForge/pull/140",
+    ),
+    "draft model with a mask only, trained": (
+        {E: A, H: B[:200], "t2d": IN_DRAFT},
+        LLAMA | TIED,
+        {"draft-tied"},
+        "0 of its rows are the input's",
+        FLAG_ONLY,
+        "",
+    ),
+    "draft model without a map": (
+        {E: A, H: B[:20]},
+        LLAMA | TIED,
+        {"draft-tied"},
+        "The head, lm_head.weight, is for 20 tokens of 512, so it cannot be tied",
+        FLAG_ONLY,
+        "",
+    ),
+    "draft model with its target's input embedding": (
+        {H: A[DRAFTED], "d2t": DRAFT["d2t"]},
+        LLAMA | TIED | {"draft_vocab_size": 200},
+        {"draft-tied"},
+        "the input embedding is that of the model it drafts for",
+        FLAG_ONLY,
+        "",
+    ),
+    "skeletoken 108: only the input was trimmed": (
+        {BERT_INPUT: A[:500], "cls.predictions.decoder.weight": B},
+        BERT | UNTIED | {"vocab_size": 500},
+        {"half-resized"},
+        "has 500 rows, the output embedding 512, and config.json says vocab_size 500",
+        "resize both",
+        "",
+    ),
+    "only the output was trimmed": (
+        {E: A, H: A[:500]},
+        LLAMA | TIED,
+        {"half-resized"},
+        "has 512 rows, the output embedding 500, and config.json says vocab_size 512",
+        "resize both",
+        "",
+    ),
+    "only the output bias was left as it was": (
+        {BERT_INPUT: A[:500], "cls.predictions.bias": np.zeros(VOCABULARY, np.float32)},
+        BERT | TIED | {"vocab_size": 500},
+        {"bias-size"},
+        "cls.predictions.bias has 512 entries, the output embedding 500",
+        "resize both",
+        "",
+    ),
+    "only the head is stored, untied": (
+        {H: A},
+        LLAMA | UNTIED,
+        {"no-input"},
+        "the input embedding is missing",
+        "restore the input embedding",
+        "transformers/issues/34759",
+    ),
+    "the good half of a shard is in the output": (
+        {E: with_rows(A, 256, 384), H: A},
+        LLAMA | TIED,
+        {"tied-but-different", "zero-rows"},
+        "part 3 of 4, 256 to 383: a shard",
+        "look for a shard that was not trained or gathered, and keep the other embedding",
+        "pytorch/issues/176076",
+    ),
+    "a shard of zeros in the middle": (
+        {E: with_rows(A, 128, 192)},
+        LLAMA | TIED,
+        {"zero-rows"},
+        "part 3 of 8, 128 to 191: a shard",
+        "restore the shard",
+        "",
+    ),
+    "a shard of zeros at the end of one table": (
+        {E: A, H: with_rows(B, 384, 512)},
+        LLAMA | UNTIED,
+        {"zero-rows"},
+        "the last quarter, 384 to 511: a shard",
+        "restore the shard",
+        "",
+    ),
+}
+
+
 @pytest.mark.parametrize(
     ("tensors", "config", "wrong", "verdict", "fix", "loaders"), BROKEN.values(), ids=BROKEN.keys()
 )
@@ -164,6 +270,74 @@ def test_broken_checkpoint(tmp_path, tensors, config, wrong, verdict, fix, loade
     assert found.status == 1 and codes(found) == wrong
     main = found.verdicts[0].main
     assert verdict in main.text and fix in main.fix and loaders in "\n".join(main.loaders)
+    assert fix != FLAG_ONLY or main.fix == fix
+
+
+FALCON, KEPT = V | {"model_type": "falcon"}, "transformer.word_embeddings.weight"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "aliases", "code", "words"),
+    [
+        ({H: A}, FALCON | TIED, {KEPT: H}, "head-only", f"{KEPT} is the same tensor"),
+        ({H: A}, FALCON | TIED, {}, "head-only", "under the head's name lm_head.weight"),
+        ({"other": A}, FALCON, {KEPT: "other"}, "head-only", "under the head's name other"),
+        ({E: A}, None, {H: E}, "once", "(the file's metadata says that lm_head.weight is the same"),
+        ({H: A}, FALCON | UNTIED, {KEPT: H}, "untied-but-once", "says untied, but only one"),
+    ],
+)
+def test_one_table_under_two_names(tmp_path, tensors, config, aliases, code, words):
+    """safetensors keeps one of two names of the same memory; its metadata name the other one."""
+    header = json.dumps(header_of(tensors) | {"__metadata__": aliases}).encode()
+    write_folder(tmp_path, tensors, config)
+    main = audit(write_safetensors(tmp_path / "model.safetensors", tensors, header).parent)
+    assert main.verdicts[0].main.code == code and words in main.verdicts[0].main.text
+    if code == "head-only":
+        loaders = "".join(main.verdicts[0].main.loaders)
+        assert "transformers/issues/34759" in loaders and "41038" in loaders
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "status"), [({H: A}, TIED, 1), ({"other": A, "one": B}, TIED, 2)]
+)
+def test_what_an_index_lacks_is_said_even_without_an_input(
+    tmp_path, capsys, tensors, config, status
+):
+    write_shards(tmp_path, [tensors], {E: "model-00001-of-00001.safetensors"}, **config)
+    assert run_command(tmp_path) == status
+    streams = capsys.readouterr()
+    assert f"1 name is in the index, but in no file: '{E}'" in streams.out + streams.err
+
+
+TWO_MODELS = {
+    "two kinds": {"a.model.embed_tokens.weight": A, "a.lm_head.weight": B, "b.wte.weight": B},
+    "teacher and student": {
+        f"{who}.decoder.embed_tokens.weight": table
+        for who, table in (("teacher", A), ("student", B))
+    },
+    "discriminator and generator": {
+        f"{who}.embeddings.word_embeddings.weight": table
+        for who, table in (("discriminator", A), ("generator", B[:, :8]))
+    },
+}
+
+
+@pytest.mark.parametrize("tensors", TWO_MODELS.values(), ids=TWO_MODELS.keys())
+def test_two_models_in_one_file_are_both_named(tmp_path, capsys, tensors):
+    assert run_command(write_folder(tmp_path, tensors, TIED)) == 2
+    error = capsys.readouterr().err
+    inputs = [name for name in tensors if "lm_head" not in name]
+    assert "perhaps of several models; give one as --input" in error
+    assert all(repr(name) in error for name in inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("b.wte.weight", "once"), ("a.model.embed_tokens.weight", "equal")]
+)
+def test_the_head_of_another_model_is_not_taken(tmp_path, name, code):
+    tensors = {"a.model.embed_tokens.weight": A, "a.lm_head.weight": A, "b.wte.weight": B}
+    found = audit_folder(tmp_path, tensors, TIED, names=(name, None))
+    assert found.status == 0 and found.verdicts[0].main.code == code
 
 
 def test_levels_and_missing_flags_are_listed(tmp_path):
@@ -215,6 +389,7 @@ def test_packed_output_is_not_comparable(tmp_path, leaf):
 
 
 LORA = {"lm_head.lora_A.weight": A[:2], "lm_head.lora_B.weight": A[:, :2]}
+EMBED = "model.embed_tokens"
 QWEIGHT = np.zeros((A.shape[1], len(A) // 8), np.int32)
 ADAPTERS = {
     # PEFT 2018: a LoRA of the output is merged into the table that both share.
@@ -225,6 +400,30 @@ ADAPTERS = {
     "an untied model, packed": ({E: A, "lm_head.qweight": QWEIGHT}, UNTIED, LORA, {}, set()),
     # transformers 45127: modules_to_save of both, the flag unchanged.
     "both sides": ({E: A}, TIED, {E: A, H: B}, {}, {"adapter-both-sides"}),
+    # PEFT 2399: chosen tokens are trained in both.
+    "tokens": ({E: A}, TIED, {f"{EMBED}.token_adapter.trainable_tokens_delta": A[:5]}, {}, set()),
+    "tokens, with other layers": (
+        {E: A},
+        TIED,
+        {f"{EMBED}.trainable_tokens_delta": A[:5], "model.layers.0.q_proj.lora_A.weight": A[:2]},
+        {},
+        set(),
+    ),
+    "tokens of the head": (
+        {E: A},
+        TIED,
+        {"lm_head.token_adapter.trainable_tokens_delta": A[:5]},
+        {},
+        {"adapter-one-side"},
+    ),
+    # tinker-cookbook 593
+    "another name of the head": (
+        {E: A},
+        TIED,
+        {f"model.unembed_tokens.lora_{side}.weight": A[:, :4] for side in "AB"},
+        {},
+        {"adapter-one-side"},
+    ),
     "both sides, equal": ({E: A}, TIED, {E: B, H: B}, {}, set()),
 }
 
@@ -239,6 +438,8 @@ def test_adapter(tmp_path, tensors, flag, trained, config, wrong):
     (adapter / "adapter_config.json").write_text(json.dumps(config))
     found = audit_folder(tmp_path / "base", tensors, LLAMA | flag, adapter=adapter)
     assert codes(found) == wrong
+    if any("tokens_delta" in name for name in trained) and not wrong:
+        assert "peft/pull/2399" in "".join(finding_of(found, "adapter").loaders)
     if wrong == {"adapter-one-side"}:
         assert "the output embedding" in found.verdicts[0].main.text
 
@@ -266,16 +467,101 @@ def test_rare_tokens_that_were_never_trained(tmp_path):
     assert found.status == 0 and text in finding_of(found, "against").text
 
 
-def test_the_command_prints_the_verdict_first(tmp_path, capsys):
-    path = write_folder(tmp_path, {E: A, H: B}, LLAMA | TIED)
+def test_the_command_prints_five_lines(tmp_path, capsys):
+    """Verdict, what is stored, flags, what to do, loaders; the rest with --verbose."""
+    rows = np.concatenate([A, B[:12] * 0])
+    path = write_folder(tmp_path, {E: rows, H: rows + 1, "lm_head.bias": rows[:, 0]}, LLAMA | TIED)
     assert run_command(path) == 1
-    first, second, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith(
-        "Inconsistent. config.json says tied, but the two embeddings differ in all 512 rows"
-    )
-    assert second.startswith("Fix: set tie_word_embeddings: false in config.json")
-    assert "cost     tying saves 16,384 bytes" in rest
-    assert run_command(path, "--json") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "Inconsistent.",
+        "stored",
+        "flags",
+        "to",
+        "loaders",
+    ]
+    assert lines[0].startswith("Inconsistent. config.json says tied, but the two embeddings differ")
+    assert lines[1].startswith(f"stored   {E} (524 × 16, BF16, model.safetensors); {H} (524 × 16, ")
+    assert lines[3].startswith("to do    set tie_word_embeddings: false in config.json")
+    assert lines[4].startswith("loaders  transformers 4.54 to 4.57; transformers 5; vLLM before")
+    assert run_command(path, "--verbose") == 1
+    more = capsys.readouterr().out.splitlines()
+    assert more[:5] == lines and "cost     tying saves 16,768 bytes" in more
+    assert "note     Padding: the last 12 of 524 rows, beyond vocab_size 512." in more
+    assert "transformers/pull/42612" in "".join(more) and "bias     lm_head.bias" in more
+
+
+@pytest.mark.parametrize("bad", [0, np.nan, np.inf])
+def test_the_only_good_table_is_never_dropped(tmp_path, bad):
+    rows = np.full_like(A, bad) if bad == 0 else A.copy()
+    rows[3] = bad
+    found = audit_folder(tmp_path, {E: rows, H: B}, LLAMA | TIED)
+    fix = finding_of(found, "tied-but-different").fix
+    assert "drop" not in fix and fix.startswith(f"restore {E}, or store {H} under its name")
+
+
+@pytest.mark.parametrize(("tensors", "config"), [({E: A}, TIED), ({E: A, H: B}, UNTIED)])
+def test_a_sound_checkpoint_has_three_lines(tmp_path, capsys, tensors, config):
+    assert run_command(write_folder(tmp_path, tensors, LLAMA | config)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["Consistent.", "stored", "flags"]
+
+
+def test_every_wrong_finding_is_printed(tmp_path, capsys):
+    """Also those that did not set the status first."""
+    zeros = np.zeros_like(A)
+    write_shards(tmp_path, [{E: A, H: zeros}], {"gone": "model-00001-of-00001.safetensors"}, **TIED)
+    assert run_command(tmp_path) == 1
+    also = [line for line in capsys.readouterr().out.splitlines() if line.startswith("also")]
+    assert len(also) == 2 and "'gone'" in also[0] and "dead" in also[1] and "To do: " in also[1]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--adapter", "The adapter trains the output embedding and"),
+        ("--against", "No row has changed"),
+    ],
+)
+def test_what_an_option_asks_for_is_printed(tmp_path, capsys, option, words):
+    path = write_folder(tmp_path / "new", {E: A, H: B}, UNTIED)
+    write_safetensors(tmp_path / "other" / "adapter_model.safetensors", LORA)
+    other = path if option == "--against" else tmp_path / "other"
+    assert run_command(path, option, other) == 0
+    assert f"also     {words}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "status"),
+    [(["sound"], 0), (["sound", "broken"], 1), (["broken", "pickle.bin", "sound"], 2)],
+)
+def test_several_checkpoints_in_one_call(tmp_path, capsys, names, status):
+    write_folder(tmp_path / "sound", {E: A}, TIED)
+    write_folder(tmp_path / "broken", {E: A, H: B}, TIED)
+    (tmp_path / "pickle.bin").write_bytes(b"\x80\x04")
+    paths = [tmp_path / name for name in names]
+    words = {"sound": "consistent", "broken": "inconsistent", "pickle.bin": "unreadable"}
+    assert run_command(*paths) == status
+    out, error = capsys.readouterr()
+    assert error == ""
+    if len(names) > 1:
+        found = [line.split()[:2] for line in out.splitlines()]
+        assert found == [[words[path.name], str(path)] for path in paths]
+    assert run_command(*paths, "--json") == status
     found = json.loads(capsys.readouterr().out)
-    assert found["status"] == 1 and found["models"][0]["input"]["name"] == E
+    assert found["schema"] == 1 and found["status"] == status
+    assert [one["path"] for one in found["checkpoints"]] == list(map(str, paths))
+    for one in found["checkpoints"]:
+        if one["status"] == 2:
+            assert "is a pickle" in one["error"]
+        else:
+            (model,) = one["models"]
+            assert model["cause"] == ("tied-but-different" if one["status"] else None)
+
+
+def test_json_says_what_was_compared(tmp_path, capsys):
+    path = write_folder(tmp_path, {E: A, H: B}, LLAMA | TIED)
+    assert run_command(path, "--json") == 1
+    (found,) = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert found["models"][0]["input"]["name"] == E
     assert found["models"][0]["comparison"]["differing runs"] == [[0, 511]]

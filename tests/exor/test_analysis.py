@@ -11,7 +11,7 @@ from jaxtie import Experiment, Process, run
 from jaxtie.exor import analysis, data, theory
 from jaxtie.exor.analysis import condense, fluctuations, label_geometry
 from jaxtie.exor.claims import Claim
-from jaxtie.exor.tables import equivalence_table, mask_table
+from jaxtie.exor.tables import decay_table, equivalence_table, mask_table
 from jaxtie.results.claims import claim_values
 from jaxtie.results.committed import join_seeds, write_committed
 
@@ -180,6 +180,22 @@ def test_label_geometry(trained):
     np.testing.assert_array_equal(apart.sel(table="input"), apart.sel(table="output"))
     row = next(row for row in equivalence_table(trained).rows if row[0] == "E-D")
     assert row[1:4] == ("1.000", "0.000", "–") and len(row) == 4 + 1 + 1 + 2
+
+
+def test_cosines_of_pairs_stand_beside_their_distances(trained):
+    kept = condense(trained)
+    at = {"arm": "tied+untie-rows=mask", "seed": 2}
+    for table, pair in (("input", "X-Y"), ("output", "A-B")):
+        rows = trained[f"{table}_table"].sel(at | {"table_step": 20}).astype(float)
+        first, second = (rows.sel(symbol=symbol).values for symbol in pair.split("-"))
+        expected = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+        found = kept["pair_cosine"].sel(at | {"table": table, "pair": pair, "eval_step": 20})
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert decay_table(kept).rows == decay_table(trained).rows
+    (place,) = (i for i, name in enumerate(decay_table(kept).header) if name == "cosine")
+    tied = kept["pair_cosine"].sel(arm="tied", pair="X-Y", table="input", eval_step=20)
+    assert decay_table(kept).rows[0][place].startswith(f"{float(tied.median()):.3f}")
+    assert "cosine" not in decay_table(kept.drop_vars("pair_cosine")).header
 
 
 def test_committed_parts_join_by_seed(trained, tmp_path):

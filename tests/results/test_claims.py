@@ -10,7 +10,7 @@ from scipy import stats
 
 from jaxtie.config import UserError
 from jaxtie.exor import analysis, tables
-from jaxtie.exor.claims import Claim
+from jaxtie.exor.claims import Claim, measured
 from jaxtie.results.claims import (
     Comparison,
     claim_values,
@@ -179,6 +179,13 @@ def test_shares_and_pushes_of_a_run_and_of_its_committed_results(results):
     pushed = tables.contribution_table(kept).rows[0]
     assert pushed[:2] == ("tied", "X-Y")
     assert [float(cell.split()[0]) for cell in pushed[2:4]] == pytest.approx([1, -1], abs=0.01)
+    untied = next(row for row in tables.contribution_table(kept).rows if "untied" in row[0])
+    by_table = [
+        np.median(measured(kept, "decay ratio", "X-Y", table).sel(arm="untied"))
+        for table in ("output", "input")
+    ]
+    assert [float(cell.split()[0]) for cell in untied[2:4]] == pytest.approx(by_table, abs=1e-3)
+    assert untied[4:] == ("–", "–")
 
 
 def test_nearness_compares_with_the_untied_tables_of_the_same_seed(results):

@@ -48,19 +48,20 @@ def test_there_is_an_overview_and_a_picture_of_each_panel(count):
     assert [axes.get_title() for (axes,) in alone] == titles
 
 
-def test_pictures_are_written_as_png_and_pdf_and_change_no_settings(tmp_path):
-    before = dict(matplotlib.rcParams)
+def test_panels_alone_and_pdfs_are_written_on_request_and_removed_when_outdated(tmp_path):
+    before, folder = dict(matplotlib.rcParams), tmp_path / "deep" / "figures"
     pictures = with_overview({"one": Panel("a line", partial(draw_constant, 1))}, "title", "all")
-    paths = draw_all(pictures, tmp_path / "deep" / "figures")
-    assert [path.name for path in paths] == ["overview.png", "one.png"]
-    written = {path.name: path.read_bytes()[:4] for path in paths[0].parent.iterdir()}
-    png, pdf = b"\x89PNG", b"%PDF"
-    assert written == {
-        "one.pdf": pdf,
-        "one.png": png,
-        "overview.pdf": pdf,
-        "overview.png": png,
-    }
+    kept, png, pdf = folder / "notes.pdf", b"\x89PNG", b"%PDF"
+    assert [path.name for path in draw_all(pictures, folder, pdf=True)] == [
+        "overview.png",
+        "one.png",
+    ]
+    written = {path.name: path.read_bytes()[:4] for path in folder.iterdir()}
+    every = {"one.pdf": pdf, "one.png": png, "overview.pdf": pdf, "overview.png": png}
+    assert written == every
+    kept.touch()
+    assert draw_all(pictures, folder) == [folder / "overview.png"]
+    assert {*folder.iterdir()} == {folder / "overview.png", kept}
     assert dict(matplotlib.rcParams) == before
 
 

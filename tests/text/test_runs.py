@@ -39,7 +39,8 @@ CONSTANTS = (
     " estimated_initial_loss decay_factor duplicate_probability unigram_loss bigram_loss"
 ).split()
 FIGURES = (
-    "overview accuracy loss distances_tied distances_untied@20_input distances_untied@20_output"
+    "answer overview accuracy loss distances_tied distances_untied@20_input"
+    " distances_untied@20_output"
 )
 
 
@@ -54,7 +55,7 @@ def masked(place, tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def without_figures(monkeypatch):
     """They take most of the time of a short run; module fixtures have drawn theirs before."""
-    monkeypatch.setattr(lifecycle, "draw", lambda *_: [])
+    monkeypatch.setattr(lifecycle, "draw", lambda *_, **__: [])
 
 
 def results(folder: Path) -> xr.Dataset:
@@ -85,7 +86,7 @@ def test_a_masked_model_from_files_to_figures(masked):
     counts = found["parameters"]
     assert times["parameters"] == counts.sel(arm="untied@20") > counts.sel(arm="tied")
     assert config["text"]["report"]["files"] == 1
-    for name in FIGURES.split():
+    for name in ("answer", "overview"):
         assert (masked / "figures" / f"{name}.png").stat().st_size > 2_000
     summary = (masked / "summary.md").read_text(encoding="utf-8")
     for expected in ("untied@20 − tied", "| tied, word–duplicate | ", "a star marks a duplicate"):
@@ -96,8 +97,9 @@ def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
     monkeypatch.setattr(lifecycle, "draw", DRAW)
     monkeypatch.setattr(plots, "save", save_small)
     before = (masked / "figures" / "overview.png").read_bytes()
-    assert report.main([str(masked), "--csv"]) == 0
+    assert report.main([str(masked), "--csv", "--pdf"]) == 0
     assert (masked / "figures" / "overview.png").read_bytes() == before
+    assert {path.stem for path in (masked / "figures").glob("*.pdf")} >= {*FIGURES.split()}
     lines = (masked / "csv" / "distances.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 3 * 3 * 10 and "dog*" in "".join(lines)
     capsys.readouterr()
@@ -106,8 +108,7 @@ def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
     section = page.Section("text_mlm.py", "text-mlm")
     section.read(RunFolder(masked))
     assert len(section.tables) == 4 and "tokens a second" in section.facts
-    drawn = {path.stem for path in (masked / "figures").glob("*.png")}
-    assert {image.name for image in section.images} == drawn
+    assert [image.name for image in section.images] == ["answer", "overview"]
 
 
 def test_a_sweep_over_learning_rate_and_vocabulary(place, tmp_path):
@@ -136,7 +137,6 @@ def test_a_causal_model_from_files_to_figures(place, tmp_path, monkeypatch):
     perplexity = found["perplexity"]
     np.testing.assert_allclose(perplexity, np.exp(found["valid_loss"]), rtol=1e-5)
     assert (perplexity.sel(eval_step=40) < 0.7 * perplexity.sel(eval_step=0)).all()
-    assert (folder / "figures" / "perplexity.png").exists()
     assert "perplexity" in (folder / "summary.md").read_text()
     first, *_, neighbours = text_tables(found)
     assert first.title.startswith("text-clm: step 40, one seed")

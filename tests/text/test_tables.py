@@ -216,7 +216,7 @@ def test_the_figure_shows_every_head(tmp_path):
     results["valid_loss"][:, :, 1:] = np.nan  # nothing but the start
     results["diverged_at"][:] = 25
     (path,) = draw_all({"heads": text_pictures(results)["heads"]}, tmp_path)
-    assert path.stat().st_size > 10_000 and path.with_suffix(".pdf").exists()
+    assert path.stat().st_size > 10_000
     assert len(text_tables(results)) == 5
     biased = head_results({}, HIGH, {}, arms=[*HEADS, *(f"{arm}+bias" for arm in HEADS)])
     assert len(draw_heads(biased).axes) == 6  # heads with a bias have a row of their own
