@@ -32,7 +32,7 @@ READERS |= {".h5": from_keras, ".hdf5": from_keras}
 EXPECTED_FORMATS = "expected .safetensors, .npz, Keras .weights.h5, .gguf, or an Orbax folder"
 ADAPTER = "adapter_"  # how names of files of an adapter begin
 INDEX = ".safetensors.index.json"
-UNTIED = "jaxtie.untied"  # in the metadata of a file: `HEAD = INPUT`, of which one is a copy
+UNTIED = "jaxtie.untied"  # in the metadata of a file that --untie has written
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|gguf)$")
 SENTENCE_EMBEDDER = ("modules.json", "config_sentence_transformers.json")
 ITEMS = ("params", "state", "default", "items", "model", "members")  # of an Orbax step, in order
@@ -60,7 +60,7 @@ class Checkpoint:
     architecture: str = ""  # `general.architecture` of a GGUF
     aliases: Mapping[str, str] = field(default_factory=dict)  # further names of tensors
     linked: Path | None = None  # the folder that its files are links to
-    untied: str = ""  # `HEAD = INPUT` if the audit has untied it by a copy
+    untied: bool = False  # whether --untie has copied one embedding
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -232,7 +232,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
             if isinstance(kept, str) and kept in tensors and name not in tensors
         },
         linked=linked,
-        untied=str(metadata.get(UNTIED, "")),
+        untied=UNTIED in metadata,
     )
 
 

@@ -158,7 +158,7 @@ def _how(options: AuditOptions) -> How | None:
 
 
 def _write(path: Path, new: Path, how: How | None, options: AuditOptions) -> int:
-    with contextlib.closing(_Progress(options.quiet)) as progress:
+    with contextlib.closing(_Progress(options.quiet)) as progress, _last_resort(path):
         result, done = write_repaired(path, new, how, progress)
     print(f"wrote    {_escape(f'{new}: {done}')}")
     print("\n".join(lines_of(result, verbose=options.verbose)))
@@ -168,18 +168,29 @@ def _write(path: Path, new: Path, how: How | None, options: AuditOptions) -> int
 def _audit(path: Path, options: AuditOptions, progress: Progress) -> Audit | str:
     """Audit one path; return the reason in one line if it cannot be read."""
     try:
-        return audit(
-            path,
-            against=options.against,
-            adapter=options.adapter,
-            names=(options.input, options.output),
-            transposed=options.transposed or (),
-            progress=progress,
-        )
+        with _last_resort(path):
+            return audit(
+                path,
+                against=options.against,
+                adapter=options.adapter,
+                names=(options.input, options.output),
+                transposed=options.transposed or (),
+                progress=progress,
+            )
     except (UserError, OSError) as error:
         return _reason(error)
-    except Exception as error:  # the last resort: a fault of this program, or a file made for one
-        return f"{path}: {type(error).__name__} ({reason_of(error)}); please report it"
+
+
+@contextlib.contextmanager
+def _last_resort(path: Path) -> Iterator[None]:
+    """Report in one line a fault of this program, or a file that was made for one."""
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__} ({reason_of(error)})"
+        raise UserError(f"{path}: {reason}; please report it") from None
 
 
 def _reason(error: Exception) -> str:

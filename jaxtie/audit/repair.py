@@ -53,7 +53,7 @@ class Plan:
     drop: str = ""  # tensor to leave out
     add: str = ""  # name of a copy of `source`
     source: str = ""
-    mark: str = ""  # for the metadata: which embedding is a copy of which
+    is_copy: bool = False  # whether both embeddings are stored, equal, and untied
 
     @property
     def text(self) -> str:
@@ -86,6 +86,7 @@ def write_repaired(
     folder = found.checkpoint.path
     _check_paths(found, new)
     plan = plan_repair(found, how)
+    _check_scale(found, plan)
     files = list(_files_of(folder))
     planned = _new_tensors(found, plan)
     size = MARGIN + sum((folder / one).stat().st_size for one in files)
@@ -99,8 +100,9 @@ def write_repaired(
         for name in files:
             _write_file(found, plan, planned, name, partial)
         result = audit(partial, progress=progress)
-        main = result.verdicts[0].main
-        check(not result.status, f"{folder}: the copy would still be inconsistent: {main.text}")
+        (first, *_), main = result.verdicts[0].findings, result.verdicts[0].main
+        is_sound = result.status == 0 and first.code in KNOWN
+        check(is_sound, f"{folder}: the copy would not be consistent: {main.text}")
         for place in (partial, *filter(Path.is_dir, partial.rglob("*"))):
             _flush(place)
         check(not os.path.lexists(new), f"--write {new}: exists by now; give another name")
@@ -138,83 +140,62 @@ def _check_paths(found: Audit, new: Path) -> None:
 
 def plan_repair(found: Audit, how: How | None) -> Plan:
     """Decide what to change; UserError if that is not certain."""
-    folder, verdict = found.checkpoint.path, found.verdicts[0]
-    first, main, embeddings = verdict.findings[0], verdict.main, verdict.embeddings
-    for finding in (first, *verdict.findings):
-        is_known = finding.code in (KNOWN if finding is first else REPAIRABLE)
-        if not is_known and (finding is first or finding.level == "wrong"):
-            to_do = f" To do: {finding.fix}." if finding.fix else ""
-            raise UserError(f"{folder}: --write cannot repair this: {finding.text}{to_do}")
+    verdict, where = found.verdicts[0], found.checkpoint.path
+    first, embeddings = verdict.findings[0], verdict.embeddings
+    _check_certain(found)
+    how = how or _advised(found)
+    tied, code, only = how == "tie", first.code, embeddings.input.tensor.name
+    if how == "flags" or (code in DIFFERENT and not tied):
+        return Plan(code not in (*DIFFERENT, *DRAFT, "untied-copy"))
+    if code in ONCE and tied:
+        return Plan(True)
+    if code in (*ONCE, "head-only"):
+        added = embeddings.alias or HEADS.get(only, "")
+        known = ", ".join(HEADS)
+        check(bool(added), f"{where}: --{how} knows no other name for {only}; it knows {known}")
+        return Plan(tied, only if tied else "", added, only, is_copy=not tied)
+    if not (embeddings.output and _may_drop(verdict)):
+        raise UserError(f"{where}: --{how} would change the model: {first.text} Use --flags")
+    return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
+
+
+def _may_drop(verdict: ModelVerdict) -> bool:
+    """Return whether the output embedding is the input's, or the flags say that nobody reads it."""
+    code, comparison = verdict.findings[0].code, verdict.comparison
+    is_exact = comparison is not None and comparison.is_equal and comparison.relation == "bits"
+    is_said = (code in EQUAL and is_exact) or code == "tied-but-different"
+    return is_said and comparison is not None and not comparison.extra
+
+
+def _check_certain(found: Audit) -> None:
+    """Refuse faults that another file, or more training, has to repair."""
+    verdict, where = found.verdicts[0], found.checkpoint.path
+    (first, *others), comparison = verdict.findings, verdict.comparison
+    faults = [one for one in others if one.level == "wrong" and one.code not in REPAIRABLE]
+    is_shard = (
+        first.code == "tied-but-different"
+        and comparison is not None
+        and find_shard(comparison.differing, comparison.common) is not None
+    )
+    if first.code not in KNOWN or is_shard:
+        faults.insert(0, first)
+    for fault in faults:
+        to_do = f" To do: {fault.fix}." if fault.fix else ""
+        raise UserError(f"{where}: --write cannot repair this: {fault.text}{to_do}")
     lost = [name for name in found.checkpoint.missing if not match_name(name, OUTPUTS)]
     check(
-        not lost, f"{folder}: the index names {', '.join(lost[:5])}, which no file has; restore it"
+        not lost, f"{where}: no file has {', '.join(lost[:5])}, which the index names; restore it"
     )
-    if how is None:
-        is_advised = main.level == "wrong" or bool(main.fix)
-        check(
-            is_advised, f"{folder}: nothing to repair: {main.text} Give --tie, --untie or --flags"
-        )
-        how = ADVISED.get(main.code)
-        advice = f"{folder}: {main.text} Either {main.fix}. Give --tie, --untie or --flags"
-        check(how is not None, advice)
-    if how == "flags" or first.code in (*DRAFT, *DIFFERENT):
-        check(how == "flags" or first.code not in DRAFT, f"{folder}: {first.text} Give --flags")
-        plan = _plan_flags(verdict, folder, how == "tie")
-    elif first.code in EQUAL:
-        plan = _plan_equal(verdict, folder, how == "tie")
-    elif first.code == "head-only":
-        only, alias = embeddings.input.tensor.name, embeddings.alias
-        check(bool(alias), f"{folder}: {first.text} The name of the input embedding is not known")
-        mark = "" if how == "tie" else f"{only} = {alias}"
-        plan = Plan(how == "tie", only if how == "tie" else "", alias, only, mark)
-    else:
-        plan = Plan(True) if how == "tie" else _plan_copy(verdict, folder)
-    _check_scale(found, plan)
-    return plan
 
 
-def _plan_flags(verdict: ModelVerdict, folder: Path, drop: bool) -> Plan:
-    """Keep all tensors, or drop an output embedding that differs if the flags say tied."""
-    first, comparison = verdict.findings[0], verdict.comparison
-    if first.code == "tied-but-different" and comparison:
-        is_shard = find_shard(comparison.differing, comparison.common)
-        check(not is_shard, f"{folder}: {first.text} To do: {first.fix}")
-    if not drop:
-        return Plan(first.code not in (*DIFFERENT, *DRAFT, "untied-copy"))
-    is_same_size = comparison is not None and not comparison.extra
-    check(
-        first.code == "tied-but-different" and is_same_size,
-        f"{folder}: {first.text} Tying would change the model; --flags keeps both",
-    )
-    return Plan(True, _output(verdict))
-
-
-def _plan_equal(verdict: ModelVerdict, folder: Path, tie: bool) -> Plan:
-    first, comparison, output = verdict.findings[0], verdict.comparison, _output(verdict)
-    is_exact = comparison is not None and comparison.relation == "bits" and not comparison.extra
-    check(
-        is_exact and comparison is not None and comparison.is_equal,
-        f"{folder}: {first.text} Only embeddings that are equal in every bit are tied or untied",
-    )
-    mark = f"{output} = {verdict.embeddings.input.tensor.name}"
-    return Plan(True, output) if tie else Plan(False, mark=mark)
-
-
-def _plan_copy(verdict: ModelVerdict, folder: Path) -> Plan:
-    """Add an output embedding to a model that has none."""
-    source = verdict.embeddings.input.tensor.name
-    name = verdict.embeddings.alias or HEADS.get(source, "")
-    check(
-        bool(name),
-        f"{folder}: --untie: the name that loaders expect for a head next to {source} is not known;"
-        f" known: {', '.join(HEADS)}",
-    )
-    return Plan(False, "", name, source, f"{name} = {source}")
-
-
-def _output(verdict: ModelVerdict) -> str:
-    output = verdict.embeddings.output
-    return output.tensor.name if output else ""
+def _advised(found: Audit) -> How:
+    """Return the option that does what the audit advises; UserError if it is not one thing."""
+    main, where = found.verdicts[0].main, found.checkpoint.path
+    ask = "give --tie, --untie or --flags"
+    check(main.level == "wrong" or bool(main.fix), f"{where}: nothing to repair: {main.text}")
+    if main.code not in ADVISED:
+        raise UserError(f"{where}: {main.text} To do: {main.fix}; {ask}")
+    return ADVISED[main.code]
 
 
 def _check_scale(found: Audit, plan: Plan) -> None:
@@ -233,20 +214,20 @@ def _new_tensors(found: Audit, plan: Plan) -> dict[Path, NewTensors]:
     """Plan the tensors and the metadata of each file of safetensors."""
     embeddings, planned = found.verdicts[0].embeddings, {}
     holder = (embeddings.output or embeddings.input).tensor.file
-    for path in {tensor.file: 0 for tensor in found.checkpoint.models[0].tensors.values()}:
+    for path in {tensor.file for tensor in found.checkpoint.models[0].tensors.values()}:
         entries, old = read_safetensors(path)
         entries.sort(key=lambda entry: (entry.begin, entry.end))
         names = []
         for entry in entries:
             names += [(entry.name, entry)] if entry.name != plan.drop else []
             names += [(plan.add, entry)] if entry.name == plan.source else []
-        gone = (plan.add, UNTIED)
         metadata = {
             name: value
             for name, value in old.items()
-            if name not in gone and value != (plan.drop or None)
+            if name not in (plan.add, UNTIED) and value != (plan.drop or None)
         }
-        metadata |= {UNTIED: plan.mark} if plan.mark and path == holder else {}
+        if plan.is_copy and path == holder:
+            metadata[UNTIED] = "one embedding is a copy of the other"
         is_changed = metadata != old or names != [(entry.name, entry) for entry in entries]
         planned[path] = NewTensors(names, metadata, is_changed)
     return planned
@@ -303,7 +284,8 @@ def _new_index(path: Path, planned: Mapping[Path, NewTensors]) -> dict[str, Any]
     files = {name: one.name for one, tensors in planned.items() for name, _ in tensors.names}
     order = dict.fromkeys((*index["weight_map"], *files))
     index["weight_map"] = {name: files[name] for name in order if name in files}
-    if "total_size" in (metadata := index.get("metadata") or {}):
+    metadata = index.get("metadata")
+    if isinstance(metadata, dict) and "total_size" in metadata:
         entries = [entry for tensors in planned.values() for _, entry in tensors.names]
         metadata["total_size"] = sum(entry.end - entry.begin for entry in entries)
     return index
