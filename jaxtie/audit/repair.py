@@ -227,7 +227,8 @@ def _new_tensors(found: Audit, plan: Plan) -> dict[Path, NewTensors]:
             if name not in (plan.add, UNTIED) and value != (plan.drop or None)
         }
         if plan.is_copy and path == holder:
-            metadata[UNTIED] = "one embedding is a copy of the other"
+            # transformers refuses a file whose metadata have no format.
+            metadata = {"format": "pt", UNTIED: "one embedding is a copy of the other", **metadata}
         is_changed = metadata != old or names != [(entry.name, entry) for entry in entries]
         planned[path] = NewTensors(names, metadata, is_changed)
     return planned
