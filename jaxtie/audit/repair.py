@@ -3,17 +3,17 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal
 
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
 from jaxtie.audit.checkpoint import ADAPTER, INDEX, UNTIED, link_target
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.findings import find_shard
 from jaxtie.audit.flags import Configuration, levels_of, read_json
-from jaxtie.audit.headers import Entry, read_safetensors
+from jaxtie.audit.headers import read_safetensors
 from jaxtie.audit.knowledge import FLAGS, NAMES, OUTPUTS, match_name
 from jaxtie.config import UserError, check, check_path
 
@@ -35,14 +35,6 @@ REPAIRABLE = (*KNOWN, "levels-disagree", "index-without-tensor", "tensor-without
 ADVISED: dict[str, How] = dict.fromkeys(REPAIRABLE[-3:], "flags")
 ADVISED |= {"equal": "tie", "head-only": "tie"}
 ADVISED |= {"different": "flags", "draft-tied": "flags", "top-missing": "flags"}
-
-
-class NewTensors(NamedTuple):
-    """The tensors of a file of the copy."""
-
-    names: list[tuple[str, Entry]]  # in the order of their bytes in the old file
-    metadata: dict[str, Any]
-    is_changed: bool  # whether the old file had others
 
 
 @dataclass(frozen=True)
@@ -87,9 +79,9 @@ def write_repaired(
     _check_paths(found, new)
     plan = plan_repair(found, how)
     _check_scale(found, plan)
-    files = list(_files_of(folder))
-    planned = _new_tensors(found, plan)
-    size = MARGIN + sum((folder / one).stat().st_size for one in files)
+    # The index comes last: it is made from the new files.
+    files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
+    size = MARGIN + sum((folder / name).stat().st_size for name in files)
     size += found.verdicts[0].embeddings.input.tensor.size if plan.add else 0
     free = shutil.disk_usage(new.parent).free
     check(free > size, f"--write {new}: takes up to {size:,} bytes; the disk has {free:,} left")
@@ -98,7 +90,7 @@ def write_repaired(
     partial.mkdir()
     try:
         for name in files:
-            _write_file(found, plan, planned, name, partial)
+            _write_file(found, plan, name, partial)
         result = audit(partial, progress=progress)
         (first, *_), main = result.verdicts[0].findings, result.verdicts[0].main
         is_sound = result.status == 0 and first.code in KNOWN
@@ -182,7 +174,9 @@ def _check_certain(found: Audit) -> None:
     for fault in faults:
         to_do = f" To do: {fault.fix}." if fault.fix else ""
         raise UserError(f"{where}: --write cannot repair this: {fault.text}{to_do}")
-    lost = [name for name in found.checkpoint.missing if not match_name(name, OUTPUTS)]
+    is_tied = found.checkpoint.configuration.claim is True  # then a head may be dropped
+    missing = found.checkpoint.missing
+    lost = [name for name in missing if not (is_tied and match_name(name, OUTPUTS))]
     check(
         not lost, f"{where}: no file has {', '.join(lost[:5])}, which the index names; restore it"
     )
@@ -210,30 +204,6 @@ def _check_scale(found: Audit, plan: Plan) -> None:
     )
 
 
-def _new_tensors(found: Audit, plan: Plan) -> dict[Path, NewTensors]:
-    """Plan the tensors and the metadata of each file of safetensors."""
-    embeddings, planned = found.verdicts[0].embeddings, {}
-    holder = (embeddings.output or embeddings.input).tensor.file
-    for path in {tensor.file for tensor in found.checkpoint.models[0].tensors.values()}:
-        entries, old = read_safetensors(path)
-        entries.sort(key=lambda entry: (entry.begin, entry.end))
-        names = []
-        for entry in entries:
-            names += [(entry.name, entry)] if entry.name != plan.drop else []
-            names += [(plan.add, entry)] if entry.name == plan.source else []
-        metadata = {
-            name: value
-            for name, value in old.items()
-            if name not in (plan.add, UNTIED) and value != (plan.drop or None)
-        }
-        if plan.is_copy and path == holder:
-            # transformers refuses a file whose metadata have no format.
-            metadata = {"format": "pt", UNTIED: "one embedding is a copy of the other", **metadata}
-        is_changed = metadata != old or names != [(entry.name, entry) for entry in entries]
-        planned[path] = NewTensors(names, metadata, is_changed)
-    return planned
-
-
 def _files_of(folder: Path) -> Iterator[Path]:
     """Yield all files below a folder, relative to it."""
     for path in sorted(folder.rglob("*")):
@@ -246,27 +216,58 @@ def _files_of(folder: Path) -> Iterator[Path]:
         yield relative
 
 
-def _write_file(
-    found: Audit, plan: Plan, planned: Mapping[Path, NewTensors], name: Path, folder: Path
-) -> None:
+def _write_file(found: Audit, plan: Plan, name: Path, folder: Path) -> None:
     """Write one file of the copy: changed, or bit for bit."""
-    source, target = found.checkpoint.path / name, folder / name
-    tensors, content = planned.get(source), None
-    if tensors and not tensors.names:  # a shard that held the dropped tensor alone
-        return
-    if source == found.checkpoint.configuration.path:
-        content = _new_config(source, found.checkpoint.configuration, plan)
-    elif len(name.parts) == 1 and name.name.endswith(INDEX):
-        content = _new_index(source, planned)
+    checkpoint, embeddings = found.checkpoint, found.verdicts[0].embeddings
+    source, target = checkpoint.path / name, folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    if tensors and tensors.is_changed:
-        with source.open("rb") as old, target.open("wb") as new:
-            _write_tensors(old, new, tensors)
-    elif content is not None and content != read_json(source):
-        target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    if source in {tensor.file for tensor in checkpoint.models[0].tensors.values()}:
+        is_marked = plan.is_copy and source == (embeddings.output or embeddings.input).tensor.file
+        _write_tensors(source, target, plan, is_marked)
+    elif source == checkpoint.configuration.path:
+        _write_json(source, target, _new_config(source, checkpoint.configuration, plan))
+    elif len(name.parts) == 1 and name.name.endswith(INDEX):
+        _write_json(source, target, _new_index(source, folder))
     else:
         shutil.copyfile(source, target)
-    _flush(target)
+    if target.exists():
+        _flush(target)
+
+
+def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool) -> None:
+    """Write a file of safetensors; none if the dropped tensor was alone in it."""
+    entries, old = read_safetensors(source)
+    entries.sort(key=lambda entry: (entry.begin, entry.end))
+    names = []
+    for entry in entries:
+        names += [(entry.name, entry)] if entry.name != plan.drop else []
+        names += [(plan.add, entry)] if entry.name == plan.source else []
+    metadata = {
+        name: value
+        for name, value in old.items()
+        if name not in (plan.add, UNTIED) and value != (plan.drop or None)
+    }
+    if is_marked:  # transformers refuses a file whose metadata have no format
+        metadata = {"format": "pt", UNTIED: "one embedding is a copy of the other", **metadata}
+    if metadata == old and names == [(entry.name, entry) for entry in entries]:
+        shutil.copyfile(source, target)
+        return
+    if not names:
+        return
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    at = 0
+    for name, entry in names:
+        end = at + entry.end - entry.begin
+        header[name] = {"dtype": entry.stored, "shape": entry.shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
+    with source.open("rb") as reader, target.open("wb") as writer:
+        writer.write(len(text).to_bytes(8, "little") + text)
+        for _, entry in names:
+            reader.seek(entry.begin)
+            for start in range(entry.begin, entry.end, BLOCK):
+                writer.write(reader.read(min(BLOCK, entry.end - start)))
 
 
 def _new_config(path: Path, configuration: Configuration, plan: Plan) -> dict[str, Any]:
@@ -279,34 +280,27 @@ def _new_config(path: Path, configuration: Configuration, plan: Plan) -> dict[st
     return content
 
 
-def _new_index(path: Path, planned: Mapping[Path, NewTensors]) -> dict[str, Any]:
+def _new_index(path: Path, folder: Path) -> dict[str, Any]:
     """Return an index with the names and sizes of the new files, in the old order."""
-    index = read_json(path)
-    files = {name: one.name for one, tensors in planned.items() for name, _ in tensors.names}
+    index, files, total = read_json(path), {}, 0
+    for file in sorted(folder.glob("*.safetensors")):
+        if not file.name.startswith(ADAPTER):
+            for entry in read_safetensors(file)[0]:
+                files[entry.name] = file.name
+                total += entry.end - entry.begin
     order = dict.fromkeys((*index["weight_map"], *files))
     index["weight_map"] = {name: files[name] for name in order if name in files}
     metadata = index.get("metadata")
     if isinstance(metadata, dict) and "total_size" in metadata:
-        entries = [entry for tensors in planned.values() for _, entry in tensors.names]
-        metadata["total_size"] = sum(entry.end - entry.begin for entry in entries)
+        metadata["total_size"] = total
     return index
 
 
-def _write_tensors(old: BinaryIO, new: BinaryIO, tensors: NewTensors) -> None:
-    """Write a file of safetensors with tensors of an old one."""
-    header: dict[str, Any] = {"__metadata__": tensors.metadata} if tensors.metadata else {}
-    at = 0
-    for name, entry in tensors.names:
-        end = at + entry.end - entry.begin
-        header[name] = {"dtype": entry.stored, "shape": entry.shape, "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
-    new.write(len(text).to_bytes(8, "little") + text)
-    for _, entry in tensors.names:
-        old.seek(entry.begin)
-        for start in range(entry.begin, entry.end, BLOCK):
-            new.write(old.read(min(BLOCK, entry.end - start)))
+def _write_json(source: Path, target: Path, content: dict[str, Any]) -> None:
+    if content == read_json(source):
+        shutil.copyfile(source, target)
+    else:
+        target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _flush(path: Path) -> None:

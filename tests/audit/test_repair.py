@@ -244,18 +244,22 @@ def test_what_is_not_certain_is_refused_in_one_line(case: str, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_names_of_the_index_that_no_file_has_are_dropped_only_if_they_are_heads(
+def test_names_of_the_index_that_no_file_has_are_dropped_only_if_they_are_tied_heads(
     tmp_path: Path,
 ) -> None:
     file = "model-00001-of-00002.safetensors"
     shards: list[Tensors] = [{E: A}, {"a.weight": B}]
     head = write_shards(tmp_path / "head", shards, {H: file}, **V, **TIED)
     layer = write_shards(tmp_path / "layer", shards, {"b.weight": file}, **V, **TIED)
-    assert codes(audit(head)) == codes(audit(layer)) == {"index-without-tensor"}
+    unsaid = write_shards(tmp_path / "unsaid", shards, {H: file}, **V)
+    for path in (head, layer, unsaid):
+        assert codes(audit(path)) == {"index-without-tensor"}
     result, _ = write_repaired(head, tmp_path / "new")
     assert not codes(result)
     with pytest.raises(UserError, match="no file has b"):
         write_repaired(layer, tmp_path / "other")
+    with pytest.raises(UserError, match="no file has lm_head"):
+        write_repaired(unsaid, tmp_path / "other")
 
 
 def write_away(path: Path) -> Path:
