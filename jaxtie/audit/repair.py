@@ -139,15 +139,17 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     tied, code, only = how == "tie", first.code, embeddings.input.tensor.name
     if how == "flags" or (code in DIFFERENT and not tied):
         return Plan(code not in (*DIFFERENT, *DRAFT, "untied-copy"))
-    if code in ONCE and tied:
+    if code in ONCE and tied and not embeddings.only_head:
         return Plan(True)
-    if code in (*ONCE, "head-only"):
+    # If the output embedding is lost, a copy of the input embedding would not be it.
+    if code in (*ONCE, "head-only") and (tied or code != "untied-but-once"):
         added = embeddings.alias or HEADS.get(only, "")
         known = ", ".join(HEADS)
         check(bool(added), f"{where}: --{how} knows no other name for {only}; it knows {known}")
         return Plan(tied, only if tied else "", added, only, is_copy=not tied)
     if not (embeddings.output and _may_drop(verdict)):
-        raise UserError(f"{where}: --{how} would change the model: {first.text} Use --flags")
+        what = f"--{how} would change the model; --flags keeps what is stored"
+        raise UserError(f"{where}: {what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
 
 

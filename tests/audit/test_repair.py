@@ -163,17 +163,26 @@ def with_metadata(path: Path, tensors: Tensors, config: Mapping[str, Any], **met
 
 
 @pytest.mark.parametrize(
-    ("stored", "alias", "how", "code", "names"),
+    ("stored", "alias", "config", "how", "code", "names"),
     [
-        (H, E, None, "once", {E}),
-        (H, E, "untie", "untied-copy", {E, H}),
-        (S, "head.weight", "untie", "untied-copy", {S, "head.weight"}),
+        (H, E, TIED, None, "once", {E}),
+        (H, E, UNTIED, "tie", "once", {E}),
+        (H, E, TIED, "untie", "untied-copy", {E, H}),
+        (S, "head.weight", TIED, "untie", "untied-copy", {S, "head.weight"}),
     ],
 )
 def test_names_that_the_metadata_give_to_one_tensor_are_used(
-    stored: str, alias: str, how: repair.How | None, code: str, names: set[str], tmp_path: Path
+    stored: str,
+    alias: str,
+    config: Mapping[str, Any],
+    how: repair.How | None,
+    code: str,
+    names: set[str],
+    tmp_path: Path,
 ) -> None:
-    path = with_metadata(tmp_path / "old", {stored: A}, V | TIED, **{alias: stored, "format": "pt"})
+    path = with_metadata(
+        tmp_path / "old", {stored: A}, V | config, **{alias: stored, "format": "pt"}
+    )
     write_repaired(path, tmp_path / "new", how)
     assert set(bits_of(tmp_path / "new")) == names
     assert audit(tmp_path / "new").verdicts[0].findings[0].code == code
@@ -218,6 +227,7 @@ REFUSED = {
     "padding": ({E: A, H: np.concatenate([A, A[:9] * 0])}, TIED, "tie", "would change the model"),
     "either may be right": ({E: A, H: B}, TIED, None, "; give --tie, --untie or --flags"),
     "perhaps trained tied": ({E: A, H: A}, UNTIED, None, "give --tie, --untie or --flags"),
+    "a lost head, to be copied": ({E: A}, UNTIED, "untie", "--untie would change the model"),
     "perhaps a lost head": ({E: A}, UNTIED, None, "give --tie, --untie or --flags"),
     "a shard": ({E: A, H: SHARD}, TIED, "flags", "To do: look for a shard"),
     "a dead head": ({E: A, H: A * 0}, TIED, "tie", "cannot repair this: The output embedding is"),
@@ -230,7 +240,12 @@ REFUSED = {
     "T5, no flag": (ENCODER | {S: A, H: A}, T5, "untie", "would change the logits"),
     "T5, equal": (ENCODER | {S: A, H: A}, T5 | UNTIED, "tie", "would change the logits"),
     "GPT-2 without a prefix": ({"wte.weight": A}, GPT2, "untie", "knows no other name for wte"),
-    "a draft model": ({E: A, H: B[:100], "d2t": np.arange(100)}, TIED, "tie", "Use --flags"),
+    "a draft model": (
+        {E: A, H: B[:100], "d2t": np.arange(100)},
+        TIED,
+        "tie",
+        "--flags keeps what is stored",
+    ),
 }
 
 
