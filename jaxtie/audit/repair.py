@@ -141,8 +141,10 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
         return Plan(code not in (*DIFFERENT, *DRAFT, "untied-copy"))
     if code in ONCE and tied and not embeddings.only_head:
         return Plan(True)
-    # If the output embedding is lost, a copy of the input embedding would not be it.
-    if code in (*ONCE, "head-only") and (tied or code != "untied-but-once"):
+    # A copy of the input embedding is not an output embedding that is lost, and one of packed
+    # values lacks their scales.
+    is_copied = code != "untied-but-once" and not embeddings.packed
+    if code in (*ONCE, "head-only") and (tied or is_copied):
         added = embeddings.alias or HEADS.get(only, "")
         known = ", ".join(HEADS)
         check(bool(added), f"{where}: --{how} knows no other name for {only}; it knows {known}")

@@ -235,6 +235,7 @@ REFUSED = {
     "another size": ({E: A, H: PADDED}, TIED | LLAMA, "flags", "cannot repair this"),
     "a scale": ({E: A, H: A * 2}, TIED, "flags", "equal only up to a scale"),
     "packed": ({E: A, "lm_head.qweight": np.zeros((16, 64), np.int32)}, TIED, "tie", "packed"),
+    "packed, to be copied": ({E: A.astype(np.int8)}, TIED, "untie", "--untie would change"),
     "an encoder": ({E: A}, TIED | {"architectures": ["BertModel"]}, "untie", "No output embedding"),
     "T5, one table": (ENCODER | {S: A}, T5 | TIED, "untie", "divide the decoder's output by √D"),
     "T5, no flag": (ENCODER | {S: A, H: A}, T5, "untie", "would change the logits"),
