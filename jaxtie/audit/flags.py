@@ -129,7 +129,7 @@ def read_configuration(path: Path) -> Configuration:
         return Configuration()
     content = read_json(path)
     flags, sizes, used, architectures = [], [], [], []
-    for level, table in _levels(content, "", 0):
+    for level, table in levels_of(content):
         present = [name for name in FLAGS if isinstance(table.get(name), bool)]
         found = _sizes(table, SIZE_KEYS)
         last = level.rpartition(".")[2]
@@ -171,11 +171,12 @@ def _is_headless(levels: Iterable[Any]) -> bool:
     )
 
 
-def _levels(
-    table: Mapping[str, Any], name: str, depth: int
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def levels_of(
+    table: dict[str, Any], name: str = "", depth: int = 0
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the dotted path of each level of a configuration, and its values."""
     yield name, table
     if depth < MAX_DEPTH:
         for key, value in table.items():
             if isinstance(value, dict):
-                yield from _levels(value, f"{name}.{key}" if name else key, depth + 1)
+                yield from levels_of(value, f"{name}.{key}" if name else key, depth + 1)
