@@ -142,8 +142,9 @@ def find_embeddings(
         known = sizes | {table.vocabulary}
         forced = "output" in transposed
         output = _oriented(second[0], known, where, like=table, forced=forced)
+        is_untied = configuration.claim is False and output.vocabulary == table.vocabulary
         check(
-            bool(first.packed or second[0].packed) or output.width == table.width,
+            bool(first.packed or second[0].packed) or output.width == table.width or is_untied,
             f"{where}: widths differ: {first.name} has width {table.width}, {second[0].name} width"
             f" {output.width}, so one of them is not an embedding of this model; name the"
             " embeddings with --input and --output",

@@ -14,7 +14,7 @@ from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Comparison, RowFacts, count_repeated
 from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
-from jaxtie.audit.knowledge import is_encoder, loader_lines, shares_embedding
+from jaxtie.audit.knowledge import NAMES, is_encoder, loader_lines, shares_embedding
 
 OLD_LLAMA_CPP = ("gpt2", "bloom", "codeshell")  # these once needed output.weight
 SHOWN_NAMES = 5
@@ -107,6 +107,10 @@ def _tying(facts: Facts) -> Iterator[Finding]:
         yield _only_head(facts)
     elif output is None:
         yield _stored_once(facts)
+    elif comparison is None and not facts.embeddings.packed:
+        widths = [table.width for table in (facts.embeddings.input, output)]
+        text = f"Untied: the widths differ, {widths[0]:,} and {widths[1]:,}, and"
+        yield Finding("different", "fine", f"{text} {facts.claimant} untied.")
     elif comparison is None:
         packed = " and ".join(
             f"the {role} embedding is packed: {word}"
@@ -341,7 +345,9 @@ def _unequal_sizes(facts: Facts, first: int, second: int) -> Finding:
     text += f", and config.json says vocab_size {size:,}." if size else "."
     is_padded = longer is not None and constant_end(longer.digest_V) <= min(first, second)
     # Some models have more input symbols than outputs. Only transformers is known to check both.
-    is_checked = bool(facts.configuration.model_type) and size in (first, second)
+    kind = facts.configuration.model_type
+    is_short = first == second + 1 and kind in NAMES["kinds"]["shorter_head"]
+    is_checked = bool(kind) and size in (first, second) and not is_short
     if is_padded or not is_checked or (first > second and size == second):
         return Finding("sizes", "note", text)
     fix = "resize both embeddings, and the output bias, to the size of the tokenizer"

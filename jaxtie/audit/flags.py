@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtie.audit.headers import is_count, reason_of
-from jaxtie.audit.knowledge import FLAGS, tied_by_default
+from jaxtie.audit.knowledge import FLAGS, NAMES, tied_by_default
 from jaxtie.config import UserError, check
 
 CONFIG_LIMIT = 100_000_000  # bytes
@@ -82,8 +82,15 @@ class Configuration:
         return next((flag.tied for flag in self.declared if flag.level), None)
 
     @property
+    def is_always_tied(self) -> bool:
+        """Whether the model's class ties without looking at a flag."""
+        return self.model_type in NAMES["kinds"]["always_tied"]
+
+    @property
     def claim(self) -> bool | None:
         """The top level, else a nested one, else the default of the model's class."""
+        if self.is_always_tied:
+            return True
         if self.top is not None:
             return self.top
         return self.nested if self.nested is not None else tied_by_default(self.model_type)
@@ -91,6 +98,8 @@ class Configuration:
     @property
     def claimant(self) -> str:
         """The beginning of a sentence that ends with `tied` or `untied`."""
+        if self.is_always_tied:
+            return f"{self.model_type} models in transformers, whatever config.json says, are"
         if not self.declared:
             return f"{self.model_type} models in transformers, where config.json has no flag, are"
         return "config.json says"
