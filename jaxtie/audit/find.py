@@ -130,6 +130,10 @@ def find_embeddings(
     """
     sizes = set(configuration.vocabularies)
     inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
+    if configuration.is_always_tied and all(_side(one) == "encoder" for one in inputs):
+        # The decoder's embedding is stored under the head's name only.
+        heads = [one for one in _matching(tensors, OUTPUTS) if _side(one) == "decoder"]
+        inputs = heads + inputs
     second = _named(tensors, names[1], "--output", where)
     if not inputs and not names[1]:
         return _find_only_head(tensors, configuration, aliases, where, transposed)

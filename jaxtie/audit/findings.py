@@ -389,6 +389,18 @@ def _copies(facts: Facts) -> Iterator[Finding]:
         yield Finding("no-shared-table", "wrong", text, fix, loaders)
 
 
+def _shared_alone(facts: Facts) -> Iterator[Finding]:
+    """Report that a shared embedding does not reach encoder and decoder."""
+    name = facts.embeddings.input.tensor.name
+    stored = {table.tensor.name for table in facts.embeddings.encoders} | {name}
+    sides = [name.replace("shared.", f"{side}.embed_tokens.") for side in ("encoder", "decoder")]
+    missing = [side for side in sides if side not in stored]
+    if facts.configuration.needs_copies and facts.claim is False and missing:
+        text = f"{facts.said} untied, so {name} does not reach encoder and decoder."
+        fix = f"store it as {' and as '.join(missing)}, too"
+        yield Finding("shared-alone", "wrong", text, fix, loader_lines("shared_alone"))
+
+
 def _rows(facts: Facts) -> Iterator[Finding]:
     """Report NaN, infinities, zeros and repeats."""
     for role, own in facts.rows.items():
@@ -512,6 +524,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _levels,
     _vocabulary,
     _copies,
+    _shared_alone,
     _rows,
     _unchanged,
     _adapter,

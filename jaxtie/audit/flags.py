@@ -87,6 +87,11 @@ class Configuration:
         return self.model_type in NAMES["kinds"]["always_tied"]
 
     @property
+    def needs_copies(self) -> bool:
+        """Whether the shared embedding reaches encoder and decoder only in a tied model."""
+        return self.model_type in NAMES["kinds"]["shared_if_tied"]
+
+    @property
     def claim(self) -> bool | None:
         """The top level, else a nested one, else the default of the model's class."""
         if self.is_always_tied:
@@ -109,6 +114,8 @@ class Configuration:
         name = next((flag.name for flag in self.declared), "tie_word_embeddings")
         levels = sorted({flag.level for flag in self.declared if flag.tied is not tied} - {""})
         also = f", and also in {', '.join(levels)}" if levels else ""
+        if not tied and self.needs_copies:
+            also += ", and store the shared embedding as those of encoder and decoder, too"
         return f"set {name}: {str(tied is FLAGS[name]).lower()} in config.json{also}"
 
 

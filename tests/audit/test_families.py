@@ -99,12 +99,7 @@ def make(name: str, form: str, dtype: Any = ml_dtypes.bfloat16, padding: str = "
         tensors[family["output"]] = (
             tensors[family["input"]] if is_stored else table(head_rows, width)
         )
-    if "bias" in family:
-        one = (1,) if family["bias"] == "final_logits_bias" else ()
-        tensors[family["bias"]] = np.zeros((*one, head_rows), dtype)
-    for side in ("input", "output"):
-        for copy in family.get(f"{side}_copies", []):
-            tensors[copy] = tensors[family[side]]
+    _add_bias_and_copies(family, tensors, head_rows)
     config = {"model_type": family["type"], "architectures": [family.get("class")]}
     config |= family.get("config", {})
     made = Made(family, form, tensors, config, tokens)
@@ -113,6 +108,17 @@ def make(name: str, form: str, dtype: Any = ml_dtypes.bfloat16, padding: str = "
         _make_draft(made, random)
     _pack(made, rows)
     return made
+
+
+def _add_bias_and_copies(
+    family: dict[str, Any], tensors: dict[str, np.ndarray], head_rows: int
+) -> None:
+    if "bias" in family:
+        one = (1,) if family["bias"] == "final_logits_bias" else ()
+        tensors[family["bias"]] = np.zeros((*one, head_rows), np.float32)
+    for side in ("input", "output"):
+        for copy in family.get(f"{side}_copies", []):
+            tensors[copy] = tensors[family[side]]
 
 
 def _configure(made: Made, rows: int, head_rows: int) -> None:
@@ -475,6 +481,25 @@ def nested_flag_says_untied(made: Made) -> None:
 def encoder_has_another_table(made: Made) -> None:
     own = LOUD * made.tensors[made.input].astype(np.float32)
     made.tensors[made.family["copies"][0]] = own.astype(ml_dtypes.bfloat16)
+
+
+@add(
+    "shared-alone",
+    r"store it as \S*encoder.embed_tokens.weight and as \S*decoder.embed_tokens.weight, too",
+    names_of("bart", "mbart", "m2m_100", "marian", "led", form="stored"),
+)
+def flag_says_untied_and_only_the_shared_table_is_stored(made: Made) -> None:
+    made.config[FLAG] = False
+    made.tensors[made.output] = made.tensors[made.output][::-1].copy()
+
+
+@add(
+    "tied-but-different",
+    f"set {FLAG}: false in config.json, and store the shared embedding as those of encoder and dec",
+    names_of("bart", "mbart", "m2m_100", form="stored"),
+)
+def advice_to_untie_keeps_encoder_and_decoder(made: Made) -> None:
+    made.tensors[made.output] = made.tensors[made.output][::-1].copy()
 
 
 @add(
