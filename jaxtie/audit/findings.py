@@ -192,7 +192,7 @@ def _stored_once(facts: Facts) -> Finding:
         text = f"{facts.said} untied, but only {stored}; the output embedding is missing."
         fix = f"{configuration.fix(True)} if it was trained tied; else restore the output embedding"
         return Finding("untied-but-once", "wrong", text, fix, loader_lines("untied_but_once"))
-    if configuration.top is None and configuration.nested is True:
+    if configuration.top is None and configuration.nested and not configuration.decoder_type:
         text = (
             f"Only {stored}, and the flag that says tied is in a nested configuration, not at the"
             " top level."

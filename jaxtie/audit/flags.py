@@ -64,6 +64,7 @@ class Configuration:
     headless: bool = False  # whether the model has no output embedding, as a classifier
     vocabulary: int | None = None  # rows that are used, without padding
     draft_vocabulary: int | None = None  # tokens that a draft model can predict
+    decoder_type: str | None = None  # of the level that alone counts in a composite model
     separate: bool = False  # whether encoder and decoder have embeddings of their own
 
     @property
@@ -98,7 +99,8 @@ class Configuration:
             return True
         if self.top is not None:
             return self.top
-        return self.nested if self.nested is not None else tied_by_default(self.model_type)
+        default = tied_by_default(self.decoder_type or self.model_type)
+        return self.nested if self.nested is not None else default
 
     @property
     def claimant(self) -> str:
@@ -106,7 +108,8 @@ class Configuration:
         if self.is_always_tied:
             return f"{self.model_type} models in transformers, whatever config.json says, are"
         if not self.declared:
-            return f"{self.model_type} models in transformers, where config.json has no flag, are"
+            kind = self.decoder_type or self.model_type
+            return f"{kind} models in transformers, where config.json has no flag, are"
         return "config.json says"
 
     def fix(self, tied: bool) -> str:
@@ -114,9 +117,14 @@ class Configuration:
         name = next((flag.name for flag in self.declared), "tie_word_embeddings")
         levels = sorted({flag.level for flag in self.declared if flag.tied is not tied} - {""})
         also = f", and also in {', '.join(levels)}" if levels else ""
+        if self.model_type in NAMES["kinds"]["scaled_if_tied"]:
+            also += (
+                f", which also {'turns on' if tied else 'turns off'} the factor 1/√D on its logits"
+            )
         if not tied and self.needs_copies:
             also += ", and store the shared embedding as those of encoder and decoder, too"
-        return f"set {name}: {str(tied is FLAGS[name]).lower()} in config.json{also}"
+        where = "the decoder's level of config.json" if self.decoder_type else f"config.json{also}"
+        return f"set {name}: {str(tied is FLAGS[name]).lower()} in {where}"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -145,31 +153,40 @@ def read_configuration(path: Path) -> Configuration:
         return Configuration()
     content = read_json(path)
     flags, sizes, used, architectures = [], [], [], []
+    model_type = _type(content)
+    decoder = content.get("decoder") if model_type in NAMES["kinds"]["composite"] else None
+    decoder_type = _type(decoder) if isinstance(decoder, dict) else None
     for level, table in _levels(content, "", 0):
         present = [name for name in FLAGS if isinstance(table.get(name), bool)]
         found = _sizes(table, SIZE_KEYS)
         last = level.rpartition(".")[2]
         is_other = any(word in last for word in OTHER_LEVELS)
         counts = not level or last in LANGUAGE_LEVELS or (bool(found) and not is_other)
+        counts = level == "decoder" if decoder_type else counts
         flags += [LevelFlag(level, name, table[name] is FLAGS[name], counts) for name in present]
         sizes += found
-        if counts:
+        if counts or not level:
             used += _sizes(table, DECODER_SIZE_KEYS) or _sizes(table, TRUE_SIZE_KEYS)
             architectures.append(table.get("architectures"))
         if not present and (not level or (last in LANGUAGE_LEVELS and found)):
             flags.append(LevelFlag(level, "tie_word_embeddings", None))
-    model_type = content.get("model_type")
     return Configuration(
         path,
         tuple(flags),
         tuple(dict.fromkeys(sizes)),
-        model_type if isinstance(model_type, str) else None,
+        model_type,
         _is_headless(architectures),
         next(iter(used), None),
         next(iter(_sizes(content, ("draft_vocab_size",))), None),
+        decoder_type,
         content.get("share_encoder_decoder_embeddings") is False
         or any(len(set(_sizes(content, pair))) > 1 for pair in ENCODER_DECODER_SIZES),
     )
+
+
+def _type(table: Mapping[str, Any]) -> str | None:
+    model_type = table.get("model_type")
+    return model_type if isinstance(model_type, str) else None
 
 
 def _sizes(table: Mapping[str, Any], keys: Iterable[str]) -> list[int]:

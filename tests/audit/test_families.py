@@ -219,7 +219,9 @@ def flag_in_both_levels() -> Iterator[tuple[str, Made]]:
     for name, form in of_families("tied", "stored", "untied"):
         if "level" in FAMILIES[name]:
             made = make(name, form)
-            made.config[FLAG] = made.level[FLAG] = made.is_tied
+            made.level[FLAG] = made.is_tied
+            if "encoder-decoder" not in made.family["type"]:
+                made.config[FLAG] = made.is_tied
             made.config["vision_config"] = {FLAG: not made.is_tied, "hidden_size": 16}
             yield f"{name}, {form}, flags at two levels", made
 
@@ -237,16 +239,15 @@ def untrained_tokens() -> Iterator[tuple[str, Made]]:
         yield f"{name}, {form}, untrained tokens", made
 
 
-def as_they_lie(dtype: Any) -> Iterator[tuple[str, Made]]:
+def as_they_lie() -> Iterator[tuple[str, Made]]:
     for name, family in FAMILIES.items():
         for form in family["lies"]:
-            yield f"{name}, {form}, {np.dtype(dtype).name}", make(name, form, dtype)
+            yield f"{name}, {form}", make(name, form)
 
 
 SOUND = dict(
     itertools.chain(
-        as_they_lie(np.float32),
-        as_they_lie(ml_dtypes.bfloat16),
+        as_they_lie(),
         padded("zeros"),
         padded("constant"),
         sharded(),
@@ -484,6 +485,25 @@ def encoder_has_another_table(made: Made) -> None:
 
 
 @add(
+    "untied-but-once",
+    f"set {FLAG}: true in the decoder's level of config.json if it was trained tied",
+    names_of("bert2bert", "vit_gpt2", form="tied"),
+)
+def decoder_says_untied_and_the_top_says_tied(made: Made) -> None:
+    made.config[FLAG], made.level[FLAG] = True, False
+
+
+@add(
+    "tied-but-different",
+    f"set {FLAG}: false in the decoder's level of config.json, which keeps both",
+    names_of("bert2bert", "vit_gpt2", form="stored"),
+)
+def decoder_has_no_flag_but_tables_differ(made: Made) -> None:
+    made.level.pop(FLAG, None)
+    made.tensors[made.output] = made.tensors[made.output][::-1].copy()
+
+
+@add(
     "shared-alone",
     r"store it as \S*encoder.embed_tokens.weight and as \S*decoder.embed_tokens.weight, too",
     names_of("bart", "mbart", "m2m_100", "marian", "led", form="stored"),
@@ -499,6 +519,21 @@ def flag_says_untied_and_only_the_shared_table_is_stored(made: Made) -> None:
     names_of("bart", "mbart", "m2m_100", form="stored"),
 )
 def advice_to_untie_keeps_encoder_and_decoder(made: Made) -> None:
+    made.tensors[made.output] = made.tensors[made.output][::-1].copy()
+
+
+@add(
+    "tied-but-different",
+    f"set {FLAG}: false in config.json, which also turns off the factor 1/√D on its logits",
+    names_of("t5", form="stored"),
+)
+@add(
+    "tied-but-different",
+    f"set {FLAG}: false in config.json, which also turns off the factor 1/√D on its logits",
+    names_of("t5_v1_1", "mt5", "byt5", form="untied"),
+)
+def advice_says_that_the_flag_of_t5_scales_logits(made: Made) -> None:
+    made.config[FLAG] = True
     made.tensors[made.output] = made.tensors[made.output][::-1].copy()
 
 
