@@ -118,9 +118,7 @@ class Configuration:
         levels = sorted({flag.level for flag in self.declared if flag.tied is not tied} - {""})
         also = f", and also in {', '.join(levels)}" if levels else ""
         if self.model_type in NAMES["kinds"]["scaled_if_tied"]:
-            also += (
-                f", which also {'turns on' if tied else 'turns off'} the factor 1/√D on its logits"
-            )
+            also += f" (which also turns {'on' if tied else 'off'} the factor 1/√D of the logits)"
         if not tied and self.needs_copies:
             also += ", and store the shared embedding as those of encoder and decoder, too"
         where = "the decoder's level of config.json" if self.decoder_type else f"config.json{also}"
