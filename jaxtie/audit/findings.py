@@ -272,6 +272,8 @@ def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
             fix = untie
         return Finding("different", "note" if fix else "fine", text, fix)
     fix = f"{untie}, which keeps both; drop {output} only if it was never trained"
+    if facts.configuration.is_always_tied:
+        fix = "store the one that was trained under both names"
     first, name = facts.rows["input"], facts.embeddings.input.tensor.name
     if first.zero_V.all() or (first.nan_V + first.infinite_V).any():
         fix = (
