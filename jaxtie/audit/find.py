@@ -11,6 +11,7 @@ import numpy as np
 from jaxtie.audit.flags import Configuration
 from jaxtie.audit.knowledge import (
     INPUTS,
+    NAMES,
     OUTPUTS,
     PACKED_LEAVES,
     Pattern,
@@ -334,6 +335,8 @@ def _find_inputs(
 ) -> list[_Candidate]:
     """Return the input embedding and then further tables of it, or of an encoder."""
     found = _matching(tensors, INPUTS) or _by_module(tensors)
+    own = [one for one in found if not set(split_name(one.name)) & set(NAMES["other_parts"])]
+    found = own or found
     sides = [_side(candidate) for candidate in found]
     if len(found) > 1 and all(sides):
         _check_unique([one for one in found if sides.count(_side(one)) > 1], "input", where)
