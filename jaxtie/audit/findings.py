@@ -350,7 +350,8 @@ def _unequal_sizes(facts: Facts, first: int, second: int) -> Finding:
     kind = facts.configuration.model_type
     is_short = first == second + 1 and kind in NAMES["kinds"]["shorter_head"]
     is_checked = bool(kind) and size in (first, second) and not is_short
-    if is_padded or not is_checked or (first > second and size == second):
+    is_declared = {first, second} <= set(facts.configuration.vocabularies)
+    if is_padded or is_declared or not is_checked or (first > second and size == second):
         return Finding("sizes", "note", text)
     fix = "resize both embeddings, and the output bias, to the size of the tokenizer"
     return Finding("half-resized", "wrong", f"{text} Loaders stop at the shape.", fix)

@@ -15,7 +15,8 @@ MAX_DEPTH = 6
 TRUE_SIZE_KEYS = ("vocab_size", "n_vocab", "vocabulary_size")
 DECODER_SIZE_KEYS = ("decoder_vocab_size", "tgt_vocab_size")
 ENCODER_DECODER_SIZES = (("vocab_size", "decoder_vocab_size"), ("src_vocab_size", "tgt_vocab_size"))
-OTHER_SIZE_KEYS = ("src_vocab_size", "padded_vocab_size", "embedding_size")
+OUTPUT_SIZE_KEYS = ("unpadded_vocab_size", "output_vocab_size")
+OTHER_SIZE_KEYS = (*OUTPUT_SIZE_KEYS, "src_vocab_size", "padded_vocab_size", "embedding_size")
 SIZE_KEYS = (*TRUE_SIZE_KEYS, *DECODER_SIZE_KEYS, *OTHER_SIZE_KEYS)
 # Class names that end like this have no output embedding, unless they contain one of WITH_HEAD.
 HEADLESS = (

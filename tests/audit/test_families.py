@@ -130,6 +130,8 @@ def _configure(made: Made, rows: int, head_rows: int) -> None:
     size = head_rows if family.get("vocabulary") == "head" else size
     made.level[family.get("vocabulary_key", "vocab_size")] = size
     made.level["hidden_size"] = WIDTH
+    if "head_key" in family:
+        made.level[family["head_key"]] = head_rows
     if "encoder_key" in family:
         config[family["encoder_key"]] = rows - 20
     if family.get("flag") != "silent":
