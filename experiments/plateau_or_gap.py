@@ -21,11 +21,21 @@ published and targets only), Student's t, right together with 95 % (Bonferroni).
 that counts as solved. The idea is ours, and so is the bound. A lower rate also lowers the decay
 that a run sees; the page reports it for every setting. `table_decay` is a factor of the decay 0.1.
 
-So far: the grid is trained (its losses at that step: experiments/data/plateau-or-gap-grid.csv;
-beyond its edges on a CPU), the fresh seeds are not. On the 64 seeds, each arm at its best, the gap
-is 0.06 in main, 0.11 with p(X) = 0.5, and 0.02 in both with targets only; they chose the settings,
-so this decides nothing.
-Time: 8 minutes on an H200, about 4 hours on two cores.
+Found: as published tying costs 0.099 [0.066, 0.132] in main and 0.124 [0.093, 0.154] with
+p(X) = 0.5, a cost that tuning does not remove. With targets only it costs 0.014 [0.002, 0.026] with
+p(X) = 0.5, an effect of the recipe, and 0.060 [0.036, 0.084] in main, which is undecided.
+
+Beyond the edges of the grid below, the rate 4e-3 was tried for the untied arm, and standard
+deviations from 0.0078 to 0.125 where smaller ones were better: 301 settings in all.
+Data: data/plateau-or-gap-grid.csv, mean losses of the 64 seeds; data/plateau-or-gap-fresh.csv, of
+each fresh seed, each with its device (both arms of a process on the same). Results:
+results/plateau-or-gap.md. A setting is trained on the fresh seeds by, for instance,
+
+    jaxtie run plateau_or_gap --arms tied --seeds 2048-2559 --sweep p_X=0.1 \
+        --sweep learning_rate=5e-4 --sweep init_std=0.25 --sweep table_decay=1 --out runs/tied
+
+Time: the grid 8 minutes on an H200, about 4 hours on two cores; a setting of 512 seeds 6 minutes on
+two cores of an AMD EPYC, four at a time 5 minutes on an H100.
 """
 
 from jaxtie import Experiment

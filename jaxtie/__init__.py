@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from jaxtie.run.lifecycle import load, run
     from jaxtie.text.config import Corpus, TextExperiment
     from jaxtie.training.task import Task, key_at
+    from jaxtie.tying.budget import budget
+    from jaxtie.tying.check import check
     from jaxtie.tying.cross_entropy import cross_entropy
     from jaxtie.tying.linen import Embedding, make_embedding
+    from jaxtie.tying.resize import resize
     from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
 
 try:
@@ -40,7 +43,10 @@ _LAZY = {
     **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
     **dict.fromkeys(("Task", "key_at"), "jaxtie.training.task"),
     **dict.fromkeys(("Embedding", "make_embedding"), "jaxtie.tying.linen"),
+    "budget": "jaxtie.tying.budget",
+    "check": "jaxtie.tying.check",
     "cross_entropy": "jaxtie.tying.cross_entropy",
+    "resize": "jaxtie.tying.resize",
 }
 
 __all__ = [
@@ -59,12 +65,15 @@ __all__ = [
     "UserError",
     "Variant",
     "__version__",
+    "budget",
+    "check",
     "cross_entropy",
     "is_tied",
     "key_at",
     "load",
     "make_embedding",
     "nnx",
+    "resize",
     "run",
     "saved_by_tying",
     "tie",

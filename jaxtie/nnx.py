@@ -1,6 +1,18 @@
 """Tying for Flax NNX."""
 
+from jaxtie.tying.check import check
 from jaxtie.tying.nnx import Embedding, Transposed, UntiedEmbed
+from jaxtie.tying.resize import resize
 from jaxtie.tying.tie import is_tied, saved_by_tying, tie, untie
 
-__all__ = ["Embedding", "Transposed", "UntiedEmbed", "is_tied", "saved_by_tying", "tie", "untie"]
+__all__ = [
+    "Embedding",
+    "Transposed",
+    "UntiedEmbed",
+    "check",
+    "is_tied",
+    "resize",
+    "saved_by_tying",
+    "tie",
+    "untie",
+]

@@ -40,7 +40,7 @@ def test_links_lead_to_files(path):
     assert not missing
 
 
-@pytest.mark.parametrize(("name", "lines"), LONGEST.items())
+@pytest.mark.parametrize(("name", "lines"), [*LONGEST.items(), ("jaxtie/tying/README.md", 120)])
 def test_documents_are_short(name, lines):
     assert len((ROOT / name).read_text().splitlines()) <= lines
 

@@ -22,6 +22,7 @@ from jaxtie.audit.stored import (
 from jaxtie.config import Arm, UserError, check, check_path, natural
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+DISTRIBUTED = ".distcp"  # files of torch.distributed.checkpoint
 PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 FASTTEXT = b"\xba\x16\x4f\x2f"  # the first bytes of a model of fastText
 WORD2VEC = re.compile(rb"\d+ \d+\n")
@@ -32,6 +33,7 @@ READERS |= {".h5": from_keras, ".hdf5": from_keras}
 EXPECTED_FORMATS = "expected .safetensors, .npz, Keras .weights.h5, .gguf, or an Orbax folder"
 ADAPTER = "adapter_"  # how names of files of an adapter begin
 INDEX = ".safetensors.index.json"
+UNTIED = "jaxtie.untied"  # in the metadata of a file that --untie has written
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|gguf)$")
 SENTENCE_EMBEDDER = ("modules.json", "config_sentence_transformers.json")
 ITEMS = ("params", "state", "default", "items", "model", "members")  # of an Orbax step, in order
@@ -59,6 +61,7 @@ class Checkpoint:
     architecture: str = ""  # `general.architecture` of a GGUF
     aliases: Mapping[str, str] = field(default_factory=dict)  # further names of tensors
     linked: Path | None = None  # the folder that its files are links to
+    untied: bool = False  # whether --untie has copied one embedding
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -74,6 +77,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if path.is_dir():
         return _open_folder(path)
     refuse_pointer(path)
+    check(path.suffix != DISTRIBUTED, _distributed(path))
     refuse_pickle(path)
     if path.name.endswith(INDEX):
         return _open_sharded(path)
@@ -130,6 +134,14 @@ def _only_adapter(folder: Path) -> str:
     return f"{folder}: holds an adapter only; give its base: jaxtie audit BASE --adapter {folder}"
 
 
+def _distributed(path: Path) -> str:
+    return (
+        f"{path.parent}: is a PyTorch distributed checkpoint, whose .metadata is a pickle, so it is"
+        " not read; run python -m torch.distributed.checkpoint.format_utils dcp_to_torch"
+        f" {path.parent} model.pt and save the tensors of model.pt as safetensors"
+    )
+
+
 def refuse_pickle(path: Path) -> None:
     """Raise UserError if a file is a pickle by its suffix or its first bytes, or word vectors."""
     is_pickle = path.suffix in PICKLES
@@ -164,6 +176,9 @@ def _open_folder(folder: Path) -> Checkpoint:
     item = _find_orbax_item(folder)
     if item:
         return _open_orbax(item, folder)
+    for pattern in (f"*{DISTRIBUTED}", f"*/*{DISTRIBUTED}"):
+        for path in folder.glob(pattern):
+            raise UserError(_distributed(path))
     check(len(own) == len(names), _only_adapter(folder))
     for name in names:
         if Path(name).suffix in PICKLES:
@@ -230,6 +245,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
             if isinstance(kept, str) and kept in tensors and name not in tensors
         },
         linked=linked,
+        untied=UNTIED in metadata,
     )
 
 

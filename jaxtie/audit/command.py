@@ -17,6 +17,7 @@ from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable, Role
 from jaxtie.audit.findings import Finding
 from jaxtie.audit.headers import reason_of
+from jaxtie.audit.repair import How, write_repaired
 from jaxtie.config import UserError, check
 from jaxtie.options import Flag, option, parse_command, parse_path
 from jaxtie.shutdown import INTERRUPTED
@@ -54,8 +55,8 @@ PATHS = tyro.constructors.PrimitiveConstructorSpec(
 class AuditOptions:
     """Report how a checkpoint's embeddings relate, what its flags claim, and what loaders will do.
 
-    Nothing is executed, unpickled or written. Exit status: 0 consistent, 1 inconsistent, 2
-    unreadable.
+    Nothing is executed or unpickled, and only --write writes. Exit status: 0 consistent, 1
+    inconsistent, 2 unreadable.
     """
 
     paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], PATHS]
@@ -72,6 +73,15 @@ class AuditOptions:
     """Tensor that is the output embedding."""
     transposed: Annotated[tuple[Role, ...] | None, option("SIDE", _parse_sides, "none")] = None
     """`input`, `output` or `input,output`: this embedding is stored D × V."""
+    write: Annotated[Path | None, option("NEW", parse_path, "none")] = None
+    """Write a repaired copy of a folder of safetensors, and audit that. Without --tie, --untie or
+    --flags, do what the audit advises, if that is one certain thing."""
+    tie: Flag = False
+    """With --write: drop the output embedding; every flag says tied."""
+    untie: Flag = False
+    """With --write: store the output embedding, too; every flag says untied."""
+    flags: Flag = False
+    """With --write: keep the embeddings; every flag, and the index, say what is stored."""
     verbose: Flag = False
     """Print every finding, what each loader does, and the bytes that tying saves."""
     json: Flag = False
@@ -112,6 +122,9 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
         count = len(options.paths)
         is_one = not (options.against or options.adapter or options.input or options.output)
         check(count == 1 or is_one, "--against, --adapter, --input and --output need one PATH")
+        how = _how(options)
+        if options.write:
+            return _write(options.paths[0], options.write, how, options)
         with contextlib.closing(_Progress(options.quiet)) as progress:
             results = [_audit(path, options, progress) for path in options.paths]
         if isinstance(results[0], str) and count == 1:
@@ -132,21 +145,52 @@ def main_audit(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _how(options: AuditOptions) -> How | None:
+    """Return which repair the options ask for, if any."""
+    asked: dict[How, bool] = {"tie": options.tie, "untie": options.untie, "flags": options.flags}
+    chosen: list[How] = [name for name, is_asked in asked.items() if is_asked]
+    check(len(chosen) < 2, "--tie, --untie, --flags: give one of them")
+    check(not chosen or options.write is not None, f"--{''.join(chosen)} needs --write NEW")
+    others = options.against or options.adapter or options.input or options.output
+    is_plain = not (others or options.transposed or options.json) and len(options.paths) == 1
+    check(not options.write or is_plain, "--write takes one PATH, and of the options no other")
+    return next(iter(chosen), None)
+
+
+def _write(path: Path, new: Path, how: How | None, options: AuditOptions) -> int:
+    with contextlib.closing(_Progress(options.quiet)) as progress, _last_resort(path):
+        result, done = write_repaired(path, new, how, progress)
+    print(f"wrote    {_escape(f'{new}: {done}')}")
+    print("\n".join(lines_of(result, verbose=options.verbose)))
+    return result.status
+
+
 def _audit(path: Path, options: AuditOptions, progress: Progress) -> Audit | str:
     """Audit one path; return the reason in one line if it cannot be read."""
     try:
-        return audit(
-            path,
-            against=options.against,
-            adapter=options.adapter,
-            names=(options.input, options.output),
-            transposed=options.transposed or (),
-            progress=progress,
-        )
+        with _last_resort(path):
+            return audit(
+                path,
+                against=options.against,
+                adapter=options.adapter,
+                names=(options.input, options.output),
+                transposed=options.transposed or (),
+                progress=progress,
+            )
     except (UserError, OSError) as error:
         return _reason(error)
-    except Exception as error:  # the last resort: a fault of this program, or a file made for one
-        return f"{path}: {type(error).__name__} ({reason_of(error)}); please report it"
+
+
+@contextlib.contextmanager
+def _last_resort(path: Path) -> Iterator[None]:
+    """Report in one line a fault of this program, or a file that was made for one."""
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__} ({reason_of(error)})"
+        raise UserError(f"{path}: {reason}; please report it") from None
 
 
 def _reason(error: Exception) -> str:

@@ -118,7 +118,7 @@ class Configuration:
         name = next((flag.name for flag in self.declared), "tie_word_embeddings")
         levels = sorted({flag.level for flag in self.declared if flag.tied is not tied} - {""})
         also = f", and also in {', '.join(levels)}" if levels else ""
-        if self.model_type in NAMES["kinds"]["scaled_if_tied"]:
+        if self.model_type in NAMES["kinds"]["scaled"]:
             also += f" (which also turns {'on' if tied else 'off'} the factor 1/√D of the logits)"
         if not tied and self.needs_copies:
             also += ", and store the shared embedding as those of encoder and decoder, too"
@@ -155,7 +155,7 @@ def read_configuration(path: Path) -> Configuration:
     model_type = _type(content)
     decoder = content.get("decoder") if model_type in NAMES["kinds"]["composite"] else None
     decoder_type = _type(decoder) if isinstance(decoder, dict) else None
-    for level, table in _levels(content, "", 0):
+    for level, table in levels_of(content):
         present = [name for name in FLAGS if isinstance(table.get(name), bool)]
         found = _sizes(table, SIZE_KEYS)
         last = level.rpartition(".")[2]
@@ -203,11 +203,12 @@ def _is_headless(levels: Iterable[Any]) -> bool:
     )
 
 
-def _levels(
-    table: Mapping[str, Any], name: str, depth: int
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def levels_of(
+    table: dict[str, Any], name: str = "", depth: int = 0
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the dotted path of each level of a configuration, and its values."""
     yield name, table
     if depth < MAX_DEPTH:
         for key, value in table.items():
             if isinstance(value, dict):
-                yield from _levels(value, f"{name}.{key}" if name else key, depth + 1)
+                yield from levels_of(value, f"{name}.{key}" if name else key, depth + 1)

@@ -9,7 +9,6 @@ Shapes: B rows, L tokens a row, P positions out of all B·L, D width, V vocabula
 """
 
 import dataclasses
-from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -19,7 +18,6 @@ from jaxtie.config import LSTM, Body, Mixer, Transformer
 from jaxtie.models.lstm import LSTMBody
 from jaxtie.models.mixer import MixerBody
 from jaxtie.models.transformer import CausalTransformerBody, TransformerBody
-from jaxtie.tying.head import get_tables
 from jaxtie.tying.linen import Embedding
 
 
@@ -118,12 +116,3 @@ def causal_model(
         embedding,
         CausalTransformerBody(embedding.width, layers, heads, feedforward, branch_scale, dtype),
     )
-
-
-def output_params(params: dict, untied_rows: Sequence[int] = ()) -> dict:
-    """Return an `Embedding`'s parameters as those of a tied one with the same logits.
-
-    Gradients accumulated block by block then hold no zeros for a separate input table.
-    """
-    rest = {name: params[name] for name in params if not name.startswith(("input", "output"))}
-    return {**rest, "input": get_tables(params, untied_rows)[1]}

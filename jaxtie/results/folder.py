@@ -22,7 +22,7 @@ import filelock
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import TaskConfig, UserError, differing_fields, member_number
+from jaxtie.config import TaskConfig, UserError, check_path, differing_fields, member_number
 from jaxtie.results.netcdf import Records, Schema, join_records, write_netcdf
 from jaxtie.results.tables import swept
 
@@ -136,6 +136,8 @@ class RunFolder:
         Raises:
           UserError: if it cannot be read, or another version of jaxtie wrote it.
         """
+        if self._config.exists():
+            check_path(self._config)
         try:
             config = json.loads(self._config.read_text(encoding="utf-8"))
             config["experiment"]["name"]

@@ -9,6 +9,7 @@ import pandas as pd
 import xarray as xr
 
 from jaxtie.exor import tables as exor
+from jaxtie.exor.tuned import rates_table, tuned_gap_table
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table, compare, judge
 from jaxtie.results.gradient_by_role import shares_table
@@ -38,11 +39,6 @@ OF_SEVERAL: dict[str, tuple[Callable[[Runs], Table], ...]] = {
         partial(exor.stuck_table, names=NEVER_TARGETS),
     ),
 }
-# Losses that are committed as CSV -> columns that name a place.
-LOSSES = {
-    "price-of-tying": ("price-of-tying-grid-losses.csv", ["vocabulary", "width"]),
-    "hypothesis-known": ("hypothesis-known-losses.csv", ["data_set"]),
-}
 
 
 def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
@@ -53,7 +49,7 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
         experiment, claims = load_experiment_and_claims(path)
         declared[experiment.name] = path, experiment.claim, claims
     pages = {}
-    for name in (*runs, *LOSSES):
+    for name in (*runs, *OF_LOSSES):
         if name in declared:
             path, claim, claims = declared[name]
             source = f"Declared in [{path.name}](../{path.name}), written by"
@@ -69,11 +65,7 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
             tables += [conclusion.table, *_tables_of(runs[name], data)]
             tables += [make(runs) for make in OF_SEVERAL.get(name, ())]
         else:
-            file, places = LOSSES[name]
-            losses = pd.read_csv(data / file)
-            tables.append(gap_table_of(losses, places))
-            if name == "hypothesis-known":
-                tables.append(strength_table(losses))
+            tables += OF_LOSSES[name](data)
         head = [f"# {name}", claim, *lines, f"{source} `jaxtie report --commit`."]
         text = "\n\n".join(head) + "\n\n" + "\n".join(table.markdown() for table in tables)
         pages[f"{name}.md"] = text.rstrip("\n") + "\n"
@@ -137,6 +129,29 @@ def gap_table_of(losses: pd.DataFrame, places: Sequence[str]) -> Table:
     return Table(
         "Validation loss, nat", header, rows, "Mean over seeds ± 95 % (Student's t), paired."
     )
+
+
+def _price_of_tying(data: Path) -> list[Table]:
+    losses = pd.read_csv(data / "price-of-tying-grid-losses.csv")
+    return [gap_table_of(losses, ["vocabulary", "width"])]
+
+
+def _hypothesis_known(data: Path) -> list[Table]:
+    losses = pd.read_csv(data / "hypothesis-known-losses.csv")
+    return [gap_table_of(losses, ["data_set"]), strength_table(losses)]
+
+
+def _plateau_or_gap(data: Path) -> list[Table]:
+    grid, fresh = (pd.read_csv(data / f"plateau-or-gap-{part}.csv") for part in ("grid", "fresh"))
+    return [tuned_gap_table(grid, fresh), rates_table(grid)]
+
+
+# Tables of losses that are committed as CSV.
+OF_LOSSES: dict[str, Callable[[Path], list[Table]]] = {
+    "price-of-tying": _price_of_tying,
+    "hypothesis-known": _hypothesis_known,
+    "plateau-or-gap": _plateau_or_gap,
+}
 
 
 def strength_table(losses: pd.DataFrame) -> Table:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.config import Variant
-from jaxtie.models.language_model import TextModel, causal_model, masked_model, output_params
+from jaxtie.models.language_model import TextModel, causal_model, masked_model
 from jaxtie.text import masking
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import (
@@ -33,7 +33,7 @@ from jaxtie.text.masking import Targets
 from jaxtie.text.pairs import PREDICTED, PairContexts
 from jaxtie.training.task import Batches, HParams, Metrics, Params, Roles, Task, key_at
 from jaxtie.tying.cross_entropy import BLOCK_SIZE, blockwise_cross_entropy
-from jaxtie.tying.head import get_tables
+from jaxtie.tying.head import get_tables, output_params
 from jaxtie.tying.linen import make_embedding
 
 

@@ -7,71 +7,82 @@ products instead of four, and nothing of a block is kept.
 Shapes: P positions, K positions of a block, D width, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 
-from jaxtie.tying.head import Tree
+from jaxtie.tying.head import (
+    EmbeddingSpec,
+    Tree,
+    output_logits,
+    output_params,
+    transform_hidden,
+)
 
 # Positions. On a CPU, 420 take about as long; 64 take a fifth longer with 8,292 words.
 BLOCK_SIZE = 128
+LogitsOf = Callable[[Tree, jax.Array], jax.Array]
+Reduction = Literal["mean", "sum", "none"]
 
 
 def cross_entropy(
     h_PxD: jax.Array,
-    table_VxD: jax.Array,
+    table: jax.Array,
     target_P: jax.Array,
     weight_P: jax.Array | None = None,
     *,
+    transposed: bool = False,
     bias_V: jax.Array | None = None,
     allowed_V: jax.Array | None = None,
     logit_scale: float = 1.0,
     logit_softcap: float | None = None,
-    z_loss: float = 0.0,
-    block: int = BLOCK_SIZE,
-) -> tuple[jax.Array, jax.Array]:
+    **options: Any,
+) -> tuple[jax.Array, ...]:
     """Return loss and accuracy of hidden states and an output table, tied or not.
 
         logits = cap(logit_scale·h·Eᵀ + b)    cap(x) = logit_softcap·tanh(x / logit_softcap)
 
     Differentiable in hidden states, table and bias. Products of bfloat16 are accumulated in
-    float32; so is the table's gradient over the blocks. See `blockwise_cross_entropy`.
+    float32; so is the table's gradient over the blocks. For an `Embedding`, call its method
+    `cross_entropy`, which knows the options of its head.
 
     Args:
       h_PxD: hidden states; P can be any leading axes.
-      table_VxD: the output table.
-      target_P: token ids.
-      weight_P: 0 or more; 1 by default.
+      table: the output table, V×D.
+      target_P: token ids. An id outside 0...V-1 that counts makes loss and gradients NaN.
+      weight_P: 0 or more; 1 by default. Not differentiated.
+      transposed: the table is D×V.
       bias_V: added to the logits.
       allowed_V: which tokens can be predicted, for instance no padding of the table; the loss of a
         target that cannot be predicted is infinite.
       logit_scale: a Python number, not differentiated.
       logit_softcap: likewise.
-      z_loss: likewise; z_loss times the mean square of ln Σ exp(logits) is added to the loss
-        (Chowdhery et al., 2022: 1e-4).
-      block: number of positions whose logits are in memory at a time.
+      **options: how to reduce the losses, see `reduce_losses`: `reduction`, `ignore_index`,
+        `return_lse`, `z_loss`, `label_smoothing`, `block`.
 
     Raises:
-      ValueError: if leading axes differ.
+      ValueError: if shapes do not fit, or if `reduction` is unknown.
     """
-    if h_PxD.shape[:-1] != target_P.shape:
+    width, axis = h_PxD.shape[-1], 0 if transposed else 1
+    if table.ndim != 2 or table.shape[axis] != width:
         raise ValueError(
-            f"hidden states {h_PxD.shape}, targets {target_P.shape}: expected the same leading axes"
+            f"the table is {table.shape}; hidden states of width {width} need"
+            f" {(width, 'V') if transposed else ('V', width)}"
+            f"{'' if transposed else '; say transposed=True if it is D×V'}"
         )
     dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
-    params = {"table": table_VxD}
+    params = {"table": table}
     if bias_V is not None:
         params["bias"] = bias_V
     if allowed_V is not None:
         params["excluded"] = jnp.where(allowed_V, 0.0, -jnp.inf).astype(dtype)
-    weight_P = jnp.broadcast_to(
-        jnp.ones((), dtype) if weight_P is None else weight_P, target_P.shape
-    )
 
     def logits_of(params: Tree, h_KxD: jax.Array) -> jax.Array:
-        logits_KxV = jnp.matmul(h_KxD, params["table"].T, preferred_element_type=dtype)
+        table_DxV = params["table"] if transposed else params["table"].T
+        logits_KxV = jnp.matmul(h_KxD, table_DxV, preferred_element_type=dtype)
         if logit_scale != 1:
             logits_KxV = logits_KxV * logit_scale
         if "bias" in params:
@@ -80,21 +91,100 @@ def cross_entropy(
             logits_KxV = logit_softcap * jnp.tanh(logits_KxV / logit_softcap)
         return logits_KxV + params["excluded"][None] if "excluded" in params else logits_KxV
 
+    return reduce_losses(logits_of, params, h_PxD, target_P, weight_P, **options)
+
+
+def embedding_cross_entropy(
+    spec: EmbeddingSpec,
+    params: Mapping,
+    h_PxD: jax.Array,
+    target_P: jax.Array,
+    weight_P: jax.Array | None = None,
+    **options: Any,
+) -> tuple[jax.Array, ...]:
+    """Return loss and accuracy of `compute_logits`, a block of positions at a time.
+
+    The loss is computed in at least float32. For arguments see `cross_entropy` and `reduce_losses`.
+    """
+    dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
+    h_PxD = transform_hidden(spec, params, h_PxD)
+
+    def logits_of(params: Tree, h_KxD: jax.Array) -> jax.Array:
+        return output_logits(spec, params, h_KxD, dtype)
+
+    end = output_params(params, spec.untied_rows)
+    return reduce_losses(logits_of, end, h_PxD, target_P, weight_P, **options)
+
+
+def reduce_losses(
+    logits_of: LogitsOf,
+    params: Tree,
+    h_PxD: jax.Array,
+    target_P: jax.Array,
+    weight_P: jax.Array | None = None,
+    *,
+    reduction: Reduction = "mean",
+    ignore_index: int | None = None,
+    return_lse: bool = False,
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+    block: int = BLOCK_SIZE,
+) -> tuple[jax.Array, ...]:
+    """Return loss and accuracy, both reduced, and with `return_lse` ln Σ exp(logits) of positions.
+
+    Args:
+      logits_of: see `blockwise_cross_entropy`.
+      params: its first argument.
+      h_PxD: hidden states; P can be any leading axes.
+      target_P: token ids.
+      weight_P: 0 or more; 1 by default.
+      reduction: weighted mean, weighted sum, or "none": weight times loss of each position.
+      ignore_index: targets that are this id do not count, as if their weight were 0.
+      return_lse: this and "none" take a fourth matrix product in the backward pass.
+      z_loss: z_loss·(ln Σ exp(logits))² is added to each loss (Chowdhery et al., 2022: 1e-4).
+      label_smoothing: probability that is spread evenly over all tokens that can be predicted.
+      block: number of positions whose logits are in memory at a time.
+
+    Raises:
+      ValueError: if leading axes differ, or if `reduction` is unknown.
+    """
+    if h_PxD.shape[:-1] != target_P.shape:
+        raise ValueError(
+            f"hidden states {h_PxD.shape}, targets {target_P.shape}: expected the same leading axes"
+        )
+    if reduction not in (choices := get_args(Reduction)):
+        raise ValueError(f"reduction is {reduction!r}; expected one of {', '.join(choices)}")
+    dtype = jnp.promote_types(h_PxD.dtype, jnp.float32)
+    weight_P = jnp.broadcast_to(
+        jnp.ones((), dtype) if weight_P is None else weight_P, target_P.shape
+    )
+    if ignore_index is not None:
+        weight_P = jnp.where(target_P == ignore_index, 0, weight_P)
     flat = h_PxD.reshape(-1, h_PxD.shape[-1]), target_P.ravel(), weight_P.ravel()
-    return blockwise_cross_entropy(logits_of, params, *flat, block, z_loss)
+    terms = z_loss, label_smoothing
+    if reduction != "none" and not return_lse:
+        return blockwise_cross_entropy(logits_of, params, *flat, block, *terms, reduction)
+    share_P = _shares(flat[2].astype(dtype), reduction)
+    found = _each_position(logits_of, params, *flat[:2], share_P, block, *terms)
+    loss_P, correct_P, lse_P = (x_P.reshape(target_P.shape) for x_P in found)
+    if reduction != "none":
+        loss_P, correct_P = jnp.sum(loss_P), jnp.sum(correct_P)
+    return (loss_P, correct_P, lse_P) if return_lse else (loss_P, correct_P)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 5, 6))
+@partial(jax.custom_vjp, nondiff_argnums=(0, 5, 6, 7, 8))
 def blockwise_cross_entropy(
-    logits_of: Callable[[Tree, jax.Array], jax.Array],
+    logits_of: LogitsOf,
     params: Tree,
     h_PxD: jax.Array,
     target_P: jax.Array,
     weight_P: jax.Array,
     block: int = BLOCK_SIZE,
     z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the weighted mean of cross-entropies, in nats, and the weighted accuracy.
+    """Return the weighted mean, or sum, of cross-entropies, in nats, and the weighted accuracy.
 
     The loss is differentiable, once, in `params` and `h_PxD`. Time grows with the number of blocks
     up to the last weight that is not 0, so put weights of 0 at the end. Logits may have any dtype;
@@ -105,24 +195,105 @@ def blockwise_cross_entropy(
         position separately.
       params: its first argument.
       h_PxD: hidden states.
-      target_P: token ids.
+      target_P: token ids. An id outside 0...V-1 that counts makes loss and gradients NaN.
       weight_P: 0 or more; if all are 0, the loss is 0.
       block: K. The result does not depend on it, except for rounding.
-      z_loss: see `cross_entropy`.
+      z_loss: see `reduce_losses`.
+      label_smoothing: likewise.
+      reduction: "mean" or "sum".
     """
-    return _sum_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, gradient=False)[
-        0
-    ]
+    arrays = params, h_PxD, target_P, weight_P
+    terms = z_loss, label_smoothing, reduction
+    return _sum_blocks(logits_of, *arrays, block, *terms, gradient=False)[0]
 
 
-def _sum_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, gradient):
-    positions, dtype = len(target_P), jnp.promote_types(h_PxD.dtype, jnp.float32)
+def _shares(weight_P: jax.Array, reduction: Reduction) -> jax.Array:
+    """Return the factors of the losses in the result."""
+    if reduction != "mean":
+        return weight_P
+    total = jnp.sum(weight_P)
+    return weight_P / jnp.where(total > 0, total, 1)
+
+
+def _cut(block: int, *arrays: jax.Array) -> tuple[int, int, list[jax.Array]]:
+    """Return the size of a block, the number of blocks, and arrays padded to whole blocks."""
+    positions = len(arrays[0])
     block = min(block, positions)
-    total = jnp.sum(weight_P.astype(dtype))
-    share_P = weight_P.astype(dtype) / jnp.where(total > 0, total, 1)
     blocks = -(-positions // block)
     missing = (0, blocks * block - positions)
-    padded = [jnp.pad(x, [missing] + [(0, 0)] * (x.ndim - 1)) for x in (h_PxD, target_P, share_P)]
+    return block, blocks, [jnp.pad(x, [missing] + [(0, 0)] * (x.ndim - 1)) for x in arrays]
+
+
+class _Losses(NamedTuple):
+    """Losses of a block and what its gradient needs; `is_wrong`: counts, but is no token id."""
+
+    loss_K: jax.Array
+    correct_K: jax.Array
+    log_sum_K: jax.Array
+    mass_KxV: jax.Array
+    sum_K: jax.Array
+    even_KxV: jax.Array | None
+    is_wrong_K: jax.Array
+
+
+def _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtype) -> _Losses:
+    vocabulary = logits_KxV.shape[1]
+    chosen_K = jnp.take_along_axis(logits_KxV, target_K[:, None], axis=1)[:, 0].astype(dtype)
+    top_K = jax.lax.stop_gradient(jnp.max(logits_KxV, axis=1).astype(dtype))
+    mass_KxV = jnp.exp(logits_KxV.astype(dtype) - top_K[:, None])
+    sum_K = jnp.sum(mass_KxV, axis=1)
+    log_sum_K, even_KxV = top_K + jnp.log(sum_K), None
+    loss_K = log_sum_K - chosen_K
+    if label_smoothing:  # over the tokens that can be predicted
+        allowed_KxV = logits_KxV > jnp.finfo(logits_KxV.dtype).min / 4
+        even_KxV = allowed_KxV / jnp.sum(allowed_KxV, axis=1, keepdims=True, dtype=dtype)
+        finite_KxV = jnp.where(allowed_KxV, logits_KxV, 0).astype(dtype)
+        loss_K = loss_K + label_smoothing * (chosen_K - jnp.sum(finite_KxV * even_KxV, axis=1))
+    if z_loss:
+        loss_K = loss_K + z_loss * log_sum_K**2
+    counts_K = share_K > 0  # the loss of positions that do not count may be infinite
+    is_wrong_K = counts_K & ((target_K < 0) | (target_K >= vocabulary))
+    loss_K = jnp.where(counts_K, loss_K * jnp.where(is_wrong_K, jnp.nan, 1), 0)
+    correct_K = counts_K & (chosen_K >= top_K)
+    return _Losses(loss_K, correct_K, log_sum_K, mass_KxV, sum_K, even_KxV, is_wrong_K)
+
+
+def _each_position(logits_of, params, h_PxD, target_P, share_P, block, z_loss, label_smoothing):
+    """Return share times loss, share times correctness and ln Σ exp(logits) of each position."""
+    positions, dtype = len(target_P), jnp.promote_types(h_PxD.dtype, jnp.float32)
+    block, blocks, padded = _cut(block, h_PxD, target_P, share_P)
+    dtypes = jax.tree.map(lambda x: x.dtype, params)
+    # JAX adds up gradients of blocks in the dtype of what it differentiates
+    wide = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), params)
+
+    @jax.checkpoint
+    def evaluate(own):
+        h_KxD, target_K, share_K = own
+        logits_KxV = logits_of(jax.tree.map(lambda x, dtype: x.astype(dtype), wide, dtypes), h_KxD)
+        found = _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtype)
+        return share_K * found.loss_K, share_K * found.correct_K, found.log_sum_K
+
+    padded[2] = jax.lax.stop_gradient(padded[2])
+    found = jax.lax.map(evaluate, [x.reshape(blocks, block, *x.shape[1:]) for x in padded])
+    return [x.reshape(-1)[:positions] for x in found]
+
+
+def _sum_blocks(
+    logits_of,
+    params,
+    h_PxD,
+    target_P,
+    weight_P,
+    block,
+    z_loss,
+    label_smoothing,
+    reduction,
+    *,
+    gradient,
+):
+    positions, dtype = len(target_P), jnp.promote_types(h_PxD.dtype, jnp.float32)
+    share_P = _shares(weight_P.astype(dtype), reduction)
+    block, blocks, padded = _cut(block, h_PxD, target_P, share_P)
     end = jnp.max(jnp.where(weight_P > 0, jnp.arange(1, positions + 1), 0))
 
     def evaluate(i):
@@ -133,23 +304,20 @@ def _sum_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, 
         logits_KxV, back = (
             jax.vjp(logits_of, params, h_KxD) if gradient else (logits_of(params, h_KxD), None)
         )
-        chosen_K = jnp.take_along_axis(logits_KxV, target_K[:, None], axis=1)[:, 0].astype(dtype)
-        top_K = jnp.max(logits_KxV, axis=1).astype(dtype)
-        mass_KxV = jnp.exp(logits_KxV.astype(dtype) - top_K[:, None])
-        sum_K = jnp.sum(mass_KxV, axis=1)
-        log_sum_K = top_K + jnp.log(sum_K)
-        loss_K = log_sum_K - chosen_K
-        if z_loss:
-            loss_K = loss_K + z_loss * log_sum_K**2
-        counts_K = share_K > 0  # the loss of positions that do not count may be infinite
-        found = jnp.where(counts_K, loss_K, 0), counts_K & (chosen_K >= top_K)
+        losses = _evaluate_block(logits_KxV, target_K, share_K, z_loss, label_smoothing, dtype)
+        found = losses.loss_K, losses.correct_K
         if not gradient:
             return (*found, None), None
         is_target_KxV = jnp.arange(logits_KxV.shape[1])[None] == target_K[:, None]
-        scale_K = share_K / sum_K
+        scale_K = share_K / losses.sum_K
         if z_loss:
-            scale_K = scale_K * (1 + 2 * z_loss * log_sum_K)
-        d_logits_KxV = mass_KxV * scale_K[:, None] - jnp.where(is_target_KxV, share_K[:, None], 0)
+            scale_K = scale_K * (1 + 2 * z_loss * losses.log_sum_K)
+        scale_K = jnp.where(losses.is_wrong_K, jnp.nan, scale_K)
+        hit_K = share_K * (1 - label_smoothing) if label_smoothing else share_K
+        d_logits_KxV = losses.mass_KxV * scale_K[:, None]
+        d_logits_KxV = d_logits_KxV - jnp.where(is_target_KxV, hit_K[:, None], 0)
+        if label_smoothing:
+            d_logits_KxV = d_logits_KxV - label_smoothing * share_K[:, None] * losses.even_KxV
         d_params, d_h_KxD = back(d_logits_KxV.astype(logits_KxV.dtype))
         # in bfloat16 the sum over many blocks would lose most of each block's part
         wide = jax.tree.map(lambda d: d.astype(jnp.promote_types(d.dtype, jnp.float32)), d_params)
@@ -180,11 +348,11 @@ def _sum_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, *, 
     return means, (d_params, d_h_PxD[:positions])
 
 
-def _forward(logits_of, params, h_PxD, target_P, weight_P, block, z_loss):
-    return _sum_blocks(logits_of, params, h_PxD, target_P, weight_P, block, z_loss, gradient=True)
+def _forward(logits_of, params, h_PxD, target_P, weight_P, *options):
+    return _sum_blocks(logits_of, params, h_PxD, target_P, weight_P, *options, gradient=True)
 
 
-def _backward(logits_of, block, z_loss, gradients, cotangents):
+def _backward(logits_of, block, z_loss, label_smoothing, reduction, gradients, cotangents):
     return *jax.tree.map(lambda d: (d * cotangents[0]).astype(d.dtype), gradients), None, None
 
 

@@ -294,17 +294,41 @@ def _as_input(spec: EmbeddingSpec, rows: jax.Array, tokens: jax.Array) -> jax.Ar
 
 def compute_logits(spec: EmbeddingSpec, params: Mapping, h_PxD: jax.Array) -> jax.Array:
     """Return the logits of hidden states with any leading axes; PxV."""
+    return output_logits(spec, params, transform_hidden(spec, params, h_PxD))
+
+
+def transform_hidden(spec: EmbeddingSpec, params: Mapping, h_PxD: jax.Array) -> jax.Array:
+    """Apply the transform before the output embedding."""
     if isinstance(spec.transform, Projection):
-        h_PxD = spec.transform.apply(params["projection"], h_PxD)
-    elif spec.transform:
-        h_PxD = spec.transform(h_PxD)
+        return spec.transform.apply(params["projection"], h_PxD)
+    return spec.transform(h_PxD) if spec.transform else h_PxD
+
+
+def output_params(params: Mapping, untied_rows: Sequence[int] = ()) -> dict[str, Tree]:
+    """Return an `Embedding`'s parameters as those of a tied one with the same logits.
+
+    Gradients accumulated block by block then hold no zeros for a separate input table.
+    """
+    rest = {name: params[name] for name in params if not name.startswith(("input", "output"))}
+    return {**rest, "input": get_tables(params, untied_rows)[1]}
+
+
+def output_logits(
+    spec: EmbeddingSpec,
+    params: Mapping,
+    h_PxD: jax.Array,
+    dtype: jax.typing.DTypeLike | None = None,
+) -> jax.Array:
+    """Return the logits of transformed hidden states; PxV, in `dtype` if given."""
     _, table_VxD = get_tables(params, spec.untied_rows)
     if spec.output_gradient != 1:
         table_VxD = scale_gradient(table_VxD, spec.output_gradient)
     if spec.matmul_dtype is not None:
+        h_PxD = h_PxD if dtype is None else h_PxD.astype(dtype)
         logits_PxV = matmul(h_PxD, table_VxD, spec.matmul_dtype)  # PxD: no leading axes
     else:
-        logits_PxV = jnp.matmul(h_PxD, table_VxD.T, preferred_element_type=spec.logits_dtype)
+        sums = spec.logits_dtype if dtype is None else dtype
+        logits_PxV = jnp.matmul(h_PxD, table_VxD.T, preferred_element_type=sums)
     if spec.logit_scale is not None:
         logits_PxV = logits_PxV * _size(spec, spec.logit_scale)
     if spec.bias:

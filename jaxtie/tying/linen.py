@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxtie.config import Head, Size, check
+from jaxtie.tying.cross_entropy import embedding_cross_entropy
 from jaxtie.tying.head import (
     EmbeddingSpec,
     Projection,
@@ -71,6 +72,19 @@ class Embedding(EmbeddingSpec, nn.Module):
     def logits(self, h_PxD: jax.Array) -> jax.Array:
         """Return the logits of hidden states with any leading axes; PxV."""
         return compute_logits(self, self.parameters, h_PxD)
+
+    def cross_entropy(
+        self,
+        h_PxD: jax.Array,
+        target_P: jax.Array,
+        weight_P: jax.Array | None = None,
+        **options: Any,
+    ) -> tuple[jax.Array, ...]:
+        """Return loss and accuracy of `logits`, without all of them in memory at a time.
+
+        For the other arguments see `jaxtie.tying.cross_entropy.reduce_losses`.
+        """
+        return embedding_cross_entropy(self, self.parameters, h_PxD, target_P, weight_P, **options)
 
 
 Embedding.__doc__ = EmbeddingSpec.__doc__

@@ -1,14 +1,19 @@
 """`Embedding`, `Transposed` and in-place tie and untie for Flax NNX."""
 
-from collections.abc import Hashable
+import dataclasses
+from collections.abc import Hashable, Iterable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
+from flax.nnx.training.optimizer import to_opt_state
 
+from jaxtie.tying.cross_entropy import embedding_cross_entropy
+from jaxtie.tying.groups import edit_groups, has_groups
 from jaxtie.tying.head import (
     PARTS,
     EmbeddingSpec,
@@ -65,6 +70,21 @@ class Embedding(nnx.Module):
     def logits(self, h_PxD: jax.Array) -> jax.Array:
         """Return the logits of hidden states with any leading axes; PxV."""
         return compute_logits(self.spec, self._parameters(), h_PxD)
+
+    def cross_entropy(
+        self,
+        h_PxD: jax.Array,
+        target_P: jax.Array,
+        weight_P: jax.Array | None = None,
+        **options: Any,
+    ) -> tuple[jax.Array, ...]:
+        """Return loss and accuracy of `logits`, without all of them in memory at a time.
+
+        For the other arguments see `jaxtie.tying.cross_entropy.reduce_losses`.
+        """
+        return embedding_cross_entropy(
+            self.spec, self._parameters(), h_PxD, target_P, weight_P, **options
+        )
 
     def _parameters(self) -> dict[str, Tree]:
         variables = {name: value for name, value in vars(self).items() if name in PARTS}
@@ -221,9 +241,14 @@ def _state_path(output: Path, transposed: bool | None) -> Path:
     return (*output, "table") if transposed else output
 
 
-def untie_module(model: Model, optimizer: Any, found: list[Tables]) -> tuple[Model, Any]:
+def untie_module(
+    model: Model,
+    optimizer: Any,
+    found: list[Tables],
+    tx: optax.GradientTransformation | None = None,
+) -> tuple[Model, Any]:
     """Untie these embeddings of a model in place; see `jaxtie.tying.tie.untie`."""
-    untied, optimizer = _edit_module(untie_tree, found, model, optimizer)
+    untied, optimizer = _edit_module(untie_tree, found, model, optimizer, tx)
     for tables in found:
         if tables.partly_tied:
             _set(model, tables.rows, None)
@@ -235,10 +260,26 @@ def untie_module(model: Model, optimizer: Any, found: list[Tables]) -> tuple[Mod
     return model, optimizer
 
 
-def tie_module(model: Model, optimizer: Any, how: How, found: list[Tables]) -> tuple[Model, Any]:
+def tie_module(
+    model: Model,
+    optimizer: Any,
+    how: How,
+    found: list[Tables],
+    tx: optax.GradientTransformation | None = None,
+) -> tuple[Model, Any]:
     """Tie these embeddings of a model in place; see `jaxtie.tying.tie.tie`."""
+    graph_mode = getattr(nnx, "set_graph_mode", None)  # not in early Flax 0.12
+    in_tree_mode = graph_mode is not None and not graph_mode.current_value()
+    for tables in found:
+        shares = not (tables.rows or isinstance(_at(model, tables.input[:-1]), UntiedEmbed))
+        if shares and in_tree_mode:
+            raise ValueError(
+                f"{format_path(tables.output)} would be {format_path(tables.input)}, but modules"
+                " share nothing in NNX's tree mode; expected nnx.Embed.attend or"
+                " jaxtie.nnx.Embedding, or nnx.set_graph_mode(True)"
+            )
     across = {tables: is_transposed(tables) for tables in found}  # raise before anything changes
-    tied, optimizer = _edit_module(partial(tie_tree, how), found, model, optimizer)
+    tied, optimizer = _edit_module(partial(tie_tree, how), found, model, optimizer, tx)
     for tables in found:
         parent, shared = _at(model, tables.input[:-1]), _at(model, tables.input)
         shared.set_value(get(tied, tables.tied_at).get_value())
@@ -253,6 +294,19 @@ def tie_module(model: Model, optimizer: Any, how: How, found: list[Tables]) -> t
     return model, optimizer
 
 
+def set_sizes(model: nnx.Module, resized: nnx.State, places: Iterable[Path], size: int) -> None:
+    """Put resized tables and biases into a model, and the vocabulary into their modules."""
+    for path in places:
+        owner, variable = _at(model, path[:-1]), _at(model, path)
+        variable.set_value(get(resized, path).get_value())
+        if isinstance(owner, Embedding):
+            owner.spec = dataclasses.replace(owner.spec, vocabulary=size)
+        elif isinstance(owner, nnx.Embed):
+            owner.num_embeddings = size
+        elif isinstance(owner, nnx.Linear):
+            owner.out_features = size
+
+
 def trained_trees(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
     """Return the parameters that an optimizer trains, and its state."""
     if isinstance(optimizer, nnx.Optimizer):
@@ -261,17 +315,31 @@ def trained_trees(model: nnx.Module, optimizer: Any) -> tuple[nnx.State, Tree]:
 
 
 def _edit_module(
-    edit: Edit, found: list[Tables], model: nnx.Module, optimizer: Any
+    edit: Edit,
+    found: list[Tables],
+    model: nnx.Module,
+    optimizer: Any,
+    tx: optax.GradientTransformation | None,
 ) -> tuple[nnx.State, Any]:
     """Return the edited state of a model, which is not changed itself, and the edited optimizer."""
     changed, _ = edit_trees(edit, found, nnx.state(model), ())
     trained, opt_state = trained_trees(model, optimizer)
     found = [tables for tables in found if get(trained, tables.input_now) is not None]
-    _, opt_state = edit_trees(edit, found, trained, opt_state)
-    if isinstance(optimizer, nnx.Optimizer):
-        optimizer.opt_state = nnx.data(opt_state)
-        return changed, optimizer
-    return changed, opt_state
+    owns_state = isinstance(optimizer, nnx.Optimizer)
+    if tx is None and owns_state and has_groups(opt_state):
+        tx = optimizer.tx
+    if tx is None:
+        _, opt_state = edit_trees(edit, found, trained, opt_state)
+    else:
+        wrap = to_opt_state if owns_state else lambda state: state
+        _, opt_state = edit_groups(
+            edit, found, trained, opt_state, lambda params: wrap(tx.init(params))
+        )
+    if not owns_state:
+        return changed, opt_state
+    optimizer.opt_state = nnx.data(opt_state)
+    optimizer.tx = tx or optimizer.tx
+    return changed, optimizer
 
 
 def _at(node: Any, path: Path) -> Any:

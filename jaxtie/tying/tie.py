@@ -6,9 +6,12 @@ from functools import partial
 from typing import NamedTuple, TypeVar, get_args
 
 import jax
+import optax
 from flax import nnx
 
 from jaxtie.tying import nnx as modules
+from jaxtie.tying.equinox import check_owner, share, unshare
+from jaxtie.tying.groups import edit_groups, find_unused_group
 from jaxtie.tying.head import Tree
 from jaxtie.tying.trees import (
     Edit,
@@ -34,12 +37,13 @@ def untie(
     output: Place | None = None,
     transposed: bool = False,
     untied_rows: Sequence[int] = (),
+    tx: optax.GradientTransformation | None = None,
 ) -> tuple[Params, Tree]:
     """Give every embedding an output table: a copy of its input table, moments included.
 
     Nothing else changes, so logits and loss do not. (Proposed by the author, ICML 2024, as "untying
     midway".) Works on single and stacked members, on host, device and split arrays, under `jit` and
-    `vmap`.
+    `vmap`. In NNX's tree mode call it outside `nnx.jit`, which then does not return new variables.
 
         params, opt_state = untie(params, opt_state)    # `jaxtie.Embedding`s in a tree
         untie(model, optimizer)                         # an `nnx.Module`, in place
@@ -53,16 +57,20 @@ def untie(
         `attend` makes the logits. Untied embeddings stay as they are.
       opt_state: the state of any Optax optimizer for `params`. Wherever a part of it has the
         structure of `params` (a leaf may have become a tree, and `optax.MaskedNode` may replace any
-        part), the input's entry is copied. Masks and labels of the optimizer must fit both trees
-        and treat both tables alike, as functions and prefix trees do. `optax.flatten` has no such
-        structure.
+        part), the input's entry is copied. Masks and labels of the optimizer must fit both trees,
+        as functions and prefix trees do, and treat both tables alike unless `tx` is given.
+        `optax.flatten` has no such structure.
       input: path of the input table, "a/b/c" or a sequence of keys.
       output: path of the output table. In a dictionary it is created; in an Equinox module it
-        exists and is None.
+        exists and is None, or an `eqx.nn.Shared` fills it in.
       transposed: the output table is D×V, and so are its moments. (Statistics of rows and columns
         are kept; they are recognised by length.) A `jaxtie.nnx.Transposed` implies it.
       untied_rows: those of a partly tied `Embedding`; an NNX module knows them. These rows and
         their moments are put into the new table; statistics of columns stay the input table's.
+      tx: the optimizer from now on, the same or another. Give it if it has the tables in different
+        groups (`optax.multi_transform`, masks). Moments and counts of steps are carried over; what
+        the state so far does not have starts as `tx.init` makes it. For an `nnx.Optimizer`, whose
+        `tx` is used if it has groups, it replaces its `tx`.
 
     Returns:
       The new parameters and the new state; for an `nnx.Module`, the module and its optimizer.
@@ -71,11 +79,17 @@ def untie(
       ValueError: if `params` has no embedding, or no table at the path; if a part of the state
         cannot be edited likewise.
     """
-    found = _find(params, input, output, transposed, untied_rows)
+    found = find(params, input, output, transposed, untied_rows)
     tied = [tables for tables in found if not tables.untied]
     if isinstance(params, nnx.Module):
-        return modules.untie_module(params, opt_state, tied)
-    return edit_trees(untie_tree, tied, params, opt_state)
+        return modules.untie_module(params, opt_state, tied, tx)
+    if tx is None and tied and (label := find_unused_group(params, opt_state)) is not None:
+        raise ValueError(
+            f"the optimizer's group {label!r} has no parameter yet; pass the optimizer as tx=...,"
+            " which finds the group of the output table"
+        )
+    untied, opt_state = _edit(untie_tree, tied, params, opt_state, tx)
+    return unshare(untied, tied, params), opt_state
 
 
 def tie(
@@ -87,6 +101,7 @@ def tie(
     output: Place | None = None,
     transposed: bool | None = None,
     untied_rows: Sequence[int] = (),
+    tx: optax.GradientTransformation | None = None,
 ) -> tuple[Params, Tree]:
     """Undo `untie`: keep one table, and its moments: the input's, the output's or their mean.
 
@@ -98,21 +113,37 @@ def tie(
     Arguments are those of `untie`, but `transposed` is inferred from the shape unless the table is
     square, and `untied_rows` are token ids of rows that stay untied, for an `Embedding` with the
     same ids: they and their moments are the output's, and these rows of the input table do not
-    change. An NNX module knows them. A partly tied embedding stays as it is.
+    change. An NNX module knows them. A partly tied embedding stays as it is. With `tx`, a moment
+    that only one table has is this one.
 
     Raises:
       ValueError: as `untie`; if the tables' shapes do not fit; if `how` is none of the three.
     """
     if how not in (choices := get_args(How)):
         raise ValueError(f"how is {how!r}; expected one of {', '.join(choices)}")
-    found = _find(params, input, output, transposed, untied_rows)
+    found = find(params, input, output, transposed, untied_rows)
     untied = [tables for tables in found if tables.untied]
     if isinstance(params, nnx.Module):
-        return modules.tie_module(params, opt_state, how, untied)
-    return edit_trees(partial(tie_tree, how), untied, params, opt_state)
+        return modules.tie_module(params, opt_state, how, untied, tx)
+    for tables in untied:
+        check_owner(params, tables)
+    tied, opt_state = _edit(partial(tie_tree, how), untied, params, opt_state, tx)
+    return share(tied, untied), opt_state
 
 
-def _find(
+def _edit(
+    edit: Edit,
+    found: list[Tables],
+    params: Params,
+    opt_state: Tree,
+    tx: optax.GradientTransformation | None,
+) -> tuple[Params, Tree]:
+    if tx is None:
+        return edit_trees(edit, found, params, opt_state)
+    return edit_groups(edit, found, params, opt_state, tx.init)
+
+
+def find(
     params: Tree,
     input: Place | None,
     output: Place | None,
@@ -132,7 +163,7 @@ def is_tied(params: Tree, *, input: Place | None = None, output: Place | None = 
     Raises:
       ValueError: if there is no embedding.
     """
-    return not any(tables.untied or tables.partly_tied for tables in _find(params, input, output))
+    return not any(tables.untied or tables.partly_tied for tables in find(params, input, output))
 
 
 def count_parameters(tree: Tree) -> int:
@@ -158,7 +189,7 @@ def saved_by_tying(
 
     With untied rows, the result is for tying all other rows. See `untie` for the arguments.
     """
-    found = _find(params, input, output)
+    found = find(params, input, output)
     if isinstance(params, nnx.Module):
         params, opt_state = modules.trained_trees(params, opt_state)
         found = [tables for tables in found if get(params, tables.input_now) is not None]

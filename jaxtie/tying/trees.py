@@ -6,7 +6,7 @@ tree or nothing.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -73,7 +73,7 @@ def get(tree: Tree, path: Path) -> Tree:
     for key in path:
         if isinstance(tree, optax.MaskedNode):
             return MASKED
-        tree = _take_apart(tree)[0].get(str(key))
+        tree = take_apart(tree)[0].get(str(key))
     return tree
 
 
@@ -81,7 +81,7 @@ def _get_existing(tree: Tree, path: Path) -> Tree:
     """Return the entry at a path of the parameters; ValueError if there is none."""
     for i in range(len(path)):
         if get(tree, path[: i + 1]) is None:
-            there = ", ".join(_take_apart(get(tree, path[:i]))[0]) or "nothing"
+            there = ", ".join(take_apart(get(tree, path[:i]))[0]) or "nothing"
             raise ValueError(
                 f"no {format_path(path[: i + 1])!r} in the parameters; there is {there}"
             )
@@ -100,10 +100,10 @@ def put(tree: Tree, path: Path, value: Tree) -> Tree:
         if jax.tree.leaves(value):
             raise ValueError(
                 f"the optimizer masks {format_path(path)!r}, but not the other table;"
-                " expected both alike"
+                " pass the new optimizer as tx=..., or treat both alike"
             )
         return tree
-    parts, rebuild = _take_apart(tree)
+    parts, rebuild = take_apart(tree)
     key = str(path[0])
     part = parts.get(key)
     if part is None and isinstance(tree, Mapping):
@@ -122,7 +122,7 @@ def _remove(tree: Tree, path: Path) -> Tree:
     """
     if isinstance(tree, optax.MaskedNode):
         return tree
-    parts, rebuild = _take_apart(tree)
+    parts, rebuild = take_apart(tree)
     key = str(path[0])
     rest = _remove(parts[key], path[1:]) if len(path) > 1 else None
     gone = rest is None or (isinstance(rest, Mapping) and not rest)
@@ -131,7 +131,7 @@ def _remove(tree: Tree, path: Path) -> Tree:
     return rebuild(parts | {key: rest})
 
 
-def _take_apart(tree: Tree) -> tuple[dict[str, Tree], Callable[[dict[str, Tree]], Tree]]:
+def take_apart(tree: Tree) -> tuple[dict[str, Tree], Callable[[dict[str, Tree]], Tree]]:
     """Return the children of a tree by name, and a function that rebuilds the tree from such.
 
     A dictionary can be rebuilt from more or fewer children.
@@ -150,11 +150,12 @@ def _take_apart(tree: Tree) -> tuple[dict[str, Tree], Callable[[dict[str, Tree]]
     children, outer = jax.tree_util.tree_flatten_with_path(
         tree, is_leaf=lambda node: node is not tree
     )
-    parts = {_keys(path)[0]: child for path, child in children}
+    parts = {keys_of(path)[0]: child for path, child in children}
     return parts, lambda parts: jax.tree.unflatten(outer, parts.values())
 
 
-def _keys(path: tuple[jax.tree_util.KeyEntry, ...]) -> tuple[str, ...]:
+def keys_of(path: tuple[jax.tree_util.KeyEntry, ...]) -> tuple[str, ...]:
+    """Return the names of the keys of a JAX path."""
     return tuple(jax.tree_util.keystr((entry,), simple=True) for entry in path)
 
 
@@ -200,12 +201,23 @@ def find_embeddings(params: Tree) -> list[Path]:
         )
 
     found = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_embedding)
-    return [_keys(path) for path, node in found if is_embedding(node)]
+    return [keys_of(path) for path, node in found if is_embedding(node)]
+
+
+def is_filled_in(node: Tree) -> bool:
+    """Return whether this is the placeholder of an array that an `eqx.nn.Shared` fills in."""
+    return type(node).__name__ == "SharedNode"
 
 
 def _tables_at(params: Tree, input: Path, output: Path, transposed: bool | None) -> Tables:
     (one,) = jax.tree.leaves(_get_existing(params, input))
+    if is_filled_in(one):
+        raise ValueError(
+            f"{format_path(input)} is filled in by an eqx.nn.Shared; name the table that it keeps"
+            " as input=..., this one as output=..."
+        )
     other = get(params, output)
+    other = None if is_filled_in(other) else other
     shape = tuple(one.shape)
     if len(shape) < 2:
         raise ValueError(f"{format_path(input)} is an array {shape}; expected a table, (..., V, D)")
@@ -270,26 +282,28 @@ def edit_trees(
             tree = edit(tables, tree)
         return tree
 
-    def matches(node: Tree) -> bool:
-        return _matches(params, node)
+    def is_laid_out(node: Tree) -> bool:
+        return matches(params, node)
 
     return edit_all(params), jax.tree.map(
-        lambda node: edit_all(node) if matches(node) else node, opt_state, is_leaf=matches
+        lambda node: edit_all(node) if is_laid_out(node) else node, opt_state, is_leaf=is_laid_out
     )
 
 
-def _matches(params: Tree, node: Tree) -> bool:
+def matches(params: Tree, node: Tree) -> bool:
+    """Return whether a part of an optimizer's state is laid out like the parameters."""
     if (
         isinstance(node, optax.MaskedNode)
         or isinstance(params, nnx.Variable)
         or jax.tree_util.all_leaves([params])
     ):
         return True
-    (expected, structure), (nodes, outer) = _flatten_once(params), _flatten_once(node)
-    return outer == structure and all(map(_matches, expected, nodes))
+    (expected, structure), (nodes, outer) = split_once(params), split_once(node)
+    return outer == structure and all(map(matches, expected, nodes))
 
 
-def _flatten_once(tree: Tree) -> tuple[list, jax.tree_util.PyTreeDef]:
+def split_once(tree: Tree) -> tuple[list, jax.tree_util.PyTreeDef]:
+    """Return the children of a tree, and its own node's structure."""
     return jax.tree.flatten(tree, is_leaf=lambda node: node is not tree)
 
 
@@ -311,12 +325,16 @@ def tie_tree(how: How, tables: Tables, tree: Tree) -> Tree:
     one, other = get(tree, tables.input), get(tree, tables.output)
     table = one
     if how != "input":
-        across = is_transposed(tables)
-        aligned = _transpose(other, _swap_last(tables.shape)) if across else other
+        aligned = align(tables, other)
 
         def combine(a: jax.Array, b: jax.Array) -> jax.Array:
             if how == "output":
                 return _shard_like(b, a)
+            if a.ndim > len(tables.shape) - 2 and a.dtype.itemsize == 1 and a.dtype != bool:
+                raise ValueError(
+                    f"there are {a.dtype.name} values for {format_path(tables.input)}, which their"
+                    " scales belong to; they have no mean; expected how='input' or 'output'"
+                )
             # exactly a where a = b; a count or an index has no mean
             is_float = jnp.issubdtype(a.dtype, jnp.floating)
             return _shard_like((a + b) / 2 if is_float else a, a)
@@ -332,13 +350,20 @@ def tie_tree(how: How, tables: Tables, tree: Tree) -> Tree:
     return put(tied, tables.rows, _take_rows(tables, other)) if tables.untied_rows else tied
 
 
+def align(tables: Tables, entry: Tree, *, reverse: bool = False) -> Tree:
+    """Return the entry of the output table laid out like the input's, or the `reverse`."""
+    if not is_transposed(tables):
+        return entry
+    return _transpose(entry, tables.shape if reverse else _swap_last(tables.shape))
+
+
 def _combine(combine: Callable, one: Tree, other: Tree, path: Path, other_path: Path) -> Tree:
     """Combine the entries of two tables leaf by leaf, in the structure of the first."""
     leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
     if len(leaves) != len(others):
         raise ValueError(
             f"the optimizer keeps {len(leaves)} arrays for {format_path(path)} and {len(others)}"
-            f" for {format_path(other_path)}; expected both to be treated alike"
+            f" for {format_path(other_path)}; pass the new optimizer as tx=..., or treat both alike"
         )
     return jax.tree.unflatten(jax.tree.structure(one), map(combine, leaves, others))
 
@@ -386,9 +411,9 @@ def _row_index(tables: Tables, leaf: jax.Array) -> tuple | None:
     if leaf.shape == tables.shape:
         return (*[slice(None)] * front, ids)
     row_axes = [axis for axis in range(front, leaf.ndim) if leaf.shape[axis] == vocabulary]
-    if not row_axes:
+    if not row_axes and _is_statistic(leaf, tables.shape):
         return None
-    if vocabulary == width or len(row_axes) > 1:
+    if vocabulary == width or len(row_axes) != 1:
         raise ValueError(
             f"the optimizer keeps an array {leaf.shape} for a table {tables.shape}; its row axis is"
             " ambiguous"
@@ -399,19 +424,35 @@ def _row_index(tables: Tables, leaf: jax.Array) -> tuple | None:
 def _transpose(entry: Tree, shape: tuple[int, ...]) -> Tree:
     """Transpose the entry of a table of this shape: its arrays and the names of its mesh axes."""
 
-    def transpose(leaf: jax.Array) -> jax.Array:
+    def is_list(node: Tree) -> bool:
+        return type(node) in (list, tuple)
+
+    def transpose(leaf: Any) -> Any:
+        if is_list(leaf):  # SM3's: an array for each axis
+            ends = tuple(part.shape[-1:] for part in leaf[-2:])
+            if ends != (shape[-2:-1], shape[-1:]) or leaf[-1].ndim >= len(shape):
+                return type(leaf)(map(transpose, leaf))
+            return type(leaf)([*leaf[:-2], leaf[-1].copy(), leaf[-2].copy()])
         if leaf.shape == shape:
             swapped = leaf.swapaxes(-1, -2)
             return swapped if isinstance(swapped, jax.Array) else swapped.copy()  # NumPy: a view
         # Statistics of rows and of columns differ in length, unless the table is square.
-        if leaf.ndim < len(shape) and not (leaf.ndim and shape[-1] == shape[-2] == leaf.shape[-1]):
+        if _is_statistic(leaf, shape) and not (
+            leaf.ndim and shape[-1] == shape[-2] == leaf.shape[-1]
+        ):
             return leaf.copy()
         raise ValueError(
             f"the optimizer keeps an array {leaf.shape} for a table {shape}; it cannot be"
             " transposed with it"
         )
 
-    return _change_axes(jax.tree.map(transpose, entry), _swap_last)
+    return _change_axes(jax.tree.map(transpose, entry, is_leaf=is_list), _swap_last)
+
+
+def _is_statistic(leaf: jax.Array, shape: tuple[int, ...]) -> bool:
+    """Return whether an array has one value per table, or per row or column of it."""
+    front = len(shape) - 2
+    return leaf.ndim <= front or (leaf.ndim == front + 1 and leaf.shape[-1] in (*shape[-2:], 1))
 
 
 def _swap_last(axes: tuple) -> tuple:

@@ -54,6 +54,18 @@ def pipe(name: str, *, in_folder: bool = False) -> Make:
     return make
 
 
+def distributed(folder: str, given: str) -> Make:
+    """Write what torch.distributed.checkpoint does, and what Lightning adds."""
+
+    def make(path: Path) -> Path:
+        (path / folder).mkdir(parents=True)
+        for name in ("__0_0.distcp", ".metadata", "meta.pt"):
+            (path / folder / name).write_bytes(PICKLE)
+        return path / given
+
+    return make
+
+
 class Loud:
     """Leaves a file behind when it is unpickled."""
 
@@ -288,6 +300,12 @@ UNREADABLE = {
     "pickle .pt": ("is a pickle", written("model.pt", PICKLE)),
     "pickle .ckpt": ("is a pickle", written("model.ckpt", PICKLE)),
     "pickle of another name": ("is a pickle", written("model.weights", PICKLE)),
+    "distributed": ("format_utils dcp_to_torch", distributed("step-10", "step-10")),
+    "distributed, of a trainer": (
+        "/step-10/fsdp_0 model.pt and",
+        distributed("step-10/fsdp_0", "step-10"),
+    ),
+    "one file of a distributed": ("format_utils dcp_to_torch", distributed("a", "a/__0_0.distcp")),
     "folder of pickles": ("is a pickle", folder_with("pytorch_model.bin", PICKLE)),
     "truncated": ("truncated", cut(with_tensors(**BOTH), -100)),
     "truncated within the header": ("truncated", with_length(b"{", 5000)),

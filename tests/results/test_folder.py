@@ -253,6 +253,13 @@ def test_an_unreadable_configuration_is_a_user_error(folder, text):
         folder.config()
 
 
+def test_a_pipe_is_no_configuration(folder):
+    (folder.path / "config.json").unlink()
+    os.mkfifo(folder.path / "config.json")
+    with pytest.raises(UserError, match="is a pipe"):
+        folder.config()
+
+
 @pytest.mark.parametrize(
     "change",
     [

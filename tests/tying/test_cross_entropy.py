@@ -1,13 +1,27 @@
 """Blockwise cross-entropy against the plain formula: loss, gradients, accuracy, dtypes, memory."""
 
+import re
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from bodies import once
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import jaxtie
 from jaxtie import cross_entropy
+from jaxtie.tying.cross_entropy import embedding_cross_entropy
+from jaxtie.tying.head import (
+    EmbeddingSpec,
+    Projection,
+    compute_logits,
+    half_swap,
+    initial_params,
+)
 
 P, V, D = 70, 50, 8
 HEADS = [
@@ -115,6 +129,198 @@ def test_positions_of_weight_zero_may_have_any_target(target):
 
     found, slopes = jax.value_and_grad(loss)(cast(VALUES, jnp.float32))
     assert jnp.isfinite(found) and all(jnp.isfinite(slope).all() for slope in slopes.values())
+
+
+@pytest.mark.parametrize("target", [-1, -100, V, 2 * V])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_target_that_is_no_token_makes_loss_and_gradients_nan(target, reduction):
+    """Of reduction "none": the loss of this position only."""
+    targets = TARGETS.at[3].set(target)
+
+    def loss(values):
+        found, _ = cross_entropy(
+            values["h"], values["table"], targets, reduction=reduction, block=16
+        )
+        return jnp.sum(found), found
+
+    (total, found), slopes = jax.value_and_grad(loss, has_aux=True)(cast(VALUES, jnp.float32))
+    assert jnp.isnan(total) and jnp.isnan(slopes["table"]).all() and jnp.isnan(slopes["h"][3]).all()
+    if reduction == "none":
+        assert list(np.flatnonzero(jnp.isnan(found))) == [3]
+
+
+@pytest.mark.parametrize("ignored", [-100, -1, 7, V])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_ignored_targets_do_not_count(ignored, reduction):
+    """Loss and gradients are those of a weight of 0."""
+    values, places = cast(VALUES, jnp.float32), jnp.array([0, 3, P - 1])
+    targets = jnp.where(ignored == TARGETS, 8, TARGETS)
+
+    def loss(values, targets, weights, **options):
+        found = cross_entropy(
+            values["h"], values["table"], targets, weights, reduction=reduction, **options
+        )
+        return jnp.sum(found[0]), found
+
+    look = jax.value_and_grad(loss, has_aux=True)
+    found = look(values, targets.at[places].set(ignored), None, ignore_index=ignored)
+    expected = look(values, targets, jnp.ones(P).at[places].set(0))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7), found, expected)
+
+
+SMOOTHED = [{"label_smoothing": 0.1}, {"label_smoothing": 0.1, "z_loss": 1e-2, "allowed": True}]
+
+
+def by_optax(values, *, allowed, smoothing, z_loss):
+    """Return losses and ln Σ exp(logits) from all logits."""
+    logits = values["h"] @ values["table"].T + values["bias"][None]
+    kept = logits[:, : V - 10] if allowed else logits
+    labels = optax.smooth_labels(jax.nn.one_hot(TARGETS, kept.shape[1]), smoothing)
+    log_sum = jax.nn.logsumexp(kept, axis=-1)
+    return optax.softmax_cross_entropy(kept, labels) + z_loss * log_sum**2, log_sum
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("options", [{}, *SMOOTHED])
+def test_agreement_with_optax(reduction, options, x64):
+    """In loss, log-sums and the gradients of both, for V×D and D×V tables."""
+    values, across = cast(VALUES, jnp.float64), bool(options)
+    z, smoothing = (options.get(name, 0.0) for name in ("z_loss", "label_smoothing"))
+    allowed, weights = options.get("allowed", False), WEIGHTS.astype(jnp.float64)
+    scale = weights / weights.sum() if reduction == "mean" else weights
+    push = jnp.cos(jnp.arange(P))  # a cotangent for each position
+
+    def combine(losses, log_sums=0.0):
+        each = losses if reduction == "none" else losses[None]
+        return jnp.sum(each * (push if reduction == "none" else 1)) + jnp.sum(push * log_sums)
+
+    def plainly(values, with_lse):
+        losses, log_sums = by_optax(values, allowed=allowed, smoothing=smoothing, z_loss=z)
+        losses = scale * losses if reduction == "none" else jnp.sum(scale * losses)
+        return combine(losses, log_sums if with_lse else 0.0)
+
+    def blockwise(values, with_lse):
+        table = values["table"].T if across else values["table"]
+        found = cross_entropy(
+            values["h"].reshape(2, -1, D),
+            table,
+            TARGETS.reshape(2, -1),
+            weights.reshape(2, -1),
+            transposed=across,
+            bias_V=values["bias"],
+            allowed_V=ALLOWED if allowed else None,
+            z_loss=z,
+            label_smoothing=smoothing,
+            reduction=reduction,
+            return_lse=with_lse,
+            block=16,
+        )
+        return combine(*(x.ravel() if x.ndim else x for x in (found[0], *found[2:])))
+
+    for with_lse in (False, True):
+        found, expected = (
+            once(jax.value_and_grad(partial(loss, with_lse=with_lse)))(values)
+            for loss in (blockwise, plainly)
+        )
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-12), found, expected)
+    loss = cross_entropy(*(values[name].astype(jnp.float32) for name in ("h", "table")), TARGETS)[0]
+    logits = values["h"] @ values["table"].T
+    expected = optax.softmax_cross_entropy_with_integer_labels(logits, TARGETS).mean()
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_bfloat16_gradients_of_each_reduction_are_summed_in_float32(reduction):
+    h, table = jnp.ones((4096, 1), jnp.bfloat16), jnp.zeros((2, 1), jnp.bfloat16)
+
+    def loss(table):
+        options = {"block": 1, "reduction": reduction, "return_lse": True}
+        return jnp.sum(cross_entropy(h, table, jnp.zeros(4096, int), **options)[0])
+
+    slope = once(jax.grad(loss))(table).astype(jnp.float32).ravel()
+    expected = np.array([-0.5, 0.5]) * (1 if reduction == "mean" else 4096)
+    np.testing.assert_allclose(slope, expected, rtol=1e-2)
+
+
+HEADS_OF_EMBEDDINGS = {
+    "scales": {"bias": True, "transform": half_swap, "logit_scale": "1/sqrt(D)"}
+    | {"logit_softcap": 2.0, "input_scale": "sqrt(D)", "output_gradient": 0.5},
+    "projection": {"transform": Projection(bias=True, activation=jnp.tanh, norm=True)},
+    "rows": {"tied": True, "untied_rows": (1, 4), "excluded_rows": (0, 4), "bias": True},
+    "bfloat16": {"tied": True, "matmul_dtype": jnp.bfloat16, "logit_softcap": 2.0},
+}
+
+
+@pytest.mark.parametrize("head", HEADS_OF_EMBEDDINGS)
+@pytest.mark.parametrize("kind", ["linen", "nnx", "pure"])
+def test_the_loss_of_an_embedding_has_every_option_of_its_head(head, kind):
+    options = HEADS_OF_EMBEDDINGS[head]
+    spec, linen = EmbeddingSpec(V, D, **options), jaxtie.Embedding(V, D, **options)
+    fresh = jax.eval_shape(partial(initial_params, spec), jax.random.key(0))
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), fresh)
+    graph, state = nnx.split(jaxtie.nnx.Embedding(V, D, **options, rngs=nnx.Rngs(0)))
+    h, targets, weights = jnp.asarray(VALUES["h"], jnp.float32), TARGETS + 5, WEIGHTS
+
+    def blockwise(params, h):
+        h, own = h.reshape(2, -1, D), (targets.reshape(2, -1), weights.reshape(2, -1))
+        if kind == "linen":
+            found = linen.apply({"params": params}, h, *own, method="cross_entropy", block=16)
+        elif kind == "nnx":
+            nnx.replace_by_pure_dict(state, params)
+            found = nnx.merge(graph, state).cross_entropy(h, *own, block=16)
+        else:
+            found = embedding_cross_entropy(spec, params, h, *own, block=16)
+        return found
+
+    def plainly(params, h):
+        logits = compute_logits(spec, params, h)
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+        correct = jnp.argmax(logits, axis=-1) == targets
+        return tuple(jnp.sum(weights * x) / weights.sum() for x in (loss, correct))
+
+    found, expected = (
+        jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, h)
+        for loss in (blockwise, plainly)
+    )
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, found, expected)
+    assert np.abs(found[1][1]).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        ((D, V), {}, r"the table is \(8, 50\); .* \('V', 8\); say transposed=True if it is D×V"),
+        ((V, D), {"transposed": True}, r"the table is \(50, 8\); .* need \(8, 'V'\)$"),
+        ((V, D), {"reduction": "avg"}, "reduction is 'avg'; expected one of mean, sum, none"),
+    ],
+)
+def test_errors_are_one_line(table, options, message):
+    with pytest.raises(ValueError, match=message):
+        cross_entropy(jnp.ones((P, D)), jnp.ones(table), TARGETS, **options)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("across", [False, True])
+def test_no_device_holds_a_whole_table_that_is_split_along_the_vocabulary(reduction, across):
+    mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
+    axes = (None, "vocabulary") if across else ("vocabulary", None)
+    shape = (D, V) if across else (V, D)
+    table = jax.ShapeDtypeStruct(
+        shape, jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(*axes))
+    )
+    h = jax.ShapeDtypeStruct((P, D), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
+
+    def loss(h, table):
+        options = {"transposed": across, "block": 16, "reduction": reduction, "z_loss": 1e-3}
+        return jnp.sum(cross_entropy(h, table, TARGETS, label_smoothing=0.1, **options)[0])
+
+    with jax.set_mesh(mesh):
+        text = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(h, table).compile().as_text()
+    assert re.search(rf"f32\[(?:{V // 2},{D}|{D},{V // 2})\]", text)
+    assert not re.search(rf"f32\[(?:{V},{D}|{D},{V})\]", text)
+    assert not re.search(rf"f32\[(?:\d+,)*{V}\]", text)  # nor the logits of a block
 
 
 def test_bfloat16_gradients_add_up_over_many_blocks():

@@ -361,3 +361,38 @@ def test_a_state_by_paths():
     two, opt_state_of_two = untie(one, opt_state_of_one, **paths, transposed=True)
     np.testing.assert_array_equal(two["head"]["kernel"][...], state["head"]["kernel"][...])
     assert jax.tree.structure((two, opt_state_of_two)) == jax.tree.structure((state, opt_state))
+
+
+@pytest.mark.parametrize("head", ["linear", "embed"])
+def test_tree_mode_refuses_to_share_a_parameter(head):
+    """Nothing has changed then."""
+    heads = {"linear": WithHead("embed", Product()), "embed": Twice(share_module=False)}
+    paths = {
+        "linear": {"input": "embed/embedding", "output": "head/kernel"},
+        "embed": {"input": "tokens/embedding", "output": "places/embedding"},
+    }[head]
+    model = heads[head]
+    if head == "embed":
+        model.blocks[0] = nnx.Embed(V, D, rngs=nnx.Rngs(2))
+    with nnx.set_graph_mode(False):
+        before = jax.device_get(nnx.as_pure(nnx.state(model)))
+        with pytest.raises(ValueError, match=f"{paths['output']} would be .* in NNX's tree mode"):
+            tie(model, **paths)
+        assert_equal(jax.device_get(nnx.as_pure(nnx.state(model))), before)
+
+
+@pytest.mark.parametrize("way", [WithEmbed, WithEmbedding])
+def test_tree_mode_gives_the_numbers_of_graph_mode(way):
+    found = []
+    for graph_mode in (True, False):
+        with nnx.set_graph_mode(graph_mode):
+            model = way(nnx.Rngs(0))
+            optimizer = nnx.Optimizer(model, OPTIMISERS["adamw"], wrt=nnx.Param)
+            losses = []
+            for change in (untie, tie):
+                losses += [float(module_step(model, optimizer)) for _ in range(2)]
+                change(model, optimizer)
+                assert is_tied(model) == (change is tie)
+            losses.append(float(module_step(model, optimizer)))
+            found.append((losses, arrays(nnx.state(model))))
+    assert_equal(*found)

@@ -53,6 +53,7 @@ OPTIMISERS = {
     "adamw": optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2)),
     "lion": optax.lion(1e-3),
     "adafactor": optax.adafactor(1e-2, min_dim_size_to_factor=4, momentum=0.9),
+    "sm3": optax.sm3(0.1),
     "one_label": optax.multi_transform(
         LABELS, lambda tree: jax.tree.map(lambda leaf: "a" if leaf.ndim > 1 else "b", tree)
     ),
@@ -173,5 +174,65 @@ def test_optimizer_states_that_cannot_be_edited():
         untie(square, filled(OPTIMISERS["adafactor"].init, square), **across)
     apart = optax.multi_transform(LABELS, {"token_embedder": "a", "decoder": "b"})
     state = apart.init(jax.tree.map(jnp.asarray, params))
-    with pytest.raises(ValueError, match=r"masks .* but not the other table; expected both alike"):
+    with pytest.raises(
+        ValueError, match=r"masks .* but not the other table; pass the new optimizer as tx="
+    ):
         untie(params, state, **PATHS)
+
+
+@pytest.mark.parametrize("stack", [(), (3,)])
+@pytest.mark.parametrize("size", [(V, D), (D, D)])
+def test_sm3_statistics_of_rows_and_columns_change_places(size, stack):
+    """Also of a square table, and of stacked members; the next update goes on."""
+    optimizer = optax.sm3(0.1)
+    params = {"in": jnp.asarray(random(*stack, *size))}
+    over = jax.vmap if stack else lambda f: f
+    gradient = {"in": jnp.asarray(random(*stack, *size))}
+    _, state = over(optimizer.update)(gradient, over(optimizer.init)(params), params)
+    paths = {"input": "in", "output": "out"}
+    untied, own = untie(params, state, **paths, transposed=True)
+    rows, columns = own[0].mu["in"]
+    for found, expected in zip(own[0].mu["out"], (columns, rows), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    both = {**gradient, "out": gradient["in"].swapaxes(-1, -2)}
+    updates, _ = over(optimizer.update)(both, own, untied)
+    np.testing.assert_allclose(updates["out"].swapaxes(-1, -2), updates["in"], rtol=1e-6)
+    for how in ("input", "output", "mean"):
+        assert_equal(tie(untied, own, how, **paths, transposed=True), (params, state))
+
+
+class Quantised(NamedTuple):
+    """A moment of eight bits: values are codes times scales."""
+
+    codes: object
+    scales: object
+
+
+def eight_bits(kind, factor):
+    shape = (V * D,) if kind == "flat" else (V, D)
+    codes = {"int8": np.int8, "flat": np.uint8, "float8": jnp.float8_e4m3fn}[kind]
+    scales = np.full((V * D // 8,) if kind == "flat" else (V, 1), factor, np.float32)
+    return Quantised(RNG.integers(0, 100, shape).astype(codes), scales)
+
+
+@pytest.mark.parametrize("kind", ["int8", "flat", "float8"])
+def test_moments_of_eight_bits_have_no_mean(kind):
+    params = {"in": random(V, D), "out": random(V, D)}
+    state = {"in": eight_bits(kind, 0.01), "out": eight_bits(kind, 0.1)}
+    paths = {"input": "in", "output": "out"}
+    for how, kept in (("input", "in"), ("output", "out")):
+        assert_equal(tie(params, state, how, **paths)[1], {"in": state[kept]})
+    with pytest.raises(ValueError, match="have no mean; expected how='input' or 'output'"):
+        tie(params, state, **paths)
+    alone = {"in": state["in"]}
+    assert_equal(untie({"in": params["in"]}, alone, **paths)[1]["out"], state["in"])
+    with pytest.raises(ValueError, match="it cannot be transposed with it"):
+        untie({"in": params["in"]}, alone, **paths, transposed=True)
+
+
+@pytest.mark.parametrize("rows", [random(V * D), random(3, 2)])
+def test_moments_without_a_row_for_each_token_are_refused_for_untied_rows(rows):
+    params, state = {"input": random(V, D), "output": random(V, D)}, {}
+    state = {"input": rows, "output": rows}
+    with pytest.raises(ValueError, match="its row axis is ambiguous"):
+        tie(params, state, untied_rows=(1, 2))

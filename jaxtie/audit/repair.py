@@ -1,0 +1,316 @@
+"""Write a repaired copy of a checkpoint: tie it, untie it, or set its flags to what is stored."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from jaxtie.audit.audit import Audit, ModelVerdict, audit
+from jaxtie.audit.checkpoint import ADAPTER, INDEX, UNTIED, link_target
+from jaxtie.audit.compare import Progress
+from jaxtie.audit.findings import find_shard
+from jaxtie.audit.flags import Configuration, levels_of, read_json
+from jaxtie.audit.headers import read_safetensors
+from jaxtie.audit.knowledge import FLAGS, NAMES, OUTPUTS, match_name
+from jaxtie.config import UserError, check, check_path
+
+How = Literal["tie", "untie", "flags"]
+HEADS: dict[str, str] = NAMES["untied_heads"]
+PARTIAL = ".partial"  # ends the name of the folder until all of it is on the disk
+LEFT_OUT = (".git", ".cache")  # folders that belong to the place, not to the checkpoint
+BLOCK = 2**24  # bytes that are copied together
+MARGIN = 2**20  # bytes of headers and of JSON that may be added
+ONCE = ("once", "lone", "untied-but-once", "top-missing")
+EQUAL = ("equal", "untied-but-equal", "untied-copy")
+DIFFERENT = ("different", "tied-but-different")
+DRAFT = ("draft", "draft-tied")
+# Without one of these as its first finding, a model has no head, or it is not known how its
+# embeddings relate.
+KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
+REPAIRABLE = (*KNOWN, "levels-disagree", "index-without-tensor", "tensor-without-index")
+# Findings of which the advice is one thing, if there is one, and the option that does it.
+ADVISED: dict[str, How] = dict.fromkeys(REPAIRABLE[-3:], "flags")
+ADVISED |= {"equal": "tie", "head-only": "tie"}
+ADVISED |= {"different": "flags", "draft-tied": "flags", "top-missing": "flags"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The changes to a checkpoint."""
+
+    tied: bool  # the value of every flag
+    drop: str = ""  # tensor to leave out
+    add: str = ""  # name of a copy of `source`
+    source: str = ""
+    is_copy: bool = False  # whether both embeddings are stored, equal, and untied
+
+    @property
+    def text(self) -> str:
+        """What is done, in words."""
+        done = [f"stored {self.source} as {self.add}"] if self.add else []
+        done += [f"dropped {self.drop}"] if self.drop else []
+        return "; ".join([*done, f"every flag says {'tied' if self.tied else 'untied'}"])
+
+
+def write_repaired(
+    path: Path, new: Path, how: How | None = None, progress: Progress = lambda *_: None
+) -> tuple[Audit, str]:
+    """Write a repaired copy of a folder of safetensors and audit it.
+
+    Args:
+      path: the checkpoint, which is not changed.
+      new: the folder to write; appears only when all of it is on the disk.
+      how: what to do; None for what the audit advises, if that is one thing.
+      progress: as for `audit`.
+
+    Returns:
+      The audit of the copy, and what was done.
+
+    Raises:
+      UserError: if it is not certain what to do, the disk is too small, or the copy would be
+        inconsistent.
+      OSError: if a file cannot be read or written.
+    """
+    found = audit(path, progress=progress)
+    folder = found.checkpoint.path
+    _check_paths(found, new)
+    plan = plan_repair(found, how)
+    _check_scale(found, plan)
+    # The index comes last: it is made from the new files.
+    files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
+    size = MARGIN + sum((folder / name).stat().st_size for name in files)
+    size += found.verdicts[0].embeddings.input.tensor.size if plan.add else 0
+    free = shutil.disk_usage(new.parent).free
+    check(free > size, f"--write {new}: takes up to {size:,} bytes; the disk has {free:,} left")
+    partial = new.with_name(new.name + PARTIAL)
+    check(not os.path.lexists(partial), f"{partial}: is left from a repair that ended; remove it")
+    partial.mkdir()
+    try:
+        for name in files:
+            _write_file(found, plan, name, partial)
+        result = audit(partial, progress=progress)
+        (first, *_), main = result.verdicts[0].findings, result.verdicts[0].main
+        is_sound = result.status == 0 and first.code in KNOWN
+        check(is_sound, f"{folder}: the copy would not be consistent: {main.text}")
+        for place in (partial, *filter(Path.is_dir, partial.rglob("*"))):
+            _flush(place)
+        check(not os.path.lexists(new), f"--write {new}: exists by now; give another name")
+        partial.rename(new)
+        _flush(new.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return result, plan.text
+
+
+def _check_paths(found: Audit, new: Path) -> None:
+    checkpoint, folder = found.checkpoint, found.checkpoint.path
+    is_folder = checkpoint.format == "safetensors" and folder.is_dir()
+    check(
+        is_folder and checkpoint.configuration.path is not None,
+        f"{folder}: only a folder of safetensors with a config.json can be written anew",
+    )
+    check(not os.path.lexists(new), f"--write {new}: exists; give a name that does not")
+    check(new.parent.is_dir(), f"--write {new}: there is no folder {new.parent}; create it")
+    is_inside = new.resolve().is_relative_to(folder.resolve())
+    check(not is_inside, f"--write {new}: is inside {folder}; give a folder elsewhere")
+    own = {tensor.file.name for tensor in checkpoint.models[0].tensors.values()}
+    others = [
+        one.name
+        for one in sorted(folder.glob("*.safetensors"))
+        if one.name not in own and not one.name.startswith(ADAPTER)
+    ]
+    several = len(list(folder.glob(f"*{INDEX}"))) > 1
+    check(
+        not others and not several,
+        f"{folder}: holds several checkpoints: {', '.join(others) or 'several indices'} would stay"
+        " as it is; copy the one that is meant to a folder of its own",
+    )
+
+
+def plan_repair(found: Audit, how: How | None) -> Plan:
+    """Decide what to change; UserError if that is not certain."""
+    verdict, where = found.verdicts[0], found.checkpoint.path
+    first, embeddings = verdict.findings[0], verdict.embeddings
+    _check_certain(found)
+    how = how or _advised(found)
+    tied, code, only = how == "tie", first.code, embeddings.input.tensor.name
+    if how == "flags" or (code in DIFFERENT and not tied):
+        return Plan(code not in (*DIFFERENT, *DRAFT, "untied-copy"))
+    if code in ONCE and tied and not embeddings.only_head:
+        return Plan(True)
+    # A copy of the input embedding is not an output embedding that is lost, and one of packed
+    # values lacks their scales.
+    is_copied = code != "untied-but-once" and not embeddings.packed
+    if code in (*ONCE, "head-only") and (tied or is_copied):
+        added = embeddings.alias or HEADS.get(only, "")
+        known = ", ".join(HEADS)
+        check(bool(added), f"{where}: --{how} knows no other name for {only}; it knows {known}")
+        return Plan(tied, only if tied else "", added, only, is_copy=not tied)
+    if not (embeddings.output and _may_drop(verdict)):
+        what = f"--{how} would change the model; --flags keeps what is stored"
+        raise UserError(f"{where}: {what}: {first.text}")
+    return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
+
+
+def _may_drop(verdict: ModelVerdict) -> bool:
+    """Return whether the output embedding is the input's, or the flags say that nobody reads it."""
+    code, comparison = verdict.findings[0].code, verdict.comparison
+    is_exact = comparison is not None and comparison.is_equal and comparison.relation == "bits"
+    is_said = (code in EQUAL and is_exact) or code == "tied-but-different"
+    return is_said and comparison is not None and not comparison.extra
+
+
+def _check_certain(found: Audit) -> None:
+    """Refuse faults that another file, or more training, has to repair."""
+    verdict, where = found.verdicts[0], found.checkpoint.path
+    (first, *others), comparison = verdict.findings, verdict.comparison
+    faults = [one for one in others if one.level == "wrong" and one.code not in REPAIRABLE]
+    is_shard = (
+        first.code == "tied-but-different"
+        and comparison is not None
+        and find_shard(comparison.differing, comparison.common) is not None
+    )
+    if first.code not in KNOWN or is_shard:
+        faults.insert(0, first)
+    for fault in faults:
+        to_do = f" To do: {fault.fix}." if fault.fix else ""
+        raise UserError(f"{where}: --write cannot repair this: {fault.text}{to_do}")
+    is_tied = found.checkpoint.configuration.claim is True  # then a head may be dropped
+    missing = found.checkpoint.missing
+    lost = [name for name in missing if not (is_tied and match_name(name, OUTPUTS))]
+    check(
+        not lost, f"{where}: no file has {', '.join(lost[:5])}, which the index names; restore it"
+    )
+
+
+def _advised(found: Audit) -> How:
+    """Return the option that does what the audit advises; UserError if it is not one thing."""
+    main, where = found.verdicts[0].main, found.checkpoint.path
+    ask = "give --tie, --untie or --flags"
+    check(main.level == "wrong" or bool(main.fix), f"{where}: nothing to repair: {main.text}")
+    if main.code not in ADVISED:
+        raise UserError(f"{where}: {main.text} To do: {main.fix}; {ask}")
+    return ADVISED[main.code]
+
+
+def _check_scale(found: Audit, plan: Plan) -> None:
+    """Refuse to change the flag of a model that computes something else when it is tied."""
+    configuration, first = found.checkpoint.configuration, found.verdicts[0].findings[0]
+    is_new = configuration.claim is not plan.tied and first.code not in (*DIFFERENT, *DRAFT)
+    is_lost = first.code == "untied-but-once" and plan.tied  # it cannot run as it is
+    check(
+        configuration.model_type not in NAMES["kinds"]["scaled"] or not is_new or is_lost,
+        f"{found.checkpoint.path}: {configuration.model_type} models divide the decoder's output by"
+        " √D if they are tied, so another flag would change the logits",
+    )
+
+
+def _files_of(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder, relative to it."""
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        if relative.parts[0] in LEFT_OUT or (path.is_dir() and not path.is_symlink()):
+            continue
+        check_path(path)
+        check(path.is_file(), f"{path}: is a link to a folder, which is not followed; remove it")
+        link_target(folder, path)
+        yield relative
+
+
+def _write_file(found: Audit, plan: Plan, name: Path, folder: Path) -> None:
+    """Write one file of the copy: changed, or bit for bit."""
+    checkpoint, embeddings = found.checkpoint, found.verdicts[0].embeddings
+    source, target = checkpoint.path / name, folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source in {tensor.file for tensor in checkpoint.models[0].tensors.values()}:
+        is_marked = plan.is_copy and source == (embeddings.output or embeddings.input).tensor.file
+        _write_tensors(source, target, plan, is_marked)
+    elif source == checkpoint.configuration.path:
+        _write_json(source, target, _new_config(source, checkpoint.configuration, plan))
+    elif len(name.parts) == 1 and name.name.endswith(INDEX):
+        _write_json(source, target, _new_index(source, folder))
+    else:
+        shutil.copyfile(source, target)
+    if target.exists():
+        _flush(target)
+
+
+def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool) -> None:
+    """Write a file of safetensors; none if the dropped tensor was alone in it."""
+    entries, old = read_safetensors(source)
+    entries.sort(key=lambda entry: (entry.begin, entry.end))
+    names = []
+    for entry in entries:
+        names += [(entry.name, entry)] if entry.name != plan.drop else []
+        names += [(plan.add, entry)] if entry.name == plan.source else []
+    metadata = {
+        name: value
+        for name, value in old.items()
+        if name not in (plan.add, UNTIED) and value != (plan.drop or None)
+    }
+    if is_marked:  # transformers refuses a file whose metadata have no format
+        metadata = {"format": "pt", UNTIED: "one embedding is a copy of the other", **metadata}
+    if metadata == old and names == [(entry.name, entry) for entry in entries]:
+        shutil.copyfile(source, target)
+        return
+    if not names:
+        return
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    at = 0
+    for name, entry in names:
+        end = at + entry.end - entry.begin
+        header[name] = {"dtype": entry.stored, "shape": entry.shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
+    with source.open("rb") as reader, target.open("wb") as writer:
+        writer.write(len(text).to_bytes(8, "little") + text)
+        for _, entry in names:
+            reader.seek(entry.begin)
+            for start in range(entry.begin, entry.end, BLOCK):
+                writer.write(reader.read(min(BLOCK, entry.end - start)))
+
+
+def _new_config(path: Path, configuration: Configuration, plan: Plan) -> dict[str, Any]:
+    """Return config.json with every flag that counts, also those that are missing."""
+    content = read_json(path)
+    for level, table in list(levels_of(content)):
+        for flag in configuration.flags:
+            if flag.level == level and flag.counts:
+                table[flag.name] = plan.tied is FLAGS[flag.name]
+    return content
+
+
+def _new_index(path: Path, folder: Path) -> dict[str, Any]:
+    """Return an index with the names and sizes of the new files, in the old order."""
+    index, files, total = read_json(path), {}, 0
+    for file in sorted(folder.glob("*.safetensors")):
+        if not file.name.startswith(ADAPTER):
+            for entry in read_safetensors(file)[0]:
+                files[entry.name] = file.name
+                total += entry.end - entry.begin
+    order = dict.fromkeys((*index["weight_map"], *files))
+    index["weight_map"] = {name: files[name] for name in order if name in files}
+    metadata = index.get("metadata")
+    if isinstance(metadata, dict) and "total_size" in metadata:
+        metadata["total_size"] = total
+    return index
+
+
+def _write_json(source: Path, target: Path, content: dict[str, Any]) -> None:
+    if content == read_json(source):
+        shutil.copyfile(source, target)
+    else:
+        target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

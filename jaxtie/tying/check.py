@@ -1,0 +1,300 @@
+"""Find out whether a model is tied as it should be, in the middle of training."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from jaxtie.tying import nnx as modules
+from jaxtie.tying.groups import is_empty, list_parts
+from jaxtie.tying.head import Tree
+from jaxtie.tying.tie import count_parameters, find, untie
+from jaxtie.tying.trees import (
+    Path,
+    Place,
+    Tables,
+    align,
+    format_path,
+    get,
+    keys_of,
+    put,
+)
+
+COPY = 0.5  # two tables whose difference is less than this part of one are copies of each other
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What `check` found about one embedding; None where it was not or could not be measured.
+
+    Attributes:
+      input: path of the input table.
+      output: path of the output table.
+      tied: whether there is one table only, or one but for untied rows.
+      difference: of two tables, ‖E_in - E_out‖ / ‖E_in‖; 0 if they are equal.
+      copies: other parameters that are this table, or were: paths and differences.
+      gradients: norms of the gradient in the input and the output role.
+      groups: of the optimizer, for either table: which states have moments of it.
+      decay: share that an update without a gradient takes from either table.
+      shardings: of either table.
+      problems: what is wrong, a line each.
+    """
+
+    input: str
+    output: str
+    tied: bool
+    difference: float | None
+    copies: tuple[tuple[str, float], ...]
+    gradients: tuple[float, float] | None
+    groups: tuple[tuple[str, ...], tuple[str, ...]] | None
+    decay: tuple[float, float] | None
+    shardings: tuple[str, str] | None
+    problems: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `check` found; print it, or call `raise_if_broken` in a training script."""
+
+    parameters: int
+    embeddings: tuple[Found, ...]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong, a line each."""
+        return tuple(line for found in self.embeddings for line in found.problems)
+
+    def raise_if_broken(self) -> None:
+        """Raise ValueError if anything is wrong."""
+        if self.problems:
+            raise ValueError("; ".join(self.problems))
+
+    def __str__(self) -> str:
+        lines = [f"{self.parameters:,} parameters"]
+        for found in self.embeddings:
+            lines.append(f"{found.input}: {'tied' if found.tied else f'untied, {found.output}'}")
+            for name in ("difference", "copies", "gradients", "groups", "decay", "shardings"):
+                value = getattr(found, name)
+                if value not in (None, ()):
+                    lines.append(f"  {name}: {_show(value)}")
+        return "\n".join([*lines, *(f"problem: {line}" for line in self.problems or ["none"])])
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_show, value)) or "none"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def check(
+    params: Tree,
+    opt_state: Tree = (),
+    *,
+    loss: Callable[..., jax.Array] | None = None,
+    batch: Any = None,
+    tied: bool | None = None,
+    tx: optax.GradientTransformation | None = None,
+    input: Place | None = None,
+    output: Place | None = None,
+    transposed: bool | None = None,
+) -> Report:
+    """Report whether a tie holds: one table or two, equal or drifted, trained and decayed alike.
+
+        check(model, optimizer, loss=loss, batch=batch, tied=True).raise_if_broken()
+
+    Problems are: two tables where one is expected; copies of a table, which the parameter count and
+    the global norm of the gradient count twice; a role without a gradient while the other has one;
+    two tables that the optimizer decays differently.
+
+    Args:
+      params: see `jaxtie.untie`.
+      opt_state: the optimizer's state or an `nnx.Optimizer`: for groups, and for `tx`.
+      loss: a function of `params` and, if given, `batch`: for gradients by role. Its code must
+        follow the parameters, tied or untied, as that of `Embedding` does; else they are None.
+      batch: second argument of `loss`.
+      tied: what is expected. None: tied if two tables are copies; False: copies are fine.
+      tx: the optimizer: for decay.
+      input: path of the input table.
+      output: path of the output table.
+      transposed: the output table is, or would be, D×V.
+
+    Raises:
+      ValueError: if there is no embedding.
+    """
+    paths: dict[str, Any] = {"input": input, "output": output, "transposed": transposed}
+    tree = nnx.state(params) if isinstance(params, nnx.Module) else params
+    trained, state = tree, opt_state
+    if isinstance(params, nnx.Module):
+        trained, state = modules.trained_trees(params, opt_state)
+    if isinstance(opt_state, nnx.Optimizer):
+        tx = opt_state.tx
+    found = []
+    for number, tables in enumerate(find(params, untied_rows=None, **paths)):
+        of_output = tables.output if tables.untied else tables.input_now
+        facts: dict[str, Any] = {
+            "input": format_path(tables.input),
+            "output": format_path(tables.output),
+            "tied": not tables.untied,
+            "difference": None,
+            "copies": _find_copies(tree, tables),
+            "groups": None,
+            "decay": None,
+            "shardings": None,
+            "gradients": _gradients(params, paths, number, loss, batch),
+        }
+        if tables.untied:
+            one, other = _array(tree, tables.input), _array(tree, tables.output)
+            aligned = _array(align(tables, get(tree, tables.output)))
+            facts["difference"] = float(_difference(one, aligned))
+            facts["groups"] = tuple(_groups(trained, state, at) for at in tables[:2])
+            facts["shardings"] = _split_axes(one), _split_axes(other)
+        if tx is not None and get(trained, tables.input_now) is not None:
+            facts["decay"] = _decay(trained, tx, tables.input_now, of_output)
+        found.append(Found(**facts, problems=tuple(_problems(tied, **facts))))
+    return Report(count_parameters(_arrays(tree)), tuple(found))
+
+
+def _problems(
+    expected: bool | None,
+    *,
+    input: str,
+    output: str,
+    tied: bool,
+    difference: float | None,
+    copies: tuple[tuple[str, float], ...],
+    gradients: tuple[float, float] | None,
+    decay: tuple[float, float] | None,
+    **_: Any,
+) -> Iterator[str]:
+    if difference is not None and difference < COPY and expected is not False:
+        copies = ((output, difference), *copies)
+    elif not tied and expected:
+        yield f"{input} and {output} are two tables; expected one: tie them by jaxtie.tie"
+    for path, apart in copies:
+        drift = f"drifted by {apart:.2g} of its norm" if apart else "equal"
+        yield (
+            f"{path} is a copy of {input}, {drift}; the number of parameters and the global norm"
+            " count both: tie them by jaxtie.tie"
+        )
+    for name, own, other in zip(("input", "output"), gradients or (), (gradients or ())[::-1]):
+        if own == 0 and other > 0:
+            yield f"{input} has no gradient in its {name} role"
+    if decay is not None and expected is not False and not np.isclose(*decay, rtol=1e-2, atol=0):
+        yield (
+            f"an update decays {input} by {decay[0]:.3g} and {output} by {decay[1]:.3g}; expected"
+            " both alike"
+        )
+
+
+def _arrays(tree: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: leaf if hasattr(leaf, "shape") else None, tree)
+
+
+def _array(entry: Tree, path: Path = ()) -> jax.Array:
+    (array,) = jax.tree.leaves(get(entry, path))
+    return array
+
+
+def _split_axes(array: jax.Array) -> str:
+    return str(getattr(getattr(array, "sharding", None), "spec", "one device"))
+
+
+@jax.jit
+def _difference(one: jax.Array, other: jax.Array) -> jax.Array:
+    """Return ‖one - other‖ / ‖one‖; infinite if all values of one are the same."""
+    one, other = one.astype(jnp.float32), other.astype(jnp.float32)
+    ratio = jnp.linalg.norm((one - other).ravel()) / jnp.linalg.norm(one.ravel())
+    return jnp.where(jnp.all(one == one.ravel()[0]), jnp.inf, ratio)
+
+
+def _find_copies(tree: Tree, tables: Tables) -> tuple[tuple[str, float], ...]:
+    """Return other parameters that are, or nearly are, the input table, and their differences."""
+    table, own = _array(tree, tables.input_now), (tables.input_now, tables.output)
+    found: dict[str, float] = {}
+    nodes = jax.tree_util.tree_leaves_with_path(
+        _arrays(tree), is_leaf=lambda node: isinstance(node, nnx.Variable)
+    )
+    for path, node in nodes:
+        keys, leaves = keys_of(path), jax.tree.leaves(node)
+        if len(leaves) != 1 or any(keys[: len(each)] == tuple(map(str, each)) for each in own):
+            continue
+        for other in (leaves[0], leaves[0].swapaxes(-1, -2)) if leaves[0].ndim > 1 else ():
+            if other.shape == table.shape:
+                name, apart = format_path(keys), float(_difference(table, other))
+                found[name] = min(apart, found.get(name, apart))
+    return tuple((name, apart) for name, apart in found.items() if apart < COPY)
+
+
+def _groups(params: Tree, opt_state: Tree, path: Path) -> tuple[str, ...]:
+    """Return the optimizer's states that have moments of a parameter, with their groups."""
+    parts = [part for part in list_parts(params, opt_state)[0] if part.entries is not None]
+    return tuple(
+        "/".join(map(str, (*part.path[:-1], part.kind)))
+        for part in parts
+        if not is_empty(get(part.node, path))
+    )
+
+
+def _decay(
+    params: Tree, tx: optax.GradientTransformation, one: Path, other: Path
+) -> tuple[float, float] | None:
+    """Return the share that an update without a gradient takes from two tables."""
+
+    @jax.jit
+    def probe(params: Tree) -> Tree:
+        state, zeros = tx.init(params), jax.tree.map(jnp.zeros_like, params)
+        for _ in range(2):  # the first may have a learning rate of 0
+            updates, state = tx.update(zeros, state, params)
+        each = []
+        for path in (one, other):
+            table, update = (_array(tree, path).astype(jnp.float32) for tree in (params, updates))
+            share = 0 - jnp.vdot(update, table) / jnp.vdot(table, table)
+            rest = jnp.linalg.norm(update + share * table)
+            each.append((share, rest <= 1e-3 * jnp.abs(share) * jnp.linalg.norm(table)))
+        return each
+
+    try:
+        shares = probe(nnx.as_pure(_arrays(params)))
+    except TypeError:  # it needs the value of the loss
+        return None
+    return (float(shares[0][0]), float(shares[1][0])) if all(ok for _, ok in shares) else None
+
+
+def _gradients(
+    params: Tree,
+    paths: dict[str, Any],
+    number: int,
+    loss: Callable[..., jax.Array] | None,
+    batch: Any,
+) -> tuple[float, float] | None:
+    """Return the norms of a table's gradient in either role, from a copy that is untied."""
+    tables = find(params, untied_rows=None, **paths)[number]
+    is_module = isinstance(params, nnx.Module)
+    if loss is None or (tables.partly_tied and not is_module):
+        return None
+    was_tied, rebuild = not tables.untied, lambda tree: tree
+    if was_tied:
+        apart = nnx.clone(params) if is_module else params
+        params, _ = untie(apart, **paths | {"transposed": bool(paths["transposed"])})
+        tables = find(params, **paths)[number]
+    tree = params
+    if is_module:
+        graph, tree = nnx.split(params)
+        rebuild = partial(nnx.merge, graph)
+
+    def value(both: tuple[Tree, Tree]) -> jax.Array:
+        changed = put(put(tree, tables.input, both[0]), tables.output, both[1])
+        return loss(rebuild(changed), *(() if batch is None else (batch,)))
+
+    both = get(tree, tables.input), get(tree, tables.output)
+    gradient = jax.jit(jax.grad(value))(both)
+    if was_tied and value((both[0], jax.tree.map(jnp.zeros_like, both[1]))) == value(both):
+        return None  # the model's code does not follow its parameters
+    one, other = (float(jnp.linalg.norm(_array(each).ravel())) for each in gradient)
+    return one, other

@@ -1,0 +1,444 @@
+"""A repaired copy says what it stores, keeps every other bit, and appears whole or not at all."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import (
+    TIED,
+    UNTIED,
+    VOCABULARY,
+    WIDTH,
+    A,
+    B,
+    E,
+    H,
+    Tensors,
+    V,
+    codes,
+    header_of,
+    run_command,
+    write_folder,
+    write_safetensors,
+    write_shards,
+)
+
+from jaxtie.audit import repair
+from jaxtie.audit.audit import audit
+from jaxtie.audit.repair import write_repaired
+from jaxtie.audit.stored import from_safetensors
+from jaxtie.config import UserError
+
+LAYERS = {"model.layers.0.mlp.weight": B[:9], "model.norm.weight": np.arange(5, dtype=np.int8)}
+W, S = "transformer.wte.weight", "shared.weight"
+LLAMA, GPT2, T5 = ({"model_type": name} for name in ("llama", "gpt2", "t5"))
+ENCODER = {"encoder.embed_tokens.weight": A, "encoder.wo.weight": B[:7], "decoder.wo.weight": B[:7]}
+TABLE = VOCABULARY * WIDTH * 2  # bytes
+PADDED = np.concatenate([B, B[:64]])
+
+
+def write(path: Path, shards: list[Tensors], config: Mapping[str, Any]) -> Path:
+    """Write a folder with files that are no tensors, too; shards if there are several."""
+    if len(shards) == 1:
+        write_folder(path, shards[0], config)
+    else:
+        write_shards(path, shards, **config)
+        index = path / "model.safetensors.index.json"
+        content = {"metadata": {"total_size": 1, "other": 2}} | json.loads(index.read_text())
+        index.write_text(json.dumps(content))
+    (path / "onnx").mkdir()
+    (path / "onnx" / "tokenizer.json").write_bytes(os.urandom(99))
+    return path
+
+
+def bits_of(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of every tensor of a folder."""
+    tensors = [one for path in folder.glob("*.safetensors") for one in from_safetensors(path)[0]]
+    return {one.name: one.read(...).tobytes() for one in tensors}
+
+
+# Model -> shards, configuration, what is asked, tensors that go, that come (copies of the input),
+# the tying finding of the copy, the value of the flag.
+REPAIRS = {
+    "Llama, stored twice, as advised": ([{E: A, H: A}], LLAMA | TIED, None, {H}, set(), "once"),
+    "Llama, said to be untied": ([{E: A, H: A}], LLAMA | UNTIED, "tie", {H}, set(), "once"),
+    "Llama, a head that was never trained": ([{E: A, H: B}], TIED, "tie", {H}, set(), "once"),
+    "Llama, a flag that is wrong": ([{E: A, H: B}], TIED, "flags", set(), set(), "different"),
+    "Llama, no flag": ([{E: A, H: B}], {}, None, set(), set(), "different"),
+    "Llama, tied": ([{E: A}], LLAMA | TIED, "untie", set(), {H}, "untied-copy"),
+    "Llama, stored twice": ([{E: A, H: A}], LLAMA | TIED, "untie", set(), set(), "untied-copy"),
+    "Llama, the head is missing": ([{E: A}], LLAMA | UNTIED, "flags", set(), set(), "once"),
+    "GPT-2, tied": ([{W: A, "transformer.wpe.weight": B[:64]}], GPT2, "untie", set(), {H}, None),
+    "GPT-2, stored twice": ([{W: A, H: A}], GPT2, "tie", {H}, set(), "once"),
+    "GPT-2, no flag": ([{W: A, H: B}], GPT2, "flags", set(), set(), "different"),
+    "shards": ([{E: A}, {"a.weight": B, H: A}], LLAMA | TIED, None, {H}, set(), "once"),
+    "shards, one left empty": ([{"a.weight": B, E: A}, {H: A}], TIED, "tie", {H}, set(), "once"),
+    "shards, tied": ([{E: A}, {"a.weight": B}], LLAMA | TIED, "untie", set(), {H}, "untied-copy"),
+    "shards, a flag that is wrong": ([{E: A}, {H: B}], TIED, "flags", set(), set(), "different"),
+    "T5, stored twice": ([ENCODER | {S: A, H: A}], T5 | TIED, "tie", {H}, set(), "once"),
+    "T5, no flag": ([ENCODER | {S: A, H: B}], T5, "flags", set(), set(), "different"),
+    "vision model, a flag in one level only": (
+        [{"model.language_model.embed_tokens.weight": A}],
+        {"model_type": "mistral3", "text_config": V | TIED, "vision_config": UNTIED},
+        None,
+        set(),
+        set(),
+        "once",
+    ),
+    "vision model, levels that disagree": (
+        [{"language_model.model.embed_tokens.weight": A, "language_model.lm_head.weight": B}],
+        UNTIED | {"text_config": V | TIED, "vision_config": TIED},
+        None,
+        set(),
+        set(),
+        "different",
+    ),
+    "a draft model with an inherited flag": (
+        [{E: A, H: B[:100], "d2t": np.arange(100)}],
+        TIED | {"draft_vocab_size": 100},
+        None,
+        set(),
+        set(),
+        "draft",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPAIRS)
+def test_a_copy_is_consistent_and_has_all_other_tensors_bit_for_bit(
+    case: str, tmp_path: Path
+) -> None:
+    shards, config, how, gone, come, code = REPAIRS[case]
+    old = write(tmp_path / "old", [shards[0] | LAYERS, *shards[1:]], V | config)
+    before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+    result, _ = write_repaired(old, tmp_path / "new", how)
+    found = audit(tmp_path / "new")
+    assert found.status == 0 == result.status
+    assert found.verdicts[0].findings[0].code == (code or "untied-copy")
+    bits = bits_of(old)
+    table = found.verdicts[0].embeddings.input
+    expected = {name: data for name, data in bits.items() if name not in gone}
+    expected |= {name: bits[table.tensor.name] for name in come}
+    assert bits_of(tmp_path / "new") == expected
+    assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
+    token = "onnx/tokenizer.json"
+    assert (tmp_path / "new" / token).read_bytes() == (old / token).read_bytes()
+    sizes = [
+        sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+        for folder in (old, tmp_path / "new")
+    ]
+    assert abs(sizes[1] - sizes[0] - TABLE * (len(come) - len(gone))) < 300
+    assert not list(tmp_path.glob("*.partial"))
+    if code == "once":
+        flags = {flag.tied for flag in found.checkpoint.configuration.flags if flag.counts}
+        assert flags == {True}
+    if len(shards) > 1:
+        index = json.loads((tmp_path / "new/model.safetensors.index.json").read_text())
+        assert set(index["weight_map"]) == set(expected)
+        assert index["metadata"]["other"] == 2
+        if come or gone:
+            assert index["metadata"]["total_size"] == sum(map(len, expected.values()))
+
+
+def test_a_copy_says_which_flag_it_set_at_every_level(tmp_path: Path) -> None:
+    config = UNTIED | {"text_config": V | TIED, "vision_config": TIED, "other": [1e-5, "ü"]}
+    old = write(tmp_path / "old", [{E: A, H: B}], config)
+    write_repaired(old, tmp_path / "new", "flags")
+    expected = UNTIED | {"text_config": V | UNTIED, "vision_config": TIED, "other": [1e-5, "ü"]}
+    assert json.loads((tmp_path / "new" / "config.json").read_text()) == expected
+
+
+def with_metadata(path: Path, tensors: Tensors, config: Mapping[str, Any], **metadata: str) -> Path:
+    header = header_of(tensors) | {"__metadata__": metadata}
+    write_safetensors(path / "model.safetensors", tensors, json.dumps(header).encode())
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("stored", "alias", "config", "how", "code", "names"),
+    [
+        (H, E, TIED, None, "once", {E}),
+        (H, E, UNTIED, "tie", "once", {E}),
+        (H, E, TIED, "untie", "untied-copy", {E, H}),
+        (S, "head.weight", TIED, "untie", "untied-copy", {S, "head.weight"}),
+    ],
+)
+def test_names_that_the_metadata_give_to_one_tensor_are_used(
+    stored: str,
+    alias: str,
+    config: Mapping[str, Any],
+    how: repair.How | None,
+    code: str,
+    names: set[str],
+    tmp_path: Path,
+) -> None:
+    path = with_metadata(
+        tmp_path / "old", {stored: A}, V | config, **{alias: stored, "format": "pt"}
+    )
+    write_repaired(path, tmp_path / "new", how)
+    assert set(bits_of(tmp_path / "new")) == names
+    assert audit(tmp_path / "new").verdicts[0].findings[0].code == code
+    metadata = from_safetensors(tmp_path / "new" / "model.safetensors")[1]
+    assert metadata["format"] == "pt" and alias not in metadata
+
+
+def test_an_untied_copy_is_tied_again_to_the_same_tensors(tmp_path: Path) -> None:
+    old = write(tmp_path / "old", [{E: A} | LAYERS], V | TIED)
+    write_repaired(old, tmp_path / "two", "untie")
+    write_repaired(tmp_path / "two", tmp_path / "one", "tie")
+    assert bits_of(tmp_path / "one") == bits_of(old)
+    assert (tmp_path / "one/config.json").read_text() == json.dumps(V | TIED, indent=2) + "\n"
+    found = [from_safetensors(tmp_path / name / "model.safetensors")[1] for name in ("two", "one")]
+    assert set(found[0]) == {"format", "jaxtie.untied"}  # transformers needs the format
+    assert found[1] == {"format": "pt"}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "mark", "code"),
+    [
+        ({E: A, H: B}, UNTIED, "jaxtie.untied", "different"),  # trained since
+        ({E: A, H: A}, TIED, "jaxtie.untied", "equal"),
+        ({E: A, H: A}, UNTIED, "format", "untied-but-equal"),  # saved again since
+    ],
+)
+def test_the_mark_of_an_untied_copy_holds_only_for_equal_embeddings_that_are_said_to_be_untied(
+    tensors: Tensors, config: Mapping[str, Any], mark: str, code: str, tmp_path: Path
+) -> None:
+    path = with_metadata(tmp_path, tensors, V | config, **{mark: "pt"})
+    assert audit(path).verdicts[0].main.code == code
+
+
+SHARD = np.concatenate([A[:256], B[256:]])
+# Fault -> tensors, configuration, what is asked, part of the error.
+REFUSED = {
+    "tied and consistent": ({E: A}, TIED, None, "nothing to repair: Tied"),
+    "untied and consistent": ({E: A, H: B}, UNTIED, None, "nothing to repair: Untied"),
+    "untied, to be tied": ({E: A, H: B}, UNTIED, "tie", "--tie would change the model"),
+    "no flag, to be tied": ({E: A, H: B}, {}, "tie", "--tie would change the model"),
+    "equal after a cast": ({E: A.astype(np.float32), H: A}, TIED, "tie", "equal after a cast"),
+    "padding": ({E: A, H: np.concatenate([A, A[:9] * 0])}, TIED, "tie", "would change the model"),
+    "either may be right": ({E: A, H: B}, TIED, None, "; give --tie, --untie or --flags"),
+    "perhaps trained tied": ({E: A, H: A}, UNTIED, None, "give --tie, --untie or --flags"),
+    "a lost head, to be copied": ({E: A}, UNTIED, "untie", "--untie would change the model"),
+    "perhaps a lost head": ({E: A}, UNTIED, None, "give --tie, --untie or --flags"),
+    "a shard": ({E: A, H: SHARD}, TIED, "flags", "To do: look for a shard"),
+    "a dead head": ({E: A, H: A * 0}, TIED, "tie", "cannot repair this: The output embedding is"),
+    "NaN": ({E: A * np.nan, H: A}, TIED, "flags", "NaN"),
+    "another size": ({E: A, H: PADDED}, TIED | LLAMA, "flags", "cannot repair this"),
+    "a scale": ({E: A, H: A * 2}, TIED, "flags", "equal only up to a scale"),
+    "packed": ({E: A, "lm_head.qweight": np.zeros((16, 64), np.int32)}, TIED, "tie", "packed"),
+    "packed, to be copied": ({E: A.astype(np.int8)}, TIED, "untie", "--untie would change"),
+    "an encoder": ({E: A}, TIED | {"architectures": ["BertModel"]}, "untie", "No output embedding"),
+    "T5, one table": (ENCODER | {S: A}, T5 | TIED, "untie", "divide the decoder's output by √D"),
+    "T5, no flag": (ENCODER | {S: A, H: A}, T5, "untie", "would change the logits"),
+    "T5, equal": (ENCODER | {S: A, H: A}, T5 | UNTIED, "tie", "would change the logits"),
+    "GPT-2 without a prefix": ({"wte.weight": A}, GPT2, "untie", "knows no other name for wte"),
+    "a draft model": (
+        {E: A, H: B[:100], "d2t": np.arange(100)},
+        TIED,
+        "tie",
+        "--flags keeps what is stored",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_certain_is_refused_in_one_line(case: str, tmp_path: Path) -> None:
+    tensors, config, how, part = REFUSED[case]
+    old = write(tmp_path / "old", [tensors], V | config)
+    with pytest.raises(UserError) as error:
+        write_repaired(old, tmp_path / "new", how)
+    assert part in str(error.value) and "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_names_of_the_index_that_no_file_has_are_dropped_only_if_they_are_tied_heads(
+    tmp_path: Path,
+) -> None:
+    file = "model-00001-of-00002.safetensors"
+    shards: list[Tensors] = [{E: A}, {"a.weight": B}]
+    head = write_shards(tmp_path / "head", shards, {H: file}, **V, **TIED)
+    layer = write_shards(tmp_path / "layer", shards, {"b.weight": file}, **V, **TIED)
+    unsaid = write_shards(tmp_path / "unsaid", shards, {H: file}, **V)
+    for path in (head, layer, unsaid):
+        assert codes(audit(path)) == {"index-without-tensor"}
+    result, _ = write_repaired(head, tmp_path / "new")
+    assert not codes(result)
+    with pytest.raises(UserError, match="no file has b"):
+        write_repaired(layer, tmp_path / "other")
+    with pytest.raises(UserError, match="no file has lm_head"):
+        write_repaired(unsaid, tmp_path / "other")
+
+
+def write_away(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+# What is wrong with the paths -> how it comes about in a folder with `old`, NEW, part of the error.
+BAD_PATHS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "it exists": (lambda top: (top / "new").mkdir(), "new", "exists; give"),
+    "it is a link": (lambda top: (top / "new").symlink_to(top / "no"), "new", "exists; give"),
+    "it is the checkpoint": (lambda top: None, "old", "exists; give"),
+    "it is inside": (lambda top: None, "old/new", "is inside"),
+    "no parent": (lambda top: None, "a/b", "there is no folder"),
+    "left": (lambda top: (top / "new.partial").mkdir(), "new", "is left from a repair"),
+    "a link that leaves": (
+        lambda top: (top / "old" / "merges.txt").symlink_to(write_safetensors(top / "b", {E: A})),
+        "new",
+        "leaves the folder",
+    ),
+    "a link to a folder": (
+        lambda top: (top / "old" / "away").symlink_to(write_away(top / "away")),
+        "new",
+        "link to a folder",
+    ),
+    "no flags": (lambda top: (top / "old/config.json").unlink(), "new", "with a config.json"),
+    "two models": (
+        lambda top: write_safetensors(top / "old" / "consolidated.safetensors", {E: A}),
+        "new",
+        "several checkpoints: consolidated",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PATHS)
+def test_a_copy_of_one_checkpoint_goes_to_a_new_folder(case: str, tmp_path: Path) -> None:
+    spoil, new, part = BAD_PATHS[case]
+    old = write(tmp_path / "old", [{E: A, H: A}], V | TIED)
+    spoil(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match=part):
+        write_repaired(old, tmp_path / new)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("how", "needed"), [("tie", 2 * TABLE), ("untie", 2 * TABLE)])
+def test_a_disk_that_is_too_small_is_reported_before_anything_is_written(
+    how: repair.How, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {E: A, H: A} if how == "tie" else {E: A}
+    old = write(tmp_path / "old", [tensors], V | TIED)
+    usage = type("Usage", (), {"free": 2**20 + needed})
+    monkeypatch.setattr("jaxtie.audit.repair.shutil.disk_usage", lambda path: usage)
+    with pytest.raises(UserError, match="the disk has"):
+        write_repaired(old, tmp_path / "new", how)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize("name", ["tables.npz", "model.safetensors"])
+def test_only_folders_of_safetensors_are_written_anew(name: str, tmp_path: Path) -> None:
+    write(tmp_path / "old", [{E: A, H: A}], V | TIED)
+    np.savez(tmp_path / "old" / "tables.npz", **{E: A, H: A})
+    with pytest.raises(UserError, match="only a folder of safetensors"):
+        write_repaired(tmp_path / "old" / name, tmp_path / "new")
+
+
+def test_links_of_a_cache_are_copied_as_files(tmp_path: Path) -> None:
+    cache = tmp_path / "models--org--name"
+    snapshot = cache / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    blobs = write(cache / "blobs", [{E: A, H: A}], V | TIED)
+    for name in ("model.safetensors", "config.json"):
+        (snapshot / name).symlink_to(blobs / name)
+    write_repaired(cache, tmp_path / "new")
+    assert not any(path.is_symlink() for path in (tmp_path / "new").rglob("*"))
+    assert set(bits_of(tmp_path / "new")) == {E}
+
+
+KILL = """
+import os, signal, sys
+from pathlib import Path
+from jaxtie.audit import repair
+
+left = int(sys.argv[3])
+flush = repair._flush
+
+def flush_or_die(path):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    flush(path)
+
+repair._flush = flush_or_die
+repair.write_repaired(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("files", [1, 3, 4])  # of three; then their folder, just before its name
+def test_a_copy_that_is_killed_half_way_does_not_look_finished(files: int, tmp_path: Path) -> None:
+    old = write(tmp_path / "old", [{E: A, H: A}], V | TIED)
+    command = [sys.executable, "-c", KILL, str(old), str(tmp_path / "new"), str(files)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.partial", "old"]
+    with pytest.raises(UserError, match=r"new.partial: is left from a repair that ended; remove"):
+        write_repaired(old, tmp_path / "new")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("files", [1, 4])
+def test_a_copy_that_fails_leaves_nothing(
+    error: type[BaseException], files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = write(tmp_path / "old", [{E: A, H: A}], V | TIED)
+    steps = iter([None] * (files - 1))
+
+    def flush(path: Path) -> None:
+        if next(steps, error) is error:
+            raise error
+
+    monkeypatch.setattr(repair, "_flush", flush)
+    with pytest.raises(error):
+        write_repaired(old, tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_the_command_says_what_it_wrote_and_ends_with_the_status_of_the_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = write(tmp_path / "old", [{E: A, H: B}], V | TIED)
+    assert run_command(old, "--write", tmp_path / "new") == 2
+    assert "give --tie, --untie or --flags" in capsys.readouterr().err
+    assert run_command(old, "--write", tmp_path / "new", "--flags") == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"wrote    {tmp_path / 'new'}: every flag says untied"
+    assert second.startswith("Consistent. Untied: the two embeddings differ in all 512 rows")
+    assert run_command(tmp_path / "new") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ("--tie", "--tie needs --write NEW"),
+        ("--write new --tie --flags", "give one of them"),
+        ("--write new --json", "of the options no other"),
+        ("--write new --against old", "of the options no other"),
+        ("other --write new", "--write takes one PATH"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    options: str, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(*f"old {options}".split()) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_a_fault_of_the_program_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(repair, "plan_repair", fail)
+    old = write(tmp_path / "old", [{E: A, H: A}], V | TIED)
+    assert run_command(old, "--write", tmp_path / "new") == 2
+    assert capsys.readouterr().err.count("\n") == 1

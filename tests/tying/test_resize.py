@@ -1,0 +1,228 @@
+"""Resize a vocabulary: both tables, bias, optimizer state and sharding, in every kind of tree."""
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from bodies import once
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from optax import contrib
+from six_models import OPTIMISER, WAYS, D, OfModules, V
+
+import jaxtie
+from jaxtie import resize, tie, untie
+from jaxtie.tying.resize import _join_whole
+
+NEW = V + 3
+RNG = np.random.default_rng(0)
+
+
+def assert_equal(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def resized(model, size, **options):
+    """Resize a model of `six_models` in place; return the mask."""
+    if isinstance(model, OfModules):
+        own = model.model, model.optimizer
+        return resize(*own, size, **model.paths, **options)[2]
+    found = resize(model.params, model.opt_state, size, **model.paths, tx=OPTIMISER, **options)
+    model.params, model.opt_state, mask = found
+    return mask
+
+
+@pytest.mark.parametrize("untied", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_that_stay_keep_values_and_moments(way, untied, x64):
+    """New rows are the mean, their moments 0; shrinking again gives the same state."""
+    if way == "equinox":
+        pytest.importorskip("equinox", reason="the test needs Equinox: pip install 'jaxtie[test]'")
+    model = WAYS[way]()
+    if untied:
+        model.untie()
+    for _ in range(3):
+        model.step()
+    before = [model.tables(tree) for tree in (model.params, *model.moments())]
+    state = jax.device_get(nnx.as_pure((model.params, model.moments())))
+    mask = resized(model, NEW)
+    after = [model.tables(tree) for tree in (model.params, *model.moments())]
+    for number, (old, new) in enumerate(zip(before, after, strict=True)):
+        for a, b in zip(old, new, strict=True):
+            assert (a is None) == (b is None) == (not untied and b is None)
+            if a is not None:
+                expected = np.zeros(D) if number else np.mean(a, axis=0)
+                np.testing.assert_array_equal(b[:V], a)
+                np.testing.assert_allclose(b[V:], np.broadcast_to(expected, (3, D)), atol=1e-15)
+    assert model.is_tied() == (not untied)
+    if way != "linen":  # which is made anew
+        assert np.isfinite(model.step())
+    counted = sum(int(np.sum(leaf)) for leaf in jax.tree.leaves(nnx.as_pure(mask)))
+    assert counted == 3 * (1 + untied)
+    fresh = WAYS[way]()
+    if way in ("linen", "maxtext", "equinox"):
+        arrays = fresh.arrays(model.params)
+        shapes = partial(jax.tree.map, lambda leaf: (leaf.shape, leaf.dtype))
+        assert shapes(model.opt_state) == shapes(jax.eval_shape(OPTIMISER.init, arrays))
+    if way == "linen":
+        resized(model, V)
+        assert_equal(jax.device_get((model.params, model.moments())), state)
+
+
+ALIASES = """
+    adabelief adadelta adafactor adagrad adam adamax adamw adan amsgrad fromage lamb lars lion
+    nadam novograd optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sgd sign_sgd
+    signum sm3 yogi
+""".split()
+CONTRIB = "acprop ademamix adopt cocob dog madgrad momo_adam prodigy sophia".split()
+LABELS = {"head": optax.adam(1e-3), "rest": optax.sgd(0.1, momentum=0.9)}
+OTHERS = {
+    "factored": optax.adafactor(1e-2, min_dim_size_to_factor=2, momentum=0.9),
+    "accumulated": optax.MultiSteps(optax.adam(1e-2), 4).gradient_transformation(),
+    "schedule-free": contrib.schedule_free_adamw(1e-2),
+    "groups": optax.multi_transform(
+        LABELS, lambda tree: {name: "head" if name == "head" else "rest" for name in tree}
+    ),
+}
+
+
+def untied_tree():
+    def random(*shape):
+        return jnp.asarray(RNG.standard_normal(shape), jnp.float32)
+
+    head = {"kernel": random(D, V), "bias": random(V)}
+    return {"embed": {"table": random(V, D)}, "head": head, "w": random(D)}
+
+
+PATHS = {"input": "embed/table", "output": "head/kernel"}
+
+
+@pytest.mark.parametrize("name", [*ALIASES, *CONTRIB, *OTHERS])
+def test_any_optimizer_goes_along(name):
+    """Structure, shapes, dtypes and new rows are those of `init`; old rows are as before."""
+    make = getattr(optax if name in ALIASES else contrib, name, None)
+    tx = OTHERS[name] if name in OTHERS else make(learning_rate=1e-2)
+    params = untied_tree()
+    fresh = once(tx.init)(params)
+    state = jax.tree.map(lambda leaf: leaf + jnp.ones((), leaf.dtype), fresh)
+    larger, larger_state, _ = resize(params, state, NEW, **PATHS, tx=tx)
+    expected = tx.init(larger)
+    shapes = partial(jax.tree.map, lambda leaf: (leaf.shape, leaf.dtype))
+    assert shapes(larger_state) == shapes(expected)
+    for old, new, start in zip(*map(jax.tree.leaves, (state, larger_state, expected)), strict=True):
+        kept = tuple(slice(0, length) for length in old.shape)
+        np.testing.assert_array_equal(new[kept], old)
+        is_new = np.ones(new.shape, bool)
+        is_new[kept] = False
+        np.testing.assert_array_equal(new[is_new], start[is_new])
+    assert_equal(resize(larger, larger_state, V, **PATHS, tx=tx)[:2], (params, state))
+
+
+@pytest.mark.parametrize("kind", ["mean", "zeros", "rows"])
+def test_new_rows(kind):
+    """In a V×D table, a D×V table and the bias between them."""
+    params, rows = untied_tree(), RNG.standard_normal((3, D)).astype(np.float32)
+    new_rows = rows if kind == "rows" else kind
+    found, _, mask = resize(params, (), NEW, new_rows=new_rows, **PATHS)
+    tables = [(params["embed"]["table"], found["embed"]["table"])]
+    tables.append((params["head"]["kernel"].T, found["head"]["kernel"].T))
+    for old, new in tables:
+        expected = {"mean": old.mean(0), "zeros": np.zeros(D), "rows": rows}[kind]
+        np.testing.assert_array_equal(new[:V], old)
+        np.testing.assert_allclose(new[V:], np.broadcast_to(expected, (3, D)), rtol=1e-6)
+    bias = params["head"]["bias"]
+    expected = 0 if kind == "zeros" else bias.mean()
+    np.testing.assert_allclose(found["head"]["bias"], [*bias, *[expected] * 3], rtol=1e-6)
+    np.testing.assert_array_equal(found["w"], params["w"])
+    assert jax.tree.map(jnp.shape, mask) == {
+        "embed": {"table": (NEW, 1)},
+        "head": {"kernel": (1, NEW), "bias": (NEW,)},
+        "w": (),
+    }
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_mask_trains_new_rows_alone(tied):
+    """Also with weight decay, and with momentum of the rows that stay."""
+    tx, params = optax.adamw(0.1, weight_decay=0.1), untied_tree()
+    if tied:
+        params, _ = tie(params, **PATHS)
+    slope = jax.tree.map(jnp.ones_like, params)
+    _, state = tx.update(slope, tx.init(params), params)
+    params, state, is_new = resize(params, state, NEW, **PATHS, tx=tx)
+    updates, _ = tx.update(jax.tree.map(jnp.ones_like, params), state, params)
+    updates = jax.tree.map(lambda u, new: jnp.where(new, u, 0), updates, is_new)
+    later = optax.apply_updates(params, updates)
+    moved = jax.tree.map(lambda a, b: a != b, params, later)
+    assert_equal(moved, jax.tree.map(lambda new, x: new & (x == x), is_new, params))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("size", [10, 4])
+def test_a_split_vocabulary_stays_split(axis, size):
+    """No device holds a whole table, not even while it is resized."""
+    mesh = jax.make_mesh((2,), ("vocabulary",), axis_types=(AxisType.Auto,))
+    names = PartitionSpec(*[("vocabulary", None), (None, "vocabulary")][axis])
+    sharding = NamedSharding(mesh, names)
+    table = jax.device_put(
+        jnp.arange(float(V * D)).reshape((V, D) if axis == 0 else (D, V)), sharding
+    )
+    params = {"in": jnp.ones((V, D)), "out": table}
+    tx = optax.adam(1.0)
+    edit = partial(resize, input="in", output="out", transposed=axis == 1, tx=tx)
+    found, state, _ = edit(params, tx.init(params), size)
+    whole = rf"f32\[(?:{size},{D}|{D},{size}|{V},{D}|{D},{V})\]"
+    for leaf in (found["out"], state[0].mu["out"], state[0].nu["out"]):
+        assert leaf.sharding.is_equivalent_to(sharding, 2)
+    compiled = jax.jit(_join_whole, static_argnums=(2, 3), out_shardings=sharding)
+    fill = jnp.mean(table, axis=axis, keepdims=True)
+    text = compiled.lower(table, fill, size, axis).compile().as_text()
+    assert not re.search(whole, text)
+    with pytest.raises(ValueError, match=r"2 devices cannot share 9 tokens evenly; .* multiple="):
+        edit(params, tx.init(params), 9)
+    assert edit(params, tx.init(params), 9, multiple=4)[0]["out"].shape[axis] == 12
+
+
+def test_embeddings_of_linen_and_nnx_with_their_bias():
+    """A linen embedding is made anew; the logits of old tokens do not change."""
+    h = jnp.ones((2, D))
+    linen = jaxtie.Embedding(V, D, True, bias=True)
+    params = linen.init(jax.random.key(0), jnp.zeros(1, int))["params"]
+    larger, _, _ = resize(params, (), NEW)
+    logits = jaxtie.Embedding(NEW, D, True, bias=True).apply({"params": larger}, h, method="logits")
+    before = linen.apply({"params": params}, h, method="logits")
+    np.testing.assert_allclose(logits[:, :V], before, rtol=1e-6)
+    module = jaxtie.nnx.Embedding(V, D, True, bias=True, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(module, optax.adam(1e-2), wrt=nnx.Param)
+    before = module.logits(h)
+    for edit in (untie, tie):
+        edit(module, optimizer)
+        _, _, mask = resize(module, optimizer, module.spec.vocabulary + 1)
+        np.testing.assert_allclose(module.logits(h)[:, :V], before, rtol=1e-6)
+        optimizer.update(module, jax.tree.map(jnp.ones_like, nnx.state(module, nnx.Param)))
+        before = module.logits(h)[:, :V]
+        assert jax.tree.structure(nnx.as_pure(mask)) == jax.tree.structure(
+            nnx.as_pure(nnx.state(module, nnx.Param))
+        )
+
+
+ERRORS = [
+    ({"size": 0}, "size = 0; expected 1 or more"),
+    ({"new_rows": np.ones((2, D))}, r"new_rows are \(2, 4\); expected \(3, 4\)"),
+    ({"tx": None}, "an optimizer's state needs the optimizer; pass it as tx="),
+    ({"tx": optax.sgd(0.1)}, "the state is not of this optimizer; pass the one that made it"),
+    ({"input": "embed/tabel"}, "no 'embed/tabel' in the parameters; there is table"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), ERRORS)
+def test_errors_are_one_line(options, message):
+    params, tx = untied_tree(), optax.adam(1.0)
+    with pytest.raises(ValueError, match=message) as error:
+        resize(params, tx.init(params), **{"size": NEW, "tx": tx, **PATHS, **options})
+    assert "\n" not in str(error.value)
