@@ -14,6 +14,8 @@ import pytest
 from checkpoints import write_folder, write_gguf, write_shards
 
 from jaxtie.audit.audit import Audit, audit
+from jaxtie.audit.repair import write_repaired
+from jaxtie.config import UserError
 
 FAMILIES = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 WIDTH, OTHER_WIDTH = 8, 16
@@ -615,6 +617,16 @@ def test_a_damaged_checkpoint_is_found_and_gets_advice_that_keeps_what_is_sound(
     assert re.search(advice, fixes[code]), fixes
     for fix in fixes.values():  # never the only good table
         assert not fix.startswith("drop") and "drop model.embed" not in fix
+
+
+@pytest.mark.parametrize("name", ["bart", "marian", "fsmt"])
+def test_repair_does_not_untie_what_an_untied_flag_would_break(tmp_path, name):
+    made = make(name, "stored")
+    made.tensors[made.output] = made.tensors[made.output][::-1].copy()
+    path = write_folder(tmp_path / "old", made.tensors, made.config)
+    with pytest.raises(UserError, match="would not be consistent"):
+        write_repaired(path, tmp_path / "new", "flags")
+    assert [one.name for one in tmp_path.iterdir()] == ["old"]
 
 
 def test_there_are_enough_families_and_cases():
