@@ -224,6 +224,8 @@ def _gather(
     """Read the embeddings of a model and compare them."""
     table, comparison, rows = embeddings.input, None, {}
     output = None if "output" in embeddings.packed else embeddings.output
+    if output and output.width != table.width and not embeddings.packed:
+        rows["output"], output = scan(output, None, progress)[0], None
     compared = embeddings.draft if embeddings.is_draft else table
     if "input" not in embeddings.packed:
         if output and compared:

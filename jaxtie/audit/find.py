@@ -11,6 +11,7 @@ import numpy as np
 from jaxtie.audit.flags import Configuration
 from jaxtie.audit.knowledge import (
     INPUTS,
+    NAMES,
     OUTPUTS,
     PACKED_LEAVES,
     Pattern,
@@ -130,6 +131,10 @@ def find_embeddings(
     """
     sizes = set(configuration.vocabularies)
     inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
+    if configuration.is_always_tied and all(_side(one) == "encoder" for one in inputs):
+        # The decoder's embedding is stored under the head's name only.
+        heads = [one for one in _matching(tensors, OUTPUTS) if _side(one) == "decoder"]
+        inputs = heads + inputs
     second = _named(tensors, names[1], "--output", where)
     if not inputs and not names[1]:
         return _find_only_head(tensors, configuration, aliases, where, transposed)
@@ -142,8 +147,9 @@ def find_embeddings(
         known = sizes | {table.vocabulary}
         forced = "output" in transposed
         output = _oriented(second[0], known, where, like=table, forced=forced)
+        is_untied = configuration.claim is False and output.vocabulary == table.vocabulary
         check(
-            bool(first.packed or second[0].packed) or output.width == table.width,
+            bool(first.packed or second[0].packed) or output.width == table.width or is_untied,
             f"{where}: widths differ: {first.name} has width {table.width}, {second[0].name} width"
             f" {output.width}, so one of them is not an embedding of this model; name the"
             " embeddings with --input and --output",
@@ -329,6 +335,8 @@ def _find_inputs(
 ) -> list[_Candidate]:
     """Return the input embedding and then further tables of it, or of an encoder."""
     found = _matching(tensors, INPUTS) or _by_module(tensors)
+    own = [one for one in found if not set(split_name(one.name)) & set(NAMES["other_parts"])]
+    found = own or found
     sides = [_side(candidate) for candidate in found]
     if len(found) > 1 and all(sides):
         _check_unique([one for one in found if sides.count(_side(one)) > 1], "input", where)

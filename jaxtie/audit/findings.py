@@ -14,7 +14,7 @@ from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Comparison, RowFacts, count_repeated
 from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
-from jaxtie.audit.knowledge import is_encoder, loader_lines, shares_embedding
+from jaxtie.audit.knowledge import NAMES, is_encoder, loader_lines, shares_embedding
 
 OLD_LLAMA_CPP = ("gpt2", "bloom", "codeshell")  # these once needed output.weight
 SHOWN_NAMES = 5
@@ -107,6 +107,10 @@ def _tying(facts: Facts) -> Iterator[Finding]:
         yield _only_head(facts)
     elif output is None:
         yield _stored_once(facts)
+    elif comparison is None and not facts.embeddings.packed:
+        widths = [table.width for table in (facts.embeddings.input, output)]
+        text = f"Untied: the widths differ, {widths[0]:,} and {widths[1]:,}, and"
+        yield Finding("different", "fine", f"{text} {facts.claimant} untied.")
     elif comparison is None:
         packed = " and ".join(
             f"the {role} embedding is packed: {word}"
@@ -188,7 +192,7 @@ def _stored_once(facts: Facts) -> Finding:
         text = f"{facts.said} untied, but only {stored}; the output embedding is missing."
         fix = f"{configuration.fix(True)} if it was trained tied; else restore the output embedding"
         return Finding("untied-but-once", "wrong", text, fix, loader_lines("untied_but_once"))
-    if configuration.top is None and configuration.nested is True:
+    if configuration.top is None and configuration.nested and not configuration.decoder_type:
         text = (
             f"Only {stored}, and the flag that says tied is in a nested configuration, not at the"
             " top level."
@@ -271,6 +275,8 @@ def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
             fix = untie
         return Finding("different", "note" if fix else "fine", text, fix)
     fix = f"{untie}, which keeps both; drop {output} only if it was never trained"
+    if facts.configuration.is_always_tied:
+        fix = "store the one that was trained under both names"
     first, name = facts.rows["input"], facts.embeddings.input.tensor.name
     if first.zero_V.all() or (first.nan_V + first.infinite_V).any():
         fix = (
@@ -344,8 +350,11 @@ def _unequal_sizes(facts: Facts, first: int, second: int) -> Finding:
     text += f", and config.json says vocab_size {size:,}." if size else "."
     is_padded = longer is not None and constant_end(longer.digest_V) <= min(first, second)
     # Some models have more input symbols than outputs. Only transformers is known to check both.
-    is_checked = bool(facts.configuration.model_type) and size in (first, second)
-    if is_padded or not is_checked or (first > second and size == second):
+    kind = facts.configuration.model_type
+    is_short = first == second + 1 and kind in NAMES["kinds"]["shorter_head"]
+    is_checked = bool(kind) and size in (first, second) and not is_short
+    is_declared = {first, second} <= set(facts.configuration.vocabularies)
+    if is_padded or is_declared or not is_checked or (first > second and size == second):
         return Finding("sizes", "note", text)
     fix = "resize both embeddings, and the output bias, to the size of the tokenizer"
     return Finding("half-resized", "wrong", f"{text} Loaders stop at the shape.", fix)
@@ -384,6 +393,18 @@ def _copies(facts: Facts) -> Iterator[Finding]:
         if configuration.separate:
             fix = "restore the encoder's embedding"
         yield Finding("no-shared-table", "wrong", text, fix, loaders)
+
+
+def _shared_alone(facts: Facts) -> Iterator[Finding]:
+    """Report that a shared embedding does not reach encoder and decoder."""
+    name = facts.embeddings.input.tensor.name
+    stored = {table.tensor.name for table in facts.embeddings.encoders} | {name}
+    sides = [name.replace("shared.", f"{side}.embed_tokens.") for side in ("encoder", "decoder")]
+    missing = [side for side in sides if side not in stored]
+    if facts.configuration.needs_copies and facts.claim is False and missing:
+        text = f"{facts.said} untied, so {name} does not reach encoder and decoder."
+        fix = f"store it as {' and as '.join(missing)}, too"
+        yield Finding("shared-alone", "wrong", text, fix, loader_lines("shared_alone"))
 
 
 def _rows(facts: Facts) -> Iterator[Finding]:
@@ -509,6 +530,7 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _levels,
     _vocabulary,
     _copies,
+    _shared_alone,
     _rows,
     _unchanged,
     _adapter,

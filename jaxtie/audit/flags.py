@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtie.audit.headers import is_count, reason_of
-from jaxtie.audit.knowledge import FLAGS, tied_by_default
+from jaxtie.audit.knowledge import FLAGS, NAMES, tied_by_default
 from jaxtie.config import UserError, check
 
 CONFIG_LIMIT = 100_000_000  # bytes
@@ -15,7 +15,8 @@ MAX_DEPTH = 6
 TRUE_SIZE_KEYS = ("vocab_size", "n_vocab", "vocabulary_size")
 DECODER_SIZE_KEYS = ("decoder_vocab_size", "tgt_vocab_size")
 ENCODER_DECODER_SIZES = (("vocab_size", "decoder_vocab_size"), ("src_vocab_size", "tgt_vocab_size"))
-OTHER_SIZE_KEYS = ("src_vocab_size", "padded_vocab_size", "embedding_size")
+OUTPUT_SIZE_KEYS = ("unpadded_vocab_size", "output_vocab_size")
+OTHER_SIZE_KEYS = (*OUTPUT_SIZE_KEYS, "src_vocab_size", "padded_vocab_size", "embedding_size")
 SIZE_KEYS = (*TRUE_SIZE_KEYS, *DECODER_SIZE_KEYS, *OTHER_SIZE_KEYS)
 # Class names that end like this have no output embedding, unless they contain one of WITH_HEAD.
 HEADLESS = (
@@ -64,6 +65,7 @@ class Configuration:
     headless: bool = False  # whether the model has no output embedding, as a classifier
     vocabulary: int | None = None  # rows that are used, without padding
     draft_vocabulary: int | None = None  # tokens that a draft model can predict
+    decoder_type: str | None = None  # of the level that alone counts in a composite model
     separate: bool = False  # whether encoder and decoder have embeddings of their own
 
     @property
@@ -82,17 +84,33 @@ class Configuration:
         return next((flag.tied for flag in self.declared if flag.level), None)
 
     @property
+    def is_always_tied(self) -> bool:
+        """Whether the model's class ties without looking at a flag."""
+        return self.model_type in NAMES["kinds"]["always_tied"]
+
+    @property
+    def needs_copies(self) -> bool:
+        """Whether the shared embedding reaches encoder and decoder only in a tied model."""
+        return self.model_type in NAMES["kinds"]["shared_if_tied"]
+
+    @property
     def claim(self) -> bool | None:
         """The top level, else a nested one, else the default of the model's class."""
+        if self.is_always_tied:
+            return True
         if self.top is not None:
             return self.top
-        return self.nested if self.nested is not None else tied_by_default(self.model_type)
+        default = tied_by_default(self.decoder_type or self.model_type)
+        return self.nested if self.nested is not None else default
 
     @property
     def claimant(self) -> str:
         """The beginning of a sentence that ends with `tied` or `untied`."""
+        if self.is_always_tied:
+            return f"{self.model_type} models in transformers, whatever config.json says, are"
         if not self.declared:
-            return f"{self.model_type} models in transformers, where config.json has no flag, are"
+            kind = self.decoder_type or self.model_type
+            return f"{kind} models in transformers, where config.json has no flag, are"
         return "config.json says"
 
     def fix(self, tied: bool) -> str:
@@ -100,7 +118,12 @@ class Configuration:
         name = next((flag.name for flag in self.declared), "tie_word_embeddings")
         levels = sorted({flag.level for flag in self.declared if flag.tied is not tied} - {""})
         also = f", and also in {', '.join(levels)}" if levels else ""
-        return f"set {name}: {str(tied is FLAGS[name]).lower()} in config.json{also}"
+        if self.model_type in NAMES["kinds"]["scaled"]:
+            also += f" (which also turns {'on' if tied else 'off'} the factor 1/√D of the logits)"
+        if not tied and self.needs_copies:
+            also += ", and store the shared embedding as those of encoder and decoder, too"
+        where = "the decoder's level of config.json" if self.decoder_type else f"config.json{also}"
+        return f"set {name}: {str(tied is FLAGS[name]).lower()} in {where}"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -129,31 +152,40 @@ def read_configuration(path: Path) -> Configuration:
         return Configuration()
     content = read_json(path)
     flags, sizes, used, architectures = [], [], [], []
+    model_type = _type(content)
+    decoder = content.get("decoder") if model_type in NAMES["kinds"]["composite"] else None
+    decoder_type = _type(decoder) if isinstance(decoder, dict) else None
     for level, table in levels_of(content):
         present = [name for name in FLAGS if isinstance(table.get(name), bool)]
         found = _sizes(table, SIZE_KEYS)
         last = level.rpartition(".")[2]
         is_other = any(word in last for word in OTHER_LEVELS)
         counts = not level or last in LANGUAGE_LEVELS or (bool(found) and not is_other)
+        counts = level == "decoder" if decoder_type else counts
         flags += [LevelFlag(level, name, table[name] is FLAGS[name], counts) for name in present]
         sizes += found
-        if counts:
+        if counts or not level:
             used += _sizes(table, DECODER_SIZE_KEYS) or _sizes(table, TRUE_SIZE_KEYS)
             architectures.append(table.get("architectures"))
         if not present and (not level or (last in LANGUAGE_LEVELS and found)):
             flags.append(LevelFlag(level, "tie_word_embeddings", None))
-    model_type = content.get("model_type")
     return Configuration(
         path,
         tuple(flags),
         tuple(dict.fromkeys(sizes)),
-        model_type if isinstance(model_type, str) else None,
+        model_type,
         _is_headless(architectures),
         next(iter(used), None),
         next(iter(_sizes(content, ("draft_vocab_size",))), None),
+        decoder_type,
         content.get("share_encoder_decoder_embeddings") is False
         or any(len(set(_sizes(content, pair))) > 1 for pair in ENCODER_DECODER_SIZES),
     )
+
+
+def _type(table: Mapping[str, Any]) -> str | None:
+    model_type = table.get("model_type")
+    return model_type if isinstance(model_type, str) else None
 
 
 def _sizes(table: Mapping[str, Any], keys: Iterable[str]) -> list[int]:

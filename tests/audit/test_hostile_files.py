@@ -468,7 +468,7 @@ UNREADABLE = {
     ),
     "no input by its name, but an output": (
         "give --input",
-        with_tensors(**{"transformer.w.weight": A, H: B}),
+        with_tensors(**{"transformer.words.weight": A, H: B}),
     ),
     "no table by its name": ("give --input", with_tensors(a=A, b=B)),
 }

@@ -14,7 +14,7 @@ from jaxtie.audit.command import main_audit
 
 Tensors = Mapping[str, np.ndarray]
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "int8": "I8"}
-DTYPES |= {"int64": "I64", "bool": "BOOL"}
+DTYPES |= {"int64": "I64", "bool": "BOOL", "uint32": "U32"}
 VOCABULARY, WIDTH = 512, 16
 
 
