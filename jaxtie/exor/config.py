@@ -180,12 +180,12 @@ class Experiment(TaskConfig):
         slow = not isinstance(self.model, Transformer)
         if platform == "cpu":
             blocks = (1,) if wide else (1, 16) if lstm else (32,)
-            return Layout(blocks, 8, lanes=not wide, fast_start=slow)
+            return Layout(blocks, few=8, lanes=not wide, fast_start=slow)
         if wide or lstm:
             blocks = (128, 512) if platform == "gpu" else (64,)
-            return Layout(blocks, 256, fast_start=slow)
+            return Layout(blocks, few=256, fast_start=slow)
         blocks = (128, 2048) if platform == "gpu" else (128, 512)
-        return Layout(blocks, 256, lanes=platform == "gpu", fast_start=slow)
+        return Layout(blocks, few=256, lanes=platform == "gpu", fast_start=slow)
 
     def program_key(self) -> Self:
         """Return the configuration reduced to the fields that compiled programs depend on."""

@@ -394,8 +394,9 @@ def _final_cosines(results: xr.Dataset) -> xr.DataArray | None:
     if "input_table" not in results:
         return None
     last = last_step(results)
-    found = analysis.pair_cosines(results, [last])
-    return found.isel(eval_step=0, drop=True) if last in results["table_step"] else None
+    if last not in results["table_step"]:
+        return None
+    return analysis.pair_cosines(results, [last]).isel(eval_step=0, drop=True)
 
 
 def decay_since_table(results: xr.Dataset, since: Sequence[str]) -> Table:

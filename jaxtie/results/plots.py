@@ -148,15 +148,17 @@ def _draw_grid(panels: list[Panel], title: str) -> Figure:
 def draw_all(pictures: Mapping[str, Picture], folder: Path, *, pdf: bool = False) -> list[Path]:
     """Write the main pictures as PNG, or with `pdf` all of them, as PNG and PDF.
 
-    Returns the PNG files. Removes files of these names from an earlier call that are not written.
+    Returns the PNG files. Then removes files of these names that an earlier call wrote, and this
+    one did not: they show older results.
     """
     wanted = {name: each for name, each in pictures.items() if each.main or pdf}
     suffixes = ("png", "pdf") if pdf else ("png",)
-    for name in pictures:
-        for suffix in ("png", "pdf"):
-            (folder / f"{name}.{suffix}").unlink(missing_ok=True)
     with matplotlib.rc_context(STYLE):
-        return [save(each.draw(), folder, name, suffixes) for name, each in wanted.items()]
+        drawn = [save(each.draw(), folder, name, suffixes) for name, each in wanted.items()]
+    written = {(name, suffix) for name in wanted for suffix in suffixes}
+    for name, suffix in {*itertools.product(pictures, ("png", "pdf"))} - written:
+        (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+    return drawn
 
 
 def draw_for_document(draw: Callable[[], Figure], path: Path) -> Path:

@@ -66,7 +66,7 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
             tables += [make(runs) for make in OF_SEVERAL.get(name, ())]
         else:
             tables += OF_LOSSES[name](data)
-        head = [f"# {name}", claim, *lines, f"{source} `jaxtie report --commit`."]
+        head = [f"# {name}", f"Claim: {claim}", *lines, f"{source} `jaxtie report --commit`."]
         text = "\n\n".join(head) + "\n\n" + "\n".join(table.markdown() for table in tables)
         pages[f"{name}.md"] = text.rstrip("\n") + "\n"
     return pages

@@ -1,8 +1,8 @@
 """Train many members of a task in blocks, by one compiled program per device.
 
 Training amplifies rounding, so members agree over a full run only if the same program made every
-step. Hence blocks of constant size, the last one padded: a seed gives the same numbers alone as
-among many, on one device as on several of the kind, in chunks of any length.
+step. Hence blocks of constant size, the last one padded: at one block size a seed gives the same
+numbers alone as among many, on one device as on several of the kind, in chunks of any length.
 
 - On a CPU a model has one block size, but an LSTM two. Functions mapped without lanes take parts of
   one size.
@@ -52,10 +52,10 @@ TRIAL_RECORDS = 2  # records trained to estimate the time
 SMALL = 2_000  # parameters of a member up to which a task without a layout trains in lanes
 SMALL_LAYOUT = {
     "cpu": Layout((32,), lanes=True),
-    "gpu": Layout((128, 2048), 256, lanes=True),
-    "tpu": Layout((128, 512), 256),
+    "gpu": Layout((128, 2048), few=256, lanes=True),
+    "tpu": Layout((128, 512), few=256),
 }
-LARGE_LAYOUT = {"cpu": Layout((1,)), "gpu": Layout((128, 512), 256), "tpu": Layout((64,))}
+LARGE_LAYOUT = {"cpu": Layout((1,)), "gpu": Layout((128, 512), few=256), "tpu": Layout((64,))}
 
 
 class BlockProgram(NamedTuple):
@@ -114,7 +114,7 @@ def stack_hparams(config: TaskConfig, platform: str) -> HParams:
 
 def advance_members(member: Member, layout: Layout, platform: str, states, streams, hparams, step):
     """Train the members of a block from one record to the next."""
-    if not layout.lanes or len(streams) == 1:
+    if not layout.lanes or len(streams) == 1:  # a vector of one wastes places
         return jax.vmap(member.advance, in_axes=(0, 0, 0, None))(states, streams, hparams, step)
     members_last = jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), (states, streams, hparams))
     advance = lanes(lambda *own: member.advance(*own, step), kept_apart=platform == "cpu")

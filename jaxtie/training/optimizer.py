@@ -19,17 +19,17 @@ TABLES = ("input", "output", "output_rows")
 
 def periodic_cosine(
     learning_rate: jax.Array | float, eta_min: jax.Array | float, half_period: int
-) -> Callable[[Any], Any]:
+) -> Callable[[jax.typing.ArrayLike], jax.Array]:
     """PyTorch's `CosineAnnealingLR(T_max=half_period)` stepped every update: down, up, and so on.
 
     lr(t) = eta_min + (learning_rate - eta_min)·(1 + cos(πt / half_period)) / 2. Optax's cosine
-    stays down instead. Of steps on the host it is computed there, f64.
+    stays down instead.
     """
 
-    def schedule(step: Any) -> Any:
-        phase = step % (2 * half_period)  # of integers: in float32 cos(πt) loses digits as t grows
-        cos = jnp.cos if isinstance(phase, jax.Array) else np.cos
-        return eta_min + (learning_rate - eta_min) / 2 * (1 + cos(jnp.pi * phase / half_period))
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        # as an integer: in float32 cos(πt) loses digits as t grows
+        phase = jnp.asarray(step) % (2 * half_period)
+        return eta_min + (learning_rate - eta_min) / 2 * (1 + jnp.cos(jnp.pi * phase / half_period))
 
     return schedule
 
@@ -121,6 +121,8 @@ def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] 
 
 
 def schedule_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:
-    """Return the learning rate of the update that follows each step, f32[steps]."""
-    schedule = periodic_cosine(optimizer.learning_rate, optimizer.eta_min, optimizer.half_period)
-    return np.asarray(schedule(np.array(steps)), np.float32)
+    """Return `periodic_cosine` at these steps, f32; on the host, since compiling takes longer."""
+    own = optimizer
+    phase = np.array(steps) % (2 * own.half_period)
+    swing = (own.learning_rate - own.eta_min) / 2 * (1 + np.cos(np.pi * phase / own.half_period))
+    return (own.eta_min + swing).astype(np.float32)

@@ -182,7 +182,7 @@ class Trainer:
         self.checkpoints, self.processes, self.run_config = checkpoints, processes, run_config
         self.checkpoint_every, self.quiet = checkpoint_every, quiet or not processes.leads
         self.progress: dict[str, Members] = {}
-        self._programs: dict[Variant, Future] = {}
+        self._programs: dict[Variant, Future] = {}  # that are compiled, with their seconds
         self._saved = time.monotonic()
 
     def train(self, stopped: list[int], report: Say) -> bool:
@@ -207,8 +207,9 @@ class Trainer:
                 at = steps_reached(self.progress, phase.arm, steps)
                 todo = tuple(number for number in self.config.members if at.get(number, -1) < until)
                 if todo:
-                    self._compile(phases[place : place + 2])
-                    self._train_phase(phase._replace(until=until), todo, sum(at.values()), stopped)
+                    own = phase._replace(until=until)
+                    ahead = phases[place + 1 : place + 2]
+                    self._train_phase(own, ahead, todo, sum(at.values()), stopped)
                 if self.processes.agree(stopped):
                     break
                 self._share(phase, shared.get(until, []))
@@ -251,25 +252,38 @@ class Trainer:
             untied = self.engine.untie(phase, self.progress.pop(phase.follows))
             self.progress[phase.name] = merge(self.progress.get(phase.name), untied)
 
-    def _compile(self, phases: Sequence[Phase]) -> None:
-        """Start to compile the programs of a phase and, unless processes must agree, the next."""
-        for phase in phases if self.processes.count == 1 else phases[:1]:
-            if phase.variant not in self._programs:
-                self._programs[phase.variant] = in_background(partial(self.engine.compile, phase))
+    def _compile(self, phase: Phase) -> tuple[Any, float]:
+        """Compile the program of a phase; return it and the seconds that it took."""
+        began = time.monotonic()
+        return self.engine.compile(phase), time.monotonic() - began
+
+    def _compiled(
+        self, phase: Phase, ahead: Sequence[Phase], stopped: list[int]
+    ) -> tuple[Any, float] | None:
+        """Return the program of a phase, and go on compiling those ahead; None after a signal."""
+        if self.processes.count > 1:  # several must stop together
+            return self._compile(phase)
+        for each in (phase, *ahead):
+            if each.variant not in self._programs:
+                self._programs[each.variant] = in_background(partial(self._compile, each))
+        return unless_stopped(self._programs[phase.variant], stopped)
 
     def _train_phase(
-        self, phase: Phase, todo: tuple[int, ...], before: int, stopped: list[int]
+        self,
+        phase: Phase,
+        ahead: Sequence[Phase],
+        todo: tuple[int, ...],
+        before: int,
+        stopped: list[int],
     ) -> None:
-        members, began = len(self.config.members), time.monotonic()
+        members = len(self.config.members)
         arm, steps, best = phase.arm.name, self.config.steps, self.engine.best_losses
         with Progress(arm, steps, members, before, best, quiet=self.quiet) as shown:
             shown.say("compiling")
-            compiled_one = self._programs[phase.variant]
-            alone = self.processes.count == 1  # several must stop together
-            program = unless_stopped(compiled_one, stopped) if alone else compiled_one.result()
-            if program is None:
+            compiled = self._compiled(phase, ahead, stopped)
+            if compiled is None:
                 return
-            compiled, latest = time.monotonic(), {}
+            (program, compiling), began, latest = compiled, time.monotonic(), {}
             # numbers of members whose latest chunk since the checkpoint came without their state
             without_state: set[int] = set()
             known = self.progress.get(phase.name)
@@ -290,8 +304,8 @@ class Trainer:
         if latest:
             self.progress[phase.name] = merge(known, *latest.values())
         times = self.run_config["arms"].setdefault(arm, {})
-        training = time.monotonic() - compiled - shown.done.evaluating
-        add_times(times, members, compiled - began, training, shown.done)
+        training = time.monotonic() - began - shown.done.evaluating
+        add_times(times, members, compiling, training, shown.done)
         times["parameters"] = self.engine.parameters(program)
 
     def _checkpoint_is_due(self) -> bool:

@@ -12,6 +12,7 @@ from jaxtie.exor.tuned import best_settings, decay_left, rates_table, tuned_gap_
 from jaxtie.training.optimizer import decay_table
 
 ARMS = ("tied", "untied", "tied+targets-only", "untied+targets-only")
+PLACES = [*itertools.product(ARMS, (0.1, 0.5))]
 BEST = {arm: 1e-3 if arm.startswith("untied") else 5e-4 for arm in ARMS}
 
 
@@ -22,6 +23,7 @@ def grid() -> pd.DataFrame:
             ARMS, (0.1, 0.5), (2.5e-4, 5e-4, 1e-3), (0.0, 1.0)
         )
     ]
+    rows += [(arm, p_X, 5e-4, 1.0, 1.0, 64, 2.0 - 0.1 * (arm in ARMS[1::2])) for arm, p_X in PLACES]
     names = "arm p_X learning_rate init_std table_decay seeds mean".split()
     return pd.DataFrame(rows, columns=names)
 
@@ -34,11 +36,11 @@ def fresh(gaps: dict[tuple[float, str], float]) -> pd.DataFrame:
         own_S, noise_S = rng.uniform(0, 5, 40), rng.uniform(-0.01, 0.01, 40)
         for seed in rng.permutation(40):
             tied = own_S[seed] + gap + noise_S[seed]
-            rows.append((f"tied{form}", p_X, 5e-4, 0.5, 1.0, seed, tied))
+            rows.append((f"tied{form}", p_X, 5e-4, 0.5, 1.0, seed, tied, seed < 3))
         for seed in range(40):
-            rows.append((f"untied{form}", p_X, 1e-3, 0.5, 1.0, seed, own_S[seed]))
-            rows.append((f"untied{form}", p_X, 2.5e-4, 0.5, 1.0, seed, 9.0))
-    names = "arm p_X learning_rate init_std table_decay seed loss".split()
+            rows.append((f"untied{form}", p_X, 1e-3, 0.5, 1.0, seed, own_S[seed], seed == 5))
+            rows.append((f"untied{form}", p_X, 2.5e-4, 0.5, 1.0, seed, 9.0, True))
+    names = "arm p_X learning_rate init_std table_decay seed loss stuck".split()
     return pd.DataFrame(rows, columns=names)
 
 
@@ -48,13 +50,17 @@ def test_arms_are_compared_at_their_own_best_settings_seed_by_seed():
     table = tuned_gap_table(grid(), fresh(gaps | {(0.5, "+targets-only"): -0.5}))
     assert [row[0] for row in table.rows] == ["0.1", "0.1", "0.5", "0.5"]
     assert table.rows[0][2:4] == ("0.0005, 0.5, × 1", "0.001, 0.5, × 1")
-    assert [row[-1] for row in table.rows] == [
+    assert [row[7] for row in table.rows] == [
         "**an effect of the recipe**",
         "**a cost that tuning does not remove**",
         "**undecided**",
         "**an effect of the recipe**",
     ]
-    assert table.rows[1][-2].startswith("+0.0")
+    assert table.rows[1][6].startswith("+0.0")
+    assert {row[8] for row in table.rows} == {"3 / 1"} and {row[10] for row in table.rows} == {
+        "0.100"
+    }
+    assert all(row[9].endswith("(36 seeds)") for row in table.rows)
     assert "40 fresh seeds" in table.title
 
 
