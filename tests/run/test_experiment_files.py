@@ -61,6 +61,10 @@ VARIANTS = {
         for width in (2, 3, 6, 8)
     },
     "untie_midway": ({"record_every": 100}, "tied untied untied@25000 untied@75000"),
+    "untie_midway_unseen": (
+        {"seeds": range(128, 1024), "record_every": 5_000, "eval_every": 5_000},
+        "tied untied@25000 untied@75000 untied@100000",
+    ),
     # evenly spaced log-odds
     "skewed_zeros": (
         {
@@ -82,7 +86,8 @@ def test_variants_differ_as_named_and_have_the_claimed_arms(name):
     assert claims or name == "skewed_zeros"
     others = {other.replace("_", "-") for other in VARIANTS}
     for claim in claims:
-        assert {*claim.weights} <= {*arms.split()} and claim.against in {None, *others}
+        own = {term for term in claim.weights if ": " not in term}
+        assert own <= {*arms.split()} and claim.others <= others
         assert claim.low < claim.high and (claim.low, claim.high) != (-np.inf, np.inf)
         assert all(value in dict(experiment.sweep)[at] for at, value in claim.sweep_point.items())
 
