@@ -1,4 +1,4 @@
-"""Untying midway, on seeds whose untying nobody had seen when it was claimed to help.
+"""Untying midway, judged on seeds that had not been untied before it was claimed to help.
 
 `untie_midway.py` is judged on 128 seeds, of which the first 64 were seen before; its claims about
 the loss relative to never tying are inconclusive there. Here are seeds 128 to 1,023, of which the

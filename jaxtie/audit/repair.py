@@ -187,7 +187,7 @@ def _check_certain(found: Audit) -> None:
 
 
 def _advised(found: Audit) -> How:
-    """Return the option that does what the audit advises; UserError if it is not one thing."""
+    """Return the option that follows the advice; UserError if it is ambiguous."""
     main, where = found.verdicts[0].main, found.checkpoint.path
     ask = "give --tie, --untie or --flags"
     check(main.level == "wrong" or bool(main.fix), f"{where}: nothing to repair: {main.text}")
