@@ -286,6 +286,7 @@ def test_untying_or_tying_all_rows_trains_to_the_same_bits(
     xr.testing.assert_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_training_in_lanes():
     """Untied rows differ between the tables, tied rows do not."""
     rows = {"tied+untie-rows=mask": [6], "untied+tie-rows=labels": [0, 1, 2, 3, 6]}
@@ -321,6 +322,7 @@ def test_rows_of_text():
     assert row_sets("causal", special)["never-targets"] == (0, 2, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [pytest.param("masked", marks=pytest.mark.slow), "causal"])
 def test_text_trains_with_row_sets(place, tmp_path, task):
     """Every arm trains, with the right number of parameters and initial loss."""
