@@ -75,7 +75,7 @@ class AuditOptions:
     """`input`, `output` or `input,output`: this embedding is stored D × V."""
     write: Annotated[Path | None, option("NEW", parse_path, "none")] = None
     """Write a repaired copy of a folder of safetensors, and audit that. Without --tie, --untie or
-    --flags, do what the audit advises, if that is one certain thing."""
+    --flags, follow the advice of the audit if it is unambiguous."""
     tie: Flag = False
     """With --write: drop the output embedding; every flag says tied."""
     untie: Flag = False
@@ -83,7 +83,7 @@ class AuditOptions:
     flags: Flag = False
     """With --write: keep the embeddings; every flag, and the index, say what is stored."""
     verbose: Flag = False
-    """Print every finding, what each loader does, and the bytes that tying saves."""
+    """Print every finding, how each loader behaves, and the bytes that tying saves."""
     json: Flag = False
     """Print JSON: a schema with a version, and the finding that set each status."""
     quiet: Flag = False

@@ -76,7 +76,7 @@ def copied_role(name: str) -> Literal["input", "output"] | None:
 
 
 def is_encoder(model_type: str | None, names: Iterable[str]) -> bool:
-    """Return whether a model of transformers is an encoder of which no head is stored."""
+    """Return whether a model of transformers is an encoder without a stored head."""
     parts = {part for name in names for part in split_name(name)}
     if model_type in NAMES["kinds"]["encoders"]:
         return not parts & set(NAMES["kinds"]["heads"])

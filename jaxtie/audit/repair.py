@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def text(self) -> str:
-        """What is done, in words."""
+        """Describe the change in words."""
         done = [f"stored {self.source} as {self.add}"] if self.add else []
         done += [f"dropped {self.drop}"] if self.drop else []
         return "; ".join([*done, f"every flag says {'tied' if self.tied else 'untied'}"])
