@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxtie.config import (
     LSTM,
     Arm,
+    Decoder,
     Mixer,
     Optimizer,
     TaskConfig,
@@ -53,6 +54,7 @@ __all__ = [
     "LSTM",
     "Arm",
     "Corpus",
+    "Decoder",
     "Embedding",
     "Experiment",
     "Mixer",

@@ -163,6 +163,41 @@ class Transformer:
 
 
 @dataclass(frozen=True)
+class Decoder(Transformer):
+    """A decoder as language models have it now, LLaMA's (Touvron et al. 2023), for causal text.
+
+    RMSNorm before each branch and at the end, rotary positions, SwiGLU, no biases, no dropout.
+
+    Attributes:
+      layers, heads, width: sizes; `heads` divides `width`.
+      feedforward: as of a `Transformer`; "3x" with a gate has about the parameters of "4x" without.
+      gated: SwiGLU; False: exact GELU, without a gate.
+      weight_std: initial standard deviation of the weights.
+      branch_scale: factor of it for the last weights of each branch; None: 1/√(2·layers), as GPT-2.
+    """
+
+    feedforward: int | str = "3x"
+    independent_layers: bool = True
+    gated: bool = True
+    weight_std: float = 0.02
+    branch_scale: float | None = None
+
+    def __post_init__(self):
+        """Check the values."""
+        super().__post_init__()
+        check(self.independent_layers, "independent_layers = False: layers of a Decoder differ")
+        check_range(self, "weight_std", 0, include_low=False)
+        if self.branch_scale is not None:
+            check_range(self, "branch_scale", 0)
+
+    @property
+    def end_std(self) -> float:
+        """Initial standard deviation of the last weights of each branch."""
+        scale = (2 * self.layers) ** -0.5 if self.branch_scale is None else self.branch_scale
+        return scale * self.weight_std
+
+
+@dataclass(frozen=True)
 class LSTM:
     """PyTorch's bidirectional `LSTM`, and a linear map from both directions to the width.
 
@@ -441,6 +476,8 @@ class Optimizer:
       learning_rate: at step 0 and every 2·`half_period` steps.
       eta_min: least learning rate, at odd multiples of `half_period`.
       half_period: steps from the one to the other (PyTorch: T_max).
+      warmup: over so many first steps, a factor rises to 1: update t has the cosine's rate times
+        (t + 1) / `warmup`.
       weight_decay: decoupled, times the current learning rate.
       b1, b2, eps: Adam's.
     """
@@ -452,10 +489,15 @@ class Optimizer:
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-12
+    warmup: int = 0
 
     def __post_init__(self):
         """Check the values."""
         check_range(self, "learning_rate", 0, include_low=False)
+        check(
+            isinstance(self.warmup, int) and 0 <= self.warmup < 2**30,
+            f"warmup = {self.warmup!r}: expected a number of steps, or 0",
+        )
         check_range(self, "eta_min", 0)
         check_positive_integers(self, "half_period")
         check(
@@ -826,6 +868,8 @@ class TaskConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return nested plain values, as `config.json` holds them."""
         fields = dataclasses.asdict(self)
+        if not self.optimizer.warmup:
+            del fields["optimizer"]["warmup"]  # as in older folders
         return {"task": self.task, **fields, "arms": names_of(self.arms)}
 
 

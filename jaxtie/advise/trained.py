@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxtie.config import Optimizer, Transformer, UserError, Variant
+from jaxtie.config import Decoder, Optimizer, Transformer, UserError, Variant
 from jaxtie.models.language_model import TextModel
 from jaxtie.results.folder import RunFolder, Say
 from jaxtie.text.config import Corpus, TextExperiment
@@ -84,7 +84,8 @@ def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:
 
     fields = tuples(config)
     try:
-        for name, make in (("corpus", Corpus), ("model", Transformer), ("optimizer", Optimizer)):
+        sizes = Decoder if "gated" in fields["model"] else Transformer
+        for name, make in (("corpus", Corpus), ("model", sizes), ("optimizer", Optimizer)):
             fields[name] = make(**tuples(fields[name]))
         del fields["task"]
         return TextExperiment(**fields)

@@ -14,10 +14,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.config import LSTM, Body, Mixer, Transformer
+from jaxtie.config import LSTM, Body, Decoder, Mixer, Transformer
 from jaxtie.models.lstm import LSTMBody
 from jaxtie.models.mixer import MixerBody
-from jaxtie.models.transformer import CausalTransformerBody, TransformerBody
+from jaxtie.models.transformer import CausalTransformerBody, DecoderBody, TransformerBody
 from jaxtie.tying.linen import Embedding
 
 
@@ -116,3 +116,11 @@ def causal_model(
         embedding,
         CausalTransformerBody(embedding.width, layers, heads, feedforward, branch_scale, dtype),
     )
+
+
+def decoder_model(
+    embedding: Embedding, sizes: Decoder, dtype: jax.typing.DTypeLike | None = None
+) -> TextModel:
+    """Return a decoder as language models have it now; `dtype`: see `masked_model`."""
+    own = sizes.layers, sizes.heads, sizes.hidden, sizes.gated, sizes.weight_std, sizes.end_std
+    return TextModel(embedding, DecoderBody(embedding.width, *own, dtype))

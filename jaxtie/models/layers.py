@@ -35,6 +35,12 @@ def layer_norm(
     return centred * jax.lax.rsqrt(variance + eps) * weight_D[None] + bias_D[None]
 
 
+def rms_norm(x_RxD: jax.Array, weight_D: jax.Array, eps: float = 1e-5) -> jax.Array:
+    """Apply `torch.nn.functional.rms_norm` to each row."""
+    square = jnp.mean(x_RxD**2, axis=-1, keepdims=True)
+    return x_RxD * jax.lax.rsqrt(square + eps) * weight_D[None]
+
+
 def select_rows(rows_RxD: jax.Array, at_P: jax.Array) -> jax.Array:
     """Return rows_RxD[at_P] by a one-hot product, which every backend and lanes do fast."""
     return jax.nn.one_hot(at_P, rows_RxD.shape[0], dtype=rows_RxD.dtype) @ rows_RxD

@@ -1,4 +1,4 @@
-"""Post-norm encoder without positions, as in PyTorch, and pre-norm causal transformer.
+"""Post-norm encoder without positions, as in PyTorch; pre-norm causal transformer; decoder.
 
 Without positions, only the number of times that each token occurs matters. If the vocabulary is no
 larger than the sequence is long, as for EXor, a sequence is therefore given as the whole vocabulary
@@ -19,8 +19,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxtie.models.layers import count_tokens, layer_norm, linear, select_rows, uniform
-from jaxtie.tying.head import gelu
+from jaxtie.models.layers import (
+    count_tokens,
+    layer_norm,
+    linear,
+    rms_norm,
+    select_rows,
+    uniform,
+)
+from jaxtie.tying.head import gelu, matmul
 
 
 def _attention(
@@ -101,6 +108,18 @@ def _rotate(x_HxLxE: jax.Array) -> jax.Array:
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
+def causal_attention(qkv_3xHxLxE: jax.Array, there_L: jax.Array) -> jax.Array:
+    """Attend to earlier tokens of one sequence that are there, with rotary positions; HxLxE."""
+    q, k, v = qkv_3xHxLxE
+    return masked_attention(
+        _rotate(q), _rotate(k), v, there_L[None] & jnp.tri(len(there_L), dtype=bool)
+    )
+
+
+def _attend_to_all(qkv_3xHxLxE: jax.Array, there_L: jax.Array) -> jax.Array:
+    return masked_attention(*qkv_3xHxLxE, there_L[None])
+
+
 class EncoderLayer(nn.Module):
     """`torch.nn.TransformerEncoderLayer` (exact GELU, no dropout), with its parameter names.
 
@@ -161,16 +180,9 @@ class EncoderLayer(nn.Module):
         rows_NxD = layer_norm(x_NxD, *self.norm1) if self.norm_first else x_NxD
         qkv = linear(rows_NxD, *self.in_proj, self.dtype).astype(self.dtype or x_NxD.dtype)
         qkv = qkv.reshape(batch, length, 3, self.heads, self.width // self.heads)
-        attended_BxHxLxE = jax.vmap(self._attend)(jnp.transpose(qkv, (0, 2, 3, 1, 4)), there_BxL)
+        attend = causal_attention if self.causal else _attend_to_all
+        attended_BxHxLxE = jax.vmap(attend)(jnp.transpose(qkv, (0, 2, 3, 1, 4)), there_BxL)
         return jnp.swapaxes(attended_BxHxLxE, 1, 2).reshape(x_NxD.shape).astype(x_NxD.dtype)
-
-    def _attend(self, qkv_3xHxLxE: jax.Array, there_L: jax.Array) -> jax.Array:
-        (q, k, v), there_1xL = qkv_3xHxLxE, there_L[None]
-        if not self.causal:
-            return masked_attention(q, k, v, there_1xL)
-        return masked_attention(
-            _rotate(q), _rotate(k), v, there_1xL & jnp.tri(len(there_L), dtype=bool)
-        )
 
     def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
         """Return the layer's output from its input and the output of attention, row by row."""
@@ -286,3 +298,83 @@ class CausalTransformerBody(_Encoder):
         """Return the hidden states of any positions."""
         h_PxD = self.layer[-1].finish(x_PxD, attended_PxD)
         return layer_norm(h_PxD, self.norm_weight, self.norm_bias)
+
+
+class DecoderLayer(nn.Module):
+    """A layer of LLaMA (Touvron et al. 2023): RMSNorm first, rotary positions, no biases.
+
+    Weights start from N(0, std²), the last ones of both branches from N(0, end_std²).
+
+    Attributes:
+      width, heads, feedforward: sizes.
+      gated: SwiGLU; otherwise exact GELU.
+      std, end_std: of the initial weights.
+      dtype: round the operands of matrix products to it, see `jaxtie.tying.head.matmul`.
+    """
+
+    width: int
+    heads: int
+    feedforward: int
+    gated: bool
+    std: float
+    end_std: float
+    dtype: jax.typing.DTypeLike | None = None
+
+    def setup(self) -> None:
+        """Create the parameters."""
+        width, hidden = self.width, self.feedforward
+        ones, normal = nn.initializers.ones, nn.initializers.normal
+        self.norm1 = self.param("norm1_weight", ones, (width,))
+        self.qkv = self.param("qkv_weight", normal(self.std), (3 * width, width))
+        self.out = self.param("out_weight", normal(self.end_std), (width, width))
+        self.norm2 = self.param("norm2_weight", ones, (width,))
+        inner = (2 * hidden if self.gated else hidden, width)
+        self.up = self.param("up_weight", normal(self.std), inner)  # of a gate: its rows first
+        self.down = self.param("down_weight", normal(self.end_std), (width, hidden))
+
+    def attend(self, x_NxD: jax.Array, there_BxL: jax.Array) -> jax.Array:
+        """Return the output of attention before its projection; NxD."""
+        batch, length = there_BxL.shape
+        qkv = matmul(rms_norm(x_NxD, self.norm1), self.qkv, self.dtype or x_NxD.dtype)
+        qkv = qkv.astype(self.dtype or x_NxD.dtype)
+        qkv = qkv.reshape(batch, length, 3, self.heads, self.width // self.heads)
+        attended_BxHxLxE = jax.vmap(causal_attention)(
+            jnp.transpose(qkv, (0, 2, 3, 1, 4)), there_BxL
+        )
+        return jnp.swapaxes(attended_BxHxLxE, 1, 2).reshape(x_NxD.shape).astype(x_NxD.dtype)
+
+    def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
+        """Return the layer's output from its input and the output of attention, row by row."""
+        dtype = self.dtype or x_PxD.dtype
+        h = x_PxD + matmul(attended_PxD, self.out, dtype)
+        hidden = matmul(rms_norm(h, self.norm2), self.up, dtype)
+        if self.gated:
+            gate, hidden = jnp.split(hidden, 2, axis=-1)
+            hidden = nn.silu(gate) * hidden
+        else:
+            hidden = gelu(hidden)
+        return h + matmul(hidden, self.down, dtype)
+
+
+class DecoderBody(_Encoder):
+    """A body for the next token, of `jaxtie.Decoder`; `width / heads` must be even.
+
+    Attributes:
+      gated, std, end_std, dtype: see `DecoderLayer`.
+    """
+
+    gated: bool = True
+    std: float = 0.02
+    end_std: float = 0.02
+    dtype: jax.typing.DTypeLike | None = None
+    ordered: ClassVar[bool] = True
+
+    def setup(self) -> None:
+        """Create the layers."""
+        own = self.width, self.heads, self.feedforward, self.gated, self.std, self.end_std
+        self.layer = [DecoderLayer(*own, self.dtype) for _ in range(self.layers)]
+        self.norm_weight = self.param("norm_weight", nn.initializers.ones, (self.width,))
+
+    def finish(self, x_PxD: jax.Array, attended_PxD: jax.Array) -> jax.Array:
+        """Return the hidden states of any positions."""
+        return rms_norm(self.layer[-1].finish(x_PxD, attended_PxD), self.norm_weight)

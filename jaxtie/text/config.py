@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from jaxtie.config import (
+    Decoder,
     MissingInputError,
     Optimizer,
     Size,
@@ -121,8 +122,8 @@ class TextExperiment(TaskConfig):
     Attributes:
       objective: "masked": BERT's masks; "causal": predict each token from those before it.
       corpus: the text.
-      model: sizes. Masked: PyTorch's encoder, without positions. Causal: pre-norm, with rotary
-        positions.
+      model: sizes. Masked: PyTorch's encoder, without positions. Causal: a `Decoder`, or the same
+        layers as `Transformer`, pre-norm, with rotary positions and branches that start near 0.
       init_std: initial standard deviation of the embeddings: a number, or a formula of
         `jaxtie.config.FORMULAS`.
       eval_batches: at most so many batches of the validation split are evaluated: a fixed random
@@ -195,9 +196,14 @@ class TextExperiment(TaskConfig):
         )
         check(isinstance(self.corpus, Corpus), f"corpus = {self.corpus!r}: expected a Corpus")
         check(
-            isinstance(self.model, Transformer) and not self.model.independent_layers,
-            f"model = {self.model!r}: expected a Transformer; independent_layers is no choice of"
-            " text",
+            isinstance(self.model, Transformer)
+            and self.model.independent_layers == isinstance(self.model, Decoder),
+            f"model = {self.model!r}: expected a Transformer or a Decoder; independent_layers is no"
+            " choice of text",
+        )
+        check(
+            self.objective == "causal" or not isinstance(self.model, Decoder),
+            "model: a Decoder predicts the next token; expected objective = 'causal'",
         )
         self.check_heads(self.model.width)
         self.check_row_sets(("mask", "never-targets"))

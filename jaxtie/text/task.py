@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxtie.config import Variant
-from jaxtie.models.language_model import TextModel, causal_model, masked_model
+from jaxtie.config import Decoder, Variant
+from jaxtie.models.language_model import TextModel, causal_model, decoder_model, masked_model
 from jaxtie.text import masking
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import (
@@ -118,6 +118,8 @@ def build_text_model(config: TextExperiment, variant: Variant, platform: str) ->
         matmul_dtype=dtype,
         row_sets=row_sets(config.objective, special),
     )
+    if isinstance(config.model, Decoder):
+        return decoder_model(embedding, config.model, dtype)
     make = {"causal": causal_model, "masked": masked_model}[config.objective]
     return make(embedding, **sizes, dtype=dtype)
 

@@ -159,7 +159,9 @@ def make_step(task: Task) -> Callable:
         own = dataclasses.asdict(adam) | dict(hparams)
         moments = {name: own[name] for name in ("b1", "b2", "eps")}
         new, (_, metrics), parts = update_by_role(loss_of, optimizer, state, **moments)
-        rate = periodic_cosine(own["learning_rate"], own["eta_min"], adam.half_period)(at)
+        rate = periodic_cosine(own["learning_rate"], own["eta_min"], adam.half_period, adam.warmup)(
+            at
+        )
         rate = rate * variant.head.table_rate
         table_VxD = state.params["embedding"]["input"]
         return new, weighted(metrics) | sum_by_role(parts, table_VxD, rate, task.roles)

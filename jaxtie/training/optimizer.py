@@ -18,18 +18,22 @@ TABLES = ("input", "output", "output_rows")
 
 
 def periodic_cosine(
-    learning_rate: jax.Array | float, eta_min: jax.Array | float, half_period: int
+    learning_rate: jax.Array | float,
+    eta_min: jax.Array | float,
+    half_period: int,
+    warmup: int = 0,
 ) -> Callable[[jax.typing.ArrayLike], jax.Array]:
     """PyTorch's `CosineAnnealingLR(T_max=half_period)` stepped every update: down, up, and so on.
 
-    lr(t) = eta_min + (learning_rate - eta_min)·(1 + cos(πt / half_period)) / 2. Optax's cosine
-    stays down instead.
+    lr(t) = eta_min + (learning_rate - eta_min)·(1 + cos(πt / half_period)) / 2, times
+    (t + 1) / warmup while that is below 1. Optax's cosine stays down instead.
     """
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
         # as an integer: in float32 cos(πt) loses digits as t grows
         phase = jnp.asarray(step) % (2 * half_period)
-        return eta_min + (learning_rate - eta_min) / 2 * (1 + jnp.cos(jnp.pi * phase / half_period))
+        rate = eta_min + (learning_rate - eta_min) / 2 * (1 + jnp.cos(jnp.pi * phase / half_period))
+        return rate * jnp.minimum(1, (step + 1) / warmup) if warmup else rate
 
     return schedule
 
@@ -52,7 +56,8 @@ def make_optimizer(
         field.name: hparams.get(field.name, getattr(optimizer, field.name))
         for field in dataclasses.fields(optimizer)
     }
-    schedule = periodic_cosine(own.pop("learning_rate"), own.pop("eta_min"), own.pop("half_period"))
+    names = ("learning_rate", "eta_min", "half_period", "warmup")
+    schedule = periodic_cosine(*(own.pop(name) for name in names))
     rates = {
         ("input",): head.input_rate * head.table_rate,
         ("output", "output_rows"): head.output_rate * head.table_rate,
@@ -122,7 +127,8 @@ def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] 
 
 def schedule_table(optimizer: Optimizer, steps: Sequence[int]) -> np.ndarray:
     """Return `periodic_cosine` at these steps, f32; on the host, since compiling takes longer."""
-    own = optimizer
-    phase = np.array(steps) % (2 * own.half_period)
+    own, at = optimizer, np.array(steps)
+    phase = at % (2 * own.half_period)
     swing = (own.learning_rate - own.eta_min) / 2 * (1 + np.cos(np.pi * phase / own.half_period))
-    return (own.eta_min + swing).astype(np.float32)
+    warm = np.minimum(1, (at + 1) / own.warmup) if own.warmup else 1
+    return ((own.eta_min + swing) * warm).astype(np.float32)

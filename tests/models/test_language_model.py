@@ -9,8 +9,8 @@ import pytest
 from bodies import once
 from flax.traverse_util import flatten_dict
 
-from jaxtie.config import Optimizer
-from jaxtie.models.language_model import TextModel, causal_model, masked_model
+from jaxtie.config import Decoder, Optimizer
+from jaxtie.models.language_model import TextModel, causal_model, decoder_model, masked_model
 from jaxtie.text import masking, task
 from jaxtie.text.corpus import random_pairs
 from jaxtie.training.member import update
@@ -20,6 +20,10 @@ from jaxtie.tying.linen import Embedding
 from jaxtie.tying.tie import is_tied
 
 V, D, HEADS, F, PAD = 60, 16, 4, 24, 0
+DECODERS = {
+    kind: Decoder(layers=2, heads=HEADS, width=D, feedforward=F, gated=kind == "swiglu")
+    for kind in ("swiglu", "gelu")
+}
 KEY, RNG = jax.random.key(3), np.random.default_rng(0)
 LENGTHS = (9, 4, 12, 0)  # the last row is padding alone, as a last batch may have it
 TOKENS = np.array([[*RNG.integers(1, V, n), *[PAD] * (12 - n)] for n in LENGTHS], np.int32)
@@ -34,6 +38,8 @@ ASKED = masking.Targets(
 
 def make(kind: str, tied: bool, dtype=None) -> TextModel:
     embedding = Embedding(V, D, tied, init_std=0.3, padding=PAD, matmul_dtype=dtype)
+    if kind in DECODERS:
+        return decoder_model(embedding, DECODERS[kind], dtype)
     return {"masked": masked_model, "causal": causal_model}[kind](
         embedding, layers=2, heads=HEADS, feedforward=F, dtype=dtype
     )
@@ -72,6 +78,21 @@ def in_torch(params: dict, kind: str):
     from torch import nn
     from torch.nn.functional import scaled_dot_product_attention
 
+    def attend(qkv):
+        """Return causal attention with rotary positions, from the projections."""
+        q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in qkv.chunk(3, -1))
+        half = D // HEADS // 2
+        angle = torch.arange(qkv.shape[1]).double()[:, None] / 10_000 ** (
+            torch.arange(half).double() / half
+        )
+
+        def turn(y):
+            turned = torch.complex(*y.chunk(2, -1)) * torch.polar(torch.ones_like(angle), angle)
+            return torch.cat([turned.real, turned.imag], -1)
+
+        attended = scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True)
+        return attended.transpose(1, 2).flatten(2)
+
     class CausalLayer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -83,19 +104,29 @@ def in_torch(params: dict, kind: str):
             projected = nn.functional.linear(
                 self.norm1(x), self.self_attn.in_proj_weight, self.self_attn.in_proj_bias
             )
-            q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in projected.chunk(3, -1))
-            half = D // HEADS // 2
-            angle = torch.arange(x.shape[1]).double()[:, None] / 10_000 ** (
-                torch.arange(half).double() / half
-            )
-
-            def turn(y):
-                turned = torch.complex(*y.chunk(2, -1)) * torch.polar(torch.ones_like(angle), angle)
-                return torch.cat([turned.real, turned.imag], -1)
-
-            attended = scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True)
-            x = x + self.self_attn.out_proj(attended.transpose(1, 2).flatten(2))
+            x = x + self.self_attn.out_proj(attend(projected))
             return x + self.linear2(nn.functional.gelu(self.linear1(self.norm2(x))))
+
+    class DecoderLayer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.norm2 = nn.RMSNorm(D, eps=1e-5), nn.RMSNorm(D, eps=1e-5)
+            gates = 2 if kind == "swiglu" else 1
+            for name, sizes in (
+                ("qkv", (D, 3 * D)),
+                ("out", (D, D)),
+                ("up", (D, gates * F)),
+                ("down", (F, D)),
+            ):
+                self.add_module(name, nn.Linear(*sizes, bias=False))
+
+        def forward(self, x):
+            x = x + self.out(attend(self.qkv(self.norm1(x))))
+            hidden = self.up(self.norm2(x))
+            if kind == "swiglu":
+                gate, hidden = hidden.chunk(2, -1)
+                return x + self.down(nn.functional.silu(gate) * hidden)
+            return x + self.down(nn.functional.gelu(hidden))
 
     class Reference(nn.Module):
         def __init__(self):
@@ -105,6 +136,9 @@ def in_torch(params: dict, kind: str):
             if kind == "causal":
                 self.layers = nn.Sequential(CausalLayer(), CausalLayer())
                 self.norm = nn.LayerNorm(D)
+            elif kind in DECODERS:
+                self.layers = nn.Sequential(DecoderLayer(), DecoderLayer())
+                self.norm = nn.RMSNorm(D, eps=1e-5)
             else:
                 layer = nn.TransformerEncoderLayer(
                     D, HEADS, F, dropout=0.0, activation="gelu", batch_first=True
@@ -113,7 +147,7 @@ def in_torch(params: dict, kind: str):
 
         def forward(self, tokens):
             tokens = tokens[:3]  # for a row of padding PyTorch has NaN
-            if kind == "causal":
+            if kind != "masked":
                 h = self.norm(self.layers(self.input(tokens)))
             else:
                 h = self.encoder(self.input(tokens), src_key_padding_mask=tokens == PAD)
@@ -129,7 +163,7 @@ def in_torch(params: dict, kind: str):
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("kind", ["masked", "causal"])
+@pytest.mark.parametrize("kind", ["masked", "causal", *DECODERS])
 def test_parity(kind, tied, x64):
     """Logits, loss, gradients in float64."""
     twin, named = in_torch(params := random_params(model := make(kind, tied), "float64"), kind)
@@ -171,7 +205,7 @@ def test_parity(kind, tied, x64):
     assert np.any(row) == tied  # the padding has no gradient as an input
 
 
-@pytest.mark.parametrize("kind", ["masked", "causal"])
+@pytest.mark.parametrize("kind", ["masked", "causal", "swiglu"])
 def test_padding_does_not_matter(kind, x64):
     """A row alone, without padding, gives the same as in the batch."""
     model = make(kind, True)
@@ -184,8 +218,9 @@ def test_padding_does_not_matter(kind, x64):
         np.testing.assert_allclose(together[row, :length], alone, atol=1e-12)
 
 
-def test_causal_sees_the_past_in_order(x64):
-    model = make("causal", True)
+@pytest.mark.parametrize("kind", ["causal", "swiglu"])
+def test_causal_sees_the_past_in_order(kind, x64):
+    model = make(kind, True)
     params = {"params": jax.tree.map(jnp.asarray, random_params(model, "float64"))}
     apply = once(lambda tokens: model.apply(params, tokens[None], np.arange(12), method="hidden"))
     row = TOKENS[2]

@@ -1,0 +1,156 @@
+"""Train all cells of `experiments/tying_gap_on_text.py`, one member after another.
+
+    python experiments/scripts/tying_gap_on_text.py --text books/ --out runs/gap
+
+Several such processes, each on a core of its own, share the work; a killed one is started again.
+Each finished member is a file in OUT/members. `--gather` writes them all to
+experiments/data/tying-gap-on-text.csv.
+"""
+
+import argparse
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import filelock
+import jax
+import numpy as np
+import pandas as pd
+
+import jaxtie
+from jaxtie.advise.pilots import Pilot, steps_for
+from jaxtie.text.config import Corpus
+from jaxtie.text.data.tokens import prepare_text
+from jaxtie.training.devices import describe_device, start_jax
+
+DATA = Path(__file__).parents[1] / "data" / "tying-gap-on-text.csv"
+CHOOSING, JUDGED = (0, 1), (0, 1, 2, 3, 4)  # seeds
+WIDTHS = (32, 64, 128)
+START = {32: 6, 64: 5, 128: 4, 192: 4}  # of the search: rate 0.001·2^(k/2)
+
+
+class Cell(NamedTuple):
+    """Size and budget; `epochs` of the training text."""
+
+    width: int
+    vocabulary: int = 2048
+    epochs: float = 1
+    layers: int = 2
+    branch_scale: float | None = None
+
+
+def jobs() -> Iterator[tuple[Cell, str]]:
+    """Yield cells and arms, those that tell most of b and c first."""
+    first = [Cell(width, 2048, epochs) for epochs in (0.25, 1) for width in WIDTHS]
+    deeper = [Cell(width, layers=4) for width in (64, 128)]
+    larger = [Cell(width, 8192, epochs) for epochs in (0.25, 1) for width in WIDTHS]
+    longer = [Cell(width, 2048, 4) for width in WIDTHS]
+    for cell in (*first, *deeper, Cell(64, branch_scale=0.01), *larger, *longer):
+        yield cell, "tied"
+        yield cell, "untied"
+        if cell in first[3:] or cell in deeper:
+            yield cell, "tied+half-swap"
+
+
+def rate_of(k: int) -> float:
+    """Return a learning rate of the grid."""
+    return float(f"{1e-3 * 2 ** (k / 2):.4g}")
+
+
+class Trainer:
+    """Train members, each once."""
+
+    def __init__(self, text: tuple[str, ...], out: Path):
+        self.text, self.out = text, out
+        (out / "members").mkdir(parents=True, exist_ok=True)
+
+    def losses(self, cell: Cell, arm: str, k: int, seeds: tuple[int, ...]) -> pd.DataFrame:
+        """Return a row for each seed; train those that have none."""
+        names = {
+            seed: self.out / "members" / f"{name_of(cell)}_{arm}_{k}_{seed}.csv" for seed in seeds
+        }
+        missing = [seed for seed, path in names.items() if not path.exists()]
+        if missing:
+            for seed, row in self._train(cell, arm, k, missing):
+                temporary = names[seed].with_suffix(".part")
+                pd.DataFrame([row]).to_csv(temporary, index=False)
+                temporary.replace(names[seed])
+        return pd.concat([pd.read_csv(path) for path in names.values()])
+
+    def _train(self, cell: Cell, arm: str, k: int, seeds: list[int]) -> Iterator[tuple[int, dict]]:
+        corpus = Corpus(self.text, vocab_size=cell.vocabulary, documents_to_split=1_000)
+        report = prepare_text(corpus, say=lambda line: None).report
+        epoch = report.tokens["train"] + report.rows["train"]  # each row is ended by [SEP]
+        pilot = Pilot(cell.width, cell.layers, steps_for(cell.epochs * epoch), cell.branch_scale)
+        folder = self.out / f"{name_of(cell)}_{arm}_{k}_{min(seeds)}"
+        results = jaxtie.run(pilot.experiment(corpus, (arm,), rate_of(k), seeds), folder)
+        for seed in seeds:
+            own = results.sel(seed=seed, arm=arm).isel(eval_step=-1)
+            yield (
+                seed,
+                {
+                    **cell._asdict(),
+                    "arm": arm,
+                    "learning_rate": rate_of(k),
+                    "seed": seed,
+                    "steps": pilot.steps,
+                    "tokens": pilot.tokens,
+                    "parameters": int(own["parameters"]),
+                    "bigram": round(float(results["bigram_loss"]), 5),
+                    "loss_even": round(float(own["valid_loss_even"]), 5),
+                    "loss_odd": round(float(own["valid_loss_odd"]), 5),
+                    "device": describe_device(jax.local_devices()[0]),
+                },
+            )
+        shutil.rmtree(folder)
+
+    def search(self, cell: Cell, arm: str) -> None:
+        """Find the best rate by the first seeds, train the others at it."""
+        found: dict[int, float] = {}
+        tried = START[cell.width] + np.arange(-1, 2)
+        while True:
+            for k in tried:
+                if k not in found:
+                    found[k] = self.losses(cell, arm, int(k), CHOOSING)["loss_even"].mean()
+            best = min(found, key=found.get)
+            if min(found) < best < max(found):
+                break
+            tried = [best - 1, best + 1]
+        self.losses(cell, arm, int(best), JUDGED)
+
+
+def name_of(cell: Cell) -> str:
+    """Return the name of a cell's files."""
+    return "-".join(map(str, cell))
+
+
+def main() -> None:
+    """Train what is left, or gather what there is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--text", nargs="+", default=[])
+    parser.add_argument("--out", type=Path, default=Path("runs/gap"))
+    parser.add_argument("--gather", action="store_true")
+    options = parser.parse_args()
+    if options.gather:
+        members = sorted((options.out / "members").glob("*.csv"))
+        rows = pd.concat([pd.read_csv(path) for path in members])
+        rows.to_csv(DATA, index=False)
+        return
+    start_jax()
+    trainer = Trainer(tuple(options.text), options.out)
+    for cell, arm in jobs():
+        done = options.out / f"{name_of(cell)}_{arm}.done"
+        try:
+            with filelock.FileLock(done.with_suffix(".lock"), timeout=0):
+                if not done.exists():
+                    trainer.search(cell, arm)
+                    done.touch()
+        except filelock.Timeout:
+            continue
+
+
+if __name__ == "__main__":
+    main()
