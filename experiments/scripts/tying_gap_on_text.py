@@ -27,7 +27,7 @@ from jaxtie.training.devices import describe_device, start_jax
 DATA = Path(__file__).parents[1] / "data" / "tying-gap-on-text.csv"
 CHOOSING, JUDGED = (0, 1), (0, 1, 2, 3, 4)  # seeds
 WIDTHS = (32, 64, 128)
-START = {32: 6, 64: 5, 128: 4, 192: 4}  # of the search: rate 0.001·2^(k/2)
+START = {32: 5, 64: 4, 128: 3}  # of the search: rate 0.001·2^(k/2)
 
 
 class Cell(NamedTuple):

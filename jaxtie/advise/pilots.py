@@ -1,8 +1,8 @@
 """Declare small models of one recipe, tied and untied, by size and budget. Imports no jax.
 
 The recipe is that of language models now: `jaxtie.Decoder`, embeddings N(0, 0.02²), AdamW with
-β₂ = 0.99 and decay 0.1, a tenth of the steps to warm up, then a cosine to 0 at the last step,
-batches of 16 x 64 tokens.
+β₂ = 0.99 and decay 0.1, a tenth of the steps to warm up, and a cosine to 0 at the last step. A batch
+has only 4 x 64 tokens, since in few large ones a small model learns little from a small text.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from jaxtie.config import Decoder, Optimizer
 from jaxtie.text.config import Corpus, TextExperiment
 
-BATCH, LENGTH = 16, 64
+BATCH, LENGTH = 4, 64
 HEAD_WIDTH = 32
 RECORDS = 10  # of a run; its steps are a multiple
-EVALUATED = 400  # batches of the validation split, at most
+EVALUATED = 1_000  # batches of the validation split, at most
 
 
 @dataclass(frozen=True)
