@@ -1,8 +1,8 @@
 """Declare small models of one recipe, tied and untied, by size and budget. Imports no jax.
 
 The recipe is that of language models now: `jaxtie.Decoder`, embeddings N(0, 0.02²), AdamW with
-β₂ = 0.99 and decay 0.1, a tenth of the steps to warm up, and a cosine to 0 at the last step. A batch
-has only 4 x 64 tokens, since in few large ones a small model learns little from a small text.
+β₂ = 0.99 and decay 0.1, a tenth of the steps to warm up, then a cosine to 0 at the last step. A
+batch has only 4 x 64 tokens, since in few large ones a small model learns little.
 """
 
 from collections.abc import Sequence

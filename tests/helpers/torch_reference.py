@@ -46,6 +46,57 @@ class Mixer(nn.Module):
         return x_BxLxD
 
 
+def attend(qkv_BxLx3D: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return causal attention with rotary positions, from the three projections."""
+    q, k, v = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in qkv_BxLx3D.chunk(3, -1))
+    half, places = q.shape[-1] // 2, torch.arange(q.shape[-2]).double()
+    angle = places[:, None] / 10_000 ** (torch.arange(half).double() / half)
+
+    def turn(y):
+        turned = torch.complex(*y.chunk(2, -1)) * torch.polar(torch.ones_like(angle), angle)
+        return torch.cat([turned.real, turned.imag], -1)
+
+    attended = nn.functional.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True)
+    return attended.transpose(1, 2).flatten(2)
+
+
+class CausalLayer(nn.Module):
+    """A pre-norm layer with rotary positions, of PyTorch's parameters."""
+
+    def __init__(self, width: int, heads: int, feedforward: int):
+        super().__init__()
+        self.self_attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.linear1, self.linear2 = nn.Linear(width, feedforward), nn.Linear(feedforward, width)
+
+    def forward(self, x_BxLxD: torch.Tensor) -> torch.Tensor:
+        own = self.self_attn
+        qkv = nn.functional.linear(self.norm1(x_BxLxD), own.in_proj_weight, own.in_proj_bias)
+        x_BxLxD = x_BxLxD + own.out_proj(attend(qkv, own.num_heads))
+        return x_BxLxD + self.linear2(nn.functional.gelu(self.linear1(self.norm2(x_BxLxD))))
+
+
+class DecoderLayer(nn.Module):
+    """A layer of LLaMA, gated or not."""
+
+    def __init__(self, width: int, heads: int, feedforward: int, gated: bool):
+        super().__init__()
+        self.heads, self.gated = heads, gated
+        self.norm1, self.norm2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, (1 + gated) * feedforward, bias=False)
+        self.down = nn.Linear(feedforward, width, bias=False)
+
+    def forward(self, x_BxLxD: torch.Tensor) -> torch.Tensor:
+        x_BxLxD = x_BxLxD + self.out(attend(self.qkv(self.norm1(x_BxLxD)), self.heads))
+        hidden = self.up(self.norm2(x_BxLxD))
+        if not self.gated:
+            return x_BxLxD + self.down(nn.functional.gelu(hidden))
+        gate, hidden = hidden.chunk(2, -1)
+        return x_BxLxD + self.down(nn.functional.silu(gate) * hidden)
+
+
 def make_body(config: sizes.Body, length: int) -> nn.Module:
     """Return the body of a configuration, from BxLxD to BxLxD."""
     match config:

@@ -76,57 +76,7 @@ def in_torch(params: dict, kind: str):
     """Return the model in PyTorch's modules and its parameters by jaxtie's paths."""
     torch = pytest.importorskip("torch", reason="pip install 'jaxtie[parity]'")
     from torch import nn
-    from torch.nn.functional import scaled_dot_product_attention
-
-    def attend(qkv):
-        """Return causal attention with rotary positions, from the projections."""
-        q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in qkv.chunk(3, -1))
-        half = D // HEADS // 2
-        angle = torch.arange(qkv.shape[1]).double()[:, None] / 10_000 ** (
-            torch.arange(half).double() / half
-        )
-
-        def turn(y):
-            turned = torch.complex(*y.chunk(2, -1)) * torch.polar(torch.ones_like(angle), angle)
-            return torch.cat([turned.real, turned.imag], -1)
-
-        attended = scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True)
-        return attended.transpose(1, 2).flatten(2)
-
-    class CausalLayer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.self_attn = nn.MultiheadAttention(D, HEADS, batch_first=True)
-            self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
-            self.linear1, self.linear2 = nn.Linear(D, F), nn.Linear(F, D)
-
-        def forward(self, x):
-            projected = nn.functional.linear(
-                self.norm1(x), self.self_attn.in_proj_weight, self.self_attn.in_proj_bias
-            )
-            x = x + self.self_attn.out_proj(attend(projected))
-            return x + self.linear2(nn.functional.gelu(self.linear1(self.norm2(x))))
-
-    class DecoderLayer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm1, self.norm2 = nn.RMSNorm(D, eps=1e-5), nn.RMSNorm(D, eps=1e-5)
-            gates = 2 if kind == "swiglu" else 1
-            for name, sizes in (
-                ("qkv", (D, 3 * D)),
-                ("out", (D, D)),
-                ("up", (D, gates * F)),
-                ("down", (F, D)),
-            ):
-                self.add_module(name, nn.Linear(*sizes, bias=False))
-
-        def forward(self, x):
-            x = x + self.out(attend(self.qkv(self.norm1(x))))
-            hidden = self.up(self.norm2(x))
-            if kind == "swiglu":
-                gate, hidden = hidden.chunk(2, -1)
-                return x + self.down(nn.functional.silu(gate) * hidden)
-            return x + self.down(nn.functional.gelu(hidden))
+    from torch_reference import CausalLayer, DecoderLayer
 
     class Reference(nn.Module):
         def __init__(self):
@@ -134,10 +84,11 @@ def in_torch(params: dict, kind: str):
             self.input = nn.Embedding(V, D, padding_idx=PAD)
             self.output = self.input if is_tied(params) else nn.Embedding(V, D)
             if kind == "causal":
-                self.layers = nn.Sequential(CausalLayer(), CausalLayer())
+                self.layers = nn.Sequential(*(CausalLayer(D, HEADS, F) for _ in range(2)))
                 self.norm = nn.LayerNorm(D)
             elif kind in DECODERS:
-                self.layers = nn.Sequential(DecoderLayer(), DecoderLayer())
+                gated = DECODERS[kind].gated
+                self.layers = nn.Sequential(*(DecoderLayer(D, HEADS, F, gated) for _ in range(2)))
                 self.norm = nn.RMSNorm(D, eps=1e-5)
             else:
                 layer = nn.TransformerEncoderLayer(

@@ -32,6 +32,26 @@ def test_schedule_is_torchs(x64):
     np.testing.assert_allclose(rates, expected, rtol=0, atol=1e-12)
 
 
+def test_warm_up_is_torchs(x64):
+    torch = pytest.importorskip("torch", reason="pip install 'jaxtie[parity]'")
+    from torch.optim import lr_scheduler
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
+    warm = lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=99)
+    cosine = lr_scheduler.CosineAnnealingLR(optimizer, T_max=1_000)
+    both = lr_scheduler.ChainedScheduler([warm, cosine])
+    optimizer.step()  # once, or the schedule warns
+    expected = []
+    for _ in range(1_000):
+        expected.append(optimizer.param_groups[0]["lr"])
+        both.step()
+    own = {"learning_rate": 5e-4, "eta_min": 0.0, "half_period": 1_000, "warmup": 100}
+    rates = periodic_cosine(**own)(jnp.arange(1_000))
+    np.testing.assert_allclose(rates, expected, rtol=1e-9)
+    table = schedule_table(Optimizer(**own), range(1_000))
+    np.testing.assert_allclose(table, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("periods", [1, 24, 25, 100_000])
 def test_float32_schedule_repeats_bit_by_bit(periods):
     schedule = jax.jit(periodic_cosine(**RATES))
