@@ -1,5 +1,6 @@
 """Read the options of the command lines: a function for each sort of value. Imports no jax."""
 
+import argparse
 import contextlib
 import io
 import os
@@ -137,6 +138,16 @@ def parse_command(
     title, *parts = re.split(r"\n *-+ *\n", message.getvalue())  # rules stand around the reason
     reason = " ".join((parts[0] if parts else title).split()).removeprefix("Error parsing ")
     raise UserError(f"{reason} (see {name} --help)")
+
+
+def parse_groups(
+    groups: type, prog: str, arguments: Sequence[str], description: str
+) -> argparse.Namespace:
+    """Read a command line by `parse_command`; return the options of all groups together."""
+    options = argparse.Namespace()
+    for group in vars(parse_command(groups, prog, arguments, description)).values():
+        vars(options).update(vars(group))
+    return options
 
 
 @contextlib.contextmanager

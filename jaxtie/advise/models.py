@@ -95,5 +95,5 @@ def check_tokens(tokens: int, vocabulary: int) -> None:
     """Raise UserError if more tokens are to be evaluated than there are."""
     check(
         tokens <= vocabulary,
-        f"--tokens {tokens}: expected at most the vocabulary's {vocabulary:,} entries",
+        f"--words {tokens}: expected at most the vocabulary's {vocabulary:,} entries",
     )

@@ -1,20 +1,37 @@
-"""Declare small models of one recipe, tied and untied, by size and budget. Imports no jax.
+"""Small models of one recipe, tied and untied: declare, plan and train them. Imports no jax.
 
 The recipe is that of language models now: `jaxtie.Decoder`, embeddings N(0, 0.02²), AdamW with
 β₂ = 0.99 and decay 0.1, a tenth of the steps to warm up, then a cosine to 0 at the last step. A
 batch has only 4 x 64 tokens, since in few large ones a small model learns little.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
-from jaxtie.config import Decoder, Optimizer
+import numpy as np
+import pandas as pd
+
+from jaxtie.advise.gap_model import SIZE, chosen_rates
+from jaxtie.config import Decoder, Optimizer, UserError, check
+from jaxtie.results.folder import RunFolder
+from jaxtie.run import lifecycle
+from jaxtie.run.lifecycle import Outcome, Session
 from jaxtie.text.config import Corpus, TextExperiment
 
 BATCH, LENGTH = 4, 64
 HEAD_WIDTH = 32
-RECORDS = 10  # of a run; its steps are a multiple
-EVALUATED = 1_000  # batches of the validation split, at most
+RECORDS = 10  # of a run, which evaluates as often; its steps are a multiple
+ARMS = ("tied", "untied")
+WIDTHS, LAYERS = (32, 64, 128), 2
+SHORTER = 4  # every width is trained for a budget, and for this part of it
+EVALUATED = 250  # batches of the validation split
+MOST_EPOCHS = 4
+FEWEST, TRIAL = 800, 1_600  # steps: of the longer budget; of a run whose time is estimated
+SEEDS = (2, 4, 8)
+COMPILING = 8.0  # seconds of a program, about
 
 
 @dataclass(frozen=True)
@@ -37,10 +54,31 @@ class Pilot:
         """Training tokens of the run, repetitions included."""
         return self.steps * BATCH * LENGTH
 
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return f"width-{self.width}_steps-{self.steps}"
+
     def experiment(
-        self, corpus: Corpus, arms: Sequence[str], learning_rate: float, seeds: Sequence[int]
+        self,
+        corpus: Corpus,
+        arms: Sequence[str],
+        learning_rate: float,
+        seeds: Sequence[int],
+        *,
+        evaluations: int = 1,
+        batches: int = 1_000,
     ) -> TextExperiment:
-        """Return the experiment that trains these arms and seeds."""
+        """Return the experiment that trains these arms and seeds.
+
+        Args:
+          corpus: the text and its vocabulary.
+          arms: their names.
+          learning_rate: the highest one.
+          seeds: one member each.
+          evaluations: number of evaluations during training.
+          batches: of the validation split, at most.
+        """
         model = Decoder(
             layers=self.layers,
             heads=max(1, self.width // HEAD_WIDTH),
@@ -67,8 +105,8 @@ class Pilot:
             seeds=tuple(seeds),
             steps=self.steps,
             record_every=self.steps // RECORDS,
-            eval_every=self.steps,
-            eval_batches=EVALUATED,
+            eval_every=self.steps // evaluations,
+            eval_batches=batches,
             batch=BATCH,
             length=LENGTH,
             words=8,
@@ -79,3 +117,155 @@ class Pilot:
 def steps_for(tokens: float) -> int:
     """Return the steps that take about so many tokens, a multiple of `RECORDS`."""
     return RECORDS * max(1, round(tokens / (BATCH * LENGTH * RECORDS)))
+
+
+class Plan(NamedTuple):
+    """Steps of the longer budget, and the number of seeds."""
+
+    steps: int
+    seeds: int
+
+    @property
+    def pilots(self) -> list[Pilot]:
+        """All sizes and budgets, the longest and widest first, which shows overfitting."""
+        budgets = (self.steps, self.steps // SHORTER // RECORDS * RECORDS)
+        return [Pilot(width, LAYERS, steps) for steps in budgets for width in reversed(WIDTHS)]
+
+    def seconds(self, of_step: Mapping[int, float]) -> float:
+        """Return the time of all pilots, from that of a step at each width."""
+        training = sum(each.steps * of_step[each.width] for each in self.pilots)
+        return len(ARMS) * (self.seeds * training + COMPILING * len(self.pilots))
+
+
+def make_plan(of_step: Mapping[int, float], epoch_steps: float, minutes: float) -> Plan:
+    """Return the longest budget for four seeds, or two, or more where the text is short.
+
+    Args:
+      of_step: width -> seconds of a step of one member.
+      epoch_steps: steps of an epoch of the text.
+      minutes: for all pilots.
+
+    Raises:
+      UserError: if the text is too small for a pilot, or the minutes are too few for two seeds.
+    """
+    most = int(MOST_EPOCHS * epoch_steps) // RECORDS * RECORDS
+    tokens = FEWEST * BATCH * LENGTH // MOST_EPOCHS
+    check(most >= FEWEST, f"text: is too small for a pilot, which needs {tokens:,} training tokens")
+    for seeds in reversed(SEEDS):
+        base = Plan(FEWEST, seeds).seconds(of_step) - Plan(0, seeds).seconds(of_step)
+        left = 60 * minutes - Plan(0, seeds).seconds(of_step)
+        steps = int(FEWEST * left / base) // RECORDS * RECORDS
+        enough = most if seeds > SEEDS[1] else 2 * FEWEST if seeds > SEEDS[0] else FEWEST
+        if steps >= min(enough, most):
+            return Plan(min(steps, most), seeds)
+    needed = Plan(FEWEST, SEEDS[0]).seconds(of_step) / 60
+    raise UserError(f"--minutes {minutes:g}: pilots need {needed:.1f} at least on this machine")
+
+
+def measure_speed(
+    corpus: Corpus, rates: "Rates", folder: Path, session: Session
+) -> dict[int, float]:
+    """Compile and train a little at each width; return the seconds of a step of one member."""
+    from jaxtie.training.devices import check_devices, start_jax
+
+    start_jax()
+    check_devices()
+    from jaxtie.training.distributed import Processes
+    from jaxtie.training.task import programs_of
+    from jaxtie.training.trainer import make_engine
+
+    found = {}
+    for width in WIDTHS:
+        session.say(f"measuring the speed of models of width {width}")
+        pilot, alone = Pilot(width, LAYERS, TRIAL), Processes()
+        experiment = _declare(pilot, "untied", corpus, rates, SEEDS[0])
+        experiment = experiment.prepare(RunFolder(folder), None, alone, lambda line: None)
+        engine = make_engine(experiment, alone)
+        estimate = engine.estimate(engine.compile(programs_of(experiment)[0]))
+        found[width] = estimate.seconds / (SEEDS[0] * TRIAL)
+    return found
+
+
+def train_pilots(
+    plan: Plan, corpus: Corpus, members: pd.DataFrame, out: Path, session: Session
+) -> pd.DataFrame:
+    """Train all pilots in folders below `out`; return a row for each member.
+
+    The widest untied model goes first. If its validation loss has a minimum before the last tenth,
+    all budgets become so short, and it is trained again.
+
+    Raises:
+      KeyboardInterrupt: after an interrupt; the same call goes on.
+    """
+    pilots, rates = plan.pilots, Rates.fit(members)
+    while (best := _train(pilots[0], "untied", plan, corpus, rates, out, session)[1]) < RECORDS - 1:
+        steps = max(FEWEST, plan.steps * best // RECORDS // RECORDS * RECORDS)
+        if steps == plan.steps:
+            break
+        session.say(f"the widest model overfits: all are trained {steps:,} steps at most")
+        plan = plan._replace(steps=steps)
+        pilots = plan.pilots
+    jobs = [(pilot, arm) for pilot in pilots for arm in ARMS]
+    rows, total, done = [], sum(pilot.tokens * pilot.width for pilot, _ in jobs), 0
+    for pilot, arm in jobs:
+        session.say(f"pilots: {done / total:.0%} done; {pilot.name} {arm}")
+        rows.append(_train(pilot, arm, plan, corpus, rates, out, session)[0])
+        done += pilot.tokens * pilot.width
+    return pd.concat(rows)
+
+
+def _train(
+    pilot: Pilot, arm: str, plan: Plan, corpus: Corpus, rates: "Rates", out: Path, session: Session
+) -> tuple[pd.DataFrame, int]:
+    """Return a row for each seed, and the evaluation with the lowest mean loss, 0 to 10."""
+    experiment = _declare(pilot, arm, corpus, rates, plan.seeds)
+    folder = RunFolder(out / pilot.name / arm)
+    if lifecycle.run_in_folder(experiment, folder, replace(session, draws=False)) is (
+        Outcome.INTERRUPTED
+    ):
+        raise KeyboardInterrupt(lifecycle.resume_hint(session))
+    results = folder.load()
+    loss_SxE = results["valid_loss"].sel(arm=arm).transpose("seed", "eval_step").values
+    facts = {
+        "width": pilot.width,
+        "layers": pilot.layers,
+        "vocabulary": results.sizes["token_number"],
+        "tokens": pilot.tokens,
+        "arm": arm,
+        "bigram": float(results["bigram_loss"]),
+    }
+    rows = [{**facts, "seed": seed, "loss": own[-1]} for seed, own in enumerate(loss_SxE)]
+    return pd.DataFrame(rows), int(loss_SxE.mean(axis=0).argmin())
+
+
+class Rates(NamedTuple):
+    """The best learning rate of each arm: ln rate = constant + slopes · (ln width, ln steps)."""
+
+    coefficients: Mapping[str, np.ndarray]
+
+    @classmethod
+    def fit(cls, members: pd.DataFrame) -> "Rates":
+        """Fit the best rates of committed cells by least squares."""
+        best = chosen_rates(members).drop_duplicates([*SIZE, "arm"])
+        found = {}
+        for arm, own in best.groupby("arm"):
+            columns = [np.ones(len(own)), np.log(own["width"]), np.log(own["steps"])]
+            rates = np.log(own["learning_rate"])
+            found[str(arm)] = np.linalg.lstsq(np.stack(columns, axis=1), rates)[0]
+        return cls(found)
+
+    def of(self, arm: str, pilot: Pilot) -> float:
+        """Return the rate of an arm at a size and budget."""
+        log = self.coefficients[arm] @ [1, math.log(pilot.width), math.log(pilot.steps)]
+        return float(f"{math.exp(log):.3g}")
+
+
+def _declare(pilot: Pilot, arm: str, corpus: Corpus, rates: Rates, seeds: int) -> TextExperiment:
+    return pilot.experiment(
+        corpus,
+        (arm,),
+        rates.of(arm, pilot),
+        range(seeds),
+        evaluations=RECORDS,
+        batches=EVALUATED,
+    )

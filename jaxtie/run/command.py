@@ -22,8 +22,8 @@ from jaxtie.options import (
     parse_above_0,
     parse_address,
     parse_arms,
-    parse_command,
     parse_from_0,
+    parse_groups,
     parse_path,
     parse_positive,
     parse_seeds,
@@ -264,10 +264,7 @@ def parse_run(arguments: Sequence[str]) -> argparse.Namespace:
       UserError: in one line that names the option, its value and the expected ones.
       SystemExit: after `--help`.
     """
-    groups = parse_command(RunOptions, "jaxtie.run", arguments, DESCRIPTION)
-    options = argparse.Namespace()
-    for group in vars(groups).values():
-        vars(options).update(vars(group))
+    options = parse_groups(RunOptions, "jaxtie.run", arguments, DESCRIPTION)
     address = {
         "--coordinator": options.coordinator,
         "--process-count": options.process_count,

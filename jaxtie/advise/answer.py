@@ -1,0 +1,274 @@
+"""Recommend tying or not from pilots and the model of the gap; sentences, figure, files. No jax."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jaxtie.advise import gap_model
+from jaxtie.advise.gap_model import GapFit, Size
+from jaxtie.results import plots
+from jaxtie.results.page_section import write_section
+from jaxtie.results.tables import Table, with_interval
+
+MARGIN = 0.01  # nat: a loss so much higher is a price that saved memory is usually worth
+NEAR = 4.0  # times the largest pilot; beyond, untying is never recommended outright
+ERROR = 0.1  # intervals are right with 90 %
+CAPTION = (
+    "Tying gap, loss(tied) − loss(untied), against the training tokens per row of a table: pilots"
+    " with 90 % intervals, the prediction for the target with its 90 % band from the pilots' sizes,"
+    " and the margin. Above the margin tying costs more than it is taken to be worth."
+)
+
+
+class Prediction(NamedTuple):
+    """The gap at a size, nat, with the ends of its 90 % interval; how far beyond the pilots."""
+
+    low: float
+    mean: float
+    high: float
+    factor: float  # the larger of width and tokens, by those of the largest pilot
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The answer of `jaxtie advise`.
+
+    Attributes:
+      target: size and budget that were asked for.
+      prediction: of its gap.
+      pilots: a row per size: columns of `Size`, gap, error, seeds, bigram, tied, untied.
+      prior, fit: of the committed cells; of these and the pilots.
+      retry: the command with more minutes.
+    """
+
+    target: Size
+    prediction: Prediction
+    pilots: pd.DataFrame
+    prior: GapFit
+    fit: GapFit
+    retry: str
+
+    @property
+    def word(self) -> str:
+        """The recommendation: "tie", "do not tie" or "not decided"."""
+        if self.prediction.high <= MARGIN:
+            return "tie"
+        is_far = self.prediction.factor > NEAR
+        return "do not tie" if self.prediction.low > MARGIN and not is_far else "not decided"
+
+    @property
+    def sentences(self) -> list[str]:
+        """Recommendation, why, confidence, next."""
+        return [self._recommendation(), self._why(), self._confidence(), self._next()]
+
+    def _recommendation(self) -> str:
+        target = self.target
+        of_what = (
+            f"at width {target.width:,.0f}, {target.layers:.0f} layers, {target.vocabulary:,.0f}"
+            f" tokens of vocabulary, {target.tokens:,.0f} training tokens"
+        )
+        advice = {
+            "tie": "tie the embeddings",
+            "do not tie": "do not tie",
+            "not decided": "not decided; until you know more, tie, which is the smaller model",
+        }
+        return f"Recommendation: {advice[self.word]} ({of_what})."
+
+    def _why(self) -> str:
+        gap, saved = self.prediction, self.target.vocabulary * self.target.width
+        shown = with_interval(gap.low, gap.mean, gap.high, lambda value: f"{value:+.3f}")
+        return (
+            f"Why: loss(tied) − loss(untied) is predicted to be {shown} nat per token (90 %"
+            f" interval; margin {MARGIN:g}). Tying saves {saved / 1e6:,.1f} million parameters,"
+            f" {16 * saved / 1e6:,.0f} MB with gradients and Adam's moments in float32."
+        )
+
+    def _confidence(self) -> str:
+        own = self.pilots
+        beaten = int((own["untied"] < own["bigram"]).sum())
+        factor = self.prediction.factor
+        where = (
+            f"the target is {factor:,.1f} times the largest pilot, so this is an extrapolation"
+            if factor > 1
+            else "the target lies within the pilots' sizes"
+        )
+        return (
+            f"Confidence: {where}. Pilots: {len(own)} pairs of {own['seeds'].min()} seeds, width"
+            f" {own['width'].min():.0f} to {own['width'].max():.0f}, {own['tokens'].min():,.0f} to"
+            f" {own['tokens'].max():,.0f} tokens; {beaten} of them beat bigram counts."
+        )
+
+    def _next(self) -> str:
+        if self.prediction.factor > NEAR:
+            return (
+                "Next: train a tenth of your run both ways, with the learning rate chosen for each,"
+                " then: jaxtie advise --from-logs tied.csv untied.csv"
+            )
+        if self.word == "not decided":
+            return f"Next: {self.retry}"
+        return "Next: nothing; check the loss of your own run against this prediction."
+
+    @property
+    def table(self) -> Table:
+        """The pilots, as a table."""
+        rows = [
+            (
+                f"{own.width:.0f}",
+                f"{own.tokens:,.0f}",
+                f"{own.tied:.3f}",
+                f"{own.untied:.3f}",
+                f"{own.gap:+.3f} ± {own.half:.3f}",
+            )
+            for own in self.pilots.itertuples()
+        ]
+        header = ("width", "tokens", "tied", "untied", "gap")
+        bigram = self.pilots["bigram"].iloc[0]
+        note = f"Validation loss, nat; mean over seeds, ± 90 %. Bigram counts: {bigram:.3f}."
+        return Table("Pilots", header, rows, note)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for `--json`."""
+        return {
+            "recommendation": self.word,
+            "answer": self.sentences,
+            "target": self.target._asdict(),
+            "gap": self.prediction._asdict(),
+            "margin": MARGIN,
+            "pilots": self.pilots.to_dict("records"),
+        }
+
+
+def make_answer(
+    members: pd.DataFrame, prior_cells: pd.DataFrame, target: Size, retry: str
+) -> Answer:
+    """Combine pilots with committed cells and predict.
+
+    Args:
+      members: a row per pilot, see `jaxtie.advise.pilots.train_pilots`.
+      prior_cells: gaps of the committed cells, see `jaxtie.advise.gap_model.gaps`.
+      target: what to predict.
+      retry: the command with more minutes.
+    """
+    pilots = pilot_gaps(members)
+    cells = gap_model.sizes_of(prior_cells)
+    prior = gap_model.fit_gaps(
+        gap_model.features(cells), prior_cells["gap"].to_numpy(), prior_cells["error"].to_numpy()
+    )
+    measured = gap_model.sizes_of(pilots)
+    fit = gap_model.update(
+        prior,
+        gap_model.features(measured),
+        pilots["gap"].to_numpy(),
+        pilots["error"].to_numpy(),
+    )
+    prediction = predict(fit, target, [*cells, *measured], measured)
+    return Answer(target, prediction, pilots, prior, fit, retry)
+
+
+def predict(fit: GapFit, target: Size, known: Sequence[Size], pilots: Sequence[Size]) -> Prediction:
+    """Predict the gap at a size; beyond the `known` ones the formula may go on, or stop.
+
+    The interval covers both: it joins the intervals at the target and at the nearest size within
+    the range of what was measured, regressor by regressor.
+    """
+    inside = gap_model.features(known)
+    wanted_K = gap_model.features([target])[0]
+    nearest_K = np.clip(wanted_K, inside.min(axis=0), inside.max(axis=0))
+    ends = [fit.interval(row_K, ERROR, fit.tau**2) for row_K in (wanted_K, nearest_K)]
+    low, high = min(end[0] for end in ends), max(end[2] for end in ends)
+    largest = np.max(np.array(pilots), axis=0)
+    factor = max(target.width / largest[0], target.tokens / largest[3])
+    return Prediction(low, float(np.mean([end[1] for end in ends])), high, factor)
+
+
+def pilot_gaps(members: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per size with mean losses and gap, its standard error and half an interval.
+
+    The deviation over seeds is pooled over the sizes, since each has few.
+    """
+    from scipy.stats import t  # heavy
+
+    size = [*Size._fields, "bigram"]
+    losses = members.pivot(index=[*size, "seed"], columns="arm", values="loss")
+    losses["gap"] = losses["tied"] - losses["untied"]
+    cells = losses.groupby(size)
+    found = cells.mean().reset_index()
+    counts = cells["gap"].count().to_numpy()
+    degrees = int((counts - 1).sum())
+    variance = float((cells["gap"].var().to_numpy() * (counts - 1)).sum()) / degrees
+    error = np.sqrt(variance / counts)
+    return found.assign(error=error, half=error * t.ppf(1 - ERROR / 2, degrees), seeds=counts)
+
+
+def draw(answer: Answer) -> Figure:
+    """Draw pilots, prediction and margin against tokens per row of a table."""
+    figure, ((axes,),) = plots.subplots(1, 1, (7.2, 4.6))
+    _draw(axes, answer)
+    return figure
+
+
+def _draw(axes: Axes, answer: Answer) -> None:
+    pilots, target = answer.pilots, answer.target
+    for (colour, width), own in zip(
+        plots.coloured(pilots["width"].unique()), (own for _, own in pilots.groupby("width"))
+    ):
+        at = own["tokens"] / own["vocabulary"]
+        axes.errorbar(
+            at,
+            own["gap"],
+            own["half"],
+            color=colour,
+            marker="o",
+            label=f"pilots, width {float(width):.0f}",
+        )
+    largest = gap_model.sizes_of(pilots.sort_values(["width", "tokens"]))[-1]
+    path = [
+        Size(*np.exp((1 - share) * np.log(largest) + share * np.log(target)))
+        for share in np.linspace(0, 1, 50)
+    ]
+    known = gap_model.sizes_of(pilots)
+    band = np.array([predict(answer.fit, size, known, known)[:3] for size in path])
+    at = [size.tokens / size.vocabulary for size in path]
+    axes.fill_between(at, band[:, 0], band[:, 2], color="#3d3d3d", alpha=0.15, linewidth=0)
+    axes.plot(at, band[:, 1], color="#3d3d3d", linestyle="--", label="prediction on the way, 90 %")
+    gap = answer.prediction
+    bars = [[gap.mean - gap.low], [gap.high - gap.mean]]
+    axes.errorbar(
+        at[-1], gap.mean, bars, color="#3d3d3d", marker="*", markersize=14, label="target"
+    )
+    axes.axhline(0, color="#3d3d3d", linewidth=0.8)
+    axes.axhline(MARGIN, color="#3d3d3d", linewidth=0.8, linestyle=":", label=f"margin, {MARGIN:g}")
+    axes.set(
+        xscale="log",
+        xlabel="training tokens per entry of the vocabulary",
+        ylabel="loss(tied) − loss(untied), nat",
+        title=answer.sentences[0].split(" (")[0],
+    )
+    axes.legend()
+
+
+def write(answer: Answer, out: Path, command: str) -> None:
+    """Write the figure, `summary.md`, `answer.json`, and a section for the page of `--all`."""
+    picture = plots.Picture(CAPTION, lambda: draw(answer))
+    plots.draw_all({"answer": picture}, out / "figures")
+    lines = ["# Should the embeddings be tied?", ""]
+    for sentence in answer.sentences:
+        lines += [sentence, ""]
+    lines += [
+        f"`{command}`",
+        "",
+        answer.table.markdown(),
+        "![answer](figures/answer.png)",
+        "",
+        CAPTION,
+    ]
+    (out / "summary.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    (out / "answer.json").write_text(json.dumps(answer.as_dict(), indent=1), encoding="utf-8")
+    write_section(out, command, answer.sentences, [answer.table], answer=CAPTION)

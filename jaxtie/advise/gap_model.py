@@ -1,0 +1,148 @@
+"""Predict the tying gap from width, vocabulary, tokens and depth. Imports no jax.
+
+    gap = a + b·ln(tokens / vocabulary) + c·ln(width) + d·ln(vocabulary) + e·layers + cell + noise
+
+`cell` is what the formula misses at a size and budget, normal with deviation τ; `noise` is that of
+the mean over seeds. The committed cells of `experiments/tying_gap_on_text.py` are the prior of a
+user's own pilots; these may lie higher or lower as a whole, by N(0, `TEXT_STD`²).
+
+Shapes: N cells, K coefficients.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+SIZE = ["width", "vocabulary", "epochs", "layers", "branch_scale"]  # columns that name a cell
+CHOOSING = (0, 1)  # seeds by which learning rates are chosen
+NAMES = ("constant", "ln(tokens / vocabulary)", "ln(width)", "ln(vocabulary)", "layers")
+TEXT_STD = 0.05  # nat; a convention, until more texts are measured
+
+
+class Size(NamedTuple):
+    """A model and a budget: width, layers, entries of the vocabulary, training tokens."""
+
+    width: float
+    layers: float
+    vocabulary: float
+    tokens: float
+
+
+class GapFit(NamedTuple):
+    """Coefficients of the formula.
+
+    Attributes:
+      mean_K: in the order of `NAMES`; nat.
+      covariance_KxK: of their estimates.
+      tau: deviation of cells, nat.
+      degrees: of freedom of Student's t.
+    """
+
+    mean_K: np.ndarray
+    covariance_KxK: np.ndarray
+    tau: float
+    degrees: int
+
+    def interval(self, direction_K: np.ndarray, error: float, extra: float = 0.0) -> np.ndarray:
+        """Return low, mean and high of a linear combination; `extra`: a variance to add."""
+        from scipy.stats import t  # heavy
+
+        mean = direction_K @ self.mean_K
+        variance = direction_K @ self.covariance_KxK @ direction_K + extra
+        half = t.ppf(1 - error / 2, self.degrees) * np.sqrt(variance)
+        return np.array([mean - half, mean, mean + half])
+
+    def predict(self, size: Size, error: float = 0.1) -> np.ndarray:
+        """Return low, mean and high of the gap of one more cell of this size."""
+        return self.interval(features([size])[0], error, self.tau**2)
+
+
+def features(sizes: Sequence[Size]) -> np.ndarray:
+    """Return the regressors, NxK."""
+    width, layers, vocabulary, tokens = np.array(sizes, np.float64).T
+    ones = np.ones(len(width))
+    columns = [ones, np.log(tokens / vocabulary), np.log(width), np.log(vocabulary), layers]
+    return np.stack(columns, axis=1)
+
+
+def fit_gaps(features_NxK: np.ndarray, gap_N: np.ndarray, error_N: np.ndarray) -> GapFit:
+    """Fit by restricted maximum likelihood, with the covariance of Knapp and Hartung (2003).
+
+    Args:
+      features_NxK: regressors, N > K.
+      gap_N: mean gap of each cell.
+      error_N: its standard error.
+
+    Raises:
+      ValueError: if there are no more cells than coefficients.
+    """
+    from scipy.optimize import minimize_scalar  # heavy
+
+    cells, count = features_NxK.shape
+    if cells <= count:
+        raise ValueError(f"{cells} cells for {count} coefficients; expected more")
+
+    def solve(tau: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        weight_N = 1 / (tau**2 + error_N**2)
+        precision_KxK = (features_NxK.T * weight_N) @ features_NxK
+        mean_K = np.linalg.solve(precision_KxK, (features_NxK.T * weight_N) @ gap_N)
+        return weight_N, precision_KxK, mean_K
+
+    def loss(tau: float) -> float:
+        """-2 ln of the restricted likelihood, but for a constant."""
+        weight_N, precision_KxK, mean_K = solve(tau)
+        squares = weight_N @ (gap_N - features_NxK @ mean_K) ** 2
+        return squares - np.log(weight_N).sum() + np.linalg.slogdet(precision_KxK)[1]
+
+    most = 2 * float(np.std(gap_N)) + 1e-9
+    tau = min((0.0, minimize_scalar(loss, bounds=(0, most), method="bounded").x), key=loss)
+    weight_N, precision_KxK, mean_K = solve(tau)
+    spread = weight_N @ (gap_N - features_NxK @ mean_K) ** 2 / (cells - count)
+    covariance_KxK = np.linalg.inv(precision_KxK) * max(1.0, spread)
+    return GapFit(mean_K, covariance_KxK, float(tau), cells - count)
+
+
+def update(
+    prior: GapFit, features_NxK: np.ndarray, gap_N: np.ndarray, error_N: np.ndarray
+) -> GapFit:
+    """Return the fit for a text after pilots on it: the constant moves by N(0, `TEXT_STD`²)."""
+    before_KxK = prior.covariance_KxK.copy()
+    before_KxK[0, 0] += TEXT_STD**2
+    noise_NxN = np.diag(prior.tau**2 + error_N**2)
+    gain_KxN = np.linalg.solve(
+        features_NxK @ before_KxK @ features_NxK.T + noise_NxN, features_NxK @ before_KxK
+    ).T
+    mean_K = prior.mean_K + gain_KxN @ (gap_N - features_NxK @ prior.mean_K)
+    after_KxK = before_KxK - gain_KxN @ features_NxK @ before_KxK
+    return prior._replace(mean_K=mean_K, covariance_KxK=(after_KxK + after_KxK.T) / 2)
+
+
+def chosen_rates(members: pd.DataFrame) -> pd.DataFrame:
+    """Return the members trained at the best learning rate of their cell and arm.
+
+    The best one has the lowest mean loss of the first seeds on the even validation batches.
+    """
+    own = members.assign(branch_scale=members["branch_scale"].fillna(-1))  # joins on NaN fail
+    first = own[own["seed"].isin(CHOOSING)]
+    means = first.groupby([*SIZE, "arm", "learning_rate"])["loss_even"].mean().reset_index()
+    best = means.loc[means.groupby([*SIZE, "arm"])["loss_even"].idxmin()]
+    return own.merge(best[[*SIZE, "arm", "learning_rate"]])
+
+
+def gaps(members: pd.DataFrame, first: str = "tied", second: str = "untied") -> pd.DataFrame:
+    """Return loss(first) − loss(second) of each cell that has both, on the odd batches.
+
+    Columns: those of `SIZE`, tokens, gap, its standard error over seeds, seeds.
+    """
+    best = chosen_rates(members)
+    losses = best.pivot(index=[*SIZE, "tokens", "seed"], columns="arm", values="loss_odd")
+    differences = (losses[first] - losses[second]).dropna()
+    found = differences.groupby([*SIZE, "tokens"]).agg(["mean", "sem", "count"])
+    return found.set_axis(["gap", "error", "seeds"], axis=1).reset_index()
+
+
+def sizes_of(cells: pd.DataFrame) -> list[Size]:
+    """Return the size of each cell."""
+    return [Size(*own) for own in cells[list(Size._fields)].to_numpy()]
