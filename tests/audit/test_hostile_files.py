@@ -281,6 +281,21 @@ def adapter_only(name: str, content: bytes) -> Make:
     return make
 
 
+def gguf_array(name: bytes, count: int) -> bytes:
+    """Return a metadata value of empty strings."""
+    return struct.pack(f"<Q{len(name)}sIIQ", len(name), name, 9, 8, count) + bytes(8 * count)
+
+
+def gguf_tensor(name: bytes, offset: int, kind: int = 0) -> bytes:
+    """Return the declaration of a tensor of 8 values."""
+    return struct.pack(f"<Q{len(name)}sIQIQ", len(name), name, 1, 8, kind, offset)
+
+
+def gguf_of(*tensors: bytes) -> Make:
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 0) + b"".join(tensors)
+    return written("m.gguf", head + bytes(-len(head) % 32 + 64))
+
+
 def orbax_without_data(path: Path) -> Path:
     """Make a checkpoint whose metadata are complete, but the file of the values is cut."""
     folder = (path / "tree").absolute()
@@ -316,6 +331,13 @@ UNREADABLE = {
     "header that is a list": ("header is not a JSON object", with_length(b"[]")),
     "header too deep": ("header cannot be read", with_length(b"[" * 99_999)),
     "name twice": ("occurs twice", with_length(b'{"a":{},"a":{}}')),
+    "header of many names": ("has 5,000,001 items", with_length(b'{"":0' + b',"":0' * 5_000_000)),
+    "header of a long shape": ("items", with_length(b'{"a":{"shape":[0' + b",1" * 5_000_000)),
+    "header of many lists": ("items", with_length(b'{"a":' + b"[" * 5_000_000)),
+    "metadata that are no text": (
+        "not a JSON object of strings",
+        with_length(b'{"__metadata__":{"format":1}}'),
+    ),
     "offsets that overlap": ("overlap", with_header(H, data_offsets=[SIZE - 2, 2 * SIZE - 2])),
     "offsets past the end": ("past the end", with_header(H, data_offsets=[SIZE + 2, 2 * SIZE + 2])),
     "offsets with a hole": ("belong to no tensor", with_header(E)),
@@ -365,6 +387,32 @@ UNREADABLE = {
             + struct.pack("<IQQQsIIQ", 3, 0, 1, 1, b"a", 9, 8, 5_000_000)
             + bytes(40_000_000),
         ),
+    ),
+    "GGUF with too many items in two arrays": (
+        "metadata of 4,200,000 items",
+        written(
+            "m.gguf",
+            b"GGUF"
+            + struct.pack("<IQQ", 3, 0, 2)
+            + gguf_array(b"a", 100_000)
+            + gguf_array(b"b", 4_100_000),
+        ),
+    ),
+    "GGUF with a tensor twice": (
+        "a name occurs twice",
+        gguf_of(gguf_tensor(b"a", 0), gguf_tensor(b"a", 32)),
+    ),
+    "GGUF with a value twice": (
+        "a name occurs twice",
+        written("m.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + 2 * gguf_array(b"a", 0)),
+    ),
+    "GGUF whose tensors overlap": (
+        "'a' and 'b' overlap",
+        gguf_of(gguf_tensor(b"b", 16), gguf_tensor(b"a", 0)),
+    ),
+    "GGUF whose tensors are one": (
+        "overlap",
+        gguf_of(gguf_tensor(b"a", 0, 2), gguf_tensor(b"b", 0, 2)),
     ),
     "npz that claims more bytes": ("truncated", npz_with_claims(VOCABULARY + 100)),
     "npz that claims far more bytes": ("truncated", npz_with_claims(10**6)),
