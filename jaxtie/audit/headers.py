@@ -126,7 +126,8 @@ def read_safetensors(path: Path) -> tuple[list[Entry], dict[str, Any]]:
             f"truncated: the header alone takes {length:,} of {size:,} bytes; {AGAIN}",
         )
         header = _parse_json(file.read(length))
-        metadata = header.pop("__metadata__", {})
+        metadata = header.pop("__metadata__", None)
+        metadata = {} if metadata is None else metadata
         check(
             isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values()),
             f"the header's __metadata__ is not a JSON object of strings; {NOT_SAFETENSORS}",
