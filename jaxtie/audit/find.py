@@ -27,9 +27,8 @@ from jaxtie.config import UserError, check
 SHOWN = 12  # candidates in an error
 # Rows by which input and output embedding may differ, at least; else a twentieth of the vocabulary.
 PADDING = 1024
-# Parts of names of embeddings that are not of tokens.
-NO_TOKENS = ("pos", "type", "segment", "rotary", "patch", "image", "vision", "audio")
-NO_TOKENS += ("time_emb", "time_text", "timestep")  # but not Keras' `time_distributed`
+# Parts of names of embeddings that are not of tokens; Keras' `time_distributed` may hold tokens.
+NO_TOKENS = tuple("pos type segment rotary patch image vision audio time_emb timestep".split())
 Role = Literal["input", "output"]
 
 
