@@ -38,10 +38,12 @@ class ModelVerdict:
 
     @property
     def saved(self) -> int:
-        """Bytes that tying saves, or has saved; 0 if there is no head, or one of a draft model."""
-        if self.main.code in ("no-head", "lone", "no-input") or self.embeddings.is_draft:
-            return 0
-        return (self.embeddings.output or self.embeddings.input).tensor.size
+        """Bytes that tying saves, or has saved; 0 without a head that can be tied."""
+        last = self.embeddings.output or self.embeddings.input
+        is_other = last.width != self.embeddings.input.width or self.embeddings.is_draft
+        return (
+            0 if is_other or self.main.code in ("no-head", "lone", "no-input") else last.tensor.size
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
