@@ -41,15 +41,16 @@ class Cell(NamedTuple):
 
 
 def jobs() -> Iterator[tuple[Cell, str]]:
-    """Yield cells and arms, those that tell most of b and c first."""
-    first = [Cell(width, 2048, epochs) for epochs in (0.25, 1) for width in WIDTHS]
-    deeper = [Cell(width, layers=4) for width in (64, 128)]
-    larger = [Cell(width, 8192, epochs) for epochs in (0.25, 1) for width in WIDTHS]
-    longer = [Cell(width, 2048, 4) for width in WIDTHS]
-    for cell in (*first, *deeper, Cell(64, branch_scale=0.01), *larger, *longer):
+    """Yield cells and arms, those that tell most for their time first."""
+    short = [Cell(width, vocabulary, 0.25) for vocabulary in (2048, 8192) for width in WIDTHS]
+    whole, larger, longer = (
+        [Cell(width, *own) for width in WIDTHS] for own in ((2048, 1), (8192, 1), (2048, 4))
+    )
+    deeper = [Cell(width, layers=4) for width in WIDTHS[1:]]
+    for cell in (*short, *whole, *deeper, Cell(64, branch_scale=0.01), *larger, *longer):
         yield cell, "tied"
         yield cell, "untied"
-        if cell in first[3:] or cell in deeper:
+        if cell in whole or cell in deeper:
             yield cell, "tied+half-swap"
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from jaxtie.advise import answer, gap_model, pilots
 from jaxtie.advise.gap_model import Size
-from jaxtie.config import UserError, check
+from jaxtie.config import UserError, check, check_path
 from jaxtie.results.folder import RunFolder, replacing
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import json_numbers, print_tables, with_interval
@@ -52,6 +52,8 @@ def advise(options: Any, session: Session) -> int:
         vocab_size=options.vocab_size or VOCAB_SIZE,
         documents_to_split=PARAGRAPHS,
     )
+    for path in corpus.paths:
+        check_path(Path(path))
     out = options.out or Path(f"runs/advise-{corpus.label}")
     check(not RunFolder(out).config(), f"--out {out}: holds a run; choose another folder")
     text = prepare_text(corpus, say=session.say)

@@ -36,7 +36,7 @@ from jaxtie.training.row_engine import make_mesh
 
 TINY = Transformer(layers=1, heads=2, width=16, feedforward=32)
 PLAN = synthetic.Plan(pairs=(2, 1, 2, 2), near=1, plain=12, homograph=False)
-FEW = ["--tokens", "8", "--contexts", "12", "--quiet"]
+FEW = ["--words", "8", "--contexts", "12", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def text_options(folder: Path, *options: str) -> list[str]:
 
 
 def train_command(place: Path, out: Path, *options: str) -> list[str]:
-    own = ["--steps", "200", "--synthetic-duplicates", "2", *FEW, "--out", str(out)]
+    own = ["--pairs", "--steps", "200", "--synthetic-duplicates", "2", *FEW, "--out", str(out)]
     return text_options(place / "text", *own, *options)
 
 
@@ -149,7 +149,7 @@ def test_trained_models_find_the_divergences_of_a_sampled_text(place, tmp_path):
     """Duplicates, allomorphs and antonyms are recognised; pairs are ordered by exact values."""
     source = synthetic.make_source(PLAN)
     synthetic.write_sampled_text(tmp_path, source, 20_000, 16)  # enough of the rarest token
-    own = ["--synthetic-duplicates", "0", "--steps", "800", "--tokens", "26", "--quiet"]
+    own = ["--pairs", "--synthetic-duplicates", "0", "--steps", "800", "--words", "26", "--quiet"]
     assert main_advise(text_options(tmp_path, *own, "--out", str(tmp_path / "out"))) == 0
     results = load(tmp_path / "out")
     numbers = {synthetic.word_of(token): token for token in range(source.token_N.max() + 1)}
@@ -192,8 +192,8 @@ def test_masked_models_on_a_text_of_topics(trained, tmp_path, capsys, monkeypatc
     monkeypatch.setitem(models.OBJECTIVES, "masked", small)
     # four words say little about a fifth
     monkeypatch.setattr(measure, "check_gain", lambda *_: None)
-    out, few = tmp_path / "out", ["--tokens", "20", "--contexts", "24", "--quiet"]
-    command = ["--text", text, "--vocab", vocabulary, "--steps", "600", "--masked", *few]
+    out, few = tmp_path / "out", ["--words", "20", "--contexts", "24", "--quiet"]
+    command = ["--text", text, "--vocab", vocabulary, "--steps", "600", "--pairs", "--masked", *few]
     command += ["--synthetic-duplicates", "4", "--out", str(out), "--json"]
     assert main_advise(command) == 0
     found = json.loads(capsys.readouterr().out)
@@ -250,7 +250,7 @@ def others(place, trained):
         ("out/A", None, [], "two are needed"),
         ("out/A", "out/A", [], "another model"),
         ("out/A", "other/B", [], "vocabulary"),
-        ("out/A", "out/B", ["--tokens", "100000"], "--tokens 100000"),
+        ("out/A", "out/B", ["--words", "100000"], "--words 100000"),
         ("nowhere", "out/B", [], "no run"),
         ("text", "out/B", [], "no run"),
     ],
@@ -277,7 +277,16 @@ def test_tied_runs_are_evaluated(place, tmp_path, capsys):
         (["a.py", "--text", "b"], "without --text"),
         (["nowhere.py"], "nowhere.py"),
         (["--text", "nowhere"], "no such file"),
-        (["--tokens", "0", "--text", "x"], "positive"),
+        (["--words", "0", "--text", "x"], "positive"),
+        (["--tokens", "0", "--text", "x"], "such as 2e9"),
+        (["--minutes", "0", "--text", "x"], "--minutes"),
+        (["--masked", "--text", "exact.txt"], "--masked: expected with --pairs"),
+        (["--text", "exact.txt", "--pairs", "--width", "9"], "--width: no option of --pairs"),
+        (["--from-logs", "a", "b", "--text", "x"], "--text: no option of --from-logs"),
+        (
+            ["--config", "exact.txt", "--text", "exact.txt"],
+            "--config exact.txt: expected a model's",
+        ),
         (["--size", "huge", "--text", "x"], "--size"),
         (["--text", "exact.txt", "--tfds-field", "y"], "--text-field y: exact.txt: text files"),
         (["--text", "exact.py"], "exact.py: is no text by its name"),
@@ -311,8 +320,8 @@ def test_invalid_combinations_of_options_are_refused(
 
 
 def test_too_many_tokens_are_refused_before_anything_is_trained(place, tmp_path, capsys):
-    command = train_command(place, tmp_path / "out", "--tokens", "5000")
-    assert "--tokens 5000" in error_of(capsys, *command)
+    command = train_command(place, tmp_path / "out", "--words", "5000")
+    assert "--words 5000" in error_of(capsys, *command)
     assert not (tmp_path / "out").exists()
 
 
@@ -357,7 +366,7 @@ def test_models_that_know_frequencies_only_are_refused(place, tmp_path, capsys):
     (tmp_path / "known.txt").write_text(text)
     shutil.copy(place / "text" / "vocab.txt", tmp_path)
     out = tmp_path / "out"
-    options = ["--steps", "100", "--synthetic-duplicates", "0", *FEW, "--out", str(out)]
+    options = ["--pairs", "--steps", "100", "--synthetic-duplicates", "0", *FEW, "--out", str(out)]
     assert "frequency only" in error_of(capsys, *text_options(tmp_path, *options))
     assert not (out / "results.nc").exists() and not (out / "summary.md").exists()
 
