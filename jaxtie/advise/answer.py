@@ -108,8 +108,8 @@ class Answer:
     def _next(self) -> str:
         if self.prediction.factor > NEAR:
             return (
-                "Next: train a tenth of your run both ways, with the learning rate chosen for each,"
-                " then: jaxtie advise --from-logs tied.csv untied.csv"
+                "Next: train a tenth of your run both ways, two seeds of each, each way at its own"
+                " learning rate; then jaxtie advise --from-logs tied.csv untied.csv"
             )
         if self.word == "not decided":
             return f"Next: {self.retry}"

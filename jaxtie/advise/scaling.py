@@ -1,6 +1,7 @@
 """Advice by pilots: read the target, train, answer. Imports jax only to train."""
 
 import json
+import re
 import warnings
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from jaxtie.config import UserError, check, check_path
 from jaxtie.results.folder import RunFolder, replacing
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import json_numbers, print_tables, with_interval
-from jaxtie.run.experiment_files import experiment_folder
+from jaxtie.run.experiment_files import installed_data
 from jaxtie.run.lifecycle import Session
 from jaxtie.text.config import Corpus
 
@@ -34,7 +35,7 @@ CONFIG_NAMES = {
 @cache
 def committed_members() -> pd.DataFrame:
     """Return the members of `experiments/tying_gap_on_text.py`, which come with the package."""
-    return pd.read_csv(experiment_folder() / "data" / "tying-gap-on-text.csv")
+    return pd.read_csv(installed_data("tying-gap-on-text.csv"))
 
 
 def advise(options: Any, session: Session) -> int:
@@ -63,7 +64,8 @@ def advise(options: Any, session: Session) -> int:
         return 0
     members = pilots.train_pilots(plan, corpus, committed_members(), out / "pilots", session)
     largest = Size(*members[list(Size._fields)].max())
-    retry = f"{session.command} --minutes {4 * options.minutes:g}"
+    same = re.sub(r" --(minutes[ =]\S+|overwrite)", "", session.command)
+    retry = f"{same} --minutes {4 * options.minutes:g} --overwrite"
     found = answer.make_answer(
         members,
         gap_model.gaps(committed_members()),
@@ -197,10 +199,10 @@ def read_losses(path: Path) -> pd.Series:
         named = {str(name).strip().lower(): name for name in table.columns}
         if "loss" in named:
             seeds = table[named["seed"]] if "seed" in named else pd.Series(0, table.index)
-            return table[named["loss"]].astype(float).groupby(seeds).last()
-        columns = [name for low, name in named.items() if low not in COUNTS]
-        last = table[columns].astype(float).iloc[-1]
-        last.index = last.index.map(str)
+            last = table[named["loss"]].astype(float).groupby(seeds).last()
+        else:
+            columns = [name for low, name in named.items() if low not in COUNTS]
+            last = table[columns].astype(float).iloc[-1]
         check(bool(len(last)) and bool(np.isfinite(last).all()), f"{path}: a last loss is missing")
         return last
     except (OSError, ValueError, KeyError, IndexError, TypeError, Warning) as error:

@@ -10,12 +10,19 @@ import jaxtie
 from jaxtie.config import TaskConfig, UserError
 
 PACKAGE = Path(jaxtie.__file__).parent
+INSTALLED = (PACKAGE / "experiments", PACKAGE.parent / "experiments")  # the latter of a checkout
 
 
 def experiment_folder() -> Path:
     """Return ./experiments if it has experiment files, else the folder that comes with jaxtie."""
-    own, *installed = Path("experiments"), PACKAGE / "experiments", PACKAGE.parent / "experiments"
-    return own if any(own.glob("*.py")) else next(filter(Path.is_dir, installed), own)
+    own = Path("experiments")
+    return own if any(own.glob("*.py")) else next(filter(Path.is_dir, INSTALLED), own)
+
+
+def installed_data(name: str) -> Path:
+    """Return a file of committed results that comes with jaxtie."""
+    folder = next(filter(Path.is_dir, INSTALLED))
+    return folder / "data" / name
 
 
 def find_experiment(name: str) -> Path:

@@ -1,0 +1,360 @@
+"""`jaxtie advise` by pilots: plans, targets, losses of one's own, the command on a sampled text."""
+
+import itertools
+import json
+import os
+import signal
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from drawing import save_small
+
+from jaxtie.advise import answer, pilots, scaling
+from jaxtie.advise.answer import Prediction
+from jaxtie.advise.command import main_advise
+from jaxtie.advise.gap_model import GapFit, Size
+from jaxtie.advise.pilots import Pilot, Plan, Rates, make_plan
+from jaxtie.config import UserError
+from jaxtie.results import plots
+from jaxtie.text.data import synthetic
+from jaxtie.training import row_engine
+from jaxtie.training.progress import Progress
+from jaxtie.training.row_engine import make_mesh
+
+OF_STEP = {32: 0.002, 64: 0.003, 128: 0.006}
+
+
+@pytest.mark.parametrize(
+    ("epoch_steps", "minutes", "seeds", "epochs"),
+    [
+        (6_000, 15, 4, None),  # as long as the minutes allow
+        (6_000, 3, 2, None),
+        (300, 15, 8, 4),  # a short text is read four times, with more seeds
+        (10**6, 600, 4, None),
+    ],
+)
+def test_plans_take_the_time_that_was_given(epoch_steps, minutes, seeds, epochs):
+    plan = make_plan(OF_STEP, epoch_steps, minutes)
+    assert plan.seeds == seeds and plan.seconds(OF_STEP) <= 60 * minutes
+    if epochs is None:
+        assert plan.seconds(OF_STEP) > 0.97 * 60 * minutes
+        assert plan.steps <= 4 * epoch_steps
+    else:
+        assert plan.steps == epochs * epoch_steps
+
+
+def test_a_longer_text_or_more_minutes_never_shorten_the_pilots():
+    for minutes in (3, 6, 15, 60, 240):
+        steps = [make_plan(OF_STEP, epoch, minutes) for epoch in (300, 1_000, 6_000, 10**6)]
+        assert all(a.steps * a.seeds <= 2 * b.steps * b.seeds for a, b in itertools.pairwise(steps))
+
+
+@pytest.mark.parametrize(
+    ("epoch_steps", "minutes", "words"),
+    [(150, 15, "too small for a pilot, which needs 51,200"), (6_000, 1.5, "pilots need 2.")],
+)
+def test_a_small_text_and_few_minutes_are_refused_in_one_line(epoch_steps, minutes, words):
+    with pytest.raises(UserError, match=words):
+        make_plan(OF_STEP, epoch_steps, minutes)
+
+
+def test_pilots_are_three_widths_by_two_budgets():
+    plan = Plan(steps=2_000, seeds=2)
+    assert plan.pilots[0] == Pilot(128, 2, 2_000)
+    assert {pilot.width for pilot in plan.pilots} == {32, 64, 128}
+    assert {pilot.steps for pilot in plan.pilots} == {2_000, 500}
+
+
+def test_learning_rates_follow_the_best_ones_of_committed_cells():
+    cells = pd.DataFrame(
+        [
+            {
+                "width": width,
+                "vocabulary": 2048,
+                "epochs": steps / 100,
+                "layers": 2,
+                "branch_scale": np.nan,
+                "tokens": 256 * steps,
+                "steps": steps,
+                "arm": arm,
+                "learning_rate": factor * 0.1 / np.sqrt(width) * steps**-0.25 * away,
+                "seed": seed,
+                "loss_even": 3 + abs(np.log(away)),
+                "loss_odd": 3.0,
+            }
+            for width in (32, 64, 128)
+            for steps in (400, 1_600)
+            for arm, factor in (("tied", 2), ("untied", 1))
+            for away in (0.7, 1.0, 1.4)
+            for seed in range(2)
+        ]
+    )
+    rates = Rates.fit(cells)
+    for arm, factor in (("tied", 2), ("untied", 1)):
+        expected = factor * 0.1 / np.sqrt(100) * 900**-0.25
+        assert rates.of(arm, Pilot(100, 2, 900)) == pytest.approx(expected, rel=5e-3)
+
+
+def write(path, text: str):
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed,loss\n0,3.1\n1,3.2\n2,3.3\n",
+        "step,seed,loss\n0,0,9\n0,1,9\n0,2,9\n5,0,3.1\n5,1,3.2\n5,2,3.3\n",
+        "step,0,1,2\n0,9,9,9\n5,3.1,3.2,3.3\n",
+        "Step,Seed,Loss\n5,0,3.1\n5,1,3.2\n5,2,3.3\n",
+    ],
+)
+def test_last_losses_are_read_by_seed(tmp_path, text):
+    losses = scaling.read_losses(write(tmp_path / "tied.csv", text))
+    np.testing.assert_allclose(losses.to_numpy(), [3.1, 3.2, 3.3])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "loss\nx\n", "step\n3\n", "a,b\n1,\n", "\x00\xff", "loss\n\n"]
+)
+def test_files_without_losses_are_refused_in_one_line(tmp_path, capsys, text):
+    path, good = write(tmp_path / "a.csv", text), write(tmp_path / "b.csv", "loss\n3.0\n")
+    assert main_advise(["--from-logs", str(path), str(good)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "a.csv" in error
+
+
+@pytest.mark.parametrize(
+    ("tied", "untied", "words"),
+    [
+        ("3.10 3.11 3.12", "3.05 3.06 3.07", "do not tie"),
+        ("3.10 3.11 3.12", "3.15 3.16 3.17", "tie the embeddings"),
+        ("3.10 3.18 3.12", "3.09 3.11 3.15", "not decided; train more seeds"),
+        ("3.10", "3.05", "not decided: one seed says nothing"),
+    ],
+)
+def test_losses_of_ones_own_are_compared_by_seed(tmp_path, capsys, tied, untied, words):
+    files = [
+        write(
+            tmp_path / f"{i}.csv", "seed,loss\n" + "\n".join(f"{s},{x}" for s, x in enumerate(each))
+        )
+        for i, each in enumerate((tied.split(), untied.split()))
+    ]
+    assert main_advise(["--from-logs", *map(str, files)]) == 0
+    assert f"Recommendation: {words}" in capsys.readouterr().out
+
+
+def test_unpaired_losses_have_welchs_interval():
+    from scipy.stats import ttest_ind
+
+    a, b = pd.Series([3.1, 3.3, 3.2], index=[0, 1, 2]), pd.Series([3.0, 3.05], index=[7, 8])
+    gap, half = scaling.difference(a, b)
+    low, high = ttest_ind(a, b, equal_var=False).confidence_interval(0.9)
+    np.testing.assert_allclose([gap - half, gap + half], [low, high])
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 9}, (8, 2, 9)),
+        ({"n_embd": 8, "n_layer": 2, "vocab_size": 9}, (8, 2, 9)),
+        ({"d_model": 8, "num_layers": 2, "vocab_size": 9}, (8, 2, 9)),
+        (
+            {"text_config": {"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 9}},
+            (8, 2, 9),
+        ),
+    ],
+)
+def test_a_models_configuration_gives_the_target(tmp_path, config, expected):
+    path = write(tmp_path / "config.json", json.dumps(config))
+    assert tuple(scaling.read_config(path).values()) == expected
+    options = SimpleNamespace(config=path, width=16, layers=None, vocabulary=None, tokens=5.0)
+    assert scaling.read_target(options) == {
+        "width": 16,
+        "layers": expected[1],
+        "vocabulary": expected[2],
+        "tokens": 5.0,
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"hidden_size": 8}', '{"hidden_size": true, "vocab_size": 1}', "[" * 9_999]
+)
+def test_other_configurations_are_refused(tmp_path, text):
+    with pytest.raises(UserError, match=r"--config .*config\.json"):
+        scaling.read_config(write(tmp_path / "config.json", text))
+
+
+def made(low: float, high: float, factor: float) -> answer.Answer:
+    pilot = {"width": 32, "tokens": 9e5, "gap": 0.1, "seeds": 2, "bigram": 4.0, "untied": 3.9}
+    fit = GapFit(np.zeros(5), np.eye(5), 0.0, 9)
+    prediction = Prediction(low, (low + high) / 2, high, factor)
+    own = pd.DataFrame([pilot])
+    return answer.Answer(Size(768, 12, 32_000, 2e9), prediction, own, fit, fit, "jaxtie advise")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "factor", "word", "after"),
+    [
+        (-0.05, -0.01, 2, "tie", "nothing"),
+        (-0.05, -0.01, 50, "tie", "a tenth"),
+        (0.02, 0.05, 2, "do not tie", "nothing"),
+        (0.02, 0.05, 50, "not decided", "a tenth"),  # far away, nobody is told to untie
+        (-0.02, 0.05, 2, "not decided", "jaxtie advise"),
+    ],
+)
+def test_the_recommendation_follows_from_interval_and_distance(low, high, factor, word, after):
+    found = made(low, high, factor)
+    assert found.word == word
+    recommendation, why, confidence, following = found.sentences
+    assert after in following and f"[{low:+.3f}, {high:+.3f}]" in why
+    assert "tie" in recommendation and f"{factor:,.1f} times" in confidence
+    assert "24.6 million parameters" in why
+
+
+def test_the_deviation_of_gaps_is_pooled_over_sizes():
+    rows = [
+        {
+            "width": width,
+            "layers": 2,
+            "vocabulary": 9,
+            "tokens": 9,
+            "bigram": 4.0,
+            "seed": seed,
+            "arm": arm,
+            "loss": loss,
+        }
+        for width, gaps in ((32, (0.1, 0.3)), (64, (0.2, 0.2)))
+        for seed, gap in enumerate(gaps)
+        for arm, loss in (("tied", 3 + gap), ("untied", 3.0))
+    ]
+    found = answer.pilot_gaps(pd.DataFrame(rows))
+    np.testing.assert_allclose(found["gap"], [0.2, 0.2])
+    np.testing.assert_allclose(found["error"], np.sqrt(0.02 / 2 / 2))  # 2 degrees of freedom
+
+
+# ----- The command.
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a sampled text; pilots are tiny."""
+    place = tmp_path_factory.mktemp("advise")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        patch.setattr(plots, "save", save_small)
+        patch.setattr(pilots, "WIDTHS", (8, 16))
+        patch.setattr(pilots, "FEWEST", 40)
+        patch.setattr(pilots, "TRIAL", 40)
+        patch.setattr(pilots, "HEAD_WIDTH", 8)
+        patch.setattr(pilots, "EVALUATED", 8)
+        patch.setattr(pilots, "measure_speed", lambda *_: dict.fromkeys((8, 16), 0.2))
+        patch.setattr(scaling, "committed_members", committed)
+        patch.setattr(row_engine, "make_mesh", lambda batch, devices: make_mesh(batch, devices[:1]))
+        plan = synthetic.Plan(pairs=(2, 1, 2, 2), near=1, plain=12, homograph=False)
+        synthetic.write_sampled_text(place / "text", synthetic.make_source(plan), 3000, 16)
+        yield place
+
+
+def committed() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    cells = itertools.product((32, 64, 128), (2048, 8192), (100, 400), (2, 4))
+    return pd.DataFrame(
+        [
+            {
+                "width": width,
+                "vocabulary": vocabulary,
+                "epochs": 1.0,
+                "layers": layers,
+                "branch_scale": np.nan,
+                "tokens": vocabulary * each,
+                "steps": vocabulary * each // 256,
+                "arm": arm,
+                "learning_rate": 0.003,
+                "seed": seed,
+                "loss_even": 4.0,
+                "loss_odd": 4.0 + 0.05 * (arm == "tied") + 0.01 * rng.standard_normal(),
+            }
+            for width, vocabulary, each, layers in cells
+            for arm in ("tied", "untied")
+            for seed in range(3)
+        ]
+    )
+
+
+def command(place, out, *options: str) -> list[str]:
+    text = [
+        "--text",
+        str(place / "text" / "known.txt"),
+        "--vocab",
+        str(place / "text" / "vocab.txt"),
+    ]
+    return [*text, "--minutes", "3", "--quiet", "--out", str(out), *options]
+
+
+@pytest.fixture(scope="module")
+def answered(place):
+    assert main_advise(command(place, place / "out", "--width", "512", "--json")) == 0
+    return place / "out"
+
+
+@pytest.mark.slow
+def test_the_answer_figure_and_summary_are_written(answered):
+    found = json.loads((answered / "answer.json").read_text())
+    assert found["target"]["width"] == 512 and len(found["pilots"]) == 4
+    assert found["recommendation"] in ("tie", "do not tie", "not decided")
+    assert (answered / "figures" / "answer.png").stat().st_size > 0
+    assert found["answer"][0] in (answered / "summary.md").read_text()
+
+
+@pytest.mark.slow
+def test_another_target_trains_nothing(place, answered, capsys):
+    before = {path: path.stat().st_mtime_ns for path in answered.rglob("config.json")}
+    assert main_advise(command(place, answered, "--tokens", "1e6")) == 0
+    assert "Recommendation" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in answered.rglob("config.json")}
+    assert main_advise(command(place, answered, "--width", "512")) == 0  # as `answered` was
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [5, 130])
+def test_an_interrupted_command_resumes_to_the_same_answer(place, answered, at, capsys):
+    out, steps = place / f"stopped-{at}", itertools.count(1)
+
+    def add(*_) -> None:
+        if next(steps) == at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "add", add)
+        assert main_advise(command(place, out, "--width", "512")) == 130
+    assert "run the same command to resume" in capsys.readouterr().err
+    assert not (out / "answer.json").exists()
+    assert main_advise(command(place, out, "--width", "512")) == 0
+    one, other = (json.loads((each / "answer.json").read_text()) for each in (out, answered))
+    assert one["pilots"] == other["pilots"] and one["gap"] == other["gap"]
+
+
+@pytest.mark.slow
+def test_pilots_of_other_minutes_are_not_mixed(place, answered, capsys):
+    assert main_advise([*command(place, answered), "--minutes", "9"]) == 2
+    assert "holds pilots of other minutes" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_overfitting_shortens_the_pilots(place, monkeypatch, capsys):
+    """The validation loss of the widest model is made to have a minimum at six tenths."""
+    real, seen = pilots._train, []
+
+    def train(pilot, *rest):
+        seen.append(pilot.steps)
+        rows, _ = real(pilot, *rest)
+        return rows, 6 if len(seen) == 1 else 10
+
+    monkeypatch.setattr(pilots, "_train", train)
+    assert main_advise(command(place, place / "over", "--json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    longest = max(each["tokens"] for each in found["pilots"]) // (pilots.BATCH * pilots.LENGTH)
+    assert longest == max(seen[1:]) == max(40, seen[0] * 6 // 100 * 10) < seen[0]
