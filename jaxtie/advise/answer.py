@@ -15,7 +15,7 @@ from jaxtie.advise import gap_model
 from jaxtie.advise.gap_model import GapFit, Size
 from jaxtie.results import plots
 from jaxtie.results.page_section import write_section
-from jaxtie.results.tables import Table, with_interval
+from jaxtie.results.tables import Table, json_numbers, with_interval
 
 MARGIN = 0.01  # nat: a loss so much higher is a price that saved memory is usually worth
 NEAR = 4.0  # times the largest pilot; beyond, untying is never recommended outright
@@ -45,6 +45,7 @@ class Answer:
       prediction: of its gap.
       pilots: a row per size: columns of `Size`, gap, error, seeds, bigram, tied, untied.
       prior, fit: of the committed cells; of these and the pilots.
+      published: what others measured, `experiments/data/published-comparisons.csv`.
       retry: the command with more minutes.
     """
 
@@ -53,6 +54,7 @@ class Answer:
     pilots: pd.DataFrame
     prior: GapFit
     fit: GapFit
+    published: pd.DataFrame
     retry: str
 
     @property
@@ -116,8 +118,11 @@ class Answer:
         return "Next: nothing; check the loss of your own run against this prediction."
 
     @property
-    def table(self) -> Table:
-        """The pilots, as a table."""
+    def tables(self) -> list[Table]:
+        """The pilots, and what others measured."""
+        return [self._pilot_table(), published_table(self.published, self.target)]
+
+    def _pilot_table(self) -> Table:
         rows = [
             (
                 f"{own.width:.0f}",
@@ -142,17 +147,23 @@ class Answer:
             "gap": self.prediction._asdict(),
             "margin": MARGIN,
             "pilots": self.pilots.to_dict("records"),
+            "published": nearest_published(self.published, self.target).to_dict("records"),
         }
 
 
 def make_answer(
-    members: pd.DataFrame, prior_cells: pd.DataFrame, target: Size, retry: str
+    members: pd.DataFrame,
+    prior_cells: pd.DataFrame,
+    published: pd.DataFrame,
+    target: Size,
+    retry: str,
 ) -> Answer:
     """Combine pilots with committed cells and predict.
 
     Args:
       members: a row per pilot, see `jaxtie.advise.pilots.train_pilots`.
       prior_cells: gaps of the committed cells, see `jaxtie.advise.gap_model.gaps`.
+      published: what others measured.
       target: what to predict.
       retry: the command with more minutes.
     """
@@ -169,7 +180,7 @@ def make_answer(
         pilots["error"].to_numpy(),
     )
     prediction = predict(fit, target, [*cells, *measured], measured)
-    return Answer(target, prediction, pilots, prior, fit, retry)
+    return Answer(target, prediction, pilots, prior, fit, published, retry)
 
 
 def predict(fit: GapFit, target: Size, known: Sequence[Size], pilots: Sequence[Size]) -> Prediction:
@@ -205,6 +216,37 @@ def pilot_gaps(members: pd.DataFrame) -> pd.DataFrame:
     variance = float((cells["gap"].var().to_numpy() * (counts - 1)).sum()) / degrees
     error = np.sqrt(variance / counts)
     return found.assign(error=error, half=error * t.ppf(1 - ERROR / 2, degrees), seeds=counts)
+
+
+def nearest_published(published: pd.DataFrame, target: Size, count: int = 3) -> pd.DataFrame:
+    """Return the published causal comparisons of like size, the nearest first.
+
+    The distance is that of ln width, ln vocabulary and ln tokens; rows that lack one, or a gap in
+    nats, are left out.
+    """
+    columns = ["width", "vocabulary", "tokens"]
+    known = published[published["objective"] == "causal"].dropna(subset=[*columns, "gap_nats"])
+    wanted = np.log([target.width, target.vocabulary, target.tokens])
+    distance = np.linalg.norm(np.log(known[columns].to_numpy(np.float64)) - wanted, axis=1)
+    return known.iloc[np.argsort(distance, kind="stable")[:count]]
+
+
+def published_table(published: pd.DataFrame, target: Size) -> Table:
+    """Return what others measured at the sizes nearest to the target."""
+    rows = [
+        (
+            own.source,
+            f"{own.width:,.0f}",
+            f"{own.vocabulary:,.0f}",
+            f"{own.tokens:,.0f}",
+            f"{own.gap_nats:+.4f}",
+            f"{own.seeds:.0f}",
+        )
+        for own in nearest_published(published, target).itertuples()
+    ]
+    header = ("source", "width", "vocabulary", "tokens", "gap, nat", "seeds")
+    note = "Not used for the prediction. Sources: experiments/data/published-comparisons.csv."
+    return Table("What others measured, nearest first", header, rows, note)
 
 
 def draw(answer: Answer) -> Figure:
@@ -261,14 +303,9 @@ def write(answer: Answer, out: Path, command: str) -> None:
     lines = ["# Should the embeddings be tied?", ""]
     for sentence in answer.sentences:
         lines += [sentence, ""]
-    lines += [
-        f"`{command}`",
-        "",
-        answer.table.markdown(),
-        "![answer](figures/answer.png)",
-        "",
-        CAPTION,
-    ]
+    lines += [f"`{command}`", "", *(table.markdown() for table in answer.tables)]
+    lines += ["![answer](figures/answer.png)", "", CAPTION]
     (out / "summary.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
-    (out / "answer.json").write_text(json.dumps(answer.as_dict(), indent=1), encoding="utf-8")
-    write_section(out, command, answer.sentences, [answer.table], answer=CAPTION)
+    found = json_numbers(answer.as_dict())
+    (out / "answer.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    write_section(out, command, answer.sentences, answer.tables, answer=CAPTION)

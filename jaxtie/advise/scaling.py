@@ -69,6 +69,7 @@ def advise(options: Any, session: Session) -> int:
     found = answer.make_answer(
         members,
         gap_model.gaps(committed_members()),
+        pd.read_csv(installed_data("published-comparisons.csv")),
         largest._replace(**target),
         retry,
     )
@@ -77,7 +78,7 @@ def advise(options: Any, session: Session) -> int:
         print(json.dumps(json_numbers(found.as_dict())))
         return 0
     print(*found.sentences, sep="\n")
-    print_tables(found.table)
+    print_tables(*found.tables)
     print(f"Figure: {out / 'figures' / 'answer.png'}; summary: {out / 'summary.md'}")
     return 0
 

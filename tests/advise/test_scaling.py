@@ -18,6 +18,7 @@ from jaxtie.advise.gap_model import GapFit, Size
 from jaxtie.advise.pilots import Pilot, Plan, Rates, make_plan
 from jaxtie.config import UserError
 from jaxtie.results import plots
+from jaxtie.run.experiment_files import installed_data
 from jaxtie.text.data import synthetic
 from jaxtie.training import row_engine
 from jaxtie.training.progress import Progress
@@ -192,7 +193,8 @@ def made(low: float, high: float, factor: float) -> answer.Answer:
     fit = GapFit(np.zeros(5), np.eye(5), 0.0, 9)
     prediction = Prediction(low, (low + high) / 2, high, factor)
     own = pd.DataFrame([pilot])
-    return answer.Answer(Size(768, 12, 32_000, 2e9), prediction, own, fit, fit, "jaxtie advise")
+    target, published = Size(768, 12, 32_000, 2e9), pd.DataFrame()
+    return answer.Answer(target, prediction, own, fit, fit, published, "jaxtie advise")
 
 
 @pytest.mark.parametrize(
@@ -233,6 +235,27 @@ def test_the_deviation_of_gaps_is_pooled_over_sizes():
     found = answer.pilot_gaps(pd.DataFrame(rows))
     np.testing.assert_allclose(found["gap"], [0.2, 0.2])
     np.testing.assert_allclose(found["error"], np.sqrt(0.02 / 2 / 2))  # 2 degrees of freedom
+
+
+def test_published_comparisons_are_complete_and_consistent():
+    """Gaps in nats follow from the losses or perplexities; each row can be looked up."""
+    published = pd.read_csv(installed_data("published-comparisons.csv"))
+    assert len(published) >= 15 and not published.duplicated().any()
+    assert published["url"].str.startswith("https://").all() and published["quote"].notna().all()
+    tied, untied, gap = (published[name] for name in ("tied", "untied", "gap_nats"))
+    in_nats = published["metric"].str.contains("loss in nats")
+    perplexity = published["metric"].str.contains("perplexity")
+    np.testing.assert_allclose(gap[in_nats], (tied - untied)[in_nats], atol=2e-4)
+    np.testing.assert_allclose(gap[perplexity], np.log(tied / untied)[perplexity], atol=2e-4)
+
+
+def test_the_nearest_published_comparison_is_of_like_size():
+    published = pd.read_csv(installed_data("published-comparisons.csv"))
+    target = Size(640, 12, 32_000, 2e9)
+    found = answer.nearest_published(published, target, 99)
+    assert found.iloc[0][["width", "vocabulary"]].tolist() == [640, 32_000]
+    assert (found["objective"] == "causal").all() and found["gap_nats"].notna().all()
+    assert "640" in answer.published_table(published, target).markdown()
 
 
 # ----- The command.
