@@ -11,6 +11,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
@@ -320,8 +321,8 @@ ROW_SETS = ("mask", "labels", "never-targets")
 # Formulas as arms write them, since the name of an arm becomes part of file names.
 ARM_FORMULAS = {"root-D": "sqrt(D)", "1-by-root-D": "1/sqrt(D)", "log-n-by-D": "log(n)/D"}
 EXPECTED_ARM = (
-    "expected tied, untied or untied@STEP, comma-separated; a head's options stand before the @, as"
-    " in untied+bias@STEP"
+    "expected tied, untied, untied@STEP or untied@2/3 (of the run), comma-separated; a head's"
+    " options stand before the @, as in untied+bias@STEP"
 )
 
 
@@ -372,6 +373,15 @@ def _parse_number(name: str, text: str, arm: str) -> Size:
     return value
 
 
+def _parse_step(text: str) -> int | Fraction:
+    """Read a step, or a share of the run such as 2/3; -1 for any other text."""
+    part, slash, whole = text.partition("/")
+    if not slash:
+        return natural(text)
+    share = Fraction(max(natural(part), 0), max(natural(whole), 1))
+    return share if 0 < share < 1 else -1
+
+
 @dataclass(frozen=True, repr=False)
 class Arm:
     """One of the configurations that an experiment compares, all else equal; its name says all.
@@ -380,15 +390,16 @@ class Arm:
 
     Attributes:
       name: as declared and shown: `tied`, `untied` or `untied@STEP`, with `+OPTION`s of the head
-        before the @.
+        before the @. An experiment turns a share of the run, as in `untied@2/3`, into a step.
       tied: whether all rows are tied at the start.
-      untie_at: step from which on the embeddings are untied; None: never, or from the start.
+      untie_at: step from which on the embeddings are untied, or a share of the run below 1; None:
+        never, or from the start.
       head: further options of the embeddings and the logits.
     """
 
     name: str
     tied: bool = field(init=False)
-    untie_at: int | None = field(init=False)
+    untie_at: int | Any = field(init=False)  # Any: None, or a Fraction until `resolved`
     head: Head = field(init=False)
 
     @classmethod
@@ -402,9 +413,8 @@ class Arm:
         check(isinstance(name, str), f"arm {name!r}: {EXPECTED_ARM}")
         whole, at, step = name.partition("@")
         start, *options = whole.split("+")
-        valid = start in ("tied", "untied") and (
-            not at or (start == "untied" and natural(step) > 0)
-        )
+        untie_at = _parse_step(step)
+        valid = start in ("tied", "untied") and (not at or (start == "untied" and untie_at > 0))
         check(valid, f"arm {name!r}: {EXPECTED_ARM}")
         head, always_tied = _parse_head(options, name), start == "tied"
         partly, own_start = head.is_partly_tied, head.start != "input"
@@ -422,7 +432,7 @@ class Arm:
         for fault, is_there in faults.items():
             check(not is_there, f"arm {name!r}: {fault}")
         object.__setattr__(self, "tied", (always_tied or bool(at)) and not partly)
-        object.__setattr__(self, "untie_at", natural(step) if at else None)
+        object.__setattr__(self, "untie_at", untie_at if at else None)
         object.__setattr__(self, "head", head)
 
     @property
@@ -439,6 +449,12 @@ class Arm:
     def is_plain(self) -> bool:
         """Whether the head has no options."""
         return self.head == Head()
+
+    def resolved(self, steps: int, record_every: int) -> "Arm":
+        """Return the arm that unties at a step, the record nearest to its share of the steps."""
+        if not isinstance(self.untie_at, Fraction):
+            return self
+        return self.at(record_every * max(1, round(self.untie_at * steps / record_every)))
 
     def at(self, step: int) -> "Arm":
         """Return the arm that unties at another step."""
@@ -741,7 +757,9 @@ class TaskConfig:
             bool(self.arms) and not isinstance(self.arms, str),
             "arms: expected at least one of tied, untied, untied@STEP",
         )
-        object.__setattr__(self, "arms", tuple(map(Arm.parse, self.arms)))
+        check_positive_integers(self, "steps", "record_every", "eval_every")
+        arms = (Arm.parse(arm).resolved(self.steps, self.record_every) for arm in self.arms)
+        object.__setattr__(self, "arms", tuple(arms))
         different = {(arm.tied, arm.untie_at, arm.head) for arm in self.arms}
         check(
             len(different) == len(self.arms),
@@ -804,8 +822,7 @@ class TaskConfig:
         )
 
     def check_steps(self) -> None:
-        """Check all numbers of steps, those of untying included."""
-        check_positive_integers(self, "steps", "record_every", "eval_every")
+        """Check the numbers of steps, those of untying included, against each other."""
         multiple = f"expected a multiple of record_every = {self.record_every}"
         for arm in self.arms:
             at = arm.untie_at

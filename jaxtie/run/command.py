@@ -109,7 +109,7 @@ class BasicOptions:
         option("ARM,ARM", parse_arms, _in_main(",".join(names_of(MAIN.arms)))),
     ] = None
     """Variants to compare on the same seeds and data: tied, untied, untied@STEP (tied up to there),
-    with options: tied+bias, untied+bias@STEP, tied+targets-only, ..."""
+    untied@2/3 (of the run), with options: tied+bias, untied+bias@STEP, tied+targets-only, ..."""
     sweep: tyro.conf.UseAppendAction[
         tuple[
             Annotated[tuple[str, tuple[float, ...]], option("NAME=VALUE,VALUE", _parse_sweep)], ...

@@ -20,7 +20,7 @@ from jaxtie.run.experiment_files import find_experiment, load_experiment
 from jaxtie.training.trainer import Trainer
 
 TOGETHER = "--distributed --coordinator {} --process-count {} --process-index {}"
-NO_ARM = "expected tied, untied or untied@STEP"
+NO_ARM = "expected tied, untied, untied@STEP or untied@2/3"
 NO_SEEDS = "expected a number of seeds (64), a range (42-46) or a list (1,5,9)"
 NO_SWEEP = "expected NAME=VALUE,VALUE, such as"
 # Command lines, and words of the error that no other one has.
@@ -43,6 +43,9 @@ BAD = [
     ("--eval-every 9999999900", "eval_every = 9999999900: expected fewer than"),
     ("--arms tied,knotted", f"--arms: arm 'knotted': {NO_ARM}"),
     ("--arms untied@0", f"arm 'untied@0': {NO_ARM}"),
+    ("--arms untied@3/2", f"arm 'untied@3/2': {NO_ARM}"),
+    ("--arms untied@1/0", f"arm 'untied@1/0': {NO_ARM}"),
+    ("--arms untied@2/3,untied@100000", "untied@100000: each may be named once"),
     ("--arms untied@midway", f"arm 'untied@midway': {NO_ARM}"),
     ("--arms untied@150000", "arm untied@150000: expected a multiple of record_every = 100 below"),
     ("--arms untied@150", "arm untied@150: expected a multiple of record_every = 100"),
@@ -302,6 +305,16 @@ def test_output_that_nobody_reads_ends_quietly(tmp_path, arguments, closed):
 )
 def test_seeds_are_a_number_a_range_or_a_list(text, seeds):
     assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize(
+    ("share", "steps", "step"),
+    [("2/3", 150_000, 100_000), ("1/2", 300, 200), ("1/1000", 300, 100), ("9/10", 1000, 900)],
+)
+def test_a_share_of_the_run_is_its_nearest_record(share, steps, step):
+    arms = ("tied", f"untied+bias@{share}")
+    experiment = jaxtie.Experiment(arms=arms, steps=steps, record_every=100, eval_every=100)
+    assert names_of(experiment.arms) == ["tied", f"untied+bias@{step}"]
 
 
 @pytest.mark.parametrize("name", ["tied+foo", "tied@3", "untied@²", "both", ""])
