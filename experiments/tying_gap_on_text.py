@@ -3,7 +3,10 @@
 A modern recipe (`jaxtie.Decoder`, see jaxtie/advise/pilots.py) at widths 32, 64 and 128,
 vocabularies of 2,048 and 8,192, a quarter of an epoch and one epoch of seventeen books (four
 epochs at vocabulary 2,048), 2 layers; 4 layers at widths 64 and 128; and one cell whose branches
-start near 0. Half-swap in the cells of one epoch and vocabulary 2,048.
+start near 0. Half-swap in the cells of one epoch and vocabulary 2,048. In four cells seven more
+arms, which decide nothing: half-swap, an input scale of √D, untied after two thirds of the run, a
+wider and a deeper tied model of the untied one's parameters, and an untied one whose input table
+has twice or half the rate of the output table.
 
     jaxtie run tying_gap_on_text --text books/            # one cell, one learning rate
     python experiments/scripts/tying_gap_on_text.py --text books/ --out runs/gap     # all

@@ -8,6 +8,7 @@ experiments/data/tying-gap-on-text.csv.
 """
 
 import argparse
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,15 @@ from jaxtie.training.devices import describe_device, start_jax
 DATA = Path(__file__).parents[1] / "data" / "tying-gap-on-text.csv"
 CHOOSING, JUDGED = (0, 1), (0, 1, 2, 3, 4)  # seeds
 WIDTHS = (32, 64, 128)
+OTHERS = (
+    "tied+half-swap",
+    "tied+input-scale=root-D",
+    "untied@2/3",
+    "wider tied",
+    "deeper tied",
+    "untied+input-rate=2",
+    "untied+input-rate=0.5",
+)
 START = {32: 5, 64: 4, 128: 3}  # of the search: rate 0.001·2^(k/2)
 
 
@@ -47,11 +57,35 @@ def jobs() -> Iterator[tuple[Cell, str]]:
         [Cell(width, *own) for width in WIDTHS] for own in ((2048, 1), (8192, 1), (2048, 4))
     )
     deeper = [Cell(width, layers=4) for width in WIDTHS[1:]]
-    for cell in (*short, *whole, *deeper, Cell(64, branch_scale=0.01), *larger, *longer):
+    compared = (short[1], short[2], short[4], whole[1])
+    for cell in (*short, *whole, *deeper, Cell(64, branch_scale=0.01)):
         yield cell, "tied"
         yield cell, "untied"
         if cell in whole or cell in deeper:
             yield cell, "tied+half-swap"
+    yield from itertools.product(compared, OTHERS)
+    yield from itertools.product((*larger, *longer), ("tied", "untied"))
+
+
+def matched(cell: Cell, arm: str) -> Cell:
+    """Return the cell of an arm: wider or deeper, with about the parameters of the untied model."""
+    if arm not in ("wider tied", "deeper tied"):
+        return cell
+
+    def parameters(width: int, layers: int, *, tied: bool) -> int:
+        sizes = cell.vocabulary, width, layers
+        return jaxtie.budget(*sizes, tied=tied, feedforward=3 * width, gated=True).parameters
+
+    wanted = parameters(cell.width, cell.layers, tied=False)
+
+    def distance(cell: Cell) -> int:
+        return abs(parameters(cell.width, cell.layers, tied=True) - wanted)
+
+    if arm == "wider tied":
+        widths = range(cell.width, 3 * cell.width, 2 * max(1, cell.width // 32))
+        return min((cell._replace(width=width) for width in widths), key=distance)
+    depths = range(cell.layers, 20 * cell.layers)
+    return min((cell._replace(layers=layers) for layers in depths), key=distance)
 
 
 def rate_of(k: int) -> float:
@@ -83,11 +117,13 @@ class Trainer:
         corpus = Corpus(self.text, vocab_size=cell.vocabulary, documents_to_split=1_000)
         report = prepare_text(corpus, say=lambda line: None).report
         epoch = report.tokens["train"] + report.rows["train"]  # each row is ended by [SEP]
-        pilot = Pilot(cell.width, cell.layers, steps_for(cell.epochs * epoch), cell.branch_scale)
-        folder = self.out / f"{name_of(cell)}_{arm}_{k}_{min(seeds)}"
-        results = jaxtie.run(pilot.experiment(corpus, (arm,), rate_of(k), seeds), folder)
+        steps, own = steps_for(cell.epochs * epoch), matched(cell, arm)
+        pilot = Pilot(own.width, own.layers, steps, cell.branch_scale, cell.width // 32)
+        folder = self.out / f"{name_of(cell)}_{file_name(arm)}_{k}_{min(seeds)}"
+        name = arm.split()[-1]  # of a wider or deeper arm: tied
+        results = jaxtie.run(pilot.experiment(corpus, (name,), rate_of(k), seeds), folder)
         for seed in seeds:
-            own = results.sel(seed=seed, arm=arm).isel(eval_step=-1)
+            own = results.sel(seed=seed).isel(eval_step=-1, arm=0)
             yield (
                 seed,
                 {
@@ -126,6 +162,11 @@ def name_of(cell: Cell) -> str:
     return "-".join(map(str, cell))
 
 
+def file_name(arm: str) -> str:
+    """Return the name of an arm in those of files."""
+    return arm.replace("/", "-").replace(" ", "-")
+
+
 def main() -> None:
     """Train what is left, or gather what there is."""
     parser = argparse.ArgumentParser(
@@ -143,7 +184,7 @@ def main() -> None:
     start_jax()
     trainer = Trainer(tuple(options.text), options.out)
     for cell, arm in jobs():
-        done = options.out / f"{name_of(cell)}_{arm}.done"
+        done = options.out / f"{name_of(cell)}_{file_name(arm)}.done"
         try:
             with filelock.FileLock(done.with_suffix(".lock"), timeout=0):
                 if not done.exists():

@@ -42,12 +42,14 @@ class Pilot:
       width, layers: of the decoder.
       steps: updates, each of `BATCH` times `LENGTH` tokens.
       branch_scale: see `jaxtie.Decoder`.
+      heads: of attention; None: one for `HEAD_WIDTH` of the width.
     """
 
     width: int
     layers: int
     steps: int
     branch_scale: float | None = None
+    heads: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -81,7 +83,7 @@ class Pilot:
         """
         model = Decoder(
             layers=self.layers,
-            heads=max(1, self.width // HEAD_WIDTH),
+            heads=self.heads or max(1, self.width // HEAD_WIDTH),
             width=self.width,
             branch_scale=self.branch_scale,
         )
