@@ -11,11 +11,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxtie.advise import gap_model
-from jaxtie.advise.gap_model import GapFit, Size
 from jaxtie.results import plots
 from jaxtie.results.page_section import write_section
 from jaxtie.results.tables import Table, json_numbers, with_interval
+from jaxtie.text import gap_model
+from jaxtie.text.gap_model import GapFit, Size
 
 MARGIN = 0.01  # nat: a loss so much higher is a price that saved memory is usually worth
 NEAR = 4.0  # times the largest pilot; beyond, untying is never recommended outright
@@ -153,7 +153,7 @@ class Answer:
 
 def make_answer(
     members: pd.DataFrame,
-    prior_cells: pd.DataFrame,
+    committed: pd.DataFrame,
     published: pd.DataFrame,
     target: Size,
     retry: str,
@@ -162,16 +162,14 @@ def make_answer(
 
     Args:
       members: a row per pilot, see `jaxtie.advise.pilots.train_pilots`.
-      prior_cells: gaps of the committed cells, see `jaxtie.advise.gap_model.gaps`.
+      committed: members of `experiments/tying_gap_on_text.py`.
       published: what others measured.
       target: what to predict.
       retry: the command with more minutes.
     """
     pilots = pilot_gaps(members)
-    cells = gap_model.sizes_of(prior_cells)
-    prior = gap_model.fit_gaps(
-        gap_model.features(cells), prior_cells["gap"].to_numpy(), prior_cells["error"].to_numpy()
-    )
+    cells = gap_model.sizes_of(gap_model.usual_cells(committed))
+    prior = gap_model.fit_cells(committed)
     measured = gap_model.sizes_of(pilots)
     fit = gap_model.update(
         prior,

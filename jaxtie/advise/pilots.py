@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from jaxtie.advise.gap_model import SIZE, chosen_rates
 from jaxtie.config import Decoder, Optimizer, UserError, check
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import lifecycle
 from jaxtie.run.lifecycle import Outcome, Session
 from jaxtie.text.config import Corpus, TextExperiment
+from jaxtie.text.gap_model import SIZE, chosen_rates
 
 BATCH, LENGTH = 4, 64
 HEAD_WIDTH = 32

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from jaxtie.advise import answer, gap_model, pilots
-from jaxtie.advise.gap_model import Size
+from jaxtie.advise import answer, pilots
 from jaxtie.config import UserError, check, check_path
 from jaxtie.results.folder import RunFolder, replacing
 from jaxtie.results.statistics import mean_interval
@@ -19,6 +18,7 @@ from jaxtie.results.tables import json_numbers, print_tables, with_interval
 from jaxtie.run.experiment_files import installed_data
 from jaxtie.run.lifecycle import Session
 from jaxtie.text.config import Corpus
+from jaxtie.text.gap_model import Size
 
 VOCAB_SIZE = 2_048  # of trained vocabularies
 PARAGRAPHS = 10**9  # documents from which on a document is in one split: the split is by paragraph
@@ -68,7 +68,7 @@ def advise(options: Any, session: Session) -> int:
     retry = f"{same} --minutes {4 * options.minutes:g} --overwrite"
     found = answer.make_answer(
         members,
-        gap_model.gaps(committed_members()),
+        committed_members(),
         pd.read_csv(installed_data("published-comparisons.csv")),
         largest._replace(**target),
         retry,

@@ -16,6 +16,7 @@ from jaxtie.results.gradient_by_role import shares_table
 from jaxtie.results.similarity import similarity_table
 from jaxtie.results.tables import Table, interval, swept
 from jaxtie.run.experiment_files import load_experiment_and_claims
+from jaxtie.text import gap_tables
 from jaxtie.text.tables import targets_only_table, validation_table, word_pairs_table
 
 Runs = Mapping[str, xr.Dataset]
@@ -146,11 +147,18 @@ def _plateau_or_gap(data: Path) -> list[Table]:
     return [tuned_gap_table(grid, fresh), rates_table(grid)]
 
 
+def _tying_gap_on_text(data: Path) -> list[Table]:
+    members = pd.read_csv(data / "tying-gap-on-text.csv")
+    makers = (gap_tables.claims_table, gap_tables.fit_table, gap_tables.cells_table)
+    return [*(make(members) for make in makers), gap_tables.arms_table(members)]
+
+
 # Tables of losses that are committed as CSV.
 OF_LOSSES: dict[str, Callable[[Path], list[Table]]] = {
     "price-of-tying": _price_of_tying,
     "hypothesis-known": _hypothesis_known,
     "plateau-or-gap": _plateau_or_gap,
+    "tying-gap-on-text": _tying_gap_on_text,
 }
 
 

@@ -14,9 +14,11 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import tyro
 import xarray as xr
 
@@ -28,13 +30,14 @@ from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import join_seeds, write_committed
 from jaxtie.results.folder import RunFolder
-from jaxtie.results.plots import write_frames
+from jaxtie.results.plots import draw_for_document, write_frames
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.experiment_files import load_claims, load_experiment
 from jaxtie.run.lifecycle import one_line
 from jaxtie.run.page import write_report
 from jaxtie.run.pages import result_pages
+from jaxtie.text.gap_tables import draw_gaps
 
 EXPERIMENTS = Path("experiments")
 DOCUMENTS = ("README.md", "experiments/README.md")
@@ -149,7 +152,11 @@ def rewritten(text: str, tables: Mapping[str, Callable[..., Table]]) -> str:
 
 def draw_figures(experiments: Path) -> list[Path]:
     """Draw the figures of several runs from the committed data; return the files."""
-    return plots.draw_targets_only(read_data(experiments / "data"), experiments)
+    drawn = plots.draw_targets_only(read_data(experiments / "data"), experiments)
+    if (gaps := experiments / "data" / "tying-gap-on-text.csv").exists():
+        draw = partial(draw_gaps, pd.read_csv(gaps))
+        drawn.append(draw_for_document(draw, experiments / "tying_gap_on_text.png"))
+    return drawn
 
 
 def rewrite(documents: Sequence[Path], experiments: Path) -> None:

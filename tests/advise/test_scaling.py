@@ -14,12 +14,12 @@ from drawing import save_small
 from jaxtie.advise import answer, pilots, scaling
 from jaxtie.advise.answer import Prediction
 from jaxtie.advise.command import main_advise
-from jaxtie.advise.gap_model import GapFit, Size
 from jaxtie.advise.pilots import Pilot, Plan, Rates, make_plan
 from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.run.experiment_files import installed_data
 from jaxtie.text.data import synthetic
+from jaxtie.text.gap_model import GapFit, Size
 from jaxtie.training import row_engine
 from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import make_mesh

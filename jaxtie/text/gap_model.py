@@ -18,6 +18,7 @@ import pandas as pd
 SIZE = ["width", "vocabulary", "epochs", "layers", "branch_scale"]  # columns that name a cell
 CHOOSING = (0, 1)  # seeds by which learning rates are chosen
 NAMES = ("constant", "ln(tokens / vocabulary)", "ln(width)", "ln(vocabulary)", "layers")
+USUAL = -1  # `branch_scale` that stands for None
 TEXT_STD = 0.05  # nat; a convention, until more texts are measured
 
 
@@ -124,7 +125,7 @@ def chosen_rates(members: pd.DataFrame) -> pd.DataFrame:
 
     The best one has the lowest mean loss of the first seeds on the even validation batches.
     """
-    own = members.assign(branch_scale=members["branch_scale"].fillna(-1))  # joins on NaN fail
+    own = members.assign(branch_scale=members["branch_scale"].fillna(USUAL))  # joins on NaN fail
     first = own[own["seed"].isin(CHOOSING)]
     means = first.groupby([*SIZE, "arm", "learning_rate"])["loss_even"].mean().reset_index()
     best = means.loc[means.groupby([*SIZE, "arm"])["loss_even"].idxmin()]
@@ -141,6 +142,18 @@ def gaps(members: pd.DataFrame, first: str = "tied", second: str = "untied") -> 
     differences = (losses[first] - losses[second]).dropna()
     found = differences.groupby([*SIZE, "tokens"]).agg(["mean", "sem", "count"])
     return found.set_axis(["gap", "error", "seeds"], axis=1).reset_index()
+
+
+def usual_cells(members: pd.DataFrame) -> pd.DataFrame:
+    """Return the gaps of the cells of the usual branch scale."""
+    cells = gaps(members)
+    return cells[cells["branch_scale"] == USUAL]
+
+
+def fit_cells(members: pd.DataFrame) -> GapFit:
+    """Fit the formula to the cells of the usual branch scale; ValueError if they are too few."""
+    cells = usual_cells(members)
+    return fit_gaps(features(sizes_of(cells)), cells["gap"].to_numpy(), cells["error"].to_numpy())
 
 
 def sizes_of(cells: pd.DataFrame) -> list[Size]:

@@ -7,7 +7,7 @@ from scipy.linalg import null_space
 from scipy.stats import multivariate_normal
 
 from jaxtie.advise import answer
-from jaxtie.advise.gap_model import (
+from jaxtie.text.gap_model import (
     TEXT_STD,
     GapFit,
     Size,

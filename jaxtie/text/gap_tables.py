@@ -1,0 +1,194 @@
+"""Tables and figure of `experiments/tying_gap_on_text.py`, from its members. Imports no jax.
+
+The columns of its members are those of `jaxtie.text.gap_model`, and parameters and bigram.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from jaxtie.results import plots
+from jaxtie.results.claims import Comparison, compare, judge
+from jaxtie.results.tables import Table, interval, number
+from jaxtie.text import gap_model
+from jaxtie.text.gap_model import NAMES, SIZE, USUAL, fit_cells, usual_cells
+
+CLAIMS = 4  # whose intervals hold together
+PLAIN = ("tied", "untied")
+
+
+def cells_table(members: pd.DataFrame) -> Table:
+    """Return losses, rates and gap of every cell."""
+    best, rows = gap_model.chosen_rates(members), []
+    for size, own in best[best["arm"].isin(PLAIN)].groupby(SIZE):
+        losses = own.pivot(index="seed", columns="arm", values="loss_odd")
+        rate = own.groupby("arm")["learning_rate"].first()
+        if not {*PLAIN} <= {*losses.columns}:
+            continue
+        width, vocabulary, epochs, layers, branch = size
+        first = own[own["arm"] == "untied"].iloc[0]
+        tokens = first["tokens"]
+        body = first["parameters"] - 2 * vocabulary * width
+        rows.append(
+            (
+                f"{width}, {vocabulary:,}, {layers:.0f}{', branches 0.01' * (branch != USUAL)}",
+                f"{epochs:g}",
+                f"{tokens / vocabulary:,.0f}",
+                f"{tokens / body:,.1f}",
+                *(f"{losses[arm].mean():.3f} ({rate[arm]:.2g})" for arm in PLAIN),
+                "yes" if losses["untied"].mean() < first["bigram"] else "no",
+                interval((losses["tied"] - losses["untied"]).dropna().to_numpy()),
+            )
+        )
+    header = (
+        "width, vocabulary, layers",
+        "epochs",
+        "tokens per row of a table",
+        "tokens per other parameter",
+        "loss tied (rate)",
+        "untied (rate)",
+        "beats bigram counts",
+        "tied − untied",
+    )
+    note = "Validation loss, nat, on the odd batches; mean over 5 seeds ± 95 %, paired."
+    return Table("Cells", header, rows, note)
+
+
+def fit_table(members: pd.DataFrame) -> Table:
+    """Return the coefficients of the formula."""
+    fit = fit_cells(members)
+    rows = []
+    for i, name in enumerate(NAMES):
+        low, middle, high = fit.interval(np.eye(len(NAMES))[i], 0.05)
+        rows.append((name, Comparison("", low, middle, high).found))
+    cells = usual_cells(members)
+    note = (
+        f"{len(cells)} cells; nat per unit. Restricted maximum likelihood, 95 % by Student's t"
+        f" (Knapp and Hartung), each by itself. Deviation of cells: {number(fit.tau)} nat."
+    )
+    return Table(
+        "gap = constant + sum of coefficient times", ("regressor", "coefficient"), rows, note
+    )
+
+
+def claims_table(members: pd.DataFrame) -> Table:
+    """Judge the four claims that were committed before the run."""
+    rows = []
+    for statement, found, low, high in _claims(members):
+        shown = ("–", "no data yet") if found is None else (found.found, judge(found, low, high))
+        rows.append(
+            (statement, f"{'>' if high == math.inf else '<'} 0", shown[0], f"**{shown[1]}**")
+        )
+    note = "All four intervals hold together at 95 % (Bonferroni). The bounds are ours."
+    return Table("Claims", ("claim", "holds if, nat", "found", "verdict"), rows, note)
+
+
+def _claims(members: pd.DataFrame) -> Iterator[tuple[str, Comparison | None, float, float]]:
+    """Yield statement, estimate and bounds of each claim."""
+    above, below = (0.0, math.inf), (-math.inf, 0.0)
+    try:
+        fit = fit_cells(members)
+        of_fit: list[Comparison | None] = [
+            Comparison("", *fit.interval(np.eye(len(NAMES))[i], 0.05 / CLAIMS)) for i in (1, 2)
+        ]
+    except ValueError:
+        of_fit = [None, None]
+    yield "b > 0: the gap grows with the tokens per row of a table.", of_fit[0], *above
+    yield "c < 0: all else equal, the gap falls with the width.", of_fit[1], *below
+    gains = [_by_seed(members, "tied", "tied+half-swap", layers=layers) for layers in (2, 4)]
+    gains = [own.groupby("seed").mean() for own in gains]
+    statement = "Half-swap gains less with 4 layers than with 2 (widths 64 and 128)."
+    yield statement, _paired(gains[0], gains[1]), *above
+    branches = [_by_seed(members, *PLAIN, branch=branch, width=64) for branch in (0.01, USUAL)]
+    branches = [own.groupby("seed").mean() for own in branches]
+    yield "Branches that start at 0.01 have a larger gap.", _paired(*branches), *above
+
+
+def _by_seed(
+    members: pd.DataFrame,
+    first: str,
+    second: str,
+    layers: int = 2,
+    branch: float = USUAL,
+    width: int | None = None,
+) -> pd.Series:
+    """Return loss(first) − loss(second) of each width and seed, vocabulary 2,048 and one epoch."""
+    own = gap_model.chosen_rates(members).set_index(["width", "seed"])
+    own = own[(own["vocabulary"] == 2048) & (own["epochs"] == 1) & (own["layers"] == layers)]
+    own = own[own["branch_scale"] == branch]
+    widths = (64, 128) if width is None else (width,)
+    own = own[own.index.get_level_values("width").isin(widths)]
+    one, other = (own.loc[own["arm"] == arm, "loss_odd"] for arm in (first, second))
+    found = (one - other).dropna()
+    whole = {*found.index.get_level_values("width")} == {*widths}
+    return found if whole else found.iloc[:0]
+
+
+def _paired(first: pd.Series, second: pd.Series) -> Comparison | None:
+    values = (first - second).dropna().to_numpy()
+    return compare("", values, count=CLAIMS) if len(values) > 1 else None
+
+
+def arms_table(members: pd.DataFrame) -> Table:
+    """Return the difference of every other arm to the untied one, in the cells that have it."""
+    best, rows = gap_model.chosen_rates(members), []
+    others = [arm for arm in best["arm"].unique() if arm not in PLAIN]
+    for arm in sorted(others):
+        for size, own in best.groupby(SIZE):
+            losses = own.pivot(index="seed", columns="arm", values="loss_odd")
+            if not {arm, *PLAIN} <= {*losses.columns}:
+                continue
+            width, vocabulary, epochs, layers, _ = size
+            differences = [losses[arm] - losses[plain] for plain in PLAIN]
+            rows.append(
+                (
+                    arm,
+                    f"{width}, {vocabulary:,}, {layers:.0f}, {epochs:g}",
+                    f"{own.loc[own['arm'] == arm, 'parameters'].iloc[0]:,.0f}",
+                    *(interval(values.dropna().to_numpy()) for values in differences),
+                )
+            )
+    header = ("arm", "width, vocabulary, layers, epochs", "parameters", "− tied", "− untied")
+    note = "Validation loss, nat; mean over 5 seeds ± 95 %, paired. They decide nothing."
+    return Table("Other arms", header, rows, note)
+
+
+def draw_gaps(members: pd.DataFrame) -> Figure:
+    """Draw the gap of each cell against tokens per row, with 95 % intervals and fitted lines."""
+    from scipy.stats import t  # heavy
+
+    cells = usual_cells(members)
+    vocabularies = sorted(cells["vocabulary"].unique())
+    figure, (row,) = plots.subplots(
+        1, len(vocabularies), (4.6 * len(vocabularies), 3.6), sharey=True
+    )
+    try:
+        fit = fit_cells(members)
+    except ValueError:
+        fit = None
+    for axes, vocabulary in zip(row, vocabularies):
+        own = cells[cells["vocabulary"] == vocabulary]
+        groups = {
+            f"width {w}, {n:.0f} layers": part for (w, n), part in own.groupby(["width", "layers"])
+        }
+        for (colour, label), part in zip(plots.coloured(groups), groups.values()):
+            half = part["error"] * t.ppf(0.975, part["seeds"] - 1)
+            at = part["tokens"] / vocabulary
+            axes.errorbar(
+                at, part["gap"], half, color=colour, marker="o", linestyle="", label=label
+            )
+            if fit is not None:
+                lines = gap_model.features(gap_model.sizes_of(part)) @ fit.mean_K
+                axes.plot(at, lines, color=colour, linewidth=1)
+        axes.axhline(0, color="#3d3d3d", linewidth=0.8)
+        axes.set(
+            xscale="log",
+            xlabel="training tokens per row of a table",
+            ylabel="loss(tied) − loss(untied), nat",
+            title=f"vocabulary {vocabulary:,}",
+        )
+        axes.legend(fontsize=8)
+    return figure

@@ -1,0 +1,103 @@
+"""Tables of the tying gap on made-up members with known coefficients."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxtie.results.plots import draw_for_document
+from jaxtie.text import gap_model, gap_tables
+
+SHORT = list(itertools.product((32, 64, 128), (2048, 8192), (0.25, 1.0), (2,), (None,)))
+CELLS = [*SHORT, (64, 2048, 1.0, 4, None), (128, 2048, 1.0, 4, None), (64, 2048, 1.0, 2, 0.01)]
+B, C = 0.05, -0.04
+
+
+def members(*, deep_gain: float = 0.01, of_branches: float = 0.03) -> pd.DataFrame:
+    """Five seeds: the gap is 0.1 + B·ln(tokens per row) + C·ln(width); rates 1 to 3, 2 is best."""
+    rng, rows = np.random.default_rng(0), []
+    for (width, vocabulary, epochs, layers, branch), arm, rate in itertools.product(
+        CELLS, ("tied", "untied", "tied+half-swap"), (1, 2, 3)
+    ):
+        tokens = int(epochs * 1_500_000)
+        loss = 4 + 0.1 * (rate != 2)
+        if arm != "untied":
+            loss += 0.1 + B * np.log(tokens / vocabulary) + C * np.log(width)
+            loss += of_branches * (branch is not None)
+        if arm == "tied+half-swap":
+            loss -= 0.03 if layers == 2 else deep_gain
+        for seed in range(5 if rate == 2 else 2):
+            own = loss + 0.003 * rng.standard_normal(2)
+            rows.append(
+                {
+                    "width": width,
+                    "vocabulary": vocabulary,
+                    "epochs": epochs,
+                    "layers": layers,
+                    "branch_scale": branch,
+                    "arm": arm,
+                    "learning_rate": rate,
+                    "seed": seed,
+                    "steps": tokens // 256,
+                    "tokens": tokens,
+                    "parameters": 2 * vocabulary * width + 10**5,
+                    "bigram": 3.9 if vocabulary == 2048 else 4.1,
+                    "loss_even": own[0],
+                    "loss_odd": own[1],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def verdicts(**changes) -> list[str]:
+    return [row[-1].strip("*") for row in gap_tables.claims_table(members(**changes)).rows]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ["holds", "holds", "holds", "holds"]),
+        ({"deep_gain": 0.06, "of_branches": -0.05}, ["holds", "holds", "fails", "fails"]),
+        ({"deep_gain": 0.03, "of_branches": 0.0}, ["holds", "holds", *["inconclusive"] * 2]),
+    ],
+)
+def test_claims_are_judged_by_what_was_put_in(changes, expected):
+    assert verdicts(**changes) == expected
+
+
+def test_claims_without_cells_have_no_data_yet():
+    few = members()
+    few = few[(few["layers"] == 2) & (few["vocabulary"] == 2048) & few["branch_scale"].isna()]
+    assert [row[-1] for row in gap_tables.claims_table(few[few["width"] == 32]).rows] == [
+        "**no data yet**"
+    ] * 4
+
+
+def test_the_fit_finds_the_coefficients():
+    fit = gap_model.fit_cells(members())
+    for i, expected in ((1, B), (2, C)):
+        low, _, high = fit.interval(np.eye(5)[i], 0.001)
+        assert low < expected < high and high - low < 0.02
+    assert len(gap_tables.fit_table(members()).rows) == len(gap_model.NAMES)
+
+
+def test_a_row_per_cell_and_arm():
+    table = gap_tables.cells_table(members())
+    assert len(table.rows) == len(CELLS)
+    (narrow,) = (row for row in table.rows if row[:2] == ("32, 2,048, 2", "0.25"))
+    expected = 0.1 + B * np.log(375_000 / 2048) + C * np.log(32)
+    assert narrow[2:4] == ("183", "3.8") and narrow[-2] == "no"
+    assert float(narrow[-1].split(" ± ")[0]) == pytest.approx(expected, abs=0.005)
+    assert sum("branches 0.01" in row[0] for row in table.rows) == 1
+    (other,) = (
+        row
+        for row in gap_tables.arms_table(members()).rows
+        if row[:2] == ("tied+half-swap", "64, 2,048, 4, 1")
+    )
+    assert float(other[3].split(" ± ")[0]) == pytest.approx(-0.01, abs=0.005)
+
+
+def test_the_figure_is_drawn(tmp_path):
+    path = draw_for_document(lambda: gap_tables.draw_gaps(members()), tmp_path / "gaps.png")
+    assert path.stat().st_size > 10_000
