@@ -103,7 +103,7 @@ class _Progress:
             return
         self._shown = now
         start, end = ("\r\033[K", "") if self._live else ("", "\n")
-        line = f"{start}{what}: {done:,} of {count:,} rows"
+        line = f"{start}{what}: {done:,} of {count:,}"
         print(line, end=end, file=sys.stderr, flush=True)
 
     def close(self) -> None:

@@ -14,7 +14,13 @@ from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Comparison, RowFacts, count_repeated
 from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
-from jaxtie.audit.knowledge import NAMES, is_encoder, loader_lines, shares_embedding
+from jaxtie.audit.knowledge import (
+    NAMES,
+    is_encoder,
+    loader_lines,
+    missing_sides,
+    shares_embedding,
+)
 
 OLD_LLAMA_CPP = ("gpt2", "bloom", "codeshell")  # these once needed output.weight
 SHOWN_NAMES = 5
@@ -367,9 +373,10 @@ def _copies(facts: Facts) -> Iterator[Finding]:
     for table in embeddings.encoders:
         own = table.tensor.name
         is_shared = ".shared." in f".{name}" or shares_embedding(configuration.model_type)
+        is_apart = configuration.needs_copies and facts.claim is False  # trained so since
         if own not in facts.unequal:
             yield Finding("copies", "fine", f"{own} is equal to {name}.")
-        elif configuration.separate or not is_shared:
+        elif configuration.separate or not is_shared or is_apart:
             yield Finding("separate", "fine", f"{own} is a table of its own, as the encoder's.")
         else:
             text = (
@@ -398,9 +405,7 @@ def _copies(facts: Facts) -> Iterator[Finding]:
 def _shared_alone(facts: Facts) -> Iterator[Finding]:
     """Report that a shared embedding does not reach encoder and decoder."""
     name = facts.embeddings.input.tensor.name
-    stored = {table.tensor.name for table in facts.embeddings.encoders} | {name}
-    sides = [name.replace("shared.", f"{side}.embed_tokens.") for side in ("encoder", "decoder")]
-    missing = [side for side in sides if side not in stored]
+    missing = missing_sides(name, facts.checkpoint.models[0].tensors)
     if facts.configuration.needs_copies and facts.claim is False and missing:
         text = f"{facts.said} untied, so {name} does not reach encoder and decoder."
         fix = f"store it as {' and as '.join(missing)}, too"

@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
 from jaxtie.audit.checkpoint import ADAPTER, INDEX, UNTIED, link_target
@@ -14,7 +14,7 @@ from jaxtie.audit.compare import Progress
 from jaxtie.audit.findings import find_shard
 from jaxtie.audit.flags import Configuration, levels_of, read_json
 from jaxtie.audit.headers import read_safetensors
-from jaxtie.audit.knowledge import FLAGS, NAMES, OUTPUTS, match_name
+from jaxtie.audit.knowledge import FLAGS, NAMES, OUTPUTS, match_name, missing_sides
 from jaxtie.config import UserError, check, check_path
 
 How = Literal["tie", "untie", "flags"]
@@ -30,9 +30,10 @@ DRAFT = ("draft", "draft-tied")
 # Without one of these as its first finding, a model has no head, or it is not known how its
 # embeddings relate.
 KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
-REPAIRABLE = (*KNOWN, "levels-disagree", "index-without-tensor", "tensor-without-index")
+BY_FLAGS = ("levels-disagree", "shared-alone", "index-without-tensor", "tensor-without-index")
+REPAIRABLE = (*KNOWN, *BY_FLAGS)
 # Findings of which the advice is one thing, if there is one, and the option that does it.
-ADVISED: dict[str, How] = dict.fromkeys(REPAIRABLE[-3:], "flags")
+ADVISED: dict[str, How] = dict.fromkeys(BY_FLAGS, "flags")
 ADVISED |= {"equal": "tie", "head-only": "tie"}
 ADVISED |= {"different": "flags", "draft-tied": "flags", "top-missing": "flags"}
 
@@ -43,14 +44,14 @@ class Plan:
 
     tied: bool  # the value of every flag
     drop: str = ""  # tensor to leave out
-    add: str = ""  # name of a copy of `source`
+    add: tuple[str, ...] = ()  # names of copies of `source`
     source: str = ""
     is_copy: bool = False  # whether both embeddings are stored, equal, and untied
 
     @property
     def text(self) -> str:
         """Describe the change in words."""
-        done = [f"stored {self.source} as {self.add}"] if self.add else []
+        done = [f"stored {self.source} as {' and as '.join(self.add)}"] if self.add else []
         done += [f"dropped {self.drop}"] if self.drop else []
         return "; ".join([*done, f"every flag says {'tied' if self.tied else 'untied'}"])
 
@@ -77,20 +78,27 @@ def write_repaired(
     found = audit(path, progress=progress)
     folder = found.checkpoint.path
     _check_paths(found, new)
-    plan = plan_repair(found, how)
-    _check_scale(found, plan)
+    plan = _reach_sides(found, plan_repair(found, how))
+    _check_flag(found, plan)
     # The index comes last: it is made from the new files.
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
     size = MARGIN + sum((folder / name).stat().st_size for name in files)
-    size += found.verdicts[0].embeddings.input.tensor.size if plan.add else 0
+    size += found.verdicts[0].embeddings.input.tensor.size * len(plan.add)
     free = shutil.disk_usage(new.parent).free
     check(free > size, f"--write {new}: takes up to {size:,} bytes; the disk has {free:,} left")
     partial = new.with_name(new.name + PARTIAL)
     check(not os.path.lexists(partial), f"{partial}: is left from a repair that ended; remove it")
     partial.mkdir()
+    done = 0
+
+    def copied(count: int) -> None:
+        nonlocal done
+        done += count
+        progress("bytes copied", done, size)
+
     try:
         for name in files:
-            _write_file(found, plan, name, partial)
+            _write_file(found, plan, name, partial, copied)
         result = audit(partial, progress=progress)
         (first, *_), main = result.verdicts[0].findings, result.verdicts[0].main
         is_sound = result.status == 0 and first.code in KNOWN
@@ -148,11 +156,29 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
         added = embeddings.alias or HEADS.get(only, "")
         known = ", ".join(HEADS)
         check(bool(added), f"{where}: --{how} knows no other name for {only}; it knows {known}")
-        return Plan(tied, only if tied else "", added, only, is_copy=not tied)
+        return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
     if not (embeddings.output and _may_drop(verdict)):
         what = f"--{how} would change the model; --flags keeps what is stored"
         raise UserError(f"{where}: {what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
+
+
+def _reach_sides(found: Audit, plan: Plan) -> Plan:
+    """Store a shared embedding also as those of encoder and decoder, if an untied flag needs it."""
+    configuration, verdict = found.checkpoint.configuration, found.verdicts[0]
+    if not configuration.needs_copies:
+        return plan
+    apart = [one.text for one in verdict.findings if one.code == "separate"]
+    check(
+        configuration.separate or not (plan.tied and apart),
+        f"{found.checkpoint.path}: a tied flag would change the model: {' '.join(apart)}",
+    )
+    if plan.tied:
+        return plan
+    table = verdict.embeddings.input.tensor.name
+    names = [*found.checkpoint.models[0].tensors, *plan.add]
+    sides = [side for name in (table, *plan.add) for side in missing_sides(name, names)]
+    return replace(plan, add=(*plan.add, *sides), source=table)
 
 
 def _may_drop(verdict: ModelVerdict) -> bool:
@@ -196,9 +222,14 @@ def _advised(found: Audit) -> How:
     return ADVISED[main.code]
 
 
-def _check_scale(found: Audit, plan: Plan) -> None:
-    """Refuse to change the flag of a model that computes something else when it is tied."""
+def _check_flag(found: Audit, plan: Plan) -> None:
+    """Refuse a flag that the model's class does not read, or with which it computes others."""
     configuration, first = found.checkpoint.configuration, found.verdicts[0].findings[0]
+    check(
+        plan.tied or not configuration.is_always_tied,
+        f"{found.checkpoint.path}: {configuration.claimant} tied, so no flag unties them"
+        + (f"; to do: {first.fix}" if first.fix else ""),
+    )
     is_new = configuration.claim is not plan.tied and first.code not in (*DIFFERENT, *DRAFT)
     is_lost = first.code == "untied-but-once" and plan.tied  # it cannot run as it is
     check(
@@ -220,41 +251,45 @@ def _files_of(folder: Path) -> Iterator[Path]:
         yield relative
 
 
-def _write_file(found: Audit, plan: Plan, name: Path, folder: Path) -> None:
+def _write_file(
+    found: Audit, plan: Plan, name: Path, folder: Path, copied: Callable[[int], None]
+) -> None:
     """Write one file of the copy: changed, or bit for bit."""
     checkpoint, embeddings = found.checkpoint, found.verdicts[0].embeddings
     source, target = checkpoint.path / name, folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     if source in {tensor.file for tensor in checkpoint.models[0].tensors.values()}:
         is_marked = plan.is_copy and source == (embeddings.output or embeddings.input).tensor.file
-        _write_tensors(source, target, plan, is_marked)
+        _write_tensors(source, target, plan, is_marked, copied)
     elif source == checkpoint.configuration.path:
         _write_json(source, target, _new_config(source, checkpoint.configuration, plan))
     elif len(name.parts) == 1 and name.name.endswith(INDEX):
         _write_json(source, target, _new_index(source, folder))
     else:
-        shutil.copyfile(source, target)
+        _copy_file(source, target, copied)
     if target.exists():
         _flush(target)
 
 
-def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool) -> None:
+def _write_tensors(
+    source: Path, target: Path, plan: Plan, is_marked: bool, copied: Callable[[int], None]
+) -> None:
     """Write a file of safetensors; none if the dropped tensor was alone in it."""
     entries, old = read_safetensors(source)
     entries.sort(key=lambda entry: (entry.begin, entry.end))
     names = []
     for entry in entries:
         names += [(entry.name, entry)] if entry.name != plan.drop else []
-        names += [(plan.add, entry)] if entry.name == plan.source else []
+        names += [(name, entry) for name in plan.add if entry.name == plan.source]
     metadata = {
         name: value
         for name, value in old.items()
-        if name not in (plan.add, UNTIED) and value != (plan.drop or None)
+        if name not in (*plan.add, UNTIED) and value != (plan.drop or None)
     }
     if is_marked:  # transformers refuses a file whose metadata have no format
         metadata = {"format": "pt", UNTIED: "one embedding is a copy of the other", **metadata}
     if metadata == old and names == [(entry.name, entry) for entry in entries]:
-        shutil.copyfile(source, target)
+        _copy_file(source, target, copied)
         return
     if not names:
         return
@@ -269,9 +304,20 @@ def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool) -> N
     with source.open("rb") as reader, target.open("wb") as writer:
         writer.write(len(text).to_bytes(8, "little") + text)
         for _, entry in names:
-            reader.seek(entry.begin)
-            for start in range(entry.begin, entry.end, BLOCK):
-                writer.write(reader.read(min(BLOCK, entry.end - start)))
+            _copy_bytes(reader, writer, entry.begin, entry.end, copied)
+
+
+def _copy_file(source: Path, target: Path, copied: Callable[[int], None]) -> None:
+    with source.open("rb") as reader, target.open("wb") as writer:
+        _copy_bytes(reader, writer, 0, source.stat().st_size, copied)
+
+
+def _copy_bytes(
+    reader: BinaryIO, writer: BinaryIO, begin: int, end: int, copied: Callable[[int], None]
+) -> None:
+    reader.seek(begin)
+    for start in range(begin, end, BLOCK):
+        copied(writer.write(reader.read(min(BLOCK, end - start))))
 
 
 def _new_config(path: Path, configuration: Configuration, plan: Plan) -> dict[str, Any]:
