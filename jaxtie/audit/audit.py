@@ -39,7 +39,10 @@ class ModelVerdict:
     @property
     def saved(self) -> int:
         """Bytes that tying saves, or has saved; 0 if there is no head, or one of a draft model."""
-        if self.main.code in ("no-head", "lone", "no-input") or self.embeddings.is_draft:
+        if (
+            self.main.code in ("no-head", "lone", "no-input", "codebooks")
+            or self.embeddings.is_draft
+        ):
             return 0
         return (self.embeddings.output or self.embeddings.input).tensor.size
 
@@ -168,6 +171,7 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
     main = {"input": embeddings.input, "output": embeddings.output or embeddings.input}
     pairs = [(copy.table, main[copy.role]) for copy in embeddings.copies]
     pairs += [(table, embeddings.input) for table in embeddings.encoders]
+    pairs += embeddings.codebooks
     unequal = [table.tensor.name for table, like in pairs if not _is_same(table, like, progress)]
     for copy in embeddings.copies:
         tables = [main[copy.role].tensor.name, copy.table.tensor.name]

@@ -1,6 +1,7 @@
 """Find the input embedding, the output embedding and the output bias among tensors."""
 
 import difflib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -27,6 +28,7 @@ from jaxtie.config import UserError, check
 SHOWN = 12  # candidates in an error
 # Rows by which input and output embedding may differ, at least; else a twentieth of the vocabulary.
 PADDING = 1024
+CODEBOOK = re.compile(r"(?:^|\.)(embed_tokens|lm_heads)(?:\.(\d+))?\.weight$")
 # Parts of names of embeddings that are not of tokens.
 NO_TOKENS = ("pos", "type", "segment", "rotary", "patch", "time", "image", "vision", "audio")
 Role = Literal["input", "output"]
@@ -44,6 +46,11 @@ class EmbeddingTable:
         self.vocabulary, self.width = tensor.shape[::-1] if transposed else tensor.shape
         if ids is not None:
             self.vocabulary = len(ids)
+
+    def first(self, count: int) -> "EmbeddingTable":
+        """Return the table of its first rows."""
+        ids = np.arange(self.vocabulary) if self.ids is None else self.ids
+        return EmbeddingTable(self.tensor, self.transposed, ids[:count])
 
     def block(self, start: int, stop: int) -> np.ndarray:
         """Read rows start...stop - 1 as a contiguous array (rows, D)."""
@@ -78,6 +85,8 @@ class Embeddings:
     # Of a draft model, whose head predicts some tokens only: the input's rows of these tokens.
     is_draft: bool = False
     draft: EmbeddingTable | None = None
+    # Embedding and head of each codebook, where each has its own; the rows that both have.
+    codebooks: tuple[tuple[EmbeddingTable, EmbeddingTable], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +139,9 @@ def find_embeddings(
         exist, a table is not 2-D, or the widths differ.
     """
     sizes = set(configuration.vocabularies)
+    if names == (None, None) and (codebooks := _find_codebooks(tensors)):
+        pairs = [(a.first(b.vocabulary), b.first(a.vocabulary)) for a, b in codebooks]
+        return Embeddings(*codebooks[0], None, {}, False, codebooks=tuple(pairs))
     inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
     if configuration.is_always_tied and all(_side(one) == "encoder" for one in inputs):
         # The decoder's embedding is stored under the head's name only.
@@ -171,6 +183,29 @@ def find_embeddings(
         is_draft=is_draft,
         draft=None if ids is None else EmbeddingTable(table.tensor, table.transposed, ids),
     )
+
+
+def _find_codebooks(
+    tensors: Mapping[str, StoredTensor],
+) -> list[tuple[EmbeddingTable, EmbeddingTable]]:
+    """Return the embedding and the head of each codebook of a model of sound, as MusicGen.
+
+    Parler-TTS may have the heads of all codebooks in one tensor.
+    """
+    found = {
+        (match[1], match[2] or ""): EmbeddingTable(tensor, False)
+        for name, tensor in tensors.items()
+        if (match := CODEBOOK.search(name)) and tensor.is_values
+        if len(tensor.shape) == 2 and min(tensor.shape) > 0
+    }
+    inputs = [table for i in range(len(found)) if (table := found.get(("embed_tokens", str(i))))]
+    heads = [table for i in range(len(inputs)) if (table := found.get(("lm_heads", str(i))))]
+    fused = found.get(("lm_heads", ""))
+    if fused and inputs:
+        parts = np.split(np.arange(fused.vocabulary - fused.vocabulary % len(inputs)), len(inputs))
+        heads = [EmbeddingTable(fused.tensor, False, ids) for ids in parts if len(ids)]
+    own = [one for one in _matching(tensors, INPUTS) if not _is_other_part(one.name)]
+    return list(zip(inputs, heads, strict=True)) if len(inputs) == len(heads) and not own else []
 
 
 def _find_only_head(
@@ -335,7 +370,7 @@ def _find_inputs(
 ) -> list[_Candidate]:
     """Return the input embedding and then further tables of it, or of an encoder."""
     found = _matching(tensors, INPUTS) or _by_module(tensors)
-    own = [one for one in found if not set(split_name(one.name)) & set(NAMES["other_parts"])]
+    own = [one for one in found if not _is_other_part(one.name)]
     found = own or found
     sides = [_side(candidate) for candidate in found]
     if len(found) > 1 and all(sides):
@@ -343,6 +378,10 @@ def _find_inputs(
         return sorted(found, key=lambda one: ("shared", "decoder", "encoder").index(_side(one)))
     fitting = [candidate for candidate in found if sizes & set(candidate.tensor.shape)] or found
     return _agreeing(fitting, "input", where)
+
+
+def _is_other_part(name: str) -> bool:
+    return not set(split_name(name)).isdisjoint(NAMES["other_parts"])
 
 
 def _agreeing(found: list[_Candidate], role: str, where: str) -> list[_Candidate]:

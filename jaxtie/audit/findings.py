@@ -107,7 +107,9 @@ def findings_of(facts: Facts) -> tuple[Finding, ...]:
 def _tying(facts: Facts) -> Iterator[Finding]:
     """Report how the embeddings relate, and whether the flags say so."""
     output, comparison = facts.embeddings.output, facts.comparison
-    if facts.embeddings.is_draft:
+    if facts.embeddings.codebooks:
+        yield _codebooks(facts)
+    elif facts.embeddings.is_draft:
         yield _draft(facts)
     elif facts.embeddings.only_head:
         yield _only_head(facts)
@@ -157,6 +159,18 @@ def _draft(facts: Facts) -> Finding:
     fix = facts.configuration.fix(False)
     text += f", so it cannot be tied, but {facts.claimant} tied."
     return Finding("draft-tied", "wrong", text, fix, loader_lines("draft_tied"))
+
+
+def _codebooks(facts: Facts) -> Finding:
+    """Report a model with an embedding and a head for each codebook, which transformers unties."""
+    pairs = facts.embeddings.codebooks
+    equal = sum(table.tensor.name not in facts.unequal for table, _ in pairs)
+    text = f"Untied: each of {len(pairs)} codebooks has an embedding and a head of its own, and"
+    text += f" {equal or 'none'} of these pairs {'is' if equal < 2 else 'are'} equal"
+    if not facts.claim:
+        return Finding("codebooks", "fine", f"{text}.")
+    text += f"; {facts.claimant} tied, but nothing ties such a model."
+    return Finding("codebooks", "note", text, facts.configuration.fix(False))
 
 
 def _only_head(facts: Facts) -> Finding:
@@ -318,7 +332,8 @@ def _index_and_files(facts: Facts) -> Iterator[Finding]:
 def _levels(facts: Facts) -> Iterator[Finding]:
     """Report levels of the configuration that contradict each other."""
     configuration, comparison = facts.configuration, facts.comparison
-    if len({flag.tied for flag in configuration.declared}) > 1 and not facts.headless:
+    no_flag_counts = facts.headless or facts.embeddings.codebooks
+    if len({flag.tied for flag in configuration.declared}) > 1 and not no_flag_counts:
         flags = "; ".join(flag.text for flag in configuration.declared)
         text = f"The levels of config.json disagree: {flags}."
         is_equal = comparison is not None and comparison.is_equal
@@ -331,7 +346,7 @@ def _vocabulary(facts: Facts) -> Iterator[Finding]:
     embeddings, sizes = facts.embeddings, facts.configuration.vocabularies
     tables = [table for table in (embeddings.input, embeddings.output) if table]
     rows = {table.vocabulary for table in tables}
-    if embeddings.packed or embeddings.is_draft:
+    if embeddings.packed or embeddings.is_draft or embeddings.codebooks:
         return
     if len(rows) > 1:
         yield _unequal_sizes(facts, *(table.vocabulary for table in tables))

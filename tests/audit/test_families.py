@@ -640,7 +640,7 @@ def test_repair_does_not_untie_what_no_flag_unties(tmp_path, monkeypatch, how):
         made.tensors[made.output] = made.tensors[made.output][::-1].copy()
     path = write_folder(tmp_path / "old", made.tensors, made.config)
     monkeypatch.setattr("jaxtie.audit.repair._write_file", None)  # so that nothing is copied
-    with pytest.raises(UserError, match="no flag unties them|nothing to repair"):
+    with pytest.raises(UserError, match=r"no flag unties them|nothing to repair"):
         write_repaired(path, tmp_path / "new", how)
     assert [one.name for one in tmp_path.iterdir()] == ["old"]
 
