@@ -211,7 +211,9 @@ def _stored_once(facts: Facts) -> Finding:
     if facts.claim is False:
         text = f"{facts.said} untied, but only {stored}; the output embedding is missing."
         fix = f"{configuration.fix(True)} if it was trained tied; else restore the output embedding"
-        return Finding("untied-but-once", "wrong", text, fix, loader_lines("untied_but_once"))
+        is_t5 = configuration.model_type in NAMES["kinds"]["tied_in_5"]
+        loaders = loader_lines("untied_but_once_t5" if is_t5 else "untied_but_once")
+        return Finding("untied-but-once", "wrong", text, fix, loaders)
     if configuration.top is None and configuration.nested and not configuration.decoder_type:
         text = (
             f"Only {stored}, and the flag that says tied is in a nested configuration, not at the"

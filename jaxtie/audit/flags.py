@@ -110,7 +110,8 @@ class Configuration:
             return f"{self.model_type} models in transformers, whatever config.json says, are"
         if not self.declared:
             kind = self.decoder_type or self.model_type
-            return f"{kind} models in transformers, where config.json has no flag, are"
+            version = " 4" if kind in NAMES["kinds"]["changed_in_5"] else ""
+            return f"{kind} models in transformers{version}, where config.json has no flag, are"
         return "config.json says"
 
     def fix(self, tied: bool) -> str:
@@ -118,8 +119,11 @@ class Configuration:
         name = next((flag.name for flag in self.declared), "tie_word_embeddings")
         levels = sorted({flag.level for flag in self.declared if flag.tied is not tied} - {""})
         also = f", and also in {', '.join(levels)}" if levels else ""
-        if self.model_type in NAMES["kinds"]["scaled"]:
-            also += f" (which also turns {'on' if tied else 'off'} the factor 1/√D of the logits)"
+        kinds = NAMES["kinds"]
+        if self.model_type in kinds["scaled"]:
+            version = " in transformers 4" if self.model_type in kinds["changed_in_5"] else ""
+            turned = f"turns {'on' if tied else 'off'} the factor 1/√D of the logits{version}"
+            also += f" (which also {turned})"
         if not tied and self.needs_copies:
             also += ", and store the shared embedding as those of encoder and decoder, too"
         where = "the decoder's level of config.json" if self.decoder_type else f"config.json{also}"
