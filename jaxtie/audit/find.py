@@ -264,7 +264,7 @@ def _draft_ids(
     """Return whether a head predicts some tokens only, and their ids if a tensor has them.
 
     EAGLE-3 stores id - position for each row of the head as `d2t` and, for each token, whether the
-    head has it as `t2d` (github.com/SafeAILab/EAGLE/issues/222).
+    head has it as `t2d` (github.com/sgl-project/SpecForge/pull/534).
     """
     maps = {
         "".join(split_name(name)[-1:]): one
