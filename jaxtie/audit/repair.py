@@ -14,7 +14,8 @@ from jaxtie.audit.compare import Progress
 from jaxtie.audit.findings import find_shard
 from jaxtie.audit.flags import Configuration, levels_of, read_json
 from jaxtie.audit.headers import read_safetensors
-from jaxtie.audit.knowledge import FLAGS, NAMES, OUTPUTS, match_name, missing_sides
+from jaxtie.audit.knowledge import FLAGS, NAMES, OUTPUTS, match_name, missing_sides, split_name
+from jaxtie.audit.repair_orbax import copy_item
 from jaxtie.config import UserError, check, check_path
 
 How = Literal["tie", "untie", "flags"]
@@ -47,19 +48,21 @@ class Plan:
     add: tuple[str, ...] = ()  # names of copies of `source`
     source: str = ""
     is_copy: bool = False  # whether both embeddings are stored, equal, and untied
+    has_flags: bool = True
 
     @property
     def text(self) -> str:
         """Describe the change in words."""
         done = [f"stored {self.source} as {' and as '.join(self.add)}"] if self.add else []
         done += [f"dropped {self.drop}"] if self.drop else []
-        return "; ".join([*done, f"every flag says {'tied' if self.tied else 'untied'}"])
+        flags = [f"every flag says {'tied' if self.tied else 'untied'}"] if self.has_flags else []
+        return "; ".join([*done, *flags])
 
 
 def write_repaired(
     path: Path, new: Path, how: How | None = None, progress: Progress = lambda *_: None
 ) -> tuple[Audit, str]:
-    """Write a repaired copy of a folder of safetensors and audit it.
+    """Write a repaired copy of a folder of safetensors, or of an Orbax step, and audit it.
 
     Args:
       path: the checkpoint, which is not changed.
@@ -79,10 +82,13 @@ def write_repaired(
     folder = found.checkpoint.path
     _check_paths(found, new)
     plan = _reach_sides(found, plan_repair(found, how))
+    plan = replace(plan, has_flags=found.checkpoint.configuration.path is not None)
     _check_flag(found, plan)
+    _check_optimizer(found, plan)
     # The index comes last: it is made from the new files.
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
     size = MARGIN + sum((folder / name).stat().st_size for name in files)
+    item = _orbax_item(found)
     size += found.verdicts[0].embeddings.input.tensor.size * len(plan.add)
     free = shutil.disk_usage(new.parent).free
     check(free > size, f"--write {new}: takes up to {size:,} bytes; the disk has {free:,} left")
@@ -97,13 +103,18 @@ def write_repaired(
         progress("bytes copied", done, size)
 
     try:
+        if item:
+            copies = dict.fromkeys(plan.add, plan.source)
+            copy_item(item, partial / item.relative_to(folder), plan.drop, copies, copied)
         for name in files:
-            _write_file(found, plan, name, partial, copied)
+            is_config = folder / name == found.checkpoint.configuration.path
+            if is_config or not (item and (folder / name).is_relative_to(item)):
+                _write_file(found, plan, name, partial, copied)
         result = audit(partial, progress=progress)
         (first, *_), main = result.verdicts[0].findings, result.verdicts[0].main
-        is_sound = result.status == 0 and first.code in KNOWN
+        is_sound = result.status == 0 and first.code in _known(result)
         check(is_sound, f"{folder}: the copy would not be consistent: {main.text}")
-        for place in (partial, *filter(Path.is_dir, partial.rglob("*"))):
+        for place in (partial, *partial.rglob("*")):
             _flush(place)
         check(not os.path.lexists(new), f"--write {new}: exists by now; give another name")
         partial.rename(new)
@@ -113,12 +124,29 @@ def write_repaired(
     return result, plan.text
 
 
+def _orbax_item(found: Audit) -> Path | None:
+    """Return the folder of arrays of an Orbax checkpoint; None for another format."""
+    table = found.verdicts[0].embeddings.input.tensor
+    return table.file if found.checkpoint.format == "Orbax" else None
+
+
+def _known(found: Audit) -> tuple[str, ...]:
+    """Return the codes of first findings that can be repaired; Orbax needs no flag."""
+    return (*KNOWN, "lone") if _orbax_item(found) else KNOWN
+
+
 def _check_paths(found: Audit, new: Path) -> None:
     checkpoint, folder = found.checkpoint, found.checkpoint.path
-    is_folder = checkpoint.format == "safetensors" and folder.is_dir()
+    config, item = checkpoint.configuration.path, _orbax_item(found)
+    is_folder = checkpoint.format == "safetensors" and folder.is_dir() and config is not None
     check(
-        is_folder and checkpoint.configuration.path is not None,
-        f"{folder}: only a folder of safetensors with a config.json can be written anew",
+        is_folder or item is not None,
+        f"{folder}: only a folder of safetensors with a config.json, or an Orbax step, can be"
+        " written anew",
+    )
+    check(
+        config is None or config.is_relative_to(folder),
+        f"{folder}: its config.json is outside; give {config and config.parent}",
     )
     check(not os.path.lexists(new), f"--write {new}: exists; give a name that does not")
     check(new.parent.is_dir(), f"--write {new}: there is no folder {new.parent}; create it")
@@ -130,6 +158,9 @@ def _check_paths(found: Audit, new: Path) -> None:
         for one in sorted(folder.glob("*.safetensors"))
         if one.name not in own and not one.name.startswith(ADAPTER)
     ]
+    if item:
+        marks = (path.parent for path in sorted(folder.rglob("_METADATA")))
+        others = [str(place.relative_to(folder)) for place in marks if place != item]
     several = len(list(folder.glob(f"*{INDEX}"))) > 1
     check(
         not others and not several,
@@ -145,15 +176,19 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     _check_certain(found)
     how = how or _advised(found)
     tied, code, only = how == "tie", first.code, embeddings.input.tensor.name
+    is_flagged = bool(found.checkpoint.configuration.path)
+    check(is_flagged or how != "flags", f"{where}: has no flags; give --tie or --untie")
     if how == "flags" or (code in DIFFERENT and not tied):
         return Plan(code not in (*DIFFERENT, *DRAFT, "untied-copy"))
+    if code == "lone" and not tied:
+        code = "once"
     if code in ONCE and tied and not embeddings.only_head:
         return Plan(True)
     # A copy of the input embedding is not an output embedding that is lost, and one of packed
     # values lacks their scales.
     is_copied = code != "untied-but-once" and not embeddings.packed
     if code in (*ONCE, "head-only") and (tied or is_copied):
-        added = embeddings.alias or HEADS.get(only, "")
+        added = embeddings.alias or HEADS.get(only) or _other_side(only)
         known = ", ".join(HEADS)
         check(bool(added), f"{where}: --{how} knows no other name for {only}; it knows {known}")
         return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
@@ -161,6 +196,12 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
         what = f"--{how} would change the model; --flags keeps what is stored"
         raise UserError(f"{where}: {what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
+
+
+def _other_side(name: str) -> str:
+    """Return the name of the output embedding of a jaxtie.Embedding; empty for another name."""
+    start, found, end = name.rpartition("embedding.input")
+    return f"{start}embedding.output{end}" if found else ""
 
 
 def _reach_sides(found: Audit, plan: Plan) -> Plan:
@@ -189,6 +230,18 @@ def _may_drop(verdict: ModelVerdict) -> bool:
     return is_said and comparison is not None and not comparison.extra
 
 
+def _check_optimizer(found: Audit, plan: Plan) -> None:
+    """Refuse to change one table where an optimizer has a state for each."""
+    module = tuple(split_name(plan.drop or plan.source)[-2:])
+    for name in found.checkpoint.models[0].tensors:
+        parts = split_name(name)
+        check(
+            not module or tuple(parts[-2:]) != module or set(parts).isdisjoint(NAMES["optimizer"]),
+            f"{found.checkpoint.path}: holds the state of an optimizer, {name}, which has to change"
+            " with its embedding; use jaxtie.tie or jaxtie.untie with tx=",
+        )
+
+
 def _check_certain(found: Audit) -> None:
     """Refuse faults that another file, or more training, has to repair."""
     verdict, where = found.verdicts[0], found.checkpoint.path
@@ -199,7 +252,7 @@ def _check_certain(found: Audit) -> None:
         and comparison is not None
         and find_shard(comparison.differing, comparison.common) is not None
     )
-    if first.code not in KNOWN or is_shard:
+    if first.code not in _known(found) or is_shard:
         faults.insert(0, first)
     for fault in faults:
         to_do = f" To do: {fault.fix}." if fault.fix else ""
@@ -267,8 +320,6 @@ def _write_file(
         _write_json(source, target, _new_index(source, folder))
     else:
         _copy_file(source, target, copied)
-    if target.exists():
-        _flush(target)
 
 
 def _write_tensors(

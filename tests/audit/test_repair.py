@@ -6,11 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from checkpoints import (
     TIED,
@@ -406,30 +407,167 @@ def test_links_of_a_cache_are_copied_as_files(tmp_path: Path) -> None:
     assert set(bits_of(tmp_path / "new")) == {E}
 
 
+IN, OUT = "params.embedding.input", "params.embedding.output"
+X, Y = B[:9].astype(np.float32), np.arange(5)
+
+
+def write_orbax(path: Path, arrays: Tensors, layout: str, config: Mapping[str, Any] | None) -> Path:
+    """Write an Orbax checkpoint: an item, one of a step with other files, or one without OCDBT."""
+    tree: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *places, leaf = name.split(".")
+        node = tree
+        for place in places:
+            node = node.setdefault(place, {})
+        node[leaf] = array
+    item = path / "state" if layout == "step" else path
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=layout != "files", use_zarr3=layout == "zarr3")
+    with ocp.Checkpointer(handler) as checkpointer:
+        checkpointer.save(item.absolute(), ocp.args.PyTreeSave(tree))
+    if layout == "step":
+        (path / "metrics").mkdir()
+        (path / "metrics" / "metrics").write_text('{"loss": 2.5}')
+    if config is not None:
+        (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def leaves_of(path: Path) -> dict[str, bytes]:
+    """Return the bytes of every leaf that Orbax restores."""
+    item = path / "state" if (path / "state").is_dir() else path
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        tree = checkpointer.restore(item.absolute())
+
+    def walk(node: Any, name: str) -> Iterator[tuple[str, bytes]]:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                yield from walk(value, f"{name}.{key}" if name else key)
+        else:
+            yield name, np.asarray(node).tobytes()
+
+    return dict(walk(tree, ""))
+
+
+@pytest.mark.parametrize("layout", ["item", "step", "files", "zarr3"])
+@pytest.mark.parametrize(
+    ("tables", "config", "how", "expected", "code"),
+    [
+        ({IN: A, OUT: A}, None, "tie", {IN: A}, "lone"),
+        ({IN: A}, None, "untie", {IN: A, OUT: A}, "equal"),
+        ({IN: A, OUT: A}, TIED, None, {IN: A}, "once"),
+        ({IN: A, OUT: B}, TIED, "flags", {IN: A, OUT: B}, "different"),
+    ],
+)
+def test_an_orbax_checkpoint_is_repaired_and_restored(
+    layout: str,
+    tables: Tensors,
+    config: Mapping[str, Any] | None,
+    how: repair.How | None,
+    expected: Tensors,
+    code: str,
+    tmp_path: Path,
+) -> None:
+    others = {"params.mlp.kernel": X, "params.mlp.outputs": Y, "step": np.int64(7)}
+    old = write_orbax(tmp_path / "old", tables | others, layout, config and V | config)
+    before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+    result, done = write_repaired(old, tmp_path / "new", how)
+    assert result.status == 0 and result.verdicts[0].findings[0].code == code
+    assert leaves_of(tmp_path / "new") == {
+        name: np.asarray(array).tobytes() for name, array in (expected | others).items()
+    }
+    assert ("flag" in done) == (config is not None)
+    assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
+    if layout == "step":
+        assert (tmp_path / "new/metrics/metrics").read_text() == '{"loss": 2.5}'
+
+
+def test_bytes_of_an_orbax_checkpoint_go_with_a_dropped_embedding(tmp_path: Path) -> None:
+    table = np.random.default_rng(0).standard_normal((4096, 16)).astype(np.float32)
+    old = write_orbax(tmp_path / "old", {IN: table, OUT: table}, "item", None)
+    write_repaired(old, tmp_path / "new", "tie")
+    sizes = [
+        sum(path.stat().st_size for path in tmp_path.glob(f"{name}/**/*") if path.is_file())
+        for name in ("old", "new")
+    ]
+    assert table.nbytes * 0.8 < sizes[0] - sizes[1] < table.nbytes * 1.2
+
+
+# Fault of an Orbax checkpoint -> arrays, configuration, what is asked, part of the error.
+REFUSED_ORBAX: dict[str, tuple[Tensors, Mapping[str, Any] | None, repair.How | None, str]] = {
+    "no flag, no wish": ({IN: A, OUT: A}, None, None, "nothing to repair"),
+    "no flag to set": ({IN: A, OUT: B}, None, "flags", "has no flags; give --tie or --untie"),
+    "different": ({IN: A, OUT: B}, None, "tie", "--tie would change the model"),
+    "a name that is not known": ({"params.wte.embedding": A}, None, "untie", "knows no other name"),
+    "an optimizer, to be tied": (
+        {IN: A, OUT: A, f"opt_state.mu.{OUT}": A},
+        None,
+        "tie",
+        "holds the state of an optimizer, opt_state.mu.params.embedding.output",
+    ),
+    "an optimizer, to be untied": (
+        {IN: A, f"opt_state.mu.{IN}": A},
+        None,
+        "untie",
+        "use jaxtie.tie or jaxtie.untie with tx=",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_ORBAX)
+def test_an_orbax_checkpoint_that_cannot_be_repaired_is_refused(case: str, tmp_path: Path) -> None:
+    arrays, config, how, part = REFUSED_ORBAX[case]
+    old = write_orbax(tmp_path / "old", arrays, "item", config)
+    with pytest.raises(UserError) as error:
+        write_repaired(old, tmp_path / "new", how)
+    assert part in str(error.value) and "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_several_steps_and_a_configuration_elsewhere_are_refused(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    for step in ("1", "2"):
+        write_orbax(top / step, {IN: A, OUT: A}, "step", None)
+    with pytest.raises(UserError, match="holds several checkpoints: 1/state would stay"):
+        write_repaired(top, tmp_path / "new", "tie")
+    (top / "2" / "config.json").write_text(json.dumps(V | TIED))
+    with pytest.raises(UserError, match=r"its config.json is outside; give .*/top/2$"):
+        write_repaired(top / "2" / "state", tmp_path / "new", "tie")
+
+
 KILL = """
 import os, signal, sys
 from pathlib import Path
 from jaxtie.audit import repair
 
 left = int(sys.argv[3])
-flush = repair._flush
 
-def flush_or_die(path):
-    global left
-    left -= 1
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-    flush(path)
+def dying(do):
+    def do_or_die(*arguments):
+        global left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        do(*arguments)
+    return do_or_die
 
-repair._flush = flush_or_die
+repair._flush, repair._copy_bytes, repair.copy_item = map(
+    dying, (repair._flush, repair._copy_bytes, repair.copy_item)
+)
 repair.write_repaired(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
-@pytest.mark.parametrize("files", [1, 3, 4])  # of three; then their folder, just before its name
-def test_a_copy_that_is_killed_half_way_does_not_look_finished(files: int, tmp_path: Path) -> None:
-    old = write(tmp_path / "old", [{E: A, H: A}], V | TIED)
-    command = [sys.executable, "-c", KILL, str(old), str(tmp_path / "new"), str(files)]
+# Of two copies and six flushes; the last flush follows the folder's new name.
+@pytest.mark.parametrize("steps", [1, 2, 3, 7])
+@pytest.mark.parametrize("is_orbax", [False, True])
+def test_a_copy_that_is_killed_half_way_does_not_look_finished(
+    is_orbax: bool, steps: int, tmp_path: Path
+) -> None:
+    if is_orbax:
+        old = write_orbax(tmp_path / "old", {IN: A, OUT: A}, "step", V | TIED)
+    else:
+        old = write(tmp_path / "old", [{E: A, H: A}], V | TIED)
+    command = [sys.executable, "-c", KILL, str(old), str(tmp_path / "new"), str(steps)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.partial", "old"]
     with pytest.raises(UserError, match=r"new.partial: is left from a repair that ended; remove"):

@@ -1,0 +1,112 @@
+"""Copy the item of an Orbax checkpoint without one array, or with copies of one."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jaxtie.audit.flags import read_json
+
+DATABASE = ("d", "manifest.ocdbt")  # files of the OCDBT format, and folders ocdbt.process_N
+BATCH = 2**28  # bytes that are written together
+
+
+def copy_item(
+    source: Path, target: Path, drop: str, copies: dict[str, str], copied: Callable[[int], None]
+) -> None:
+    """Copy an item; all other arrays and files stay as they are, bit for bit.
+
+    Args:
+      source: folder of the item.
+      target: folder to write.
+      drop: array to leave out, or empty.
+      copies: names of arrays to add -> names of the arrays that they are copies of.
+      copied: called with the number of bytes that were written.
+    """
+
+    def targets(key: str) -> Iterator[str]:
+        """Yield where a file or a key of the database goes."""
+        if not (drop and key.startswith(f"{drop}/")):
+            yield key
+        for new, old in copies.items():
+            if key.startswith(f"{old}/"):
+                yield new + key.removeprefix(old)
+
+    is_database = (source / "manifest.ocdbt").is_file()
+    for path in filter(Path.is_file, sorted(source.rglob("*"))):
+        first, *_ = path.relative_to(source).parts
+        if is_database and (first in DATABASE or first.startswith("ocdbt.process_")):
+            continue
+        for key in targets(path.relative_to(source).as_posix()):
+            content = _new_metadata(path, source, drop, copies)
+            (target / key).parent.mkdir(parents=True, exist_ok=True)
+            (target / key).write_bytes(content)
+            copied(len(content))
+    if is_database:
+        _copy_database(source, target, targets, copied)
+
+
+def _copy_database(
+    source: Path,
+    target: Path,
+    targets: Callable[[str], Iterator[str]],
+    copied: Callable[[int], None],
+) -> None:
+    import tensorstore as ts  # heavy
+
+    bases = (f"file://{quote(str(folder.absolute()))}/" for folder in (source, target))
+    old, new = (ts.KvStore.open({"driver": "ocdbt", "base": base}).result() for base in bases)
+    waiting, size = [], 0
+    for key in old.list().result():
+        value = old.read(key).result().value
+        for name in targets(key.decode()):
+            waiting.append(new.write(name, value))
+            size += len(value)
+        if size > BATCH:
+            copied(_finish(waiting, size))
+            waiting, size = [], 0
+    copied(_finish(waiting, size))
+
+
+def _finish(waiting: list[Any], size: int) -> int:
+    for write in waiting:
+        write.result()
+    return size
+
+
+def _new_metadata(path: Path, item: Path, drop: str, copies: dict[str, str]) -> bytes:
+    """Return a file of the item; the lists of arrays in it without `drop` and with `copies`."""
+    where = path.relative_to(item)
+    if where.name not in ("_METADATA", "_sharding") and where.parts[0] != "array_metadatas":
+        return path.read_bytes()
+    content = read_json(path)
+    if where.name == "_METADATA":
+        old, tree = content["tree_metadata"], {}
+        for entry in old.values():
+            keys = [one["key"] for one in entry["key_metadata"]]
+            for name in _names(".".join(keys), drop, copies):
+                parts = name.split(".") if name != ".".join(keys) else keys
+                kinds = zip(entry["key_metadata"], parts, strict=True)
+                own = {"key_metadata": [one | {"key": part} for one, part in kinds]}
+                tree[str(tuple(parts))] = entry | own
+        content["tree_metadata"] = tree
+    elif where.name == "_sharding":  # the names are in base64
+        content = {
+            base64.b64encode(name.encode()).decode(): value
+            for key, value in content.items()
+            for name in _names(base64.b64decode(key).decode(), drop, copies)
+        }
+    else:
+        content["array_metadatas"] = [
+            {"array_metadata": entry["array_metadata"] | {"param_name": name}}
+            for entry in content["array_metadatas"]
+            for name in _names(entry["array_metadata"]["param_name"], drop, copies)
+        ]
+    return json.dumps(content).encode()
+
+
+def _names(name: str, drop: str, copies: dict[str, str]) -> list[str]:
+    kept = [name] if name != drop else []
+    return kept + [new for new, old in copies.items() if old == name]
