@@ -180,7 +180,8 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     check(is_flagged or how != "flags", f"{where}: has no flags; give --tie or --untie")
     if how == "flags" or (code in DIFFERENT and not tied):
         return Plan(code not in (*DIFFERENT, *DRAFT, "untied-copy"))
-    if code == "lone" and not tied:
+    if code == "lone":  # of Orbax, without a flag
+        check(not tied, f"{where}: nothing to repair: {first.text}")
         code = "once"
     if code in ONCE and tied and not embeddings.only_head:
         return Plan(True)

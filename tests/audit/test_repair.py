@@ -495,6 +495,7 @@ def test_bytes_of_an_orbax_checkpoint_go_with_a_dropped_embedding(tmp_path: Path
 # Fault of an Orbax checkpoint -> arrays, configuration, what is asked, part of the error.
 REFUSED_ORBAX: dict[str, tuple[Tensors, Mapping[str, Any] | None, repair.How | None, str]] = {
     "no flag, no wish": ({IN: A, OUT: A}, None, None, "nothing to repair"),
+    "no flag, one table": ({IN: A}, None, "tie", "nothing to repair"),
     "no flag to set": ({IN: A, OUT: B}, None, "flags", "has no flags; give --tie or --untie"),
     "different": ({IN: A, OUT: B}, None, "tie", "--tie would change the model"),
     "a name that is not known": ({"params.wte.embedding": A}, None, "untie", "knows no other name"),
