@@ -28,6 +28,7 @@ from jaxtie.config import UserError, check
 SHOWN = 12  # candidates in an error
 # Rows by which input and output embedding may differ, at least; else a twentieth of the vocabulary.
 PADDING = 1024
+MOST_CODEBOOKS = 64
 CODEBOOK = re.compile(r"(?:^|\.)(embed_tokens|lm_heads)(?:\.(\d+))?\.weight$")
 # Parts of names of embeddings that are not of tokens.
 NO_TOKENS = ("pos", "type", "segment", "rotary", "patch", "time", "image", "vision", "audio")
@@ -205,7 +206,8 @@ def _find_codebooks(
         parts = np.split(np.arange(fused.vocabulary - fused.vocabulary % len(inputs)), len(inputs))
         heads = [EmbeddingTable(fused.tensor, False, ids) for ids in parts if len(ids)]
     own = [one for one in _matching(tensors, INPUTS) if not _is_other_part(one.name)]
-    return list(zip(inputs, heads, strict=True)) if len(inputs) == len(heads) and not own else []
+    is_sound = len(inputs) == len(heads) <= MOST_CODEBOOKS and not own
+    return list(zip(inputs, heads, strict=True)) if is_sound else []
 
 
 def _find_only_head(

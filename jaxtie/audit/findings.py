@@ -19,7 +19,6 @@ from jaxtie.audit.knowledge import (
     is_encoder,
     loader_lines,
     missing_sides,
-    shares_embedding,
 )
 
 OLD_LLAMA_CPP = ("gpt2", "bloom", "codeshell")  # these once needed output.weight
@@ -389,7 +388,7 @@ def _copies(facts: Facts) -> Iterator[Finding]:
     name, loaders = embeddings.input.tensor.name, loader_lines("no_shared_table")
     for table in embeddings.encoders:
         own = table.tensor.name
-        is_shared = ".shared." in f".{name}" or shares_embedding(configuration.model_type)
+        is_shared = ".shared." in f".{name}" or configuration.model_type in NAMES["kinds"]["shared"]
         is_apart = configuration.needs_copies and facts.claim is False  # trained so since
         if own not in facts.unequal:
             yield Finding("copies", "fine", f"{own} is equal to {name}.")

@@ -89,11 +89,6 @@ def is_gguf_encoder(architecture: str, metadata: Mapping[str, Any]) -> bool:
     return bool(architecture) and (is_pooled or architecture in NAMES["kinds"]["gguf"])
 
 
-def shares_embedding(model_type: str | None) -> bool:
-    """Return whether encoder and decoder share an embedding in models of this type."""
-    return model_type in NAMES["kinds"]["shared"]
-
-
 def missing_sides(name: str, stored: Collection[str]) -> list[str]:
     """Return what the encoder's and the decoder's copies of a shared embedding would be called.
 

@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
 from jaxtie.audit.checkpoint import ADAPTER, INDEX, UNTIED, link_target
@@ -320,7 +320,7 @@ def _write_file(
     elif len(name.parts) == 1 and name.name.endswith(INDEX):
         _write_json(source, target, _new_index(source, folder))
     else:
-        _copy_file(source, target, copied)
+        _copy_parts(source, target, b"", [(0, source.stat().st_size)], copied)
 
 
 def _write_tensors(
@@ -341,7 +341,7 @@ def _write_tensors(
     if is_marked:  # transformers refuses a file whose metadata have no format
         metadata = {"format": "pt", UNTIED: "one embedding is a copy of the other", **metadata}
     if metadata == old and names == [(entry.name, entry) for entry in entries]:
-        _copy_file(source, target, copied)
+        _copy_parts(source, target, b"", [(0, source.stat().st_size)], copied)
         return
     if not names:
         return
@@ -353,23 +353,24 @@ def _write_tensors(
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
-    with source.open("rb") as reader, target.open("wb") as writer:
-        writer.write(len(text).to_bytes(8, "little") + text)
-        for _, entry in names:
-            _copy_bytes(reader, writer, entry.begin, entry.end, copied)
+    head = len(text).to_bytes(8, "little") + text
+    _copy_parts(source, target, head, [(entry.begin, entry.end) for _, entry in names], copied)
 
 
-def _copy_file(source: Path, target: Path, copied: Callable[[int], None]) -> None:
-    with source.open("rb") as reader, target.open("wb") as writer:
-        _copy_bytes(reader, writer, 0, source.stat().st_size, copied)
-
-
-def _copy_bytes(
-    reader: BinaryIO, writer: BinaryIO, begin: int, end: int, copied: Callable[[int], None]
+def _copy_parts(
+    source: Path,
+    target: Path,
+    head: bytes,
+    parts: Sequence[tuple[int, int]],
+    copied: Callable[[int], None],
 ) -> None:
-    reader.seek(begin)
-    for start in range(begin, end, BLOCK):
-        copied(writer.write(reader.read(min(BLOCK, end - start))))
+    """Write some bytes, and then parts of a file, each given by its first byte and its end."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        writer.write(head)
+        for begin, end in parts:
+            reader.seek(begin)
+            for start in range(begin, end, BLOCK):
+                copied(writer.write(reader.read(min(BLOCK, end - start))))
 
 
 def _new_config(path: Path, configuration: Configuration, plan: Plan) -> dict[str, Any]:

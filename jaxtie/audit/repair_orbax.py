@@ -4,7 +4,6 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from jaxtie.audit.flags import read_json
@@ -58,40 +57,38 @@ def _copy_database(
 
     bases = (f"file://{quote(str(folder.absolute()))}/" for folder in (source, target))
     old, new = (ts.KvStore.open({"driver": "ocdbt", "base": base}).result() for base in bases)
-    waiting, size = [], 0
-    for key in old.list().result():
+    keys, waiting, size = old.list().result(), [], 0
+    for key in keys:
         value = old.read(key).result().value
         for name in targets(key.decode()):
             waiting.append(new.write(name, value))
             size += len(value)
-        if size > BATCH:
-            copied(_finish(waiting, size))
+        if size > BATCH or key == keys[-1]:
+            for write in waiting:
+                write.result()
+            copied(size)
             waiting, size = [], 0
-    copied(_finish(waiting, size))
-
-
-def _finish(waiting: list[Any], size: int) -> int:
-    for write in waiting:
-        write.result()
-    return size
 
 
 def _new_metadata(path: Path, item: Path, drop: str, copies: dict[str, str]) -> bytes:
     """Return a file of the item; the lists of arrays in it without `drop` and with `copies`."""
     where = path.relative_to(item)
-    if where.name not in ("_METADATA", "_sharding") and where.parts[0] != "array_metadatas":
+    is_list = where.name in ("_METADATA", "_sharding") or where.parts[0] == "array_metadatas"
+    if not (is_list and (drop or copies)):
         return path.read_bytes()
     content = read_json(path)
     if where.name == "_METADATA":
-        old, tree = content["tree_metadata"], {}
-        for entry in old.values():
-            keys = [one["key"] for one in entry["key_metadata"]]
-            for name in _names(".".join(keys), drop, copies):
-                parts = name.split(".") if name != ".".join(keys) else keys
-                kinds = zip(entry["key_metadata"], parts, strict=True)
-                own = {"key_metadata": [one | {"key": part} for one, part in kinds]}
-                tree[str(tuple(parts))] = entry | own
-        content["tree_metadata"] = tree
+        old, content["tree_metadata"] = content["tree_metadata"], {}
+        for key, entry in old.items():
+            keys = entry["key_metadata"]
+            own = ".".join(one["key"] for one in keys)
+            for name in _names(own, drop, copies):
+                if name != own:
+                    parts = name.split(".")
+                    pairs = zip(keys, parts, strict=True)
+                    key = str(tuple(parts))
+                    entry = entry | {"key_metadata": [one | {"key": part} for one, part in pairs]}
+                content["tree_metadata"][key] = entry
     elif where.name == "_sharding":  # the names are in base64
         content = {
             base64.b64encode(name.encode()).decode(): value

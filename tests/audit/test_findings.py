@@ -7,6 +7,7 @@ from checkpoints import TIED, UNTIED, A, B, E, H, V, audit_folder, codes, run_co
 from jaxtie.audit import command, compare
 from jaxtie.audit.audit import audit
 from jaxtie.audit.findings import describe_ids, find_shard, runs_of
+from jaxtie.config import UserError
 
 
 def test_small_blocks_find_what_one_block_finds_and_progress_is_shown(
@@ -46,6 +47,12 @@ def test_each_codebook_has_an_embedding_and_a_head(tmp_path, heads, flags, level
     assert found.status == 0 and verdict.main.code == "codebooks" and verdict.saved == 0
     assert verdict.main.level == level and verdict.main.text.endswith(words)
     assert verdict.main.text.startswith("Untied: each of 2 codebooks has an embedding and a head")
+
+
+def test_more_tables_than_any_model_has_codebooks_are_not_compared(tmp_path):
+    names = [f"{kind}.{i}.weight" for kind in ("embed_tokens", "lm_heads") for i in range(65)]
+    with pytest.raises(UserError, match="found no input embedding"):
+        audit_folder(tmp_path, dict.fromkeys(names, A[:4]))
 
 
 def test_nan_and_infinities_are_counted(tmp_path):

@@ -551,8 +551,8 @@ def dying(do):
         do(*arguments)
     return do_or_die
 
-repair._flush, repair._copy_bytes, repair.copy_item = map(
-    dying, (repair._flush, repair._copy_bytes, repair.copy_item)
+repair._flush, repair._copy_parts, repair.copy_item = map(
+    dying, (repair._flush, repair._copy_parts, repair.copy_item)
 )
 repair.write_repaired(Path(sys.argv[1]), Path(sys.argv[2]))
 """
