@@ -33,6 +33,7 @@ CODEBOOK = re.compile(r"(?:^|\.)(embed_tokens|lm_heads)(?:\.(\d+))?\.weight$")
 # Parts of names of embeddings that are not of tokens.
 NO_TOKENS = ("pos", "type", "segment", "rotary", "patch", "time", "image", "vision", "audio")
 Role = Literal["input", "output"]
+Tensors = Mapping[str, StoredTensor]  # by name
 
 
 class EmbeddingTable:
@@ -117,7 +118,7 @@ def _candidate(tensor: StoredTensor, pattern: Pattern | None, leaf: str) -> _Can
 
 
 def find_embeddings(
-    tensors: Mapping[str, StoredTensor],
+    tensors: Tensors,
     configuration: Configuration,
     where: str,
     names: tuple[str | None, str | None] = (None, None),
@@ -186,9 +187,7 @@ def find_embeddings(
     )
 
 
-def _find_codebooks(
-    tensors: Mapping[str, StoredTensor],
-) -> list[tuple[EmbeddingTable, EmbeddingTable]]:
+def _find_codebooks(tensors: Tensors) -> list[tuple[EmbeddingTable, EmbeddingTable]]:
     """Return the embedding and the head of each codebook of a model of sound, as MusicGen.
 
     Parler-TTS may have the heads of all codebooks in one tensor.
@@ -211,7 +210,7 @@ def _find_codebooks(
 
 
 def _find_only_head(
-    tensors: Mapping[str, StoredTensor],
+    tensors: Tensors,
     configuration: Configuration,
     aliases: Mapping[str, str],
     where: str,
@@ -249,7 +248,7 @@ def _find_only_head(
     )
 
 
-def _no_input(tensors: Mapping[str, StoredTensor], where: str) -> str:
+def _no_input(tensors: Tensors, where: str) -> str:
     shown = ", ".join(map(repr, _two_dimensional(tensors)[:SHOWN])) or "none"
     return (
         f"{where}: found no input embedding by its name; give --input; tensors of two dimensions:"
@@ -258,7 +257,7 @@ def _no_input(tensors: Mapping[str, StoredTensor], where: str) -> str:
 
 
 def _draft_ids(
-    tensors: Mapping[str, StoredTensor],
+    tensors: Tensors,
     configuration: Configuration,
     table: EmbeddingTable,
     output: EmbeddingTable | None,
@@ -288,9 +287,7 @@ def _draft_ids(
     return bool(to_target or in_draft) or declared or is_small, ids
 
 
-def _named(
-    tensors: Mapping[str, StoredTensor], name: str | None, option: str, where: str
-) -> list[_Candidate]:
+def _named(tensors: Tensors, name: str | None, option: str, where: str) -> list[_Candidate]:
     if name is None:
         return []
     if name not in tensors:
@@ -303,7 +300,7 @@ def _named(
     return [_candidate(tensors[name], *match)]
 
 
-def _matching(tensors: Mapping[str, StoredTensor], patterns: Sequence[Pattern]) -> list[_Candidate]:
+def _matching(tensors: Tensors, patterns: Sequence[Pattern]) -> list[_Candidate]:
     """Return one candidate per module, also if quantisation made several tensors of its weight."""
     found: dict[tuple[str, ...], _Candidate] = {}
     for name, tensor in tensors.items():
@@ -330,7 +327,7 @@ def _value_rank(candidate: _Candidate) -> tuple[bool, int]:
     return not is_scale, candidate.tensor.size
 
 
-def _is_reverse(tensors: Mapping[str, StoredTensor], tensor: StoredTensor) -> bool:
+def _is_reverse(tensors: Tensors, tensor: StoredTensor) -> bool:
     """Return whether a variable of KerasHub is a reverse table, not a scale or a zero point."""
     own = tensor.name.rpartition("/")
     table = tensors.get(f"{own[0]}/0") if own[2].isdigit() else None
@@ -340,7 +337,7 @@ def _is_reverse(tensors: Mapping[str, StoredTensor], tensor: StoredTensor) -> bo
     return is_kind and len(tensor.shape) == 2 and tensor.shape[1] == table.shape[0]
 
 
-def _by_module(tensors: Mapping[str, StoredTensor]) -> list[_Candidate]:
+def _by_module(tensors: Tensors) -> list[_Candidate]:
     """Return tables of Flax and Equinox modules with names of their own."""
     found = []
     for name in _two_dimensional(tensors):
@@ -355,7 +352,7 @@ def _by_module(tensors: Mapping[str, StoredTensor]) -> list[_Candidate]:
     return found
 
 
-def _two_dimensional(tensors: Mapping[str, StoredTensor]) -> list[str]:
+def _two_dimensional(tensors: Tensors) -> list[str]:
     return [name for name, tensor in tensors.items() if len(tensor.shape) == 2]
 
 
@@ -367,9 +364,7 @@ def _side(candidate: _Candidate) -> str:
     return next((side for side in ("decoder", "encoder") if side in parts[:-1]), "")
 
 
-def _find_inputs(
-    tensors: Mapping[str, StoredTensor], sizes: set[int], where: str
-) -> list[_Candidate]:
+def _find_inputs(tensors: Tensors, sizes: set[int], where: str) -> list[_Candidate]:
     """Return the input embedding and then further tables of it, or of an encoder."""
     found = _matching(tensors, INPUTS) or _by_module(tensors)
     own = [one for one in found if not _is_other_part(one.name)]
@@ -395,10 +390,7 @@ def _agreeing(found: list[_Candidate], role: str, where: str) -> list[_Candidate
 
 
 def _check_unique(found: Sequence[_Candidate], role: str, where: str) -> None:
-    check(
-        len(found) < 2,
-        several_tables([candidate.name for candidate in found], role, where),
-    )
+    check(len(found) < 2, several_tables([candidate.name for candidate in found], role, where))
 
 
 def several_tables(names: Sequence[str], role: str, where: str) -> str:
@@ -410,7 +402,7 @@ def several_tables(names: Sequence[str], role: str, where: str) -> str:
 
 
 def _find_copies(
-    tensors: Mapping[str, StoredTensor],
+    tensors: Tensors,
     table: EmbeddingTable,
     output: EmbeddingTable | None,
     inputs: Sequence[_Candidate],
@@ -430,10 +422,7 @@ def _find_copies(
 
 
 def _find_outputs(
-    tensors: Mapping[str, StoredTensor],
-    table: EmbeddingTable,
-    inputs: Sequence[_Candidate],
-    where: str,
+    tensors: Tensors, table: EmbeddingTable, inputs: Sequence[_Candidate], where: str
 ) -> list[_Candidate]:
     """Return the output embedding and then further tables of it; empty if there is none."""
     own = {one.name for one in inputs}
@@ -460,7 +449,7 @@ def _belongs(output: str, first: str, others: Sequence[str]) -> bool:
     return all(near(other) <= near(first) for other in others)
 
 
-def _by_shape(tensors: Mapping[str, StoredTensor], table: EmbeddingTable) -> list[_Candidate]:
+def _by_shape(tensors: Tensors, table: EmbeddingTable) -> list[_Candidate]:
     """Return Flax kernels D × V and other weights V × D of modules with names of their own."""
     found = []
     for name in _two_dimensional(tensors):
@@ -512,7 +501,7 @@ def _oriented(
     return EmbeddingTable(tensor, candidate.transposed if candidate.pattern else rows < columns)
 
 
-def _has_text_encoder(tensors: Mapping[str, StoredTensor]) -> bool:
+def _has_text_encoder(tensors: Tensors) -> bool:
     """Return whether there are a decoder and an encoder without convolutions or patches."""
     names = [split_name(name) for name in tensors]
     both = all(any(side in parts[:3] for parts in names) for side in ("encoder", "decoder"))
@@ -522,7 +511,7 @@ def _has_text_encoder(tensors: Mapping[str, StoredTensor]) -> bool:
     )
 
 
-def _find_bias(tensors: Mapping[str, StoredTensor], vocabulary: int) -> StoredTensor | None:
+def _find_bias(tensors: Tensors, vocabulary: int) -> StoredTensor | None:
     """Return the output bias: the one of this length, else one whose name says what it is."""
     found = [one for one in tensors.values() if one.is_values and is_output_bias(one.name)]
     fitting = [one for one in found if vocabulary in one.shape]

@@ -14,12 +14,7 @@ from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Comparison, RowFacts, count_repeated
 from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
-from jaxtie.audit.knowledge import (
-    NAMES,
-    is_encoder,
-    loader_lines,
-    missing_sides,
-)
+from jaxtie.audit.knowledge import NAMES, is_encoder, loader_lines, missing_sides
 
 OLD_LLAMA_CPP = ("gpt2", "bloom", "codeshell")  # these once needed output.weight
 SHOWN_NAMES = 5

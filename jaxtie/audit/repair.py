@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from jaxtie.audit.findings import find_shard
 from jaxtie.audit.flags import Configuration, levels_of, read_json
 from jaxtie.audit.headers import read_safetensors
 from jaxtie.audit.knowledge import FLAGS, NAMES, OUTPUTS, match_name, missing_sides, split_name
-from jaxtie.audit.repair_orbax import copy_item
+from jaxtie.audit.repair_orbax import Copied, copy_item
 from jaxtie.config import UserError, check, check_path
 
 How = Literal["tie", "untie", "flags"]
@@ -305,9 +305,7 @@ def _files_of(folder: Path) -> Iterator[Path]:
         yield relative
 
 
-def _write_file(
-    found: Audit, plan: Plan, name: Path, folder: Path, copied: Callable[[int], None]
-) -> None:
+def _write_file(found: Audit, plan: Plan, name: Path, folder: Path, copied: Copied) -> None:
     """Write one file of the copy: changed, or bit for bit."""
     checkpoint, embeddings = found.checkpoint, found.verdicts[0].embeddings
     source, target = checkpoint.path / name, folder / name
@@ -323,9 +321,7 @@ def _write_file(
         _copy_parts(source, target, b"", [(0, source.stat().st_size)], copied)
 
 
-def _write_tensors(
-    source: Path, target: Path, plan: Plan, is_marked: bool, copied: Callable[[int], None]
-) -> None:
+def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copied: Copied) -> None:
     """Write a file of safetensors; none if the dropped tensor was alone in it."""
     entries, old = read_safetensors(source)
     entries.sort(key=lambda entry: (entry.begin, entry.end))
@@ -358,11 +354,7 @@ def _write_tensors(
 
 
 def _copy_parts(
-    source: Path,
-    target: Path,
-    head: bytes,
-    parts: Sequence[tuple[int, int]],
-    copied: Callable[[int], None],
+    source: Path, target: Path, head: bytes, parts: Sequence[tuple[int, int]], copied: Copied
 ) -> None:
     """Write some bytes, and then parts of a file, each given by its first byte and its end."""
     with source.open("rb") as reader, target.open("wb") as writer:

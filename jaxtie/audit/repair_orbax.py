@@ -8,12 +8,13 @@ from urllib.parse import quote
 
 from jaxtie.audit.flags import read_json
 
+Copied = Callable[[int], None]  # called with the number of bytes that were written
 DATABASE = ("d", "manifest.ocdbt")  # files of the OCDBT format, and folders ocdbt.process_N
 BATCH = 2**28  # bytes that are written together
 
 
 def copy_item(
-    source: Path, target: Path, drop: str, copies: dict[str, str], copied: Callable[[int], None]
+    source: Path, target: Path, drop: str, copies: dict[str, str], copied: Copied
 ) -> None:
     """Copy an item; all other arrays and files stay as they are, bit for bit.
 
@@ -22,7 +23,7 @@ def copy_item(
       target: folder to write.
       drop: array to leave out, or empty.
       copies: names of arrays to add -> names of the arrays that they are copies of.
-      copied: called with the number of bytes that were written.
+      copied: for the progress.
     """
 
     def targets(key: str) -> Iterator[str]:
@@ -48,10 +49,7 @@ def copy_item(
 
 
 def _copy_database(
-    source: Path,
-    target: Path,
-    targets: Callable[[str], Iterator[str]],
-    copied: Callable[[int], None],
+    source: Path, target: Path, targets: Callable[[str], Iterator[str]], copied: Copied
 ) -> None:
     import tensorstore as ts  # heavy
 
