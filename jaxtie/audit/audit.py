@@ -39,13 +39,11 @@ class ModelVerdict:
 
     @property
     def saved(self) -> int:
-        """Bytes that tying saves, or has saved; 0 if there is no head, or one of a draft model."""
-        if (
-            self.main.code in ("no-head", "lone", "no-input", "codebooks")
-            or self.embeddings.is_draft
-        ):
-            return 0
-        return (self.embeddings.output or self.embeddings.input).tensor.size
+        """Bytes that tying saves, or has saved; 0 without a head that can be tied."""
+        last, first = self.embeddings.output or self.embeddings.input, self.embeddings.input
+        is_none = self.main.code in ("no-head", "lone", "no-input", "codebooks")
+        is_other = last.width != first.width or self.embeddings.is_draft
+        return 0 if is_none or is_other else last.tensor.size
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -24,6 +24,7 @@ from jaxtie.config import Arm, UserError, check, check_path, natural
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 DISTRIBUTED = ".distcp"  # files of torch.distributed.checkpoint
 PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+ZIP = b"PK"  # the first bytes of what PyTorch writes, pickles in a zip
 FASTTEXT = b"\xba\x16\x4f\x2f"  # the first bytes of a model of fastText
 WORD2VEC = re.compile(rb"\d+ \d+\n")
 FORMATS = {".safetensors": "safetensors", ".npz": "npz", ".h5": "Keras", ".hdf5": "Keras"}
@@ -148,7 +149,9 @@ def refuse_pickle(path: Path) -> None:
     if path.suffix not in (*FORMATS, ".json"):  # a safetensors file may begin like a pickle
         with path.open("rb") as file:
             start = file.read(40)
-        is_pickle = is_pickle or start[:2] in PICKLE_STARTS
+        if path.suffix == ".bin" and start:  # other programs write .bin, too
+            is_pickle = start.startswith(ZIP)
+        is_pickle |= start.startswith(PICKLE_STARTS)
         check(
             not (start.startswith(FASTTEXT) or WORD2VEC.match(start)),
             f"{path}: holds word vectors (fastText or word2vec), not a language model",

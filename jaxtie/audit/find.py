@@ -30,8 +30,8 @@ SHOWN = 12  # candidates in an error
 PADDING = 1024
 MOST_CODEBOOKS = 64
 CODEBOOK = re.compile(r"(?:^|\.)(embed_tokens|lm_heads)(?:\.(\d+))?\.weight$")
-# Parts of names of embeddings that are not of tokens.
-NO_TOKENS = ("pos", "type", "segment", "rotary", "patch", "time", "image", "vision", "audio")
+# Parts of names of embeddings that are not of tokens; Keras' `time_distributed` may hold tokens.
+NO_TOKENS = tuple("pos type segment rotary patch image vision audio time_emb timestep".split())
 Role = Literal["input", "output"]
 Tensors = Mapping[str, StoredTensor]  # by name
 
@@ -155,13 +155,17 @@ def find_embeddings(
     check(bool(inputs), _no_input(tensors, where))
     first, *others = inputs
     table = _oriented(first, sizes, where, forced="input" in transposed)
-    second = second or _find_outputs(tensors, table, inputs, where)
+    other_width = [] if configuration.claim else _heads_of_other_width(tensors, table)
+    second = second or _find_outputs(tensors, table, inputs, where) or other_width
     output = None
     if second:
         known = sizes | {table.vocabulary}
         forced = "output" in transposed
         output = _oriented(second[0], known, where, like=table, forced=forced)
-        is_untied = configuration.claim is False and output.vocabulary == table.vocabulary
+        is_head = configuration.claim is False or second[0].name in {
+            one.name for one in other_width
+        }
+        is_untied = is_head and output.vocabulary == table.vocabulary
         check(
             bool(first.packed or second[0].packed) or output.width == table.width or is_untied,
             f"{where}: widths differ: {first.name} has width {table.width}, {second[0].name} width"
@@ -249,7 +253,8 @@ def _find_only_head(
 
 
 def _no_input(tensors: Tensors, where: str) -> str:
-    shown = ", ".join(map(repr, _two_dimensional(tensors)[:SHOWN])) or "none"
+    names = sorted(_two_dimensional(tensors), key=lambda name: "emb" not in name.lower())
+    shown = ", ".join(map(repr, names[:SHOWN])) or "none"
     return (
         f"{where}: found no input embedding by its name; give --input; tensors of two dimensions:"
         f" {shown}"
@@ -439,6 +444,23 @@ def _find_outputs(
     return _agreeing(fitting, "output", where)
 
 
+def _heads_of_other_width(tensors: Tensors, table: EmbeddingTable) -> list[_Candidate]:
+    """Return the only head that has a bias for each row of a table, as after a Keras LSTM."""
+    modules = [
+        split_name(name)[:-1]
+        for name, one in tensors.items()
+        if one.shape == (table.vocabulary,) and is_output_bias(name)
+    ]
+    found = [
+        one
+        for one in _matching(tensors, OUTPUTS)
+        if len(one.tensor.shape) == 2
+        and table.vocabulary in one.tensor.shape
+        and split_name(one.name)[:-1] in modules
+    ]
+    return found if len(found) == 1 else []
+
+
 def _belongs(output: str, first: str, others: Sequence[str]) -> bool:
     """Return whether no other model's input embedding is nearer to an output by its name."""
 
@@ -484,7 +506,7 @@ def _oriented(
     """Decide which dimension is the vocabulary.
 
     If `forced`, it is the second one. Else the width of the other table decides, else the
-    configuration, else the name, else the larger dimension.
+    configuration, else the name (one with `emb` means V × D), else the larger dimension.
     """
     tensor, shape = candidate.tensor, candidate.tensor.shape
     check(
@@ -498,7 +520,8 @@ def _oriented(
         return EmbeddingTable(tensor, rows == like.width)
     if (rows in sizes) != (columns in sizes):
         return EmbeddingTable(tensor, columns in sizes)
-    return EmbeddingTable(tensor, candidate.transposed if candidate.pattern else rows < columns)
+    is_named = candidate.pattern or "emb" in candidate.name.lower().replace("unemb", "")
+    return EmbeddingTable(tensor, candidate.transposed if is_named else rows < columns)
 
 
 def _has_text_encoder(tensors: Tensors) -> bool:

@@ -111,8 +111,11 @@ def _tying(facts: Facts) -> Iterator[Finding]:
         yield _stored_once(facts)
     elif comparison is None and not facts.embeddings.packed:
         widths = [table.width for table in (facts.embeddings.input, output)]
-        text = f"Untied: the widths differ, {widths[0]:,} and {widths[1]:,}, and"
-        yield Finding("different", "fine", f"{text} {facts.claimant} untied.")
+        claim = (
+            "; no flag says anything" if facts.claim is None else f", and {facts.claimant} untied"
+        )
+        text = f"Untied: the widths differ, {widths[0]:,} and {widths[1]:,}{claim}."
+        yield Finding("different", "fine", text)
     elif comparison is None:
         packed = " and ".join(
             f"the {role} embedding is packed: {word}"

@@ -2,6 +2,11 @@
 
 Every length in a file is compared with the file's size before anything is read or allocated. A
 malformed header always raises `UserError`.
+
+The libraries were tried. safetensors 0.8.0 takes a header that names a tensor twice, spends 4.5 s
+and 2 GB on a forged one of 100 MB, keeps in memory all 4 GB that are read by rows, and gives no
+offsets, which `repair` needs. gguf 0.19.0 reads all metadata into Python, 8.5 s and 0.7 GB for
+Gemma 3 270M (0.3 s and under 1 MB here), and never ends on an array that claims 2⁴⁰ bytes.
 """
 
 import contextlib
@@ -10,6 +15,7 @@ import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -51,12 +57,27 @@ GGUF_DTYPES = {  # the other types are blocks of quantised values
     28: np.float64,
     30: ml_dtypes.bfloat16,
 }
+GGUF_BLOCKS = {
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    8: "Q8_0",
+    10: "Q2_K",
+    11: "Q3_K",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+    20: "IQ4_NL",
+    23: "IQ4_XS",
+    39: "MXFP4",
+}
 GGUF_SCALARS = dict(enumerate(("<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?")))
 GGUF_SCALARS |= {10: "<Q", 11: "<q", 12: "<d"}
 GGUF_STRING, GGUF_ARRAY = 8, 9
 LONGEST_VALUE = 1024  # bytes of a GGUF string that are kept
 MOST_TENSORS = 100_000  # of a file; the largest checkpoints have as many in all their shards
-MOST_ITEMS = 2**22  # of an array in the metadata of a GGUF, such as the tokens
+MOST_ITEMS = 2**22  # of the arrays in a GGUF's metadata, such as tokens; of a JSON header
 TOO_MANY = f"holds more than {MOST_TENSORS:,} tensors; not a checkpoint"
 NOT_SAFETENSORS = "not a safetensors file"
 AGAIN = "download it again"
@@ -105,10 +126,11 @@ def read_safetensors(path: Path) -> tuple[list[Entry], dict[str, Any]]:
             f"truncated: the header alone takes {length:,} of {size:,} bytes; {AGAIN}",
         )
         header = _parse_json(file.read(length))
-        metadata = header.pop("__metadata__", {})
+        metadata = header.pop("__metadata__", None)
+        metadata = {} if metadata is None else metadata
         check(
-            isinstance(metadata, dict),
-            f"the header's __metadata__ is not a JSON object; {NOT_SAFETENSORS}",
+            isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values()),
+            f"the header's __metadata__ is not a JSON object of strings; {NOT_SAFETENSORS}",
         )
         check(len(header) <= MOST_TENSORS, TOO_MANY)
         entries = [_entry(name, value, start, size) for name, value in header.items()]
@@ -126,6 +148,8 @@ def _parse_json(text: bytes) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not valid JSON")
 
+    items = sum(map(text.count, (b",", b"[", b"{")))  # at least; commas in names count, too
+    check(items <= MOST_ITEMS, f"its header has {items:,} items; {NOT_SAFETENSORS}")
     try:
         header = json.loads(text.decode(), object_pairs_hook=unique, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
@@ -197,7 +221,7 @@ class _Reader:
     """Read values from a GGUF header, never more than the file has left."""
 
     def __init__(self, file: BinaryIO, size: int):
-        self.file, self.left = file, size
+        self.file, self.left, self.items = file, size, 0
 
     def require(self, count: int) -> None:
         check(
@@ -240,7 +264,8 @@ class _Reader:
             self.take(number * width, 0)
         else:
             number = self.count(8)
-            check(number <= MOST_ITEMS, f"metadata of {number:,} items; not a GGUF file")
+            self.items += number
+            check(self.items <= MOST_ITEMS, f"metadata of {self.items:,} items; not a GGUF file")
             for _ in range(number):
                 self.value(inner, depth + 1)
         return number
@@ -286,6 +311,14 @@ def read_gguf(path: Path) -> tuple[list[Entry], dict[str, Any]]:
                 end <= size,
                 f"tensor {_quote(name)} runs past the end of the file: truncated; {AGAIN}",
             )
-            stored = f"GGML type {kind}" if dtype is None else dtype.name
+            stored = GGUF_BLOCKS.get(kind, f"GGML type {kind}") if dtype is None else dtype.name
             entries.append(Entry(name, shape, dtype, stored, begin, end))
+        names = len({entry.name for entry in entries})
+        is_unique = names == len(entries) and len(metadata) == pair_count
+        check(is_unique, "its header cannot be read (a name occurs twice); not a GGUF file")
+        for a, b in pairwise(sorted(entries, key=lambda entry: (entry.begin, entry.end))):
+            is_apart = a.end <= b.begin and (a.begin < b.begin or 0 in a.shape)
+            check(
+                is_apart, f"tensors {_quote(a.name)} and {_quote(b.name)} overlap; not a GGUF file"
+            )
     return entries, metadata

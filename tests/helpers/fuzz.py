@@ -1,0 +1,211 @@
+"""Audit mutated files in a process with little memory that may open nothing outside their folder.
+
+python fuzz.py KIND COUNT FOLDER: KIND is safetensors, gguf or json (index and configuration).
+"""
+
+import json
+import os
+import random
+import resource
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from checkpoints import VOCABULARY, A, B, E, H, header_of, write_gguf, write_shards
+
+from jaxtie.audit.audit import audit
+from jaxtie.audit.command import lines_of
+from jaxtie.audit.headers import read_gguf, read_safetensors
+from jaxtie.config import UserError
+
+MEMORY = 2**29  # bytes that the process may map beyond what it has after a first audit
+BOTH = {E: A, H: B}
+NUMBERS = (0, 1, 2**31, 2**40, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30)
+NAMES = (
+    "",
+    ".",
+    "..",
+    "../outside/model.safetensors",
+    "/etc/passwd",
+    "/dev/zero",
+    "a\0b",
+    "\ud800",
+)
+NAMES += ("made/../../outside/config.json", "x" * 300, "pytorch_model.bin", "model.gguf")
+VALUES = (*NUMBERS, -1, 0.5, 1e300, True, None, [], {}, [[0]], *NAMES)
+NESTED = "nested"  # stands for brackets in a forged text
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Write into an existing file, since making files anew takes milliseconds on some disks."""
+    with path.open("r+b") as file:
+        file.write(content)
+        file.truncate()
+
+
+def mutated(rng: random.Random, text: bytes) -> bytes:
+    """Return a text with one to five random changes."""
+    content = bytearray(text)
+    inserts = (b"[", b"{", b'"', b"-", b"e9", b"null", b"\\ud800", b",")
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at, kind = rng.randrange(len(content)), rng.randrange(7)
+        if kind == 0:
+            content[at] = rng.randrange(256)
+        elif kind == 1:
+            del content[at : at + rng.randrange(1, 20)]
+        elif kind == 2:
+            content[at:at] = rng.choice((b"9" * rng.randrange(1, 40), *inserts))
+        elif kind == 3:
+            content[at : at + 1] = str(rng.choice(NUMBERS)).encode()
+        elif kind == 4:
+            content[at:at] = content[at : at + rng.randrange(1, 60)]
+        elif kind == 5:
+            del content[at:]
+        else:
+            content[at] ^= 1 << rng.randrange(8)
+        if not content:
+            break
+    return bytes(content)
+
+
+def forged(rng: random.Random, value: Any) -> bytes:
+    """Return a JSON text of a value, one part of which has another value or name."""
+    value = json.loads(json.dumps(value))
+    nodes = [value]
+    for node in nodes:
+        parts = node.values() if isinstance(node, dict) else node
+        nodes += [part for part in parts if part and isinstance(part, dict | list)]
+    node = rng.choice(nodes)
+    key = rng.choice(list(node) if isinstance(node, dict) else range(len(node)))
+    if isinstance(node, dict) and rng.random() < 0.3:
+        node[rng.choice(NAMES)] = node.pop(key)
+    else:
+        node[key] = NESTED if rng.random() < 0.2 else rng.choice(VALUES)
+    depth = rng.choice((10, 500, 5000, 100_000))
+    brackets = rng.choice(("[" * depth + "]" * depth, '{"a":' * depth + "0" + "}" * depth))
+    return json.dumps(value).replace(f'"{NESTED}"', brackets).encode()
+
+
+def forged_numbers(rng: random.Random, content: bytes) -> bytes:
+    """Return bytes, at one to three places of which another number is packed."""
+    changed = bytearray(content)
+    for _ in range(rng.choice((1, 1, 3))):
+        at, size = rng.randrange(len(content)), rng.choice((4, 8))
+        changed[at : at + size] = (rng.choice(NUMBERS) % 2 ** (8 * size)).to_bytes(size, "little")
+    return bytes(changed)
+
+
+def safetensors_files(rng: random.Random, folder: Path) -> Iterator[Path]:
+    path, header = folder / "model.safetensors", {"__metadata__": {"format": "pt"}}
+    header |= header_of(BOTH)
+    data = np.random.default_rng(0).integers(0, 256, 2 * A.nbytes, dtype=np.uint8).tobytes()
+    path.touch()
+    while True:
+        plain = json.dumps(header).encode()
+        text = forged(rng, header) if rng.random() < 0.3 else mutated(rng, plain)
+        length = len(text)
+        if rng.random() < 0.1:
+            length = rng.choice((0, 1, length - 1, length + 1, 2**20, 2**63, rng.getrandbits(64)))
+        overwrite(path, struct.pack("<Q", max(0, length)) + text + data)
+        yield path
+
+
+def gguf_files(rng: random.Random, folder: Path) -> Iterator[Path]:
+    path = folder / "model.gguf"
+    tables = {"token_embd.weight": A, "blk.0.attn_q.weight": np.ones((32, 16), np.uint8)}
+    content = write_gguf(path, tables | {"output.weight": B}).read_bytes()
+    end = content.index(b"output.weight") + 60
+    while True:
+        change = rng.choice((mutated, forged_numbers))
+        overwrite(path, change(rng, content[:end]) + content[end:])
+        if rng.random() < 0.1:
+            overwrite(path, content[: rng.randrange(len(content))])
+        yield path
+
+
+def json_files(rng: random.Random, folder: Path) -> Iterator[Path]:
+    write_shards(folder.parent / "outside", [{E: A}, {H: B}])
+    (folder.parent / "outside/model.safetensors").write_bytes(b"")
+    text = {"tie_word_embeddings": False, "vocab_size": VOCABULARY}
+    config = {"architectures": ["LlavaModel"], "model_type": "llava", "text_config": text}
+    write_shards(folder, [{E: A}, {H: B}], tie_word_embeddings=True, **config)
+    (folder / "link.safetensors").symlink_to(folder.parent / "outside/model.safetensors")
+    files = [folder / "model.safetensors.index.json", folder / "config.json"]
+    plain = [path.read_bytes() for path in files]
+    while True:
+        for path, content in zip(files, plain, strict=True):
+            kind = rng.randrange(4)
+            if kind == 0:
+                content = mutated(rng, content)
+            elif kind < 3:
+                content = forged(rng, json.loads(content))
+            if rng.random() < 0.05:
+                content = content.replace(b"model-00001-of-00002", b"link")
+            overwrite(path, content)
+        yield folder
+
+
+FILES = {"safetensors": safetensors_files, "gguf": gguf_files, "json": json_files}
+READERS = {"safetensors": read_safetensors, "gguf": read_gguf}
+
+
+def is_verdict(kind: str, path: Path) -> bool:
+    """Return whether there is a verdict that can be printed, not a user error of one line."""
+    try:
+        if kind in READERS:
+            entries, _ = READERS[kind](path)
+            size = path.stat().st_size
+            assert all(8 <= entry.begin <= entry.end <= size for entry in entries)
+        found = audit(path)
+        assert json.dumps(found.as_dict(), allow_nan=False)
+        assert all("\n" not in line for line in lines_of(found, verbose=True))
+    except UserError as error:
+        assert len(str(error).splitlines()) == 1 or kind == "json"  # names are escaped when printed
+        return False
+    except OSError:
+        return False
+    return True
+
+
+def memory(field: str) -> int:
+    """Return a size in bytes that the system reports on this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def main(kind: str, count: int, folder: Path) -> None:
+    made = folder / "made"
+    made.mkdir(exist_ok=True)
+    is_armed = False
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if is_armed and event in ("open", "os.listdir", "os.scandir"):
+            path = arguments[0]
+            if isinstance(path, str | bytes | Path) and not os.fsdecode(path).endswith(
+                (".py", ".pyc")
+            ):
+                real = Path(os.fsdecode(path)).resolve()
+                assert real.is_relative_to(made), f"{event}: {path!r} is outside the folder"
+
+    sys.addaudithook(refuse)
+    files = FILES[kind](random.Random(0), made)
+    is_verdict(kind, next(files))  # imports and starts threads
+    limit, before = memory("VmSize") + MEMORY, memory("VmRSS")
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    verdicts, slowest = 0, 0.0
+    for _ in range(count):
+        path, start = next(files), time.monotonic()
+        is_armed = True
+        verdicts += is_verdict(kind, path)
+        is_armed = False
+        slowest = max(slowest, time.monotonic() - start)
+    growth = (memory("VmHWM") - before) // 2**20
+    print(json.dumps({"verdicts": verdicts, "slowest": slowest, "MiB": growth}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
