@@ -190,7 +190,7 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     is_copied = code != "untied-but-once" and not embeddings.packed
     if code in (*ONCE, "head-only") and (tied or is_copied):
         added = embeddings.alias or HEADS.get(only) or _other_side(only)
-        known = ", ".join(HEADS)
+        known = ", ".join([*HEADS, "and embedding.input of jaxtie"])
         check(bool(added), f"{where}: --{how} knows no other name for {only}; it knows {known}")
         return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
     if not (embeddings.output and _may_drop(verdict)):

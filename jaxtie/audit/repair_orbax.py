@@ -7,6 +7,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from jaxtie.audit.flags import read_json
+from jaxtie.audit.headers import reason_of
+from jaxtie.config import UserError
 
 Copied = Callable[[int], None]  # called with the number of bytes that were written
 DATABASE = ("d", "manifest.ocdbt")  # files of the OCDBT format, and folders ocdbt.process_N
@@ -40,7 +42,11 @@ def copy_item(
         if is_database and (first in DATABASE or first.startswith("ocdbt.process_")):
             continue
         for key in targets(path.relative_to(source).as_posix()):
-            content = _new_metadata(path, source, drop, copies)
+            try:
+                content = _new_metadata(path, source, drop, copies)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                reason = reason_of(error)
+                raise UserError(f"{path}: is not what Orbax writes ({reason})") from None
             (target / key).parent.mkdir(parents=True, exist_ok=True)
             (target / key).write_bytes(content)
             copied(len(content))

@@ -80,6 +80,13 @@ def test_defaults_of_classes():
     assert tied == {"llama": False, "gpt2": True, "other": None, "": None, None: None}
 
 
+def test_a_t5_that_transformers_5_saved_scales_by_a_flag_of_its_own(tmp_path):
+    config = V | TIED | {"model_type": "t5", "scale_decoder_outputs": False}
+    main = audit_folder(tmp_path, {"shared.weight": A, H: B}, config).verdicts[0].main
+    assert main.code == "tied-but-different"
+    assert "turns off the factor 1/√D of the logits in transformers 4)" in main.fix
+
+
 @pytest.mark.parametrize(
     ("kind", "claim", "factor", "loader"),
     [
