@@ -155,7 +155,7 @@ def _draft(facts: Facts) -> Finding:
 
 
 def _codebooks(facts: Facts) -> Finding:
-    """Report a model with an embedding and a head for each codebook, which transformers unties."""
+    """Report a model with an embedding and a head for each codebook, which no loader ties."""
     pairs = facts.embeddings.codebooks
     equal = sum(table.tensor.name not in facts.unequal for table, _ in pairs)
     text = f"Untied: each of {len(pairs)} codebooks has an embedding and a head of its own, and"
@@ -384,7 +384,7 @@ def _copies(facts: Facts) -> Iterator[Finding]:
     for table in embeddings.encoders:
         own = table.tensor.name
         is_shared = ".shared." in f".{name}" or configuration.model_type in NAMES["kinds"]["shared"]
-        is_apart = configuration.needs_copies and facts.claim is False  # trained so since
+        is_apart = configuration.needs_copies and facts.claim is False  # may be trained apart
         if own not in facts.unequal:
             yield Finding("copies", "fine", f"{own} is equal to {name}.")
         elif configuration.separate or not is_shared or is_apart:

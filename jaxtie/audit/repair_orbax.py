@@ -18,14 +18,14 @@ BATCH = 2**28  # bytes that are written together
 def copy_item(
     source: Path, target: Path, drop: str, copies: dict[str, str], copied: Copied
 ) -> None:
-    """Copy an item; all other arrays and files stay as they are, bit for bit.
+    """Copy an item, a chunk at a time; all other arrays and files stay as they are, bit for bit.
 
     Args:
       source: folder of the item.
       target: folder to write.
       drop: array to leave out, or empty.
       copies: names of arrays to add -> names of the arrays that they are copies of.
-      copied: for the progress.
+      copied: reports the progress.
     """
 
     def targets(key: str) -> Iterator[str]:
