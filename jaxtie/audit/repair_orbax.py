@@ -44,6 +44,8 @@ def copy_item(
         for key in targets(path.relative_to(source).as_posix()):
             try:
                 content = _new_metadata(path, source, drop, copies)
+            except UserError:
+                raise
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 reason = reason_of(error)
                 raise UserError(f"{path}: is not what Orbax writes ({reason})") from None
