@@ -192,7 +192,7 @@ def find_embeddings(
 
 
 def _find_codebooks(tensors: Tensors) -> list[tuple[EmbeddingTable, EmbeddingTable]]:
-    """Return the embedding and the head of each codebook of a model of sound, as MusicGen.
+    """Return the embedding and the head of each codebook of an audio model such as MusicGen.
 
     Parler-TTS may have the heads of all codebooks in one tensor.
     """

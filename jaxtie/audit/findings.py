@@ -16,7 +16,6 @@ from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
 from jaxtie.audit.knowledge import NAMES, is_encoder, loader_lines, missing_sides
 
-OLD_LLAMA_CPP = ("gpt2", "bloom", "codeshell")  # these once needed output.weight
 SHOWN_NAMES = 5
 SHOWN_RUNS = 3
 DEVICES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that may share a table
@@ -159,7 +158,7 @@ def _draft(facts: Facts) -> Finding:
 
 
 def _codebooks(facts: Facts) -> Finding:
-    """Report a model with an embedding and a head for each codebook, which transformers unties."""
+    """Report a model with an embedding and a head for each codebook, which no loader ties."""
     pairs = facts.embeddings.codebooks
     equal = sum(table.tensor.name not in facts.unequal for table, _ in pairs)
     text = f"Untied: each of {len(pairs)} codebooks has an embedding and a head of its own, and"
@@ -201,8 +200,8 @@ def _stored_once(facts: Facts) -> Finding:
         return Finding("no-head", "fine", text)
     if facts.checkpoint.format == "GGUF":
         text = f"Tied: {stored} and no output.weight, which in a GGUF means tied."
-        is_old = facts.checkpoint.architecture in OLD_LLAMA_CPP
-        return Finding("once", "fine", text, loaders=loader_lines("gguf_once") if is_old else ())
+        loaders = loader_lines("gguf_once", facts.checkpoint.architecture)
+        return Finding("once", "fine", text, loaders=loaders)
     if facts.embeddings.alias:
         stored += f" (the file's metadata says that {facts.embeddings.alias} is the same tensor)"
     if facts.claim is False:
@@ -229,7 +228,8 @@ def _stored_once(facts: Facts) -> Finding:
             return Finding("once", "fine", f"Tied: {stored}.")
         text = f"{stored[0].upper()}{stored[1:]}; no flag says whether an output uses it, too."
         return Finding("lone", "fine", text)
-    return Finding("once", "fine", f"Tied: {stored}, and {facts.claimant} tied.")
+    loaders = loader_lines("once", configuration.model_type)
+    return Finding("once", "fine", f"Tied: {stored}, and {facts.claimant} tied.", "", loaders)
 
 
 def _how_equal(comparison: Comparison) -> str:
@@ -387,7 +387,7 @@ def _copies(facts: Facts) -> Iterator[Finding]:
     for table in embeddings.encoders:
         own = table.tensor.name
         is_shared = ".shared." in f".{name}" or configuration.model_type in NAMES["kinds"]["shared"]
-        is_apart = configuration.needs_copies and facts.claim is False  # trained so since
+        is_apart = configuration.needs_copies and facts.claim is False  # may be trained apart
         if own not in facts.unequal:
             yield Finding("copies", "fine", f"{own} is equal to {name}.")
         elif configuration.separate or not is_shared or is_apart:

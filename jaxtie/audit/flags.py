@@ -67,6 +67,7 @@ class Configuration:
     draft_vocabulary: int | None = None  # tokens that a draft model can predict
     decoder_type: str | None = None  # of the level that alone counts in a composite model
     separate: bool = False  # whether encoder and decoder have embeddings of their own
+    scales_apart: bool = False  # whether a flag of its own scales the logits, in transformers 5
 
     @property
     def declared(self) -> tuple[LevelFlag, ...]:
@@ -121,7 +122,8 @@ class Configuration:
         also = f", and also in {', '.join(levels)}" if levels else ""
         kinds = NAMES["kinds"]
         if self.model_type in kinds["scaled"]:
-            version = " in transformers 4" if self.model_type in kinds["changed_in_5"] else ""
+            is_old = self.scales_apart or self.model_type in kinds["changed_in_5"]
+            version = " in transformers 4" if is_old else ""
             turned = f"turns {'on' if tied else 'off'} the factor 1/√D of the logits{version}"
             also += f" (which also {turned})"
         if not tied and self.needs_copies:
@@ -184,6 +186,7 @@ def read_configuration(path: Path) -> Configuration:
         decoder_type,
         content.get("share_encoder_decoder_embeddings") is False
         or any(len(set(_sizes(content, pair))) > 1 for pair in ENCODER_DECODER_SIZES),
+        "scale_decoder_outputs" in content,
     )
 
 

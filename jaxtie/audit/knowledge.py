@@ -142,9 +142,10 @@ def tied_by_default(model_type: str | None) -> bool | None:
     return False if model_type in NAMES["defaults"]["untied"] else None
 
 
-def loader_lines(condition: str) -> tuple[str, ...]:
-    """Return a line on each loader that is known to mishandle a condition."""
+def loader_lines(condition: str, kind: str | None = None) -> tuple[str, ...]:
+    """Return a line on each loader that is known to mishandle a condition of a kind of model."""
     return tuple(
         f"{row['loader']}: {row['does']} ({row['date']}, github.com/{row['thread']})"
         for row in LOADERS[condition]
+        if kind in row.get("kinds", [kind])
     )

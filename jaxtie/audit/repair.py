@@ -48,7 +48,7 @@ class Plan:
     add: tuple[str, ...] = ()  # names of copies of `source`
     source: str = ""
     is_copy: bool = False  # whether both embeddings are stored, equal, and untied
-    has_flags: bool = True
+    has_flags: bool = True  # whether there is a configuration
 
     @property
     def text(self) -> str:
@@ -190,7 +190,7 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     is_copied = code != "untied-but-once" and not embeddings.packed
     if code in (*ONCE, "head-only") and (tied or is_copied):
         added = embeddings.alias or HEADS.get(only) or _other_side(only)
-        known = ", ".join(HEADS)
+        known = ", ".join([*HEADS, "and embedding.input of jaxtie"])
         check(bool(added), f"{where}: --{how} knows no other name for {only}; it knows {known}")
         return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
     if not (embeddings.output and _may_drop(verdict)):
@@ -232,7 +232,7 @@ def _may_drop(verdict: ModelVerdict) -> bool:
 
 
 def _check_optimizer(found: Audit, plan: Plan) -> None:
-    """Refuse to change one table where an optimizer has a state for each."""
+    """Refuse to change an embedding of which an optimizer has a state."""
     module = tuple(split_name(plan.drop or plan.source)[-2:])
     for name in found.checkpoint.models[0].tensors:
         parts = split_name(name)
@@ -277,7 +277,7 @@ def _advised(found: Audit) -> How:
 
 
 def _check_flag(found: Audit, plan: Plan) -> None:
-    """Refuse a flag that the model's class does not read, or with which it computes others."""
+    """Refuse a flag that the model's class ignores, or that would change its logits."""
     configuration, first = found.checkpoint.configuration, found.verdicts[0].findings[0]
     check(
         plan.tied or not configuration.is_always_tied,

@@ -7,6 +7,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from jaxtie.audit.flags import read_json
+from jaxtie.audit.headers import reason_of
+from jaxtie.config import UserError
 
 Copied = Callable[[int], None]  # called with the number of bytes that were written
 DATABASE = ("d", "manifest.ocdbt")  # files of the OCDBT format, and folders ocdbt.process_N
@@ -16,14 +18,14 @@ BATCH = 2**28  # bytes that are written together
 def copy_item(
     source: Path, target: Path, drop: str, copies: dict[str, str], copied: Copied
 ) -> None:
-    """Copy an item; all other arrays and files stay as they are, bit for bit.
+    """Copy an item, a chunk at a time; all other arrays and files stay as they are, bit for bit.
 
     Args:
       source: folder of the item.
       target: folder to write.
       drop: array to leave out, or empty.
       copies: names of arrays to add -> names of the arrays that they are copies of.
-      copied: for the progress.
+      copied: reports the progress.
     """
 
     def targets(key: str) -> Iterator[str]:
@@ -40,7 +42,13 @@ def copy_item(
         if is_database and (first in DATABASE or first.startswith("ocdbt.process_")):
             continue
         for key in targets(path.relative_to(source).as_posix()):
-            content = _new_metadata(path, source, drop, copies)
+            try:
+                content = _new_metadata(path, source, drop, copies)
+            except UserError:
+                raise
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                reason = reason_of(error)
+                raise UserError(f"{path}: is not what Orbax writes ({reason})") from None
             (target / key).parent.mkdir(parents=True, exist_ok=True)
             (target / key).write_bytes(content)
             copied(len(content))

@@ -80,6 +80,21 @@ def test_defaults_of_classes():
     assert tied == {"llama": False, "gpt2": True, "other": None, "": None, None: None}
 
 
+@pytest.mark.parametrize(("kind", "count"), [("nemotron_parse", 1), ("llama", 0), (None, 0)])
+def test_a_row_of_the_loaders_may_be_about_some_kinds_only(tmp_path, kind, count):
+    config = V | TIED | ({"model_type": kind} if kind else {})
+    main = audit_folder(tmp_path, {"decoder.embed_tokens.weight": A}, config).verdicts[0].main
+    assert main.code == "once" and len(main.loaders) == count
+    assert all("vllm/pull/53020" in line for line in main.loaders)
+
+
+def test_a_t5_that_transformers_5_saved_scales_by_a_flag_of_its_own(tmp_path):
+    config = V | TIED | {"model_type": "t5", "scale_decoder_outputs": False}
+    main = audit_folder(tmp_path, {"shared.weight": A, H: B}, config).verdicts[0].main
+    assert main.code == "tied-but-different"
+    assert "turns off the factor 1/√D of the logits in transformers 4)" in main.fix
+
+
 @pytest.mark.parametrize(
     ("kind", "claim", "factor", "loader"),
     [

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -419,7 +421,7 @@ def write_orbax(path: Path, arrays: Tensors, layout: str, config: Mapping[str, A
         node = tree
         for place in places:
             node = node.setdefault(place, {})
-        node[leaf] = array
+        node[leaf] = jnp.asarray(array) if array.ndim == 2 else array
     item = path / "state" if layout == "step" else path
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=layout != "files", use_zarr3=layout == "zarr3")
     with ocp.Checkpointer(handler) as checkpointer:
@@ -436,7 +438,9 @@ def leaves_of(path: Path) -> dict[str, bytes]:
     """Return the bytes of every leaf that Orbax restores."""
     item = path / "state" if (path / "state").is_dir() else path
     with ocp.PyTreeCheckpointer() as checkpointer:
-        tree = checkpointer.restore(item.absolute())
+        listed = checkpointer.metadata(item.absolute()).item_metadata.tree
+        kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), listed)
+        tree = checkpointer.restore(item.absolute(), restore_args=kinds)
 
     def walk(node: Any, name: str) -> Iterator[tuple[str, bytes]]:
         if isinstance(node, dict):
@@ -521,6 +525,27 @@ def test_an_orbax_checkpoint_that_cannot_be_repaired_is_refused(case: str, tmp_p
     with pytest.raises(UserError) as error:
         write_repaired(old, tmp_path / "new", how)
     assert part in str(error.value) and "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("_METADATA", '{"tree_metadata": [1]}'),
+        ("_METADATA", '{"tree_metadata": {"a": {"key_metadata": [{}]}}}'),
+        ("_METADATA", "{}"),
+        ("_METADATA", "{"),
+        ("_sharding", '{"a": 1}'),
+        ("array_metadatas/process_0", '{"array_metadatas": [7]}'),
+    ],
+)
+def test_lists_that_orbax_does_not_write_are_refused_in_one_line(
+    file: str, content: str, tmp_path: Path
+) -> None:
+    old = write_orbax(tmp_path / "old", {IN: A, OUT: A}, "item", None)
+    (old / file).write_text(content)
+    with pytest.raises(UserError, match=f"^{old}/{file}: is not (what Orbax writes|valid JSON) "):
+        write_repaired(old, tmp_path / "new", "tie")
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
