@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from jaxtie.audit.flags import read_json
@@ -42,13 +43,7 @@ def copy_item(
         if is_database and (first in DATABASE or first.startswith("ocdbt.process_")):
             continue
         for key in targets(path.relative_to(source).as_posix()):
-            try:
-                content = _new_metadata(path, source, drop, copies)
-            except UserError:
-                raise
-            except (AttributeError, LookupError, TypeError, ValueError) as error:
-                reason = reason_of(error)
-                raise UserError(f"{path}: is not what Orbax writes ({reason})") from None
+            content = _new_metadata(path, source, drop, copies)
             (target / key).parent.mkdir(parents=True, exist_ok=True)
             (target / key).write_bytes(content)
             copied(len(content))
@@ -77,13 +72,21 @@ def _copy_database(
 
 
 def _new_metadata(path: Path, item: Path, drop: str, copies: dict[str, str]) -> bytes:
-    """Return a file of the item; the lists of arrays in it without `drop` and with `copies`."""
+    """Return the bytes of a file of the item; of a list of arrays, the new ones."""
     where = path.relative_to(item)
     is_list = where.name in ("_METADATA", "_sharding") or where.parts[0] == "array_metadatas"
     if not (is_list and (drop or copies)):
         return path.read_bytes()
     content = read_json(path)
-    if where.name == "_METADATA":
+    try:
+        return json.dumps(_edited(content, where.name, drop, copies)).encode()
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: is not what Orbax writes ({reason_of(error)})") from None
+
+
+def _edited(content: Any, file: str, drop: str, copies: dict[str, str]) -> Any:
+    """Return one of the lists of arrays without `drop` and with `copies`."""
+    if file == "_METADATA":
         old, content["tree_metadata"] = content["tree_metadata"], {}
         for key, entry in old.items():
             keys = entry["key_metadata"]
@@ -95,7 +98,7 @@ def _new_metadata(path: Path, item: Path, drop: str, copies: dict[str, str]) -> 
                     key = str(tuple(parts))
                     entry = entry | {"key_metadata": [one | {"key": part} for one, part in pairs]}
                 content["tree_metadata"][key] = entry
-    elif where.name == "_sharding":  # the names are in base64
+    elif file == "_sharding":  # the names are in base64
         content = {
             base64.b64encode(name.encode()).decode(): value
             for key, value in content.items()
@@ -103,11 +106,11 @@ def _new_metadata(path: Path, item: Path, drop: str, copies: dict[str, str]) -> 
         }
     else:
         content["array_metadatas"] = [
-            {"array_metadata": entry["array_metadata"] | {"param_name": name}}
+            entry | {"array_metadata": entry["array_metadata"] | {"param_name": name}}
             for entry in content["array_metadatas"]
             for name in _names(entry["array_metadata"]["param_name"], drop, copies)
         ]
-    return json.dumps(content).encode()
+    return content
 
 
 def _names(name: str, drop: str, copies: dict[str, str]) -> list[str]:
