@@ -1,7 +1,8 @@
 """Run an audit, from a path to a verdict."""
 
 import dataclasses
-from collections.abc import Collection
+import functools
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,10 @@ class ModelVerdict:
     @property
     def saved(self) -> int:
         """Bytes that tying saves, or has saved; 0 without a head that can be tied."""
-        last = self.embeddings.output or self.embeddings.input
-        is_other = last.width != self.embeddings.input.width or self.embeddings.is_draft
-        return (
-            0 if is_other or self.main.code in ("no-head", "lone", "no-input") else last.tensor.size
-        )
+        last, first = self.embeddings.output or self.embeddings.input, self.embeddings.input
+        is_none = self.main.code in ("no-head", "lone", "no-input", "codebooks")
+        is_other = last.width != first.width or self.embeddings.is_draft
+        return 0 if is_none or is_other else last.tensor.size
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -130,10 +130,11 @@ def audit(
     checkpoint = open_checkpoint(path)
     old = open_checkpoint(against) if against else None
     trained = read_adapter(adapter) if adapter else None
+    find = functools.partial(_find, names=names, transposed=transposed)
     verdicts = []
     for model in checkpoint.models:
-        embeddings = _find(checkpoint, model, names, transposed)
-        before = _old_table(old, model, embeddings.input, names, transposed) if old else None
+        embeddings = find(checkpoint, model)
+        before = _old_table(old, model.arm, embeddings.input, find) if old else None
         facts = _gather(checkpoint, model, embeddings, before, trained, progress)
         verdict = ModelVerdict(model.arm, embeddings, findings_of(facts), facts.comparison)
         verdicts.append(verdict)
@@ -170,6 +171,7 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
     main = {"input": embeddings.input, "output": embeddings.output or embeddings.input}
     pairs = [(copy.table, main[copy.role]) for copy in embeddings.copies]
     pairs += [(table, embeddings.input) for table in embeddings.encoders]
+    pairs += embeddings.codebooks
     unequal = [table.tensor.name for table, like in pairs if not _is_same(table, like, progress)]
     for copy in embeddings.copies:
         tables = [main[copy.role].tensor.name, copy.table.tensor.name]
@@ -189,19 +191,15 @@ def _is_same(table: EmbeddingTable, like: EmbeddingTable, progress: Progress) ->
 
 
 def _old_table(
-    old: Checkpoint,
-    model: StoredModel,
-    table: EmbeddingTable,
-    names: tuple[str | None, str | None],
-    transposed: Collection[Role],
+    old: Checkpoint, arm: str, table: EmbeddingTable, find: Callable[..., Embeddings]
 ) -> EmbeddingTable:
     """Return the input embedding of an older checkpoint."""
     others = {other.arm: other for other in old.models}
     check(
-        model.arm in others,
-        f"--against {old.path}: has no arm {model.arm!r}; give a checkpoint of the same model",
+        arm in others,
+        f"--against {old.path}: has no arm {arm!r}; give a checkpoint of the same model",
     )
-    found = _find(old, others[model.arm], names, transposed).input
+    found = find(old, others[arm]).input
     shapes = [(one.vocabulary, one.width) for one in (found, table)]
     check(
         shapes[0] == shapes[1],

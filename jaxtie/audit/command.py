@@ -74,8 +74,8 @@ class AuditOptions:
     transposed: Annotated[tuple[Role, ...] | None, option("SIDE", _parse_sides, "none")] = None
     """`input`, `output` or `input,output`: this embedding is stored D × V."""
     write: Annotated[Path | None, option("NEW", parse_path, "none")] = None
-    """Write a repaired copy of a folder of safetensors, and audit that. Without --tie, --untie or
-    --flags, follow the advice of the audit if it is unambiguous."""
+    """Write a repaired copy of a folder of safetensors or of an Orbax step, and audit that. Without
+    --tie, --untie or --flags, follow the advice of the audit if it is unambiguous."""
     tie: Flag = False
     """With --write: drop the output embedding; every flag says tied."""
     untie: Flag = False
@@ -103,7 +103,7 @@ class _Progress:
             return
         self._shown = now
         start, end = ("\r\033[K", "") if self._live else ("", "\n")
-        line = f"{start}{what}: {done:,} of {count:,} rows"
+        line = f"{start}{what}: {done:,} of {count:,}"
         print(line, end=end, file=sys.stderr, flush=True)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ PRECISION = tuple(map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32, np.
 EXPONENT = dict(zip(PRECISION, (0x7F80, 0x7C00, 0x7F80_0000, 0x7FF0_0000_0000_0000), strict=True))
 # The same bits; after casting one table to the other's type; but for a factor; or none of these.
 Relation = Literal["bits", "cast", "scale", "different"]
-Progress = Callable[[str, int, int], None]  # a verb, rows done, all rows
+Progress = Callable[[str, int, int], None]  # what is counted, how many are done, how many there are
 Item = TypeVar("Item")
 
 
@@ -95,7 +95,7 @@ def scan(
         same = relation == "bits" and equal.all()
         return facts, facts if same else row_facts(b), equal, largest
 
-    blocks = _by_blocks(common, first, compare, progress, "compared")
+    blocks = _by_blocks(common, first, compare, progress, "rows compared")
     first_facts, second_facts, equals, largest = zip(*blocks, strict=True)
     equal = np.concatenate(equals)
     comparison = Comparison(
@@ -118,7 +118,7 @@ def _facts_from(table: EmbeddingTable, begin: int, progress: Progress) -> list[R
     def read(start: int, stop: int) -> RowFacts:
         return row_facts(table.block(begin + start, begin + stop))
 
-    return list(_by_blocks(table.vocabulary - begin, table, read, progress, "scanned"))
+    return list(_by_blocks(table.vocabulary - begin, table, read, progress, "rows scanned"))
 
 
 def _joined(parts: Sequence[RowFacts]) -> RowFacts:
@@ -132,7 +132,7 @@ def same_rows(new: EmbeddingTable, old: EmbeddingTable, progress: Progress) -> n
     def compare(start: int, stop: int) -> np.ndarray:
         return _compare_rows(new.block(start, stop), old.block(start, stop), relation, 1.0)[0]
 
-    return np.concatenate(list(_by_blocks(new.vocabulary, new, compare, progress, "compared")))
+    return np.concatenate(list(_by_blocks(new.vocabulary, new, compare, progress, "rows compared")))
 
 
 def _by_blocks(

@@ -1,6 +1,7 @@
 """Find the input embedding, the output embedding and the output bias among tensors."""
 
 import difflib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -27,9 +28,12 @@ from jaxtie.config import UserError, check
 SHOWN = 12  # candidates in an error
 # Rows by which input and output embedding may differ, at least; else a twentieth of the vocabulary.
 PADDING = 1024
+MOST_CODEBOOKS = 64
+CODEBOOK = re.compile(r"(?:^|\.)(embed_tokens|lm_heads)(?:\.(\d+))?\.weight$")
 # Parts of names of embeddings that are not of tokens; Keras' `time_distributed` may hold tokens.
 NO_TOKENS = tuple("pos type segment rotary patch image vision audio time_emb timestep".split())
 Role = Literal["input", "output"]
+Tensors = Mapping[str, StoredTensor]  # by name
 
 
 class EmbeddingTable:
@@ -44,6 +48,11 @@ class EmbeddingTable:
         self.vocabulary, self.width = tensor.shape[::-1] if transposed else tensor.shape
         if ids is not None:
             self.vocabulary = len(ids)
+
+    def first(self, count: int) -> "EmbeddingTable":
+        """Return the table of its first rows."""
+        ids = np.arange(self.vocabulary) if self.ids is None else self.ids
+        return EmbeddingTable(self.tensor, self.transposed, ids[:count])
 
     def block(self, start: int, stop: int) -> np.ndarray:
         """Read rows start...stop - 1 as a contiguous array (rows, D)."""
@@ -78,6 +87,8 @@ class Embeddings:
     # Of a draft model, whose head predicts some tokens only: the input's rows of these tokens.
     is_draft: bool = False
     draft: EmbeddingTable | None = None
+    # Embedding and head of each codebook, where each has its own; the rows that both have.
+    codebooks: tuple[tuple[EmbeddingTable, EmbeddingTable], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,7 @@ def _candidate(tensor: StoredTensor, pattern: Pattern | None, leaf: str) -> _Can
 
 
 def find_embeddings(
-    tensors: Mapping[str, StoredTensor],
+    tensors: Tensors,
     configuration: Configuration,
     where: str,
     names: tuple[str | None, str | None] = (None, None),
@@ -130,6 +141,9 @@ def find_embeddings(
         exist, a table is not 2-D, or the widths differ.
     """
     sizes = set(configuration.vocabularies)
+    if names == (None, None) and (codebooks := _find_codebooks(tensors)):
+        pairs = [(a.first(b.vocabulary), b.first(a.vocabulary)) for a, b in codebooks]
+        return Embeddings(*codebooks[0], None, {}, False, codebooks=tuple(pairs))
     inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
     if configuration.is_always_tied and all(_side(one) == "encoder" for one in inputs):
         # The decoder's embedding is stored under the head's name only.
@@ -177,8 +191,30 @@ def find_embeddings(
     )
 
 
+def _find_codebooks(tensors: Tensors) -> list[tuple[EmbeddingTable, EmbeddingTable]]:
+    """Return the embedding and the head of each codebook of an audio model such as MusicGen.
+
+    Parler-TTS may have the heads of all codebooks in one tensor.
+    """
+    found = {
+        (match[1], match[2] or ""): EmbeddingTable(tensor, False)
+        for name, tensor in tensors.items()
+        if (match := CODEBOOK.search(name)) and tensor.is_values
+        if len(tensor.shape) == 2 and min(tensor.shape) > 0
+    }
+    inputs = [table for i in range(len(found)) if (table := found.get(("embed_tokens", str(i))))]
+    heads = [table for i in range(len(inputs)) if (table := found.get(("lm_heads", str(i))))]
+    fused = found.get(("lm_heads", ""))
+    if fused and inputs:
+        parts = np.split(np.arange(fused.vocabulary - fused.vocabulary % len(inputs)), len(inputs))
+        heads = [EmbeddingTable(fused.tensor, False, ids) for ids in parts if len(ids)]
+    own = [one for one in _matching(tensors, INPUTS) if not _is_other_part(one.name)]
+    is_sound = len(inputs) == len(heads) <= MOST_CODEBOOKS and not own
+    return list(zip(inputs, heads, strict=True)) if is_sound else []
+
+
 def _find_only_head(
-    tensors: Mapping[str, StoredTensor],
+    tensors: Tensors,
     configuration: Configuration,
     aliases: Mapping[str, str],
     where: str,
@@ -216,7 +252,7 @@ def _find_only_head(
     )
 
 
-def _no_input(tensors: Mapping[str, StoredTensor], where: str) -> str:
+def _no_input(tensors: Tensors, where: str) -> str:
     names = sorted(_two_dimensional(tensors), key=lambda name: "emb" not in name.lower())
     shown = ", ".join(map(repr, names[:SHOWN])) or "none"
     return (
@@ -226,7 +262,7 @@ def _no_input(tensors: Mapping[str, StoredTensor], where: str) -> str:
 
 
 def _draft_ids(
-    tensors: Mapping[str, StoredTensor],
+    tensors: Tensors,
     configuration: Configuration,
     table: EmbeddingTable,
     output: EmbeddingTable | None,
@@ -234,7 +270,7 @@ def _draft_ids(
     """Return whether a head predicts some tokens only, and their ids if a tensor has them.
 
     EAGLE-3 stores id - position for each row of the head as `d2t` and, for each token, whether the
-    head has it as `t2d` (github.com/SafeAILab/EAGLE/issues/222).
+    head has it as `t2d` (github.com/sgl-project/SpecForge/pull/534).
     """
     maps = {
         "".join(split_name(name)[-1:]): one
@@ -256,9 +292,7 @@ def _draft_ids(
     return bool(to_target or in_draft) or declared or is_small, ids
 
 
-def _named(
-    tensors: Mapping[str, StoredTensor], name: str | None, option: str, where: str
-) -> list[_Candidate]:
+def _named(tensors: Tensors, name: str | None, option: str, where: str) -> list[_Candidate]:
     if name is None:
         return []
     if name not in tensors:
@@ -271,7 +305,7 @@ def _named(
     return [_candidate(tensors[name], *match)]
 
 
-def _matching(tensors: Mapping[str, StoredTensor], patterns: Sequence[Pattern]) -> list[_Candidate]:
+def _matching(tensors: Tensors, patterns: Sequence[Pattern]) -> list[_Candidate]:
     """Return one candidate per module, also if quantisation made several tensors of its weight."""
     found: dict[tuple[str, ...], _Candidate] = {}
     for name, tensor in tensors.items():
@@ -298,7 +332,7 @@ def _value_rank(candidate: _Candidate) -> tuple[bool, int]:
     return not is_scale, candidate.tensor.size
 
 
-def _is_reverse(tensors: Mapping[str, StoredTensor], tensor: StoredTensor) -> bool:
+def _is_reverse(tensors: Tensors, tensor: StoredTensor) -> bool:
     """Return whether a variable of KerasHub is a reverse table, not a scale or a zero point."""
     own = tensor.name.rpartition("/")
     table = tensors.get(f"{own[0]}/0") if own[2].isdigit() else None
@@ -308,7 +342,7 @@ def _is_reverse(tensors: Mapping[str, StoredTensor], tensor: StoredTensor) -> bo
     return is_kind and len(tensor.shape) == 2 and tensor.shape[1] == table.shape[0]
 
 
-def _by_module(tensors: Mapping[str, StoredTensor]) -> list[_Candidate]:
+def _by_module(tensors: Tensors) -> list[_Candidate]:
     """Return tables of Flax and Equinox modules with names of their own."""
     found = []
     for name in _two_dimensional(tensors):
@@ -323,7 +357,7 @@ def _by_module(tensors: Mapping[str, StoredTensor]) -> list[_Candidate]:
     return found
 
 
-def _two_dimensional(tensors: Mapping[str, StoredTensor]) -> list[str]:
+def _two_dimensional(tensors: Tensors) -> list[str]:
     return [name for name, tensor in tensors.items() if len(tensor.shape) == 2]
 
 
@@ -335,12 +369,10 @@ def _side(candidate: _Candidate) -> str:
     return next((side for side in ("decoder", "encoder") if side in parts[:-1]), "")
 
 
-def _find_inputs(
-    tensors: Mapping[str, StoredTensor], sizes: set[int], where: str
-) -> list[_Candidate]:
+def _find_inputs(tensors: Tensors, sizes: set[int], where: str) -> list[_Candidate]:
     """Return the input embedding and then further tables of it, or of an encoder."""
     found = _matching(tensors, INPUTS) or _by_module(tensors)
-    own = [one for one in found if not set(split_name(one.name)) & set(NAMES["other_parts"])]
+    own = [one for one in found if not _is_other_part(one.name)]
     found = own or found
     sides = [_side(candidate) for candidate in found]
     if len(found) > 1 and all(sides):
@@ -348,6 +380,10 @@ def _find_inputs(
         return sorted(found, key=lambda one: ("shared", "decoder", "encoder").index(_side(one)))
     fitting = [candidate for candidate in found if sizes & set(candidate.tensor.shape)] or found
     return _agreeing(fitting, "input", where)
+
+
+def _is_other_part(name: str) -> bool:
+    return not set(split_name(name)).isdisjoint(NAMES["other_parts"])
 
 
 def _agreeing(found: list[_Candidate], role: str, where: str) -> list[_Candidate]:
@@ -359,10 +395,7 @@ def _agreeing(found: list[_Candidate], role: str, where: str) -> list[_Candidate
 
 
 def _check_unique(found: Sequence[_Candidate], role: str, where: str) -> None:
-    check(
-        len(found) < 2,
-        several_tables([candidate.name for candidate in found], role, where),
-    )
+    check(len(found) < 2, several_tables([candidate.name for candidate in found], role, where))
 
 
 def several_tables(names: Sequence[str], role: str, where: str) -> str:
@@ -374,7 +407,7 @@ def several_tables(names: Sequence[str], role: str, where: str) -> str:
 
 
 def _find_copies(
-    tensors: Mapping[str, StoredTensor],
+    tensors: Tensors,
     table: EmbeddingTable,
     output: EmbeddingTable | None,
     inputs: Sequence[_Candidate],
@@ -394,10 +427,7 @@ def _find_copies(
 
 
 def _find_outputs(
-    tensors: Mapping[str, StoredTensor],
-    table: EmbeddingTable,
-    inputs: Sequence[_Candidate],
-    where: str,
+    tensors: Tensors, table: EmbeddingTable, inputs: Sequence[_Candidate], where: str
 ) -> list[_Candidate]:
     """Return the output embedding and then further tables of it; empty if there is none."""
     own = {one.name for one in inputs}
@@ -414,9 +444,7 @@ def _find_outputs(
     return _agreeing(fitting, "output", where)
 
 
-def _heads_of_other_width(
-    tensors: Mapping[str, StoredTensor], table: EmbeddingTable
-) -> list[_Candidate]:
+def _heads_of_other_width(tensors: Tensors, table: EmbeddingTable) -> list[_Candidate]:
     """Return the only head that has a bias for each row of a table, as after a Keras LSTM."""
     modules = [
         split_name(name)[:-1]
@@ -443,7 +471,7 @@ def _belongs(output: str, first: str, others: Sequence[str]) -> bool:
     return all(near(other) <= near(first) for other in others)
 
 
-def _by_shape(tensors: Mapping[str, StoredTensor], table: EmbeddingTable) -> list[_Candidate]:
+def _by_shape(tensors: Tensors, table: EmbeddingTable) -> list[_Candidate]:
     """Return Flax kernels D × V and other weights V × D of modules with names of their own."""
     found = []
     for name in _two_dimensional(tensors):
@@ -496,7 +524,7 @@ def _oriented(
     return EmbeddingTable(tensor, candidate.transposed if is_named else rows < columns)
 
 
-def _has_text_encoder(tensors: Mapping[str, StoredTensor]) -> bool:
+def _has_text_encoder(tensors: Tensors) -> bool:
     """Return whether there are a decoder and an encoder without convolutions or patches."""
     names = [split_name(name) for name in tensors]
     both = all(any(side in parts[:3] for parts in names) for side in ("encoder", "decoder"))
@@ -506,7 +534,7 @@ def _has_text_encoder(tensors: Mapping[str, StoredTensor]) -> bool:
     )
 
 
-def _find_bias(tensors: Mapping[str, StoredTensor], vocabulary: int) -> StoredTensor | None:
+def _find_bias(tensors: Tensors, vocabulary: int) -> StoredTensor | None:
     """Return the output bias: the one of this length, else one whose name says what it is."""
     found = [one for one in tensors.values() if one.is_values and is_output_bias(one.name)]
     fitting = [one for one in found if vocabulary in one.shape]

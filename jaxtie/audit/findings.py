@@ -14,9 +14,8 @@ from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Comparison, RowFacts, count_repeated
 from jaxtie.audit.find import Embeddings
 from jaxtie.audit.flags import Configuration
-from jaxtie.audit.knowledge import NAMES, is_encoder, loader_lines, shares_embedding
+from jaxtie.audit.knowledge import NAMES, is_encoder, loader_lines, missing_sides
 
-OLD_LLAMA_CPP = ("gpt2", "bloom", "codeshell")  # these once needed output.weight
 SHOWN_NAMES = 5
 SHOWN_RUNS = 3
 DEVICES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that may share a table
@@ -101,7 +100,9 @@ def findings_of(facts: Facts) -> tuple[Finding, ...]:
 def _tying(facts: Facts) -> Iterator[Finding]:
     """Report how the embeddings relate, and whether the flags say so."""
     output, comparison = facts.embeddings.output, facts.comparison
-    if facts.embeddings.is_draft:
+    if facts.embeddings.codebooks:
+        yield _codebooks(facts)
+    elif facts.embeddings.is_draft:
         yield _draft(facts)
     elif facts.embeddings.only_head:
         yield _only_head(facts)
@@ -156,6 +157,18 @@ def _draft(facts: Facts) -> Finding:
     return Finding("draft-tied", "wrong", text, fix, loader_lines("draft_tied"))
 
 
+def _codebooks(facts: Facts) -> Finding:
+    """Report a model with an embedding and a head for each codebook, which no loader ties."""
+    pairs = facts.embeddings.codebooks
+    equal = sum(table.tensor.name not in facts.unequal for table, _ in pairs)
+    text = f"Untied: each of {len(pairs)} codebooks has an embedding and a head of its own, and"
+    text += f" {equal or 'none'} of these pairs {'is' if equal < 2 else 'are'} equal"
+    if not facts.claim:
+        return Finding("codebooks", "fine", f"{text}.")
+    text += f"; {facts.claimant} tied, but nothing ties such a model."
+    return Finding("codebooks", "note", text, facts.configuration.fix(False))
+
+
 def _only_head(facts: Facts) -> Finding:
     """Report the only table if it is stored under the name of a head."""
     alias, name = facts.embeddings.alias, facts.embeddings.input.tensor.name
@@ -187,14 +200,16 @@ def _stored_once(facts: Facts) -> Finding:
         return Finding("no-head", "fine", text)
     if facts.checkpoint.format == "GGUF":
         text = f"Tied: {stored} and no output.weight, which in a GGUF means tied."
-        is_old = facts.checkpoint.architecture in OLD_LLAMA_CPP
-        return Finding("once", "fine", text, loaders=loader_lines("gguf_once") if is_old else ())
+        loaders = loader_lines("gguf_once", facts.checkpoint.architecture)
+        return Finding("once", "fine", text, loaders=loaders)
     if facts.embeddings.alias:
         stored += f" (the file's metadata says that {facts.embeddings.alias} is the same tensor)"
     if facts.claim is False:
         text = f"{facts.said} untied, but only {stored}; the output embedding is missing."
         fix = f"{configuration.fix(True)} if it was trained tied; else restore the output embedding"
-        return Finding("untied-but-once", "wrong", text, fix, loader_lines("untied_but_once"))
+        is_t5 = configuration.model_type in NAMES["kinds"]["tied_in_5"]
+        loaders = loader_lines("untied_but_once_t5" if is_t5 else "untied_but_once")
+        return Finding("untied-but-once", "wrong", text, fix, loaders)
     if configuration.top is None and configuration.nested and not configuration.decoder_type:
         text = (
             f"Only {stored}, and the flag that says tied is in a nested configuration, not at the"
@@ -213,7 +228,8 @@ def _stored_once(facts: Facts) -> Finding:
             return Finding("once", "fine", f"Tied: {stored}.")
         text = f"{stored[0].upper()}{stored[1:]}; no flag says whether an output uses it, too."
         return Finding("lone", "fine", text)
-    return Finding("once", "fine", f"Tied: {stored}, and {facts.claimant} tied.")
+    loaders = loader_lines("once", configuration.model_type)
+    return Finding("once", "fine", f"Tied: {stored}, and {facts.claimant} tied.", "", loaders)
 
 
 def _how_equal(comparison: Comparison) -> str:
@@ -315,7 +331,8 @@ def _index_and_files(facts: Facts) -> Iterator[Finding]:
 def _levels(facts: Facts) -> Iterator[Finding]:
     """Report levels of the configuration that contradict each other."""
     configuration, comparison = facts.configuration, facts.comparison
-    if len({flag.tied for flag in configuration.declared}) > 1 and not facts.headless:
+    no_flag_counts = facts.headless or facts.embeddings.codebooks
+    if len({flag.tied for flag in configuration.declared}) > 1 and not no_flag_counts:
         flags = "; ".join(flag.text for flag in configuration.declared)
         text = f"The levels of config.json disagree: {flags}."
         is_equal = comparison is not None and comparison.is_equal
@@ -328,7 +345,7 @@ def _vocabulary(facts: Facts) -> Iterator[Finding]:
     embeddings, sizes = facts.embeddings, facts.configuration.vocabularies
     tables = [table for table in (embeddings.input, embeddings.output) if table]
     rows = {table.vocabulary for table in tables}
-    if embeddings.packed or embeddings.is_draft:
+    if embeddings.packed or embeddings.is_draft or embeddings.codebooks:
         return
     if len(rows) > 1:
         yield _unequal_sizes(facts, *(table.vocabulary for table in tables))
@@ -369,10 +386,11 @@ def _copies(facts: Facts) -> Iterator[Finding]:
     name, loaders = embeddings.input.tensor.name, loader_lines("no_shared_table")
     for table in embeddings.encoders:
         own = table.tensor.name
-        is_shared = ".shared." in f".{name}" or shares_embedding(configuration.model_type)
+        is_shared = ".shared." in f".{name}" or configuration.model_type in NAMES["kinds"]["shared"]
+        is_apart = configuration.needs_copies and facts.claim is False  # may be trained apart
         if own not in facts.unequal:
             yield Finding("copies", "fine", f"{own} is equal to {name}.")
-        elif configuration.separate or not is_shared:
+        elif configuration.separate or not is_shared or is_apart:
             yield Finding("separate", "fine", f"{own} is a table of its own, as the encoder's.")
         else:
             text = (
@@ -401,9 +419,7 @@ def _copies(facts: Facts) -> Iterator[Finding]:
 def _shared_alone(facts: Facts) -> Iterator[Finding]:
     """Report that a shared embedding does not reach encoder and decoder."""
     name = facts.embeddings.input.tensor.name
-    stored = {table.tensor.name for table in facts.embeddings.encoders} | {name}
-    sides = [name.replace("shared.", f"{side}.embed_tokens.") for side in ("encoder", "decoder")]
-    missing = [side for side in sides if side not in stored]
+    missing = missing_sides(name, facts.checkpoint.models[0].tensors)
     if facts.configuration.needs_copies and facts.claim is False and missing:
         text = f"{facts.said} untied, so {name} does not reach encoder and decoder."
         fix = f"store it as {' and as '.join(missing)}, too"

@@ -67,6 +67,7 @@ class Configuration:
     draft_vocabulary: int | None = None  # tokens that a draft model can predict
     decoder_type: str | None = None  # of the level that alone counts in a composite model
     separate: bool = False  # whether encoder and decoder have embeddings of their own
+    scales_apart: bool = False  # whether a flag of its own scales the logits, in transformers 5
 
     @property
     def declared(self) -> tuple[LevelFlag, ...]:
@@ -110,7 +111,8 @@ class Configuration:
             return f"{self.model_type} models in transformers, whatever config.json says, are"
         if not self.declared:
             kind = self.decoder_type or self.model_type
-            return f"{kind} models in transformers, where config.json has no flag, are"
+            version = " 4" if kind in NAMES["kinds"]["changed_in_5"] else ""
+            return f"{kind} models in transformers{version}, where config.json has no flag, are"
         return "config.json says"
 
     def fix(self, tied: bool) -> str:
@@ -118,8 +120,12 @@ class Configuration:
         name = next((flag.name for flag in self.declared), "tie_word_embeddings")
         levels = sorted({flag.level for flag in self.declared if flag.tied is not tied} - {""})
         also = f", and also in {', '.join(levels)}" if levels else ""
-        if self.model_type in NAMES["kinds"]["scaled"]:
-            also += f" (which also turns {'on' if tied else 'off'} the factor 1/√D of the logits)"
+        kinds = NAMES["kinds"]
+        if self.model_type in kinds["scaled"]:
+            is_old = self.scales_apart or self.model_type in kinds["changed_in_5"]
+            version = " in transformers 4" if is_old else ""
+            turned = f"turns {'on' if tied else 'off'} the factor 1/√D of the logits{version}"
+            also += f" (which also {turned})"
         if not tied and self.needs_copies:
             also += ", and store the shared embedding as those of encoder and decoder, too"
         where = "the decoder's level of config.json" if self.decoder_type else f"config.json{also}"
@@ -180,6 +186,7 @@ def read_configuration(path: Path) -> Configuration:
         decoder_type,
         content.get("share_encoder_decoder_embeddings") is False
         or any(len(set(_sizes(content, pair))) > 1 for pair in ENCODER_DECODER_SIZES),
+        "scale_decoder_outputs" in content,
     )
 
 

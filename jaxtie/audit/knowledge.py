@@ -6,7 +6,7 @@ The facts are in `names.toml` and `loaders.toml`, each with its source.
 import functools
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal
@@ -89,9 +89,17 @@ def is_gguf_encoder(architecture: str, metadata: Mapping[str, Any]) -> bool:
     return bool(architecture) and (is_pooled or architecture in NAMES["kinds"]["gguf"])
 
 
-def shares_embedding(model_type: str | None) -> bool:
-    """Return whether encoder and decoder share an embedding in models of this type."""
-    return model_type in NAMES["kinds"]["shared"]
+def missing_sides(name: str, stored: Collection[str]) -> list[str]:
+    """Return what the encoder's and the decoder's copies of a shared embedding would be called.
+
+    Without those that are stored; empty if the name is not that of a shared one.
+    """
+    *prefix, module, leaf = ["", "", *name.split(".")]
+    inner = NAMES["kinds"]["sides"].get(module)
+    if inner is None or {"encoder", "decoder"} & set(prefix):
+        return []
+    sides = (".".join([*prefix[2:], side, inner, leaf]) for side in ("encoder", "decoder"))
+    return [side for side in sides if side not in stored]
 
 
 def _ends_with(parts: list[str], text: str) -> bool:
@@ -134,9 +142,10 @@ def tied_by_default(model_type: str | None) -> bool | None:
     return False if model_type in NAMES["defaults"]["untied"] else None
 
 
-def loader_lines(condition: str) -> tuple[str, ...]:
-    """Return a line on each loader that is known to mishandle a condition."""
+def loader_lines(condition: str, kind: str | None = None) -> tuple[str, ...]:
+    """Return a line on each loader that is known to mishandle a condition of a kind of model."""
     return tuple(
         f"{row['loader']}: {row['does']} ({row['date']}, github.com/{row['thread']})"
         for row in LOADERS[condition]
+        if kind in row.get("kinds", [kind])
     )

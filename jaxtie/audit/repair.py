@@ -3,8 +3,8 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,8 @@ from jaxtie.audit.compare import Progress
 from jaxtie.audit.findings import find_shard
 from jaxtie.audit.flags import Configuration, levels_of, read_json
 from jaxtie.audit.headers import read_safetensors
-from jaxtie.audit.knowledge import FLAGS, NAMES, OUTPUTS, match_name
+from jaxtie.audit.knowledge import FLAGS, NAMES, OUTPUTS, match_name, missing_sides, split_name
+from jaxtie.audit.repair_orbax import Copied, copy_item
 from jaxtie.config import UserError, check, check_path
 
 How = Literal["tie", "untie", "flags"]
@@ -30,9 +31,10 @@ DRAFT = ("draft", "draft-tied")
 # Without one of these as its first finding, a model has no head, or it is not known how its
 # embeddings relate.
 KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
-REPAIRABLE = (*KNOWN, "levels-disagree", "index-without-tensor", "tensor-without-index")
+BY_FLAGS = ("levels-disagree", "shared-alone", "index-without-tensor", "tensor-without-index")
+REPAIRABLE = (*KNOWN, *BY_FLAGS)
 # Findings of which the advice is one thing, if there is one, and the option that does it.
-ADVISED: dict[str, How] = dict.fromkeys(REPAIRABLE[-3:], "flags")
+ADVISED: dict[str, How] = dict.fromkeys(BY_FLAGS, "flags")
 ADVISED |= {"equal": "tie", "head-only": "tie"}
 ADVISED |= {"different": "flags", "draft-tied": "flags", "top-missing": "flags"}
 
@@ -43,22 +45,24 @@ class Plan:
 
     tied: bool  # the value of every flag
     drop: str = ""  # tensor to leave out
-    add: str = ""  # name of a copy of `source`
+    add: tuple[str, ...] = ()  # names of copies of `source`
     source: str = ""
     is_copy: bool = False  # whether both embeddings are stored, equal, and untied
+    has_flags: bool = True  # whether there is a configuration
 
     @property
     def text(self) -> str:
         """Describe the change in words."""
-        done = [f"stored {self.source} as {self.add}"] if self.add else []
+        done = [f"stored {self.source} as {' and as '.join(self.add)}"] if self.add else []
         done += [f"dropped {self.drop}"] if self.drop else []
-        return "; ".join([*done, f"every flag says {'tied' if self.tied else 'untied'}"])
+        flags = [f"every flag says {'tied' if self.tied else 'untied'}"] if self.has_flags else []
+        return "; ".join([*done, *flags])
 
 
 def write_repaired(
     path: Path, new: Path, how: How | None = None, progress: Progress = lambda *_: None
 ) -> tuple[Audit, str]:
-    """Write a repaired copy of a folder of safetensors and audit it.
+    """Write a repaired copy of a folder of safetensors, or of an Orbax step, and audit it.
 
     Args:
       path: the checkpoint, which is not changed.
@@ -77,25 +81,40 @@ def write_repaired(
     found = audit(path, progress=progress)
     folder = found.checkpoint.path
     _check_paths(found, new)
-    plan = plan_repair(found, how)
-    _check_scale(found, plan)
+    plan = _reach_sides(found, plan_repair(found, how))
+    plan = replace(plan, has_flags=found.checkpoint.configuration.path is not None)
+    _check_flag(found, plan)
+    _check_optimizer(found, plan)
     # The index comes last: it is made from the new files.
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
     size = MARGIN + sum((folder / name).stat().st_size for name in files)
-    size += found.verdicts[0].embeddings.input.tensor.size if plan.add else 0
+    item = _orbax_item(found)
+    size += found.verdicts[0].embeddings.input.tensor.size * len(plan.add)
     free = shutil.disk_usage(new.parent).free
     check(free > size, f"--write {new}: takes up to {size:,} bytes; the disk has {free:,} left")
     partial = new.with_name(new.name + PARTIAL)
     check(not os.path.lexists(partial), f"{partial}: is left from a repair that ended; remove it")
     partial.mkdir()
+    done = 0
+
+    def copied(count: int) -> None:
+        nonlocal done
+        done += count
+        progress("bytes copied", done, size)
+
     try:
+        if item:
+            copies = dict.fromkeys(plan.add, plan.source)
+            copy_item(item, partial / item.relative_to(folder), plan.drop, copies, copied)
         for name in files:
-            _write_file(found, plan, name, partial)
+            is_config = folder / name == found.checkpoint.configuration.path
+            if is_config or not (item and (folder / name).is_relative_to(item)):
+                _write_file(found, plan, name, partial, copied)
         result = audit(partial, progress=progress)
         (first, *_), main = result.verdicts[0].findings, result.verdicts[0].main
-        is_sound = result.status == 0 and first.code in KNOWN
+        is_sound = result.status == 0 and first.code in _known(result)
         check(is_sound, f"{folder}: the copy would not be consistent: {main.text}")
-        for place in (partial, *filter(Path.is_dir, partial.rglob("*"))):
+        for place in (partial, *partial.rglob("*")):
             _flush(place)
         check(not os.path.lexists(new), f"--write {new}: exists by now; give another name")
         partial.rename(new)
@@ -105,12 +124,29 @@ def write_repaired(
     return result, plan.text
 
 
+def _orbax_item(found: Audit) -> Path | None:
+    """Return the folder of arrays of an Orbax checkpoint; None for another format."""
+    table = found.verdicts[0].embeddings.input.tensor
+    return table.file if found.checkpoint.format == "Orbax" else None
+
+
+def _known(found: Audit) -> tuple[str, ...]:
+    """Return the codes of first findings that can be repaired; Orbax needs no flag."""
+    return (*KNOWN, "lone") if _orbax_item(found) else KNOWN
+
+
 def _check_paths(found: Audit, new: Path) -> None:
     checkpoint, folder = found.checkpoint, found.checkpoint.path
-    is_folder = checkpoint.format == "safetensors" and folder.is_dir()
+    config, item = checkpoint.configuration.path, _orbax_item(found)
+    is_folder = checkpoint.format == "safetensors" and folder.is_dir() and config is not None
     check(
-        is_folder and checkpoint.configuration.path is not None,
-        f"{folder}: only a folder of safetensors with a config.json can be written anew",
+        is_folder or item is not None,
+        f"{folder}: only a folder of safetensors with a config.json, or an Orbax step, can be"
+        " written anew",
+    )
+    check(
+        config is None or config.is_relative_to(folder),
+        f"{folder}: its config.json is outside; give {config and config.parent}",
     )
     check(not os.path.lexists(new), f"--write {new}: exists; give a name that does not")
     check(new.parent.is_dir(), f"--write {new}: there is no folder {new.parent}; create it")
@@ -122,6 +158,9 @@ def _check_paths(found: Audit, new: Path) -> None:
         for one in sorted(folder.glob("*.safetensors"))
         if one.name not in own and not one.name.startswith(ADAPTER)
     ]
+    if item:
+        marks = (path.parent for path in sorted(folder.rglob("_METADATA")))
+        others = [str(place.relative_to(folder)) for place in marks if place != item]
     several = len(list(folder.glob(f"*{INDEX}"))) > 1
     check(
         not others and not several,
@@ -137,22 +176,51 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     _check_certain(found)
     how = how or _advised(found)
     tied, code, only = how == "tie", first.code, embeddings.input.tensor.name
+    is_flagged = bool(found.checkpoint.configuration.path)
+    check(is_flagged or how != "flags", f"{where}: has no flags; give --tie or --untie")
     if how == "flags" or (code in DIFFERENT and not tied):
         return Plan(code not in (*DIFFERENT, *DRAFT, "untied-copy"))
+    if code == "lone":  # of Orbax, without a flag
+        check(not tied, f"{where}: nothing to repair: {first.text}")
+        code = "once"
     if code in ONCE and tied and not embeddings.only_head:
         return Plan(True)
     # A copy of the input embedding is not an output embedding that is lost, and one of packed
     # values lacks their scales.
     is_copied = code != "untied-but-once" and not embeddings.packed
     if code in (*ONCE, "head-only") and (tied or is_copied):
-        added = embeddings.alias or HEADS.get(only, "")
-        known = ", ".join(HEADS)
+        added = embeddings.alias or HEADS.get(only) or _other_side(only)
+        known = ", ".join([*HEADS, "and embedding.input of jaxtie"])
         check(bool(added), f"{where}: --{how} knows no other name for {only}; it knows {known}")
-        return Plan(tied, only if tied else "", added, only, is_copy=not tied)
+        return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
     if not (embeddings.output and _may_drop(verdict)):
         what = f"--{how} would change the model; --flags keeps what is stored"
         raise UserError(f"{where}: {what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
+
+
+def _other_side(name: str) -> str:
+    """Return the name of the output embedding of a jaxtie.Embedding; empty for another name."""
+    start, found, end = name.rpartition("embedding.input")
+    return f"{start}embedding.output{end}" if found else ""
+
+
+def _reach_sides(found: Audit, plan: Plan) -> Plan:
+    """Store a shared embedding also as those of encoder and decoder, if an untied flag needs it."""
+    configuration, verdict = found.checkpoint.configuration, found.verdicts[0]
+    if not configuration.needs_copies:
+        return plan
+    apart = [one.text for one in verdict.findings if one.code == "separate"]
+    check(
+        configuration.separate or not (plan.tied and apart),
+        f"{found.checkpoint.path}: a tied flag would change the model: {' '.join(apart)}",
+    )
+    if plan.tied:
+        return plan
+    table = verdict.embeddings.input.tensor.name
+    names = [*found.checkpoint.models[0].tensors, *plan.add]
+    sides = [side for name in (table, *plan.add) for side in missing_sides(name, names)]
+    return replace(plan, add=(*plan.add, *sides), source=table)
 
 
 def _may_drop(verdict: ModelVerdict) -> bool:
@@ -161,6 +229,18 @@ def _may_drop(verdict: ModelVerdict) -> bool:
     is_exact = comparison is not None and comparison.is_equal and comparison.relation == "bits"
     is_said = (code in EQUAL and is_exact) or code == "tied-but-different"
     return is_said and comparison is not None and not comparison.extra
+
+
+def _check_optimizer(found: Audit, plan: Plan) -> None:
+    """Refuse to change an embedding of which an optimizer has a state."""
+    module = tuple(split_name(plan.drop or plan.source)[-2:])
+    for name in found.checkpoint.models[0].tensors:
+        parts = split_name(name)
+        check(
+            not module or tuple(parts[-2:]) != module or set(parts).isdisjoint(NAMES["optimizer"]),
+            f"{found.checkpoint.path}: holds the state of an optimizer, {name}, which has to change"
+            " with its embedding; use jaxtie.tie or jaxtie.untie with tx=",
+        )
 
 
 def _check_certain(found: Audit) -> None:
@@ -173,7 +253,7 @@ def _check_certain(found: Audit) -> None:
         and comparison is not None
         and find_shard(comparison.differing, comparison.common) is not None
     )
-    if first.code not in KNOWN or is_shard:
+    if first.code not in _known(found) or is_shard:
         faults.insert(0, first)
     for fault in faults:
         to_do = f" To do: {fault.fix}." if fault.fix else ""
@@ -196,9 +276,14 @@ def _advised(found: Audit) -> How:
     return ADVISED[main.code]
 
 
-def _check_scale(found: Audit, plan: Plan) -> None:
-    """Refuse to change the flag of a model that computes something else when it is tied."""
+def _check_flag(found: Audit, plan: Plan) -> None:
+    """Refuse a flag that the model's class ignores, or that would change its logits."""
     configuration, first = found.checkpoint.configuration, found.verdicts[0].findings[0]
+    check(
+        plan.tied or not configuration.is_always_tied,
+        f"{found.checkpoint.path}: {configuration.claimant} tied, so no flag unties them"
+        + (f"; to do: {first.fix}" if first.fix else ""),
+    )
     is_new = configuration.claim is not plan.tied and first.code not in (*DIFFERENT, *DRAFT)
     is_lost = first.code == "untied-but-once" and plan.tied  # it cannot run as it is
     check(
@@ -220,41 +305,39 @@ def _files_of(folder: Path) -> Iterator[Path]:
         yield relative
 
 
-def _write_file(found: Audit, plan: Plan, name: Path, folder: Path) -> None:
+def _write_file(found: Audit, plan: Plan, name: Path, folder: Path, copied: Copied) -> None:
     """Write one file of the copy: changed, or bit for bit."""
     checkpoint, embeddings = found.checkpoint, found.verdicts[0].embeddings
     source, target = checkpoint.path / name, folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     if source in {tensor.file for tensor in checkpoint.models[0].tensors.values()}:
         is_marked = plan.is_copy and source == (embeddings.output or embeddings.input).tensor.file
-        _write_tensors(source, target, plan, is_marked)
+        _write_tensors(source, target, plan, is_marked, copied)
     elif source == checkpoint.configuration.path:
         _write_json(source, target, _new_config(source, checkpoint.configuration, plan))
     elif len(name.parts) == 1 and name.name.endswith(INDEX):
         _write_json(source, target, _new_index(source, folder))
     else:
-        shutil.copyfile(source, target)
-    if target.exists():
-        _flush(target)
+        _copy_parts(source, target, b"", [(0, source.stat().st_size)], copied)
 
 
-def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool) -> None:
+def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copied: Copied) -> None:
     """Write a file of safetensors; none if the dropped tensor was alone in it."""
     entries, old = read_safetensors(source)
     entries.sort(key=lambda entry: (entry.begin, entry.end))
     names = []
     for entry in entries:
         names += [(entry.name, entry)] if entry.name != plan.drop else []
-        names += [(plan.add, entry)] if entry.name == plan.source else []
+        names += [(name, entry) for name in plan.add if entry.name == plan.source]
     metadata = {
         name: value
         for name, value in old.items()
-        if name not in (plan.add, UNTIED) and value != (plan.drop or None)
+        if name not in (*plan.add, UNTIED) and value != (plan.drop or None)
     }
     if is_marked:  # transformers refuses a file whose metadata have no format
         metadata = {"format": "pt", UNTIED: "one embedding is a copy of the other", **metadata}
     if metadata == old and names == [(entry.name, entry) for entry in entries]:
-        shutil.copyfile(source, target)
+        _copy_parts(source, target, b"", [(0, source.stat().st_size)], copied)
         return
     if not names:
         return
@@ -266,12 +349,20 @@ def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool) -> N
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
+    head = len(text).to_bytes(8, "little") + text
+    _copy_parts(source, target, head, [(entry.begin, entry.end) for _, entry in names], copied)
+
+
+def _copy_parts(
+    source: Path, target: Path, head: bytes, parts: Sequence[tuple[int, int]], copied: Copied
+) -> None:
+    """Write some bytes, and then parts of a file, each given by its first byte and its end."""
     with source.open("rb") as reader, target.open("wb") as writer:
-        writer.write(len(text).to_bytes(8, "little") + text)
-        for _, entry in names:
-            reader.seek(entry.begin)
-            for start in range(entry.begin, entry.end, BLOCK):
-                writer.write(reader.read(min(BLOCK, entry.end - start)))
+        writer.write(head)
+        for begin, end in parts:
+            reader.seek(begin)
+            for start in range(begin, end, BLOCK):
+                copied(writer.write(reader.read(min(BLOCK, end - start))))
 
 
 def _new_config(path: Path, configuration: Configuration, plan: Plan) -> dict[str, Any]:

@@ -619,13 +619,29 @@ def test_a_damaged_checkpoint_is_found_and_gets_advice_that_keeps_what_is_sound(
         assert not fix.startswith("drop") and "drop model.embed" not in fix
 
 
-@pytest.mark.parametrize("name", ["bart", "marian", "fsmt"])
-def test_repair_does_not_untie_what_an_untied_flag_would_break(tmp_path, name):
+@pytest.mark.parametrize("name", ["bart", "mbart", "m2m_100", "marian", "led"])
+def test_repair_stores_a_shared_embedding_where_an_untied_flag_needs_it(tmp_path, name):
     made = make(name, "stored")
     made.tensors[made.output] = made.tensors[made.output][::-1].copy()
     path = write_folder(tmp_path / "old", made.tensors, made.config)
-    with pytest.raises(UserError, match="would not be consistent"):
-        write_repaired(path, tmp_path / "new", "flags")
+    result, done = write_repaired(path, tmp_path / "new", "flags")
+    assert result.status == 0 and not result.checkpoint.configuration.claim
+    for side in ("encoder", "decoder"):
+        own = f"{made.input.partition('.')[0]}.{side}.embed_tokens.weight"
+        tensors = result.checkpoint.models[0].tensors
+        assert tensors[own].read(...).tobytes() == made.tensors[made.input].tobytes()
+        assert own in done
+
+
+@pytest.mark.parametrize("how", ["flags", "untie", None])
+def test_repair_does_not_untie_what_no_flag_unties(tmp_path, monkeypatch, how):
+    made = make("fsmt", "stored")
+    if how == "flags":
+        made.tensors[made.output] = made.tensors[made.output][::-1].copy()
+    path = write_folder(tmp_path / "old", made.tensors, made.config)
+    monkeypatch.setattr("jaxtie.audit.repair._write_file", None)  # so that nothing is copied
+    with pytest.raises(UserError, match=r"no flag unties them|nothing to repair"):
+        write_repaired(path, tmp_path / "new", how)
     assert [one.name for one in tmp_path.iterdir()] == ["old"]
 
 

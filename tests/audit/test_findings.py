@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from checkpoints import TIED, A, E, H, audit_folder, codes, run_command, write_folder
+from checkpoints import TIED, UNTIED, A, B, E, H, V, audit_folder, codes, run_command, write_folder
 
 from jaxtie.audit import command, compare
 from jaxtie.audit.audit import audit
 from jaxtie.audit.findings import describe_ids, find_shard, runs_of
+from jaxtie.config import UserError
 
 
 def test_small_blocks_find_what_one_block_finds_and_progress_is_shown(
@@ -22,7 +23,36 @@ def test_small_blocks_find_what_one_block_finds_and_progress_is_shown(
     assert "3 of 512 rows (ids 100 to 102)" in whole.verdicts[0].main.text
     assert run_command(path) == 1 and capsys.readouterr().err == ""  # --quiet
     assert command.main_audit([str(path)]) == 1
-    assert "compared: 480 of 512 rows\n" in capsys.readouterr().err
+    assert "rows compared: 480 of 512\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("heads", "flags", "level", "words"),
+    [
+        ([B[1:], A[:-1]], UNTIED, "fine", "and none of these pairs is equal."),
+        ([A[:-1], B[1:]], UNTIED, "fine", "and 1 of these pairs is equal."),
+        ([A[:-1], B[:-1]], {}, "fine", "and 2 of these pairs are equal."),
+        ([np.concatenate([A[:-1], A[:-1]])], UNTIED, "fine", "and 1 of these pairs is equal."),
+        ([np.concatenate([A, A, A])[:1023]], UNTIED, "fine", "and 1 of these pairs is equal."),
+        ([B, B], TIED, "note", "equal; config.json says tied, but nothing ties such a model."),
+    ],
+)
+def test_each_codebook_has_an_embedding_and_a_head(tmp_path, heads, flags, level, words):
+    names = ["lm_heads.weight"] if len(heads) == 1 else ["lm_heads.0.weight", "lm_heads.1.weight"]
+    tables = {f"model.decoder.embed_tokens.{i}.weight": (A, B)[i] for i in range(2)}
+    tables |= dict(zip(names, heads, strict=True)) | {"text_encoder.shared.weight": A[:99]}
+    config = {"vocab_size": 9, "decoder": V | flags, "text_encoder": V | TIED}
+    found = audit_folder(tmp_path, tables, config)
+    verdict = found.verdicts[0]
+    assert found.status == 0 and verdict.main.code == "codebooks" and verdict.saved == 0
+    assert verdict.main.level == level and verdict.main.text.endswith(words)
+    assert verdict.main.text.startswith("Untied: each of 2 codebooks has an embedding and a head")
+
+
+def test_more_tables_than_any_model_has_codebooks_are_not_compared(tmp_path):
+    names = [f"{kind}.{i}.weight" for kind in ("embed_tokens", "lm_heads") for i in range(65)]
+    with pytest.raises(UserError, match="found no input embedding"):
+        audit_folder(tmp_path, dict.fromkeys(names, A[:4]))
 
 
 def test_nan_and_infinities_are_counted(tmp_path):

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from checkpoints import TIED, VOCABULARY, A, B, E, H, audit_folder, write_folder
+from checkpoints import TIED, UNTIED, VOCABULARY, A, B, E, H, V, audit_folder, write_folder
 
 from jaxtie.audit import knowledge
 from jaxtie.audit.knowledge import INPUTS, OUTPUTS, match_name, split_name
@@ -78,6 +78,44 @@ def test_every_flag_at_every_level(tmp_path, name, tied):
 def test_defaults_of_classes():
     tied = {name: knowledge.tied_by_default(name) for name in ("llama", "gpt2", "other", "", None)}
     assert tied == {"llama": False, "gpt2": True, "other": None, "": None, None: None}
+
+
+@pytest.mark.parametrize(("kind", "count"), [("nemotron_parse", 1), ("llama", 0), (None, 0)])
+def test_a_row_of_the_loaders_may_be_about_some_kinds_only(tmp_path, kind, count):
+    config = V | TIED | ({"model_type": kind} if kind else {})
+    main = audit_folder(tmp_path, {"decoder.embed_tokens.weight": A}, config).verdicts[0].main
+    assert main.code == "once" and len(main.loaders) == count
+    assert all("vllm/pull/53020" in line for line in main.loaders)
+
+
+def test_a_t5_that_transformers_5_saved_scales_by_a_flag_of_its_own(tmp_path):
+    config = V | TIED | {"model_type": "t5", "scale_decoder_outputs": False}
+    main = audit_folder(tmp_path, {"shared.weight": A, H: B}, config).verdicts[0].main
+    assert main.code == "tied-but-different"
+    assert "turns off the factor 1/√D of the logits in transformers 4)" in main.fix
+
+
+@pytest.mark.parametrize(
+    ("kind", "claim", "factor", "loader"),
+    [
+        (
+            "mt5",
+            "Mt5 models in transformers 4, where",
+            "logits in transformers 4)",
+            "transformers 5 (",
+        ),
+        ("t5", "config.json says untied", "of the logits)", "transformers 5 ("),
+        ("switch_transformers", "config.json says untied", "of the logits)", "vLLM"),
+        ("llama", "Llama models in transformers, where", "config.json if", "vLLM"),
+    ],
+)
+def test_what_transformers_5_changed_of_t5_is_said(tmp_path, kind, claim, factor, loader):
+    flags = UNTIED if claim.startswith("config") else {}
+    name = E if kind == "llama" else "shared.weight"
+    found = audit_folder(tmp_path, {name: A}, V | flags | {"model_type": kind})
+    main = found.verdicts[0].main
+    assert main.code == "untied-but-once" and main.text.startswith(claim) and factor in main.fix
+    assert any(line.startswith(loader) for line in main.loaders)
 
 
 def test_every_fact_has_a_source():

@@ -294,7 +294,7 @@ def test_one_table_under_two_names(tmp_path, tensors, config, aliases, code, wor
     assert main.verdicts[0].main.code == code and words in main.verdicts[0].main.text
     if code == "head-only":
         loaders = "".join(main.verdicts[0].main.loaders)
-        assert "transformers/issues/34759" in loaders and "41038" in loaders
+        assert "transformers/issues/34759" in loaders and "43159" in loaders
 
 
 @pytest.mark.parametrize(
