@@ -5,7 +5,7 @@ Shapes: V vocabulary, P pairs, N contexts of a token, K evaluated tokens.
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,8 +44,10 @@ class Measurement(NamedTuple):
     words: tuple[str, ...]  # names of all tokens
 
 
-def evaluate(paths: tuple[Path, Path], tokens: int, contexts: int, say: Say) -> Answer:
+def evaluate(paths: Sequence[Path], tokens: int, contexts: int, say: Say) -> Answer:
     """Load the models of two runs, measure the most frequent words and judge.
+
+    The embeddings of a third run choose the pairs; without one, those of the first do.
 
     Raises:
       UserError: a run cannot be evaluated, the two do not match, or the text is too small.
@@ -54,8 +56,8 @@ def evaluate(paths: tuple[Path, Path], tokens: int, contexts: int, say: Say) -> 
         paths[0].resolve() != paths[1].resolve(),
         f"--second {paths[1]}: is the first run; expected another model",
     )
-    trained = a, b = load_trained(paths[0], say), load_trained(paths[1], say)
-    one, other = (each.experiment.objective for each in trained)
+    trained = a, b, *_ = [load_trained(path, say) for path in paths]
+    one, other = (each.experiment.objective for each in (a, b))
     check(
         one == other,
         f"--second {b.folder}: is of a {other} model, {a.folder} of a {one} one; expected two of"
@@ -68,10 +70,10 @@ def evaluate(paths: tuple[Path, Path], tokens: int, contexts: int, say: Say) -> 
     )
     models.check_tokens(tokens, len(a.corpus.vocabulary))
     validation = batches_of(a, a.corpus.text.valid, VALIDATION, seed=2)
-    losses = [mean_loss(each, validation) for each in trained]
-    for each, loss in zip(trained, losses):
+    losses = [mean_loss(each, validation) for each in (a, b)]
+    for each, loss in zip((a, b), losses):
         check_gain(each, loss, VALIDATION)
-    measurement = measure_text(a, b, tokens, contexts, say)
+    measurement = measure_text(a, b, trained[-1 if len(trained) > 2 else 0], tokens, contexts, say)
     offenders = judgement.offenders(measurement.pairs, LISTED)
     examples = {
         int(i): example(measurement, int(i), far=far)
@@ -110,8 +112,12 @@ def _notes(a: Trained, b: Trained, skipped: list[str]) -> list[str]:
     return notes
 
 
-def measure_text(a: Trained, b: Trained, tokens: int, contexts: int, say: Say) -> Measurement:
+def measure_text(
+    a: Trained, b: Trained, chooser: Trained, tokens: int, contexts: int, say: Say
+) -> Measurement:
     """Measure pairs of the most frequent words on the validation text of the first model.
+
+    The embeddings of `chooser` say which pairs are near.
 
     Raises:
       UserError: the text has too few frequent tokens.
@@ -120,7 +126,7 @@ def measure_text(a: Trained, b: Trained, tokens: int, contexts: int, say: Say) -
     is_masked = a.experiment.objective == "masked"
     stream = stream_of(a.corpus.text.valid, special.sep)
     places = (swaps.places_in_rows if is_masked else places_of)(stream, len(words))
-    selected, skipped = _select(a, places, tokens)
+    selected, skipped = _select(chooser, places, tokens)
     rng = np.random.default_rng(0)
     windows = {}
     for token in np.unique(selected["token"]).tolist():
@@ -141,9 +147,15 @@ def measure_text(a: Trained, b: Trained, tokens: int, contexts: int, say: Say) -
     return Measurement(pairs, skipped, found, windows, words)
 
 
-def _select(a: Trained, places: list[np.ndarray], tokens: int) -> tuple[xr.Dataset, list[str]]:
+def _select(
+    chooser: Trained, places: list[np.ndarray], tokens: int
+) -> tuple[xr.Dataset, list[str]]:
     """Select the pairs to measure; return them and the tokens that are too rare."""
-    words, train, planted = a.corpus.vocabulary, a.corpus.text.train, a.corpus.planted
+    words, train, planted = (
+        chooser.corpus.vocabulary,
+        chooser.corpus.text.train,
+        chooser.corpus.planted,
+    )
     count_V = np.array([len(each) for each in places])
     total_V = np.bincount(train.tokens_N, minlength=len(words))
     # Whole words: no punctuation, no word pieces, no synthetic duplicates.
@@ -152,7 +164,7 @@ def _select(a: Trained, places: list[np.ndarray], tokens: int) -> tuple[xr.Datas
     wanted = np.argsort(-count_V * whole_V, kind="stable")[:tokens]
     token_K = wanted[(count_V[wanted] >= inference.SEEN) & whole_V[wanted]]
     skipped = [words[token] for token in wanted if token not in set(token_K.tolist())]
-    tables = get_tables(a.params["embedding"], a.model.embedding.untied_rows)
+    tables = get_tables(chooser.params["embedding"], chooser.model.embedding.untied_rows)
     input_VxD, output_VxD = map(np.asarray, tables)
     candidates = inference.candidate_pairs(input_VxD, output_VxD, count_V, token_K, whole_V)
     duplicate_Qx2 = np.stack([planted.words_K, planted.duplicates_K], axis=1).astype(np.int64)

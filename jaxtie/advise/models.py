@@ -1,4 +1,4 @@
-"""Declare the two models that are compared. Imports no jax."""
+"""Declare the two models that are compared and the one that chooses pairs. Imports no jax."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ STEPS = 4_000  # at most, unless a user says so
 EPOCHS = 5  # likewise: on a small text more would be learned by heart
 DUPLICATES = 40  # synthetic duplicates
 VOCAB_SIZE = 4_096  # of trained vocabularies: small enough that small models see each entry often
-NAMES = ("A", "B")
+NAMES = ("A", "B", "C")
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "causal": dict(init_std=0.02, learning_rate=2e-3, batch=16, length=64),
@@ -25,14 +25,16 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 }
 
 
-def two_models(
+def declare_models(
     corpus: Corpus,
     size: str = "small",
     steps: int = STEPS,
     duplicates: int = DUPLICATES,
     objective: str = "causal",
 ) -> tuple[TextExperiment, ...]:
-    """Declare models A and B, which differ in their half of the text and in their seed.
+    """Declare models A and B, on either half of the text, and C, which chooses pairs, on the first.
+
+    All have seeds of their own: pairs that A or B had chosen would be those that it errs about.
 
     The learning rate decays over all steps, a multiple of `RECORD`. Of `duplicates` words there are
     synthetic duplicates in the text, see `jaxtie.text.pairs`.
@@ -44,7 +46,7 @@ def two_models(
     return tuple(
         TextExperiment(
             name=f"hypothesis-{name}",
-            claim=f"Model {name} of two, on the {half} half of the text.",
+            claim=f"Model {name}, on the {half} half of the text.",
             objective=objective,
             corpus=corpus,
             model=SIZES[size],
@@ -60,7 +62,7 @@ def two_models(
             planted=duplicates,
             **own,
         )
-        for seed, (name, half) in enumerate(zip(NAMES, HALVES))
+        for seed, (name, half) in enumerate(zip(NAMES, (*HALVES, HALVES[0])))
     )
 
 

@@ -5,6 +5,7 @@ Imports jax only to train or evaluate models.
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,13 @@ def answer_exactly(source: Path, as_json: bool) -> int:
 
 
 def train_and_evaluate(options: Any, session: Session) -> int:
-    """Train the two models unless they are trained, and evaluate them."""
+    """Train three models unless they are trained; evaluate two on pairs that the third chose."""
     from jaxtie.text.data.tokens import prepare_text
 
     corpus = models.corpus_of(options)
     out = options.out or Path(f"{OUT}-{corpus.label}")
     objective = "masked" if options.masked else "causal"
-    models.two_models(corpus)[0].check_inputs()
+    models.declare_models(corpus)[0].check_inputs()
     if RunFolder(out).config():
         raise UserError(f"--out {out}: holds a run; choose another folder")
     text = prepare_text(corpus, say=session.say)
@@ -58,19 +59,19 @@ def train_and_evaluate(options: Any, session: Session) -> int:
         steps = models.default_steps(found.rows["train"], found.tokens["train"], objective)
     duplicates = options.synthetic_duplicates
     models.check_tokens(options.words, len(text.vocabulary) + duplicates)
-    experiments = models.two_models(corpus, options.size, steps, duplicates, objective)
-    a, b = folders = [RunFolder(out / name) for name in models.NAMES]
+    experiments = models.declare_models(corpus, options.size, steps, duplicates, objective)
+    folders = [RunFolder(out / name) for name in models.NAMES]
     for experiment, folder in zip(experiments, folders):  # raises before anything is trained
         lifecycle.inspect_folder(experiment, folder, options.overwrite)
     for experiment, folder in zip(experiments, folders):
         if lifecycle.run_in_folder(experiment, folder, session) is Outcome.INTERRUPTED:
             print(f"jaxtie: {lifecycle.resume_hint(session)} with {folder.path}", file=sys.stderr)
             return INTERRUPTED
-    return evaluate_runs((a.path, b.path), out, options, session)
+    return evaluate_runs([folder.path for folder in folders], out, options, session)
 
 
-def evaluate_runs(paths: tuple[Path, Path], out: Path, options: Any, session: Session) -> int:
-    """Evaluate two trained models; write all results at the end, or none."""
+def evaluate_runs(paths: Sequence[Path], out: Path, options: Any, session: Session) -> int:
+    """Evaluate the first two models, see `jaxtie.advise.measure.evaluate`; write all or nothing."""
     from jaxtie.training.devices import check_devices, start_jax
 
     start_jax()
