@@ -213,7 +213,7 @@ def test_the_recommendation_follows_from_interval_and_distance(low, high, factor
     recommendation, why, confidence, following = found.sentences
     assert after in following and f"[{low:+.3f}, {high:+.3f}]" in why
     assert "tie" in recommendation and f"{factor:,.1f} times" in confidence
-    assert "24.6 million parameters" in why
+    assert "saves 24.6 of 134.1 million parameters" in why
 
 
 def test_the_deviation_of_gaps_is_pooled_over_sizes():
