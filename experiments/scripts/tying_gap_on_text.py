@@ -57,14 +57,14 @@ def jobs() -> Iterator[tuple[Cell, str]]:
         [Cell(width, *own) for width in WIDTHS] for own in ((2048, 1), (8192, 1), (2048, 4))
     )
     deeper = [Cell(width, layers=4) for width in WIDTHS[1:]]
-    compared = (short[1], short[2], short[4], whole[1])
-    for cell in (*short, *whole, *deeper, Cell(64, branch_scale=0.01)):
+    branches = Cell(64, branch_scale=0.01)
+    for cell in (*short, *whole, deeper[0], larger[0], branches, larger[1], deeper[1]):
         yield cell, "tied"
         yield cell, "untied"
         if cell in whole or cell in deeper:
             yield cell, "tied+half-swap"
-    yield from itertools.product(compared, OTHERS)
-    yield from itertools.product((*larger, *longer), ("tied", "untied"))
+    yield from itertools.product((short[1], short[2], short[4], whole[1]), OTHERS)
+    yield from itertools.product((larger[2], *longer), ("tied", "untied"))
 
 
 def matched(cell: Cell, arm: str) -> Cell:

@@ -94,8 +94,9 @@ class Answer:
         return (
             f"Why: loss(tied) − loss(untied) is predicted to be {shown} nat per token (90 %"
             f" interval; margin {MARGIN:g}). Tying saves {saved / 1e6:,.1f} of"
-            f" {untied.parameters / 1e6:,.1f} million parameters (feed-forward layers 4 times as wide),"
-            f" {16 * saved / 1e6:,.0f} MB with gradients and Adam's moments in float32, and no FLOPs."
+            f" {untied.parameters / 1e6:,.1f} million parameters (feed-forward layers 4 times as"
+            f" wide), {16 * saved / 1e6:,.0f} MB with gradients and Adam's moments in float32, no"
+            " FLOPs."
         )
 
     def _confidence(self) -> str:
