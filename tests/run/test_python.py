@@ -72,6 +72,7 @@ def test_invalid_values_are_refused():
         jaxtie.runn  # noqa: B018
 
 
+@pytest.mark.slow
 def test_the_quickstart_notebook_runs():
     """Its code cells, in order; the outputs in the file are those of one such run."""
     notebook = json.loads(QUICKSTART.read_text())

@@ -51,6 +51,7 @@ def test_it_trains_in_lanes_with_tables_and_figures(run_folder):
     assert "untied − tied, paired" in (run_folder / "summary.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_seed_has_the_same_bits_alone_and_at_one_rate(run_folder, tmp_path):
     options = ["--seeds", "17-17", "--sweep", "learning_rate=0.01", *SMALL]
     assert main([str(RECALL), *options, "--out", str(tmp_path / "one")]) == 0
@@ -60,6 +61,7 @@ def test_a_seed_has_the_same_bits_alone_and_at_one_rate(run_folder, tmp_path):
         np.testing.assert_array_equal(one[name].values, own.values)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_bits(run_folder, tmp_path):
     folder = tmp_path / "run"
     options = [str(RECALL), "--seeds", "64", "--sweep", "learning_rate=0.001,0.01", *SMALL]
