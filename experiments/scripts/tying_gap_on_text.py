@@ -37,7 +37,6 @@ OTHERS = (
     "untied+input-rate=2",
     "untied+input-rate=0.5",
 )
-START = {32: 5, 64: 4, 128: 3}  # of the search: rate 0.001·2^(k/2)
 
 
 class Cell(NamedTuple):
@@ -143,9 +142,9 @@ class Trainer:
         shutil.rmtree(folder)
 
     def search(self, cell: Cell, arm: str) -> None:
-        """Find the best rate by the first seeds, train the others at it."""
+        """Find the best rate by the first seeds, from 0.001·2^(5/2) at width 32; train the rest."""
         found: dict[int, float] = {}
-        tried = START[cell.width] + np.arange(-1, 2)
+        tried = round(5 - np.log2(cell.width / 32)) + np.arange(-1, 2)
         while True:
             for k in tried:
                 if k not in found:
@@ -155,6 +154,11 @@ class Trainer:
                 break
             tried = [best - 1, best + 1]
         self.losses(cell, arm, int(best), JUDGED)
+
+    def members(self, cell: Cell) -> pd.DataFrame:
+        """Return all trained members of a cell."""
+        paths = sorted((self.out / "members").glob(f"{name_of(cell)}_*.csv"))
+        return pd.concat([pd.read_csv(path) for path in paths])
 
 
 def name_of(cell: Cell) -> str:

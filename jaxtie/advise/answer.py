@@ -36,6 +36,13 @@ class Prediction(NamedTuple):
     factor: float  # the larger of width and tokens, by those of the largest pilot
 
 
+def recommend(gap: Prediction) -> str:
+    """Return "tie", "do not tie" or "not decided"; far from the pilots never "do not tie"."""
+    if gap.high <= MARGIN:
+        return "tie"
+    return "do not tie" if gap.low > MARGIN and gap.factor <= NEAR else "not decided"
+
+
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """The answer of `jaxtie advise`.
@@ -59,11 +66,8 @@ class Answer:
 
     @property
     def word(self) -> str:
-        """The recommendation: "tie", "do not tie" or "not decided"."""
-        if self.prediction.high <= MARGIN:
-            return "tie"
-        is_far = self.prediction.factor > NEAR
-        return "do not tie" if self.prediction.low > MARGIN and not is_far else "not decided"
+        """The recommendation, see `recommend`."""
+        return recommend(self.prediction)
 
     @property
     def sentences(self) -> list[str]:
