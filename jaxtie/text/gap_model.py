@@ -77,13 +77,13 @@ def fit_gaps(features_NxK: np.ndarray, gap_N: np.ndarray, error_N: np.ndarray) -
       error_N: its standard error.
 
     Raises:
-      ValueError: if there are no more cells than coefficients.
+      ValueError: if the cells are too few, or too much alike, to tell the coefficients.
     """
     from scipy.optimize import minimize_scalar  # heavy
 
     cells, count = features_NxK.shape
-    if cells <= count:
-        raise ValueError(f"{cells} cells for {count} coefficients; expected more")
+    if cells <= count or np.linalg.matrix_rank(features_NxK) < count:
+        raise ValueError(f"{cells} cells for {count} coefficients; expected more, or others")
 
     def solve(tau: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         weight_N = 1 / (tau**2 + error_N**2)

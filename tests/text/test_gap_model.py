@@ -71,9 +71,10 @@ def test_no_spread_beyond_the_noise_gives_no_tau():
     )
 
 
-def test_too_few_cells_are_refused():
-    with pytest.raises(ValueError, match="5 cells for 5 coefficients"):
-        fit_gaps(X[:5], np.zeros(5), np.ones(5))
+@pytest.mark.parametrize("cells", [X[:5], X[X[:, 4] == 2]], ids=["too few", "one depth"])
+def test_cells_that_do_not_tell_the_coefficients_are_refused(cells):
+    with pytest.raises(ValueError, match=f"{len(cells)} cells for 5 coefficients"):
+        fit_gaps(cells, np.zeros(len(cells)), np.ones(len(cells)))
 
 
 def test_pilots_update_as_precisions_add():
