@@ -57,11 +57,9 @@ def jobs() -> Iterator[tuple[Cell, str]]:
     )
     deeper = [Cell(width, layers=4) for width in WIDTHS[1:]]
     branches = Cell(64, branch_scale=0.01)
-    for cell in (*short, *whole, deeper[0], larger[0], branches, larger[1], deeper[1]):
-        yield cell, "tied"
-        yield cell, "untied"
-        if cell in whole or cell in deeper:
-            yield cell, "tied+half-swap"
+    first = (*short, *whole, deeper[0], larger[0], branches, larger[1], deeper[1])
+    yield from itertools.product(first, ("tied", "untied"))
+    yield from itertools.product((*whole, *deeper), ("tied+half-swap",))
     yield from itertools.product((short[1], short[2], short[4], whole[1]), OTHERS)
     yield from itertools.product((larger[2], *longer), ("tied", "untied"))
 
