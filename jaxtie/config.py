@@ -511,7 +511,9 @@ class Optimizer:
         """Check the values."""
         check_range(self, "learning_rate", 0, include_low=False)
         check(
-            isinstance(self.warmup, int) and 0 <= self.warmup < 2**30,
+            isinstance(self.warmup, int)
+            and not isinstance(self.warmup, bool)
+            and 0 <= self.warmup < 2**30,
             f"warmup = {self.warmup!r}: expected a number of steps, or 0",
         )
         check_range(self, "eta_min", 0)

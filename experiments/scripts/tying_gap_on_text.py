@@ -3,7 +3,7 @@
     python experiments/scripts/tying_gap_on_text.py --text books/ --out runs/gap
 
 Several such processes, each on a core of its own, share the work; a killed one is started again.
-Each finished member is a file in OUT/members. `--gather` writes them all to
+Each finished member is a file in OUT/members. `--gather` writes those of finished arms to
 experiments/data/tying-gap-on-text.csv.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 import jaxtie
-from jaxtie.advise.pilots import Pilot, steps_for
+from jaxtie.advise.pilots import PARAGRAPHS, Pilot, steps_for
 from jaxtie.text.config import Corpus
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.training.devices import describe_device, start_jax
@@ -111,7 +111,7 @@ class Trainer:
         return pd.concat([pd.read_csv(path) for path in names.values()])
 
     def _train(self, cell: Cell, arm: str, k: int, seeds: list[int]) -> Iterator[tuple[int, dict]]:
-        corpus = Corpus(self.text, vocab_size=cell.vocabulary, documents_to_split=1_000)
+        corpus = Corpus(self.text, vocab_size=cell.vocabulary, documents_to_split=PARAGRAPHS)
         report = prepare_text(corpus, say=lambda line: None).report
         epoch = report.tokens["train"] + report.rows["train"]  # each row is ended by [SEP]
         steps, own = steps_for(cell.epochs * epoch), matched(cell, arm)
@@ -179,9 +179,10 @@ def main() -> None:
     parser.add_argument("--gather", action="store_true")
     options = parser.parse_args()
     if options.gather:
+        finished = [path.stem for path in options.out.glob("*.done")]
         members = sorted((options.out / "members").glob("*.csv"))
-        rows = pd.concat([pd.read_csv(path) for path in members])
-        rows.to_csv(DATA, index=False)
+        members = [path for path in members if path.stem.rsplit("_", 2)[0] in finished]
+        pd.concat([pd.read_csv(path) for path in members]).to_csv(DATA, index=False)
         return
     start_jax()
     trainer = Trainer(tuple(options.text), options.out)

@@ -1,6 +1,7 @@
 """Recommend tying or not from pilots and the model of the gap; sentences, figure, files. No jax."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +12,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from jaxtie.config import check
 from jaxtie.results import plots
 from jaxtie.results.page_section import write_section
-from jaxtie.results.tables import Table, json_numbers, with_interval
+from jaxtie.results.tables import Table, json_numbers
 from jaxtie.text import gap_model
 from jaxtie.text.gap_model import GapFit, Size
 
-MARGIN = 0.01  # nat: a loss so much higher is a price that saved memory is usually worth
+MARGIN = 0.01  # nat; a convention: a loss higher by less is worth the saved parameters
 NEAR = 4.0  # times the largest pilot; beyond, untying is never recommended outright
 ERROR = 0.1  # intervals are right with 90 %
 CAPTION = (
@@ -28,12 +30,12 @@ CAPTION = (
 
 
 class Prediction(NamedTuple):
-    """The gap at a size, nat, with the ends of its 90 % interval; how far beyond the pilots."""
+    """The 90 % interval of the gap at a size and its middle, nat; how far beyond the pilots."""
 
     low: float
     mean: float
     high: float
-    factor: float  # the larger of width and tokens, by those of the largest pilot
+    factor: float  # the largest of its sizes by those of the largest pilot
 
 
 def recommend(gap: Prediction) -> str:
@@ -51,7 +53,7 @@ class Answer:
       target: size and budget that were asked for.
       prediction: of its gap.
       pilots: a row per size: columns of `Size`, gap, error, seeds, bigram, tied, untied.
-      prior, fit: of the committed cells; of these and the pilots.
+      fit: of the committed cells and the pilots.
       published: what others measured, `experiments/data/published-comparisons.csv`.
       retry: the command with more minutes.
     """
@@ -59,7 +61,6 @@ class Answer:
     target: Size
     prediction: Prediction
     pilots: pd.DataFrame
-    prior: GapFit
     fit: GapFit
     published: pd.DataFrame
     retry: str
@@ -77,13 +78,13 @@ class Answer:
     def _recommendation(self) -> str:
         target = self.target
         of_what = (
-            f"at width {target.width:,.0f}, {target.layers:.0f} layers, {target.vocabulary:,.0f}"
-            f" tokens of vocabulary, {target.tokens:,.0f} training tokens"
+            f"width {target.width:,.0f}, {target.layers:.0f} layers, {target.vocabulary:,.0f}"
+            f" entries of vocabulary, {target.tokens:,.0f} training tokens"
         )
         advice = {
             "tie": "tie the embeddings",
-            "do not tie": "do not tie",
-            "not decided": "not decided; until you know more, tie, which is the smaller model",
+            "do not tie": "do not tie the embeddings",
+            "not decided": "not decided. Until you know more, tie: the model is smaller",
         }
         return f"Recommendation: {advice[self.word]} ({of_what})."
 
@@ -94,39 +95,43 @@ class Answer:
         width, layers, vocabulary = (int(own) for own in self.target[:3])
         saved = vocabulary * width
         untied = budget(vocabulary, width, layers, tied=False)
-        shown = with_interval(gap.low, gap.mean, gap.high, lambda value: f"{value:+.3f}")
+        memory = 16 * saved / 1e6  # float32, with gradients and Adam's moments
         return (
-            f"Why: loss(tied) − loss(untied) is predicted to be {shown} nat per token (90 %"
-            f" interval; margin {MARGIN:g}). Tying saves {saved / 1e6:,.1f} of"
-            f" {untied.parameters / 1e6:,.1f} million parameters (feed-forward layers 4 times as"
-            f" wide), {16 * saved / 1e6:,.0f} MB with gradients and Adam's moments in float32, no"
-            " FLOPs."
+            f"Why: loss(tied) − loss(untied) is between {gap.low:+.3f} and {gap.high:+.3f} nat per"
+            f" token (90 % interval); below {MARGIN:g} we call tying worth its price. It saves"
+            f" {saved / 1e6:,.1f} of {untied.parameters / 1e6:,.1f} million parameters,"
+            f" {memory:,.0f} MB in training (float32, Adam), and no FLOPs."
         )
 
     def _confidence(self) -> str:
-        own = self.pilots
+        own, factor = self.pilots, self.prediction.factor
         beaten = int((own["untied"] < own["bigram"]).sum())
-        factor = self.prediction.factor
-        where = (
-            f"the target is {factor:,.1f} times the largest pilot, so this is an extrapolation"
-            if factor > 1
-            else "the target lies within the pilots' sizes"
-        )
+        where = "the target is no larger than the largest pilot"
+        if factor > 1:
+            target = np.array(self.target)
+            largest = np.max(np.array(gap_model.sizes_of(own)), axis=0)
+            beyond = [
+                f"{ratio:,.1f} times its {name}"
+                for name, ratio in zip(Size._fields, target / largest)
+                if ratio > 1
+            ]
+            where = f"an extrapolation, of the largest pilot {', '.join(beyond)}"
         return (
-            f"Confidence: {where}. Pilots: {len(own)} pairs of {own['seeds'].min()} seeds, width"
-            f" {own['width'].min():.0f} to {own['width'].max():.0f}, {own['tokens'].min():,.0f} to"
-            f" {own['tokens'].max():,.0f} tokens; {beaten} of them beat bigram counts."
+            f"Confidence: {where}. Pilots: {len(own)} sizes, {own['seeds'].min()} seeds each way,"
+            f" width {own['width'].min():.0f} to {own['width'].max():.0f},"
+            f" {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f} tokens; at {beaten} sizes"
+            " the untied one beats bigram counts."
         )
 
     def _next(self) -> str:
         if self.prediction.factor > NEAR:
             return (
-                "Next: train a tenth of your run both ways, two seeds of each, each way at its own"
-                " learning rate; then jaxtie advise --from-logs tied.csv untied.csv"
+                "Next: train it for a tenth of the tokens both ways, four seeds of each, each way"
+                " at its own learning rate; then jaxtie advise --from-logs tied.csv,untied.csv"
             )
         if self.word == "not decided":
             return f"Next: {self.retry}"
-        return "Next: nothing; check the loss of your own run against this prediction."
+        return "Next: nothing; compare the loss of your own run with this prediction."
 
     @property
     def tables(self) -> list[Table]:
@@ -187,44 +192,53 @@ def make_answer(
         gap_model.features(measured),
         pilots["gap"].to_numpy(),
         pilots["error"].to_numpy(),
+        int(pilots["degrees"].iloc[0]),
     )
     prediction = predict(fit, target, [*cells, *measured], measured)
-    return Answer(target, prediction, pilots, prior, fit, published, retry)
+    return Answer(target, prediction, pilots, fit, published, retry)
 
 
-def predict(fit: GapFit, target: Size, known: Sequence[Size], pilots: Sequence[Size]) -> Prediction:
-    """Predict the gap at a size; beyond the `known` ones the formula may go on, or stop.
+def predict(
+    fit: GapFit,
+    target: Size,
+    known: Sequence[Size],
+    pilots: Sequence[Size],
+    noise: float = 0.0,
+) -> Prediction:
+    """Predict the gap at a size; beyond the `known` ones each slope may go on, or stop.
 
-    The interval covers both: it joins the intervals at the target and at the nearest size within
-    the range of what was measured, regressor by regressor.
+    The interval joins those of all combinations: each regressor is the target's, or the nearest
+    within the range of what was measured. `noise`: standard error of a measured gap that the
+    interval is to cover.
     """
     inside = gap_model.features(known)
     wanted_K = gap_model.features([target])[0]
     nearest_K = np.clip(wanted_K, inside.min(axis=0), inside.max(axis=0))
-    ends = [fit.interval(row_K, ERROR, fit.tau**2) for row_K in (wanted_K, nearest_K)]
+    pairs = [{*ends} for ends in zip(wanted_K, nearest_K)]  # of one value where it is within
+    variance = fit.tau**2 + noise**2
+    ends = [fit.interval(np.array(row_K), ERROR, variance) for row_K in itertools.product(*pairs)]
     low, high = min(end[0] for end in ends), max(end[2] for end in ends)
-    largest = np.max(np.array(pilots), axis=0)
-    factor = max(target.width / largest[0], target.tokens / largest[3])
-    return Prediction(low, float(np.mean([end[1] for end in ends])), high, factor)
+    factors = np.array(target) / np.max(np.array(pilots), axis=0)
+    return Prediction(low, (low + high) / 2, high, float(factors.max()))
 
 
 def pilot_gaps(members: pd.DataFrame) -> pd.DataFrame:
     """Return a row per size with mean losses and gap, its standard error and half an interval.
 
-    The deviation over seeds is pooled over the sizes, since each has few.
+    Pairs of which a model diverged are left out.
+
+    Raises:
+      UserError: if too few are left.
     """
     from scipy.stats import t  # heavy
 
     size = [*Size._fields, "bigram"]
     losses = members.pivot(index=[*size, "seed"], columns="arm", values="loss")
-    losses["gap"] = losses["tied"] - losses["untied"]
-    cells = losses.groupby(size)
-    found = cells.mean().reset_index()
-    counts = cells["gap"].count().to_numpy()
-    degrees = int((counts - 1).sum())
-    variance = float((cells["gap"].var().to_numpy() * (counts - 1)).sum()) / degrees
-    error = np.sqrt(variance / counts)
-    return found.assign(error=error, half=error * t.ppf(1 - ERROR / 2, degrees), seeds=counts)
+    losses = losses[np.isfinite(losses).all(axis=1)]
+    found = gap_model.pooled((losses["tied"] - losses["untied"]).rename("gap"), size)
+    check(bool((found["degrees"] > 0).all()) and len(found) > 1, "pilots: too many have diverged")
+    half = found["error"] * t.ppf(1 - ERROR / 2, found["degrees"])
+    return found.assign(half=half).merge(losses.groupby(size).mean().reset_index(), on=size)
 
 
 def nearest_published(published: pd.DataFrame, target: Size, count: int = 3) -> pd.DataFrame:
@@ -250,10 +264,11 @@ def published_table(published: pd.DataFrame, target: Size) -> Table:
             f"{own.tokens:,.0f}",
             f"{own.gap_nats:+.4f}",
             f"{own.seeds:.0f}",
+            "" if own.differed != own.differed else str(own.differed),
         )
         for own in nearest_published(published, target).itertuples()
     ]
-    header = ("source", "width", "vocabulary", "tokens", "gap, nat", "seeds")
+    header = ("source", "width", "vocabulary", "tokens", "gap, nat", "seeds", "what else differed")
     note = "Not used for the prediction. Sources: experiments/data/published-comparisons.csv."
     return Table("What others measured, nearest first", header, rows, note)
 

@@ -44,6 +44,14 @@ def _parse_tokens(text: str) -> float:
     return number
 
 
+def _parse_logs(text: str) -> tuple[Path, ...]:
+    """Read two files."""
+    paths = tuple(map(parse_path, text.split(",")))
+    if len(paths) != 2:
+        raise ValueError(f"{text!r}: expected two files, TIED.csv,UNTIED.csv")
+    return paths
+
+
 @dataclass(frozen=True)
 class TargetOptions:
     """The model that you want to train; without it, the answer is for the largest pilot."""
@@ -58,12 +66,15 @@ class TargetOptions:
     """Training tokens of your run, such as 2e9."""
     config: Annotated[Path | None, option("FILE", parse_path, "none")] = None
     """A config.json that has width, layers and vocabulary."""
-    minutes: Annotated[float, option("M", parse_above_0("a number of minutes above 0"))] = 15.0
+    minutes: Annotated[
+        float | None, option("M", parse_above_0("a number of minutes above 0"), "15")
+    ] = None
     """Time for the pilots, compiling included."""
-    from_logs: Annotated[tuple[Path, Path] | None, tyro.conf.arg(metavar="TIED.csv UNTIED.csv")] = (
-        None
-    )
-    """Answer from final losses that you have, a column or a row for each seed; train nothing."""
+    from_logs: Annotated[
+        tuple[Path, ...] | None, option("TIED.csv,UNTIED.csv", _parse_logs, "none")
+    ] = None
+    """Answer from losses that you have; train nothing. The files have the columns seed and loss, or
+    a column 0, 1, ... for each seed; the last row of a seed counts."""
     dry_run: Flag = False
     """Measure the speed, print the plan and the time; train nothing."""
 
@@ -140,7 +151,7 @@ experiments, predicts loss(tied) - loss(untied) at your size.
 examples:
   jaxtie advise --text books/ --width 768 --layers 12 --vocabulary 32000 --tokens 2e9
   jaxtie advise --text books/ --config config.json --tokens 2e9 --minutes 60
-  jaxtie advise --from-logs tied.csv untied.csv            from losses that you have
+  jaxtie advise --from-logs tied.csv,untied.csv            from losses that you have
   jaxtie advise --text books/ --pairs                      which tokens are equivalent
 
 Exit status: 0 done, 2 a user's error, 130 interrupted."""
@@ -179,7 +190,7 @@ def _answer(options, session: Session) -> int:
         return _answer_source(source, options, session, refuse)
     check(
         given,
-        "expected a text (--text FOLDER), losses (--from-logs TIED.csv UNTIED.csv), an experiment"
+        "expected a text (--text FOLDER), losses (--from-logs TIED.csv,UNTIED.csv), an experiment"
         " on EXor, or two runs (RUN_A --second RUN_B)",
     )
     check(

@@ -19,10 +19,11 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.run import lifecycle
 from jaxtie.run.lifecycle import Outcome, Session
 from jaxtie.text.config import Corpus, TextExperiment
-from jaxtie.text.gap_model import SIZE, chosen_rates
+from jaxtie.text.gap_model import SIZE, USUAL, chosen_rates
 
 BATCH, LENGTH = 4, 64
 HEAD_WIDTH = 32
+PARAGRAPHS = 10**9  # `documents_to_split`: no text has so many, so it is split by paragraph
 RECORDS = 10  # of a run, which evaluates as often; its steps are a multiple
 ARMS = ("tied", "untied")
 WIDTHS, LAYERS = (32, 64, 128), 2
@@ -199,14 +200,19 @@ def train_pilots(
     Raises:
       KeyboardInterrupt: after an interrupt; the same call goes on.
     """
-    pilots, rates = plan.pilots, Rates.fit(members)
-    while (best := _train(pilots[0], "untied", plan, corpus, rates, out, session)[1]) < RECORDS - 1:
-        steps = max(FEWEST, plan.steps * best // RECORDS // RECORDS * RECORDS)
-        if steps == plan.steps:
+    rates = Rates.fit(members)
+    while True:
+        pilots = plan.pilots
+        best = _train(pilots[0], "untied", plan, corpus, rates, out, session)[1]
+        if best >= RECORDS - 1:
             break
+        steps = plan.steps * best // RECORDS // RECORDS * RECORDS
+        check(
+            steps >= FEWEST,
+            f"text: a model of width {pilots[0].width} overfits within {FEWEST:,} steps; give more",
+        )
         session.say(f"the widest model overfits: all are trained {steps:,} steps at most")
         plan = plan._replace(steps=steps)
-        pilots = plan.pilots
     jobs = [(pilot, arm) for pilot in pilots for arm in ARMS]
     rows, total, done = [], sum(pilot.tokens * pilot.width for pilot, _ in jobs), 0
     for pilot, arm in jobs:
@@ -237,18 +243,25 @@ def _train(
         "bigram": float(results["bigram_loss"]),
     }
     rows = [{**facts, "seed": seed, "loss": own[-1]} for seed, own in enumerate(loss_SxE)]
-    return pd.DataFrame(rows), int(loss_SxE.mean(axis=0).argmin())
+    return pd.DataFrame(rows), _best(loss_SxE)
+
+
+def _best(loss_SxE: np.ndarray) -> int:
+    """Return the evaluation with the lowest mean loss of the seeds that did not diverge."""
+    finite = np.isfinite(loss_SxE).all(axis=1)
+    return int(loss_SxE[finite].mean(axis=0).argmin()) if finite.any() else RECORDS
 
 
 class Rates(NamedTuple):
-    """The best learning rate of each arm: ln rate = constant + slopes · (ln width, ln steps)."""
+    """Learning rates of each arm: ln rate = constant + slopes · (ln width, ln steps)."""
 
     coefficients: Mapping[str, np.ndarray]
 
     @classmethod
     def fit(cls, members: pd.DataFrame) -> "Rates":
-        """Fit the best rates of committed cells by least squares."""
+        """Fit the best rates of the committed cells of the usual branch scale, least squares."""
         best = chosen_rates(members).drop_duplicates([*SIZE, "arm"])
+        best = best[best["branch_scale"] == USUAL]
         found = {}
         for arm, own in best.groupby("arm"):
             columns = [np.ones(len(own)), np.log(own["width"]), np.log(own["steps"])]

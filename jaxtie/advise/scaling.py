@@ -1,7 +1,10 @@
 """Advice by pilots: read the target, train, answer. Imports jax only to train."""
 
+import dataclasses
 import json
 import re
+import shutil
+import sys
 import warnings
 from functools import cache
 from pathlib import Path
@@ -11,19 +14,19 @@ import numpy as np
 import pandas as pd
 
 from jaxtie.advise import answer, pilots
-from jaxtie.config import UserError, check, check_path
+from jaxtie.config import UserError, check, check_path, natural
 from jaxtie.results.folder import RunFolder, replacing
 from jaxtie.results.statistics import mean_interval
-from jaxtie.results.tables import json_numbers, print_tables, with_interval
+from jaxtie.results.tables import json_numbers, print_tables
 from jaxtie.run.experiment_files import installed_data
 from jaxtie.run.lifecycle import Session
+from jaxtie.text import gap_model
 from jaxtie.text.config import Corpus
 from jaxtie.text.gap_model import Size
 
 VOCAB_SIZE = 2_048  # of trained vocabularies
-PARAGRAPHS = 10**9  # documents from which on a document is in one split: the split is by paragraph
-PLAN = "plan.json"
-COUNTS = ("step", "iter", "epoch", "tokens")  # columns of logs that are no losses
+PLAN, PILOTS = "plan.json", "pilots"
+MINUTES = 15.0  # unless a user says so
 # Names of width, layers and vocabulary in configurations on the hub.
 CONFIG_NAMES = {
     "width": ("hidden_size", "n_embd", "d_model", "dim"),
@@ -51,27 +54,42 @@ def advise(options: Any, session: Session) -> int:
         skip_bad=options.skip_bad,
         vocab=str(options.vocab) if options.vocab else None,
         vocab_size=options.vocab_size or VOCAB_SIZE,
-        documents_to_split=PARAGRAPHS,
+        documents_to_split=pilots.PARAGRAPHS,
     )
     for path in corpus.paths:
         check_path(Path(path))
     out = options.out or Path(f"runs/advise-{corpus.label}")
     check(not RunFolder(out).config(), f"--out {out}: holds a run; choose another folder")
     text = prepare_text(corpus, say=session.say)
+    try:
+        gap_model.fit_cells(committed_members())
+    except ValueError as error:
+        raise UserError(f"the committed cells cannot be fitted: {error}") from None
     tokens = text.report.tokens["train"] + text.report.rows["train"]  # each row ends by [SEP]
+    if options.overwrite and not options.dry_run:
+        shutil.rmtree(out / PILOTS, ignore_errors=True)
+        (out / PLAN).unlink(missing_ok=True)
+        session = dataclasses.replace(session, overwrite=False)
     plan = _plan(corpus, tokens, options, out, session)
+    smallest = plan.pilots[-1]
+    least = {"width": smallest.width, "layers": smallest.layers, "tokens": smallest.tokens}
+    for name in sorted(least.keys() & target.keys()):
+        check(
+            target[name] >= least[name],
+            f"--{name} {target[name]:g}: the smallest pilot has {least[name]:,}; train your model"
+            " both ways and compare them by --from-logs",
+        )
     if options.dry_run:
         return 0
-    members = pilots.train_pilots(plan, corpus, committed_members(), out / "pilots", session)
+    members = pilots.train_pilots(plan, corpus, committed_members(), out / PILOTS, session)
     largest = Size(*members[list(Size._fields)].max())
     same = re.sub(r" --(minutes[ =]\S+|overwrite)", "", session.command)
-    retry = f"{same} --minutes {4 * options.minutes:g} --overwrite"
     found = answer.make_answer(
         members,
         committed_members(),
         pd.read_csv(installed_data("published-comparisons.csv")),
         largest._replace(**target),
-        retry,
+        f"{same} --minutes {4 * (options.minutes or MINUTES):g} --overwrite",
     )
     answer.write(found, out, session.command)
     if options.json:
@@ -85,87 +103,109 @@ def advise(options: Any, session: Session) -> int:
 
 def _plan(corpus: Corpus, tokens: int, options: Any, out: Path, session: Session) -> pilots.Plan:
     """Return the plan of the folder, or make one, so that a resumed command has the same."""
-    path, asked = out / PLAN, {"minutes": options.minutes, "tokens": tokens}
-    if path.exists() and not options.overwrite:
-        try:
-            found = json.loads(path.read_text())
-            plan = pilots.Plan(**found.pop("plan"))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"{path}: cannot be read as a plan; remove it") from None
-        differ = [name for name in asked if found.get(name) != asked[name]]
-        check(
-            not differ,
-            f"--out {out}: holds pilots of other {' and '.join(differ)}; choose another --out, or"
-            " --overwrite it",
-        )
+    path, minutes = out / PLAN, options.minutes or MINUTES
+    if path.exists():
+        plan, found = _read_plan(path)
+        for name, asked in (("minutes", options.minutes), ("tokens", tokens)):
+            check(
+                asked is None or found[name] == asked,
+                f"--out {out}: holds pilots of other {name}, {found[name]:g}; choose another --out,"
+                " or --overwrite it",
+            )
+        _say_plan(plan, tokens, "", options)
         return plan
     rates = pilots.Rates.fit(committed_members())
     of_step = pilots.measure_speed(corpus, rates, out, session)
-    epoch = tokens / (pilots.BATCH * pilots.LENGTH)
-    plan = pilots.make_plan(of_step, epoch, options.minutes)
-    session.say(
-        f"plan: {2 * len(plan.pilots)} runs of {plan.seeds} seeds; width"
-        f" {', '.join(map(str, pilots.WIDTHS))}, {plan.pilots[-1].tokens:,} and"
-        f" {plan.pilots[0].tokens:,} tokens ({plan.steps / epoch:.2g} epochs); about"
-        f" {plan.seconds(of_step) / 60:.0f} minutes"
-    )
+    plan = pilots.make_plan(of_step, tokens / (pilots.BATCH * pilots.LENGTH), minutes)
+    _say_plan(plan, tokens, f"; about {plan.seconds(of_step) / 60:.0f} minutes", options)
     if not options.dry_run:
         out.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(asked | {"plan": plan._asdict()}))
+            own = {"minutes": minutes, "tokens": tokens, "plan": plan._asdict()}
+            temporary.write_text(json.dumps(own))
     return plan
 
 
+def _read_plan(path: Path) -> tuple[pilots.Plan, dict[str, float]]:
+    try:
+        found = json.loads(path.read_text())
+        plan = pilots.Plan(**found.pop("plan"))
+        numbers = (*plan, found["minutes"], found["tokens"])
+        valid = all(isinstance(number, int | float) and number > 0 for number in numbers)
+        if not valid or plan.steps % pilots.RECORDS or plan.seeds != int(plan.seeds):
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path}: cannot be read as a plan; remove it") from None
+    return plan, found
+
+
+def _say_plan(plan: pilots.Plan, tokens: int, time: str, options: Any) -> None:
+    """Print the plan: where nothing is trained on standard output, else as progress."""
+    if options.quiet and not options.dry_run:
+        return
+    line = (
+        f"plan: {2 * len(plan.pilots)} runs of {plan.seeds} seeds; width"
+        f" {', '.join(map(str, pilots.WIDTHS))}, {plan.pilots[-1].tokens:,} and"
+        f" {plan.pilots[0].tokens:,} tokens ({plan.pilots[0].tokens / tokens:.2g} epochs){time}"
+    )
+    print(line, file=sys.stdout if options.dry_run else sys.stderr)
+
+
 def read_target(options: Any) -> dict[str, float]:
-    """Return the given fields of the target's size; options override the configuration."""
-    found = read_config(options.config) if options.config else {}
-    given = {name: getattr(options, name) for name in Size._fields}
-    return found | {name: value for name, value in given.items() if value is not None}
-
-
-def read_config(path: Path) -> dict[str, int]:
-    """Return width, layers and vocabulary from a model's `config.json`.
+    """Return the given fields of the target's size; options override the configuration.
 
     Raises:
-      UserError: where it cannot be read or lacks one.
+      UserError: where the configuration cannot be read, or lacks a size that was not given.
     """
+    given = {name: getattr(options, name) for name in Size._fields}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not options.config:
+        return given
+    config = _read_config(options.config)
+    found: dict[str, float] = {}
+    for name, keys in CONFIG_NAMES.items():
+        key = next((key for key in keys if key in config), "")
+        if name in given:
+            continue
+        check(bool(key), f"--config {options.config}: has no {keys[0]}; give --{name} N")
+        value = config[key]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UserError(
+                f"--config {options.config}: {key} = {value!r}: expected a positive integer"
+            )
+        found[name] = value
+    return found | given
+
+
+def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        config = config | (config.get("text_config") or {})
+        return config | (config.get("text_config") or {})
     except (OSError, ValueError, RecursionError, TypeError, AttributeError):
         raise UserError(f"--config {path}: expected a model's config.json") from None
-    found: dict[str, int] = {}
-    for name, keys in CONFIG_NAMES.items():
-        value = next((config[key] for key in keys if key in config), None)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UserError(f"--config {path}: has no {keys[0]}; give --{name} N")
-        found[name] = value
-    return found
 
 
 def answer_from_logs(tied: Path, untied: Path, *, as_json: bool) -> int:
     """Answer from files of final losses; print it and return the exit status."""
     losses = [read_losses(path) for path in (tied, untied)]
     gap, half = difference(*losses)
-    shown = with_interval(gap - half, gap, gap + half, lambda value: f"{value:+.4f}")
-    margin = answer.MARGIN
-    if np.isnan(half):
-        advice = "not decided: one seed says nothing about the next; train at least two of each"
-    elif gap + half <= margin:
-        advice = "tie the embeddings"
-    elif gap - half > margin:
-        advice = "do not tie"
-    else:
-        advice = "not decided; train more seeds"
+    low, high = gap - half, gap + half
+    few = bool(np.isnan(half))
+    word = "not decided" if few else answer.recommend(answer.Prediction(low, gap, high, 1.0))
+    after = {"not decided": "not decided; train more seeds", "tie": "tie the embeddings"}
+    interval = "" if few else f" [{low:+.4f}, {high:+.4f}], 90 % interval"
     counts = " and ".join(str(len(each)) for each in losses)
+    paired = not few and losses[0].index.equals(losses[1].index)
     lines = [
-        f"Recommendation: {advice} (at the size that you trained).",
-        f"Why: loss(tied) − loss(untied) is {shown} nat (90 % interval; margin {margin:g}).",
-        f"Confidence: {counts} seeds, tied and untied"
-        f"{', paired by seed' * (losses[0].index.equals(losses[1].index))}.",
+        f"Recommendation: {after.get(word, 'do not tie the embeddings')}, at the size you trained.",
+        f"Why: loss(tied) − loss(untied) = {gap:+.4f} nat{interval}; below {answer.MARGIN:g} we"
+        " call tying worth its price.",
+        f"Confidence: {counts} seeds, tied and untied{', paired by seed' * paired}"
+        f"{'; one of either says nothing about others' * few}.",
     ]
     if as_json:
-        own = {"answer": lines, "gap": gap, "half": half, "margin": margin}
+        ends = {"low": low, "mean": gap, "high": high}
+        own = {"recommendation": word, "answer": lines, "gap": ends, "margin": answer.MARGIN}
         print(json.dumps(json_numbers(own)))
     else:
         print(*lines, sep="\n")
@@ -188,27 +228,32 @@ def difference(tied: pd.Series, untied: pd.Series) -> tuple[float, float]:
 
 
 def read_losses(path: Path) -> pd.Series:
-    """Return the last loss of each seed: of a column `loss` by `seed`, or of each other column.
+    """Return the last loss of each seed: of a column `loss` by `seed`, or of columns 0, 1, ...
 
     Raises:
-      UserError: where the file has no numbers.
+      UserError: where the file has other columns, or a last loss is no finite number.
     """
+    expected = (
+        "expected a CSV file with the columns loss and seed, or with a column 0, 1, ... a seed"
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             table = pd.read_csv(path)
-        named = {str(name).strip().lower(): name for name in table.columns}
-        if "loss" in named:
-            seeds = table[named["seed"]] if "seed" in named else pd.Series(0, table.index)
-            last = table[named["loss"]].astype(float).groupby(seeds).last()
+        table.columns = table.columns.map(lambda name: str(name).strip().lower())
+        seeds = [name for name in table.columns if natural(name) >= 0]
+        losses = [name for name in table.columns if "loss" in name]
+        if losses == ["loss"] and not seeds:
+            last = table.assign(seed=table.get("seed", 0)).groupby("seed").tail(1)
+            last = last.set_index("seed")["loss"].astype(float)
+        elif seeds and not losses:
+            last = table[seeds].astype(float).iloc[-1]
         else:
-            columns = [name for low, name in named.items() if low not in COUNTS]
-            last = table[columns].astype(float).iloc[-1]
-        check(bool(len(last)) and bool(np.isfinite(last).all()), f"{path}: a last loss is missing")
-        return last
+            raise UserError(f"{path}: has the columns {', '.join(table.columns)}; {expected}")
     except (OSError, ValueError, KeyError, IndexError, TypeError, Warning) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(
-            f"{path}: expected a CSV file with a column loss (and seed), or a column a seed"
-        ) from None
+        raise UserError(f"{path}: {expected}") from None
+    good = len(last) > 0 and bool(np.isfinite(last).all())
+    check(good, f"{path}: the last loss of a seed is missing or not finite")
+    return last

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from jaxtie.config import (
     LSTM,
     Body,
+    Decoder,
     Layout,
     TaskConfig,
     Transformer,
@@ -141,7 +142,7 @@ class Experiment(TaskConfig):
     def __post_init__(self):
         check(isinstance(self.process, Process), f"process = {self.process!r}: expected a Process")
         check(
-            isinstance(self.model, Body),
+            isinstance(self.model, Body) and not isinstance(self.model, Decoder),
             f"model = {self.model!r}: expected one of"
             f" {', '.join(each.__name__ for each in Body.__args__)}",
         )

@@ -55,10 +55,6 @@ class GapFit(NamedTuple):
         half = t.ppf(1 - error / 2, self.degrees) * np.sqrt(variance)
         return np.array([mean - half, mean, mean + half])
 
-    def predict(self, size: Size, error: float = 0.1) -> np.ndarray:
-        """Return low, mean and high of the gap of one more cell of this size."""
-        return self.interval(features([size])[0], error, self.tau**2)
-
 
 def features(sizes: Sequence[Size]) -> np.ndarray:
     """Return the regressors, NxK."""
@@ -69,7 +65,9 @@ def features(sizes: Sequence[Size]) -> np.ndarray:
 
 
 def fit_gaps(features_NxK: np.ndarray, gap_N: np.ndarray, error_N: np.ndarray) -> GapFit:
-    """Fit by restricted maximum likelihood, with the covariance of Knapp and Hartung (2003).
+    """Fit by restricted maximum likelihood.
+
+    The covariance is that of Knapp and Hartung (2003), modified: their factor is at least 1.
 
     Args:
       features_NxK: regressors, N > K.
@@ -106,9 +104,16 @@ def fit_gaps(features_NxK: np.ndarray, gap_N: np.ndarray, error_N: np.ndarray) -
 
 
 def update(
-    prior: GapFit, features_NxK: np.ndarray, gap_N: np.ndarray, error_N: np.ndarray
+    prior: GapFit,
+    features_NxK: np.ndarray,
+    gap_N: np.ndarray,
+    error_N: np.ndarray,
+    degrees: int,
 ) -> GapFit:
-    """Return the fit for a text after pilots on it: the constant moves by N(0, `TEXT_STD`²)."""
+    """Return the fit for a text after pilots on it: the constant moves by N(0, `TEXT_STD`²).
+
+    `degrees`: of freedom of the pilots' errors; the fit has no more.
+    """
     before_KxK = prior.covariance_KxK.copy()
     before_KxK[0, 0] += TEXT_STD**2
     noise_NxN = np.diag(prior.tau**2 + error_N**2)
@@ -117,7 +122,8 @@ def update(
     ).T
     mean_K = prior.mean_K + gain_KxN @ (gap_N - features_NxK @ prior.mean_K)
     after_KxK = before_KxK - gain_KxN @ features_NxK @ before_KxK
-    return prior._replace(mean_K=mean_K, covariance_KxK=(after_KxK + after_KxK.T) / 2)
+    after_KxK = (after_KxK + after_KxK.T) / 2
+    return GapFit(mean_K, after_KxK, prior.tau, min(prior.degrees, degrees))
 
 
 def chosen_rates(members: pd.DataFrame) -> pd.DataFrame:
@@ -125,7 +131,8 @@ def chosen_rates(members: pd.DataFrame) -> pd.DataFrame:
 
     The best one has the lowest mean loss of the first seeds on the even validation batches.
     """
-    own = members.assign(branch_scale=members["branch_scale"].fillna(USUAL))  # joins on NaN fail
+    losses = members[["loss_even", "loss_odd"]].fillna(np.inf)  # of a member that diverged
+    own = members.assign(branch_scale=members["branch_scale"].fillna(USUAL), **losses)
     first = own[own["seed"].isin(CHOOSING)]
     means = first.groupby([*SIZE, "arm", "learning_rate"])["loss_even"].mean().reset_index()
     best = means.loc[means.groupby([*SIZE, "arm"])["loss_even"].idxmin()]
@@ -135,13 +142,23 @@ def chosen_rates(members: pd.DataFrame) -> pd.DataFrame:
 def gaps(members: pd.DataFrame, first: str = "tied", second: str = "untied") -> pd.DataFrame:
     """Return loss(first) − loss(second) of each cell that has both, on the odd batches.
 
-    Columns: those of `SIZE`, tokens, gap, its standard error over seeds, seeds.
+    Columns: those of `SIZE`, tokens, gap, its standard error, seeds. The deviation over seeds is
+    pooled over the cells, since each has few.
     """
     best = chosen_rates(members)
     losses = best.pivot(index=[*SIZE, "tokens", "seed"], columns="arm", values="loss_odd")
-    differences = (losses[first] - losses[second]).dropna()
-    found = differences.groupby([*SIZE, "tokens"]).agg(["mean", "sem", "count"])
-    return found.set_axis(["gap", "error", "seeds"], axis=1).reset_index()
+    differences = (losses[first] - losses[second]).dropna().rename("gap")
+    return pooled(differences, [*SIZE, "tokens"])
+
+
+def pooled(differences: pd.Series, size: Sequence[str]) -> pd.DataFrame:
+    """Return mean, standard error by the pooled deviation, seeds and degrees, a row per size."""
+    cells = differences.groupby(list(size))
+    found = cells.agg(["mean", "count"]).set_axis(["gap", "seeds"], axis=1).reset_index()
+    degrees = int((found["seeds"] - 1).sum())
+    squares = float((cells.var().fillna(0).to_numpy() * (found["seeds"] - 1)).sum())
+    error = np.sqrt(squares / degrees / found["seeds"]) if degrees else np.nan
+    return found.assign(error=error, degrees=degrees)
 
 
 def usual_cells(members: pd.DataFrame) -> pd.DataFrame:
@@ -152,7 +169,11 @@ def usual_cells(members: pd.DataFrame) -> pd.DataFrame:
 
 def fit_cells(members: pd.DataFrame) -> GapFit:
     """Fit the formula to the cells of the usual branch scale; ValueError if they are too few."""
-    cells = usual_cells(members)
+    return fit_to(usual_cells(members))
+
+
+def fit_to(cells: pd.DataFrame) -> GapFit:
+    """Fit the formula to cells, see `gaps`; ValueError if they are too few."""
     return fit_gaps(features(sizes_of(cells)), cells["gap"].to_numpy(), cells["error"].to_numpy())
 
 

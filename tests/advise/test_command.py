@@ -289,7 +289,8 @@ def test_tied_runs_are_evaluated(place, tmp_path, capsys):
         (["--minutes", "0", "--text", "x"], "--minutes"),
         (["--masked", "--text", "exact.txt"], "--masked: expected with --pairs"),
         (["--text", "exact.txt", "--pairs", "--width", "9"], "--width: no option of --pairs"),
-        (["--from-logs", "a", "b", "--text", "x"], "--text: no option of --from-logs"),
+        (["--from-logs", "a,b", "--text", "x"], "--text: no option of --from-logs"),
+        (["--from-logs", "a"], "'a': expected two files, TIED.csv,UNTIED.csv"),
         (
             ["--config", "exact.txt", "--text", "exact.txt"],
             "--config exact.txt: expected a model's",

@@ -80,7 +80,8 @@ def test_cells_that_do_not_tell_the_coefficients_are_refused(cells):
 def test_pilots_update_as_precisions_add():
     prior = fit_gaps(X, simulated(0.02, np.full(len(X), 0.01)), np.full(len(X), 0.01))
     own, gap_N, error_N = X[:4], np.array([0.1, 0.2, 0.1, 0.3]), np.array([0.01, 0.02, 0.01, 0.03])
-    fit = update(prior, own, gap_N, error_N)
+    fit = update(prior, own, gap_N, error_N, 7)
+    assert (prior.degrees, fit.degrees) == (31, 7)
     before = prior.covariance_KxK + np.diag([TEXT_STD**2, 0, 0, 0, 0])
     weight_N = 1 / (prior.tau**2 + error_N**2)
     precision = np.linalg.inv(before) + (own.T * weight_N) @ own
@@ -96,7 +97,7 @@ def test_intervals_of_a_new_cell_cover_it_nine_times_in_ten():
     error_N, covered = np.full(len(X), 0.01), []
     for _ in range(400):
         fit = fit_gaps(X, simulated(0.02, error_N, rng), error_N)
-        low, _, high = fit.predict(new)
+        low, _, high = fit.interval(features([new])[0], 0.1, fit.tau**2)
         gap = features([new])[0] @ TRUE + 0.02 * rng.standard_normal()
         covered.append(low < gap < high)
     assert 0.86 < np.mean(covered) < 0.94
@@ -142,13 +143,29 @@ def test_rates_are_chosen_on_even_batches_and_gaps_judged_on_odd_ones():
     assert cell["error"] == pytest.approx(0.01 / np.sqrt(3))
 
 
-@pytest.mark.parametrize("slope", [-0.05, 0.05])
-def test_beyond_the_measured_sizes_the_formula_may_go_on_or_stop(slope):
-    fit = GapFit(np.array([0.0, slope, 0, 0, 0]), np.diag([1e-9] * 5), 1e-6, 30)
-    inside, far = Size(64, 2, 2048, 2048 * 100), Size(64, 2, 2048, 2048 * 100_000)
+@pytest.mark.parametrize(("b", "c"), [(-0.05, 0.0), (0.05, 0.0), (0.03, -0.075), (-0.03, -0.02)])
+def test_beyond_the_measured_sizes_each_slope_may_go_on_or_stop(b, c):
+    """Opposite slopes do not cancel."""
+    fit = GapFit(np.array([0.0, b, c, 0, 0]), np.diag([1e-12] * 5), 1e-6, 30)
+    inside, far = Size(64, 2, 2048, 2048 * 100), Size(768, 2, 2048, 2048 * 100_000)
     near = answer.predict(fit, inside, SIZES, SIZES)
-    assert near.high - near.low < 0.01 and near.factor <= 1
-    ends = sorted(slope * np.log([800, 100_000]))
+    assert near.high - near.low < 1e-3 and near.factor <= 1
+    of_tokens, of_width = b * np.log([800, 100_000]), c * np.log([128, 768])
+    ends = [one + other for one in of_tokens for other in of_width]
     found = answer.predict(fit, far, SIZES, SIZES)
-    np.testing.assert_allclose([found.low, found.high], ends, atol=2e-3)
+    np.testing.assert_allclose([found.low, found.high], [min(ends), max(ends)], atol=1e-3)
     assert found.factor == pytest.approx(2048 * 100_000 / (8192 * 800))
+
+
+def test_an_interval_for_what_is_measured_has_its_error_too():
+    fit = GapFit(np.zeros(5), np.diag([1e-12] * 5), 0.03, 10**6)
+    plain, measured = (answer.predict(fit, SIZES[0], SIZES, SIZES, noise) for noise in (0, 0.04))
+    assert (measured.high / plain.high) == pytest.approx(0.05 / 0.03, rel=1e-4)
+
+
+@pytest.mark.parametrize("size", ["layers", "vocabulary", "width", "tokens"])
+def test_a_target_is_as_far_as_its_farthest_size(size):
+    fit = GapFit(np.zeros(5), np.eye(5), 0.0, 9)
+    pilots = [Size(64, 2, 2048, 1e6), Size(32, 2, 2048, 1e5)]
+    target = pilots[0]._replace(**{size: 9 * getattr(pilots[0], size)})
+    assert answer.predict(fit, target, pilots, pilots).factor == pytest.approx(9)
