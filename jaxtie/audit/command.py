@@ -17,6 +17,7 @@ from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable, Role
 from jaxtie.audit.findings import Finding
 from jaxtie.audit.headers import reason_of
+from jaxtie.audit.knowledge import SOUND
 from jaxtie.audit.repair import How, write_repaired
 from jaxtie.config import UserError, check
 from jaxtie.options import Flag, option, parse_command, parse_path
@@ -255,8 +256,9 @@ def _verdict_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
     yield f"flags    {flags}"
     if main.fix:
         yield f"{'to do' if main.level == 'wrong' else 'you can':<8} {main.fix}"
-    if main.loaders:
-        yield f"loaders  {'; '.join(line.partition(': ')[0] for line in main.loaders)}"
+    loaders = dict.fromkeys(line.partition(": ")[0] for line in main.loaders)
+    if harmful := [name for name in loaders if name not in SOUND]:
+        yield f"loaders  {'; '.join(harmful)}"
     for finding in verdict.findings:
         if finding is not main and _is_shown(finding):
             to_do = f" To do: {finding.fix}" if finding.fix else ""

@@ -4,7 +4,7 @@ To add a rule, write a function of `Facts` that yields findings and add it to `R
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -95,7 +95,12 @@ class Facts:
 
 def findings_of(facts: Facts) -> tuple[Finding, ...]:
     """Apply all rules; the finding about tying comes first."""
-    return tuple(finding for rule in RULES for finding in rule(facts))
+    found = (finding for rule in RULES for finding in rule(facts))
+    reader = {"safetensors": "", "GGUF": "llama.cpp"}.get(facts.checkpoint.format, "no loader")
+    return tuple(
+        replace(one, loaders=tuple(line for line in one.loaders if line.startswith(reader)))
+        for one in found
+    )
 
 
 def _tying(facts: Facts) -> Iterator[Finding]:
@@ -122,8 +127,7 @@ def _tying(facts: Facts) -> Iterator[Finding]:
             for role, word in facts.embeddings.packed.items()
         )
         text = f"Not comparable: {packed}; its values are not guessed."
-        loaders = loader_lines("packed") if facts.checkpoint.format == "safetensors" else ()
-        yield Finding("packed", "note", text, loaders=loaders)
+        yield Finding("packed", "note", text, loaders=loader_lines("packed"))
     elif not comparison.is_equal and _differing(facts, comparison).size:
         yield _different(facts, output.tensor.name, comparison)
     elif comparison.relation == "scale":
@@ -221,10 +225,8 @@ def _stored_once(facts: Facts) -> Finding:
     if facts.claim is None:
         is_keras = facts.embeddings.input.tensor.name.endswith("token_embedding/vars/0")
         if is_keras and facts.checkpoint.format == "Keras":
-            text = (
-                f"Tied: {stored}, and no reverse table, which KerasHub writes for an untied head."
-            )
-            return Finding("once", "fine", text)
+            text = f"{stored}, and no reverse table, which KerasHub writes for an untied head."
+            return Finding("once", "fine", f"Tied: {text}")
         if facts.embeddings.alias:
             return Finding("once", "fine", f"Tied: {stored}.")
         text = f"{stored[0].upper()}{stored[1:]}; no flag says whether an output uses it, too."

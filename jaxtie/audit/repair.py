@@ -325,7 +325,7 @@ def _check_certain(found: Audit) -> None:
     if is_shard:
         faults.insert(0, first)
     elif first.code not in KNOWN:
-        faults.append(first)
+        faults.append(verdict.main)
     for fault in faults:
         to_do = f" To do: {fault.fix}." if fault.fix else ""
         raise UserError(f"{where}: --write cannot repair this: {fault.text}{to_do}")

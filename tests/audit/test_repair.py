@@ -331,6 +331,12 @@ REFUSED = {
     "packed": ({E: A, "lm_head.qweight": np.zeros((16, 64), np.int32)}, TIED, "tie", "packed"),
     "packed, to be copied": ({E: A.astype(np.int8)}, TIED, "untie", "--untie would change"),
     "an encoder": ({E: A}, TIED | {"architectures": ["BertModel"]}, "untie", "No output embedding"),
+    "an encoder that lacks its copies": (
+        {S: A},
+        BART | UNTIED | {"architectures": ["BartModel"]},
+        None,
+        "cannot repair this: config.json says untied, so shared.weight does not reach",
+    ),
     "T5, one table": (ENCODER | {S: A}, T5 | TIED, "untie", "divide the decoder's output by √D"),
     "T5, no flag": (ENCODER | {S: A, H: A}, T5, "untie", "would change the logits"),
     "T5, equal": (ENCODER | {S: A, H: A}, T5 | UNTIED, "tie", "would change the logits"),

@@ -485,7 +485,7 @@ def test_the_command_prints_five_lines(tmp_path, capsys):
     assert lines[3].startswith(
         "to do    to keep both, set tie_word_embeddings: false in config.json"
     )
-    assert lines[4].startswith("loaders  transformers 4.54 to 4.57; transformers 5; vLLM before")
+    assert lines[4].startswith("loaders  transformers 4.54 to 4.57; vLLM before pull 51665; NeMo")
     assert run_command(path, "--verbose") == 1
     more = capsys.readouterr().out.splitlines()
     assert more[:5] == lines and "cost     tying saves 16,768 bytes" in more
