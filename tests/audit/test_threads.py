@@ -556,6 +556,13 @@ def test_a_sound_checkpoint_has_three_lines(tmp_path, capsys, tensors, config):
     assert [line.split()[0] for line in lines] == ["Consistent.", "stored", "flags"]
 
 
+def test_loaders_that_do_not_read_a_format_are_not_named(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(TIED))
+    np.savez(tmp_path / "model.npz", **{E: A, H: B})
+    assert run_command(tmp_path, "--verbose") == 1
+    assert "loader" not in capsys.readouterr().out
+
+
 def test_every_wrong_finding_is_printed(tmp_path, capsys):
     """Also those that did not set the status first."""
     zeros = np.zeros_like(A)
