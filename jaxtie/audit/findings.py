@@ -265,19 +265,18 @@ def _scaled(facts: Facts, comparison: Comparison) -> Finding:
 
 def _equal(facts: Facts, output: str, comparison: Comparison) -> Finding:
     same = f"the two embeddings are equal{_how_equal(comparison) or ' in every bit'}"
-    is_exact = comparison.is_exact
     if len(comparison.differing):
         same += f", but for {len(comparison.differing):,} rows of padding"
     if facts.claim is False and facts.checkpoint.untied:
         text = f"Untied by --untie and not trained since: {same}, and {facts.claimant} untied."
         return Finding("untied-copy", "fine", text)
     if facts.claim is False:
-        drop = f" and drop {output}" if is_exact else ""
+        drop = f" and drop {output}" if comparison.is_exact else ""
         fix = f"{facts.configuration.fix(True)}{drop}, if it was trained tied"
         return Finding("untied-but-equal", "wrong", f"{facts.said} untied, but {same}.", fix)
     claim = f", and {facts.claimant} tied" if facts.claim else "; no flag says anything"
     # Without a flag at the top level some loaders would miss the output.
-    once = facts.configuration.top is True and is_exact
+    once = facts.configuration.top is True and comparison.is_exact
     fix = f"drop {output}: loaders need a tied embedding only once" if once else ""
     return Finding("equal", "fine", f"Tied, stored twice: {same}{claim}.", fix)
 
@@ -355,9 +354,10 @@ def _levels(facts: Facts) -> Iterator[Finding]:
         flags = "; ".join(flag.text for flag in configuration.declared)
         text = f"The levels of config.json disagree: {flags}."
         is_equal = comparison is not None and comparison.is_equal
-        fix = configuration.fix(facts.embeddings.output is None or is_equal)
-        if any(_is_faulty(own, facts.used) for own in facts.rows.values()):
-            fix = "find out whether it was trained tied"
+        is_once, fix = facts.embeddings.output is None, "find out whether it was trained tied"
+        is_lost = is_once and facts.claim is False
+        if not (is_lost or any(_is_faulty(own, facts.used) for own in facts.rows.values())):
+            fix = configuration.fix(is_once or is_equal)
         yield Finding("levels-disagree", "wrong", text, fix, loader_lines("levels_disagree"))
 
 
@@ -399,8 +399,8 @@ def _unequal_sizes(facts: Facts, first: int, second: int) -> Finding:
         return Finding("sizes", "note", text)
     fix = "resize both embeddings, and the output bias, to the size of the tokenizer"
     output, comparison = facts.embeddings.output, facts.comparison
-    is_common = comparison is not None and comparison.is_equal and comparison.relation == "bits"
-    if output and facts.claim and is_common and first == size:
+    is_same = comparison is not None and comparison.is_equal and comparison.relation == "bits"
+    if output and facts.claim and is_same and first == size:
         fix += f", or drop {output.tensor.name} if the model was trained tied"
     return Finding("half-resized", "wrong", f"{text} Loaders stop at the shape.", fix)
 

@@ -33,12 +33,12 @@ PARTIAL = ".partial"  # ends the name of the folder until all of it is on the di
 LEFT_OUT = (".git", ".cache")  # folders that belong to the place, not to the checkpoint
 BLOCK = 2**24  # bytes that are copied together
 MARGIN = 2**20  # bytes of headers and of JSON that may be added
-ONCE = ("once", "lone", "untied-but-once", "top-missing")
 EQUAL = ("equal", "untied-but-equal", "untied-copy")
 DIFFERENT = ("different", "tied-but-different")
 DRAFT = ("draft", "draft-tied")
-LOST = ("untied-but-once",)
+LOST = "untied-but-once"
 IF_LOST = "Give --tie if it was trained tied; else restore the output embedding"
+ONCE = ("once", "lone", LOST, "top-missing")
 # Without one of these as its first finding, a model has no head, or it is not known how its
 # embeddings relate.
 KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only", "codebooks")
@@ -63,7 +63,7 @@ class Plan:
     source: str = ""
     is_copy: bool = False  # whether both embeddings are stored, equal, and untied
     has_flags: bool = True  # whether there is a configuration
-    notes: tuple[str, ...] = ()  # what else a user should know
+    notes: tuple[str, ...] = ()  # what else the copy changes, loses or leaves as it is
 
     @property
     def text(self) -> str:
@@ -107,11 +107,8 @@ def write_repaired(
     _check_alone(found, plan)
     # The index comes last: it is made from the new files.
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
-    plan = replace(
-        plan,
-        has_flags=found.checkpoint.configuration.path is not None,
-        notes=(*plan.notes, *_notes(found, plan, files)),
-    )
+    has_flags = found.checkpoint.configuration.path is not None
+    plan = replace(plan, has_flags=has_flags, notes=tuple(_notes(found, plan, files)))
     size, item = sum((folder / name).stat().st_size for name in files), _orbax_item(found)
     size += found.verdicts[0].embeddings.input.tensor.size * len(plan.add)
     if plan.drop and not item:  # an array may be compressed
@@ -121,9 +118,8 @@ def write_repaired(
     partial = new.with_name(new.name + PARTIAL)
     left = f"{partial}: an interrupted repair left this folder; remove it"
     check(not os.path.lexists(partial), left)
-    target = partial / new.name
-    target.mkdir(parents=True)
-    done = 0
+    partial.mkdir()
+    target, done = partial / new.name, 0  # with its own name in the report
 
     def copied(count: int) -> None:
         nonlocal done
@@ -131,6 +127,7 @@ def write_repaired(
         progress("bytes copied", min(done, size), size)  # headers and lists change their sizes
 
     try:
+        target.mkdir()
         if item:
             copies = dict.fromkeys(plan.add, plan.source)
             copy_item(item, target / item.relative_to(folder), plan.drop, copies, copied)
@@ -151,7 +148,7 @@ def write_repaired(
         _flush(new.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return result, plan.text
+    return replace(result, checkpoint=replace(result.checkpoint, path=new)), plan.text
 
 
 def _orbax_item(found: Audit) -> Path | None:
@@ -200,7 +197,7 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     first, embeddings = verdict.findings[0], verdict.embeddings
     _check_certain(found)
     asked, how = f"--{how or 'write'}", how or _advised(found)
-    tied, only, is_lost = how == "tie", embeddings.input.tensor.name, first.code in LOST
+    tied, only, is_lost = how == "tie", embeddings.input.tensor.name, first.code == LOST
     is_flagged = bool(found.checkpoint.configuration.path)
     check(is_flagged or how != "flags", f"{where}: has no flags; give --tie or --untie")
     check(not is_lost or tied, f"{where}: {asked} would change the model: {first.text} {IF_LOST}")
@@ -246,15 +243,16 @@ def _reach_sides(found: Audit, plan: Plan) -> Plan:
     table = verdict.embeddings.input.tensor.name
     names = [*found.checkpoint.models[0].tensors, *plan.add]
     sides = [side for name in (table, *plan.add) for side in missing_sides(name, names)]
-    return replace(plan, add=(*plan.add, *sides), source=table)
+    add = (*plan.add, *sides)
+    return replace(plan, add=add, source=table if add else "")
 
 
 def _may_drop(verdict: ModelVerdict) -> bool:
     """Return whether the output embedding is the input's, or the flags say that nobody reads it."""
     code, comparison = verdict.findings[0].code, verdict.comparison
-    is_exact = comparison is not None and comparison.is_equal and comparison.relation == "bits"
-    is_said = (code in EQUAL and is_exact) or code == "tied-but-different"
-    return is_said and comparison is not None and not comparison.extra
+    if comparison is None or comparison.extra:
+        return False
+    return code == "tied-but-different" or (code in EQUAL and comparison.is_exact)
 
 
 def _check_alone(found: Audit, plan: Plan) -> None:
@@ -262,23 +260,20 @@ def _check_alone(found: Audit, plan: Plan) -> None:
 
     Their tensors have the same last parts of their names, and mostly the same shape.
     """
-    changed = plan.drop or (plan.source if plan.add else "")
-    tensors = found.checkpoint.models[0].tensors
-    further = [
-        name
-        for name, tensor in tensors.items()
-        if changed and name != changed and _module(name) == _module(changed)
-        if tensor.shape == tensors[changed].shape
-        or not set(split_name(name)).isdisjoint(NAMES["optimizer"])
-    ]
+    changed, tensors = plan.drop or plan.source, found.checkpoint.models[0].tensors
+    if not changed:
+        return
     copies = found.verdicts[0].embeddings.copies
-    further += [one.table.tensor.name for one in copies if one.must_agree and changed]
-    further = list(dict.fromkeys(further))
+    further = [one.table.tensor.name for one in copies if one.must_agree]
+    for name, tensor in tensors.items():
+        is_state = not set(split_name(name)).isdisjoint(NAMES["optimizer"])
+        is_like = is_state or tensor.shape == tensors[changed].shape
+        further += [name] if is_like and _module(name) == _module(changed) else []
+    names = ", ".join(list(dict.fromkeys(name for name in further if name != changed))[:SHOWN])
     check(
-        not further,
-        f"{found.checkpoint.path}: holds {', '.join(further[:SHOWN])}, too, the state of an"
-        f" optimizer or another set of parameters, which has to change with {changed}; tie or untie"
-        " it in the program that trains it",
+        not names,
+        f"{found.checkpoint.path}: holds {names}, too, the state of an optimizer or another set of"
+        f" parameters, which has to change with {changed}; change both in the program that trains",
     )
 
 
@@ -314,18 +309,15 @@ def _check_certain(found: Audit) -> None:
     """Refuse faults that another file, or more training, has to repair."""
     verdict, where = found.verdicts[0], found.checkpoint.path
     first, comparison = verdict.findings[0], verdict.comparison
-    faults = [
-        one for one in verdict.findings if one.level == "wrong" and one.code not in REPAIRABLE
-    ]
+    wrong = [one for one in verdict.findings if one.level == "wrong"]
+    faults = [one for one in wrong if one.code not in REPAIRABLE]
     is_shard = (
         first.code == "tied-but-different"
         and comparison is not None
         and find_shard(comparison.differing, comparison.common) is not None
     )
-    if is_shard:
-        faults.insert(0, first)
-    elif first.code not in KNOWN:
-        faults.append(verdict.main)
+    if is_shard or (first.code not in KNOWN and not faults):
+        faults = [verdict.main]
     for fault in faults:
         to_do = f" To do: {fault.fix}." if fault.fix else ""
         raise UserError(f"{where}: --write cannot repair this: {fault.text}{to_do}")
@@ -342,7 +334,7 @@ def _advised(found: Audit) -> How:
     main, where = found.verdicts[0].main, found.checkpoint.path
     ask = "give --tie, --untie or --flags"
     check(main.level == "wrong" or bool(main.fix), f"{where}: nothing to repair: {main.text}")
-    check(main.code not in LOST, f"{where}: {main.text} {IF_LOST}")
+    check(main.code != LOST, f"{where}: {main.text} {IF_LOST}")
     if main.code not in ADVISED:
         raise UserError(f"{where}: {main.text} To do: {main.fix}; {ask}")
     return ADVISED[main.code]
@@ -357,7 +349,7 @@ def _check_flag(found: Audit, plan: Plan) -> None:
         + (f"; to do: {first.fix}" if first.fix else ""),
     )
     is_new = configuration.claim is not plan.tied and first.code not in (*DIFFERENT, *DRAFT)
-    is_lost = first.code == "untied-but-once" and plan.tied  # it cannot run as it is
+    is_lost = first.code == LOST and plan.tied  # it cannot run as it is
     check(
         configuration.model_type not in NAMES["kinds"]["scaled"] or not is_new or is_lost,
         f"{found.checkpoint.path}: {configuration.model_type} models divide the decoder's output by"

@@ -547,9 +547,20 @@ def test_an_orbax_checkpoint_is_repaired_and_restored(
         name: np.asarray(array).tobytes() for name, array in (expected | others).items()
     }
     assert ("flag" in done) == (config is not None)
+    assert result.checkpoint.path == tmp_path / "new"
+    assert "partial" not in " ".join([done, *command.lines_of(result, verbose=True)])
     assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
     if layout == "step":
         assert (tmp_path / "new/metrics/metrics").read_text() == '{"loss": 2.5}'
+
+
+def test_a_set_of_parameters_is_not_tied_apart_from_a_running_mean(tmp_path: Path) -> None:
+    arrays = {IN: A, OUT: A, f"ema_{IN}": B, f"ema_{OUT}": B}
+    old = write_orbax(tmp_path / "old", arrays, "item", None)
+    with pytest.raises(UserError, match=f"give one as --input: 'ema_{IN}', '{IN}'"):
+        write_repaired(old, tmp_path / "new", "tie")
+    with pytest.raises(UserError, match=f"holds ema_{OUT}, too"):
+        write_repaired(old, tmp_path / "new", "tie", names=(IN, OUT))
 
 
 def test_bytes_of_an_orbax_checkpoint_go_with_a_dropped_embedding(tmp_path: Path) -> None:
@@ -580,7 +591,7 @@ REFUSED_ORBAX: dict[str, tuple[Tensors, Mapping[str, Any] | None, repair.How | N
         {IN: A, f"opt_state.mu.{IN}": A},
         None,
         "untie",
-        "which has to change with params.embedding.input; tie or untie it in the program that",
+        "which has to change with params.embedding.input; change both in the program that",
     ),
     "two sets of parameters, to be tied": (
         {IN: A, OUT: A, f"best_{IN}": A, f"best_{OUT}": A},

@@ -518,6 +518,13 @@ def test_a_head_whose_values_are_lost_is_not_kept(tmp_path, head):
     assert found.verdicts[0].main.fix == f"restore {E} and {H}"
 
 
+def test_a_model_that_lost_its_head_is_not_declared_tied(tmp_path):
+    config = UNTIED | {"text_config": LLAMA | TIED}
+    found = audit_folder(tmp_path, {E: A}, config)
+    assert finding_of(found, "levels-disagree").fix == "find out whether it was trained tied"
+    assert finding_of(found, "untied-but-once").fix.endswith("else restore the output embedding")
+
+
 @pytest.mark.parametrize(
     ("input_type", "head_type", "advice"),
     [("bfloat16", "float32", ""), ("float32", "bfloat16", ""), ("float32", "float32", "drop")],
