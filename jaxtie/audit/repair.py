@@ -19,6 +19,7 @@ from jaxtie.audit.knowledge import (
     LEAVES,
     NAMES,
     OUTPUTS,
+    copied_role,
     match_name,
     missing_sides,
     split_name,
@@ -248,7 +249,7 @@ def _reach_sides(found: Audit, plan: Plan) -> Plan:
 
 
 def _may_drop(verdict: ModelVerdict) -> bool:
-    """Return whether the output embedding is the input's, or the flags say that nobody reads it."""
+    """Return whether the output embedding is the input's, or differs although flags say tied."""
     code, comparison = verdict.findings[0].code, verdict.comparison
     if comparison is None or comparison.extra:
         return False
@@ -258,7 +259,8 @@ def _may_drop(verdict: ModelVerdict) -> bool:
 def _check_alone(found: Audit, plan: Plan) -> None:
     """Refuse to change an embedding of which an optimizer has a state, or of one model of several.
 
-    Their tensors have the same last parts of their names, and mostly the same shape.
+    Their tensors have the same last parts of their names, and mostly the same shape. Layers that
+    predict several tokens keep their copies.
     """
     changed, tensors = plan.drop or plan.source, found.checkpoint.models[0].tensors
     if not changed:
@@ -268,7 +270,8 @@ def _check_alone(found: Audit, plan: Plan) -> None:
     for name, tensor in tensors.items():
         is_state = not set(split_name(name)).isdisjoint(NAMES["optimizer"])
         is_like = is_state or tensor.shape == tensors[changed].shape
-        further += [name] if is_like and _module(name) == _module(changed) else []
+        is_like &= _module(name) == _module(changed) and copied_role(name) is None
+        further += [name] if is_like else []
     names = ", ".join(list(dict.fromkeys(name for name in further if name != changed))[:SHOWN])
     check(
         not names,
