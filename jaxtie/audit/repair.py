@@ -63,16 +63,14 @@ class Plan:
     add: tuple[str, ...] = ()  # names of copies of `source`
     source: str = ""
     is_copy: bool = False  # whether both embeddings are stored, equal, and untied
-    has_flags: bool = True  # whether there is a configuration
-    notes: tuple[str, ...] = ()  # what else the copy changes, loses or leaves as it is
+    notes: tuple[str, ...] = ()  # of `_notes`
 
     @property
     def text(self) -> str:
         """Describe the change in words."""
         done = [f"stored {self.source} as {', '.join(self.add)}, too"] if self.add else []
         done += [f"dropped {self.drop}"] if self.drop else []
-        flags = [f"every flag says {'tied' if self.tied else 'untied'}"] if self.has_flags else []
-        return "; ".join([*done, *flags, *self.notes])
+        return "; ".join([*done, *self.notes])
 
 
 def write_repaired(
@@ -108,8 +106,7 @@ def write_repaired(
     _check_alone(found, plan)
     # The index comes last: it is made from the new files.
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
-    has_flags = found.checkpoint.configuration.path is not None
-    plan = replace(plan, has_flags=has_flags, notes=tuple(_notes(found, plan, files)))
+    plan = replace(plan, notes=tuple(_notes(found, plan, files)))
     size, item = sum((folder / name).stat().st_size for name in files), _orbax_item(found)
     size += found.verdicts[0].embeddings.input.tensor.size * len(plan.add)
     if plan.drop and not item:  # an array may be compressed
@@ -287,9 +284,11 @@ def _module(name: str) -> list[str]:
 
 
 def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
-    """Yield what else a copy changes, loses or leaves as it is."""
+    """Yield what a copy's flags say, and what else it changes, loses or leaves as it is."""
     verdict, configuration = found.verdicts[0], found.checkpoint.configuration
     comparison, item = verdict.comparison, _orbax_item(found)
+    if configuration.path:
+        yield f"every flag says {'tied' if plan.tied else 'untied'}"
     if plan.drop and comparison and len(comparison.differing):
         ids, common = comparison.differing, comparison.common
         rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common)})"
