@@ -41,7 +41,8 @@ class ModelVerdict:
     def saved(self) -> int:
         """Bytes that tying saves, or has saved; 0 without a head that can be tied."""
         last, first = self.embeddings.output or self.embeddings.input, self.embeddings.input
-        is_none = self.main.code in ("no-head", "lone", "no-input", "codebooks")
+        none = ("no-head", "lone", "no-input", "codebooks", "untied-but-once")
+        is_none = self.findings[0].code in none
         is_other = last.width != first.width or self.embeddings.is_draft
         return 0 if is_none or is_other else last.tensor.size
 
@@ -171,10 +172,13 @@ def _unequal(embeddings: Embeddings, where: Path, progress: Progress) -> tuple[s
     main = {"input": embeddings.input, "output": embeddings.output or embeddings.input}
     pairs = [(copy.table, main[copy.role]) for copy in embeddings.copies]
     pairs += [(table, embeddings.input) for table in embeddings.encoders]
-    pairs += embeddings.codebooks
+    pairs += [
+        (a.first_rows(b.vocabulary), b.first_rows(a.vocabulary)) for a, b in embeddings.codebooks
+    ]
     unequal = [table.tensor.name for table, like in pairs if not _is_same(table, like, progress)]
     for copy in embeddings.copies:
-        tables = [main[copy.role].tensor.name, copy.table.tensor.name]
+        alike = [one.table for one in embeddings.copies if one.must_agree and one.role == copy.role]
+        tables = [table.tensor.name for table in (main[copy.role], *alike)]
         check(
             not copy.must_agree or copy.table.tensor.name not in unequal,
             several_tables(tables, copy.role, str(where)),
@@ -235,6 +239,9 @@ def _gather(
                 rows["output"] = second
         else:
             rows["input"] = scan(table, None, progress)[0]
+    if embeddings.codebooks:
+        tables = (each for pair in embeddings.codebooks for each in pair)
+        rows = {each.name: scan(each, None, progress)[0] for each in tables}
     whole = adapter.tables if adapter else None
     configuration = checkpoint.configuration
     return Facts(

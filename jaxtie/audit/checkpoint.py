@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jaxtie.audit.flags import Configuration, read_configuration, read_json
+from jaxtie.audit.flags import UNTIED, Configuration, read_configuration, read_json
 from jaxtie.audit.knowledge import is_gguf_encoder
 from jaxtie.audit.stored import (
     StoredTensor,
@@ -34,7 +34,6 @@ READERS |= {".h5": from_keras, ".hdf5": from_keras}
 EXPECTED_FORMATS = "expected .safetensors, .npz, Keras .weights.h5, .gguf, or an Orbax folder"
 ADAPTER = "adapter_"  # how names of files of an adapter begin
 INDEX = ".safetensors.index.json"
-UNTIED = "jaxtie.untied"  # in the metadata of a file that --untie has written
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|gguf)$")
 SENTENCE_EMBEDDER = ("modules.json", "config_sentence_transformers.json")
 ITEMS = ("params", "state", "default", "items", "model", "members")  # of an Orbax step, in order
@@ -306,7 +305,8 @@ def _open_orbax(item: Path, given: Path) -> Checkpoint:
     candidates = [place / "config.json" for place in (item, *item.parents[:2])]
     configuration = read_configuration(next(filter(Path.is_file, candidates), candidates[0]))
     tensors = {tensor.name: tensor for tensor in from_orbax(item)}
-    return Checkpoint(given, "Orbax", (StoredModel("", tensors),), configuration)
+    models = (StoredModel("", tensors),)
+    return Checkpoint(given, "Orbax", models, configuration, untied=configuration.untied)
 
 
 def _open_run(item: Path, given: Path) -> Checkpoint:

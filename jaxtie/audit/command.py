@@ -17,6 +17,7 @@ from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable, Role
 from jaxtie.audit.findings import Finding
 from jaxtie.audit.headers import reason_of
+from jaxtie.audit.knowledge import SOUND
 from jaxtie.audit.repair import How, write_repaired
 from jaxtie.config import UserError, check
 from jaxtie.options import Flag, option, parse_command, parse_path
@@ -77,7 +78,8 @@ class AuditOptions:
     """Write a repaired copy of a folder of safetensors or of an Orbax step, and audit that. Without
     --tie, --untie or --flags, follow the advice of the audit if it is unambiguous."""
     tie: Flag = False
-    """With --write: drop the output embedding; every flag says tied."""
+    """With --write: drop the output embedding, also one that differs although the flags say tied;
+    every flag says tied."""
     untie: Flag = False
     """With --write: store the output embedding, too; every flag says untied."""
     flags: Flag = False
@@ -151,15 +153,17 @@ def _how(options: AuditOptions) -> How | None:
     chosen: list[How] = [name for name, is_asked in asked.items() if is_asked]
     check(len(chosen) < 2, "--tie, --untie, --flags: give one of them")
     check(not chosen or options.write is not None, f"--{''.join(chosen)} needs --write NEW")
-    others = options.against or options.adapter or options.input or options.output
-    is_plain = not (others or options.transposed or options.json) and len(options.paths) == 1
-    check(not options.write or is_plain, "--write takes one PATH, and of the options no other")
+    others = options.against or options.adapter or options.transposed or options.json
+    is_plain = not others and len(options.paths) == 1
+    allowed = "--tie, --untie, --flags, --input, --output, --verbose and --quiet"
+    check(not options.write or is_plain, f"--write takes one PATH and only {allowed}")
     return next(iter(chosen), None)
 
 
 def _write(path: Path, new: Path, how: How | None, options: AuditOptions) -> int:
     with contextlib.closing(_Progress(options.quiet)) as progress, _last_resort(path):
-        result, done = write_repaired(path, new, how, progress)
+        names = (options.input, options.output)
+        result, done = write_repaired(path, new, how, names=names, progress=progress)
     print(f"wrote    {_escape(f'{new}: {done}')}")
     print("\n".join(lines_of(result, verbose=options.verbose)))
     return result.status
@@ -252,8 +256,9 @@ def _verdict_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
     yield f"flags    {flags}"
     if main.fix:
         yield f"{'to do' if main.level == 'wrong' else 'you can':<8} {main.fix}"
-    if main.loaders:
-        yield f"loaders  {'; '.join(line.partition(':')[0] for line in main.loaders)}"
+    loaders = dict.fromkeys(line.partition(": ")[0] for line in main.loaders)
+    if harmful := [name for name in loaders if name not in SOUND]:
+        yield f"loaders  {'; '.join(harmful)}"
     for finding in verdict.findings:
         if finding is not main and _is_shown(finding):
             to_do = f" To do: {finding.fix}" if finding.fix else ""

@@ -55,6 +55,11 @@ class Comparison:
         """Whether the relation holds for all common rows."""
         return self.relation != "different" and not len(self.differing)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether both have the same rows, bit by bit, so that one of them can go."""
+        return self.is_equal and self.relation == "bits" and not self.extra
+
 
 def _bits(rows: np.ndarray) -> np.ndarray:
     return rows.view(f"u{rows.dtype.itemsize}")

@@ -49,7 +49,13 @@ class EmbeddingTable:
         if ids is not None:
             self.vocabulary = len(ids)
 
-    def first(self, count: int) -> "EmbeddingTable":
+    @property
+    def name(self) -> str:
+        """The tensor's name, and which of its rows these are."""
+        part = "" if self.ids is None else f" (rows {self.ids[0]:,} to {self.ids[-1]:,})"
+        return self.tensor.name + part
+
+    def first_rows(self, count: int) -> "EmbeddingTable":
         """Return the table of its first rows."""
         ids = np.arange(self.vocabulary) if self.ids is None else self.ids
         return EmbeddingTable(self.tensor, self.transposed, ids[:count])
@@ -87,7 +93,7 @@ class Embeddings:
     # Of a draft model, whose head predicts some tokens only: the input's rows of these tokens.
     is_draft: bool = False
     draft: EmbeddingTable | None = None
-    # Embedding and head of each codebook, where each has its own; the rows that both have.
+    # Embedding and head of each codebook, where each has its own.
     codebooks: tuple[tuple[EmbeddingTable, EmbeddingTable], ...] = ()
 
 
@@ -142,8 +148,7 @@ def find_embeddings(
     """
     sizes = set(configuration.vocabularies)
     if names == (None, None) and (codebooks := _find_codebooks(tensors)):
-        pairs = [(a.first(b.vocabulary), b.first(a.vocabulary)) for a, b in codebooks]
-        return Embeddings(*codebooks[0], None, {}, False, codebooks=tuple(pairs))
+        return Embeddings(*codebooks[0], None, {}, False, codebooks=tuple(codebooks))
     inputs = _named(tensors, names[0], "--input", where) or _find_inputs(tensors, sizes, where)
     if configuration.is_always_tied and all(_side(one) == "encoder" for one in inputs):
         # The decoder's embedding is stored under the head's name only.

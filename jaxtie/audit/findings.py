@@ -4,7 +4,7 @@ To add a rule, write a function of `Facts` that yields findings and add it to `R
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -47,7 +47,8 @@ class Facts:
     claimant: str  # the beginning of a sentence: "config.json says"
     embeddings: Embeddings
     comparison: Comparison | None  # of both embeddings, if there are two that can be compared
-    rows: Mapping[str, RowFacts]  # "input" and, if it differs, "output"; none that is packed
+    # Of "input" and, if it differs, "output", but none that is packed; of codebooks, by name.
+    rows: Mapping[str, RowFacts]
     unequal: tuple[str, ...]  # names of further tables that differ from these two
     unchanged_V: np.ndarray | None  # whether a row is the same as in OLD
     adapter: Adapter | None
@@ -94,7 +95,12 @@ class Facts:
 
 def findings_of(facts: Facts) -> tuple[Finding, ...]:
     """Apply all rules; the finding about tying comes first."""
-    return tuple(finding for rule in RULES for finding in rule(facts))
+    found = (finding for rule in RULES for finding in rule(facts))
+    reader = {"safetensors": "", "GGUF": "llama.cpp"}.get(facts.checkpoint.format, "no loader")
+    return tuple(
+        replace(one, loaders=tuple(line for line in one.loaders if line.startswith(reader)))
+        for one in found
+    )
 
 
 def _tying(facts: Facts) -> Iterator[Finding]:
@@ -121,8 +127,7 @@ def _tying(facts: Facts) -> Iterator[Finding]:
             for role, word in facts.embeddings.packed.items()
         )
         text = f"Not comparable: {packed}; its values are not guessed."
-        loaders = loader_lines("packed") if facts.checkpoint.format == "safetensors" else ()
-        yield Finding("packed", "note", text, loaders=loaders)
+        yield Finding("packed", "note", text, loaders=loader_lines("packed"))
     elif not comparison.is_equal and _differing(facts, comparison).size:
         yield _different(facts, output.tensor.name, comparison)
     elif comparison.relation == "scale":
@@ -220,10 +225,8 @@ def _stored_once(facts: Facts) -> Finding:
     if facts.claim is None:
         is_keras = facts.embeddings.input.tensor.name.endswith("token_embedding/vars/0")
         if is_keras and facts.checkpoint.format == "Keras":
-            text = (
-                f"Tied: {stored}, and no reverse table, which KerasHub writes for an untied head."
-            )
-            return Finding("once", "fine", text)
+            text = f"{stored}, and no reverse table, which KerasHub writes for an untied head."
+            return Finding("once", "fine", f"Tied: {text}")
         if facts.embeddings.alias:
             return Finding("once", "fine", f"Tied: {stored}.")
         text = f"{stored[0].upper()}{stored[1:]}; no flag says whether an output uses it, too."
@@ -268,11 +271,12 @@ def _equal(facts: Facts, output: str, comparison: Comparison) -> Finding:
         text = f"Untied by --untie and not trained since: {same}, and {facts.claimant} untied."
         return Finding("untied-copy", "fine", text)
     if facts.claim is False:
-        fix = f"{facts.configuration.fix(True)} and drop {output}, if it was trained tied"
+        drop = f" and drop {output}" if comparison.is_exact else ""
+        fix = f"{facts.configuration.fix(True)}{drop}, if it was trained tied"
         return Finding("untied-but-equal", "wrong", f"{facts.said} untied, but {same}.", fix)
     claim = f", and {facts.claimant} tied" if facts.claim else "; no flag says anything"
     # Without a flag at the top level some loaders would miss the output.
-    once = facts.configuration.top is True and not (len(comparison.differing) or comparison.extra)
+    once = facts.configuration.top is True and comparison.is_exact
     fix = f"drop {output}: loaders need a tied embedding only once" if once else ""
     return Finding("equal", "fine", f"Tied, stored twice: {same}{claim}.", fix)
 
@@ -287,26 +291,40 @@ def _different(facts: Facts, output: str, comparison: Comparison) -> Finding:
     differ = f"the two embeddings differ in {rows}, by at most {comparison.largest:.3g}{elsewhere}"
     if facts.claim is False:
         return Finding("different", "fine", f"Untied: {differ}, and {facts.claimant} untied.")
-    untie = facts.configuration.fix(False)
+    untie, of_faulty = facts.configuration.fix(False), _fix_of_faulty(facts, output)
     if facts.claim is None:
         text, fix = f"Apparently untied: {differ}; no flag says anything.", ""
         if facts.configuration.path:
-            fix = untie
+            fix = of_faulty or untie
         return Finding("different", "note" if fix else "fine", text, fix)
-    fix = f"{untie}, which keeps both; drop {output} only if it was never trained"
+    fix = f"to keep both, {untie}; drop {output} only if it was never trained"
     if facts.configuration.is_always_tied:
         fix = "store the one that was trained under both names"
-    first, name = facts.rows["input"], facts.embeddings.input.tensor.name
-    if first.zero_V.all() or (first.nan_V + first.infinite_V).any():
-        fix = (
-            f"restore {name}, or store {output} under its name, too, if the model was trained tied"
-        )
+    fix = of_faulty or fix
     loaders = loader_lines("tied_but_different")
     if find_shard(ids, common, facts.used):
         fix = "look for a shard that was not trained or gathered, and keep the other embedding"
         loaders += loader_lines("shard")
     text = f"{facts.said} tied, but {differ}."
     return Finding("tied-but-different", "wrong", text, fix, loaders)
+
+
+def _is_faulty(own: RowFacts, used: int) -> bool:
+    """Return whether a table holds NaN or infinities, or zeros in all rows or in a shard."""
+    is_bad = (own.nan_V + own.infinite_V).any() or own.zero_V.all()
+    zeros = np.flatnonzero(own.zero_V[:used])
+    return bool(is_bad) or find_shard(zeros, len(own.zero_V), used) is not None
+
+
+def _fix_of_faulty(facts: Facts, output: str) -> str:
+    """Return what to do if the values of an embedding are lost; empty if they are not."""
+    names = {"input": facts.embeddings.input.tensor.name, "output": output}
+    faulty = [names[role] for role, own in facts.rows.items() if _is_faulty(own, facts.used)]
+    if faulty == [output]:
+        return f"restore {output}, or drop it if the model was trained tied"
+    fix = f"restore {' and '.join(faulty)}" if faulty else ""
+    also = f", or store {output} under its name, too, if the model was trained tied"
+    return fix + (also if len(faulty) == 1 else "")
 
 
 def index_texts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
@@ -336,7 +354,10 @@ def _levels(facts: Facts) -> Iterator[Finding]:
         flags = "; ".join(flag.text for flag in configuration.declared)
         text = f"The levels of config.json disagree: {flags}."
         is_equal = comparison is not None and comparison.is_equal
-        fix = configuration.fix(facts.embeddings.output is None or is_equal)
+        is_once, fix = facts.embeddings.output is None, "find out whether it was trained tied"
+        is_lost = is_once and facts.claim is False
+        if not (is_lost or any(_is_faulty(own, facts.used) for own in facts.rows.values())):
+            fix = configuration.fix(is_once or is_equal)
         yield Finding("levels-disagree", "wrong", text, fix, loader_lines("levels_disagree"))
 
 
@@ -377,6 +398,10 @@ def _unequal_sizes(facts: Facts, first: int, second: int) -> Finding:
     if is_padded or is_declared or not is_checked or (first > second and size == second):
         return Finding("sizes", "note", text)
     fix = "resize both embeddings, and the output bias, to the size of the tokenizer"
+    output, comparison = facts.embeddings.output, facts.comparison
+    is_same = comparison is not None and comparison.is_equal and comparison.relation == "bits"
+    if output and facts.claim and is_same and first == size:
+        fix += f", or drop {output.tensor.name} if the model was trained tied"
     return Finding("half-resized", "wrong", f"{text} Loaders stop at the shape.", fix)
 
 
@@ -420,7 +445,8 @@ def _shared_alone(facts: Facts) -> Iterator[Finding]:
     """Report that a shared embedding does not reach encoder and decoder."""
     name = facts.embeddings.input.tensor.name
     missing = missing_sides(name, facts.checkpoint.models[0].tensors)
-    if facts.configuration.needs_copies and facts.claim is False and missing:
+    is_lost = facts.embeddings.output is None and not facts.headless  # see `_stored_once`
+    if facts.configuration.needs_copies and facts.claim is False and missing and not is_lost:
         text = f"{facts.said} untied, so {name} does not reach encoder and decoder."
         fix = f"store it as {' and as '.join(missing)}, too"
         yield Finding("shared-alone", "wrong", text, fix, loader_lines("shared_alone"))
@@ -443,7 +469,9 @@ def _rows(facts: Facts) -> Iterator[Finding]:
         zeros = np.flatnonzero(own.zero_V)
         if len(zeros) == count:
             text = f"The {role} embedding is dead: all {count:,} rows are zero."
-            fix = "restore it, or store the other one in its place if the model was trained tied"
+            fix = "restore it"
+            if not facts.embeddings.codebooks:
+                fix += ", or store the other one in its place if the model was trained tied"
             yield Finding("dead-table", "wrong", text, fix)
             continue
         zeros = zeros[zeros < facts.used]

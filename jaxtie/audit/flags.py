@@ -12,6 +12,7 @@ from jaxtie.config import UserError, check
 
 CONFIG_LIMIT = 100_000_000  # bytes
 MAX_DEPTH = 6
+UNTIED = "jaxtie.untied"  # the mark of a copy that --untie has written
 TRUE_SIZE_KEYS = ("vocab_size", "n_vocab", "vocabulary_size")
 DECODER_SIZE_KEYS = ("decoder_vocab_size", "tgt_vocab_size")
 ENCODER_DECODER_SIZES = (("vocab_size", "decoder_vocab_size"), ("src_vocab_size", "tgt_vocab_size"))
@@ -68,6 +69,7 @@ class Configuration:
     decoder_type: str | None = None  # of the level that alone counts in a composite model
     separate: bool = False  # whether encoder and decoder have embeddings of their own
     scales_apart: bool = False  # whether a flag of its own scales the logits, in transformers 5
+    untied: bool = False  # whether --untie has copied one embedding
 
     @property
     def declared(self) -> tuple[LevelFlag, ...]:
@@ -115,17 +117,20 @@ class Configuration:
             return f"{kind} models in transformers{version}, where config.json has no flag, are"
         return "config.json says"
 
+    def factor(self, tied: bool) -> str:
+        """Return what another flag does to a factor of the logits; empty without a factor."""
+        if self.model_type not in NAMES["kinds"]["scaled"]:
+            return ""
+        is_old = self.scales_apart or self.model_type in NAMES["kinds"]["changed_in_5"]
+        version = " in transformers 4" if is_old else ""
+        return f"turns {'on' if tied else 'off'} the factor 1/√D of the logits{version}"
+
     def fix(self, tied: bool) -> str:
         """Return what to set so that all levels say `tied`."""
         name = next((flag.name for flag in self.declared), "tie_word_embeddings")
         levels = sorted({flag.level for flag in self.declared if flag.tied is not tied} - {""})
         also = f", and also in {', '.join(levels)}" if levels else ""
-        kinds = NAMES["kinds"]
-        if self.model_type in kinds["scaled"]:
-            is_old = self.scales_apart or self.model_type in kinds["changed_in_5"]
-            version = " in transformers 4" if is_old else ""
-            turned = f"turns {'on' if tied else 'off'} the factor 1/√D of the logits{version}"
-            also += f" (which also {turned})"
+        also += f" (which also {self.factor(tied)})" if self.factor(tied) else ""
         if not tied and self.needs_copies:
             also += ", and store the shared embedding as those of encoder and decoder, too"
         where = "the decoder's level of config.json" if self.decoder_type else f"config.json{also}"
@@ -187,6 +192,7 @@ def read_configuration(path: Path) -> Configuration:
         content.get("share_encoder_decoder_embeddings") is False
         or any(len(set(_sizes(content, pair))) > 1 for pair in ENCODER_DECODER_SIZES),
         "scale_decoder_outputs" in content,
+        UNTIED in content,
     )
 
 

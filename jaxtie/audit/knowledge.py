@@ -36,6 +36,7 @@ LEAVES = {*NAMES["leaves"], *PACKED_LEAVES}
 FLAGS: dict[str, bool] = {name: row["tied"] for name, row in NAMES["flags"].items()}
 COPIES = ("input_copies", "output_copies")
 LOADERS = _load("loaders.toml")
+SOUND = {row["loader"] for rows in LOADERS.values() for row in rows if row.get("sound")}
 
 
 def split_name(name: str) -> list[str]:
@@ -143,7 +144,7 @@ def tied_by_default(model_type: str | None) -> bool | None:
 
 
 def loader_lines(condition: str, kind: str | None = None) -> tuple[str, ...]:
-    """Return a line on each loader that is known to mishandle a condition of a kind of model."""
+    """Return a line on what each loader does in a condition of a kind of model, sound or not."""
     return tuple(
         f"{row['loader']}: {row['does']} ({row['date']}, github.com/{row['thread']})"
         for row in LOADERS[condition]

@@ -9,34 +9,49 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
-from jaxtie.audit.checkpoint import ADAPTER, INDEX, UNTIED, link_target
+from jaxtie.audit.checkpoint import ADAPTER, FORMATS, INDEX, PICKLES, link_target
 from jaxtie.audit.compare import Progress
-from jaxtie.audit.findings import find_shard
-from jaxtie.audit.flags import Configuration, levels_of, read_json
+from jaxtie.audit.findings import describe_ids, find_shard
+from jaxtie.audit.flags import UNTIED, levels_of, read_json
 from jaxtie.audit.headers import read_safetensors
-from jaxtie.audit.knowledge import FLAGS, NAMES, OUTPUTS, match_name, missing_sides, split_name
+from jaxtie.audit.knowledge import (
+    FLAGS,
+    LEAVES,
+    NAMES,
+    OUTPUTS,
+    copied_role,
+    match_name,
+    missing_sides,
+    split_name,
+)
 from jaxtie.audit.repair_orbax import Copied, copy_item
 from jaxtie.config import UserError, check, check_path
 
 How = Literal["tie", "untie", "flags"]
 HEADS: dict[str, str] = NAMES["untied_heads"]
+MARK = "one embedding is a copy of the other"
 PARTIAL = ".partial"  # ends the name of the folder until all of it is on the disk
 LEFT_OUT = (".git", ".cache")  # folders that belong to the place, not to the checkpoint
 BLOCK = 2**24  # bytes that are copied together
 MARGIN = 2**20  # bytes of headers and of JSON that may be added
-ONCE = ("once", "lone", "untied-but-once", "top-missing")
 EQUAL = ("equal", "untied-but-equal", "untied-copy")
 DIFFERENT = ("different", "tied-but-different")
 DRAFT = ("draft", "draft-tied")
+LOST = "untied-but-once"
+IF_LOST = "Give --tie if it was trained tied; else restore the output embedding"
+ONCE = ("once", "lone", LOST, "top-missing")
 # Without one of these as its first finding, a model has no head, or it is not known how its
 # embeddings relate.
-KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only")
+KNOWN = (*ONCE, *EQUAL, *DIFFERENT, *DRAFT, "head-only", "codebooks")
 BY_FLAGS = ("levels-disagree", "shared-alone", "index-without-tensor", "tensor-without-index")
 REPAIRABLE = (*KNOWN, *BY_FLAGS)
 # Findings of which the advice is one thing, if there is one, and the option that does it.
 ADVISED: dict[str, How] = dict.fromkeys(BY_FLAGS, "flags")
 ADVISED |= {"equal": "tie", "head-only": "tie"}
-ADVISED |= {"different": "flags", "draft-tied": "flags", "top-missing": "flags"}
+ADVISED |= dict.fromkeys(("different", "draft-tied", "top-missing", "codebooks"), "flags")
+# Files beside the repaired ones that may hold embeddings, too.
+WEIGHTS = (*PICKLES, *FORMATS, ".msgpack", ".onnx", ".distcp", ".tflite", ".ot")
+SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -48,19 +63,23 @@ class Plan:
     add: tuple[str, ...] = ()  # names of copies of `source`
     source: str = ""
     is_copy: bool = False  # whether both embeddings are stored, equal, and untied
-    has_flags: bool = True  # whether there is a configuration
+    notes: tuple[str, ...] = ()  # of `_notes`
 
     @property
     def text(self) -> str:
         """Describe the change in words."""
-        done = [f"stored {self.source} as {' and as '.join(self.add)}"] if self.add else []
+        done = [f"stored {self.source} as {', '.join(self.add)}, too"] if self.add else []
         done += [f"dropped {self.drop}"] if self.drop else []
-        flags = [f"every flag says {'tied' if self.tied else 'untied'}"] if self.has_flags else []
-        return "; ".join([*done, *flags])
+        return "; ".join([*done, *self.notes])
 
 
 def write_repaired(
-    path: Path, new: Path, how: How | None = None, progress: Progress = lambda *_: None
+    path: Path,
+    new: Path,
+    how: How | None = None,
+    *,
+    names: tuple[str | None, str | None] = (None, None),
+    progress: Progress = lambda *_: None,
 ) -> tuple[Audit, str]:
     """Write a repaired copy of a folder of safetensors, or of an Orbax step, and audit it.
 
@@ -68,6 +87,7 @@ def write_repaired(
       path: the checkpoint, which is not changed.
       new: the folder to write; appears only when all of it is on the disk.
       how: what to do; None for what the audit advises, if that is one thing.
+      names: as for `audit`.
       progress: as for `audit`.
 
     Returns:
@@ -78,61 +98,61 @@ def write_repaired(
         inconsistent.
       OSError: if a file cannot be read or written.
     """
-    found = audit(path, progress=progress)
+    found = audit(path, names=names, progress=progress)
     folder = found.checkpoint.path
     _check_paths(found, new)
     plan = _reach_sides(found, plan_repair(found, how))
-    plan = replace(plan, has_flags=found.checkpoint.configuration.path is not None)
     _check_flag(found, plan)
-    _check_optimizer(found, plan)
+    _check_alone(found, plan)
     # The index comes last: it is made from the new files.
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
-    size = MARGIN + sum((folder / name).stat().st_size for name in files)
-    item = _orbax_item(found)
+    plan = replace(plan, notes=tuple(_notes(found, plan, files)))
+    size, item = sum((folder / name).stat().st_size for name in files), _orbax_item(found)
     size += found.verdicts[0].embeddings.input.tensor.size * len(plan.add)
-    free = shutil.disk_usage(new.parent).free
-    check(free > size, f"--write {new}: takes up to {size:,} bytes; the disk has {free:,} left")
+    if plan.drop and not item:  # an array may be compressed
+        size -= found.checkpoint.models[0].tensors[plan.drop].size
+    free, needed = shutil.disk_usage(new.parent).free, size + MARGIN
+    check(free > needed, f"--write {new}: takes up to {needed:,} bytes; the disk has {free:,} left")
     partial = new.with_name(new.name + PARTIAL)
-    check(not os.path.lexists(partial), f"{partial}: is left from a repair that ended; remove it")
+    left = f"{partial}: an interrupted repair left this folder; remove it"
+    check(not os.path.lexists(partial), left)
     partial.mkdir()
-    done = 0
+    target, done = partial / new.name, 0  # with its own name in the report
 
     def copied(count: int) -> None:
         nonlocal done
         done += count
-        progress("bytes copied", done, size)
+        progress("bytes copied", min(done, size), size)  # headers and lists change their sizes
 
     try:
+        target.mkdir()
         if item:
             copies = dict.fromkeys(plan.add, plan.source)
-            copy_item(item, partial / item.relative_to(folder), plan.drop, copies, copied)
+            copy_item(item, target / item.relative_to(folder), plan.drop, copies, copied)
         for name in files:
             is_config = folder / name == found.checkpoint.configuration.path
             if is_config or not (item and (folder / name).is_relative_to(item)):
-                _write_file(found, plan, name, partial, copied)
-        result = audit(partial, progress=progress)
+                _write_file(found, plan, name, target, copied)
+        copied(size)
+        kept = [None if name == plan.drop else name for name in names]
+        result = audit(target, names=(kept[0], kept[1]), progress=progress)
         (first, *_), main = result.verdicts[0].findings, result.verdicts[0].main
-        is_sound = result.status == 0 and first.code in _known(result)
+        is_sound = result.status == 0 and first.code in KNOWN
         check(is_sound, f"{folder}: the copy would not be consistent: {main.text}")
-        for place in (partial, *partial.rglob("*")):
+        for place in (target, *target.rglob("*")):
             _flush(place)
         check(not os.path.lexists(new), f"--write {new}: exists by now; give another name")
-        partial.rename(new)
+        target.rename(new)
         _flush(new.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return result, plan.text
+    return replace(result, checkpoint=replace(result.checkpoint, path=new)), plan.text
 
 
 def _orbax_item(found: Audit) -> Path | None:
     """Return the folder of arrays of an Orbax checkpoint; None for another format."""
     table = found.verdicts[0].embeddings.input.tensor
     return table.file if found.checkpoint.format == "Orbax" else None
-
-
-def _known(found: Audit) -> tuple[str, ...]:
-    """Return the codes of first findings that can be repaired; Orbax needs no flag."""
-    return (*KNOWN, "lone") if _orbax_item(found) else KNOWN
 
 
 def _check_paths(found: Audit, new: Path) -> None:
@@ -153,18 +173,18 @@ def _check_paths(found: Audit, new: Path) -> None:
     is_inside = new.resolve().is_relative_to(folder.resolve())
     check(not is_inside, f"--write {new}: is inside {folder}; give a folder elsewhere")
     own = {tensor.file.name for tensor in checkpoint.models[0].tensors.values()}
-    others = [
+    further = [
         one.name
         for one in sorted(folder.glob("*.safetensors"))
         if one.name not in own and not one.name.startswith(ADAPTER)
     ]
     if item:
         marks = (path.parent for path in sorted(folder.rglob("_METADATA")))
-        others = [str(place.relative_to(folder)) for place in marks if place != item]
+        further = [str(place.relative_to(folder)) for place in marks if place != item]
     several = len(list(folder.glob(f"*{INDEX}"))) > 1
     check(
-        not others and not several,
-        f"{folder}: holds several checkpoints: {', '.join(others) or 'several indices'} would stay"
+        not further and not several,
+        f"{folder}: holds several checkpoints: {', '.join(further) or 'several indices'} would stay"
         " as it is; copy the one that is meant to a folder of its own",
     )
 
@@ -174,27 +194,28 @@ def plan_repair(found: Audit, how: How | None) -> Plan:
     verdict, where = found.verdicts[0], found.checkpoint.path
     first, embeddings = verdict.findings[0], verdict.embeddings
     _check_certain(found)
-    how = how or _advised(found)
-    tied, code, only = how == "tie", first.code, embeddings.input.tensor.name
+    asked, how = f"--{how or 'write'}", how or _advised(found)
+    tied, only, is_lost = how == "tie", embeddings.input.tensor.name, first.code == LOST
     is_flagged = bool(found.checkpoint.configuration.path)
     check(is_flagged or how != "flags", f"{where}: has no flags; give --tie or --untie")
-    if how == "flags" or (code in DIFFERENT and not tied):
-        return Plan(code not in (*DIFFERENT, *DRAFT, "untied-copy"))
-    if code == "lone":  # of Orbax, without a flag
-        check(not tied, f"{where}: nothing to repair: {first.text}")
-        code = "once"
-    if code in ONCE and tied and not embeddings.only_head:
+    check(not is_lost or tied, f"{where}: {asked} would change the model: {first.text} {IF_LOST}")
+    is_lone = first.code == "lone" and how != "untie"
+    check(not is_lone, f"{where}: nothing to repair: {first.text}")
+    if how == "flags" or (first.code in DIFFERENT and not tied):
+        return Plan(first.code not in (*DIFFERENT, *DRAFT, "untied-copy", "codebooks"))
+    if first.code in ONCE and tied and not embeddings.only_head:
         return Plan(True)
-    # A copy of the input embedding is not an output embedding that is lost, and one of packed
-    # values lacks their scales.
-    is_copied = code != "untied-but-once" and not embeddings.packed
-    if code in (*ONCE, "head-only") and (tied or is_copied):
+    # A copy of packed values would lack their scales.
+    if first.code in (*ONCE, "head-only") and (tied or not embeddings.packed):
         added = embeddings.alias or HEADS.get(only) or _other_side(only)
         known = ", ".join([*HEADS, "and embedding.input of jaxtie"])
-        check(bool(added), f"{where}: --{how} knows no other name for {only}; it knows {known}")
+        what = f"{asked} knows no other name for {only}; it knows {known}"
+        if embeddings.only_head:
+            what = f"only the head, {only}, is stored; store it as the input embedding, too"
+        check(bool(added), f"{where}: {what}")
         return Plan(tied, only if tied else "", (added,), only, is_copy=not tied)
     if not (embeddings.output and _may_drop(verdict)):
-        what = f"--{how} would change the model; --flags keeps what is stored"
+        what = f"{asked} would change the model; --flags keeps what is stored"
         raise UserError(f"{where}: {what}: {first.text}")
     return Plan(tied, embeddings.output.tensor.name if tied else "", is_copy=not tied)
 
@@ -220,41 +241,85 @@ def _reach_sides(found: Audit, plan: Plan) -> Plan:
     table = verdict.embeddings.input.tensor.name
     names = [*found.checkpoint.models[0].tensors, *plan.add]
     sides = [side for name in (table, *plan.add) for side in missing_sides(name, names)]
-    return replace(plan, add=(*plan.add, *sides), source=table)
+    add = (*plan.add, *sides)
+    return replace(plan, add=add, source=table if add else "")
 
 
 def _may_drop(verdict: ModelVerdict) -> bool:
-    """Return whether the output embedding is the input's, or the flags say that nobody reads it."""
+    """Return whether the output embedding is the input's, or differs although flags say tied."""
     code, comparison = verdict.findings[0].code, verdict.comparison
-    is_exact = comparison is not None and comparison.is_equal and comparison.relation == "bits"
-    is_said = (code in EQUAL and is_exact) or code == "tied-but-different"
-    return is_said and comparison is not None and not comparison.extra
+    if comparison is None or comparison.extra:
+        return False
+    return code == "tied-but-different" or (code in EQUAL and comparison.is_exact)
 
 
-def _check_optimizer(found: Audit, plan: Plan) -> None:
-    """Refuse to change an embedding of which an optimizer has a state."""
-    module = tuple(split_name(plan.drop or plan.source)[-2:])
-    for name in found.checkpoint.models[0].tensors:
-        parts = split_name(name)
-        check(
-            not module or tuple(parts[-2:]) != module or set(parts).isdisjoint(NAMES["optimizer"]),
-            f"{found.checkpoint.path}: holds the state of an optimizer, {name}, which has to change"
-            " with its embedding; use jaxtie.tie or jaxtie.untie with tx=",
-        )
+def _check_alone(found: Audit, plan: Plan) -> None:
+    """Refuse to change an embedding of which an optimizer has a state, or of one model of several.
+
+    Their tensors have the same last parts of their names, and mostly the same shape. Layers that
+    predict several tokens keep their copies.
+    """
+    changed, tensors = plan.drop or plan.source, found.checkpoint.models[0].tensors
+    if not changed:
+        return
+    copies = found.verdicts[0].embeddings.copies
+    further = [one.table.tensor.name for one in copies if one.must_agree]
+    for name, tensor in tensors.items():
+        is_state = not set(split_name(name)).isdisjoint(NAMES["optimizer"])
+        is_like = is_state or tensor.shape == tensors[changed].shape
+        is_like &= _module(name) == _module(changed) and copied_role(name) is None
+        further += [name] if is_like else []
+    names = ", ".join(list(dict.fromkeys(name for name in further if name != changed))[:SHOWN])
+    check(
+        not names,
+        f"{found.checkpoint.path}: holds {names}, too, the state of an optimizer or another set of"
+        f" parameters, which has to change with {changed}; change both in the program that trains",
+    )
+
+
+def _module(name: str) -> list[str]:
+    """Return the name of a tensor's module, and its leaf if it has one."""
+    parts = split_name(name)
+    return parts[-2:] if parts[-1] in LEAVES else parts[-1:]
+
+
+def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
+    """Yield what a copy's flags say, and what else it changes, loses or leaves as it is."""
+    verdict, configuration = found.verdicts[0], found.checkpoint.configuration
+    comparison, item = verdict.comparison, _orbax_item(found)
+    if configuration.path:
+        yield f"every flag says {'tied' if plan.tied else 'untied'}"
+    if plan.drop and comparison and len(comparison.differing):
+        ids, common = comparison.differing, comparison.common
+        rows = f"{len(ids):,} of {common:,} rows ({describe_ids(ids, common)})"
+        yield f"{plan.drop} differed in {rows}, which are lost"
+    if configuration.claim is not plan.tied and configuration.factor(plan.tied):
+        yield f"the flag {configuration.factor(plan.tied)}"
+    kept = [one.tensor.name for one in verdict.embeddings.encoders if plan.tied]
+    if configuration.needs_copies and kept:
+        yield f"kept {', '.join(kept)}, equal to {verdict.embeddings.input.tensor.name}"
+    own = {tensor.file for tensor in found.checkpoint.models[0].tensors.values()}
+    paths = [found.checkpoint.path / name for name in files if name.suffix in WEIGHTS]
+    left = [one for one in paths if one not in own and not (item and one.is_relative_to(item))]
+    if left:
+        names = [str(one.relative_to(found.checkpoint.path)) for one in left[:SHOWN]]
+        more = f" and {len(left) - SHOWN:,} more" if len(left) > SHOWN else ""
+        yield f"not repaired, and copied as they are: {', '.join(names)}{more}"
 
 
 def _check_certain(found: Audit) -> None:
     """Refuse faults that another file, or more training, has to repair."""
     verdict, where = found.verdicts[0], found.checkpoint.path
-    (first, *others), comparison = verdict.findings, verdict.comparison
-    faults = [one for one in others if one.level == "wrong" and one.code not in REPAIRABLE]
+    first, comparison = verdict.findings[0], verdict.comparison
+    wrong = [one for one in verdict.findings if one.level == "wrong"]
+    faults = [one for one in wrong if one.code not in REPAIRABLE]
     is_shard = (
         first.code == "tied-but-different"
         and comparison is not None
         and find_shard(comparison.differing, comparison.common) is not None
     )
-    if first.code not in _known(found) or is_shard:
-        faults.insert(0, first)
+    if is_shard or (first.code not in KNOWN and not faults):
+        faults = [verdict.main]
     for fault in faults:
         to_do = f" To do: {fault.fix}." if fault.fix else ""
         raise UserError(f"{where}: --write cannot repair this: {fault.text}{to_do}")
@@ -271,6 +336,7 @@ def _advised(found: Audit) -> How:
     main, where = found.verdicts[0].main, found.checkpoint.path
     ask = "give --tie, --untie or --flags"
     check(main.level == "wrong" or bool(main.fix), f"{where}: nothing to repair: {main.text}")
+    check(main.code != LOST, f"{where}: {main.text} {IF_LOST}")
     if main.code not in ADVISED:
         raise UserError(f"{where}: {main.text} To do: {main.fix}; {ask}")
     return ADVISED[main.code]
@@ -285,7 +351,7 @@ def _check_flag(found: Audit, plan: Plan) -> None:
         + (f"; to do: {first.fix}" if first.fix else ""),
     )
     is_new = configuration.claim is not plan.tied and first.code not in (*DIFFERENT, *DRAFT)
-    is_lost = first.code == "untied-but-once" and plan.tied  # it cannot run as it is
+    is_lost = first.code == LOST and plan.tied  # it cannot run as it is
     check(
         configuration.model_type not in NAMES["kinds"]["scaled"] or not is_new or is_lost,
         f"{found.checkpoint.path}: {configuration.model_type} models divide the decoder's output by"
@@ -314,11 +380,11 @@ def _write_file(found: Audit, plan: Plan, name: Path, folder: Path, copied: Copi
         is_marked = plan.is_copy and source == (embeddings.output or embeddings.input).tensor.file
         _write_tensors(source, target, plan, is_marked, copied)
     elif source == checkpoint.configuration.path:
-        _write_json(source, target, _new_config(source, checkpoint.configuration, plan))
+        _write_json(source, target, _new_config(found, source, plan), copied)
     elif len(name.parts) == 1 and name.name.endswith(INDEX):
-        _write_json(source, target, _new_index(source, folder))
+        _write_json(source, target, _new_index(source, folder), copied)
     else:
-        _copy_parts(source, target, b"", [(0, source.stat().st_size)], copied)
+        _copy_file(source, target, copied)
 
 
 def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copied: Copied) -> None:
@@ -335,9 +401,9 @@ def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copi
         if name not in (*plan.add, UNTIED) and value != (plan.drop or None)
     }
     if is_marked:  # transformers refuses a file whose metadata have no format
-        metadata = {"format": "pt", UNTIED: "one embedding is a copy of the other", **metadata}
+        metadata = {"format": "pt", UNTIED: MARK, **metadata}
     if metadata == old and names == [(entry.name, entry) for entry in entries]:
-        _copy_parts(source, target, b"", [(0, source.stat().st_size)], copied)
+        _copy_file(source, target, copied)
         return
     if not names:
         return
@@ -353,6 +419,10 @@ def _write_tensors(source: Path, target: Path, plan: Plan, is_marked: bool, copi
     _copy_parts(source, target, head, [(entry.begin, entry.end) for _, entry in names], copied)
 
 
+def _copy_file(source: Path, target: Path, copied: Copied) -> None:
+    _copy_parts(source, target, b"", [(0, source.stat().st_size)], copied)
+
+
 def _copy_parts(
     source: Path, target: Path, head: bytes, parts: Sequence[tuple[int, int]], copied: Copied
 ) -> None:
@@ -365,11 +435,14 @@ def _copy_parts(
                 copied(writer.write(reader.read(min(BLOCK, end - start))))
 
 
-def _new_config(path: Path, configuration: Configuration, plan: Plan) -> dict[str, Any]:
+def _new_config(found: Audit, path: Path, plan: Plan) -> dict[str, Any]:
     """Return config.json with every flag that counts, also those that are missing."""
     content = read_json(path)
+    content.pop(UNTIED, None)
+    if plan.is_copy and _orbax_item(found):  # a file of safetensors is marked itself
+        content[UNTIED] = MARK
     for level, table in list(levels_of(content)):
-        for flag in configuration.flags:
+        for flag in found.checkpoint.configuration.flags:
             if flag.level == level and flag.counts:
                 table[flag.name] = plan.tied is FLAGS[flag.name]
     return content
@@ -391,9 +464,9 @@ def _new_index(path: Path, folder: Path) -> dict[str, Any]:
     return index
 
 
-def _write_json(source: Path, target: Path, content: dict[str, Any]) -> None:
+def _write_json(source: Path, target: Path, content: dict[str, Any], copied: Copied) -> None:
     if content == read_json(source):
-        shutil.copyfile(source, target)
+        _copy_file(source, target, copied)
     else:
         target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

@@ -304,9 +304,7 @@ def names_of(*names: str, form: str) -> list[tuple[str, str]]:
     return [(name, form) for name in names]
 
 
-KEEPS_BOTH = (
-    rf"set {FLAG}: false in .*config.json.*, which keeps both; drop .* only if it was never"
-)
+KEEPS_BOTH = rf"to keep both, set {FLAG}: false in .*config.json.*; drop .* only if it was never"
 
 
 @add(
@@ -501,7 +499,7 @@ def decoder_says_untied_and_the_top_says_tied(made: Made) -> None:
 
 @add(
     "tied-but-different",
-    f"set {FLAG}: false in the decoder's level of config.json, which keeps both",
+    f"to keep both, set {FLAG}: false in the decoder's level of config.json",
     names_of("bert2bert", "vit_gpt2", form="stored"),
 )
 def decoder_has_no_flag_but_tables_differ(made: Made) -> None:

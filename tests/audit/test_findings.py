@@ -49,6 +49,26 @@ def test_each_codebook_has_an_embedding_and_a_head(tmp_path, heads, flags, level
     assert verdict.main.text.startswith("Untied: each of 2 codebooks has an embedding and a head")
 
 
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_every_embedding_and_head_of_a_codebook_is_read(tmp_path, is_fused):
+    heads = {"lm_heads.0.weight": A, "lm_heads.1.weight": B * 0}
+    name = "lm_heads.1.weight"
+    if is_fused:
+        heads = {"lm_heads.weight": np.concatenate(list(heads.values()))}
+        name = "lm_heads.weight (rows 512 to 1,023)"
+    bad = np.concatenate([B, B[:1]])
+    bad[512, 3] = np.nan  # a row that has no output
+    tables = {"decoder.embed_tokens.0.weight": A, "decoder.embed_tokens.1.weight": bad}
+    found = audit_folder(tmp_path, tables | heads, UNTIED | V)
+    wrong = [finding for finding in found.verdicts[0].findings if finding.level == "wrong"]
+    assert [finding.text for finding in wrong] == [
+        "The decoder.embed_tokens.1.weight embedding holds 1 NaN and 0 infinite values, in 1 row"
+        " (only 512: perhaps an added token).",
+        f"The {name} embedding is dead: all 512 rows are zero.",
+    ]
+    assert wrong[1].fix == "restore it"
+
+
 def test_more_tables_than_any_model_has_codebooks_are_not_compared(tmp_path):
     names = [f"{kind}.{i}.weight" for kind in ("embed_tokens", "lm_heads") for i in range(65)]
     with pytest.raises(UserError, match="found no input embedding"):

@@ -1,7 +1,4 @@
-"""Small files with the names and shapes of real ones in packages of PyPI, and what is in them.
-
-The real files were read with numpy and h5py, and the audit's verdict compared with what they hold.
-"""
+"""Small files with the names and shapes of real ones in packages of PyPI, and what is in them."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -125,7 +125,7 @@ BROKEN = {
         {"share_embeddings_and_output_weights": True},
         {"tied-but-different"},
         "says tied, but the two embeddings differ",
-        "set share_embeddings_and_output_weights: false in config.json, which keeps both; drop"
+        "to keep both, set share_embeddings_and_output_weights: false in config.json; drop"
         " output_layer.weight only if it was never trained",
         "Megatron-LM/pull/7577",
     ),
@@ -482,8 +482,10 @@ def test_the_command_prints_five_lines(tmp_path, capsys):
     ]
     assert lines[0].startswith("Inconsistent. config.json says tied, but the two embeddings differ")
     assert lines[1].startswith(f"stored   {E} (524 × 16, BF16, model.safetensors); {H} (524 × 16, ")
-    assert lines[3].startswith("to do    set tie_word_embeddings: false in config.json")
-    assert lines[4].startswith("loaders  transformers 4.54 to 4.57; transformers 5; vLLM before")
+    assert lines[3].startswith(
+        "to do    to keep both, set tie_word_embeddings: false in config.json"
+    )
+    assert lines[4].startswith("loaders  transformers 4.54 to 4.57; vLLM before pull 51665; NeMo")
     assert run_command(path, "--verbose") == 1
     more = capsys.readouterr().out.splitlines()
     assert more[:5] == lines and "cost     tying saves 16,768 bytes" in more
@@ -500,11 +502,72 @@ def test_the_only_good_table_is_never_dropped(tmp_path, bad):
     assert "drop" not in fix and fix.startswith(f"restore {E}, or store {H} under its name")
 
 
+HALF = np.concatenate([B[:256], 0 * B[256:]])  # a shard of zeros
+
+
+@pytest.mark.parametrize("head", [0 * B, HALF, np.where(B > 2, np.nan, B).astype(B.dtype)])
+def test_a_head_whose_values_are_lost_is_not_kept(tmp_path, head):
+    advice = f"restore {H}, or drop it if the model was trained tied"
+    level = {"text_config": LLAMA | UNTIED}
+    for claim in (TIED, {}, TIED | level):
+        found = audit_folder(tmp_path, {E: A, H: head}, V | claim)
+        assert found.verdicts[0].findings[0].fix == advice
+        fixes = [finding.fix for finding in found.verdicts[0].findings]
+        assert not any("set tie_word" in fix or "keep both" in fix for fix in fixes)
+    found = audit_folder(tmp_path, {E: A * np.nan, H: head}, V | TIED)
+    assert found.verdicts[0].main.fix == f"restore {E} and {H}"
+
+
+def test_a_model_that_lost_its_head_is_not_declared_tied(tmp_path):
+    config = UNTIED | {"text_config": LLAMA | TIED}
+    found = audit_folder(tmp_path, {E: A}, config)
+    assert finding_of(found, "levels-disagree").fix == "find out whether it was trained tied"
+    assert finding_of(found, "untied-but-once").fix.endswith("else restore the output embedding")
+
+
+@pytest.mark.parametrize(
+    ("input_type", "head_type", "advice"),
+    [("bfloat16", "float32", ""), ("float32", "bfloat16", ""), ("float32", "float32", "drop")],
+)
+def test_one_of_two_precisions_is_not_dropped(tmp_path, input_type, head_type, advice):
+    rows = np.random.default_rng(0).standard_normal(A.shape)
+    fine = {name: rows.astype(np.float32).astype(name) for name in (input_type, head_type)}
+    tables = {E: fine[input_type], H: fine[head_type]}
+    for claim in (TIED, UNTIED):
+        found = audit_folder(tmp_path, tables, LLAMA | claim)
+        assert ("drop" in found.verdicts[0].main.fix) == bool(advice)
+
+
+def test_a_tied_table_of_the_old_size_is_not_resized_only(tmp_path):
+    config = LLAMA | TIED | {"vocab_size": 512}
+    found = audit_folder(tmp_path, {E: A, H: A[:500]}, config)
+    assert finding_of(found, "half-resized").fix.endswith(
+        f"or drop {H} if the model was trained tied"
+    )
+    found = audit_folder(tmp_path, {E: A, H: B[:500]}, config)
+    assert "drop" not in finding_of(found, "half-resized").fix
+
+
+def test_a_bart_that_lost_its_head_gets_one_instruction(tmp_path):
+    config = V | UNTIED | {"model_type": "bart"}
+    found = audit_folder(tmp_path, {"model.shared.weight": A}, config)
+    assert codes(found) == {"untied-but-once"} and found.verdicts[0].saved == 0
+    config |= {"architectures": ["BartModel"]}
+    assert codes(audit_folder(tmp_path, {"shared.weight": A}, config)) == {"shared-alone"}
+
+
 @pytest.mark.parametrize(("tensors", "config"), [({E: A}, TIED), ({E: A, H: B}, UNTIED)])
 def test_a_sound_checkpoint_has_three_lines(tmp_path, capsys, tensors, config):
     assert run_command(write_folder(tmp_path, tensors, LLAMA | config)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["Consistent.", "stored", "flags"]
+
+
+def test_loaders_that_do_not_read_a_format_are_not_named(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(TIED))
+    np.savez(tmp_path / "model.npz", **{E: A, H: B})
+    assert run_command(tmp_path, "--verbose") == 1
+    assert "loader" not in capsys.readouterr().out
 
 
 def test_every_wrong_finding_is_printed(tmp_path, capsys):
