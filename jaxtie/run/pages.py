@@ -68,6 +68,8 @@ def result_pages(experiments: Path, runs: Runs) -> dict[str, str]:
         else:
             tables += OF_LOSSES[name](data)
         head = [f"# {name}", f"Claim: {claim}", *lines, f"{source} `jaxtie report --commit`."]
+        if (figure := experiments / f"{name.replace('-', '_')}.png").exists():
+            head.append(f"![{name}](../{figure.name})")
         text = "\n\n".join(head) + "\n\n" + "\n".join(table.markdown() for table in tables)
         pages[f"{name}.md"] = text.rstrip("\n") + "\n"
     return pages

@@ -1,6 +1,7 @@
 """Predict the tying gap from width, vocabulary, tokens and depth. Imports no jax.
 
-    gap = a + b·ln(tokens / vocabulary) + c·ln(width) + d·ln(vocabulary) + e·layers + cell + noise
+    gap = a + b·ln(tokens / vocabulary) + c·ln(width) + d·ln(vocabulary) + e·ln(layers)
+          + cell + noise
 
 `cell` is what the formula misses at a size and budget, normal with deviation τ; `noise` is that of
 the mean over seeds. The committed cells of `experiments/tying_gap_on_text.py` are the prior of a
@@ -17,7 +18,7 @@ import pandas as pd
 
 SIZE = ["width", "vocabulary", "epochs", "layers", "branch_scale"]  # columns that name a cell
 CHOOSING = (0, 1)  # seeds by which learning rates are chosen
-NAMES = ("constant", "ln(tokens / vocabulary)", "ln(width)", "ln(vocabulary)", "layers")
+NAMES = ("constant", "ln(tokens / vocabulary)", "ln(width)", "ln(vocabulary)", "ln(layers)")
 USUAL = -1  # `branch_scale` that stands for None
 TEXT_STD = 0.05  # nat; a convention, until more texts are measured
 
@@ -60,7 +61,7 @@ def features(sizes: Sequence[Size]) -> np.ndarray:
     """Return the regressors, NxK."""
     width, layers, vocabulary, tokens = np.array(sizes, np.float64).T
     ones = np.ones(len(width))
-    columns = [ones, np.log(tokens / vocabulary), np.log(width), np.log(vocabulary), layers]
+    columns = [ones, np.log(tokens / vocabulary), np.log(width), np.log(vocabulary), np.log(layers)]
     return np.stack(columns, axis=1)
 
 

@@ -82,12 +82,16 @@ def fit_table(members: pd.DataFrame) -> Table:
         f"{len(cells)} cells; nat per unit. Restricted maximum likelihood, 95 % by Student's t"
         f" (modified Knapp and Hartung), each by itself. Deviation of cells: {number(fit.tau)} nat."
         " Each cell predicted from those of other widths: errors of"
-        f" {number(np.sqrt(np.mean(missed['width'] ** 2)))} nat (root mean square), of other"
-        f" budgets: {number(np.sqrt(np.mean(missed['epochs'] ** 2)))}."
+        f" {_root_mean_square(missed['width'])} nat (root mean square), of other budgets:"
+        f" {_root_mean_square(missed['epochs'])}."
     )
     return Table(
         "gap = constant + sum of coefficient times", ("regressor", "coefficient"), rows, note
     )
+
+
+def _root_mean_square(errors: np.ndarray) -> str:
+    return number(float(np.sqrt(np.mean(errors**2)))) if len(errors) else "–"
 
 
 def left_out(cells: pd.DataFrame) -> dict[str, np.ndarray]:

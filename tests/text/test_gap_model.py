@@ -71,7 +71,7 @@ def test_no_spread_beyond_the_noise_gives_no_tau():
     )
 
 
-@pytest.mark.parametrize("cells", [X[:5], X[X[:, 4] == 2]], ids=["too few", "one depth"])
+@pytest.mark.parametrize("cells", [X[:5], X[X[:, 4] == np.log(2)]], ids=["too few", "one depth"])
 def test_cells_that_do_not_tell_the_coefficients_are_refused(cells):
     with pytest.raises(ValueError, match=f"{len(cells)} cells for 5 coefficients"):
         fit_gaps(cells, np.zeros(len(cells)), np.ones(len(cells)))
