@@ -21,11 +21,11 @@ Time: a few minutes of one core.
 
 import dataclasses
 
-from jaxtie.advise.models import two_models
+from jaxtie.advise.models import declare_models
 from jaxtie.text.config import Corpus
 
 experiment = dataclasses.replace(
-    two_models(Corpus(), "small", 2_000)[0],
+    declare_models(Corpus(), "small", 2_000)[0],
     name="hypothesis-classes",
     claim=(
         "What is planted in a source is told by what two models say, and little else is taken"

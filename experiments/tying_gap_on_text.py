@@ -43,8 +43,8 @@ Clarified while the cells were trained (half of them were), before any verdict. 
 judged when all 18 cells have five seeds in both arms, not earlier. With ln(vocabulary) in the
 formula, b is the effect of tokens at a fixed vocabulary. At fixed tokens, tokens per parameter fall
 with the width; so c + 2b, the effect of the width at fixed tokens per parameter of the body, is
-reported, too. With two depths, e·ln(layers) is the same fit as e·layers, and is what is fitted; it
-differs beyond them. Standard errors use the deviation over seeds pooled over the cells. A member that
+reported, too. With two depths, e·ln(layers), which is fitted, is the same as e·layers; it differs
+beyond them. Standard errors use the deviation over seeds pooled over the cells. A member that
 diverges counts as an infinite loss, so its rate is not chosen. Seeds 0 and 1 choose the rate and
 are judged, too; the arm for which more rates were tried gains by that, if only little. The text is
 seventeen books of Project Gutenberg; their files, in the order of names, have the SHA-256

@@ -226,5 +226,6 @@ def _commit(runs: Sequence[Path]) -> list[Path]:
         if not document.is_file():
             raise UserError(f"{document}: not found; start it where the repository is")
     data = [keep_run(run, EXPERIMENTS) for run in runs]
+    figures = draw_figures(EXPERIMENTS)  # pages link to them
     rewrite(documents, EXPERIMENTS)
-    return [*data, *documents, EXPERIMENTS / "results", *draw_figures(EXPERIMENTS)]
+    return [*data, *documents, EXPERIMENTS / "results", *figures]
