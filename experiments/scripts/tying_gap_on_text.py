@@ -159,6 +159,23 @@ class Trainer:
         return pd.concat([pd.read_csv(path) for path in paths])
 
 
+def restore(out: Path) -> None:
+    """Write the committed members to OUT, so that they are not trained again."""
+    (out / "members").mkdir(parents=True, exist_ok=True)
+    if not DATA.exists():
+        return
+    for row in pd.read_csv(DATA).to_dict("records"):
+        scale = None if np.isnan(row["branch_scale"]) else row["branch_scale"]
+        epochs = int(row["epochs"]) if row["epochs"] >= 1 else row["epochs"]
+        cell = Cell(row["width"], row["vocabulary"], epochs, row["layers"], scale)
+        arm = f"{name_of(cell)}_{file_name(row['arm'])}"
+        k = round(2 * np.log2(row["learning_rate"] / 1e-3))
+        path = out / "members" / f"{arm}_{k}_{row['seed']}.csv"
+        if not path.exists():
+            pd.DataFrame([row]).to_csv(path, index=False)
+        (out / f"{arm}.done").touch()  # only finished arms are committed
+
+
 def name_of(cell: Cell) -> str:
     """Return the name of a cell's files."""
     return "-".join(map(str, cell))
@@ -184,6 +201,7 @@ def main() -> None:
         members = [path for path in members if path.stem.rsplit("_", 2)[0] in finished]
         pd.concat([pd.read_csv(path) for path in members]).to_csv(DATA, index=False)
         return
+    restore(options.out)
     start_jax()
     trainer = Trainer(tuple(options.text), options.out)
     for cell, arm in jobs():

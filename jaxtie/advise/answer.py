@@ -30,10 +30,9 @@ CAPTION = (
 
 
 class Prediction(NamedTuple):
-    """The 90 % interval of the gap at a size and its middle, nat; how far beyond the pilots."""
+    """The 90 % interval of the gap at a size, nat; how far the size is beyond the pilots."""
 
     low: float
-    mean: float
     high: float
     factor: float  # the largest of its sizes by those of the largest pilot
 
@@ -54,6 +53,7 @@ class Answer:
       prediction: of its gap.
       pilots: a row per size: columns of `Size`, gap, error, seeds, bigram, tied, untied.
       fit: of the committed cells and the pilots.
+      known: their sizes.
       published: what others measured, `experiments/data/published-comparisons.csv`.
       retry: the command with more minutes.
     """
@@ -62,6 +62,7 @@ class Answer:
     prediction: Prediction
     pilots: pd.DataFrame
     fit: GapFit
+    known: list[Size]
     published: pd.DataFrame
     retry: str
 
@@ -194,8 +195,9 @@ def make_answer(
         pilots["error"].to_numpy(),
         int(pilots["degrees"].iloc[0]),
     )
-    prediction = predict(fit, target, [*cells, *measured], measured)
-    return Answer(target, prediction, pilots, fit, published, retry)
+    known = [*cells, *measured]
+    prediction = predict(fit, target, known, measured)
+    return Answer(target, prediction, pilots, fit, known, published, retry)
 
 
 def predict(
@@ -219,7 +221,7 @@ def predict(
     ends = [fit.interval(np.array(row_K), ERROR, variance) for row_K in itertools.product(*pairs)]
     low, high = min(end[0] for end in ends), max(end[2] for end in ends)
     factors = np.array(target) / np.max(np.array(pilots), axis=0)
-    return Prediction(low, (low + high) / 2, high, float(factors.max()))
+    return Prediction(low, high, float(factors.max()))
 
 
 def pilot_gaps(members: pd.DataFrame) -> pd.DataFrame:
@@ -299,18 +301,17 @@ def _draw(axes: Axes, answer: Answer) -> None:
         Size(*np.exp((1 - share) * np.log(largest) + share * np.log(target)))
         for share in np.linspace(0, 1, 50)
     ]
-    known = gap_model.sizes_of(pilots)
-    band = np.array([predict(answer.fit, size, known, known)[:3] for size in path])
+    grey: dict[str, Any] = {"color": "#3d3d3d"}
+    measured = gap_model.sizes_of(pilots)
+    band = [predict(answer.fit, size, answer.known, measured) for size in path]
     at = [size.tokens / size.vocabulary for size in path]
-    axes.fill_between(at, band[:, 0], band[:, 2], color="#3d3d3d", alpha=0.15, linewidth=0)
-    axes.plot(at, band[:, 1], color="#3d3d3d", linestyle="--", label="prediction on the way, 90 %")
-    gap = answer.prediction
-    bars = [[gap.mean - gap.low], [gap.high - gap.mean]]
-    axes.errorbar(
-        at[-1], gap.mean, bars, color="#3d3d3d", marker="*", markersize=14, label="target"
-    )
-    axes.axhline(0, color="#3d3d3d", linewidth=0.8)
-    axes.axhline(MARGIN, color="#3d3d3d", linewidth=0.8, linestyle=":", label=f"margin, {MARGIN:g}")
+    label = "prediction on the way, 90 %"
+    low, high = zip(*(each[:2] for each in band))
+    axes.fill_between(at, low, high, **grey, alpha=0.15, linewidth=0, label=label)
+    bar: dict[str, Any] = {"marker": "_", "markersize": 14, "linewidth": 3, "label": "target, 90 %"}
+    axes.plot([at[-1]] * 2, answer.prediction[:2], **grey, **bar)
+    axes.axhline(0, **grey, linewidth=0.8)
+    axes.axhline(MARGIN, **grey, linewidth=0.8, linestyle=":", label=f"margin, {MARGIN:g}")
     axes.set(
         xscale="log",
         xlabel="training tokens per entry of the vocabulary",

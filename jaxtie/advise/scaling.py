@@ -191,7 +191,7 @@ def answer_from_logs(tied: Path, untied: Path, *, as_json: bool) -> int:
     gap, half = difference(*losses)
     low, high = gap - half, gap + half
     few = bool(np.isnan(half))
-    word = "not decided" if few else answer.recommend(answer.Prediction(low, gap, high, 1.0))
+    word = "not decided" if few else answer.recommend(answer.Prediction(low, high, 1.0))
     after = {"not decided": "not decided; train more seeds", "tie": "tie the embeddings"}
     interval = "" if few else f" [{low:+.4f}, {high:+.4f}], 90 % interval"
     counts = " and ".join(str(len(each)) for each in losses)

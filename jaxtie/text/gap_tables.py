@@ -206,16 +206,19 @@ def draw_gaps(members: pd.DataFrame) -> Figure:
         fit = fit_cells(members)
     except ValueError:
         fit = None
+    colours = {width: colour for colour, width in plots.coloured(sorted(cells["width"].unique()))}
     for axes, vocabulary in zip(row, vocabularies):
         own = cells[cells["vocabulary"] == vocabulary]
         groups = {
             f"width {w}, {n:.0f} layers": part for (w, n), part in own.groupby(["width", "layers"])
         }
-        for (colour, label), part in zip(plots.coloured(groups), groups.values()):
+        for i, (label, part) in enumerate(groups.items()):
+            colour = colours[str(part["width"].iloc[0])]
+            marker = "s" if part["layers"].iloc[0] > 2 else "o"
             half = part["error"] * t.ppf(0.975, part["seeds"] - 1)
-            at = part["tokens"] / vocabulary
+            at = part["tokens"] / vocabulary * 1.03**i  # side by side
             axes.errorbar(
-                at, part["gap"], half, color=colour, marker="o", linestyle="", label=label
+                at, part["gap"], half, color=colour, marker=marker, linestyle="", label=label
             )
             if fit is not None:
                 lines = gap_model.features(sizes_of(part)) @ fit.mean_K
@@ -227,5 +230,8 @@ def draw_gaps(members: pd.DataFrame) -> Figure:
             ylabel="loss(tied) − loss(untied), nat",
             title=f"vocabulary {vocabulary:,}",
         )
+        ticks = sorted({round(tokens / vocabulary) for tokens in own["tokens"]})
+        axes.set_xticks(ticks, list(map(str, ticks)))
+        axes.minorticks_off()
         axes.legend(fontsize=8)
     return figure

@@ -211,9 +211,9 @@ def made(low: float, high: float, factor: float) -> answer.Answer:
     pilot = {"width": 768 / factor, "layers": 12, "vocabulary": 32_000, "tokens": 2e9}
     pilot |= {"gap": 0.1, "seeds": 2, "bigram": 4.0, "untied": 3.9}
     fit = GapFit(np.zeros(5), np.eye(5), 0.0, 9)
-    prediction = Prediction(low, (low + high) / 2, high, factor)
+    prediction = Prediction(low, high, factor)
     target, own = Size(768, 12, 32_000, 2e9), pd.DataFrame([pilot])
-    return answer.Answer(target, prediction, own, fit, pd.DataFrame(), "jaxtie advise")
+    return answer.Answer(target, prediction, own, fit, [target], pd.DataFrame(), "jaxtie advise")
 
 
 @pytest.mark.parametrize(
