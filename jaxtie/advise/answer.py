@@ -96,10 +96,11 @@ class Answer:
         width, layers, vocabulary = (int(own) for own in self.target[:3])
         saved = vocabulary * width
         untied = budget(vocabulary, width, layers, tied=False)
+        most = "gains at least" if gap.high < 0 else "costs at most"
         memory = 16 * saved / 1e6  # float32, with gradients and Adam's moments
         return (
-            f"Why: loss(tied) − loss(untied) is between {gap.low:+.3f} and {gap.high:+.3f} nat per"
-            f" token (90 % interval); below {MARGIN:g} we call tying worth its price. It saves"
+            f"Why: tying {most} {abs(gap.high):.3f} nat per token (loss(tied) − loss(untied):"
+            f" {gap.low:+.3f} to {gap.high:+.3f}, 90 % interval; we take up to {MARGIN:g}). It saves"
             f" {saved / 1e6:,.1f} of {untied.parameters / 1e6:,.1f} million parameters,"
             f" {memory:,.0f} MB in training (float32, Adam), and no FLOPs."
         )

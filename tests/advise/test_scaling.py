@@ -230,7 +230,8 @@ def test_the_recommendation_follows_from_interval_and_distance(low, high, factor
     found = made(low, high, factor)
     assert found.word == word
     recommendation, why, confidence, following = found.sentences
-    assert after in following and f"between {low:+.3f} and {high:+.3f}" in why
+    assert after in following and f": {low:+.3f} to {high:+.3f}, 90 %" in why
+    assert f"{'gains at least' if high < 0 else 'costs at most'} {abs(high):.3f} nat" in why
     assert recommendation.startswith(f"Recommendation: {word}")
     assert f"{factor:,.1f} times its width" in confidence and "vocabulary" not in confidence
     assert "saves 24.6 of 134.1 million parameters" in why
