@@ -100,8 +100,8 @@ class Answer:
         memory = 16 * saved / 1e6  # float32, with gradients and Adam's moments
         return (
             f"Why: tying {most} {abs(gap.high):.3f} nat per token (loss(tied) − loss(untied):"
-            f" {gap.low:+.3f} to {gap.high:+.3f}, 90 % interval; we take up to {MARGIN:g}). It saves"
-            f" {saved / 1e6:,.1f} of {untied.parameters / 1e6:,.1f} million parameters,"
+            f" {gap.low:+.3f} to {gap.high:+.3f}, 90 % interval; we take up to {MARGIN:g}). It"
+            f" saves {saved / 1e6:,.1f} of {untied.parameters / 1e6:,.1f} million parameters,"
             f" {memory:,.0f} MB in training (float32, Adam), and no FLOPs."
         )
 
