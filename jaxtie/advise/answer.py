@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from jaxtie.text.gap_model import GapFit, Size
 
 MARGIN = 0.01  # nat; a convention: a loss higher by less is worth the saved parameters
 NEAR = 4.0  # times the largest pilot; beyond, untying is never recommended outright
+LOWEST = -0.3  # nat: the least gap that the figure shows
 ERROR = 0.1  # intervals are right with 90 %
 CAPTION = (
     "Tying gap, loss(tied) − loss(untied), against the training tokens per row of a table: pilots"
@@ -85,14 +87,14 @@ class Answer:
         advice = {
             "tie": "tie the embeddings",
             "do not tie": "do not tie the embeddings",
-            "not decided": "not decided. Until you know more, tie: the model is smaller",
+            "not decided": f"tie by default; undecided, since it may cost more than {MARGIN:g} nat",
         }
         return f"Recommendation: {advice[self.word]} ({of_what})."
 
     def _why(self) -> str:
         from jaxtie.tying.budget import budget  # imports jax
 
-        gap = self.prediction
+        gap, pilots = self.prediction, self.pilots["gap"]
         width, layers, vocabulary = (int(own) for own in self.target[:3])
         saved = vocabulary * width
         untied = budget(vocabulary, width, layers, tied=False)
@@ -100,7 +102,8 @@ class Answer:
         memory = 16 * saved / 1e6  # float32, with gradients and Adam's moments
         return (
             f"Why: tying {most} {abs(gap.high):.3f} nat per token (loss(tied) − loss(untied):"
-            f" {gap.low:+.3f} to {gap.high:+.3f}, 90 % interval; we take up to {MARGIN:g}). It"
+            f" {gap.low:+.3f} to {gap.high:+.3f}, 90 % interval; up to {MARGIN:g} counts as no"
+            f" loss). In the pilots the gap was {pilots.min():+.3f} to {pilots.max():+.3f}. Tying"
             f" saves {saved / 1e6:,.1f} of {untied.parameters / 1e6:,.1f} million parameters,"
             f" {memory:,.0f} MB in training (float32, Adam), and no FLOPs."
         )
@@ -113,23 +116,25 @@ class Answer:
             target = np.array(self.target)
             largest = np.max(np.array(gap_model.sizes_of(own)), axis=0)
             beyond = [
-                f"{ratio:,.1f} times its {name}"
+                f"{float(f'{ratio:.2g}'):,.9g} times the {name}"
                 for name, ratio in zip(Size._fields, target / largest)
                 if ratio > 1
             ]
-            where = f"an extrapolation, of the largest pilot {', '.join(beyond)}"
+            where = f"an extrapolation to {', '.join(beyond)} of the largest pilot"
         return (
-            f"Confidence: {where}. Pilots: {len(own)} sizes, {own['seeds'].min()} seeds each way,"
-            f" width {own['width'].min():.0f} to {own['width'].max():.0f},"
-            f" {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f} tokens; at {beaten} sizes"
-            " the untied one beats bigram counts."
+            f"Confidence: {where}. Pilots: width {own['width'].min():.0f} to"
+            f" {own['width'].max():.0f}, {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f}"
+            f" tokens, {own['seeds'].min()} seeds each way; {beaten} of {len(own)} untied ones beat"
+            f" bigram counts. The formula misses measured sizes by {self.fit.tau:.2f} nat."
         )
 
     def _next(self) -> str:
         if self.prediction.factor > NEAR:
             return (
-                "Next: train it for a tenth of the tokens both ways, four seeds of each, each way"
-                " at its own learning rate; then jaxtie advise --from-logs tied.csv,untied.csv"
+                f"Next: if {MARGIN:g} nat matters to you, train it both ways for a tenth of the"
+                f" tokens ({self.target.tokens / 10:,.0f}), at least three seeds of each, each way at"
+                " its own learning rate; then jaxtie advise --from-logs tied.csv,untied.csv (a loss"
+                " for each seed)"
             )
         if self.word == "not decided":
             return f"Next: {self.retry}"
@@ -153,7 +158,10 @@ class Answer:
         ]
         header = ("width", "tokens", "tied", "untied", "gap")
         bigram = self.pilots["bigram"].iloc[0]
-        note = f"Validation loss, nat; mean over seeds, ± 90 %. Bigram counts: {bigram:.3f}."
+        note = (
+            "Validation loss, nat; mean over seeds, ± 90 % (pooled over sizes), each arm at its own"
+            f" rate. Bigram counts: {bigram:.3f}."
+        )
         return Table("Pilots", header, rows, note)
 
     def as_dict(self) -> dict[str, Any]:
@@ -210,14 +218,20 @@ def predict(
 ) -> Prediction:
     """Predict the gap at a size; beyond the `known` ones each slope may go on, or stop.
 
-    The interval joins those of all combinations: each regressor is the target's, or the nearest
-    within the range of what was measured. `noise`: standard error of a measured gap that the
-    interval is to cover.
+    The interval joins those of all combinations: a regressor beyond the range of what was measured
+    is the target's, or that of the measured size which is nearest to the target. `noise`: standard
+    error of a measured gap that the interval is to cover.
     """
     inside = gap_model.features(known)
     wanted_K = gap_model.features([target])[0]
-    nearest_K = np.clip(wanted_K, inside.min(axis=0), inside.max(axis=0))
-    pairs = [{*ends} for ends in zip(wanted_K, nearest_K)]  # of one value where it is within
+    low_K, high_K = inside.min(axis=0), inside.max(axis=0)
+    distance = np.linalg.norm((inside - wanted_K) / np.maximum(high_K - low_K, 1e-9), axis=1)
+    nearest_K = inside[np.argmin(distance)]
+    is_beyond_K = (wanted_K < low_K) | (wanted_K > high_K)
+    pairs = [
+        {wanted, nearest} if is_beyond else {wanted}
+        for wanted, nearest, is_beyond in zip(wanted_K, nearest_K, is_beyond_K)
+    ]
     variance = fit.tau**2 + noise**2
     ends = [fit.interval(np.array(row_K), ERROR, variance) for row_K in itertools.product(*pairs)]
     low, high = min(end[0] for end in ends), max(end[2] for end in ends)
@@ -308,6 +322,7 @@ def _draw(axes: Axes, answer: Answer) -> None:
     at = [size.tokens / size.vocabulary for size in path]
     label = "prediction on the way, 90 %"
     low, high = zip(*(each[:2] for each in band))
+    low, high = np.minimum.accumulate(low), np.maximum.accumulate(high)
     axes.fill_between(at, low, high, **grey, alpha=0.15, linewidth=0, label=label)
     bar: dict[str, Any] = {"marker": "_", "markersize": 14, "linewidth": 3, "label": "target, 90 %"}
     axes.plot([at[-1]] * 2, answer.prediction[:2], **grey, **bar)
@@ -315,10 +330,14 @@ def _draw(axes: Axes, answer: Answer) -> None:
     axes.axhline(MARGIN, **grey, linewidth=0.8, linestyle=":", label=f"margin, {MARGIN:g}")
     axes.set(
         xscale="log",
-        xlabel="training tokens per entry of the vocabulary",
+        xlabel="training tokens per vocabulary entry, from the largest pilot to the target",
         ylabel="loss(tied) − loss(untied), nat",
-        title=answer.sentences[0].split(" (")[0],
+        title=re.split(r"[;(]", answer.sentences[0])[0],
     )
+    if answer.prediction.low < LOWEST:  # so low that the other end could not be read
+        axes.set_ylim(bottom=LOWEST)
+        axes.annotate(f"to {answer.prediction.low:.2f}", (at[-1], LOWEST), ha="right", va="bottom")
+    axes.annotate(f"{answer.prediction.high:+.3f}", (at[-1], answer.prediction.high), ha="right")
     axes.legend()
 
 

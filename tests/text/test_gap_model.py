@@ -150,6 +150,7 @@ def test_beyond_the_measured_sizes_each_slope_may_go_on_or_stop(b, c):
     inside, far = Size(64, 2, 2048, 2048 * 100), Size(768, 2, 2048, 2048 * 100_000)
     near = answer.predict(fit, inside, SIZES, SIZES)
     assert near.high - near.low < 1e-3 and near.factor <= 1
+    # the nearest measured size: width 128, 800 tokens for each of 2,048 entries
     of_tokens, of_width = b * np.log([800, 100_000]), c * np.log([128, 768])
     ends = [one + other for one in of_tokens for other in of_width]
     found = answer.predict(fit, far, SIZES, SIZES)

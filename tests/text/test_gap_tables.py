@@ -75,13 +75,13 @@ def test_claims_wait_for_all_their_cells_and_seeds():
     last = (found["width"] == 128) & (found["epochs"] == 4)
     for some in (found[~last], found[~(last & (found["seed"] == 4))]):
         judged = [row[-1] for row in gap_tables.claims_table(some).rows]
-        assert judged == ["**no data yet**"] * 2 + ["**holds**"] * 2
+        assert judged == ["**waits for its cells**"] * 2 + ["**holds**"] * 2
     for some, place in (
         (found[found["layers"] == 2], 2),
         (found[found["branch_scale"].isna()], 3),
         (found[(found["width"] != 128) | (found["layers"] == 2)], 2),
     ):
-        assert gap_tables.claims_table(some).rows[place][-1] == "**no data yet**"
+        assert gap_tables.claims_table(some).rows[place][-1] == "**waits for its cells**"
 
 
 def test_the_fit_finds_the_coefficients():
