@@ -132,9 +132,9 @@ class Answer:
         if self.prediction.factor > NEAR:
             return (
                 f"Next: if {MARGIN:g} nat matters to you, train it both ways for a tenth of the"
-                f" tokens ({self.target.tokens / 10:,.0f}), at least three seeds of each, each way at"
-                " its own learning rate; then jaxtie advise --from-logs tied.csv,untied.csv (a loss"
-                " for each seed)"
+                f" tokens ({self.target.tokens / 10:,.0f}), at least three seeds of each, each way"
+                " at its own learning rate; then jaxtie advise --from-logs tied.csv,untied.csv (a"
+                " loss for each seed)"
             )
         if self.word == "not decided":
             return f"Next: {self.retry}"

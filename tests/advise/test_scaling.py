@@ -25,8 +25,6 @@ from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import make_mesh
 
 SHOWN = {"tie": "tie", "do not tie": "do not tie", "not decided": "tie by default; undecided"}
-    "not decided": "tie by default; undecided"
-}
 OF_STEP = {32: 0.002, 64: 0.003, 128: 0.006}
 
 
