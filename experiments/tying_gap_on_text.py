@@ -1,4 +1,4 @@
-"""On what does the tying gap on text depend: width, vocabulary, tokens, depth?
+"""Does the tying gap on text depend on width, vocabulary, tokens and depth, and how?
 
 A modern recipe (`jaxtie.Decoder`, see jaxtie/advise/pilots.py) at widths 32, 64 and 128,
 vocabularies of 2,048 and 8,192, a quarter of an epoch and one epoch of seventeen books (four

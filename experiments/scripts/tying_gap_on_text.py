@@ -187,7 +187,7 @@ def file_name(arm: str) -> str:
 
 
 def main() -> None:
-    """Train what is left, or gather what there is."""
+    """Train the missing members, or gather the finished ones."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

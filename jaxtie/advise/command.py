@@ -24,7 +24,7 @@ from jaxtie.run.command import TextOptions
 from jaxtie.run.lifecycle import Session
 from jaxtie.shutdown import INTERRUPTED
 
-# Options by what is asked. `TEXT`: those of the text itself.
+# Names of options, by mode.
 TEXT = frozenset(cli.defaults_of(TextOptions))
 COMMON = frozenset({"source", "json", "quiet"})
 SIZE = frozenset("width layers vocabulary tokens config minutes dry_run".split())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from jaxtie.advise import answer, pilots
+from jaxtie.advise import answer, models, pilots
 from jaxtie.config import UserError, check, check_path, natural
 from jaxtie.results.folder import RunFolder, replacing
 from jaxtie.results.statistics import mean_interval
@@ -46,15 +46,9 @@ def advise(options: Any, session: Session) -> int:
     from jaxtie.text.data.tokens import prepare_text
 
     target = read_target(options)
-    corpus = Corpus(
-        paths=tuple(map(str, options.text)),
-        tfds=options.tfds,
-        field=options.text_field or Corpus.field,
-        document=options.document,
-        skip_bad=options.skip_bad,
-        vocab=str(options.vocab) if options.vocab else None,
-        vocab_size=options.vocab_size or VOCAB_SIZE,
-        documents_to_split=pilots.PARAGRAPHS,
+    vocabulary = options.vocab_size or VOCAB_SIZE
+    corpus = dataclasses.replace(
+        models.corpus_of(options), vocab_size=vocabulary, documents_to_split=pilots.PARAGRAPHS
     )
     for path in corpus.paths:
         check_path(Path(path))

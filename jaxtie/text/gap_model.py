@@ -19,7 +19,7 @@ import pandas as pd
 SIZE = ["width", "vocabulary", "epochs", "layers", "branch_scale"]  # columns that name a cell
 CHOOSING = (0, 1)  # seeds by which learning rates are chosen
 NAMES = ("constant", "ln(tokens / vocabulary)", "ln(width)", "ln(vocabulary)", "ln(layers)")
-USUAL = -1  # `branch_scale` that stands for None
+USUAL = -1  # `branch_scale` instead of None, which cannot be joined
 TEXT_STD = 0.05  # nat; a convention, until more texts are measured
 
 
