@@ -276,7 +276,15 @@ def test_the_command_starts_without_jax_and_without_warnings():
     assert (done.stdout, done.stderr) == ("False True\n", "")
 
 
-@pytest.mark.parametrize("arguments", ["--help", "run --list", "report {run}", "run {again}"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--help",
+        "run --list",
+        pytest.param("report {run}", marks=pytest.mark.slow),
+        "run {again}",
+    ],
+)
 @pytest.mark.parametrize("closed", ["nobody reads", "closed"])
 def test_output_that_nobody_reads_ends_quietly(tmp_path, arguments, closed):
     """As in `jaxtie run --list | head -1` and in `jaxtie run >&-`."""

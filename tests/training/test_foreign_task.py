@@ -37,6 +37,7 @@ def run_folder(tmp_path_factory, compiled_as_users_do):
     return folder
 
 
+@pytest.mark.slow
 def test_it_trains_in_lanes_with_tables_and_figures(run_folder):
     results = jaxtie.load(run_folder)
     assert results["valid_loss"].dims == ("arm", "learning_rate", "seed", "eval_step")
@@ -75,6 +76,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(run_folder, tmp_path):
         np.testing.assert_array_equal(resumed[name].values, whole[name].values, err_msg=str(name))
 
 
+@pytest.mark.slow
 def test_results_of_a_task_that_is_not_imported_are_shown(run_folder, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxtie.config.TASKS", {})
     from jaxtie.results import analysis

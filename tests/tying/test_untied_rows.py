@@ -273,7 +273,7 @@ def trained_exor(*arms, record_every=100):
     ("partly", "whole"),
     [
         pytest.param("tied+untie-rows=labels", "untied", marks=pytest.mark.slow),
-        ("untied+tie-rows=labels", "tied"),
+        pytest.param("untied+tie-rows=labels", "tied", marks=pytest.mark.slow),
     ],
 )
 def test_untying_or_tying_all_rows_trains_to_the_same_bits(
