@@ -50,8 +50,6 @@ are judged, too; the arm for which more rates were tried gains by that, if only 
 seventeen books of Project Gutenberg; their files, in the order of names, have the SHA-256
 8f551a6b326aac60...
 
-Found, so far: of claim 4 +0.004 [-0.058, +0.066], inconclusive. The others wait for their cells.
-
 Data: data/tying-gap-on-text.csv, a row per member. Time: four to six hours of two cores.
 """
 

@@ -25,7 +25,7 @@ PRECISION = tuple(map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32, np.
 EXPONENT = dict(zip(PRECISION, (0x7F80, 0x7C00, 0x7F80_0000, 0x7FF0_0000_0000_0000), strict=True))
 # The same bits; after casting one table to the other's type; but for a factor; or none of these.
 Relation = Literal["bits", "cast", "scale", "different"]
-Progress = Callable[[str, int, int], None]  # what is counted, how many are done, how many there are
+Progress = Callable[[str, int, int], None]  # (unit, number done, total)
 Item = TypeVar("Item")
 
 

@@ -91,7 +91,7 @@ def is_gguf_encoder(architecture: str, metadata: Mapping[str, Any]) -> bool:
 
 
 def missing_sides(name: str, stored: Collection[str]) -> list[str]:
-    """Return what the encoder's and the decoder's copies of a shared embedding would be called.
+    """Return the names of the encoder's and the decoder's copies of a shared embedding.
 
     Without those that are stored; empty if the name is not that of a shared one.
     """
@@ -144,7 +144,7 @@ def tied_by_default(model_type: str | None) -> bool | None:
 
 
 def loader_lines(condition: str, kind: str | None = None) -> tuple[str, ...]:
-    """Return a line on what each loader does in a condition of a kind of model, sound or not."""
+    """Return a line for each loader: how it treats this condition of this kind of model."""
     return tuple(
         f"{row['loader']}: {row['does']} ({row['date']}, github.com/{row['thread']})"
         for row in LOADERS[condition]

@@ -49,7 +49,7 @@ REPAIRABLE = (*KNOWN, *BY_FLAGS)
 ADVISED: dict[str, How] = dict.fromkeys(BY_FLAGS, "flags")
 ADVISED |= {"equal": "tie", "head-only": "tie"}
 ADVISED |= dict.fromkeys(("different", "draft-tied", "top-missing", "codebooks"), "flags")
-# Files beside the repaired ones that may hold embeddings, too.
+# Other files in the folder that may also hold embeddings.
 WEIGHTS = (*PICKLES, *FORMATS, ".msgpack", ".onnx", ".distcp", ".tflite", ".ot")
 SHOWN = 5
 
@@ -254,7 +254,7 @@ def _may_drop(verdict: ModelVerdict) -> bool:
 
 
 def _check_alone(found: Audit, plan: Plan) -> None:
-    """Refuse to change an embedding of which an optimizer has a state, or of one model of several.
+    """Refuse to change an embedding that has optimizer state, or that is in one model of several.
 
     Their tensors have the same last parts of their names, and mostly the same shape. Layers that
     predict several tokens keep their copies.
@@ -284,7 +284,7 @@ def _module(name: str) -> list[str]:
 
 
 def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
-    """Yield what a copy's flags say, and what else it changes, loses or leaves as it is."""
+    """Yield the notes of the report: flags, further changes, losses, files left as they are."""
     verdict, configuration = found.verdicts[0], found.checkpoint.configuration
     comparison, item = verdict.comparison, _orbax_item(found)
     if configuration.path:

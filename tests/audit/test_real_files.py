@@ -1,4 +1,4 @@
-"""Small files with the names and shapes of real ones in packages of PyPI, and what is in them."""
+"""Verdicts on small files with the names and shapes of real ones in PyPI packages."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +52,7 @@ def with_bytes(name: str, content: bytes) -> Callable[[Path], Path]:
     return make
 
 
-# Package -> how to make the file, options, exit status, what is printed.
+# Package -> function that makes the file, options, exit status, expected output.
 G2P = {"enc_emb": (29, 256), "dec_emb": (74, 256), "fc_w": (74, 256), "enc_w_ih": (768, 256)}
 TEXTGENRNN = {
     "embedding/embedding/embeddings:0": (465, 100),

@@ -185,7 +185,7 @@ def test_a_copy_is_consistent_and_has_all_other_tensors_bit_for_bit(
 CB = {f"decoder.embed_tokens.{i}.weight": A for i in range(2)}
 CB |= {f"lm_heads.{i}.weight": B for i in range(2)}
 EVEN = np.where(np.arange(VOCABULARY)[:, None] % 2, A, B)
-# What a copy says that it lost, or changed besides -> tensors, configuration, option.
+# Note in the report of a copy -> tensors, configuration, option.
 NOTES: dict[str, tuple[Tensors, Mapping[str, Any], repair.How]] = {
     "dropped lm_head.weight; every flag says tied; lm_head.weight differed in 256 of 512 rows (ids"
     " 0, 2, 4 and 253 more), which are lost": ({E: A, H: EVEN}, TIED, "tie"),
@@ -582,7 +582,7 @@ def test_bytes_of_an_orbax_checkpoint_go_with_a_dropped_embedding(tmp_path: Path
     assert table.nbytes * 0.8 < sizes[0] - sizes[1] < table.nbytes * 1.2
 
 
-# Fault of an Orbax checkpoint -> arrays, configuration, what is asked, part of the error.
+# Fault of an Orbax checkpoint -> arrays, configuration, option, part of the error.
 REFUSED_ORBAX: dict[str, tuple[Tensors, Mapping[str, Any] | None, repair.How | None, str]] = {
     "no flag, no wish": ({IN: A, OUT: A}, None, None, "nothing to repair"),
     "no flag, one table": ({IN: A}, None, "tie", "nothing to repair"),

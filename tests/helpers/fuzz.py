@@ -22,7 +22,7 @@ from jaxtie.audit.command import lines_of
 from jaxtie.audit.headers import read_gguf, read_safetensors
 from jaxtie.config import UserError
 
-MEMORY = 2**29  # bytes that the process may map beyond what it has after a first audit
+MEMORY = 2**29  # bytes that the process may map after its first audit
 BOTH = {E: A, H: B}
 NUMBERS = (0, 1, 2**31, 2**40, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30)
 NAMES = (
@@ -37,7 +37,7 @@ NAMES = (
 )
 NAMES += ("made/../../outside/config.json", "x" * 300, "pytorch_model.bin", "model.gguf")
 VALUES = (*NUMBERS, -1, 0.5, 1e300, True, None, [], {}, [[0]], *NAMES)
-NESTED = "nested"  # stands for brackets in a forged text
+NESTED = "nested"  # placeholder, replaced by many brackets in the forged text
 
 
 def overwrite(path: Path, content: bytes) -> None:
@@ -73,7 +73,7 @@ def mutated(rng: random.Random, text: bytes) -> bytes:
 
 
 def forged(rng: random.Random, value: Any) -> bytes:
-    """Return a JSON text of a value, one part of which has another value or name."""
+    """Return a value as JSON, with one value or name replaced."""
     value = json.loads(json.dumps(value))
     nodes = [value]
     for node in nodes:
@@ -91,7 +91,7 @@ def forged(rng: random.Random, value: Any) -> bytes:
 
 
 def forged_numbers(rng: random.Random, content: bytes) -> bytes:
-    """Return bytes, at one to three places of which another number is packed."""
+    """Return the bytes with other numbers packed at one to three places."""
     changed = bytearray(content)
     for _ in range(rng.choice((1, 1, 3))):
         at, size = rng.randrange(len(content)), rng.choice((4, 8))

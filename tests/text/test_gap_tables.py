@@ -73,15 +73,22 @@ def test_claims_wait_for_all_their_cells_and_seeds():
     """Otherwise one could stop when they hold."""
     found = members()
     last = (found["width"] == 128) & (found["epochs"] == 4)
-    for some in (found[~last], found[~(last & (found["seed"] == 4))]):
-        judged = [row[-1] for row in gap_tables.claims_table(some).rows]
-        assert judged == ["**waits for its cells**"] * 2 + ["**holds**"] * 2
-    for some, place in (
-        (found[found["layers"] == 2], 2),
-        (found[found["branch_scale"].isna()], 3),
-        (found[(found["width"] != 128) | (found["layers"] == 2)], 2),
+    for some in (
+        found[~last],
+        found[~(last & (found["seed"] == 4))],
+        found[found["layers"] == 2],
+        found[found["branch_scale"].isna()],
     ):
-        assert gap_tables.claims_table(some).rows[place][-1] == "**waits for its cells**"
+        judged = [row[-1] for row in gap_tables.claims_table(some).rows]
+        assert judged == ["**waits for all cells**"] * 4
+
+
+def test_half_swap_waits_for_its_own_members():
+    found = members()
+    swap = found["arm"] == "tied+half-swap"
+    for some in (found[~(swap & (found["layers"] == 4))], found[~(swap & (found["width"] == 128))]):
+        judged = [row[-1] for row in gap_tables.claims_table(some).rows]
+        assert judged[2] == "**waits for all cells**" and judged[3] == "**holds**"
 
 
 def test_the_fit_finds_the_coefficients():
