@@ -132,7 +132,8 @@ def claims_table(members: pd.DataFrame) -> Table:
     note = (
         f"All four intervals hold together at 95 % (Bonferroni). The bounds are ours. {len(done)}"
         f" of {len(CELLS)} cells are trained. Half-swap: the halves of the hidden state change"
-        " places before the output embedding; branches at 0.01: their last weights start so much smaller."
+        " places before the output embedding; branches at 0.01: their last weights start so much"
+        " smaller."
     )
     return Table("Claims", ("claim", "holds if, nat", "found", "verdict"), rows, note)
 
