@@ -60,8 +60,8 @@ def jobs() -> Iterator[tuple[Cell, str]]:
     first = (*short, *whole, deeper[0], larger[0], branches, larger[1], deeper[1])
     yield from itertools.product(first, ("tied", "untied"))
     yield from itertools.product((*whole, *deeper), ("tied+half-swap",))
-    yield from itertools.product((short[1], short[2], short[4], whole[1]), OTHERS)
     yield from itertools.product((larger[2], *longer), ("tied", "untied"))
+    yield from itertools.product((short[1], short[2], short[4], whole[1]), OTHERS)
 
 
 def matched(cell: Cell, arm: str) -> Cell:
