@@ -26,6 +26,7 @@ from tying_gap_on_text import Cell, Trainer
 
 from jaxtie.advise import answer, scaling
 from jaxtie.advise.command import main_advise
+from jaxtie.run.experiment_files import installed_data
 from jaxtie.text import gap_model
 from jaxtie.text.gap_model import Size
 from jaxtie.training.devices import start_jax
@@ -63,27 +64,21 @@ def pilots_of(text: str, out: Path) -> pd.DataFrame:
 
 def row_of(text: str, cell: Cell, members: pd.DataFrame, pilots: pd.DataFrame) -> dict:
     """Predict a target from the pilots on its text; add what was measured."""
-    committed, target = scaling.committed_members(), target_of(cell, members)
-    own, known = gap_model.sizes_of(pilots), gap_model.usual_cells(committed)
-    fit = gap_model.update(
-        gap_model.fit_cells(committed),
-        gap_model.features(own),
-        pilots["gap"].to_numpy(),
-        pilots["error"].to_numpy(),
-        int(pilots["degrees"].iloc[0]),
-    )
+    published = pd.read_csv(installed_data("published-comparisons.csv"))
+    target = target_of(cell, members)
+    process = answer.process_after(pilots, scaling.committed_members(), published)
     (measured,) = gap_model.gaps(members).to_dict("records")
-    every = [*gap_model.sizes_of(known), *own]
-    found = answer.predict(fit, target, every, own)
-    covering = answer.predict(fit, target, every, own, measured["error"])
+    (found,) = answer.predict(process, [target], pilots)
+    (covering,) = answer.predict(process, [target], pilots, measured["error"])
     return {
         "text": text,
         **target._asdict(),
         **found._asdict(),
-        "covering_low": covering.low,
-        "covering_high": covering.high,
+        "doubt": found.doubt,
+        **dict(zip(("low", "high"), found.interval)),
+        **dict(zip(("covering_low", "covering_high"), covering.interval)),
         **{name: measured[name] for name in ("gap", "error", "seeds")},
-        "word": answer.recommend(found),
+        "word": answer.recommend(found.doubt, found.factor),
         "pilots_gap": float(pilots["gap"].mean()),
     }
 

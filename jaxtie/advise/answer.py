@@ -1,7 +1,6 @@
 """Recommend tying or not from pilots and the model of the gap; sentences, figure, files. No jax."""
 
 import dataclasses
-import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -17,33 +16,57 @@ from jaxtie.config import check
 from jaxtie.results import plots
 from jaxtie.results.page_section import write_section
 from jaxtie.results.tables import Table, json_numbers
-from jaxtie.text import gap_model
-from jaxtie.text.gap_model import GapFit, Size
+from jaxtie.text import gap_model, gap_process
+from jaxtie.text.gap_model import Size
+from jaxtie.text.gap_process import GapProcess
 
 MARGIN = 0.01  # nat; a convention: a loss higher by less is worth the saved parameters
 NEAR = 4.0  # times the largest pilot; beyond, untying is never recommended outright
-LOWEST = -0.3  # nat: the least gap that the figure shows
 ERROR = 0.1  # intervals are right with 90 %
+DECIDED = 0.2  # probability of being wrong at which we decide
+YOURS = "yours"  # the source of the pilots
 CAPTION = (
     "Tying gap, loss(tied) − loss(untied), against the training tokens per row of a table: pilots"
-    " with 90 % intervals, the prediction for the target with its 90 % band from the pilots' sizes,"
-    " and the margin. Above the margin tying costs more than it is taken to be worth."
+    " with 90 % intervals, the nearest published gaps, the prediction with its 90 % band from the"
+    " largest pilot to the target, and the margin. Above the margin tying costs more than it is"
+    " taken to be worth."
 )
 
 
 class Prediction(NamedTuple):
-    """The 90 % interval of the gap at a size, nat; how far the size is beyond the pilots."""
+    """The gap at a size, normal, in nats.
 
-    low: float
-    high: float
-    factor: float  # the largest of its sizes by those of the largest pilot
+    `factor`: the largest of its sizes by those of the largest pilot.
+    """
+
+    mean: float
+    std: float
+    factor: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Ends of the 90 % interval."""
+        from scipy.stats import norm  # heavy
+
+        low, high = norm.interval(1 - ERROR, self.mean, self.std)
+        return float(low), float(high)
+
+    @property
+    def doubt(self) -> float:
+        """Probability that tying costs more than the margin."""
+        from scipy.stats import norm  # heavy
+
+        return float(norm.sf(MARGIN, self.mean, self.std))
 
 
-def recommend(gap: Prediction) -> str:
-    """Return "tie", "do not tie" or "not decided"; far from the pilots never "do not tie"."""
-    if gap.high <= MARGIN:
+def recommend(doubt: float, factor: float = 1.0) -> str:
+    """Return "tie", "do not tie" or "not decided"; far from the pilots never "do not tie".
+
+    `doubt`: probability that tying costs more than the margin.
+    """
+    if doubt <= DECIDED:
         return "tie"
-    return "do not tie" if gap.low > MARGIN and gap.factor <= NEAR else "not decided"
+    return "do not tie" if doubt >= 1 - DECIDED and factor <= NEAR else "not decided"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +77,7 @@ class Answer:
       target: size and budget that were asked for.
       prediction: of its gap.
       pilots: a row per size: columns of `Size`, gap, error, seeds, bigram, tied, untied.
-      fit: of the committed cells and the pilots.
-      known: their sizes.
+      process: of the committed cells, the published comparisons and the pilots.
       published: what others measured, `experiments/data/published-comparisons.csv`.
       retry: the command with more minutes.
     """
@@ -63,15 +85,14 @@ class Answer:
     target: Size
     prediction: Prediction
     pilots: pd.DataFrame
-    fit: GapFit
-    known: list[Size]
+    process: GapProcess
     published: pd.DataFrame
     retry: str
 
     @property
     def word(self) -> str:
         """The recommendation, see `recommend`."""
-        return recommend(self.prediction)
+        return recommend(self.prediction.doubt, self.prediction.factor)
 
     @property
     def sentences(self) -> list[str]:
@@ -98,14 +119,16 @@ class Answer:
         width, layers, vocabulary = (int(own) for own in self.target[:3])
         saved = vocabulary * width
         untied = budget(vocabulary, width, layers, tied=False)
-        most = "gains at least" if gap.high < 0 else "costs at most"
+        deeper = budget(vocabulary, width, layers + 1, tied=False)
+        low, high = gap.interval
         memory = 16 * saved / 1e6  # float32, with gradients and Adam's moments
         return (
-            f"Why: tying {most} {abs(gap.high):.3f} nat per token (loss(tied) − loss(untied):"
-            f" {gap.low:+.3f} to {gap.high:+.3f}, 90 % interval; up to {MARGIN:g} counts as no"
-            f" loss). In the pilots the gap was {pilots.min():+.3f} to {pilots.max():+.3f}. Tying"
-            f" saves {saved / 1e6:,.1f} of {untied.parameters / 1e6:,.1f} million parameters,"
-            f" {memory:,.0f} MB in training (float32, Adam), and no FLOPs."
+            f"Why: tying changes the loss by {gap.mean:+.3f} nat per token (90 % interval"
+            f" {low:+.3f} to {high:+.3f}); with probability {100 * gap.doubt:.0f} % it costs more"
+            f" than {MARGIN:g}. In the pilots it cost {pilots.min():+.3f} to {pilots.max():+.3f}."
+            f" Tying saves {saved / 1e6:,.1f} of {untied.parameters / 1e6:,.1f} million parameters,"
+            f" as many as {saved / (deeper.parameters - untied.parameters):.2g} layers have, and"
+            f" {memory:,.0f} MB in training (float32, Adam), but no FLOPs."
         )
 
     def _confidence(self) -> str:
@@ -125,16 +148,18 @@ class Answer:
             f"Confidence: {where}. Pilots: width {own['width'].min():.0f} to"
             f" {own['width'].max():.0f}, {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f}"
             f" tokens, {own['seeds'].min()} seeds each way; {beaten} of {len(own)} untied ones beat"
-            f" bigram counts. The formula misses measured sizes by {self.fit.tau:.2f} nat."
+            f" bigram counts. Of {len(self.process.measured)} measured gaps (pilots, our experiment"
+            f" and published ones) {self.process.covered(ERROR)} lie in the 90 % interval that the"
+            f" others predict.{' This far, your pilots say little.' * (factor > NEAR)}"
         )
 
     def _next(self) -> str:
         if self.prediction.factor > NEAR:
             return (
                 f"Next: if {MARGIN:g} nat matters to you, train it both ways for a tenth of the"
-                f" tokens ({self.target.tokens / 10:,.0f}), at least three seeds of each, each way"
-                " at its own learning rate; then jaxtie advise --from-logs tied.csv,untied.csv (a"
-                " loss for each seed)"
+                f" tokens ({self.target.tokens / 10:,.0f}), each way at its own learning rate: one"
+                " seed takes a fifth of your budget, two tell the noise; then jaxtie advise"
+                " --from-logs tied.csv,untied.csv (a loss for each seed)"
             )
         if self.word == "not decided":
             return f"Next: {self.retry}"
@@ -170,7 +195,11 @@ class Answer:
             "recommendation": self.word,
             "answer": self.sentences,
             "target": self.target._asdict(),
-            "gap": self.prediction._asdict(),
+            "gap": {
+                **self.prediction._asdict(),
+                **dict(zip(("low", "high"), self.prediction.interval)),
+                "costs_more_than_margin": self.prediction.doubt,
+            },
             "margin": MARGIN,
             "pilots": self.pilots.to_dict("records"),
             "published": nearest_published(self.published, self.target).to_dict("records"),
@@ -194,49 +223,26 @@ def make_answer(
       retry: the command with more minutes.
     """
     pilots = pilot_gaps(members)
-    cells = gap_model.sizes_of(gap_model.usual_cells(committed))
-    prior = gap_model.fit_cells(committed)
-    measured = gap_model.sizes_of(pilots)
-    fit = gap_model.update(
-        prior,
-        gap_model.features(measured),
-        pilots["gap"].to_numpy(),
-        pilots["error"].to_numpy(),
-        int(pilots["degrees"].iloc[0]),
-    )
-    known = [*cells, *measured]
-    prediction = predict(fit, target, known, measured)
-    return Answer(target, prediction, pilots, fit, known, published, retry)
+    process = process_after(pilots, committed, published)
+    return Answer(target, predict(process, [target], pilots)[0], pilots, process, published, retry)
+
+
+def process_after(
+    pilots: pd.DataFrame, committed: pd.DataFrame, published: pd.DataFrame
+) -> GapProcess:
+    """Return the process after pilots, committed members and published comparisons."""
+    own = pilots.assign(source=YOURS)[gap_process.COLUMNS]
+    return GapProcess(pd.concat([gap_process.measured_gaps(committed, published), own]))
 
 
 def predict(
-    fit: GapFit,
-    target: Size,
-    known: Sequence[Size],
-    pilots: Sequence[Size],
-    noise: float = 0.0,
-) -> Prediction:
-    """Predict the gap at a size; beyond the `known` ones each slope may go on, or stop.
-
-    The interval joins those of all combinations: a regressor beyond the range of what was measured
-    is the target's, or that of the measured size which is nearest to the target. `noise`: standard
-    error of a measured gap that the interval is to cover.
-    """
-    inside = gap_model.features(known)
-    wanted_K = gap_model.features([target])[0]
-    low_K, high_K = inside.min(axis=0), inside.max(axis=0)
-    distance = np.linalg.norm((inside - wanted_K) / np.maximum(high_K - low_K, 1e-9), axis=1)
-    nearest_K = inside[np.argmin(distance)]
-    is_beyond_K = (wanted_K < low_K) | (wanted_K > high_K)
-    pairs = [
-        {wanted, nearest} if is_beyond else {wanted}
-        for wanted, nearest, is_beyond in zip(wanted_K, nearest_K, is_beyond_K)
-    ]
-    variance = fit.tau**2 + noise**2
-    ends = [fit.interval(np.array(row_K), ERROR, variance) for row_K in itertools.product(*pairs)]
-    low, high = min(end[0] for end in ends), max(end[2] for end in ends)
-    factors = np.array(target) / np.max(np.array(pilots), axis=0)
-    return Prediction(low, high, float(factors.max()))
+    process: GapProcess, targets: Sequence[Size], pilots: pd.DataFrame, noise: float = 0.0
+) -> list[Prediction]:
+    """Predict the gaps at some sizes; `noise`: standard error with which they will be measured."""
+    wanted = pd.DataFrame(targets).assign(source=YOURS, error=noise)
+    largest = np.max(np.array(gap_model.sizes_of(pilots)), axis=0)
+    factors = (np.array(targets) / largest).max(axis=1)
+    return list(map(Prediction, *(own.tolist() for own in (*process.predict(wanted), factors))))
 
 
 def pilot_gaps(members: pd.DataFrame) -> pd.DataFrame:
@@ -286,13 +292,13 @@ def published_table(published: pd.DataFrame, target: Size) -> Table:
         for own in nearest_published(published, target).itertuples()
     ]
     header = ("source", "width", "vocabulary", "tokens", "gap, nat", "seeds", "what else differed")
-    note = "Not used for the prediction. Sources: experiments/data/published-comparisons.csv."
+    note = "Sources: experiments/data/published-comparisons.csv."
     return Table("What others measured, nearest first", header, rows, note)
 
 
 def draw(answer: Answer) -> Figure:
     """Draw pilots, prediction and margin against tokens per row of a table."""
-    figure, ((axes,),) = plots.subplots(1, 1, (7.2, 4.6))
+    figure, ((axes,),) = plots.subplots(1, 1, (8.6, 4.2))
     _draw(axes, answer)
     return figure
 
@@ -317,15 +323,13 @@ def _draw(axes: Axes, answer: Answer) -> None:
         for share in np.linspace(0, 1, 50)
     ]
     grey: dict[str, Any] = {"color": "#3d3d3d"}
-    measured = gap_model.sizes_of(pilots)
-    band = [predict(answer.fit, size, answer.known, measured) for size in path]
+    band = [each.interval for each in predict(answer.process, path, pilots)]
     at = [size.tokens / size.vocabulary for size in path]
     label = "prediction on the way, 90 %"
-    low, high = zip(*(each[:2] for each in band))
-    low, high = np.minimum.accumulate(low), np.maximum.accumulate(high)
+    low, high = zip(*band)
     axes.fill_between(at, low, high, **grey, alpha=0.15, linewidth=0, label=label)
     bar: dict[str, Any] = {"marker": "_", "markersize": 14, "linewidth": 3, "label": "target, 90 %"}
-    axes.plot([at[-1]] * 2, answer.prediction[:2], **grey, **bar)
+    axes.plot([at[-1]] * 2, band[-1], **grey, **bar)
     axes.axhline(0, **grey, linewidth=0.8)
     axes.axhline(MARGIN, **grey, linewidth=0.8, linestyle=":", label=f"margin, {MARGIN:g}")
     axes.set(
@@ -334,11 +338,11 @@ def _draw(axes: Axes, answer: Answer) -> None:
         ylabel="loss(tied) − loss(untied), nat",
         title=re.split(r"[;(]", answer.sentences[0])[0],
     )
-    if answer.prediction.low < LOWEST:  # so low that the other end could not be read
-        axes.set_ylim(bottom=LOWEST)
-        axes.annotate(f"to {answer.prediction.low:.2f}", (at[-1], LOWEST), ha="right", va="bottom")
-    axes.annotate(f"{answer.prediction.high:+.3f}", (at[-1], answer.prediction.high), ha="right")
-    axes.legend()
+    axes.annotate(f"{band[-1][1]:+.3f}", (at[-1], band[-1][1]), ha="right")
+    near = nearest_published(answer.published, target).dropna(subset=["tokens"])
+    own = {"color": "#3d3d3d", "marker": "x", "linestyle": "", "label": "published, nearest"}
+    axes.plot(near["tokens"] / near["vocabulary"], near["gap_nats"], **own)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def write(answer: Answer, out: Path, command: str) -> None:

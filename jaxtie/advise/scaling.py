@@ -16,11 +16,9 @@ import pandas as pd
 from jaxtie.advise import answer, models, pilots
 from jaxtie.config import UserError, check, check_path, natural
 from jaxtie.results.folder import RunFolder, replacing
-from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import json_numbers, print_tables
 from jaxtie.run.experiment_files import installed_data
 from jaxtie.run.lifecycle import Session
-from jaxtie.text import gap_model
 from jaxtie.text.config import Corpus
 from jaxtie.text.gap_model import Size
 
@@ -55,10 +53,6 @@ def advise(options: Any, session: Session) -> int:
     out = options.out or Path(f"runs/advise-{corpus.label}")
     check(not RunFolder(out).config(), f"--out {out}: holds a run; choose another folder")
     text = prepare_text(corpus, say=session.say)
-    try:
-        gap_model.fit_cells(committed_members())
-    except ValueError as error:
-        raise UserError(f"the committed cells cannot be fitted: {error}") from None
     tokens = text.report.tokens["train"] + text.report.rows["train"]  # each row ends by [SEP]
     if options.overwrite and not options.dry_run:
         shutil.rmtree(out / PILOTS, ignore_errors=True)
@@ -182,23 +176,25 @@ def _read_config(path: Path) -> dict[str, Any]:
 def answer_from_logs(tied: Path, untied: Path, *, as_json: bool) -> int:
     """Answer from files of final losses; print it and return the exit status."""
     losses = [read_losses(path) for path in (tied, untied)]
-    gap, half = difference(*losses)
-    low, high = gap - half, gap + half
-    few = bool(np.isnan(half))
-    word = "not decided" if few else answer.recommend(answer.Prediction(low, high, 1.0))
+    gap = float(losses[0].mean() - losses[1].mean())
+    found, word, interval = difference(*losses), "not decided", ""
+    ends: dict[str, float | None] = {"low": None, "mean": gap, "high": None}
+    if found is not None:
+        low, high = (float(end) for end in found.interval(1 - answer.ERROR))
+        doubt = float(found.sf(answer.MARGIN))
+        word, ends = answer.recommend(doubt), {"low": low, "mean": gap, "high": high}
+        interval = f" (90 % interval {low:+.4f} to {high:+.4f})"
+        interval += f"; with probability {100 * doubt:.0f} % it costs more than {answer.MARGIN:g}"
     after = {"not decided": "not decided; train more seeds", "tie": "tie the embeddings"}
-    interval = "" if few else f" [{low:+.4f}, {high:+.4f}], 90 % interval"
     counts = " and ".join(str(len(each)) for each in losses)
-    paired = not few and losses[0].index.equals(losses[1].index)
+    paired = found is not None and losses[0].index.equals(losses[1].index)
     lines = [
         f"Recommendation: {after.get(word, 'do not tie the embeddings')}, at the size you trained.",
-        f"Why: loss(tied) − loss(untied) = {gap:+.4f} nat{interval}; below {answer.MARGIN:g} we"
-        " call tying worth its price.",
+        f"Why: tying changes the loss by {gap:+.4f} nat{interval}.",
         f"Confidence: {counts} seeds, tied and untied{', paired by seed' * paired}"
-        f"{'; one of either says nothing about others' * few}.",
+        f"{'; one of either says nothing about others' * (found is None)}.",
     ]
     if as_json:
-        ends = {"low": low, "mean": gap, "high": high}
         own = {"recommendation": word, "answer": lines, "gap": ends, "margin": answer.MARGIN}
         print(json.dumps(json_numbers(own)))
     else:
@@ -206,19 +202,21 @@ def answer_from_logs(tied: Path, untied: Path, *, as_json: bool) -> int:
     return 0
 
 
-def difference(tied: pd.Series, untied: pd.Series) -> tuple[float, float]:
-    """Return the difference of means and half its 90 % interval: paired, else Welch's."""
-    from scipy.stats import ttest_ind  # heavy
+def difference(tied: pd.Series, untied: pd.Series) -> Any:
+    """Return the distribution of the mean difference: Student's t, paired, else Welch's.
 
-    if tied.index.equals(untied.index):
-        mean, half = mean_interval((tied - untied).to_numpy(), error=answer.ERROR)
-        return float(mean), float(half)
-    gap = float(tied.mean() - untied.mean())
+    One seed has none.
+    """
+    from scipy.stats import t, ttest_ind, ttest_rel  # heavy
+
+    paired = tied.index.equals(untied.index)
     if min(len(tied), len(untied)) < 2:
-        return gap, float("nan")
-    test = ttest_ind(tied, untied, equal_var=False)
-    low, high = test.confidence_interval(1 - answer.ERROR)
-    return gap, float(high - low) / 2
+        return None
+    test = ttest_rel(tied, untied) if paired else ttest_ind(tied, untied, equal_var=False)
+    low, high = test.confidence_interval(0.5)
+    degrees = float(test.df)
+    scale = max(float(high - low) / 2 / t.ppf(0.75, degrees), 1e-12)
+    return t(degrees, (low + high) / 2, scale)
 
 
 def read_losses(path: Path) -> pd.Series:

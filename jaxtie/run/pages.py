@@ -152,7 +152,9 @@ def _plateau_or_gap(data: Path) -> list[Table]:
 def _tying_gap_on_text(data: Path) -> list[Table]:
     members = pd.read_csv(data / "tying-gap-on-text.csv")
     makers = (gap_tables.claims_table, gap_tables.fit_table, gap_tables.cells_table)
-    return [*(make(members) for make in makers), gap_tables.arms_table(members)]
+    published = pd.read_csv(data / "published-comparisons.csv")
+    left_out = gap_tables.left_out_table(members, published)
+    return [*(make(members) for make in makers), left_out, gap_tables.arms_table(members)]
 
 
 # Tables of losses that are committed as CSV.

@@ -1,11 +1,11 @@
-"""Predict the tying gap from width, vocabulary, tokens and depth. Imports no jax.
+"""How the tying gap depends on width, vocabulary, tokens and depth: a formula. Imports no jax.
 
     gap = a + b·ln(tokens / vocabulary) + c·ln(width) + d·ln(vocabulary) + e·ln(layers)
           + cell + noise
 
 `cell` is what the formula misses at a size and budget, normal with deviation τ; `noise` is that of
-the mean over seeds. The committed cells of `experiments/tying_gap_on_text.py` are the prior of a
-user's own pilots; these may lie higher or lower as a whole, by N(0, `TEXT_STD`²).
+the mean over seeds. The claims of `experiments/tying_gap_on_text.py` are about its coefficients;
+`jaxtie.text.gap_process` predicts.
 
 Shapes: N cells, K coefficients.
 """
@@ -20,7 +20,6 @@ SIZE = ["width", "vocabulary", "epochs", "layers", "branch_scale"]  # columns th
 CHOOSING = (0, 1)  # seeds by which learning rates are chosen
 NAMES = ("constant", "ln(tokens / vocabulary)", "ln(width)", "ln(vocabulary)", "ln(layers)")
 USUAL = -1  # `branch_scale` instead of None, which cannot be joined
-TEXT_STD = 0.05  # nat; a convention, until more texts are measured
 
 
 class Size(NamedTuple):
@@ -47,12 +46,12 @@ class GapFit(NamedTuple):
     tau: float
     degrees: int
 
-    def interval(self, direction_K: np.ndarray, error: float, extra: float = 0.0) -> np.ndarray:
-        """Return low, mean and high of a linear combination; `extra`: a variance to add."""
+    def interval(self, direction_K: np.ndarray, error: float) -> np.ndarray:
+        """Return low, mean and high of a linear combination."""
         from scipy.stats import t  # heavy
 
         mean = direction_K @ self.mean_K
-        variance = direction_K @ self.covariance_KxK @ direction_K + extra
+        variance = direction_K @ self.covariance_KxK @ direction_K
         half = t.ppf(1 - error / 2, self.degrees) * np.sqrt(variance)
         return np.array([mean - half, mean, mean + half])
 
@@ -102,29 +101,6 @@ def fit_gaps(features_NxK: np.ndarray, gap_N: np.ndarray, error_N: np.ndarray) -
     spread = weight_N @ (gap_N - features_NxK @ mean_K) ** 2 / (cells - count)
     covariance_KxK = np.linalg.inv(precision_KxK) * max(1.0, spread)
     return GapFit(mean_K, covariance_KxK, float(tau), cells - count)
-
-
-def update(
-    prior: GapFit,
-    features_NxK: np.ndarray,
-    gap_N: np.ndarray,
-    error_N: np.ndarray,
-    degrees: int,
-) -> GapFit:
-    """Return the fit for a text after pilots on it: the constant moves by N(0, `TEXT_STD`²).
-
-    `degrees`: of freedom of the pilots' errors; the fit has no more.
-    """
-    before_KxK = prior.covariance_KxK.copy()
-    before_KxK[0, 0] += TEXT_STD**2
-    noise_NxN = np.diag(prior.tau**2 + error_N**2)
-    gain_KxN = np.linalg.solve(
-        features_NxK @ before_KxK @ features_NxK.T + noise_NxN, features_NxK @ before_KxK
-    ).T
-    mean_K = prior.mean_K + gain_KxN @ (gap_N - features_NxK @ prior.mean_K)
-    after_KxK = before_KxK - gain_KxN @ features_NxK @ before_KxK
-    after_KxK = (after_KxK + after_KxK.T) / 2
-    return GapFit(mean_K, after_KxK, prior.tau, min(prior.degrees, degrees))
 
 
 def chosen_rates(members: pd.DataFrame) -> pd.DataFrame:

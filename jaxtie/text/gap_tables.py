@@ -3,7 +3,6 @@
 The columns of its members are those of `jaxtie.text.gap_model`, and parameters and bigram.
 """
 
-import contextlib
 import itertools
 import math
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from matplotlib.figure import Figure
 from jaxtie.results import plots
 from jaxtie.results.claims import Comparison, compare, judge
 from jaxtie.results.tables import Table, interval, number
-from jaxtie.text import gap_model
-from jaxtie.text.gap_model import NAMES, SIZE, USUAL, fit_cells, sizes_of, usual_cells
+from jaxtie.text import gap_model, gap_process
+from jaxtie.text.gap_model import NAMES, SIZE, USUAL, Size, fit_cells, usual_cells
 
 CLAIMS = 4  # whose intervals hold together
 # Cells that the claims are about: width, vocabulary, epochs, layers, branch scale.
@@ -85,36 +84,52 @@ def fit_table(members: pd.DataFrame) -> Table:
     )
     for name, direction_K in directions.items():
         rows.append((name, Comparison("", *fit.interval(direction_K, 0.05)).found))
-    cells = usual_cells(members)
-    missed = left_out(cells)
     note = (
-        f"{len(cells)} cells; nat per unit. Restricted maximum likelihood, 95 % by Student's t"
-        f" (modified Knapp and Hartung), each by itself. Deviation of cells: {number(fit.tau)} nat."
-        " Each cell predicted from those of other widths: errors of"
-        f" {_root_mean_square(missed['width'])} nat (root mean square), of other budgets:"
-        f" {_root_mean_square(missed['epochs'])}."
+        f"{len(usual_cells(members))} cells; nat per unit. Restricted maximum likelihood, 95 % by"
+        " Student's t (modified Knapp and Hartung), each by itself. Deviation of cells:"
+        f" {number(fit.tau)} nat."
     )
     return Table(
         "gap = constant + sum of coefficient times", ("regressor", "coefficient"), rows, note
     )
 
 
-def _root_mean_square(errors: np.ndarray) -> str:
-    return number(float(np.sqrt(np.mean(errors**2)))) if len(errors) else "–"
+def left_out_table(members: pd.DataFrame, published: pd.DataFrame) -> Table:
+    """Return how well gaps are predicted by `jaxtie.text.gap_process` where they were left out.
 
-
-def left_out(cells: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return measured less predicted gap of cells whose whole width, or budget, was left out.
-
-    Where the others cannot tell the coefficients, there is none.
+    `published`: `experiments/data/published-comparisons.csv`.
     """
-    found: dict[str, list[float]] = {"width": [], "epochs": []}
-    for name, errors in found.items():
-        for value, own in cells.groupby(name):
-            with contextlib.suppress(ValueError):
-                fit = gap_model.fit_to(cells[cells[name] != value])
-                errors += (own["gap"] - gap_model.features(sizes_of(own)) @ fit.mean_K).tolist()
-    return {name: np.array(errors) for name, errors in found.items()}
+    known = gap_process.measured_gaps(members, published).reset_index(drop=True)
+    is_ours = known["source"] == gap_process.OURS
+    cells = known[is_ours].assign(epochs=usual_cells(members)["epochs"].to_numpy())
+    groups = {
+        "one of our cells": list(cells.index),
+        "all of our cells of a width": cells["width"],
+        "of a vocabulary": cells["vocabulary"],
+        "of a number of epochs": cells["epochs"],
+        "with four layers": cells.loc[cells["layers"] == 4, "layers"],
+        "a published source": known.loc[~is_ours, "source"],
+    }
+    rows = []
+    for name, group in groups.items():
+        group = pd.Series(group, cells.index) if isinstance(group, list) else group
+        errors, half_widths = [], []
+        for _, own in group.groupby(group):
+            missing = known.loc[own.index]
+            mean, std = gap_process.GapProcess(known.drop(own.index)).predict(missing)
+            errors += (missing["gap"] - mean).tolist()
+            half_widths += (1.645 * std).tolist()
+        inside = int((np.abs(errors) <= np.array(half_widths)).sum())
+        root = float(np.sqrt(np.mean(np.square(errors))))
+        rows.append(
+            (name, f"{inside} of {len(errors)}", number(root), number(np.median(half_widths)))
+        )
+    header = ("left out", "within the 90 % interval", "error", "half the interval")
+    note = (
+        "Nat; root mean square and median. Each gap is predicted from the cells and published"
+        " comparisons that were not left out."
+    )
+    return Table("Predictions of gaps that were left out", header, rows, note)
 
 
 def claims_table(members: pd.DataFrame) -> Table:
@@ -210,7 +225,7 @@ def arms_table(members: pd.DataFrame) -> Table:
 
 
 def draw_gaps(members: pd.DataFrame) -> Figure:
-    """Draw the gap of each cell against tokens per row, with 95 % intervals and fitted lines."""
+    """Draw the gap of each cell against tokens per row, with 95 % intervals, and the prediction."""
     from scipy.stats import t  # heavy
 
     cells = usual_cells(members)
@@ -218,10 +233,7 @@ def draw_gaps(members: pd.DataFrame) -> Figure:
     figure, (row,) = plots.subplots(
         1, len(vocabularies), (4.6 * len(vocabularies), 3.6), sharey=True
     )
-    try:
-        fit = fit_cells(members)
-    except ValueError:
-        fit = None
+    process = gap_process.GapProcess(cells.assign(source=gap_process.OURS))
     colours = {width: colour for colour, width in plots.coloured(sorted(cells["width"].unique()))}
     for axes, vocabulary in zip(row, vocabularies):
         own = cells[cells["vocabulary"] == vocabulary]
@@ -236,9 +248,15 @@ def draw_gaps(members: pd.DataFrame) -> Figure:
             axes.errorbar(
                 at, part["gap"], half, color=colour, marker=marker, linestyle="", label=label
             )
-            if fit is not None:
-                lines = gap_model.features(sizes_of(part)) @ fit.mean_K
-                axes.plot(at, lines, color=colour, linewidth=1)
+            path = pd.DataFrame(
+                {
+                    **part.iloc[0][list(Size._fields)],
+                    "tokens": np.geomspace(part["tokens"].min(), part["tokens"].max(), 50),
+                    "source": gap_process.OURS,
+                }
+            )
+            line = process.predict(path)[0]
+            axes.plot(path["tokens"] / vocabulary, line, color=colour, linewidth=1)
         axes.axhline(0, color="#3d3d3d", linewidth=0.8)
         axes.set(
             xscale="log",

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawing import save_small
+from scipy.stats import t
 
 from jaxtie.advise import answer, pilots, scaling
 from jaxtie.advise.answer import Prediction
@@ -19,7 +20,8 @@ from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.run.experiment_files import installed_data
 from jaxtie.text.data import synthetic
-from jaxtie.text.gap_model import GapFit, Size
+from jaxtie.text.gap_model import Size
+from jaxtie.text.gap_process import GapProcess
 from jaxtie.training import row_engine
 from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import make_mesh
@@ -152,13 +154,22 @@ def test_losses_of_ones_own_are_compared_by_seed(tmp_path, capsys, tied, untied,
     assert f"Recommendation: {words}" in capsys.readouterr().out
 
 
-def test_unpaired_losses_have_welchs_interval():
-    from scipy.stats import ttest_ind
-
+def test_differences_are_paired_students_or_welchs():
+    """Against the formulas."""
     a, b = pd.Series([3.1, 3.3, 3.2], index=[0, 1, 2]), pd.Series([3.0, 3.05], index=[7, 8])
-    gap, half = scaling.difference(a, b)
-    low, high = ttest_ind(a, b, equal_var=False).confidence_interval(0.9)
-    np.testing.assert_allclose([gap - half, gap + half], [low, high])
+    parts = np.array([a.var() / 3, b.var() / 2])
+    degrees = parts.sum() ** 2 / (parts**2 / [2, 1]).sum()
+    found = scaling.difference(a, b)
+    np.testing.assert_allclose(
+        found.interval(0.9),
+        np.multiply(t(degrees).interval(0.9), np.sqrt(parts.sum())) + a.mean() - b.mean(),
+    )
+    other = pd.Series([3.0, 3.1, 3.15])
+    own = (a - other).std() / np.sqrt(3)
+    assert scaling.difference(a, other).sf(0.01) == pytest.approx(
+        t(2).sf((0.01 - (a - other).mean()) / own)
+    )
+    assert scaling.difference(a[:1], b) is None
 
 
 @pytest.mark.parametrize(
@@ -208,34 +219,35 @@ def test_other_configurations_are_refused(tmp_path, text):
         target(write(tmp_path / "config.json", text))
 
 
-def made(low: float, high: float, factor: float) -> answer.Answer:
+def made(mean: float, std: float, factor: float) -> answer.Answer:
     pilot = {"width": 768 / factor, "layers": 12, "vocabulary": 32_000, "tokens": 2e9}
     pilot |= {"gap": 0.1, "seeds": 2, "bigram": 4.0, "untied": 3.9}
-    fit = GapFit(np.zeros(5), np.eye(5), 0.0, 9)
-    prediction = Prediction(low, high, factor)
     target, own = Size(768, 12, 32_000, 2e9), pd.DataFrame([pilot])
-    return answer.Answer(target, prediction, own, fit, [target], pd.DataFrame(), "jaxtie advise")
+    process = GapProcess(own.assign(source="yours", error=0.01))
+    prediction = Prediction(mean, std, factor)
+    return answer.Answer(target, prediction, own, process, pd.DataFrame(), "jaxtie advise")
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "factor", "word", "after"),
+    ("mean", "std", "factor", "word", "after"),
     [
-        (-0.05, -0.01, 2, "tie", "nothing"),
-        (-0.05, -0.01, 50, "tie", "a tenth"),
-        (0.02, 0.05, 2, "do not tie", "nothing"),
-        (0.02, 0.05, 50, "not decided", "a tenth"),  # far away, nobody is told to untie
-        (-0.02, 0.05, 2, "not decided", "jaxtie advise"),
+        (-0.03, 0.04, 2, "tie", "nothing"),  # one deviation below the margin: 16 %
+        (-0.03, 0.04, 50, "tie", "a tenth"),
+        (0.05, 0.04, 2, "do not tie", "nothing"),
+        (0.05, 0.04, 50, "not decided", "a tenth"),  # far away, nobody is told to untie
+        (-0.02, 0.04, 2, "not decided", "jaxtie advise"),
     ],
 )
-def test_the_recommendation_follows_from_interval_and_distance(low, high, factor, word, after):
-    found = made(low, high, factor)
+def test_the_recommendation_follows_from_probability_and_distance(mean, std, factor, word, after):
+    found = made(mean, std, factor)
     assert found.word == word
     recommendation, why, confidence, following = found.sentences
-    assert after in following and f": {low:+.3f} to {high:+.3f}, 90 %" in why
-    assert f"{'gains at least' if high < 0 else 'costs at most'} {abs(high):.3f} nat" in why
+    half = 1.645 * std
+    assert after in following and f"(90 % interval {mean - half:+.3f} to {mean + half:+.3f})" in why
+    assert f"loss by {mean:+.3f} nat" in why and f"{100 * found.prediction.doubt:.0f} % it" in why
     assert recommendation.startswith(f"Recommendation: {SHOWN[word]}")
     assert f"{factor} times the width" in confidence and "vocabulary" not in confidence
-    assert "saves 24.6 of 134.1 million parameters" in why
+    assert "saves 24.6 of 134.1 million parameters, as many as 3.5 layers have" in why
 
 
 def pilot_members(gaps: dict[int, tuple[float, ...]]) -> pd.DataFrame:

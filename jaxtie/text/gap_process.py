@@ -1,0 +1,123 @@
+"""Predict the tying gap at a size from gaps measured at others: a Gaussian process. No jax.
+
+    gap = mean + f(x) + text + cell + noise        x = ln(tokens / vocabulary, width, vocabulary,
+                                                          layers)
+
+f is smooth (a Matérn 3/2 covariance of the distance in x), and is 0 on average, so that far from
+all sizes the prediction is the mean, with the deviation of f. `text` is common to all gaps of a
+source, that is, one text and recipe; `cell` is a size's own; `noise` is the standard error of what
+was measured. The mean has the prior N(0, `MEAN_STD`²). Predictions are averaged over the posterior
+of the four `Scales`: `SAMPLES` quasi-random points of their prior, weighted by the likelihood. See
+Rasmussen and Williams (2006), chapter 2, and sections 4.2 and 5.4.
+
+The covariance was chosen among three (exponential, Matérn 3/2, Gaussian) by leaving out each of
+the first eleven cells of `experiments/tying_gap_on_text.py`.
+
+Shapes: N measured gaps, M predicted ones, K coordinates of x, S samples of scales.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from jaxtie.text.gap_model import Size, features, sizes_of, usual_cells
+
+MEAN_STD = 0.05  # nat
+PUBLISHED_STD = 0.03  # nat: noise of a published gap, of one or three seeds, often at one rate
+COLUMNS = [*Size._fields, "gap", "error", "source"]
+SAMPLES = 1024
+OURS = "ours"  # the source of the committed cells
+
+
+class Scales(NamedTuple):
+    """Deviations in nats of f, texts and cells; distance in x at which f changes; each S."""
+
+    smooth: np.ndarray
+    length: np.ndarray
+    text: np.ndarray
+    cell: np.ndarray
+
+
+# Their prior: ln is normal, with these medians and deviations.
+MEDIANS, SPREADS = (0.1, 1.5, 0.03, 0.01), (0.7, 0.5, 0.7, 0.7)
+
+
+def measured_gaps(members: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """Return the gaps that are known before any pilot: `COLUMNS`, a row each.
+
+    Args:
+      members: of `experiments/tying_gap_on_text.py`; its cells of the usual branch scale count.
+      published: `experiments/data/published-comparisons.csv`; causal models count for which the
+        gap in nats and all sizes are known.
+    """
+    published = published[published["objective"] == "causal"].rename(columns={"gap_nats": "gap"})
+    published = published.assign(error=PUBLISHED_STD)[COLUMNS].dropna()
+    return pd.concat([usual_cells(members).assign(source=OURS)[COLUMNS], published])
+
+
+class GapProcess:
+    """The process after some gaps were measured."""
+
+    def __init__(self, measured: pd.DataFrame, scales: Scales | None = None):
+        """Weigh samples of the scales; `measured` has the columns `COLUMNS`."""
+        self.measured = measured
+        self.scales = sampled_scales() if scales is None else scales
+        error_N, self._gap_N = (measured[name].to_numpy(np.float64) for name in ("error", "gap"))
+        noise_SxN = error_N**2 + self.scales.cell[:, None] ** 2
+        own_SxNxN = covariance(measured, measured, self.scales)
+        own_SxNxN += np.eye(len(measured)) * noise_SxN[:, None]
+        self._inverse_SxNxN = np.linalg.inv(own_SxNxN)
+        squares_S = self._gap_N @ self._inverse_SxNxN @ self._gap_N
+        log_S = -0.5 * (squares_S + np.linalg.slogdet(own_SxNxN)[1])
+        weight_S = np.exp(log_S - log_S.max())
+        self.weight_S = weight_S / weight_S.sum()
+
+    def predict(self, wanted: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and deviation of the gaps at some sizes, each M, nat.
+
+        `wanted` has the columns of `Size` and source; where it has an error, it is that with which
+        the gap will be measured.
+        """
+        across_SxMxN = covariance(wanted, self.measured, self.scales)
+        weight_SxMxN = across_SxMxN @ self._inverse_SxNxN
+        before_SxM = np.diagonal(covariance(wanted, wanted, self.scales), axis1=1, axis2=2)
+        variance_SxM = before_SxM + self.scales.cell[:, None] ** 2
+        variance_SxM = variance_SxM - (weight_SxMxN * across_SxMxN).sum(axis=2)
+        mean_M, std_M = self._average(weight_SxMxN @ self._gap_N, variance_SxM)
+        error_M = wanted["error"].to_numpy(np.float64) if "error" in wanted else 0.0
+        return mean_M, np.hypot(std_M, error_M)
+
+    def _average(self, mean_SxM: np.ndarray, variance_SxM: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return mean and deviation over the samples of the scales."""
+        mean_M = self.weight_S @ mean_SxM
+        return mean_M, np.sqrt(self.weight_S @ (variance_SxM + (mean_SxM - mean_M) ** 2))
+
+    def covered(self, error: float) -> int:
+        """Return how many gaps lie in the interval that the others predict, the weights kept."""
+        from scipy.stats import norm  # heavy
+
+        variance_SxN = 1 / np.diagonal(self._inverse_SxNxN, axis1=1, axis2=2)
+        mean_SxN = self._gap_N - self._inverse_SxNxN @ self._gap_N * variance_SxN
+        mean_N, std_N = self._average(mean_SxN, variance_SxN)
+        return int((np.abs(self._gap_N - mean_N) <= norm.ppf(1 - error / 2) * std_N).sum())
+
+
+@cache
+def sampled_scales() -> Scales:
+    """Return quasi-random points of the prior of the scales."""
+    from scipy.stats import norm, qmc  # heavy
+
+    uniform_Sx4 = qmc.Sobol(4, rng=0).random(SAMPLES)
+    return Scales(*np.exp(np.log(MEDIANS) + SPREADS * norm.ppf(uniform_Sx4)).T)
+
+
+def covariance(first: pd.DataFrame, second: pd.DataFrame, scales: Scales) -> np.ndarray:
+    """Return the covariance of mean + f + text at two lists of sizes, SxMxN, nat²."""
+    smooth, length, text, _ = (np.reshape(scale, (-1, 1, 1)) for scale in scales)
+    x_MxK, x_NxK = (features(sizes_of(own))[:, 1:] for own in (first, second))
+    distance = np.sqrt(3) * np.linalg.norm(x_MxK[:, None] - x_NxK, axis=2) / length
+    sources = [own["source"].to_numpy(object) for own in (first, second)]
+    is_same_MxN = sources[0][:, None] == sources[1]
+    return MEAN_STD**2 + smooth**2 * (1 + distance) * np.exp(-distance) + text**2 * is_same_MxN
