@@ -30,9 +30,10 @@ WIDTHS, LAYERS = (32, 64, 128), 2
 SHORTER = 4  # every width is trained for a budget, and for this part of it
 EVALUATED = 250  # batches of the validation split
 MOST_EPOCHS = 4
-FEWEST, TRIAL = 800, 1_600  # steps: of the longer budget; of a run whose time is estimated
+FEWEST = 800  # steps of the longer budget
+TRIALS = 1_600, 12_800  # steps of two runs whose time is estimated, at `SEEDS[1]` seeds
 SEEDS = (2, 4, 8)
-COMPILING = 8.0  # seconds of a program, about
+COMPILING = 3.0  # seconds of a run besides, about
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,13 @@ def steps_for(tokens: float) -> int:
     return RECORDS * max(1, round(tokens / (BATCH * LENGTH * RECORDS)))
 
 
+class Cost(NamedTuple):
+    """Seconds of one member at a width: of a step, and of all evaluations."""
+
+    step: float
+    evaluations: float
+
+
 class Plan(NamedTuple):
     """Steps of the longer budget, and the number of seeds."""
 
@@ -134,17 +142,18 @@ class Plan(NamedTuple):
         budgets = (self.steps, self.steps // SHORTER // RECORDS * RECORDS)
         return [Pilot(width, LAYERS, steps) for steps in budgets for width in reversed(WIDTHS)]
 
-    def seconds(self, of_step: Mapping[int, float]) -> float:
-        """Return the time of all pilots, from that of a step at each width."""
-        training = sum(each.steps * of_step[each.width] for each in self.pilots)
+    def seconds(self, costs: Mapping[int, Cost]) -> float:
+        """Return the time of all pilots, from the costs at each width."""
+        own = [(each.steps, costs[each.width]) for each in self.pilots]
+        training = sum(steps * cost.step + cost.evaluations for steps, cost in own)
         return len(ARMS) * (self.seeds * training + COMPILING * len(self.pilots))
 
 
-def make_plan(of_step: Mapping[int, float], epoch_steps: float, minutes: float) -> Plan:
+def make_plan(costs: Mapping[int, Cost], epoch_steps: float, minutes: float) -> Plan:
     """Return the longest budget for four seeds, or two, or more where the text is short.
 
     Args:
-      of_step: width -> seconds of a step of one member.
+      costs: of each width.
       epoch_steps: steps of an epoch of the text.
       minutes: for all pilots.
 
@@ -155,20 +164,20 @@ def make_plan(of_step: Mapping[int, float], epoch_steps: float, minutes: float) 
     tokens = FEWEST * BATCH * LENGTH // MOST_EPOCHS
     check(most >= FEWEST, f"text: is too small for a pilot, which needs {tokens:,} training tokens")
     for seeds in reversed(SEEDS):
-        base = Plan(FEWEST, seeds).seconds(of_step) - Plan(0, seeds).seconds(of_step)
-        left = 60 * minutes - Plan(0, seeds).seconds(of_step)
+        base = Plan(FEWEST, seeds).seconds(costs) - Plan(0, seeds).seconds(costs)
+        left = 60 * minutes - Plan(0, seeds).seconds(costs)
         steps = int(FEWEST * left / base) // RECORDS * RECORDS
         enough = most if seeds > SEEDS[1] else 2 * FEWEST if seeds > SEEDS[0] else FEWEST
         if steps >= min(enough, most):
             return Plan(min(steps, most), seeds)
-    needed = Plan(FEWEST, SEEDS[0]).seconds(of_step) / 60
+    needed = Plan(FEWEST, SEEDS[0]).seconds(costs) / 60
     raise UserError(f"--minutes {minutes:g}: pilots need {needed:.1f} at least on this machine")
 
 
-def measure_speed(
+def measure_costs(
     corpus: Corpus, rates: "Rates", folder: Path, session: Session
-) -> dict[int, float]:
-    """Compile and train a little at each width; return the seconds of a step of one member."""
+) -> dict[int, Cost]:
+    """Compile and train a little at each width; return the costs."""
     from jaxtie.training.devices import check_devices, start_jax
 
     start_jax()
@@ -177,15 +186,20 @@ def measure_speed(
     from jaxtie.training.task import programs_of
     from jaxtie.training.trainer import make_engine
 
-    found = {}
-    for width in WIDTHS:
-        session.say(f"measuring the speed of models of width {width}")
-        pilot, alone = Pilot(width, LAYERS, TRIAL), Processes()
-        experiment = _declare(pilot, "untied", corpus, rates, SEEDS[0])
+    def seconds_of(width: int, steps: int) -> float:
+        pilot, alone = Pilot(width, LAYERS, steps), Processes()
+        experiment = _declare(pilot, "untied", corpus, rates, SEEDS[1])
         experiment = experiment.prepare(RunFolder(folder), None, alone, lambda line: None)
         engine = make_engine(experiment, alone)
         estimate = engine.estimate(engine.compile(programs_of(experiment)[0]))
-        found[width] = estimate.seconds / (SEEDS[0] * TRIAL)
+        return estimate.seconds / SEEDS[1]
+
+    found = {}
+    for width in WIDTHS:
+        session.say(f"measuring the speed of models of width {width}")
+        short, long = (seconds_of(width, steps) for steps in TRIALS)
+        step = max(1e-3, long - short) / (TRIALS[1] - TRIALS[0])
+        found[width] = Cost(step, max(0.0, short - step * TRIALS[0]))
     return found
 
 

@@ -103,9 +103,9 @@ def _plan(corpus: Corpus, tokens: int, options: Any, out: Path, session: Session
         _say_plan(plan, tokens, "", options)
         return plan
     rates = pilots.Rates.fit(committed_members())
-    of_step = pilots.measure_speed(corpus, rates, out, session)
-    plan = pilots.make_plan(of_step, tokens / (pilots.BATCH * pilots.LENGTH), minutes)
-    _say_plan(plan, tokens, f"; about {plan.seconds(of_step) / 60:.0f} minutes", options)
+    costs = pilots.measure_costs(corpus, rates, out, session)
+    plan = pilots.make_plan(costs, tokens / (pilots.BATCH * pilots.LENGTH), minutes)
+    _say_plan(plan, tokens, f"; about {plan.seconds(costs) / 60:.0f} minutes", options)
     if not options.dry_run:
         out.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:

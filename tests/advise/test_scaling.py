@@ -15,7 +15,7 @@ from scipy.stats import t
 from jaxtie.advise import answer, pilots, scaling
 from jaxtie.advise.answer import Prediction
 from jaxtie.advise.command import main_advise
-from jaxtie.advise.pilots import Pilot, Plan, Rates, make_plan
+from jaxtie.advise.pilots import Cost, Pilot, Plan, Rates, make_plan
 from jaxtie.config import UserError
 from jaxtie.results import plots
 from jaxtie.run.experiment_files import installed_data
@@ -27,7 +27,7 @@ from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import make_mesh
 
 SHOWN = {"tie": "tie", "do not tie": "do not tie", "not decided": "tie by default; undecided"}
-OF_STEP = {32: 0.002, 64: 0.003, 128: 0.006}
+COSTS = {32: Cost(0.002, 2.0), 64: Cost(0.003, 2.0), 128: Cost(0.006, 3.0)}
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ OF_STEP = {32: 0.002, 64: 0.003, 128: 0.006}
     ],
 )
 def test_plans_take_the_time_that_was_given(epoch_steps, minutes, seeds, epochs):
-    plan = make_plan(OF_STEP, epoch_steps, minutes)
-    assert plan.seeds == seeds and plan.seconds(OF_STEP) <= 60 * minutes
+    plan = make_plan(COSTS, epoch_steps, minutes)
+    assert plan.seeds == seeds and plan.seconds(COSTS) <= 60 * minutes
     if epochs is None:
-        assert plan.seconds(OF_STEP) > 0.97 * 60 * minutes
+        assert plan.seconds(COSTS) > 0.97 * 60 * minutes
         assert plan.steps <= 4 * epoch_steps
     else:
         assert plan.steps == epochs * epoch_steps
@@ -51,7 +51,7 @@ def test_plans_take_the_time_that_was_given(epoch_steps, minutes, seeds, epochs)
 
 def test_more_minutes_never_train_less():
     for epoch in (300, 1_000, 6_000, 10**6):
-        plans = [make_plan(OF_STEP, epoch, minutes) for minutes in (3, 6, 15, 60, 240)]
+        plans = [make_plan(COSTS, epoch, minutes) for minutes in (3, 6, 15, 60, 240)]
         totals = [plan.steps * plan.seeds for plan in plans]
         assert totals == sorted(totals)
         assert all(a.seeds <= b.seeds for a, b in itertools.pairwise(plans))
@@ -63,7 +63,7 @@ def test_more_minutes_never_train_less():
 )
 def test_a_small_text_and_few_minutes_are_refused_in_one_line(epoch_steps, minutes, words):
     with pytest.raises(UserError, match=words):
-        make_plan(OF_STEP, epoch_steps, minutes)
+        make_plan(COSTS, epoch_steps, minutes)
 
 
 def test_pilots_are_three_widths_by_two_budgets():
@@ -322,10 +322,9 @@ def place(tmp_path_factory):
         patch.setattr(plots, "save", save_small)
         patch.setattr(pilots, "WIDTHS", (8, 16))
         patch.setattr(pilots, "FEWEST", 40)
-        patch.setattr(pilots, "TRIAL", 40)
         patch.setattr(pilots, "HEAD_WIDTH", 8)
         patch.setattr(pilots, "EVALUATED", 8)
-        patch.setattr(pilots, "measure_speed", measured)
+        patch.setattr(pilots, "measure_costs", measured)
         patch.setattr(scaling, "committed_members", committed)
         patch.setattr(row_engine, "make_mesh", lambda batch, devices: make_mesh(batch, devices[:1]))
         plan = synthetic.Plan(pairs=(2, 1, 2, 2), near=1, plain=12, homograph=False)
@@ -333,11 +332,11 @@ def place(tmp_path_factory):
         yield place
 
 
-def measured(_corpus, _rates, folder, _session, seen=set()) -> dict[int, float]:  # noqa: B006
+def measured(_corpus, _rates, folder, _session, seen=set()) -> dict[int, Cost]:  # noqa: B006
     """Another speed when a command is resumed: it keeps its plan."""
     slower = folder not in seen
     seen.add(folder)
-    return dict.fromkeys((8, 16), 0.2 if slower else 0.1)
+    return dict.fromkeys((8, 16), Cost(0.2 if slower else 0.1, 0.0))
 
 
 def committed() -> pd.DataFrame:
