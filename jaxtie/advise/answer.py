@@ -115,51 +115,65 @@ class Answer:
     def _why(self) -> str:
         from jaxtie.tying.budget import budget  # imports jax
 
-        gap, pilots = self.prediction, self.pilots["gap"]
+        gap, pilots = self.prediction, self.pilots
         width, layers, vocabulary = (int(own) for own in self.target[:3])
-        saved = vocabulary * width
-        untied = budget(vocabulary, width, layers, tied=False)
-        deeper = budget(vocabulary, width, layers + 1, tied=False)
+        untied, deeper, tied = (
+            budget(vocabulary, width, layers + more, tied=is_tied).parameters
+            for more, is_tied in ((0, False), (1, False), (0, True))
+        )
+        saved = untied - tied
         low, high = gap.interval
         memory = 16 * saved / 1e6  # float32, with gradients and Adam's moments
         return (
-            f"Why: tying changes the loss by {gap.mean:+.3f} nat per token (90 % interval"
-            f" {low:+.3f} to {high:+.3f}); with probability {100 * gap.doubt:.0f} % it costs more"
-            f" than {MARGIN:g}. In the pilots it cost {pilots.min():+.3f} to {pilots.max():+.3f}."
-            f" Tying saves {saved / 1e6:,.1f} of {untied.parameters / 1e6:,.1f} million parameters,"
-            f" as many as {saved / (deeper.parameters - untied.parameters):.2g} layers have, and"
-            f" {memory:,.0f} MB in training (float32, Adam), but no FLOPs."
+            f"Why: tying is predicted to change the loss by {gap.mean:+.3f} nat per token (tied −"
+            f" untied, 90 % interval {low:+.3f} to {high:+.3f}). It costs more than {MARGIN:g} with"
+            f" probability {100 * gap.doubt:.0f} %; up to {100 * DECIDED:.0f} % we advise to tie."
+            f" The pilots had {pilots['gap'].min():+.3f} to {pilots['gap'].max():+.3f}, each"
+            f" ± {pilots['half'].max():.3f}. Tying leaves {tied / 1e6:,.1f} of {untied / 1e6:,.1f}"
+            f" million parameters and saves as many as {saved / (deeper - untied):.2g} layers have,"
+            f" {memory:,.0f} MB in training (float32, Adam), and no FLOPs."
         )
 
     def _confidence(self) -> str:
         own, factor = self.pilots, self.prediction.factor
         beaten = int((own["untied"] < own["bigram"]).sum())
+        largest = np.max(np.array(gap_model.sizes_of(own)), axis=0)
         where = "the target is no larger than the largest pilot"
         if factor > 1:
-            target = np.array(self.target)
-            largest = np.max(np.array(gap_model.sizes_of(own)), axis=0)
-            beyond = [
-                f"{float(f'{ratio:.2g}'):,.9g} times the {name}"
-                for name, ratio in zip(Size._fields, target / largest)
-                if ratio > 1
-            ]
-            where = f"an extrapolation to {', '.join(beyond)} of the largest pilot"
+            name = Size._fields[int(np.argmax(np.array(self.target) / largest))]
+            where = f"the target has {float(f'{factor:.2g}'):,.9g} times the {name} of any pilot"
+        width, layers, vocabulary, _ = largest
         return (
-            f"Confidence: {where}. Pilots: width {own['width'].min():.0f} to"
-            f" {own['width'].max():.0f}, {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f}"
+            f"Confidence: {where}. {self._without_published()} Pilots: width"
+            f" {own['width'].min():.0f} to {width:.0f}, {layers:.0f} layers, {vocabulary:,.0f}"
+            f" entries of vocabulary, {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f}"
             f" tokens, {own['seeds'].min()} seeds each way; {beaten} of {len(own)} untied ones beat"
-            f" bigram counts. Of {len(self.process.measured)} measured gaps (pilots, our experiment"
-            f" and published ones) {self.process.covered(ERROR)} lie in the 90 % interval that the"
-            f" others predict.{' This far, your pilots say little.' * (factor > NEAR)}"
+            " bigram counts."
+        )
+
+    def _without_published(self) -> str:
+        """Say what the prediction would be without the published gaps, and how good it is."""
+        measured = self.process.measured.reset_index(drop=True)
+        source = measured["source"]
+        is_published = ~source.isin([gap_process.OURS, YOURS])
+        process = GapProcess(measured[~is_published])
+        (own,) = predict(process, [self.target], self.pilots)
+        found = gap_process.predict_left_out(measured, source[is_published])
+        half = 1.645 * found["std"]
+        inside = int(((measured["gap"][found.index] - found["mean"]).abs() <= half).sum())
+        return (
+            f"From your pilots and our experiment alone it would be {own.interval[0]:+.3f} to"
+            f" {own.interval[1]:+.3f}; the rest is from {len(found)} published gaps, of which"
+            f" {inside} lie in the 90 % interval predicted without their source."
         )
 
     def _next(self) -> str:
         if self.prediction.factor > NEAR:
             return (
                 f"Next: if {MARGIN:g} nat matters to you, train it both ways for a tenth of the"
-                f" tokens ({self.target.tokens / 10:,.0f}), each way at its own learning rate: one"
-                " seed takes a fifth of your budget, two tell the noise; then jaxtie advise"
-                " --from-logs tied.csv,untied.csv (a loss for each seed)"
+                f" tokens ({self.target.tokens / 10:,.0f}), each way at a good learning rate of its"
+                " own; a pair takes a fifth of your budget. With two or more seeds, jaxtie advise"
+                " --from-logs tied.csv,untied.csv gives an interval."
             )
         if self.word == "not decided":
             return f"Next: {self.retry}"
@@ -181,11 +195,11 @@ class Answer:
             )
             for own in self.pilots.itertuples()
         ]
-        header = ("width", "tokens", "tied", "untied", "gap")
+        header = ("width", "tokens", "tied", "untied", "tied − untied")
         bigram = self.pilots["bigram"].iloc[0]
         note = (
-            "Validation loss, nat; mean over seeds, ± 90 % (pooled over sizes), each arm at its own"
-            f" rate. Bigram counts: {bigram:.3f}."
+            "Validation loss, nat; mean over seeds ± 90 %, each arm at its own learning rate."
+            f" Bigram counts: {bigram:.3f}."
         )
         return Table("Pilots", header, rows, note)
 
@@ -287,11 +301,19 @@ def published_table(published: pd.DataFrame, target: Size) -> Table:
             f"{own.tokens:,.0f}",
             f"{own.gap_nats:+.4f}",
             f"{own.seeds:.0f}",
-            "" if own.differed != own.differed else str(own.differed),
+            "nothing named" if own.differed != own.differed else str(own.differed),
         )
         for own in nearest_published(published, target).itertuples()
     ]
-    header = ("source", "width", "vocabulary", "tokens", "gap, nat", "seeds", "what else differed")
+    header = (
+        "source",
+        "width",
+        "vocabulary",
+        "tokens",
+        "tied − untied, nat",
+        "seeds",
+        "what else differed",
+    )
     note = "Sources: experiments/data/published-comparisons.csv."
     return Table("What others measured, nearest first", header, rows, note)
 
@@ -323,22 +345,25 @@ def _draw(axes: Axes, answer: Answer) -> None:
         for share in np.linspace(0, 1, 50)
     ]
     grey: dict[str, Any] = {"color": "#3d3d3d"}
-    band = [each.interval for each in predict(answer.process, path, pilots)]
+    predicted = predict(answer.process, path, pilots)
+    band = [each.interval for each in predicted]
     at = [size.tokens / size.vocabulary for size in path]
     label = "prediction on the way, 90 %"
     low, high = zip(*band)
     axes.fill_between(at, low, high, **grey, alpha=0.15, linewidth=0, label=label)
     bar: dict[str, Any] = {"marker": "_", "markersize": 14, "linewidth": 3, "label": "target, 90 %"}
     axes.plot([at[-1]] * 2, band[-1], **grey, **bar)
+    axes.plot(at, [each.mean for each in predicted], **grey, linewidth=1, linestyle="--")
     axes.axhline(0, **grey, linewidth=0.8)
     axes.axhline(MARGIN, **grey, linewidth=0.8, linestyle=":", label=f"margin, {MARGIN:g}")
     axes.set(
         xscale="log",
-        xlabel="training tokens per vocabulary entry, from the largest pilot to the target",
+        xlabel="training tokens per vocabulary entry, as all sizes grow to the target's",
         ylabel="loss(tied) − loss(untied), nat",
         title=re.split(r"[;(]", answer.sentences[0])[0],
     )
-    axes.annotate(f"{band[-1][1]:+.3f}", (at[-1], band[-1][1]), ha="right")
+    for end in (*band[-1], predicted[-1].mean):
+        axes.annotate(f"{end:+.3f} ", (at[-1], end), ha="right", va="bottom")
     near = nearest_published(answer.published, target).dropna(subset=["tokens"])
     own = {"color": "#3d3d3d", "marker": "x", "linestyle": "", "label": "published, nearest"}
     axes.plot(near["tokens"] / near["vocabulary"], near["gap_nats"], **own)

@@ -25,7 +25,9 @@ import pandas as pd
 from jaxtie.text.gap_model import Size, features, sizes_of, usual_cells
 
 MEAN_STD = 0.05  # nat
-PUBLISHED_STD = 0.03  # nat: noise of a published gap, of one or three seeds, often at one rate
+# nat: noise of a published gap, of one or three seeds and often at one rate; more where something
+# else differed between the two models, such as their initial deviation
+PUBLISHED_STD, DIFFERED_STD = 0.03, 0.06
 COLUMNS = [*Size._fields, "gap", "error", "source"]
 SAMPLES = 1024
 OURS = "ours"  # the source of the committed cells
@@ -53,7 +55,8 @@ def measured_gaps(members: pd.DataFrame, published: pd.DataFrame) -> pd.DataFram
         gap in nats and all sizes are known.
     """
     published = published[published["objective"] == "causal"].rename(columns={"gap_nats": "gap"})
-    published = published.assign(error=PUBLISHED_STD)[COLUMNS].dropna()
+    error = np.where(published["differed"].isna(), PUBLISHED_STD, DIFFERED_STD)
+    published = published.assign(error=error)[COLUMNS].dropna()
     return pd.concat([usual_cells(members).assign(source=OURS)[COLUMNS], published])
 
 
@@ -94,14 +97,18 @@ class GapProcess:
         mean_M = self.weight_S @ mean_SxM
         return mean_M, np.sqrt(self.weight_S @ (variance_SxM + (mean_SxM - mean_M) ** 2))
 
-    def covered(self, error: float) -> int:
-        """Return how many gaps lie in the interval that the others predict, the weights kept."""
-        from scipy.stats import norm  # heavy
 
-        variance_SxN = 1 / np.diagonal(self._inverse_SxNxN, axis1=1, axis2=2)
-        mean_SxN = self._gap_N - self._inverse_SxNxN @ self._gap_N * variance_SxN
-        mean_N, std_N = self._average(mean_SxN, variance_SxN)
-        return int((np.abs(self._gap_N - mean_N) <= norm.ppf(1 - error / 2) * std_N).sum())
+def predict_left_out(measured: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
+    """Predict the gaps of each group from all that are not of it; return columns mean and std.
+
+    `groups`: names of groups, whose index is that of some of the measured gaps.
+    """
+    found = []
+    for _, own in groups.groupby(groups):
+        process = GapProcess(measured.drop(own.index))
+        predicted = process.predict(measured.loc[own.index])
+        found.append(pd.DataFrame(dict(zip(("mean", "std"), predicted)), own.index))
+    return pd.concat(found)
 
 
 @cache

@@ -103,7 +103,7 @@ def left_out_table(members: pd.DataFrame, published: pd.DataFrame) -> Table:
     is_ours = known["source"] == gap_process.OURS
     cells = known[is_ours].assign(epochs=usual_cells(members)["epochs"].to_numpy())
     groups = {
-        "one of our cells": list(cells.index),
+        "one of our cells": pd.Series(cells.index, cells.index),
         "all of our cells of a width": cells["width"],
         "of a vocabulary": cells["vocabulary"],
         "of a number of epochs": cells["epochs"],
@@ -112,17 +112,11 @@ def left_out_table(members: pd.DataFrame, published: pd.DataFrame) -> Table:
     }
     rows = []
     for name, group in groups.items():
-        group = pd.Series(group, cells.index) if isinstance(group, list) else group
-        errors, half_widths = [], []
-        for _, own in group.groupby(group):
-            missing = known.loc[own.index]
-            mean, std = gap_process.GapProcess(known.drop(own.index)).predict(missing)
-            errors += (missing["gap"] - mean).tolist()
-            half_widths += (1.645 * std).tolist()
-        inside = int((np.abs(errors) <= np.array(half_widths)).sum())
-        root = float(np.sqrt(np.mean(np.square(errors))))
+        found = gap_process.predict_left_out(known, group)
+        errors, half_widths = known["gap"][found.index] - found["mean"], 1.645 * found["std"]
+        inside, root = (errors.abs() <= half_widths).sum(), np.sqrt((errors**2).mean())
         rows.append(
-            (name, f"{inside} of {len(errors)}", number(root), number(np.median(half_widths)))
+            (name, f"{inside} of {len(errors)}", number(float(root)), number(half_widths.median()))
         )
     header = ("left out", "within the 90 % interval", "error", "half the interval")
     note = (

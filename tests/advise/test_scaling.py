@@ -221,9 +221,10 @@ def test_other_configurations_are_refused(tmp_path, text):
 
 def made(mean: float, std: float, factor: float) -> answer.Answer:
     pilot = {"width": 768 / factor, "layers": 12, "vocabulary": 32_000, "tokens": 2e9}
-    pilot |= {"gap": 0.1, "seeds": 2, "bigram": 4.0, "untied": 3.9}
+    pilot |= {"gap": 0.1, "half": 0.02, "seeds": 2, "bigram": 4.0, "untied": 3.9}
     target, own = Size(768, 12, 32_000, 2e9), pd.DataFrame([pilot])
-    process = GapProcess(own.assign(source="yours", error=0.01))
+    known = own.assign(source=["yours"], error=0.01)
+    process = GapProcess(pd.concat([known, known.assign(source="published")]))
     prediction = Prediction(mean, std, factor)
     return answer.Answer(target, prediction, own, process, pd.DataFrame(), "jaxtie advise")
 
@@ -243,11 +244,12 @@ def test_the_recommendation_follows_from_probability_and_distance(mean, std, fac
     assert found.word == word
     recommendation, why, confidence, following = found.sentences
     half = 1.645 * std
-    assert after in following and f"(90 % interval {mean - half:+.3f} to {mean + half:+.3f})" in why
-    assert f"loss by {mean:+.3f} nat" in why and f"{100 * found.prediction.doubt:.0f} % it" in why
+    assert after in following and f"90 % interval {mean - half:+.3f} to {mean + half:+.3f})" in why
+    assert f"loss by {mean:+.3f} nat" in why and f"{100 * found.prediction.doubt:.0f} %; up" in why
     assert recommendation.startswith(f"Recommendation: {SHOWN[word]}")
-    assert f"{factor} times the width" in confidence and "vocabulary" not in confidence
-    assert "saves 24.6 of 134.1 million parameters, as many as 3.5 layers have" in why
+    assert f"{factor} times the width" in confidence and "times the vocabulary" not in confidence
+    assert "1 published gaps, of which 1 lie in" in confidence
+    assert "leaves 109.5 of 134.1 million parameters and saves as many as 3.5 layers have" in why
 
 
 def pilot_members(gaps: dict[int, tuple[float, ...]]) -> pd.DataFrame:

@@ -80,13 +80,13 @@ def test_scales_are_averaged_over_their_posterior():
     assert found_std.item() == pytest.approx(np.sqrt(variance), rel=0.1)
 
 
-def test_leaving_one_out_is_predicting_it_from_the_others():
+def test_gaps_that_are_left_out_are_predicted_from_all_others():
     measured = sampled(np.random.default_rng(2))[:-1].reset_index(drop=True)
-    covered = 0
-    for i in range(len(measured)):
-        mean, std = of_scales(measured.drop(index=i)).predict(measured.loc[[i]])
-        covered += abs(measured["gap"][i] - mean.item()) < 0.6745 * std.item()
-    assert of_scales(measured).covered(0.5) == covered and 0 < covered < len(measured)
+    groups = pd.Series(["x", "y", "x"], index=[0, 3, 7])
+    found = gap_process.predict_left_out(measured, groups)
+    assert sorted(found.index) == [0, 3, 7]
+    mean, std = GapProcess(measured.drop([0, 7])).predict(measured.loc[[7]])
+    np.testing.assert_allclose(found.loc[7], [mean.item(), std.item()])
 
 
 def test_nine_of_ten_intervals_cover():
