@@ -154,7 +154,9 @@ def _tying_gap_on_text(data: Path) -> list[Table]:
     makers = (gap_tables.claims_table, gap_tables.fit_table, gap_tables.cells_table)
     published = pd.read_csv(data / "published-comparisons.csv")
     left_out = gap_tables.left_out_table(members, published)
-    return [*(make(members) for make in makers), left_out, gap_tables.arms_table(members)]
+    path = data / "advice-on-text.csv"
+    advice = gap_tables.advice_tables(pd.read_csv(path)) if path.exists() else []
+    return [*(make(members) for make in makers), left_out, *advice, gap_tables.arms_table(members)]
 
 
 # Tables of losses that are committed as CSV.

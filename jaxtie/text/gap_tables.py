@@ -218,6 +218,60 @@ def arms_table(members: pd.DataFrame) -> Table:
     return Table("Other arms", header, rows, note)
 
 
+def advice_tables(targets: pd.DataFrame) -> list[Table]:
+    """Return how good the advice was: rows of `experiments/scripts/advice_on_text.py`."""
+    rows = [
+        (
+            f"{own.text}: {own.width:.0f}, {own.layers:.0f}, {own.vocabulary:,.0f},"
+            f" {own.tokens:,.0f}",
+            f"{own.factor:.1f}",
+            f"{own.mean:+.3f} [{own.low:+.3f}, {own.high:+.3f}]",
+            f"{own.gap:+.3f} ± {own.error:.3f}",
+            "tie by default" if own.word == "not decided" else own.word,
+        )
+        for own in targets.itertuples()
+    ]
+    header = (
+        "text: width, layers, vocabulary, tokens",
+        "times the pilots",
+        "predicted [90 %]",
+        "measured ± standard error",
+        "advice",
+    )
+    each = Table("Advice on other sizes and texts", header, rows, "tied − untied, nat.")
+    gap, low, high = (targets[name] for name in ("gap", "covering_low", "covering_high"))
+    missed = np.maximum(low - gap, 0) + np.maximum(gap - high, 0)
+    near = targets[targets["factor"] <= 4]
+    policies = {
+        "this advice, undecided as tied": targets["word"] == "do not tie",
+        "always tie": gap > np.inf,
+        "never tie": gap < np.inf,
+        "the sign of the pilots' mean gap": targets["pilots_gap"] > 0,
+    }
+    found = [
+        ("within the 90 % interval", f"{(missed == 0).sum()} of {len(targets)}"),
+        ("median width of the interval, nat", number(float((high - low).median()))),
+        ("mean interval score, nat", number(float((high - low + 20 * missed).mean()))),
+        (
+            "decided, of those within four times the pilots",
+            f"{(near['word'] != 'not decided').sum()} of {len(near)}",
+        ),
+        *(
+            (f"mean regret of: {name}, nat", number(_regret(gap, is_untied)))
+            for name, is_untied in policies.items()
+        ),
+    ]
+    note = (
+        "Intervals are widened by the standard error of the measured gap. Regret: the loss of the"
+        " advised arm less that of the better one."
+    )
+    return [each, Table("How good the advice was", ("", "found"), found, note)]
+
+
+def _regret(gap: pd.Series, is_untied: pd.Series) -> float:
+    return float(np.where(is_untied, np.maximum(-gap, 0), np.maximum(gap, 0)).mean())
+
+
 def draw_gaps(members: pd.DataFrame) -> Figure:
     """Draw the gap of each cell against tokens per row, with 95 % intervals, and the prediction."""
     from scipy.stats import t  # heavy
