@@ -144,7 +144,7 @@ class Answer:
             where = f"the target has {float(f'{factor:.2g}'):,.9g} times the {name} of any pilot"
         width, layers, vocabulary, _ = largest
         return (
-            f"Confidence: {where}. {self._without_published()} Pilots: width"
+            f"Confidence: {where}. {self._without_published() if factor > NEAR else ''}Pilots: width"
             f" {own['width'].min():.0f} to {width:.0f}, {layers:.0f} layers, {vocabulary:,.0f}"
             f" entries of vocabulary, {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f}"
             f" tokens, {own['seeds'].min()} seeds each way; {beaten} of {len(own)} untied ones beat"
@@ -164,7 +164,7 @@ class Answer:
         return (
             f"From your pilots and our experiment alone it would be {own.interval[0]:+.3f} to"
             f" {own.interval[1]:+.3f}; the rest is from {len(found)} published gaps, of which"
-            f" {inside} lie in the 90 % interval predicted without their source."
+            f" {inside} lie in the 90 % interval predicted without their source. "
         )
 
     def _next(self) -> str:
