@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +95,7 @@ class Answer:
         """The recommendation, see `recommend`."""
         return recommend(self.prediction.doubt, self.prediction.factor)
 
-    @property
+    @cached_property
     def sentences(self) -> list[str]:
         """Recommendation, why, confidence, next."""
         return [self._recommendation(), self._why(), self._confidence(), self._next()]
@@ -144,8 +145,8 @@ class Answer:
             where = f"the target has {float(f'{factor:.2g}'):,.9g} times the {name} of any pilot"
         width, layers, vocabulary, _ = largest
         return (
-            f"Confidence: {where}. {self._without_published() if factor > NEAR else ''}Pilots: width"
-            f" {own['width'].min():.0f} to {width:.0f}, {layers:.0f} layers, {vocabulary:,.0f}"
+            f"Confidence: {where}. {self._without_published() if factor > NEAR else ''}Pilots:"
+            f" width {own['width'].min():.0f} to {width:.0f}, {layers:.0f} layers, {vocabulary:,.0f}"
             f" entries of vocabulary, {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f}"
             f" tokens, {own['seeds'].min()} seeds each way; {beaten} of {len(own)} untied ones beat"
             " bigram counts."
