@@ -144,12 +144,13 @@ class Answer:
             name = Size._fields[int(np.argmax(np.array(self.target) / largest))]
             where = f"the target has {float(f'{factor:.2g}'):,.9g} times the {name} of any pilot"
         width, layers, vocabulary, _ = largest
+        published = self._without_published() if factor > NEAR else ""
         return (
-            f"Confidence: {where}. {self._without_published() if factor > NEAR else ''}Pilots:"
-            f" width {own['width'].min():.0f} to {width:.0f}, {layers:.0f} layers, {vocabulary:,.0f}"
-            f" entries of vocabulary, {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f}"
-            f" tokens, {own['seeds'].min()} seeds each way; {beaten} of {len(own)} untied ones beat"
-            " bigram counts."
+            f"Confidence: {where}. {published}Pilots: width {own['width'].min():.0f} to"
+            f" {width:.0f}, {layers:.0f} layers, {vocabulary:,.0f} entries of vocabulary,"
+            f" {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f} tokens,"
+            f" {own['seeds'].min()} seeds each way; {beaten} of {len(own)} untied ones beat bigram"
+            " counts."
         )
 
     def _without_published(self) -> str:
