@@ -23,6 +23,7 @@ import jaxtie
 from jaxtie.advise.pilots import PARAGRAPHS, Pilot, steps_for
 from jaxtie.text.config import Corpus
 from jaxtie.text.data.tokens import prepare_text
+from jaxtie.text.gap_model import SIZE, chosen_rates
 from jaxtie.training.devices import describe_device, start_jax
 
 DATA = Path(__file__).parents[1] / "data" / "tying-gap-on-text.csv"
@@ -140,9 +141,9 @@ class Trainer:
         shutil.rmtree(folder)
 
     def search(self, cell: Cell, arm: str) -> None:
-        """Find the best rate by the first seeds, from 0.001·2^(5/2) at width 32; train the rest."""
+        """Find the best rate by the first seeds; train the rest."""
         found: dict[int, float] = {}
-        tried = round(5 - np.log2(cell.width / 32)) + np.arange(-1, 2)
+        tried = self.first_guess(cell, arm) + np.arange(-1, 2)
         while True:
             for k in tried:
                 if k not in found:
@@ -152,6 +153,24 @@ class Trainer:
                 break
             tried = [best - 1, best + 1]
         self.losses(cell, arm, int(best), JUDGED)
+
+    def first_guess(self, cell: Cell, arm: str) -> int:
+        """Return the best rate of the trained cell that is most alike, or 0.001·2^(5/2) at 32."""
+        done = [path.stem for path in self.out.glob("*.done")]
+        paths = [
+            path
+            for path in (self.out / "members").glob(f"{cell.width}-*.csv")
+            if path.stem.rsplit("_", 2)[0] in done
+        ]
+        own = pd.concat(map(pd.read_csv, paths)) if paths else pd.DataFrame(columns=["layers"])
+        own = own[own["layers"] == cell.layers]
+        if own.empty:
+            return round(5 - np.log2(cell.width / 32))
+        best = chosen_rates(own).drop_duplicates([*SIZE, "arm"])
+        far = np.abs(np.log2(best["vocabulary"] / cell.vocabulary))
+        far += np.abs(np.log2(best["epochs"] / cell.epochs)) + (best["arm"] != arm)
+        far += 9 * (best["arm"].str.startswith("untied") != arm.startswith("untied"))
+        return round(2 * np.log2(best["learning_rate"].iloc[far.argmin()] / 1e-3))
 
     def members(self, cell: Cell) -> pd.DataFrame:
         """Return all trained members of a cell."""
