@@ -101,7 +101,8 @@ class Trainer:
     def losses(self, cell: Cell, arm: str, k: int, seeds: tuple[int, ...]) -> pd.DataFrame:
         """Return a row for each seed; train those that have none."""
         names = {
-            seed: self.out / "members" / f"{name_of(cell)}_{arm}_{k}_{seed}.csv" for seed in seeds
+            seed: self.out / "members" / f"{name_of(cell)}_{file_name(arm)}_{k}_{seed}.csv"
+            for seed in seeds
         }
         missing = [seed for seed, path in names.items() if not path.exists()]
         if missing:
@@ -111,12 +112,17 @@ class Trainer:
                 temporary.replace(names[seed])
         return pd.concat([pd.read_csv(path) for path in names.values()])
 
-    def _train(self, cell: Cell, arm: str, k: int, seeds: list[int]) -> Iterator[tuple[int, dict]]:
+    def pilot(self, cell: Cell, arm: str) -> tuple[Corpus, Pilot]:
+        """Return the text, and the model with its budget."""
         corpus = Corpus(self.text, vocab_size=cell.vocabulary, documents_to_split=PARAGRAPHS)
         report = prepare_text(corpus, say=lambda line: None).report
         epoch = report.tokens["train"] + report.rows["train"]  # each row is ended by [SEP]
         steps, own = steps_for(cell.epochs * epoch), matched(cell, arm)
-        pilot = Pilot(own.width, own.layers, steps, cell.branch_scale, cell.width // 32)
+        heads = max(1, cell.width // 32)
+        return corpus, Pilot(own.width, own.layers, steps, cell.branch_scale, heads)
+
+    def _train(self, cell: Cell, arm: str, k: int, seeds: list[int]) -> Iterator[tuple[int, dict]]:
+        corpus, pilot = self.pilot(cell, arm)
         folder = self.out / f"{name_of(cell)}_{file_name(arm)}_{k}_{min(seeds)}"
         name = arm.split()[-1]  # of a wider or deeper arm: tied
         results = jaxtie.run(pilot.experiment(corpus, (name,), rate_of(k), seeds), folder)
@@ -147,7 +153,8 @@ class Trainer:
         while True:
             for k in tried:
                 if k not in found:
-                    found[k] = self.losses(cell, arm, int(k), CHOOSING)["loss_even"].mean()
+                    losses = self.losses(cell, arm, int(k), CHOOSING)["loss_even"]
+                    found[k] = losses.fillna(np.inf).mean()
             best = min(found, key=found.get)
             if min(found) < best < max(found):
                 break

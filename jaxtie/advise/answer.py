@@ -29,15 +29,14 @@ YOURS = "yours"  # the source of the pilots
 CAPTION = (
     "Tying gap, loss(tied) − loss(untied), against the training tokens per row of a table: pilots"
     " with 90 % intervals, the nearest published gaps, the prediction with its 90 % band from the"
-    " largest pilot to the target, and the margin. Above the margin tying costs more than it is"
-    " taken to be worth."
+    " largest pilot to the target, and the margin. Above the margin we advise against tying."
 )
 
 
 class Prediction(NamedTuple):
     """The gap at a size, normal, in nats.
 
-    `factor`: the largest of its sizes by those of the largest pilot.
+    `factor`: how far its most distant size is from the pilots, see `distances`.
     """
 
     mean: float
@@ -141,32 +140,29 @@ class Answer:
         largest = np.max(np.array(gap_model.sizes_of(own)), axis=0)
         where = "the target is no larger than the largest pilot"
         if factor > 1:
-            name = Size._fields[int(np.argmax(np.array(self.target) / largest))]
-            where = f"the target has {float(f'{factor:.2g}'):,.9g} times the {name} of any pilot"
+            i = int(np.argmax(distances([self.target], own)))
+            times = float(f"{self.target[i] / largest[i]:.2g}")
+            where = f"the target has {times:,.9g} times the {Size._fields[i]} of the pilots"
         width, layers, vocabulary, _ = largest
+        diverged = int(own["diverged"].sum())
         published = self._without_published() if factor > NEAR else ""
         return (
             f"Confidence: {where}. {published}Pilots: width {own['width'].min():.0f} to"
             f" {width:.0f}, {layers:.0f} layers, {vocabulary:,.0f} entries of vocabulary,"
             f" {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f} tokens,"
             f" {own['seeds'].min()} seeds each way; {beaten} of {len(own)} untied ones beat bigram"
-            " counts."
+            f" counts{f'; {diverged} pairs diverged' if diverged else ''}."
         )
 
     def _without_published(self) -> str:
-        """Say what the prediction would be without the published gaps, and how good it is."""
-        measured = self.process.measured.reset_index(drop=True)
-        source = measured["source"]
-        is_published = ~source.isin([gap_process.OURS, YOURS])
-        process = GapProcess(measured[~is_published])
-        (own,) = predict(process, [self.target], self.pilots)
-        found = gap_process.predict_left_out(measured, source[is_published])
-        half = 1.645 * found["std"]
-        inside = int(((measured["gap"][found.index] - found["mean"]).abs() <= half).sum())
+        """Say what the prediction would be without the published gaps."""
+        measured = self.process.measured
+        is_own = measured["source"].isin([gap_process.OURS, YOURS])
+        (own,) = predict(GapProcess(measured[is_own]), [self.target], self.pilots)
+        count = int((~is_own).sum())
         return (
             f"From your pilots and our experiment alone it would be {own.interval[0]:+.3f} to"
-            f" {own.interval[1]:+.3f}; the rest is from {len(found)} published gaps, of which"
-            f" {inside} lie in the 90 % interval predicted without their source. "
+            f" {own.interval[1]:+.3f}; {count} published gaps narrow it. "
         )
 
     def _next(self) -> str:
@@ -174,8 +170,9 @@ class Answer:
             return (
                 f"Next: if {MARGIN:g} nat matters to you, train it both ways for a tenth of the"
                 f" tokens ({self.target.tokens / 10:,.0f}), each way at a good learning rate of its"
-                " own; a pair takes a fifth of your budget. With two or more seeds, jaxtie advise"
-                " --from-logs tied.csv,untied.csv gives an interval."
+                " own; a pair takes a fifth of your budget, and the gap may still change after it."
+                " With two or more seeds, jaxtie advise --from-logs tied.csv,untied.csv gives an"
+                " interval."
             )
         if self.word == "not decided":
             return f"Next: {self.retry}"
@@ -256,9 +253,16 @@ def predict(
 ) -> list[Prediction]:
     """Predict the gaps at some sizes; `noise`: standard error with which they will be measured."""
     wanted = pd.DataFrame(targets).assign(source=YOURS, error=noise)
-    largest = np.max(np.array(gap_model.sizes_of(pilots)), axis=0)
-    factors = (np.array(targets) / largest).max(axis=1)
+    factors = distances(targets, pilots).max(axis=1)
     return list(map(Prediction, *(own.tolist() for own in (*process.predict(wanted), factors))))
+
+
+def distances(targets: Sequence[Size], pilots: pd.DataFrame) -> np.ndarray:
+    """Return how many times the largest pilot's each size is, Mx4; a vocabulary, either way."""
+    ratio_Mx4 = np.array(targets) / np.max(np.array(gap_model.sizes_of(pilots)), axis=0)
+    vocabulary = Size._fields.index("vocabulary")
+    ratio_Mx4[:, vocabulary] = np.maximum(ratio_Mx4[:, vocabulary], 1 / ratio_Mx4[:, vocabulary])
+    return ratio_Mx4
 
 
 def pilot_gaps(members: pd.DataFrame) -> pd.DataFrame:
@@ -273,11 +277,14 @@ def pilot_gaps(members: pd.DataFrame) -> pd.DataFrame:
 
     size = [*Size._fields, "bigram"]
     losses = members.pivot(index=[*size, "seed"], columns="arm", values="loss")
-    losses = losses[np.isfinite(losses).all(axis=1)]
+    is_finite = np.isfinite(losses).all(axis=1)
+    diverged = (~is_finite).groupby(size).sum().rename("diverged").reset_index()
+    losses = losses[is_finite]
     found = gap_model.pooled((losses["tied"] - losses["untied"]).rename("gap"), size)
     check(bool((found["degrees"] > 0).all()) and len(found) > 1, "pilots: too many have diverged")
     half = found["error"] * t.ppf(1 - ERROR / 2, found["degrees"])
-    return found.assign(half=half).merge(losses.groupby(size).mean().reset_index(), on=size)
+    mean = losses.groupby(size).mean().reset_index()
+    return found.assign(half=half).merge(mean, on=size).merge(diverged, on=size)
 
 
 def nearest_published(published: pd.DataFrame, target: Size, count: int = 3) -> pd.DataFrame:
@@ -366,7 +373,7 @@ def _draw(axes: Axes, answer: Answer) -> None:
     )
     for end in (*band[-1], predicted[-1].mean):
         axes.annotate(f"{end:+.3f} ", (at[-1], end), ha="right", va="bottom")
-    near = nearest_published(answer.published, target).dropna(subset=["tokens"])
+    near = nearest_published(answer.published, target)
     own = {"color": "#3d3d3d", "marker": "x", "linestyle": "", "label": "published, nearest"}
     axes.plot(near["tokens"] / near["vocabulary"], near["gap_nats"], **own)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

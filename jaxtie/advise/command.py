@@ -145,8 +145,8 @@ class AdviseOptions:
 
 DESCRIPTION = """Should I tie the embeddings, at my size, on my text?
 
-Small tied and untied models are trained on your text; a formula, fitted to them and to committed
-experiments, predicts loss(tied) - loss(untied) at your size.
+Small tied and untied models are trained on your text; a Gaussian process,
+given them, our experiments and published ones, predicts loss(tied) - loss(untied) at your size.
 
 examples:
   jaxtie advise --text books/ --width 768 --layers 12 --vocabulary 32000 --tokens 2e9

@@ -58,7 +58,7 @@ def advise(options: Any, session: Session) -> int:
         shutil.rmtree(out / PILOTS, ignore_errors=True)
         (out / PLAN).unlink(missing_ok=True)
         session = dataclasses.replace(session, overwrite=False)
-    plan = _plan(corpus, tokens, options, out, session)
+    plan, minutes = _plan(corpus, tokens, options, out, session)
     smallest = plan.pilots[-1]
     least = {"width": smallest.width, "layers": smallest.layers, "tokens": smallest.tokens}
     for name in sorted(least.keys() & target.keys()):
@@ -72,12 +72,15 @@ def advise(options: Any, session: Session) -> int:
     members = pilots.train_pilots(plan, corpus, committed_members(), out / PILOTS, session)
     largest = Size(*members[list(Size._fields)].max())
     same = re.sub(r" --(minutes[ =]\S+|overwrite)", "", session.command)
+    again = f"{same} --minutes {4 * minutes:g} --overwrite"
+    if plan.seeds == pilots.SEEDS[-1]:  # only where the longest budget is reached
+        again = "give more text; more minutes would change nothing."
     found = answer.make_answer(
         members,
         committed_members(),
         pd.read_csv(installed_data("published-comparisons.csv")),
         largest._replace(**target),
-        f"{same} --minutes {4 * (options.minutes or MINUTES):g} --overwrite",
+        again,
     )
     answer.write(found, out, session.command)
     if options.json:
@@ -89,8 +92,10 @@ def advise(options: Any, session: Session) -> int:
     return 0
 
 
-def _plan(corpus: Corpus, tokens: int, options: Any, out: Path, session: Session) -> pilots.Plan:
-    """Return the plan of the folder, or make one, so that a resumed command has the same."""
+def _plan(
+    corpus: Corpus, tokens: int, options: Any, out: Path, session: Session
+) -> tuple[pilots.Plan, float]:
+    """Return the plan and its minutes: those of the folder, so that a run resumes, or new ones."""
     path, minutes = out / PLAN, options.minutes or MINUTES
     if path.exists():
         plan, found = _read_plan(path)
@@ -101,7 +106,7 @@ def _plan(corpus: Corpus, tokens: int, options: Any, out: Path, session: Session
                 " or --overwrite it",
             )
         _say_plan(plan, tokens, "", options)
-        return plan
+        return plan, found["minutes"]
     rates = pilots.Rates.fit(committed_members())
     costs = pilots.measure_costs(corpus, rates, out, session)
     plan = pilots.make_plan(costs, tokens / (pilots.BATCH * pilots.LENGTH), minutes)
@@ -111,7 +116,7 @@ def _plan(corpus: Corpus, tokens: int, options: Any, out: Path, session: Session
         with replacing(path) as temporary:
             own = {"minutes": minutes, "tokens": tokens, "plan": plan._asdict()}
             temporary.write_text(json.dumps(own))
-    return plan
+    return plan, minutes
 
 
 def _read_plan(path: Path) -> tuple[pilots.Plan, dict[str, float]]:
@@ -237,7 +242,9 @@ def read_losses(path: Path) -> pd.Series:
         losses = [name for name in table.columns if "loss" in name]
         if losses == ["loss"] and not seeds:
             last = table.assign(seed=table.get("seed", 0)).groupby("seed").tail(1)
-            last = last.set_index("seed")["loss"].astype(float)
+            last = (
+                last.assign(seed=last["seed"].astype(str)).set_index("seed")["loss"].astype(float)
+            )
         elif seeds and not losses:
             last = table[seeds].astype(float).iloc[-1]
         else:
@@ -248,4 +255,4 @@ def read_losses(path: Path) -> pd.Series:
         raise UserError(f"{path}: {expected}") from None
     good = len(last) > 0 and bool(np.isfinite(last).all())
     check(good, f"{path}: the last loss of a seed is missing or not finite")
-    return last
+    return last.sort_index()

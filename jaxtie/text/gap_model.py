@@ -120,11 +120,12 @@ def gaps(members: pd.DataFrame, first: str = "tied", second: str = "untied") -> 
     """Return loss(first) − loss(second) of each cell that has both, on the odd batches.
 
     Columns: those of `SIZE`, tokens, gap, its standard error, seeds. The deviation over seeds is
-    pooled over the cells, since each has few.
+    pooled over the cells, since each has few. Pairs of which one diverged are left out.
     """
     best = chosen_rates(members)
     losses = best.pivot(index=[*SIZE, "tokens", "seed"], columns="arm", values="loss_odd")
-    differences = (losses[first] - losses[second]).dropna().rename("gap")
+    differences = (losses[first] - losses[second]).rename("gap")
+    differences = differences[np.isfinite(differences)]
     return pooled(differences, [*SIZE, "tokens"])
 
 
@@ -146,11 +147,7 @@ def usual_cells(members: pd.DataFrame) -> pd.DataFrame:
 
 def fit_cells(members: pd.DataFrame) -> GapFit:
     """Fit the formula to the cells of the usual branch scale; ValueError if they are too few."""
-    return fit_to(usual_cells(members))
-
-
-def fit_to(cells: pd.DataFrame) -> GapFit:
-    """Fit the formula to cells, see `gaps`; ValueError if they are too few."""
+    cells = usual_cells(members)
     return fit_gaps(features(sizes_of(cells)), cells["gap"].to_numpy(), cells["error"].to_numpy())
 
 

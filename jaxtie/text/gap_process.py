@@ -5,10 +5,10 @@
 
 f is smooth (a Matérn 3/2 covariance of the distance in x), and is 0 on average, so that far from
 all sizes the prediction is the mean, with the deviation of f. `text` is common to all gaps of a
-source, that is, one text and recipe; `cell` is a size's own; `noise` is the standard error of what
-was measured. The mean has the prior N(0, `MEAN_STD`²). Predictions are averaged over the posterior
-of the four `Scales`: `SAMPLES` quasi-random points of their prior, weighted by the likelihood. See
-Rasmussen and Williams (2006), chapter 2, and sections 4.2 and 5.4.
+source, that is, one text and code; `cell` is a source's at a size; `noise` is the standard error of
+what was measured. The mean has the prior N(0, `MEAN_STD`²). Predictions are averaged over the
+posterior of the four `Scales`: `SAMPLES` quasi-random points of their prior, weighted by the
+likelihood. See Rasmussen and Williams (2006), chapter 2, and sections 4.2 and 5.4.
 
 The covariance was chosen among three (exponential, Matérn 3/2, Gaussian) by leaving out each of
 the first eleven cells of `experiments/tying_gap_on_text.py`.
@@ -55,6 +55,8 @@ def measured_gaps(members: pd.DataFrame, published: pd.DataFrame) -> pd.DataFram
         gap in nats and all sizes are known.
     """
     published = published[published["objective"] == "causal"].rename(columns={"gap_nats": "gap"})
+    # "code, version": gaps of the same code are not independent
+    published = published.assign(source=published["source"].str.split(",").str[0])
     error = np.where(published["differed"].isna(), PUBLISHED_STD, DIFFERED_STD)
     published = published.assign(error=error)[COLUMNS].dropna()
     return pd.concat([usual_cells(members).assign(source=OURS)[COLUMNS], published])
@@ -68,9 +70,7 @@ class GapProcess:
         self.measured = measured
         self.scales = sampled_scales() if scales is None else scales
         error_N, self._gap_N = (measured[name].to_numpy(np.float64) for name in ("error", "gap"))
-        noise_SxN = error_N**2 + self.scales.cell[:, None] ** 2
-        own_SxNxN = covariance(measured, measured, self.scales)
-        own_SxNxN += np.eye(len(measured)) * noise_SxN[:, None]
+        own_SxNxN = covariance(measured, measured, self.scales) + np.diag(error_N**2)
         self._inverse_SxNxN = np.linalg.inv(own_SxNxN)
         squares_S = self._gap_N @ self._inverse_SxNxN @ self._gap_N
         log_S = -0.5 * (squares_S + np.linalg.slogdet(own_SxNxN)[1])
@@ -86,16 +86,12 @@ class GapProcess:
         across_SxMxN = covariance(wanted, self.measured, self.scales)
         weight_SxMxN = across_SxMxN @ self._inverse_SxNxN
         before_SxM = np.diagonal(covariance(wanted, wanted, self.scales), axis1=1, axis2=2)
-        variance_SxM = before_SxM + self.scales.cell[:, None] ** 2
-        variance_SxM = variance_SxM - (weight_SxMxN * across_SxMxN).sum(axis=2)
-        mean_M, std_M = self._average(weight_SxMxN @ self._gap_N, variance_SxM)
-        error_M = wanted["error"].to_numpy(np.float64) if "error" in wanted else 0.0
-        return mean_M, np.hypot(std_M, error_M)
-
-    def _average(self, mean_SxM: np.ndarray, variance_SxM: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return mean and deviation over the samples of the scales."""
+        variance_SxM = before_SxM - (weight_SxMxN * across_SxMxN).sum(axis=2)
+        mean_SxM = weight_SxMxN @ self._gap_N
         mean_M = self.weight_S @ mean_SxM
-        return mean_M, np.sqrt(self.weight_S @ (variance_SxM + (mean_SxM - mean_M) ** 2))
+        variance_M = self.weight_S @ (variance_SxM + (mean_SxM - mean_M) ** 2)
+        error_M = wanted["error"].to_numpy(np.float64) if "error" in wanted else 0.0
+        return mean_M, np.sqrt(variance_M + error_M**2)
 
 
 def predict_left_out(measured: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
@@ -121,10 +117,12 @@ def sampled_scales() -> Scales:
 
 
 def covariance(first: pd.DataFrame, second: pd.DataFrame, scales: Scales) -> np.ndarray:
-    """Return the covariance of mean + f + text at two lists of sizes, SxMxN, nat²."""
-    smooth, length, text, _ = (np.reshape(scale, (-1, 1, 1)) for scale in scales)
+    """Return the covariance of mean + f + text + cell at two lists of sizes, SxMxN, nat²."""
+    smooth, length, text, cell = (np.reshape(scale, (-1, 1, 1)) for scale in scales)
     x_MxK, x_NxK = (features(sizes_of(own))[:, 1:] for own in (first, second))
-    distance = np.sqrt(3) * np.linalg.norm(x_MxK[:, None] - x_NxK, axis=2) / length
+    apart_MxN = np.linalg.norm(x_MxK[:, None] - x_NxK, axis=2)
+    distance = np.sqrt(3) * apart_MxN / length
     sources = [own["source"].to_numpy(object) for own in (first, second)]
     is_same_MxN = sources[0][:, None] == sources[1]
-    return MEAN_STD**2 + smooth**2 * (1 + distance) * np.exp(-distance) + text**2 * is_same_MxN
+    same = (text**2 + cell**2 * (apart_MxN < 1e-6)) * is_same_MxN
+    return MEAN_STD**2 + smooth**2 * (1 + distance) * np.exp(-distance) + same

@@ -172,6 +172,17 @@ def test_differences_are_paired_students_or_welchs():
     assert scaling.difference(a[:1], b) is None
 
 
+def test_logs_are_paired_whatever_the_order_and_form_of_their_seeds(tmp_path, capsys):
+    """Paired, the difference is 0.05 exactly; the seeds differ by more."""
+    files = [
+        write(tmp_path / "a.csv", "seed,loss\n2,3.45\n0,3.15\n1,3.25\n"),
+        write(tmp_path / "b.csv", "step,0,1,2\n9,3.1,3.2,3.4\n"),
+    ]
+    assert main_advise(["--from-logs", ",".join(map(str, files))]) == 0
+    printed = capsys.readouterr().out
+    assert "+0.0500 to +0.0500" in printed and "paired by seed" in printed
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -222,6 +233,7 @@ def test_other_configurations_are_refused(tmp_path, text):
 def made(mean: float, std: float, factor: float) -> answer.Answer:
     pilot = {"width": 768 / factor, "layers": 12, "vocabulary": 32_000, "tokens": 2e9}
     pilot |= {"gap": 0.1, "half": 0.02, "seeds": 2, "bigram": 4.0, "untied": 3.9}
+    pilot |= {"diverged": 0}
     target, own = Size(768, 12, 32_000, 2e9), pd.DataFrame([pilot])
     known = own.assign(source=["yours"], error=0.01)
     process = GapProcess(pd.concat([known, known.assign(source="published")]))
@@ -248,7 +260,7 @@ def test_the_recommendation_follows_from_probability_and_distance(mean, std, fac
     assert f"loss by {mean:+.3f} nat" in why and f"{100 * found.prediction.doubt:.0f} %; up" in why
     assert recommendation.startswith(f"Recommendation: {SHOWN[word]}")
     assert f"{factor} times the width" in confidence and "times the vocabulary" not in confidence
-    assert ("1 published gaps, of which 1 lie in" in confidence) == (factor > 4)
+    assert ("1 published gaps narrow it" in confidence) == (factor > 4)
     assert "leaves 109.5 of 134.1 million parameters and saves as many as 3.5 layers have" in why
 
 
@@ -273,7 +285,8 @@ def test_the_deviation_of_gaps_is_pooled_over_sizes():
 def test_seeds_that_diverge_are_left_out():
     found = answer.pilot_gaps(pilot_members({32: (0.1, 0.3, np.nan), 64: (0.2, 0.2)}))
     np.testing.assert_allclose(found["gap"], [0.2, 0.2])
-    assert found["seeds"].tolist() == [2, 2] and np.isfinite(found["half"]).all()
+    assert found["seeds"].tolist() == [2, 2] and found["diverged"].tolist() == [1, 0]
+    assert np.isfinite(found["half"]).all()
     with pytest.raises(UserError, match="too many have diverged"):
         answer.pilot_gaps(pilot_members({32: (np.nan, 0.3), 64: (0.2, np.inf)}))
 

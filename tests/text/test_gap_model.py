@@ -121,3 +121,10 @@ def test_rates_are_chosen_on_even_batches_and_gaps_judged_on_odd_ones():
     (cell,) = gaps(members()).to_dict("records")
     assert cell["seeds"] == 3 and cell["gap"] == pytest.approx(0.3 + 0.01)
     assert cell["error"] == pytest.approx(0.01 / np.sqrt(3))
+
+
+def test_a_member_that_diverged_is_left_out_with_its_pair():
+    found = members()
+    found.loc[(found["seed"] == 2) & (found["arm"] == "tied"), "loss_odd"] = np.nan
+    (cell,) = gaps(found).to_dict("records")
+    assert cell["seeds"] == 2 and np.isfinite(cell["gap"])

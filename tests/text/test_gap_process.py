@@ -30,7 +30,7 @@ WANTED = sizes("a", Size(200, 3, 2048, 2048 * 400)).drop(columns="gap")
 def sampled(rng) -> pd.DataFrame:
     """Gaps of two sources, and that which is wanted as the last row."""
     every = pd.concat([sizes("a", *SIZES[:6]), sizes("b", *SIZES[3:]), WANTED])
-    noise = np.diag(np.append(np.full(12, 0.01**2), 0) + SCALES.cell**2)
+    noise = np.diag(np.append(np.full(12, 0.01**2), 0))
     gap = rng.multivariate_normal(np.zeros(13), covariance(every, every, SCALES)[0] + noise)
     return every.assign(gap=gap)
 
@@ -51,7 +51,7 @@ def test_the_covariance_is_that_of_matern_and_of_a_common_source():
 def test_a_prediction_is_the_conditional_normal():
     every = sampled(np.random.default_rng(0))
     mean, std = of_scales(every[:-1]).predict(WANTED)
-    own = np.diag(every["error"] ** 2 + SCALES.cell**2)
+    own = np.diag(every["error"] ** 2)
     precision = np.linalg.inv(
         covariance(every, every, SCALES)[0] + own
     )  # its last row: conditional
@@ -67,7 +67,7 @@ def test_scales_are_averaged_over_their_posterior():
     scales = Scales(*np.exp(np.log(gap_process.MEDIANS) + normal).T)
     likelihood, means, variances = [], [], []
     for i, covariance_NxN in enumerate(covariance(measured, measured, scales)):
-        noise = np.diag(measured["error"] ** 2 + scales.cell[i] ** 2)
+        noise = np.diag(measured["error"] ** 2)
         likelihood.append(multivariate_normal(cov=covariance_NxN + noise).pdf(measured["gap"]))
         one = Scales(*(scale[i : i + 1] for scale in scales))
         mean, std = GapProcess(measured, one).predict(WANTED)
@@ -98,6 +98,15 @@ def test_nine_of_ten_intervals_cover():
     assert 0.84 < np.mean(covered) < 0.96
 
 
+def test_at_a_measured_size_only_its_noise_is_left():
+    """A cell is not new where it was measured."""
+    measured = sizes("a", *SIZES, gap=0.1, error=1e-6)
+    wanted = sizes("a", SIZES[0]).drop(columns=["gap", "error"])
+    mean, std = of_scales(measured).predict(wanted)
+    assert mean.item() == pytest.approx(0.1, abs=1e-4) and std.item() < 1e-4
+    assert of_scales(measured).predict(wanted.assign(source="b"))[1].item() > SCALES.cell.item()
+
+
 def test_far_away_the_deviation_is_that_before_any_measurement():
     process = of_scales(sampled(np.random.default_rng(4))[:-1])
     far = sizes("c", Size(10**9, 10**4, 10**9, 10**20)).drop(columns=["gap", "error"])
@@ -118,8 +127,9 @@ def test_known_gaps_are_ours_and_the_published_ones_that_have_all_sizes():
 def test_a_target_is_as_far_as_its_farthest_size(size):
     pilots = sizes("yours", Size(64, 2, 2048, 1e6), Size(32, 2, 2048, 1e5))
     first = Size(64, 2, 2048, 1e6)
-    targets = [first, first._replace(**{size: 9 * getattr(first, size)})]
+    targets = [first._replace(**{size: times * getattr(first, size)}) for times in (1, 9, 1 / 9)]
     found = answer.predict(of_scales(pilots), targets, pilots)
-    assert [each.factor for each in found] == pytest.approx([1, 9])
+    less = 9 if size == "vocabulary" else 1  # a pilot's other sizes are the largest ones
+    assert [each.factor for each in found] == pytest.approx([1, 9, less])
     (noisy,) = answer.predict(of_scales(pilots), targets[:1], pilots, noise=0.3)
     assert noisy.std**2 == pytest.approx(found[0].std ** 2 + 0.3**2)

@@ -117,20 +117,23 @@ def test_what_was_left_out_is_predicted_from_the_rest():
 
 
 def test_the_advice_is_scored_by_coverage_width_and_regret():
-    names = ("gap", "low", "high", "word", "pilots_gap", "factor")
+    names = ("gap", "mean", "word", "word_without_pilots", "pilot_gap", "factor")
     rows = [
-        (0.10, 0.05, 0.15, "do not tie", 0.1, 1.0),  # right
-        (-0.10, -0.05, 0.05, "not decided", 0.1, 2.0),  # missed by 0.05, the pilots' sign is wrong
-        (0.04, -0.05, 0.05, "not decided", -0.1, 2.0),  # costs 0.04
-        (-0.02, -0.05, 0.05, "tie", -0.1, 9.0),
+        (0.10, 0.10, "do not tie", "not decided", 0.1, 1.0),  # right
+        (-0.10, 0.00, "do not tie", "tie", 0.1, 2.0),  # missed by 0.05; wrong
+        (0.04, 0.00, "not decided", "do not tie", -0.1, 2.0),  # tied by default, costs 0.04
+        (-0.02, 0.00, "tie", "tie", -0.1, 9.0),
     ]
     targets = pd.DataFrame([dict(zip(names, row)) for row in rows])
-    targets["covering_low"], targets["covering_high"] = targets["low"], targets["high"]
-    targets = targets.assign(text="a", width=64, layers=2, vocabulary=9, tokens=9, mean=0, error=0)
+    targets = targets.assign(std=0.03 / 1.645, error=0.04 / 1.645)  # half an interval: 0.05
+    targets = targets.assign(text="a", width=64, layers=2, vocabulary=9, tokens=9)
     found = [row[1] for row in gap_tables.advice_tables(targets)[1].rows]
-    assert found[:1] == ["3 of 4"] and found[3] == "1 of 3"
-    expected = [0.1, 0.1 + 20 * 0.05 / 4, 0.04 / 4, 0.14 / 4, 0.12 / 4, (0.1 + 0.04) / 4]
-    assert list(map(float, found[1:3] + found[4:])) == pytest.approx(expected, abs=6e-4)
+    assert (found[0], found[3], found[4]) == ("3 of 4", "2 of 3", "1 of 2")
+    assert list(map(float, found[1:3])) == pytest.approx([0.1, 0.1 + 20 * 0.05 / 4], abs=6e-4)
+    regrets = [float(each) for row in found[5:] for each in row.split(", ")]
+    expected = [0.11 + 0.03, 0.10 + 0.04, 0.09, 0.10, 0.09 + 0.03, 0.10 + 0.04]
+    expected += [0.11 + 0.03, 0.10 + 0.02, 0.11 + 0.03, 0.10 + 0.04]
+    assert regrets == pytest.approx(np.array(expected) / 4, abs=6e-4)
 
 
 def test_a_row_per_cell_and_arm():
