@@ -10,7 +10,7 @@ experiments/data/tying-gap-on-text.csv.
 import argparse
 import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -161,6 +161,21 @@ class Trainer:
             tried = [best - 1, best + 1]
         self.losses(cell, arm, int(best), JUDGED)
 
+    def share(self, jobs: Iterable[tuple[Cell, str]]) -> None:
+        """Train the cells and arms that no other process trains, or has trained."""
+        for cell, arm in jobs:
+            try:
+                with filelock.FileLock(self.done(cell, arm).with_suffix(".lock"), timeout=0):
+                    if not self.done(cell, arm).exists():
+                        self.search(cell, arm)
+                        self.done(cell, arm).touch()
+            except filelock.Timeout:
+                continue
+
+    def done(self, cell: Cell, arm: str) -> Path:
+        """Return the file that says that an arm is finished."""
+        return self.out / f"{name_of(cell)}_{file_name(arm)}.done"
+
     def first_guess(self, cell: Cell, arm: str) -> int:
         """Return the best rate of the trained cell that is most alike, or 0.001·2^(5/2) at 32."""
         done = [path.stem for path in self.out.glob("*.done")]
@@ -229,16 +244,7 @@ def main() -> None:
         return
     restore(options.out)
     start_jax()
-    trainer = Trainer(tuple(options.text), options.out)
-    for cell, arm in jobs():
-        done = options.out / f"{name_of(cell)}_{file_name(arm)}.done"
-        try:
-            with filelock.FileLock(done.with_suffix(".lock"), timeout=0):
-                if not done.exists():
-                    trainer.search(cell, arm)
-                    done.touch()
-        except filelock.Timeout:
-            continue
+    Trainer(tuple(options.text), options.out).share(jobs())
 
 
 if __name__ == "__main__":
