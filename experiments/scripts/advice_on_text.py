@@ -115,6 +115,8 @@ def main() -> None:
     texts = dict(zip(("books", "django", "jax"), (options.books, *options.texts)))
     trainers = {name: Trainer((text,), options.out / name) for name, text in texts.items()}
     if options.predict:
+        if DATA.exists():
+            raise SystemExit(f"{DATA}: holds predictions already")
         pilots = {
             name: pilots_of(text, options.out / f"{name}-pilots") for name, text in texts.items()
         }
