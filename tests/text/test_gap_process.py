@@ -60,6 +60,7 @@ def test_a_prediction_is_the_conditional_normal():
     assert mean.item() == pytest.approx(-variance * precision[-1, :-1] @ every["gap"][:-1])
 
 
+@pytest.mark.slow
 def test_scales_are_averaged_over_their_posterior():
     """Against random samples, each weighted by its likelihood."""
     rng, measured = np.random.default_rng(1), sampled(np.random.default_rng(1))[:-1]
@@ -89,6 +90,7 @@ def test_gaps_that_are_left_out_are_predicted_from_all_others():
     np.testing.assert_allclose(found.loc[7], [mean.item(), std.item()])
 
 
+@pytest.mark.slow
 def test_nine_of_ten_intervals_cover():
     rng, covered = np.random.default_rng(3), []
     for _ in range(200):
