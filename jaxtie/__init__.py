@@ -20,6 +20,7 @@ from jaxtie.config import (
 
 if TYPE_CHECKING:
     from jaxtie import nnx
+    from jaxtie.advise.command import advise
     from jaxtie.exor.config import Experiment, Process
     from jaxtie.run.lifecycle import load, run
     from jaxtie.text.config import Corpus, TextExperiment
@@ -44,6 +45,7 @@ _LAZY = {
     **dict.fromkeys(("load", "run"), "jaxtie.run.lifecycle"),
     **dict.fromkeys(("Task", "key_at"), "jaxtie.training.task"),
     **dict.fromkeys(("Embedding", "make_embedding"), "jaxtie.tying.linen"),
+    "advise": "jaxtie.advise.command",
     "budget": "jaxtie.tying.budget",
     "check": "jaxtie.tying.check",
     "cross_entropy": "jaxtie.tying.cross_entropy",
@@ -67,6 +69,7 @@ __all__ = [
     "UserError",
     "Variant",
     "__version__",
+    "advise",
     "budget",
     "check",
     "cross_entropy",
@@ -98,10 +101,10 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keep `jaxtie.run` the function when the package of that name is imported."""
+    """Keep `jaxtie.run` and `jaxtie.advise` functions when their packages are imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name != "run" or not isinstance(value, ModuleType):
+        if name not in ("run", "advise") or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
 

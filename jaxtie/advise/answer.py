@@ -80,6 +80,7 @@ class Answer:
       process: of the committed cells, the published comparisons and the pilots.
       published: what others measured, `experiments/data/published-comparisons.csv`.
       retry: the command with more minutes.
+      out: folder of the pilots, `summary.md` and figures/answer.png.
     """
 
     target: Size
@@ -88,6 +89,7 @@ class Answer:
     process: GapProcess
     published: pd.DataFrame
     retry: str
+    out: Path
 
     @property
     def word(self) -> str:
@@ -202,6 +204,16 @@ class Answer:
         )
         return Table("Pilots", header, rows, note)
 
+    def _repr_markdown_(self) -> str:
+        """Return what a notebook shows."""
+        return "\n\n".join([*self.sentences, *(table.markdown() for table in self.tables)])
+
+    def plot(self) -> Figure:
+        """Draw pilots, prediction and margin against tokens per row of a table."""
+        figure, ((axes,),) = plots.subplots(1, 1, (8.6, 4.2))
+        _draw(axes, self)
+        return figure
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for `--json`."""
         return {
@@ -225,6 +237,7 @@ def make_answer(
     published: pd.DataFrame,
     target: Size,
     retry: str,
+    out: Path,
 ) -> Answer:
     """Combine pilots with committed cells and predict.
 
@@ -234,10 +247,13 @@ def make_answer(
       published: what others measured.
       target: what to predict.
       retry: the command with more minutes.
+      out: folder of the pilots.
     """
     pilots = pilot_gaps(members)
     process = process_after(pilots, committed, published)
-    return Answer(target, predict(process, [target], pilots)[0], pilots, process, published, retry)
+    return Answer(
+        target, predict(process, [target], pilots)[0], pilots, process, published, retry, out
+    )
 
 
 def process_after(
@@ -327,13 +343,6 @@ def published_table(published: pd.DataFrame, target: Size) -> Table:
     return Table("What others measured, nearest first", header, rows, note)
 
 
-def draw(answer: Answer) -> Figure:
-    """Draw pilots, prediction and margin against tokens per row of a table."""
-    figure, ((axes,),) = plots.subplots(1, 1, (8.6, 4.2))
-    _draw(axes, answer)
-    return figure
-
-
 def _draw(axes: Axes, answer: Answer) -> None:
     pilots, target = answer.pilots, answer.target
     for (colour, width), own in zip(
@@ -379,9 +388,9 @@ def _draw(axes: Axes, answer: Answer) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def write(answer: Answer, out: Path, command: str) -> None:
+def write(answer: Answer, command: str) -> None:
     """Write the figure, `summary.md`, `answer.json`, and a section for the page of `--all`."""
-    picture = plots.Picture(CAPTION, lambda: draw(answer))
+    out, picture = answer.out, plots.Picture(CAPTION, answer.plot)
     plots.draw_all({"answer": picture}, out / "figures")
     lines = ["# Should the embeddings be tied?", ""]
     for sentence in answer.sentences:

@@ -1,14 +1,16 @@
 """Command line of `jaxtie advise`. Imports jax only to train or evaluate models."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from jaxtie.advise import models, pairs, scaling
+from jaxtie.advise.answer import Answer
 from jaxtie.config import UserError, check, real
 from jaxtie.options import (
     Flag,
@@ -19,6 +21,7 @@ from jaxtie.options import (
     parse_path,
     parse_positive,
 )
+from jaxtie.results.tables import json_numbers, print_tables
 from jaxtie.run import command as cli
 from jaxtie.run.command import TextOptions
 from jaxtie.run.lifecycle import Session
@@ -175,6 +178,37 @@ def main_advise(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
+def advise(*text: str | Path, **options: Any) -> Answer:
+    """Train pilots on a text and answer, as `jaxtie advise --text` does.
+
+    Args:
+      text: files, or folders of files.
+      options: those of the command: width, layers, vocabulary, tokens, config, minutes, out, and so
+        on; quiet=True and overwrite=True.
+
+    Returns:
+      The answer: `sentences`, `prediction`, `pilots`, `plot()`; a notebook shows it.
+
+    Raises:
+      UserError: in one line, if a value is invalid.
+      KeyboardInterrupt: after an interrupt; the same call goes on.
+    """
+    given = [*(("text", path) for path in text), *options.items()]
+    words = [
+        word
+        for name, value in given
+        for word in [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    ]
+    read = parse_groups(AdviseOptions, "jaxtie.advise", words, DESCRIPTION)
+    useful = COMMON | KEPT | TEXT | SIZE - {"dry_run"}
+    cli.refuse_other_than(useful, read, DEFAULTS, "no option of pilots")
+    check(bool(read.text or read.tfds), "expected a text, such as jaxtie.advise('books/')")
+    command = cli.command_line("jaxtie.advise", words)
+    found = scaling.answer_by_pilots(read, Session(command, read.quiet, read.overwrite))
+    assert found is not None  # this is no dry run
+    return found
+
+
 def _answer(options, session: Session) -> int:
     given, source = bool(options.text or options.tfds), options.source
 
@@ -201,7 +235,15 @@ def _answer(options, session: Session) -> int:
         refuse(COMMON | KEPT | TEXT | OF_PAIRS, "no option of --pairs, which gives no advice")
         return pairs.train_and_evaluate(options, session)
     refuse(COMMON | KEPT | TEXT | SIZE, "expected with --pairs")
-    return scaling.advise(options, session)
+    found = scaling.answer_by_pilots(options, session)
+    if found is not None and options.json:
+        print(json.dumps(json_numbers(found.as_dict())))
+    elif found is not None:
+        print(*found.sentences, sep="\n")
+        print_tables(*found.tables)
+        out = found.out
+        print(f"Figure: {out / 'figures' / 'answer.png'}; summary: {out / 'summary.md'}")
+    return 0
 
 
 def _answer_source(source: Path, options, session: Session, refuse) -> int:

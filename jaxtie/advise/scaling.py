@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtie.advise import answer, models, pilots
 from jaxtie.config import UserError, check, check_path, natural
 from jaxtie.results.folder import RunFolder, replacing
-from jaxtie.results.tables import json_numbers, print_tables
+from jaxtie.results.tables import json_numbers
 from jaxtie.run.experiment_files import installed_data
 from jaxtie.run.lifecycle import Session
 from jaxtie.text.config import Corpus
@@ -39,8 +39,8 @@ def committed_members() -> pd.DataFrame:
     return pd.read_csv(installed_data("tying-gap-on-text.csv"))
 
 
-def advise(options: Any, session: Session) -> int:
-    """Train pilots on a text and answer; return the exit status."""
+def answer_by_pilots(options: Any, session: Session) -> answer.Answer | None:
+    """Train pilots on a text and write the answer; a dry run has none."""
     from jaxtie.text.data.tokens import prepare_text
 
     target = read_target(options)
@@ -68,7 +68,7 @@ def advise(options: Any, session: Session) -> int:
             " both ways and compare them by --from-logs",
         )
     if options.dry_run:
-        return 0
+        return None
     members = pilots.train_pilots(plan, corpus, committed_members(), out / PILOTS, session)
     largest = Size(*members[list(Size._fields)].max())
     same = re.sub(r" --(minutes[ =]\S+|overwrite)", "", session.command)
@@ -81,15 +81,10 @@ def advise(options: Any, session: Session) -> int:
         pd.read_csv(installed_data("published-comparisons.csv")),
         largest._replace(**target),
         again,
+        out,
     )
-    answer.write(found, out, session.command)
-    if options.json:
-        print(json.dumps(json_numbers(found.as_dict())))
-        return 0
-    print(*found.sentences, sep="\n")
-    print_tables(*found.tables)
-    print(f"Figure: {out / 'figures' / 'answer.png'}; summary: {out / 'summary.md'}")
-    return 0
+    answer.write(found, session.command)
+    return found
 
 
 def _plan(

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from drawing import save_small
 from scipy.stats import t
 
+import jaxtie
 from jaxtie.advise import answer, pilots, scaling
 from jaxtie.advise.answer import Prediction
 from jaxtie.advise.command import main_advise
@@ -238,7 +240,7 @@ def made(mean: float, std: float, factor: float) -> answer.Answer:
     known = own.assign(source=["yours"], error=0.01)
     process = GapProcess(pd.concat([known, known.assign(source="published")]))
     prediction = Prediction(mean, std, factor)
-    return answer.Answer(target, prediction, own, process, pd.DataFrame(), "jaxtie advise")
+    return answer.Answer(target, prediction, own, process, pd.DataFrame(), "jaxtie advise", Path())
 
 
 @pytest.mark.parametrize(
@@ -412,6 +414,32 @@ def test_another_target_trains_nothing(place, answered, capsys):
     assert "Recommendation" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in answered.rglob("config.json")}
     assert main_advise(command(place, answered, "--width", "512")) == 0  # as `answered` was
+
+
+@pytest.mark.slow
+def test_a_notebook_has_the_same_answer(place, answered):
+    vocab = place / "text" / "vocab.txt"
+    found = jaxtie.advise(
+        place / "text" / "known.txt", vocab=vocab, minutes=3, quiet=True, out=answered, width=512
+    )
+    written = json.loads((answered / "answer.json").read_text())
+    assert found.sentences == written["answer"] and found.word == written["recommendation"]
+    assert found.sentences[0] in found._repr_markdown_()
+    assert found.plot().axes[0].get_title() in found.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ((), {}, "expected a text"),
+        (("nowhere",), {}, "nowhere: no such file"),
+        (("books",), {"width": "x"}, "--width"),
+        (("books",), {"dry_run": True}, "--dry-run"),
+    ],
+)
+def test_other_calls_are_refused_in_one_line(text, options, words):
+    with pytest.raises(UserError, match=words):
+        jaxtie.advise(*text, **options)
 
 
 @pytest.mark.slow
