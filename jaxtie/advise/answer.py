@@ -107,10 +107,13 @@ class Answer:
             f"width {target.width:,.0f}, {target.layers:.0f} layers, {target.vocabulary:,.0f}"
             f" entries of vocabulary, {target.tokens:,.0f} training tokens"
         )
+        undecided = f"tie by default; undecided, since it may cost more than {MARGIN:g} nat"
+        if self.prediction.doubt >= 1 - DECIDED:
+            undecided = "tie by default; untying looks better, but this is far from the pilots"
         advice = {
             "tie": "tie the embeddings",
             "do not tie": "do not tie the embeddings",
-            "not decided": f"tie by default; undecided, since it may cost more than {MARGIN:g} nat",
+            "not decided": undecided,
         }
         return f"Recommendation: {advice[self.word]} ({of_what})."
 
@@ -141,7 +144,7 @@ class Answer:
         beaten = int((own["untied"] < own["bigram"]).sum())
         largest = np.max(np.array(gap_model.sizes_of(own)), axis=0)
         where = "the target is no larger than the largest pilot"
-        if factor > 1:
+        if factor >= 1.05:
             i = int(np.argmax(distances([self.target], own)))
             times = float(f"{self.target[i] / largest[i]:.2g}")
             where = f"the target has {times:,.9g} times the {Size._fields[i]} of the pilots"
@@ -169,12 +172,14 @@ class Answer:
 
     def _next(self) -> str:
         if self.prediction.factor > NEAR:
+            least, own = self.pilots["tokens"].max(), "each way at a good learning rate of its own"
+            how = f"for a tenth of the tokens ({self.target.tokens / 10:,.0f}), {own}; a pair takes"
+            how += " a fifth of your budget, and the gap may still change after it"
+            if self.target.tokens < 10 * least:
+                how = own
             return (
-                f"Next: if {MARGIN:g} nat matters to you, train it both ways for a tenth of the"
-                f" tokens ({self.target.tokens / 10:,.0f}), each way at a good learning rate of its"
-                " own; a pair takes a fifth of your budget, and the gap may still change after it."
-                " With two or more seeds, jaxtie advise --from-logs tied.csv,untied.csv gives an"
-                " interval."
+                f"Next: if {MARGIN:g} nat matters to you, train it both ways {how}. With two or"
+                " more seeds, jaxtie advise --from-logs tied.csv,untied.csv gives an interval."
             )
         if self.word == "not decided":
             return f"Next: {self.retry}"
@@ -320,26 +325,20 @@ def published_table(published: pd.DataFrame, target: Size) -> Table:
     """Return what others measured at the sizes nearest to the target."""
     rows = [
         (
-            own.source,
-            f"{own.width:,.0f}",
-            f"{own.vocabulary:,.0f}",
-            f"{own.tokens:,.0f}",
+            f"{own.source}{' *' * (own.differed == own.differed)}",
+            f"{own.width:.0f}",
+            f"{own.vocabulary:.0f}",
+            f"{own.tokens:.2e}",
             f"{own.gap_nats:+.4f}",
             f"{own.seeds:.0f}",
-            "nothing named" if own.differed != own.differed else str(own.differed),
         )
         for own in nearest_published(published, target).itertuples()
     ]
-    header = (
-        "source",
-        "width",
-        "vocabulary",
-        "tokens",
-        "tied − untied, nat",
-        "seeds",
-        "what else differed",
+    header = ("source", "width", "vocabulary", "tokens", "tied − untied", "seeds")
+    note = (
+        "Nat. *: something else differed, too. Details and addresses:"
+        " experiments/data/published-comparisons.csv."
     )
-    note = "Sources: experiments/data/published-comparisons.csv."
     return Table("What others measured, nearest first", header, rows, note)
 
 

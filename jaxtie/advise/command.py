@@ -1,5 +1,6 @@
 """Command line of `jaxtie advise`. Imports jax only to train or evaluate models."""
 
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ def _parse_tokens(text: str) -> float:
         number = real(text)
     except ValueError:
         number = 0.0
-    if number < 1:
+    if not 1 <= number <= 1e18:
         raise ValueError(f"{text!r}: expected a number of tokens, such as 2e9")
     return number
 
@@ -76,8 +77,8 @@ class TargetOptions:
     from_logs: Annotated[
         tuple[Path, ...] | None, option("TIED.csv,UNTIED.csv", _parse_logs, "none")
     ] = None
-    """Answer from losses that you have; train nothing. The files have the columns seed and loss, or
-    a column 0, 1, ... for each seed; the last row of a seed counts."""
+    """Answer from losses that you have, in nats; train nothing. The files have the columns seed and
+    loss, or a column 0, 1, ... for each seed; the last row of a seed counts."""
     dry_run: Flag = False
     """Measure the speed, print the plan and the time; train nothing."""
 
@@ -165,6 +166,9 @@ DEFAULTS = cli.defaults_of(TargetOptions, AdviseTextOptions, OutputOptions, Pair
 def main_advise(arguments: Sequence[str] | None = None) -> int:
     """Run `jaxtie advise` and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not have every character
     try:
         options = parse_groups(AdviseOptions, "jaxtie.advise", arguments, DESCRIPTION)
         command = cli.command_line("jaxtie.advise", arguments)
@@ -193,12 +197,12 @@ def advise(*text: str | Path, **options: Any) -> Answer:
       UserError: in one line, if a value is invalid.
       KeyboardInterrupt: after an interrupt; the same call goes on.
     """
-    given = [*(("text", path) for path in text), *options.items()]
-    words = [
-        word
-        for name, value in given
-        for word in [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    ]
+    words = []
+    for name, value in [*(("text", path) for path in text), *options.items()]:
+        if value is not None and value is not False:
+            words.append(f"--{name.replace('_', '-')}")
+        if value not in (None, False, True):
+            words.append(f"{value:.17g}" if isinstance(value, float) else str(value))
     read = parse_groups(AdviseOptions, "jaxtie.advise", words, DESCRIPTION)
     useful = COMMON | KEPT | TEXT | SIZE - {"dry_run"}
     cli.refuse_other_than(useful, read, DEFAULTS, "no option of pilots")

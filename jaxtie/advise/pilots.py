@@ -242,9 +242,8 @@ def _train(
     """Return a row for each seed, and the evaluation with the lowest mean loss, 0 to 10."""
     experiment = _declare(pilot, arm, corpus, rates, plan.seeds)
     folder = RunFolder(out / pilot.name / arm)
-    if lifecycle.run_in_folder(experiment, folder, replace(session, draws=False)) is (
-        Outcome.INTERRUPTED
-    ):
+    own = replace(session, draws=False, overwrite=False)  # `out` is new, or is to be resumed
+    if lifecycle.run_in_folder(experiment, folder, own) is Outcome.INTERRUPTED:
         raise KeyboardInterrupt(lifecycle.resume_hint(session))
     results = folder.load()
     loss_SxE = results["valid_loss"].sel(arm=arm).transpose("seed", "eval_step").values

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 import sys
@@ -10,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from jaxtie.advise import answer, models, pilots
@@ -54,21 +54,17 @@ def answer_by_pilots(options: Any, session: Session) -> answer.Answer | None:
     check(not RunFolder(out).config(), f"--out {out}: holds a run; choose another folder")
     text = prepare_text(corpus, say=session.say)
     tokens = text.report.tokens["train"] + text.report.rows["train"]  # each row ends by [SEP]
-    if options.overwrite and not options.dry_run:
-        shutil.rmtree(out / PILOTS, ignore_errors=True)
-        (out / PLAN).unlink(missing_ok=True)
-        session = dataclasses.replace(session, overwrite=False)
+    _check_target(target, width=min(pilots.WIDTHS), layers=pilots.LAYERS)
     plan, minutes = _plan(corpus, tokens, options, out, session)
-    smallest = plan.pilots[-1]
-    least = {"width": smallest.width, "layers": smallest.layers, "tokens": smallest.tokens}
-    for name in sorted(least.keys() & target.keys()):
-        check(
-            target[name] >= least[name],
-            f"--{name} {target[name]:g}: the smallest pilot has {least[name]:,}; train your model"
-            " both ways and compare them by --from-logs",
-        )
+    _check_target(target, tokens=plan.pilots[-1].tokens)
     if options.dry_run:
         return None
+    if options.overwrite:
+        shutil.rmtree(out / PILOTS, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    with replacing(out / PLAN) as temporary:
+        own = {"minutes": minutes, "tokens": tokens, "plan": plan._asdict()}
+        temporary.write_text(json.dumps(own))
     members = pilots.train_pilots(plan, corpus, committed_members(), out / PILOTS, session)
     largest = Size(*members[list(Size._fields)].max())
     same = re.sub(r" --(minutes[ =]\S+|overwrite)", "", session.command)
@@ -87,30 +83,35 @@ def answer_by_pilots(options: Any, session: Session) -> answer.Answer | None:
     return found
 
 
+def _check_target(target: dict[str, float], **least: int) -> None:
+    """Raise UserError if the target is smaller than all pilots."""
+    for name in least.keys() & target.keys():
+        check(
+            target[name] >= least[name],
+            f"--{name} {target[name]:g}: the smallest pilot has {least[name]:,}; train your model"
+            " both ways and compare them by --from-logs",
+        )
+
+
 def _plan(
     corpus: Corpus, tokens: int, options: Any, out: Path, session: Session
 ) -> tuple[pilots.Plan, float]:
     """Return the plan and its minutes: those of the folder, so that a run resumes, or new ones."""
     path, minutes = out / PLAN, options.minutes or MINUTES
-    if path.exists():
+    if path.exists() and not options.overwrite:
         plan, found = _read_plan(path)
-        for name, asked in (("minutes", options.minutes), ("tokens", tokens)):
-            check(
-                asked is None or found[name] == asked,
-                f"--out {out}: holds pilots of other {name}, {found[name]:g}; choose another --out,"
-                " or --overwrite it",
-            )
+        same_time = options.minutes in (None, found["minutes"])
+        other = f"{found['minutes']:g} minutes" if found["tokens"] == tokens else "another text"
+        check(
+            found["tokens"] == tokens and same_time,
+            f"--out {out}: holds pilots of {other}; choose another --out, or --overwrite it",
+        )
         _say_plan(plan, tokens, "", options)
         return plan, found["minutes"]
     rates = pilots.Rates.fit(committed_members())
     costs = pilots.measure_costs(corpus, rates, out, session)
     plan = pilots.make_plan(costs, tokens / (pilots.BATCH * pilots.LENGTH), minutes)
     _say_plan(plan, tokens, f"; about {plan.seconds(costs) / 60:.0f} minutes", options)
-    if not options.dry_run:
-        out.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            own = {"minutes": minutes, "tokens": tokens, "plan": plan._asdict()}
-            temporary.write_text(json.dumps(own))
     return plan, minutes
 
 
@@ -118,12 +119,15 @@ def _read_plan(path: Path) -> tuple[pilots.Plan, dict[str, float]]:
     try:
         found = json.loads(path.read_text())
         plan = pilots.Plan(**found.pop("plan"))
-        numbers = (*plan, found["minutes"], found["tokens"])
-        valid = all(isinstance(number, int | float) and number > 0 for number in numbers)
-        if not valid or plan.steps % pilots.RECORDS or plan.seeds != int(plan.seeds):
+        for number in (*plan, found["tokens"]):
+            if type(number) is not int or not 0 < number < 2**40:
+                raise ValueError
+        if plan.steps % pilots.RECORDS or not 0 < found["minutes"] < math.inf:
             raise ValueError
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path}: cannot be read as a plan; remove it") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(
+            f"{path}: cannot be read as a plan; remove it, and pilots of a new one are trained"
+        ) from None
     return plan, found
 
 
@@ -152,12 +156,12 @@ def read_target(options: Any) -> dict[str, float]:
     config = _read_config(options.config)
     found: dict[str, float] = {}
     for name, keys in CONFIG_NAMES.items():
-        key = next((key for key in keys if key in config), "")
+        key = next((key for key in keys if config.get(key) is not None), "")
         if name in given:
             continue
         check(bool(key), f"--config {options.config}: has no {keys[0]}; give --{name} N")
         value = config[key]
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if type(value) is not int or not 0 < value < 2**31:
             raise UserError(
                 f"--config {options.config}: {key} = {value!r}: expected a positive integer"
             )
@@ -166,8 +170,9 @@ def read_target(options: Any) -> dict[str, float]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
+    check_path(path)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
         return config | (config.get("text_config") or {})
     except (OSError, ValueError, RecursionError, TypeError, AttributeError):
         raise UserError(f"--config {path}: expected a model's config.json") from None
@@ -175,9 +180,10 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def answer_from_logs(tied: Path, untied: Path, *, as_json: bool) -> int:
     """Answer from files of final losses; print it and return the exit status."""
+    check(tied.resolve() != untied.resolve(), f"--from-logs {tied}: is given twice")
     losses = [read_losses(path) for path in (tied, untied)]
     gap = float(losses[0].mean() - losses[1].mean())
-    found, word, interval = difference(*losses), "not decided", ""
+    found, word, interval, doubt = difference(*losses), "not decided", "", None
     ends: dict[str, float | None] = {"low": None, "mean": gap, "high": None}
     if found is not None:
         low, high = (float(end) for end in found.interval(1 - answer.ERROR))
@@ -187,7 +193,7 @@ def answer_from_logs(tied: Path, untied: Path, *, as_json: bool) -> int:
         interval += f"; with probability {100 * doubt:.0f} % it costs more than {answer.MARGIN:g}"
     after = {"not decided": "not decided; train more seeds", "tie": "tie the embeddings"}
     counts = " and ".join(str(len(each)) for each in losses)
-    paired = found is not None and losses[0].index.equals(losses[1].index)
+    paired = found is not None and bool(losses[0].index.equals(losses[1].index))
     lines = [
         f"Recommendation: {after.get(word, 'do not tie the embeddings')}, at the size you trained.",
         f"Why: tying changes the loss by {gap:+.4f} nat{interval}.",
@@ -196,6 +202,7 @@ def answer_from_logs(tied: Path, untied: Path, *, as_json: bool) -> int:
     ]
     if as_json:
         own = {"recommendation": word, "answer": lines, "gap": ends, "margin": answer.MARGIN}
+        own["costs_more_than_margin"] = doubt
         print(json.dumps(json_numbers(own)))
     else:
         print(*lines, sep="\n")
@@ -228,26 +235,30 @@ def read_losses(path: Path) -> pd.Series:
     expected = (
         "expected a CSV file with the columns loss and seed, or with a column 0, 1, ... a seed"
     )
+    check_path(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            table = pd.read_csv(path)
+            warnings.simplefilter("error")  # of rows that have more fields than the header
+            table = pd.read_csv(path, index_col=False)
         table.columns = table.columns.map(lambda name: str(name).strip().lower())
         seeds = [name for name in table.columns if natural(name) >= 0]
         losses = [name for name in table.columns if "loss" in name]
-        if losses == ["loss"] and not seeds:
-            last = table.assign(seed=table.get("seed", 0)).groupby("seed").tail(1)
-            last = (
-                last.assign(seed=last["seed"].astype(str)).set_index("seed")["loss"].astype(float)
-            )
-        elif seeds and not losses:
+        if losses == ["loss"] and not seeds and ("seed" in table or len(table) == 1):
+            last = table.assign(seed=table.get("seed", 0)).dropna(subset=["seed"])
+            last = last.groupby("seed").tail(1)
+            last = last.set_index("seed")["loss"].astype(float)
+        elif (
+            seeds and not losses and not any(map(re.compile(r"\d*\.\d*").fullmatch, table.columns))
+        ):
             last = table[seeds].astype(float).iloc[-1]
         else:
             raise UserError(f"{path}: has the columns {', '.join(table.columns)}; {expected}")
+        last.index = last.index.astype(float)
     except (OSError, ValueError, KeyError, IndexError, TypeError, Warning) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path}: {expected}") from None
-    good = len(last) > 0 and bool(np.isfinite(last).all())
-    check(good, f"{path}: the last loss of a seed is missing or not finite")
+    check(len(last) > 0, f"{path}: has no losses; {expected}")
+    good = bool((last.abs() < 1e6).all())
+    check(good, f"{path}: the last loss of a seed is missing, or too large for a loss in nats")
     return last.sort_index()

@@ -28,7 +28,7 @@ from jaxtie.training import row_engine
 from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import make_mesh
 
-SHOWN = {"tie": "tie", "do not tie": "do not tie", "not decided": "tie by default; undecided"}
+SHOWN = {"tie": "tie", "do not tie": "do not tie", "not decided": "tie by default; un"}
 COSTS = {32: Cost(0.002, 2.0), 64: Cost(0.003, 2.0), 128: Cost(0.006, 3.0)}
 
 
@@ -127,7 +127,20 @@ def test_last_losses_are_read_by_seed(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "loss\nx\n", "step\n3\n", "a,b\n1,\n", "\x00\xff", "loss\n\n"]
+    "text",
+    [
+        "",
+        "loss\nx\n",
+        "step\n3\n",
+        "a,b\n1,\n",
+        "\x00\xff",
+        "loss\n\n",
+        "loss\n3.1\n3.2\n",  # of which seeds?
+        "seed,loss\n0,3.1,2000\n1,3.2,2000\n",  # more fields than the header
+        "0,3.10\n1,3.20\n",  # no header
+        "seed,loss\n",
+        "seed,loss\n0,1e308\n",
+    ],
 )
 def test_files_without_losses_are_refused_in_one_line(tmp_path, capsys, text):
     path, good = write(tmp_path / "a.csv", text), write(tmp_path / "b.csv", "loss\n3.0\n")
@@ -235,7 +248,7 @@ def test_other_configurations_are_refused(tmp_path, text):
 def made(mean: float, std: float, factor: float) -> answer.Answer:
     pilot = {"width": 768 / factor, "layers": 12, "vocabulary": 32_000, "tokens": 2e9}
     pilot |= {"gap": 0.1, "half": 0.02, "seeds": 2, "bigram": 4.0, "untied": 3.9}
-    pilot |= {"diverged": 0}
+    pilot |= {"diverged": 0, "tokens": 2e9 / factor}
     target, own = Size(768, 12, 32_000, 2e9), pd.DataFrame([pilot])
     known = own.assign(source=["yours"], error=0.01)
     process = GapProcess(pd.concat([known, known.assign(source="published")]))
@@ -464,7 +477,7 @@ def test_an_interrupted_command_resumes_to_the_same_answer(place, answered, at, 
 @pytest.mark.slow
 def test_pilots_of_other_minutes_are_not_mixed(place, answered, capsys):
     assert main_advise([*command(place, answered), "--minutes", "9"]) == 2
-    assert "holds pilots of other minutes, 3" in capsys.readouterr().err
+    assert "holds pilots of 3 minutes" in capsys.readouterr().err
     without = [each for each in command(place, answered) if each not in ("--minutes", "3")]
     assert main_advise([*without, "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("plan: 8 runs of 2 seeds; width 8, 16, ")
