@@ -90,7 +90,7 @@ def predict(name: str, trainer: Trainer, pilots: pd.DataFrame) -> pd.DataFrame:
     }
     return pd.concat(
         [pd.DataFrame(targets).assign(text=name), pd.DataFrame(found).assign(**words)], axis=1
-    ).assign(pilot_gap=largest)
+    ).assign(pilot_gap=largest, gap=np.nan, error=np.nan, seeds=0)
 
 
 def measured(trainer: Trainer, cell: Cell) -> dict[str, float]:
@@ -125,7 +125,7 @@ def main() -> None:
         return
     rows = pd.read_csv(DATA).to_dict("records")
     targets = zip([(trainers[name], cell) for name in texts for cell in cells(name)], rows)
-    missing = [(target, row) for target, row in targets if np.isnan(row.get("gap", np.nan))]
+    missing = [(target, row) for target, row in targets if np.isnan(row["gap"])]
     for (trainer, cell), _ in missing:
         trainer.share(itertools.product([cell], ARMS))
     for target, row in missing:

@@ -199,9 +199,10 @@ def advise(*text: str | Path, **options: Any) -> Answer:
     """
     words = []
     for name, value in [*(("text", path) for path in text), *options.items()]:
-        if value is not None and value is not False:
-            words.append(f"--{name.replace('_', '-')}")
-        if value not in (None, False, True):
+        if value is None or value is False:
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
             words.append(f"{value:.17g}" if isinstance(value, float) else str(value))
     read = parse_groups(AdviseOptions, "jaxtie.advise", words, DESCRIPTION)
     useful = COMMON | KEPT | TEXT | SIZE - {"dry_run"}

@@ -227,7 +227,13 @@ def arms_table(members: pd.DataFrame) -> Table:
 
 
 def advice_tables(targets: pd.DataFrame) -> list[Table]:
-    """Return how good the advice was: rows of `experiments/scripts/advice_on_text.py`."""
+    """Return how good the advice was on the targets that are measured, if there are any.
+
+    `targets`: rows of `experiments/scripts/advice_on_text.py`.
+    """
+    targets = targets.dropna(subset=["gap"])
+    if targets.empty:
+        return []
     rows = [
         (
             f"{own.text}: {own.width:.0f}, {own.layers:.0f}, {own.vocabulary:,.0f},"

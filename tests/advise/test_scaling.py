@@ -447,6 +447,8 @@ def test_a_notebook_has_the_same_answer(place, answered):
         ((), {}, "expected a text"),
         (("nowhere",), {}, "nowhere: no such file"),
         (("books",), {"width": "x"}, "--width"),
+        (("nowhere",), {"minutes": 1, "overwrite": False}, "nowhere: no such file"),
+        (("books",), {"seeds": 0}, "--seeds"),
         (("books",), {"dry_run": True}, "--dry-run"),
     ],
 )

@@ -127,6 +127,7 @@ def test_the_advice_is_scored_by_coverage_width_and_regret():
     targets = pd.DataFrame([dict(zip(names, row)) for row in rows])
     targets = targets.assign(std=0.03 / 1.645, error=0.04 / 1.645)  # half an interval: 0.05
     targets = targets.assign(text="a", width=64, layers=2, vocabulary=9, tokens=9)
+    assert not gap_tables.advice_tables(targets.assign(gap=np.nan))  # only predicted so far
     found = [row[1] for row in gap_tables.advice_tables(targets)[1].rows]
     assert (found[0], found[3], found[4]) == ("3 of 4", "2 of 3", "1 of 2")
     assert list(map(float, found[1:3])) == pytest.approx([0.1, 0.1 + 20 * 0.05 / 4], abs=6e-4)
