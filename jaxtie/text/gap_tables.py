@@ -313,10 +313,11 @@ def draw_gaps(members: pd.DataFrame) -> Figure:
             axes.errorbar(
                 at, part["gap"], half, color=colour, marker=marker, linestyle="", label=label
             )
+            ends = part["tokens"].min() * 1.001, part["tokens"].max() / 1.001  # new cells
             path = pd.DataFrame(
                 {
                     **part.iloc[0][list(Size._fields)],
-                    "tokens": np.geomspace(part["tokens"].min(), part["tokens"].max(), 50),
+                    "tokens": np.geomspace(*ends, 50),
                     "source": gap_process.OURS,
                 }
             )
@@ -333,5 +334,7 @@ def draw_gaps(members: pd.DataFrame) -> Figure:
         ticks = sorted({round(tokens / vocabulary) for tokens in own["tokens"]})
         axes.set_xticks(ticks, list(map(str, ticks)))
         axes.minorticks_off()
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=7, ncols=2, loc="upper right")
+    low, high = row[0].get_ylim()
+    row[0].set_ylim(low, high + 0.25 * (high - low))  # for the legends
     return figure
