@@ -204,7 +204,7 @@ def measure_costs(
 
 
 def train_pilots(
-    plan: Plan, corpus: Corpus, members: pd.DataFrame, out: Path, session: Session
+    plan: Plan, corpus: Corpus, rates: "Rates", out: Path, session: Session
 ) -> pd.DataFrame:
     """Train all pilots in folders below `out`; return a row for each member.
 
@@ -214,7 +214,6 @@ def train_pilots(
     Raises:
       KeyboardInterrupt: after an interrupt; the same call goes on.
     """
-    rates = Rates.fit(members)
     while True:
         pilots = plan.pilots
         best = _train(pilots[0], "untied", plan, corpus, rates, out, session)[1]
@@ -268,7 +267,7 @@ def _best(loss_SxE: np.ndarray) -> int:
 class Rates(NamedTuple):
     """Learning rates of each arm: ln rate = constant + slopes · (ln width, ln steps)."""
 
-    coefficients: Mapping[str, np.ndarray]
+    coefficients: Mapping[str, list[float]]  # 3 of each arm
 
     @classmethod
     def fit(cls, members: pd.DataFrame) -> "Rates":
@@ -279,12 +278,13 @@ class Rates(NamedTuple):
         for arm, own in best.groupby("arm"):
             columns = [np.ones(len(own)), np.log(own["width"]), np.log(own["steps"])]
             rates = np.log(own["learning_rate"])
-            found[str(arm)] = np.linalg.lstsq(np.stack(columns, axis=1), rates)[0]
+            found[str(arm)] = np.linalg.lstsq(np.stack(columns, axis=1), rates)[0].tolist()
         return cls(found)
 
     def of(self, arm: str, pilot: Pilot) -> float:
         """Return the rate of an arm at a size and budget."""
-        log = self.coefficients[arm] @ [1, math.log(pilot.width), math.log(pilot.steps)]
+        own = [1, math.log(pilot.width), math.log(pilot.steps)]
+        log = float(np.dot(self.coefficients[arm], own))
         return float(f"{math.exp(log):.3g}")
 
 

@@ -55,7 +55,7 @@ def answer_by_pilots(options: Any, session: Session) -> answer.Answer | None:
     text = prepare_text(corpus, say=session.say)
     tokens = text.report.tokens["train"] + text.report.rows["train"]  # each row ends by [SEP]
     _check_target(target, width=min(pilots.WIDTHS), layers=pilots.LAYERS)
-    plan, minutes = _plan(corpus, tokens, options, out, session)
+    plan, rates, minutes = _plan(corpus, tokens, options, out, session)
     _check_target(target, tokens=plan.pilots[-1].tokens)
     if options.dry_run:
         return None
@@ -63,9 +63,9 @@ def answer_by_pilots(options: Any, session: Session) -> answer.Answer | None:
         shutil.rmtree(out / PILOTS, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     with replacing(out / PLAN) as temporary:
-        own = {"minutes": minutes, "tokens": tokens, "plan": plan._asdict()}
+        own = {"minutes": minutes, "tokens": tokens, "plan": plan._asdict(), "rates": rates[0]}
         temporary.write_text(json.dumps(own))
-    members = pilots.train_pilots(plan, corpus, committed_members(), out / PILOTS, session)
+    members = pilots.train_pilots(plan, corpus, rates, out / PILOTS, session)
     largest = Size(*members[list(Size._fields)].max())
     same = re.sub(r" --(minutes[ =]\S+|overwrite)", "", session.command)
     again = f"{same} --minutes {4 * minutes:g} --overwrite"
@@ -95,11 +95,11 @@ def _check_target(target: dict[str, float], **least: int) -> None:
 
 def _plan(
     corpus: Corpus, tokens: int, options: Any, out: Path, session: Session
-) -> tuple[pilots.Plan, float]:
-    """Return the plan and its minutes: those of the folder, so that a run resumes, or new ones."""
+) -> tuple[pilots.Plan, pilots.Rates, float]:
+    """Return plan, rates and minutes: those of the folder, so that a run resumes, or new ones."""
     path, minutes = out / PLAN, options.minutes or MINUTES
     if path.exists() and not options.overwrite:
-        plan, found = _read_plan(path)
+        plan, rates, found = _read_plan(path)
         same_time = options.minutes in (None, found["minutes"])
         other = f"{found['minutes']:g} minutes" if found["tokens"] == tokens else "another text"
         check(
@@ -107,28 +107,38 @@ def _plan(
             f"--out {out}: holds pilots of {other}; choose another --out, or --overwrite it",
         )
         _say_plan(plan, tokens, "", options)
-        return plan, found["minutes"]
+        return plan, rates, found["minutes"]
     rates = pilots.Rates.fit(committed_members())
     costs = pilots.measure_costs(corpus, rates, out, session)
     plan = pilots.make_plan(costs, tokens / (pilots.BATCH * pilots.LENGTH), minutes)
     _say_plan(plan, tokens, f"; about {plan.seconds(costs) / 60:.0f} minutes", options)
-    return plan, minutes
+    return plan, rates, minutes
 
 
-def _read_plan(path: Path) -> tuple[pilots.Plan, dict[str, float]]:
+def _read_plan(path: Path) -> tuple[pilots.Plan, pilots.Rates, dict[str, float]]:
     try:
         found = json.loads(path.read_text())
-        plan = pilots.Plan(**found.pop("plan"))
+        plan, rates = pilots.Plan(**found.pop("plan")), pilots.Rates(found.pop("rates"))
+        for arm in pilots.ARMS:
+            rates.of(arm, plan.pilots[0])  # raises what is caught below
         for number in (*plan, found["tokens"]):
             if type(number) is not int or not 0 < number < 2**40:
                 raise ValueError
         if plan.steps % pilots.RECORDS or not 0 < found["minutes"] < math.inf:
             raise ValueError
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (
+        OSError,
+        ArithmeticError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):
         raise UserError(
             f"{path}: cannot be read as a plan; remove it, and pilots of a new one are trained"
         ) from None
-    return plan, found
+    return plan, rates, found
 
 
 def _say_plan(plan: pilots.Plan, tokens: int, time: str, options: Any) -> None:
