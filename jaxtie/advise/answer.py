@@ -160,7 +160,7 @@ class Answer:
         )
 
     def _without_published(self) -> str:
-        """Say what the prediction would be without the published gaps."""
+        """Return a sentence with the prediction from all but the published gaps."""
         measured = self.process.measured
         is_own = measured["source"].isin([gap_process.OURS, YOURS])
         (own,) = predict(GapProcess(measured[is_own]), [self.target], self.pilots)
@@ -210,7 +210,7 @@ class Answer:
         return Table("Pilots", header, rows, note)
 
     def _repr_markdown_(self) -> str:
-        """Return what a notebook shows."""
+        """Show the answer in a notebook."""
         return "\n\n".join([*self.sentences, *(table.markdown() for table in self.tables)])
 
     def plot(self) -> Figure:

@@ -120,7 +120,7 @@ def _read_plan(path: Path) -> tuple[pilots.Plan, pilots.Rates, dict[str, float]]
         found = json.loads(path.read_text())
         plan, rates = pilots.Plan(**found.pop("plan")), pilots.Rates(found.pop("rates"))
         for arm in pilots.ARMS:
-            rates.of(arm, plan.pilots[0])  # raises what is caught below
+            rates.of(arm, plan.pilots[0])  # bad rates raise an error
         for number in (*plan, found["tokens"]):
             if type(number) is not int or not 0 < number < 2**40:
                 raise ValueError
