@@ -135,7 +135,7 @@ def test_last_losses_are_read_by_seed(tmp_path, text):
         "a,b\n1,\n",
         "\x00\xff",
         "loss\n\n",
-        "loss\n3.1\n3.2\n",  # of which seeds?
+        "loss\n3.1\n3.2\n",  # no seeds
         "seed,loss\n0,3.1,2000\n1,3.2,2000\n",  # more fields than the header
         "0,3.10\n1,3.20\n",  # no header
         "seed,loss\n",
@@ -262,7 +262,7 @@ def made(mean: float, std: float, factor: float) -> answer.Answer:
         (-0.03, 0.04, 2, "tie", "nothing"),  # one deviation below the margin: 16 %
         (-0.03, 0.04, 50, "tie", "a tenth"),
         (0.05, 0.04, 2, "do not tie", "nothing"),
-        (0.05, 0.04, 50, "not decided", "a tenth"),  # far away, nobody is told to untie
+        (0.05, 0.04, 50, "not decided", "a tenth"),  # far away, never "do not tie"
         (-0.02, 0.04, 2, "not decided", "jaxtie advise"),
     ],
 )
