@@ -269,11 +269,9 @@ def process_after(
     return GapProcess(pd.concat([gap_process.measured_gaps(committed, published), own]))
 
 
-def predict(
-    process: GapProcess, targets: Sequence[Size], pilots: pd.DataFrame, noise: float = 0.0
-) -> list[Prediction]:
-    """Predict the gaps at some sizes; `noise`: standard error with which they will be measured."""
-    wanted = pd.DataFrame(targets).assign(source=YOURS, error=noise)
+def predict(process: GapProcess, targets: Sequence[Size], pilots: pd.DataFrame) -> list[Prediction]:
+    """Predict the gaps at some sizes."""
+    wanted = pd.DataFrame(targets).assign(source=YOURS)
     factors = distances(targets, pilots).max(axis=1)
     return list(map(Prediction, *(own.tolist() for own in (*process.predict(wanted), factors))))
 
