@@ -23,11 +23,10 @@ import jaxtie
 from jaxtie.advise.pilots import PARAGRAPHS, Pilot, steps_for
 from jaxtie.text.config import Corpus
 from jaxtie.text.data.tokens import prepare_text
-from jaxtie.text.gap_model import SIZE, chosen_rates
+from jaxtie.text.gap_model import CHOOSING, SIZE, chosen_rates
 from jaxtie.training.devices import describe_device, start_jax
 
 DATA = Path(__file__).parents[1] / "data" / "tying-gap-on-text.csv"
-CHOOSING, JUDGED = (0, 1), (0, 1, 2, 3, 4)  # seeds
 WIDTHS = (32, 64, 128)
 OTHERS = (
     "tied+half-swap",
@@ -92,7 +91,10 @@ def rate_of(k: int) -> float:
 
 
 class Trainer:
-    """Train members, each once."""
+    """Train members, each once; the first seeds choose a learning rate, and more are judged."""
+
+    choosing: tuple[int, ...] = CHOOSING
+    judged: tuple[int, ...] = (0, 1, 2, 3, 4)
 
     def __init__(self, text: tuple[str, ...], out: Path):
         self.text, self.out = text, out
@@ -153,13 +155,13 @@ class Trainer:
         while True:
             for k in tried:
                 if k not in found:
-                    losses = self.losses(cell, arm, int(k), CHOOSING)["loss_even"]
+                    losses = self.losses(cell, arm, int(k), self.choosing)["loss_even"]
                     found[k] = losses.fillna(np.inf).mean()
             best = min(found, key=found.get)
             if min(found) < best < max(found):
                 break
             tried = [best - 1, best + 1]
-        self.losses(cell, arm, int(best), JUDGED)
+        self.losses(cell, arm, int(best), self.judged)
 
     def share(self, jobs: Iterable[tuple[Cell, str]]) -> None:
         """Train the cells and arms that no other process trains, or has trained."""

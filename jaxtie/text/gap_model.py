@@ -103,14 +103,14 @@ def fit_gaps(features_NxK: np.ndarray, gap_N: np.ndarray, error_N: np.ndarray) -
     return GapFit(mean_K, covariance_KxK, float(tau), cells - count)
 
 
-def chosen_rates(members: pd.DataFrame) -> pd.DataFrame:
+def chosen_rates(members: pd.DataFrame, choosing: Sequence[int] = CHOOSING) -> pd.DataFrame:
     """Return the members trained at the best learning rate of their cell and arm.
 
-    The best one has the lowest mean loss of the first seeds on the even validation batches.
+    The best one has the lowest mean loss of the seeds `choosing` on the even validation batches.
     """
     losses = members[["loss_even", "loss_odd"]].fillna(np.inf)  # of a member that diverged
     own = members.assign(branch_scale=members["branch_scale"].fillna(USUAL), **losses)
-    first = own[own["seed"].isin(CHOOSING)]
+    first = own[own["seed"].isin(choosing)]
     means = first.groupby([*SIZE, "arm", "learning_rate"])["loss_even"].mean().reset_index()
     best = means.loc[means.groupby([*SIZE, "arm"])["loss_even"].idxmin()]
     return own.merge(best[[*SIZE, "arm", "learning_rate"]])

@@ -62,3 +62,28 @@ def test_all_arms_are_shared_gathered_and_restored(script, tmp_path, monkeypatch
     again.share(jobs)
     assert not runs
     assert len(again.members(script.Cell(64))) == len(found)
+
+
+def test_targets_of_the_advice_are_measured_with_three_seeds(script, tmp_path, monkeypatch):
+    """Seed 0 chooses the rate, also where the second seed is worse at it."""
+    import advice_on_text
+
+    targets = advice_on_text.Targets((), tmp_path)
+    monkeypatch.setattr(targets, "first_guess", lambda cell, arm: 4)
+    runs = []
+
+    def train(cell, arm, k, seeds):
+        runs.append((k, tuple(seeds)))
+        for seed in seeds:
+            row = {**cell._asdict(), "arm": arm, "learning_rate": script.rate_of(k), "seed": seed}
+            loss = 4 + 0.1 * abs(k - 4) + 0.5 * seed + 0.02 * seed * (arm == "tied")
+            yield seed, {**row, "tokens": 9, "loss_even": loss, "loss_odd": loss}
+
+    targets._train = train
+    cell = script.Cell(96)
+    assert not advice_on_text.measured(targets, cell)
+    targets.share([(cell, "tied"), (cell, "untied")])
+    assert runs == 2 * [(3, (0,)), (4, (0,)), (5, (0,)), (4, (1, 2))]
+    found = advice_on_text.measured(targets, cell)
+    assert (found["gap"], found["seeds"]) == (pytest.approx(0.02), 3)
+    assert 0.003 < found["error"] < 0.02
