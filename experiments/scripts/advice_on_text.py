@@ -70,7 +70,7 @@ def cells(text: str) -> tuple[Cell, ...]:
 
 
 class Targets(Trainer):
-    """Train targets with three seeds, from the learning rates of the pilots on."""
+    """Train targets with three seeds; the search begins at the pilots' learning rates."""
 
     choosing, judged = (0,), (0, 1, 2)
 
@@ -101,7 +101,7 @@ def predict(name: str, trainer: Trainer, pilots: pd.DataFrame) -> pd.DataFrame:
     found, without = (answer.predict(process, targets, pilots) for process in (after, before))
     largest = pilots.sort_values(["width", "tokens"])["gap"].iloc[-1]
     words = {
-        name: [answer.recommend(each.doubt, each.factor) for each in predictions]
+        name: [answer.recommend(each.risk, each.factor) for each in predictions]
         for name, predictions in (("word", found), ("word_without_pilots", without))
     }
     return pd.concat(

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 import jaxtie
-from jaxtie.advise.pilots import PARAGRAPHS, Pilot, steps_for
+from jaxtie.advise.pilots import BATCH, LENGTH, PARAGRAPHS, RECORDS, Pilot
 from jaxtie.text.config import Corpus
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.gap_model import CHOOSING, SIZE, chosen_rates
@@ -118,8 +118,8 @@ class Trainer:
         """Return the text, and the model with its budget."""
         corpus = Corpus(self.text, vocab_size=cell.vocabulary, documents_to_split=PARAGRAPHS)
         report = prepare_text(corpus, say=lambda line: None).report
-        epoch = report.tokens["train"] + report.rows["train"]  # each row is ended by [SEP]
-        steps, own = steps_for(cell.epochs * epoch), matched(cell, arm)
+        steps = RECORDS * max(1, round(cell.epochs * report.stream / (BATCH * LENGTH * RECORDS)))
+        own = matched(cell, arm)
         heads = max(1, cell.width // 32)
         return corpus, Pilot(own.width, own.layers, steps, cell.branch_scale, heads)
 

@@ -15,21 +15,21 @@ from matplotlib.figure import Figure
 
 from jaxtie.config import check
 from jaxtie.results import plots
-from jaxtie.results.page_section import write_section
+from jaxtie.results.page_section import SECTION, write_section
 from jaxtie.results.tables import Table, json_numbers
 from jaxtie.text import gap_model, gap_process
 from jaxtie.text.gap_model import Size
-from jaxtie.text.gap_process import GapProcess
+from jaxtie.text.gap_process import MARGIN, NEAR, GapProcess
 
-MARGIN = 0.01  # nat; a convention: a loss higher by less is worth the saved parameters
-NEAR = 4.0  # times the largest pilot; beyond, untying is never recommended outright
 ERROR = 0.1  # intervals are right with 90 %
 DECIDED = 0.2  # probability of being wrong at which we decide
+FILES = ("answer.json", "summary.md", SECTION, "figures/answer.png")
 YOURS = "yours"  # the source of the pilots
 CAPTION = (
-    "Tying gap, loss(tied) − loss(untied), against the training tokens per row of a table: pilots"
+    "Tying gap, loss(tied) − loss(untied), against the training tokens per vocabulary entry: pilots"
     " with 90 % intervals, the nearest published gaps, the prediction with its 90 % band from the"
-    " largest pilot to the target, and the margin. Above the margin we advise against tying."
+    " largest pilot to the target, and the margin. We advise against tying where the gap is above"
+    " the margin with a probability of 80 %, and the target is near the pilots."
 )
 
 
@@ -52,21 +52,21 @@ class Prediction(NamedTuple):
         return float(low), float(high)
 
     @property
-    def doubt(self) -> float:
+    def risk(self) -> float:
         """Probability that tying costs more than the margin."""
         from scipy.stats import norm  # heavy
 
         return float(norm.sf(MARGIN, self.mean, self.std))
 
 
-def recommend(doubt: float, factor: float = 1.0) -> str:
+def recommend(risk: float, factor: float = 1.0) -> str:
     """Return "tie", "do not tie" or "not decided"; far from the pilots never "do not tie".
 
-    `doubt`: probability that tying costs more than the margin.
+    `risk`: probability that tying costs more than the margin.
     """
-    if doubt <= DECIDED:
+    if risk <= DECIDED:
         return "tie"
-    return "do not tie" if doubt >= 1 - DECIDED and factor <= NEAR else "not decided"
+    return "do not tie" if risk >= 1 - DECIDED and factor <= NEAR else "not decided"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +92,9 @@ class Answer:
     out: Path
 
     @property
-    def word(self) -> str:
+    def recommendation(self) -> str:
         """The recommendation, see `recommend`."""
-        return recommend(self.prediction.doubt, self.prediction.factor)
+        return recommend(self.prediction.risk, self.prediction.factor)
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -108,14 +108,14 @@ class Answer:
             f" entries of vocabulary, {target.tokens:,.0f} training tokens"
         )
         undecided = f"tie by default; undecided, since it may cost more than {MARGIN:g} nat"
-        if self.prediction.doubt >= 1 - DECIDED:
+        if self.prediction.risk >= 1 - DECIDED:
             undecided = "tie by default; untying looks better, but this is far from the pilots"
         advice = {
             "tie": "tie the embeddings",
             "do not tie": "do not tie the embeddings",
             "not decided": undecided,
         }
-        return f"Recommendation: {advice[self.word]} ({of_what})."
+        return f"Recommendation: {advice[self.recommendation]} ({of_what})."
 
     def _why(self) -> str:
         from jaxtie.tying.budget import budget  # imports jax
@@ -132,21 +132,22 @@ class Answer:
         return (
             f"Why: tying is predicted to change the loss by {gap.mean:+.3f} nat per token (tied −"
             f" untied, 90 % interval {low:+.3f} to {high:+.3f}). It costs more than {MARGIN:g} with"
-            f" probability {100 * gap.doubt:.0f} %; up to {100 * DECIDED:.0f} % we advise to tie."
-            f" The pilots had {pilots['gap'].min():+.3f} to {pilots['gap'].max():+.3f}, each"
+            f" probability {100 * gap.risk:.1f} %; up to {100 * DECIDED:.0f} % we advise to tie."
+            f" The pilots' gaps were {pilots['gap'].min():+.3f} to {pilots['gap'].max():+.3f}, each"
             f" ± {pilots['half'].max():.3f}. Tying leaves {tied / 1e6:,.1f} of {untied / 1e6:,.1f}"
-            f" million parameters and saves as many as {saved / (deeper - untied):.2g} layers have,"
-            f" {memory:,.0f} MB in training (float32, Adam), and no FLOPs."
+            f" million parameters (feed-forward layers of 4 × width) and saves as many as"
+            f" {saved / (deeper - untied):.2g} layers have, {memory:,.0f} MB in training (float32,"
+            " Adam), and no FLOPs."
         )
 
     def _confidence(self) -> str:
         own, factor = self.pilots, self.prediction.factor
         beaten = int((own["untied"] < own["bigram"]).sum())
-        largest = np.max(np.array(gap_model.sizes_of(own)), axis=0)
+        largest = own[list(Size._fields)].max()
         where = "the target is no larger than the largest pilot"
         if factor >= 1.05:
             i = int(np.argmax(distances([self.target], own)))
-            times = float(f"{self.target[i] / largest[i]:.2g}")
+            times = float(f"{self.target[i] / largest.iloc[i]:.2g}")
             where = f"the target has {times:,.9g} times the {Size._fields[i]} of the pilots"
         width, layers, vocabulary, _ = largest
         diverged = int(own["diverged"].sum())
@@ -172,18 +173,20 @@ class Answer:
 
     def _next(self) -> str:
         if self.prediction.factor > NEAR:
-            least, own = self.pilots["tokens"].max(), "each way at a good learning rate of its own"
-            how = f"for a tenth of the tokens ({self.target.tokens / 10:,.0f}), {own}; a pair takes"
-            how += " a fifth of your budget, and the gap may still change after it"
-            if self.target.tokens < 10 * least:
-                how = own
+            how = "train it both ways, each at a good learning rate of its own"
+            if self.target.tokens >= 10 * self.pilots["tokens"].max():
+                how += (
+                    f", for a tenth of the tokens ({self.target.tokens / 10:,.0f}); a pair takes a"
+                    " fifth of your budget, and the gap may still change after it"
+                )
             return (
-                f"Next: if {MARGIN:g} nat matters to you, train it both ways {how}. With two or"
-                " more seeds, jaxtie advise --from-logs tied.csv,untied.csv gives an interval."
+                f"Next: if {MARGIN:g} nat matters to you, {how}. With two or more seeds,"
+                " jaxtie advise --from-logs tied.csv,untied.csv gives an interval."
             )
-        if self.word == "not decided":
+        if self.recommendation == "not decided":
             return f"Next: {self.retry}"
-        return "Next: nothing; compare the loss of your own run with this prediction."
+        arm = "tied" if self.recommendation == "tie" else "untied"
+        return f"Next: train it {arm}; nothing else is needed."
 
     @property
     def tables(self) -> list[Table]:
@@ -214,7 +217,7 @@ class Answer:
         return "\n\n".join([*self.sentences, *(table.markdown() for table in self.tables)])
 
     def plot(self) -> Figure:
-        """Draw pilots, prediction and margin against tokens per row of a table."""
+        """Draw pilots, prediction and margin against tokens per vocabulary entry."""
         figure, ((axes,),) = plots.subplots(1, 1, (8.6, 4.2))
         _draw(axes, self)
         return figure
@@ -222,43 +225,18 @@ class Answer:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for `--json`."""
         return {
-            "recommendation": self.word,
+            "recommendation": self.recommendation,
             "answer": self.sentences,
             "target": self.target._asdict(),
             "gap": {
                 **self.prediction._asdict(),
                 **dict(zip(("low", "high"), self.prediction.interval)),
-                "costs_more_than_margin": self.prediction.doubt,
+                "probability_above_margin": self.prediction.risk,
             },
             "margin": MARGIN,
             "pilots": self.pilots.to_dict("records"),
             "published": nearest_published(self.published, self.target).to_dict("records"),
         }
-
-
-def make_answer(
-    members: pd.DataFrame,
-    committed: pd.DataFrame,
-    published: pd.DataFrame,
-    target: Size,
-    retry: str,
-    out: Path,
-) -> Answer:
-    """Combine pilots with committed cells and predict.
-
-    Args:
-      members: a row per pilot, see `jaxtie.advise.pilots.train_pilots`.
-      committed: members of `experiments/tying_gap_on_text.py`.
-      published: what others measured.
-      target: what to predict.
-      retry: the command with more minutes.
-      out: folder of the pilots.
-    """
-    pilots = pilot_gaps(members)
-    process = process_after(pilots, committed, published)
-    return Answer(
-        target, predict(process, [target], pilots)[0], pilots, process, published, retry, out
-    )
 
 
 def process_after(
@@ -278,7 +256,7 @@ def predict(process: GapProcess, targets: Sequence[Size], pilots: pd.DataFrame) 
 
 def distances(targets: Sequence[Size], pilots: pd.DataFrame) -> np.ndarray:
     """Return how many times the largest pilot's each size is, Mx4; a vocabulary, either way."""
-    ratio_Mx4 = np.array(targets) / np.max(np.array(gap_model.sizes_of(pilots)), axis=0)
+    ratio_Mx4 = np.array(targets) / pilots[list(Size._fields)].to_numpy().max(axis=0)
     vocabulary = Size._fields.index("vocabulary")
     ratio_Mx4[:, vocabulary] = np.maximum(ratio_Mx4[:, vocabulary], 1 / ratio_Mx4[:, vocabulary])
     return ratio_Mx4
@@ -300,14 +278,15 @@ def pilot_gaps(members: pd.DataFrame) -> pd.DataFrame:
     diverged = (~is_finite).groupby(size).sum().rename("diverged").reset_index()
     losses = losses[is_finite]
     found = gap_model.pooled((losses["tied"] - losses["untied"]).rename("gap"), size)
-    check(bool((found["degrees"] > 0).all()) and len(found) > 1, "pilots: too many have diverged")
+    is_enough = len(found) == len(diverged) > 1 and bool((found["degrees"] > 0).all())
+    check(is_enough, "pilots: too many have diverged")
     half = found["error"] * t.ppf(1 - ERROR / 2, found["degrees"])
     mean = losses.groupby(size).mean().reset_index()
     return found.assign(half=half).merge(mean, on=size).merge(diverged, on=size)
 
 
-def nearest_published(published: pd.DataFrame, target: Size, count: int = 3) -> pd.DataFrame:
-    """Return the published causal comparisons of like size, the nearest first.
+def nearest_published(published: pd.DataFrame, target: Size) -> pd.DataFrame:
+    """Return the three published causal comparisons of like size, the nearest first.
 
     The distance is that of ln width, ln vocabulary and ln tokens; rows that lack one, or a gap in
     nats, are left out.
@@ -316,7 +295,7 @@ def nearest_published(published: pd.DataFrame, target: Size, count: int = 3) -> 
     known = published[published["objective"] == "causal"].dropna(subset=[*columns, "gap_nats"])
     wanted = np.log([target.width, target.vocabulary, target.tokens])
     distance = np.linalg.norm(np.log(known[columns].to_numpy(np.float64)) - wanted, axis=1)
-    return known.iloc[np.argsort(distance, kind="stable")[:count]]
+    return known.iloc[np.argsort(distance, kind="stable")[:3]]
 
 
 def published_table(published: pd.DataFrame, target: Size) -> Table:
@@ -354,7 +333,7 @@ def _draw(axes: Axes, answer: Answer) -> None:
             marker="o",
             label=f"pilots, width {float(width):.0f}",
         )
-    largest = gap_model.sizes_of(pilots.sort_values(["width", "tokens"]))[-1]
+    largest = pilots.sort_values(["width", "tokens"])[list(Size._fields)].iloc[-1]
     path = [
         Size(*np.exp((1 - share) * np.log(largest) + share * np.log(target)))
         for share in np.linspace(0, 1, 50)

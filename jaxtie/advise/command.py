@@ -120,14 +120,17 @@ class AdviseTextOptions(TextOptions):
         int | None,
         option("N", parse_positive, f"{scaling.VOCAB_SIZE}, with --pairs {models.VOCAB_SIZE}"),
     ] = None
-    """Largest size of the vocabulary that is trained."""
+    """Entries of the small models' vocabulary, at most."""
 
 
 @dataclass(frozen=True)
 class OutputOptions:
     """Where the answer goes."""
 
-    out: Annotated[Path | None, option("DIR", parse_path, "runs/advise-TEXT")] = None
+    out: Annotated[
+        Path | None,
+        option("DIR", parse_path, "runs/advise-TEXT, with --pairs runs/hypothesis-TEXT"),
+    ] = None
     """Folder for the models, the figure and the summary."""
     json: Flag = False
     """Print the answer as JSON instead."""
@@ -240,6 +243,7 @@ def _answer(options, session: Session) -> int:
         refuse(COMMON | KEPT | TEXT | OF_PAIRS, "no option of --pairs, which gives no advice")
         return pairs.train_and_evaluate(options, session)
     refuse(COMMON | KEPT | TEXT | SIZE, "expected with --pairs")
+    check(not (options.dry_run and options.json), "--json: a dry run has no answer to print")
     found = scaling.answer_by_pilots(options, session)
     if found is not None and options.json:
         print(json.dumps(json_numbers(found.as_dict())))

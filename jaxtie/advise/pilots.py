@@ -33,7 +33,7 @@ MOST_EPOCHS = 4
 FEWEST = 800  # steps of the longer budget
 TRIALS = 1_600, 12_800  # steps of two runs whose time is estimated, at `SEEDS[1]` seeds
 SEEDS = (2, 4, 8)
-COMPILING = 3.0  # seconds of a run besides, about
+COMPILING = 3.0  # seconds to compile a run, about
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,6 @@ class Pilot:
         )
 
 
-def steps_for(tokens: float) -> int:
-    """Return the steps that take about so many tokens, a multiple of `RECORDS`."""
-    return RECORDS * max(1, round(tokens / (BATCH * LENGTH * RECORDS)))
-
-
 class Cost(NamedTuple):
     """Seconds of one member at a width: of a step, and of all evaluations."""
 
@@ -170,8 +165,8 @@ def make_plan(costs: Mapping[int, Cost], epoch_steps: float, minutes: float) -> 
         enough = most if seeds > SEEDS[1] else 2 * FEWEST if seeds > SEEDS[0] else FEWEST
         if steps >= min(enough, most):
             return Plan(min(steps, most), seeds)
-    needed = Plan(FEWEST, SEEDS[0]).seconds(costs) / 60
-    raise UserError(f"--minutes {minutes:g}: pilots need {needed:.1f} at least on this machine")
+    needed = math.ceil(Plan(FEWEST, SEEDS[0]).seconds(costs) / 60)
+    raise UserError(f"--minutes {minutes:g}: pilots need at least {needed} on this machine")
 
 
 def measure_costs(
@@ -222,7 +217,8 @@ def train_pilots(
         steps = plan.steps * best // RECORDS // RECORDS * RECORDS
         check(
             steps >= FEWEST,
-            f"text: a model of width {pilots[0].width} overfits within {FEWEST:,} steps; give more",
+            f"text: is so small that a model of width {pilots[0].width} overfits within"
+            f" {FEWEST:,} steps",
         )
         session.say(f"the widest model overfits: all are trained {steps:,} steps at most")
         plan = plan._replace(steps=steps)
@@ -275,10 +271,11 @@ class Rates(NamedTuple):
         best = chosen_rates(members).drop_duplicates([*SIZE, "arm"])
         best = best[best["branch_scale"] == USUAL]
         found = {}
-        for arm, own in best.groupby("arm"):
+        for arm in ARMS:
+            own = best[best["arm"] == arm]
             columns = [np.ones(len(own)), np.log(own["width"]), np.log(own["steps"])]
             rates = np.log(own["learning_rate"])
-            found[str(arm)] = np.linalg.lstsq(np.stack(columns, axis=1), rates)[0].tolist()
+            found[arm] = np.linalg.lstsq(np.stack(columns, axis=1), rates)[0].tolist()
         return cls(found)
 
     def of(self, arm: str, pilot: Pilot) -> float:

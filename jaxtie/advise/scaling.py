@@ -19,6 +19,7 @@ from jaxtie.results.folder import RunFolder, replacing
 from jaxtie.results.tables import json_numbers
 from jaxtie.run.experiment_files import installed_data
 from jaxtie.run.lifecycle import Session
+from jaxtie.text import gap_process
 from jaxtie.text.config import Corpus
 from jaxtie.text.gap_model import Size
 
@@ -48,19 +49,18 @@ def answer_by_pilots(options: Any, session: Session) -> answer.Answer | None:
     corpus = dataclasses.replace(
         models.corpus_of(options), vocab_size=vocabulary, documents_to_split=pilots.PARAGRAPHS
     )
-    for path in corpus.paths:
-        check_path(Path(path))
     out = options.out or Path(f"runs/advise-{corpus.label}")
     check(not RunFolder(out).config(), f"--out {out}: holds a run; choose another folder")
-    text = prepare_text(corpus, say=session.say)
-    tokens = text.report.tokens["train"] + text.report.rows["train"]  # each row ends by [SEP]
     _check_target(target, width=min(pilots.WIDTHS), layers=pilots.LAYERS)
+    tokens = prepare_text(corpus, say=session.say).report.stream
     plan, rates, minutes = _plan(corpus, tokens, options, out, session)
     _check_target(target, tokens=plan.pilots[-1].tokens)
     if options.dry_run:
         return None
     if options.overwrite:
         shutil.rmtree(out / PILOTS, ignore_errors=True)
+        for name in answer.FILES:
+            (out / name).unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     with replacing(out / PLAN) as temporary:
         own = {"minutes": minutes, "tokens": tokens, "plan": plan._asdict(), "rates": rates[0]}
@@ -68,17 +68,15 @@ def answer_by_pilots(options: Any, session: Session) -> answer.Answer | None:
     members = pilots.train_pilots(plan, corpus, rates, out / PILOTS, session)
     largest = Size(*members[list(Size._fields)].max())
     same = re.sub(r" --(minutes[ =]\S+|overwrite)", "", session.command)
-    again = f"{same} --minutes {4 * minutes:g} --overwrite"
-    if plan.seeds == pilots.SEEDS[-1]:  # only where the longest budget is reached
-        again = "give more text; more minutes would change nothing."
-    found = answer.make_answer(
-        members,
-        committed_members(),
-        pd.read_csv(installed_data("published-comparisons.csv")),
-        largest._replace(**target),
-        again,
-        out,
-    )
+    again = f"run `{same} --minutes {4 * minutes:g} --overwrite`: longer pilots or more seeds."
+    # most seeds: only where the longest budget is reached; fewer tokens than planned: overfits
+    if plan.seeds == pilots.SEEDS[-1] or largest.tokens < plan.pilots[0].tokens:
+        again = "give more text; longer training on this one would not help."
+    size, gaps = largest._replace(**target), answer.pilot_gaps(members)
+    published = pd.read_csv(installed_data("published-comparisons.csv"))
+    process = answer.process_after(gaps, committed_members(), published)
+    (prediction,) = answer.predict(process, [size], gaps)
+    found = answer.Answer(size, prediction, gaps, process, published, again, out)
     answer.write(found, session.command)
     return found
 
@@ -101,7 +99,11 @@ def _plan(
     if path.exists() and not options.overwrite:
         plan, rates, found = _read_plan(path)
         same_time = options.minutes in (None, found["minutes"])
-        other = f"{found['minutes']:g} minutes" if found["tokens"] == tokens else "another text"
+        other = (
+            f"{found['minutes']:g} minutes"
+            if found["tokens"] == tokens
+            else "another text or vocabulary"
+        )
         check(
             found["tokens"] == tokens and same_time,
             f"--out {out}: holds pilots of {other}; choose another --out, or --overwrite it",
@@ -136,7 +138,7 @@ def _read_plan(path: Path) -> tuple[pilots.Plan, pilots.Rates, dict[str, float]]
         RecursionError,
     ):
         raise UserError(
-            f"{path}: cannot be read as a plan; remove it, and pilots of a new one are trained"
+            f"{path}: cannot be read as a plan; remove it, or --overwrite it, to plan again"
         ) from None
     return plan, rates, found
 
@@ -146,8 +148,8 @@ def _say_plan(plan: pilots.Plan, tokens: int, time: str, options: Any) -> None:
     if options.quiet and not options.dry_run:
         return
     line = (
-        f"plan: {2 * len(plan.pilots)} runs of {plan.seeds} seeds; width"
-        f" {', '.join(map(str, pilots.WIDTHS))}, {plan.pilots[-1].tokens:,} and"
+        f"plan: {2 * len(plan.pilots)} runs of {plan.seeds} seeds; widths"
+        f" {', '.join(map(str, pilots.WIDTHS))}; budgets of {plan.pilots[-1].tokens:,} and"
         f" {plan.pilots[0].tokens:,} tokens ({plan.pilots[0].tokens / tokens:.2g} epochs){time}"
     )
     print(line, file=sys.stdout if options.dry_run else sys.stderr)
@@ -193,14 +195,16 @@ def answer_from_logs(tied: Path, untied: Path, *, as_json: bool) -> int:
     check(tied.resolve() != untied.resolve(), f"--from-logs {tied}: is given twice")
     losses = [read_losses(path) for path in (tied, untied)]
     gap = float(losses[0].mean() - losses[1].mean())
-    found, word, interval, doubt = difference(*losses), "not decided", "", None
+    found, word, interval, risk = difference(*losses), "not decided", "", None
     ends: dict[str, float | None] = {"low": None, "mean": gap, "high": None}
     if found is not None:
         low, high = (float(end) for end in found.interval(1 - answer.ERROR))
-        doubt = float(found.sf(answer.MARGIN))
-        word, ends = answer.recommend(doubt), {"low": low, "mean": gap, "high": high}
+        risk = float(found.sf(gap_process.MARGIN))
+        word, ends = answer.recommend(risk), {"low": low, "mean": gap, "high": high}
         interval = f" (90 % interval {low:+.4f} to {high:+.4f})"
-        interval += f"; with probability {100 * doubt:.0f} % it costs more than {answer.MARGIN:g}"
+        interval += (
+            f"; with probability {100 * risk:.0f} % it costs more than {gap_process.MARGIN:g}"
+        )
     after = {"not decided": "not decided; train more seeds", "tie": "tie the embeddings"}
     counts = " and ".join(str(len(each)) for each in losses)
     paired = found is not None and bool(losses[0].index.equals(losses[1].index))
@@ -208,11 +212,11 @@ def answer_from_logs(tied: Path, untied: Path, *, as_json: bool) -> int:
         f"Recommendation: {after.get(word, 'do not tie the embeddings')}, at the size you trained.",
         f"Why: tying changes the loss by {gap:+.4f} nat{interval}.",
         f"Confidence: {counts} seeds, tied and untied{', paired by seed' * paired}"
-        f"{'; one of either says nothing about others' * (found is None)}.",
+        f"{'; an interval needs two or more seeds in each file' * (found is None)}.",
     ]
     if as_json:
-        own = {"recommendation": word, "answer": lines, "gap": ends, "margin": answer.MARGIN}
-        own["costs_more_than_margin"] = doubt
+        own = {"recommendation": word, "answer": lines, "gap": ends, "margin": gap_process.MARGIN}
+        own["probability_above_margin"] = risk
         print(json.dumps(json_numbers(own)))
     else:
         print(*lines, sep="\n")
@@ -229,7 +233,8 @@ def difference(tied: pd.Series, untied: pd.Series) -> Any:
     paired = tied.index.equals(untied.index)
     if min(len(tied), len(untied)) < 2:
         return None
-    test = ttest_rel(tied, untied) if paired else ttest_ind(tied, untied, equal_var=False)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # equal differences
+        test = ttest_rel(tied, untied) if paired else ttest_ind(tied, untied, equal_var=False)
     low, high = test.confidence_interval(0.5)
     degrees = float(test.df)
     scale = max(float(high - low) / 2 / t.ppf(0.75, degrees), 1e-12)

@@ -56,9 +56,9 @@ class GapFit(NamedTuple):
         return np.array([mean - half, mean, mean + half])
 
 
-def features(sizes: Sequence[Size]) -> np.ndarray:
-    """Return the regressors, NxK."""
-    width, layers, vocabulary, tokens = np.array(sizes, np.float64).T
+def features(sizes: pd.DataFrame) -> np.ndarray:
+    """Return the regressors, NxK, of a table with the columns of `Size`."""
+    width, layers, vocabulary, tokens = sizes[list(Size._fields)].to_numpy(np.float64).T
     ones = np.ones(len(width))
     columns = [ones, np.log(tokens / vocabulary), np.log(width), np.log(vocabulary), np.log(layers)]
     return np.stack(columns, axis=1)
@@ -75,13 +75,15 @@ def fit_gaps(features_NxK: np.ndarray, gap_N: np.ndarray, error_N: np.ndarray) -
       error_N: its standard error.
 
     Raises:
-      ValueError: if the cells are too few, or too much alike, to tell the coefficients.
+      ValueError: if the cells are too few, or too much alike, to identify the coefficients.
     """
     from scipy.optimize import minimize_scalar  # heavy
 
     cells, count = features_NxK.shape
     if cells <= count or np.linalg.matrix_rank(features_NxK) < count:
-        raise ValueError(f"{cells} cells for {count} coefficients; expected more, or others")
+        raise ValueError(
+            f"{cells} cells for {count} coefficients; expected more, or more different ones"
+        )
 
     def solve(tau: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         weight_N = 1 / (tau**2 + error_N**2)
@@ -116,15 +118,15 @@ def chosen_rates(members: pd.DataFrame, choosing: Sequence[int] = CHOOSING) -> p
     return own.merge(best[[*SIZE, "arm", "learning_rate"]])
 
 
-def gaps(members: pd.DataFrame, first: str = "tied", second: str = "untied") -> pd.DataFrame:
-    """Return loss(first) − loss(second) of each cell that has both, on the odd batches.
+def gaps(members: pd.DataFrame) -> pd.DataFrame:
+    """Return loss(tied) − loss(untied) of each cell that has both, on the odd batches.
 
     Columns: those of `SIZE`, tokens, gap, its standard error, seeds. The deviation over seeds is
     pooled over the cells, since each has few. Pairs of which one diverged are left out.
     """
     best = chosen_rates(members)
     losses = best.pivot(index=[*SIZE, "tokens", "seed"], columns="arm", values="loss_odd")
-    differences = (losses[first] - losses[second]).rename("gap")
+    differences = (losses["tied"] - losses["untied"]).rename("gap")
     differences = differences[np.isfinite(differences)]
     return pooled(differences, [*SIZE, "tokens"])
 
@@ -148,9 +150,4 @@ def usual_cells(members: pd.DataFrame) -> pd.DataFrame:
 def fit_cells(members: pd.DataFrame) -> GapFit:
     """Fit the formula to the cells of the usual branch scale; ValueError if they are too few."""
     cells = usual_cells(members)
-    return fit_gaps(features(sizes_of(cells)), cells["gap"].to_numpy(), cells["error"].to_numpy())
-
-
-def sizes_of(cells: pd.DataFrame) -> list[Size]:
-    """Return the size of each cell."""
-    return [Size(*own) for own in cells[list(Size._fields)].to_numpy()]
+    return fit_gaps(features(cells), cells["gap"].to_numpy(), cells["error"].to_numpy())

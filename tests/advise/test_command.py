@@ -300,7 +300,7 @@ def test_tied_runs_are_evaluated(place, tmp_path, capsys):
         (["--text", "exact.py"], "exact.py: is no text by its name"),
         (["--text", "pipe"], "--text: pipe: is a pipe, a device or a socket"),
         (["pipe", "--second", "x"], "pipe: is a pipe, a device or a socket"),
-        (["--text", "nowhere", "--out", "run"], "nowhere: no such file"),
+        (["--text", "nowhere", "--out", "run"], "--out run: holds a run"),
         (
             ["exact.py", "--vocab-size", "9"],
             "--vocab-size: no option of exact.py, whose answer is exact",

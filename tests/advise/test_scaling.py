@@ -61,7 +61,10 @@ def test_more_minutes_never_train_less():
 
 @pytest.mark.parametrize(
     ("epoch_steps", "minutes", "words"),
-    [(150, 15, "too small for a pilot, which needs 51,200"), (6_000, 1.5, "pilots need 2.")],
+    [
+        (150, 15, "too small for a pilot, which needs 51,200"),
+        (6_000, 1.5, "pilots need at least 3"),
+    ],
 )
 def test_a_small_text_and_few_minutes_are_refused_in_one_line(epoch_steps, minutes, words):
     with pytest.raises(UserError, match=words):
@@ -268,15 +271,27 @@ def made(mean: float, std: float, factor: float) -> answer.Answer:
 )
 def test_the_recommendation_follows_from_probability_and_distance(mean, std, factor, word, after):
     found = made(mean, std, factor)
-    assert found.word == word
+    assert found.recommendation == word
     recommendation, why, confidence, following = found.sentences
     half = 1.645 * std
     assert after in following and f"90 % interval {mean - half:+.3f} to {mean + half:+.3f})" in why
-    assert f"loss by {mean:+.3f} nat" in why and f"{100 * found.prediction.doubt:.0f} %; up" in why
+    assert f"loss by {mean:+.3f} nat" in why and f"{100 * found.prediction.risk:.1f} %; up" in why
     assert recommendation.startswith(f"Recommendation: {SHOWN[word]}")
     assert f"{factor} times the width" in confidence and "times the vocabulary" not in confidence
     assert ("1 published gaps narrow it" in confidence) == (factor > 4)
-    assert "leaves 109.5 of 134.1 million parameters and saves as many as 3.5 layers have" in why
+    assert "109.5 of 134.1 million parameters (feed-forward layers of 4 × width)" in why
+    assert "saves as many as 3.5 layers have" in why
+
+
+@pytest.mark.parametrize("size", ["layers", "vocabulary", "width", "tokens"])
+def test_a_target_is_as_far_as_its_farthest_size(size):
+    largest = Size(64, 2, 2048, 1e6)
+    own = pd.DataFrame([largest, Size(32, 2, 2048, 1e5)])
+    targets = [
+        largest._replace(**{size: times * getattr(largest, size)}) for times in (1, 9, 1 / 9)
+    ]
+    less = 9 if size == "vocabulary" else 1  # a pilot's other sizes are the largest ones
+    assert answer.distances(targets, own).max(axis=1) == pytest.approx([1, 9, less])
 
 
 def pilot_members(gaps: dict[int, tuple[float, ...]]) -> pd.DataFrame:
@@ -304,6 +319,8 @@ def test_seeds_that_diverge_are_left_out():
     assert np.isfinite(found["half"]).all()
     with pytest.raises(UserError, match="too many have diverged"):
         answer.pilot_gaps(pilot_members({32: (np.nan, 0.3), 64: (0.2, np.inf)}))
+    with pytest.raises(UserError, match="too many have diverged"):  # a size that has none left
+        answer.pilot_gaps(pilot_members({32: (0.1, 0.3), 64: (0.1, 0.2), 128: (np.nan, np.nan)}))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +351,7 @@ def test_published_comparisons_are_complete_and_consistent():
 def test_the_nearest_published_comparison_is_of_like_size():
     published = pd.read_csv(installed_data("published-comparisons.csv"))
     target = Size(640, 12, 32_000, 2e9)
-    found = answer.nearest_published(published, target, 99)
+    found = answer.nearest_published(published, target)
     assert found.iloc[0][["width", "vocabulary"]].tolist() == [640, 32_000]
     assert (found["objective"] == "causal").all() and found["gap_nats"].notna().all()
     assert "640" in answer.published_table(published, target).markdown()
@@ -436,7 +453,9 @@ def test_a_notebook_has_the_same_answer(place, answered):
         place / "text" / "known.txt", vocab=vocab, minutes=3, quiet=True, out=answered, width=512
     )
     written = json.loads((answered / "answer.json").read_text())
-    assert found.sentences == written["answer"] and found.word == written["recommendation"]
+    assert (
+        found.sentences == written["answer"] and found.recommendation == written["recommendation"]
+    )
     assert found.sentences[0] in found._repr_markdown_()
     assert found.plot().axes[0].get_title() in found.sentences[0]
 
@@ -482,7 +501,7 @@ def test_pilots_of_other_minutes_are_not_mixed(place, answered, capsys):
     assert "holds pilots of 3 minutes" in capsys.readouterr().err
     without = [each for each in command(place, answered) if each not in ("--minutes", "3")]
     assert main_advise([*without, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("plan: 8 runs of 2 seeds; width 8, 16, ")
+    assert capsys.readouterr().out.startswith("plan: 8 runs of 2 seeds; widths 8, 16")
 
 
 @pytest.mark.slow

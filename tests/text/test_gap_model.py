@@ -22,7 +22,7 @@ SIZES = [
     for each in (50, 200, 800)
     for layers in (2, 4)
 ]
-X = features(SIZES)
+X = features(pd.DataFrame(SIZES))
 TRUE = np.array([0.5, -0.05, -0.06, 0.01, 0.004])
 
 

@@ -65,6 +65,11 @@ class Report:
     unknown: dict[str, int]  # of each split: tokens that are [UNK]
     vocabulary: int  # entries
 
+    @property
+    def stream(self) -> int:
+        """Training tokens of causal models, the [SEP] that ends each row included."""
+        return self.tokens["train"] + self.rows["train"]
+
     def __str__(self) -> str:
         """Return two lines."""
         read = flaws = ""
