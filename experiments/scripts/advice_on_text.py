@@ -6,7 +6,7 @@ rate, by seed 0 on the even validation batches; seeds 0 to 2 are judged on the o
 standard error is by the deviation over seeds of that experiment, which is pooled over its cells.
 The texts: its books; the documentation in the source archive of Django 6.0 (docs/); and the Python
 files in jax/_src, jax/_src/lax and jax/_src/numpy of the wheel of JAX 0.10.2, each saved as .txt.
-The pilots of each are those of `jaxtie advise --minutes 15`.
+The pilots of each are those of `jaxtie advise` in 15 minutes on the books and 10 on the others.
 
 First the pilots are trained and all gaps are predicted; the predictions are committed before any
 target is trained. E3 is complete before.
@@ -80,9 +80,9 @@ class Targets(Trainer):
         return round(2 * np.log2(rate / 1e-3))
 
 
-def pilots_of(text: str, out: Path) -> pd.DataFrame:
+def pilots_of(text: str, minutes: str, out: Path) -> pd.DataFrame:
     """Run `jaxtie advise` on a text and return the gaps of its pilots."""
-    status = main_advise(["--text", text, "--minutes", "15", "--out", str(out)])
+    status = main_advise(["--text", text, "--minutes", minutes, "--out", str(out)])
     if status:
         raise SystemExit(status)
     return pd.DataFrame(json.loads((out / "answer.json").read_text())["pilots"])
@@ -138,7 +138,8 @@ def main() -> None:
         if DATA.exists():
             raise SystemExit(f"{DATA}: holds predictions already")
         pilots = {
-            name: pilots_of(text, options.out / f"{name}-pilots") for name, text in texts.items()
+            name: pilots_of(text, "15" if name == "books" else "10", options.out / f"{name}-pilots")
+            for name, text in texts.items()
         }
         predicted = [predict(name, trainers[name], own) for name, own in pilots.items()]
         pd.concat(predicted).to_csv(DATA, index=False)
