@@ -50,6 +50,10 @@ are judged, too; the arm for which more rates were tried gains by that, if only 
 seventeen books of Project Gutenberg; their files, in the order of names, have the SHA-256
 8f551a6b326aac60...
 
+Found: the gap falls with the width, also at fixed tokens per parameter of the body, which confirms
+our earlier headline, "one table costs less, the wider the model". It is not seen to grow with the
+tokens per vocabulary entry. On half-swap and on the branches the data cannot decide.
+
 Data: data/tying-gap-on-text.csv, a row per member. Time: four to six hours of two cores.
 """
 
