@@ -17,6 +17,7 @@ from jaxtie.config import check
 from jaxtie.results import plots
 from jaxtie.results.page_section import SECTION, write_section
 from jaxtie.results.tables import Table, json_numbers
+from jaxtie.run.experiment_files import installed_data
 from jaxtie.text import gap_model, gap_process
 from jaxtie.text.gap_model import Size
 from jaxtie.text.gap_process import MARGIN, NEAR, GapProcess
@@ -57,6 +58,13 @@ class Prediction(NamedTuple):
         from scipy.stats import norm  # heavy
 
         return float(norm.sf(MARGIN, self.mean, self.std))
+
+    @property
+    def risk_of_untying(self) -> float:
+        """Probability that untying costs more than the margin."""
+        from scipy.stats import norm  # heavy
+
+        return float(norm.cdf(-MARGIN, self.mean, self.std))
 
 
 def recommend(risk: float, factor: float = 1.0) -> str:
@@ -107,9 +115,9 @@ class Answer:
             f"width {target.width:,.0f}, {target.layers:.0f} layers, {target.vocabulary:,.0f}"
             f" entries of vocabulary, {target.tokens:,.0f} training tokens"
         )
-        undecided = f"tie by default; undecided, since it may cost more than {MARGIN:g} nat"
+        undecided = "undecided; tie unless you test it, since the model is smaller"
         if self.prediction.risk >= 1 - DECIDED:
-            undecided = "tie by default; untying looks better, but this is far from the pilots"
+            undecided = "undecided; untying looks better, but this is far from the pilots: test it"
         advice = {
             "tie": "tie the embeddings",
             "do not tie": "do not tie the embeddings",
@@ -131,13 +139,13 @@ class Answer:
         memory = 16 * saved / 1e6  # float32, with gradients and Adam's moments
         return (
             f"Why: tying is predicted to change the loss by {gap.mean:+.3f} nat per token (tied −"
-            f" untied, 90 % interval {low:+.3f} to {high:+.3f}). It costs more than {MARGIN:g} with"
-            f" probability {100 * gap.risk:.1f} %; up to {100 * DECIDED:.0f} % we advise to tie."
-            f" The pilots' gaps were {pilots['gap'].min():+.3f} to {pilots['gap'].max():+.3f}, each"
-            f" ± {pilots['half'].max():.3f}. Tying leaves {tied / 1e6:,.1f} of {untied / 1e6:,.1f}"
-            f" million parameters (feed-forward layers of 4 × width) and saves as many as"
-            f" {saved / (deeper - untied):.2g} layers have, {memory:,.0f} MB in training (float32,"
-            " Adam), and no FLOPs."
+            f" untied, 90 % interval {low:+.3f} to {high:+.3f}). Tying costs more than {MARGIN:g}"
+            f" with probability {100 * gap.risk:.0f} % (up to {100 * DECIDED:.0f} % we advise it"
+            f" outright), untying with {100 * gap.risk_of_untying:.0f} %. Your pilots' gaps were"
+            f" {pilots['gap'].min():+.3f} to {pilots['gap'].max():+.3f}. Tying leaves"
+            f" {tied / 1e6:,.1f} of {untied / 1e6:,.1f} million parameters and saves the size of"
+            f" {saved / (deeper - untied):.2g} layers (if feed-forward layers are 4 × width),"
+            f" {memory:,.0f} MB in training (float32, Adam), and no FLOPs."
         )
 
     def _confidence(self) -> str:
@@ -156,7 +164,7 @@ class Answer:
             f"Confidence: {where}. {published}Pilots: width {own['width'].min():.0f} to"
             f" {width:.0f}, {layers:.0f} layers, {vocabulary:,.0f} entries of vocabulary,"
             f" {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f} tokens,"
-            f" {own['seeds'].min()} seeds each way; {beaten} of {len(own)} untied ones beat bigram"
+            f" {own['seeds'].min()} seeds each; {beaten} of {len(own)} untied ones beat bigram"
             f" counts{f'; {diverged} pairs diverged' if diverged else ''}."
         )
 
@@ -167,20 +175,21 @@ class Answer:
         (own,) = predict(GapProcess(measured[is_own]), [self.target], self.pilots)
         count = int((~is_own).sum())
         return (
-            f"From your pilots and our experiment alone it would be {own.interval[0]:+.3f} to"
-            f" {own.interval[1]:+.3f}; {count} published gaps narrow it. "
+            f"From your pilots and jaxtie's own models of books alone the interval"
+            f" would be {own.interval[0]:+.3f} to {own.interval[1]:+.3f}; {count} published gaps"
+            " narrow it. "
         )
 
     def _next(self) -> str:
         if self.prediction.factor > NEAR:
-            how = "train it both ways, each at a good learning rate of its own"
+            how = "train it both ways, the learning rate tuned for each"
             if self.target.tokens >= 10 * self.pilots["tokens"].max():
                 how += (
-                    f", for a tenth of the tokens ({self.target.tokens / 10:,.0f}); a pair takes a"
-                    " fifth of your budget, and the gap may still change after it"
+                    f", for a tenth of the tokens ({self.target.tokens / 10:,.0f}); each pair of"
+                    " runs takes a fifth of your budget, and the gap may still change after it"
                 )
             return (
-                f"Next: if {MARGIN:g} nat matters to you, {how}. With two or more seeds,"
+                f"Next: if {MARGIN:g} nat matters to you, {how}. From two seeds each on,"
                 " jaxtie advise --from-logs tied.csv,untied.csv gives an interval."
             )
         if self.recommendation == "not decided":
@@ -304,8 +313,8 @@ def published_table(published: pd.DataFrame, target: Size) -> Table:
         (
             f"{own.source}{' *' * (own.differed == own.differed)}",
             f"{own.width:.0f}",
-            f"{own.vocabulary:.0f}",
-            f"{own.tokens:.2e}",
+            f"{own.vocabulary:,.0f}",
+            f"{own.tokens:,.0f}",
             f"{own.gap_nats:+.4f}",
             f"{own.seeds:.0f}",
         )
@@ -313,8 +322,8 @@ def published_table(published: pd.DataFrame, target: Size) -> Table:
     ]
     header = ("source", "width", "vocabulary", "tokens", "tied − untied", "seeds")
     note = (
-        "Nat. *: something else differed, too. Details and addresses:"
-        " experiments/data/published-comparisons.csv."
+        "Nat; nearest by width, vocabulary and tokens. *: something else differed, too. Details and"
+        f" links: {installed_data('published-comparisons.csv')}."
     )
     return Table("What others measured, nearest first", header, rows, note)
 
@@ -342,22 +351,29 @@ def _draw(axes: Axes, answer: Answer) -> None:
     predicted = predict(answer.process, path, pilots)
     band = [each.interval for each in predicted]
     at = [size.tokens / size.vocabulary for size in path]
-    label = "prediction on the way, 90 %"
+    label = "predicted on the way there, 90 %"
     low, high = zip(*band)
     axes.fill_between(at, low, high, **grey, alpha=0.15, linewidth=0, label=label)
-    bar: dict[str, Any] = {"marker": "_", "markersize": 14, "linewidth": 3, "label": "target, 90 %"}
+    bar: dict[str, Any] = {
+        "marker": "_",
+        "markersize": 14,
+        "linewidth": 3,
+        "label": "predicted for your model, 90 %",
+    }
     axes.plot([at[-1]] * 2, band[-1], **grey, **bar)
-    axes.plot(at, [each.mean for each in predicted], **grey, linewidth=1, linestyle="--")
+    middle = [each.mean for each in predicted]
+    axes.plot(at, middle, **grey, linewidth=1, linestyle="--", label="predicted, mean")
     axes.axhline(0, **grey, linewidth=0.8)
     axes.axhline(MARGIN, **grey, linewidth=0.8, linestyle=":", label=f"margin, {MARGIN:g}")
     axes.set(
         xscale="log",
-        xlabel="training tokens per vocabulary entry, as all sizes grow to the target's",
-        ylabel="loss(tied) − loss(untied), nat",
-        title=re.split(r"[;(]", answer.sentences[0])[0],
+        xlabel="training tokens per vocabulary entry; all sizes grow from a pilot's to yours",
+        ylabel="loss(tied) − loss(untied), nat\n← tied better    untied better →",
+        title=re.split(r"[,(]", answer.sentences[0])[0],
     )
     for end in (*band[-1], predicted[-1].mean):
-        axes.annotate(f"{end:+.3f} ", (at[-1], end), ha="right", va="bottom")
+        axes.annotate(f"  {end:+.3f}", (at[-1], end), va="center", annotation_clip=False)
+    axes.set_xlim(right=3 * at[-1])  # room for the numbers
     near = nearest_published(answer.published, target)
     own = {"color": "#3d3d3d", "marker": "x", "linestyle": "", "label": "published, nearest"}
     axes.plot(near["tokens"] / near["vocabulary"], near["gap_nats"], **own)

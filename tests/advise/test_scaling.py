@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawing import save_small
-from scipy.stats import t
+from scipy.stats import norm, t
 
 import jaxtie
 from jaxtie.advise import answer, pilots, scaling
@@ -28,7 +28,7 @@ from jaxtie.training import row_engine
 from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import make_mesh
 
-SHOWN = {"tie": "tie", "do not tie": "do not tie", "not decided": "tie by default; un"}
+SHOWN = {"tie": "tie", "do not tie": "do not tie", "not decided": "undecided; "}
 COSTS = {32: Cost(0.002, 2.0), 64: Cost(0.003, 2.0), 128: Cost(0.006, 3.0)}
 
 
@@ -275,12 +275,14 @@ def test_the_recommendation_follows_from_probability_and_distance(mean, std, fac
     recommendation, why, confidence, following = found.sentences
     half = 1.645 * std
     assert after in following and f"90 % interval {mean - half:+.3f} to {mean + half:+.3f})" in why
-    assert f"loss by {mean:+.3f} nat" in why and f"{100 * found.prediction.risk:.1f} %; up" in why
+    assert (
+        f"loss by {mean:+.3f} nat" in why and f"{100 * found.prediction.risk:.0f} % (up to" in why
+    )
     assert recommendation.startswith(f"Recommendation: {SHOWN[word]}")
     assert f"{factor} times the width" in confidence and "times the vocabulary" not in confidence
     assert ("1 published gaps narrow it" in confidence) == (factor > 4)
-    assert "109.5 of 134.1 million parameters (feed-forward layers of 4 × width)" in why
-    assert "saves as many as 3.5 layers have" in why
+    assert "109.5 of 134.1 million parameters and saves the size of 3.5 layers" in why
+    assert found.prediction.risk_of_untying == pytest.approx(norm.cdf(-0.01, mean, std))
 
 
 @pytest.mark.parametrize("size", ["layers", "vocabulary", "width", "tokens"])
