@@ -29,7 +29,8 @@ since the machine became slower, three seeds instead of five and smaller budgets
     python experiments/scripts/advice_on_text.py --books books/ --texts django/ jax/ --predict
     python experiments/scripts/advice_on_text.py --books books/ --texts django/ jax/
 
-Several processes share the targets, each on a core of its own.
+Several processes share the targets, each on a core of its own; `--gather` writes the gaps that are
+measured so far.
 
 Data: data/advice-on-text.csv, a row per target. Time: two to three hours of two cores.
 """
@@ -122,7 +123,7 @@ def measured(trainer: Trainer, cell: Cell) -> dict[str, float]:
 
 
 def main() -> None:
-    """Predict all targets, or train those that no other process trains; write the data."""
+    """Predict all targets, train those that no other process trains, or write their gaps."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("--texts", nargs=2, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/advice"))
     parser.add_argument("--predict", action="store_true")
+    parser.add_argument("--gather", action="store_true")
     options = parser.parse_args()
     start_jax()
     texts = dict(zip(("books", "django", "jax"), (options.books, *options.texts)))
@@ -147,11 +149,14 @@ def main() -> None:
     rows = pd.read_csv(DATA).to_dict("records")
     targets = zip([(trainers[name], cell) for name in texts for cell in cells(name)], rows)
     missing = [(target, row) for target, row in targets if np.isnan(row["gap"])]
-    for (trainer, cell), _ in missing:
-        trainer.share(itertools.product([cell], ARMS))
-    for target, row in missing:
-        row.update(measured(*target))
-    pd.DataFrame(rows).to_csv(DATA, index=False)
+    missing.sort(key=lambda each: each[1]["width"])  # the cheap ones of all texts first
+    for (trainer, cell), row in missing:
+        if options.gather:
+            row.update(measured(trainer, cell))
+        else:
+            trainer.share(itertools.product([cell], ARMS))
+    if options.gather:
+        pd.DataFrame(rows).to_csv(DATA, index=False)
 
 
 if __name__ == "__main__":
