@@ -230,7 +230,7 @@ def advice_tables(targets: pd.DataFrame) -> list[Table]:
 
     `targets`: rows of `experiments/scripts/advice_on_text.py`.
     """
-    targets = targets.dropna(subset=["gap"])
+    predicted, targets = len(targets), targets.dropna(subset=["gap"])
     if targets.empty:
         return []
     rows = [
@@ -278,8 +278,9 @@ def advice_tables(targets: pd.DataFrame) -> list[Table]:
         regrets = (number(_regret(gap - least, is_untied)) for least in (MARGIN, 0))
         found.append((f"mean regret of: {name}; beyond {MARGIN:g}, beyond 0", ", ".join(regrets)))
     note = (
-        "Intervals are widened by the standard error of the measured gap. Regret, nat: what the"
-        " advised arm loses to the other, where tying may cost 0.01, or nothing."
+        f"{len(targets)} of {predicted} targets are measured. Intervals are widened by the standard"
+        " error of the measured gap. Regret, nat: what the advised arm loses to the other, where"
+        " tying may cost 0.01, or nothing."
     )
     return [each, Table("How good the advice was", ("", "found"), found, note)]
 
