@@ -236,5 +236,5 @@ def _write_pairs(pairs: xr.Dataset, path: Path) -> None:
     flags = {name: pairs[name].astype(np.int8) for name in pairs if pairs[name].dtype == bool}
     numeric = pairs.assign(flags)
     temporary = path.with_name(f".{path.name}")
-    numeric.to_netcdf(temporary, engine="h5netcdf")
+    temporary.write_bytes(numeric.to_netcdf(engine="h5netcdf"))
     temporary.replace(path)

@@ -35,7 +35,7 @@ def write_committed(condensed: xr.Dataset, path: Path) -> None:
         scale = 10.0 ** -DECIMALS[name]
         packed[name] |= {"dtype": "int32", "scale_factor": scale, "_FillValue": -1}
     new = path.with_suffix(".new")
-    condensed.to_netcdf(new, engine="h5netcdf", encoding=packed)
+    new.write_bytes(condensed.to_netcdf(engine="h5netcdf", encoding=packed))
     new.replace(path)
 
 

@@ -1,5 +1,6 @@
 """Variables of results, and how records are written to NetCDF. Imports no jax."""
 
+import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -99,9 +100,11 @@ def write_netcdf(
     reachable loss, and `parts` names of arms with records of some of their members, as many at a
     time as fit into memory.
     """
-    _skeleton(experiment, schema, attributes, constants).to_netcdf(path, engine="h5netcdf")
+    skeleton = _skeleton(experiment, schema, attributes, constants)
+    # In memory, because HDF5 may crash the process when it cannot close a file on a full disk.
+    content = io.BytesIO(skeleton.to_netcdf(engine="h5netcdf"))
     arms, lengths = names_of(experiment.arms), [len(values) for values in experiment.swept.values()]
-    with h5netcdf.File(path, "a") as file:
+    with h5netcdf.File(content, "a") as file:
         _create_variables(file, experiment, schema)
         for arm, part in parts:
             points, seeds = point_and_seed(part.numbers)
@@ -111,6 +114,7 @@ def write_netcdf(
                 start = (arms.index(arm), *np.unravel_index(point, lengths))
                 own_part = Records(seeds[own], part.first_record, here)
                 _fill(file, experiment, schema, start, own_part)
+    path.write_bytes(content.getbuffer())
 
 
 def _skeleton(

@@ -251,7 +251,7 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
         results = join_points(found)
         results.attrs |= {"command": session.command}
         with replacing(folder.results) as path:
-            results.to_netcdf(path, engine="h5netcdf")
+            path.write_bytes(results.to_netcdf(engine="h5netcdf"))
         if session.draws:
             _show(folder)
         folder.write_config(config | {"finished": True})

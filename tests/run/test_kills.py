@@ -385,12 +385,13 @@ def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_
     """Simulated by a limit on the size of files, which the dataset is the first to exceed."""
     options = ["--seeds", "8", "--steps", "2000", *OFTEN, "--arms", "tied"]
     options += ["--checkpoint-every", "0.1"]
+    one = finished_run(tmp_path / "one", *options)  # caches the programs, which exceed it, too
     limited = ["bash", "-c", 'ulimit -f 150; exec "$@"', "-"]
     status, error = ended(start(tmp_path / "run", *options, prefix=limited))
     assert status == 2 and only_line(error), error
     assert not find_damage(newest(tmp_path / "run"))
     assert command.main([*options, "--out", str(tmp_path / "run")]) == 0
-    assert same(tmp_path / "run", finished_run(tmp_path / "one", *options))
+    assert same(tmp_path / "run", one)
 
 
 @pytest.mark.parametrize(
