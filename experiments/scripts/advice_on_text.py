@@ -149,7 +149,7 @@ def main() -> None:
     rows = pd.read_csv(DATA).to_dict("records")
     targets = zip([(trainers[name], cell) for name in texts for cell in cells(name)], rows)
     missing = [(target, row) for target, row in targets if np.isnan(row["gap"])]
-    missing.sort(key=lambda each: each[1]["width"])  # the cheap ones of all texts first
+    missing.sort(key=lambda each: (each[1]["width"], each[1]["tokens"]))  # the cheap ones first
     for (trainer, cell), row in missing:
         if options.gather:
             row.update(measured(trainer, cell))

@@ -18,13 +18,14 @@ from jaxtie.results import plots
 from jaxtie.results.page_section import SECTION, write_section
 from jaxtie.results.tables import Table, json_numbers
 from jaxtie.run.experiment_files import installed_data
-from jaxtie.text import gap_model, gap_process
+from jaxtie.text import gap_model, gap_process, gap_tables
 from jaxtie.text.gap_model import Size
 from jaxtie.text.gap_process import MARGIN, NEAR, GapProcess
 
 ERROR = 0.1  # intervals are right with 90 %
 DECIDED = 0.2  # probability of being wrong at which we decide
 FILES = ("answer.json", "summary.md", SECTION, "figures/answer.png")
+TESTED = "advice-on-text.csv"  # written by experiments/scripts/advice_on_text.py
 YOURS = "yours"  # the source of the pilots
 CAPTION = (
     "Tying gap, loss(tied) − loss(untied), against the training tokens per vocabulary entry: pilots"
@@ -140,8 +141,9 @@ class Answer:
         return (
             f"Why: tying is predicted to change the loss by {gap.mean:+.3f} nat per token (tied −"
             f" untied, 90 % interval {low:+.3f} to {high:+.3f}). Tying costs more than {MARGIN:g}"
-            f" with probability {100 * gap.risk:.0f} % (up to {100 * DECIDED:.0f} % we advise it"
-            f" outright), untying with {100 * gap.risk_of_untying:.0f} %. Your pilots' gaps were"
+            f" with probability {100 * gap.risk:.0f} % (we recommend tying up to"
+            f" {100 * DECIDED:.0f} %, untying from {100 * (1 - DECIDED):.0f} %); untying costs that"
+            f" with {100 * gap.risk_of_untying:.0f} %. Your pilots' gaps were"
             f" {pilots['gap'].min():+.3f} to {pilots['gap'].max():+.3f}. Tying leaves"
             f" {tied / 1e6:,.1f} of {untied / 1e6:,.1f} million parameters and saves the size of"
             f" {saved / (deeper - untied):.2g} layers (if feed-forward layers are 4 × width),"
@@ -159,9 +161,15 @@ class Answer:
             where = f"the target has {times:,.9g} times the {Size._fields[i]} of the pilots"
         width, layers, vocabulary, _ = largest
         diverged = int(own["diverged"].sum())
+        within, tested = gap_tables.advice_coverage(pd.read_csv(installed_data(TESTED)))
+        coverage = (
+            f"In a test on targets up to {NEAR:g} times the pilots {within} of {tested} measured"
+            f" gaps agreed with the 90 % interval"
+            f"{'; farther away it was not tested' * (factor > NEAR)}. "
+        )
         published = self._without_published() if factor > NEAR else ""
         return (
-            f"Confidence: {where}. {published}Pilots: width {own['width'].min():.0f} to"
+            f"Confidence: {where}. {coverage}{published}Pilots: width {own['width'].min():.0f} to"
             f" {width:.0f}, {layers:.0f} layers, {vocabulary:,.0f} entries of vocabulary,"
             f" {own['tokens'].min():,.0f} to {own['tokens'].max():,.0f} tokens,"
             f" {own['seeds'].min()} seeds each; {beaten} of {len(own)} untied ones beat bigram"
@@ -175,9 +183,8 @@ class Answer:
         (own,) = predict(GapProcess(measured[is_own]), [self.target], self.pilots)
         count = int((~is_own).sum())
         return (
-            f"From your pilots and jaxtie's own models of books alone the interval"
-            f" would be {own.interval[0]:+.3f} to {own.interval[1]:+.3f}; {count} published gaps"
-            " narrow it. "
+            f"Without the {count} published gaps, from your pilots and jaxtie's models of books"
+            f" alone, the interval would be {own.interval[0]:+.3f} to {own.interval[1]:+.3f}. "
         )
 
     def _next(self) -> str:
@@ -195,7 +202,7 @@ class Answer:
         if self.recommendation == "not decided":
             return f"Next: {self.retry}"
         arm = "tied" if self.recommendation == "tie" else "untied"
-        return f"Next: train it {arm}; nothing else is needed."
+        return f"Next: train it {arm}."
 
     @property
     def tables(self) -> list[Table]:

@@ -71,7 +71,7 @@ def answer_by_pilots(options: Any, session: Session) -> answer.Answer | None:
     again = f"run `{same} --minutes {4 * minutes:g} --overwrite`: longer pilots or more seeds."
     # most seeds: only where the longest budget is reached; fewer tokens than planned: overfits
     if plan.seeds == pilots.SEEDS[-1] or largest.tokens < plan.pilots[0].tokens:
-        again = "give more text; longer training on this one would not help."
+        again = "give more text; on this one pilots are not trained longer, lest they overfit."
     size, gaps = largest._replace(**target), answer.pilot_gaps(members)
     published = pd.read_csv(installed_data("published-comparisons.csv"))
     process = answer.process_after(gaps, committed_members(), published)

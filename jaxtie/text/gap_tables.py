@@ -128,8 +128,8 @@ def left_out_table(members: pd.DataFrame, published: pd.DataFrame) -> Table:
     header = ("left out", "within 90 %", "error", "error of 0", "half the interval")
     note = (
         "Nat; root mean square, that of always predicting 0, and median. Each gap is predicted from"
-        " the cells and published comparisons that were not left out; the same cells chose the form"
-        " of the covariance."
+        " the cells and published comparisons that were not left out; the first eleven cells chose"
+        " the form of the covariance."
     )
     return Table("Predictions of gaps that were left out", header, rows, note)
 
@@ -221,7 +221,7 @@ def arms_table(members: pd.DataFrame) -> Table:
                 )
             )
     header = ("arm", "width, vocabulary, layers, epochs", "parameters", "− tied", "− untied")
-    note = "Validation loss, nat; mean over seeds ± 95 %, paired. They decide nothing."
+    note = "Validation loss, nat; mean over seeds ± 95 %, paired."
     return Table("Other arms", header, rows, note)
 
 
@@ -253,8 +253,7 @@ def advice_tables(targets: pd.DataFrame) -> list[Table]:
     )
     each = Table("Advice on other sizes and texts", header, rows, "tied − untied, nat.")
     gap, is_near = targets["gap"], targets["factor"] <= NEAR
-    half = 1.645 * np.hypot(targets["std"], targets["error"])
-    missed = np.maximum((gap - targets["mean"]).abs() - half, 0)
+    half, missed = _interval_and_miss(targets)
     decided = targets[is_near & (targets["word"] != "not decided")]
     wrong = (decided["word"] == "tie") == (decided["gap"] > MARGIN)
     found = [
@@ -283,6 +282,18 @@ def advice_tables(targets: pd.DataFrame) -> list[Table]:
         " tying may cost 0.01, or nothing."
     )
     return [each, Table("How good the advice was", ("", "found"), found, note)]
+
+
+def advice_coverage(targets: pd.DataFrame) -> tuple[int, int]:
+    """Return how many measured gaps are within their 90 % intervals, and how many there are."""
+    measured = targets.dropna(subset=["gap"])
+    return int((_interval_and_miss(measured)[1] == 0).sum()), len(measured)
+
+
+def _interval_and_miss(targets: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return half of each 90 % interval and how far the measured gap is outside it."""
+    half = 1.645 * np.hypot(targets["std"], targets["error"])
+    return half, np.maximum((targets["gap"] - targets["mean"]).abs() - half, 0)
 
 
 def _regret(cost: pd.Series, is_untied: pd.Series | bool) -> float:

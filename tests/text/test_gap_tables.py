@@ -131,6 +131,7 @@ def test_the_advice_is_scored_by_coverage_width_and_regret():
     targets = targets.assign(text="a", width=64, layers=2, vocabulary=9, tokens=9)
     assert not gap_tables.advice_tables(targets.assign(gap=np.nan))  # only predicted so far
     found = [row[1] for row in gap_tables.advice_tables(targets)[1].rows]
+    assert gap_tables.advice_coverage(pd.concat([targets, targets.assign(gap=np.nan)])) == (3, 4)
     assert (found[0], found[3], found[4]) == ("3 of 4", "2 of 3", "1 of 2")
     assert list(map(float, found[1:3])) == pytest.approx([0.1, 0.1 + 20 * 0.05 / 4], abs=6e-4)
     regrets = [float(each) for row in found[5:] for each in row.split(", ")]
