@@ -107,11 +107,11 @@ def predict(name: str, trainer: Trainer, pilots: pd.DataFrame) -> pd.DataFrame:
     }
     return pd.concat(
         [pd.DataFrame(targets).assign(text=name), pd.DataFrame(found).assign(**words)], axis=1
-    ).assign(pilot_gap=largest, gap=np.nan, error=np.nan, seeds=0)
+    ).assign(pilot_gap=largest, gap=np.nan, error=np.nan, seeds=0, deviation=np.nan)
 
 
 def measured(trainer: Trainer, cell: Cell) -> dict[str, float]:
-    """Return gap, standard error and seeds of a target, if both of its arms are trained."""
+    """Return gap, standard error, seeds and their deviation, if both arms are trained."""
     if not all(trainer.done(cell, arm).exists() for arm in ARMS):
         return {}
     best = gap_model.chosen_rates(trainer.members(cell), trainer.choosing)
@@ -119,7 +119,7 @@ def measured(trainer: Trainer, cell: Cell) -> dict[str, float]:
     gaps = (losses["tied"] - losses["untied"]).replace([np.inf, -np.inf], np.nan).dropna()
     ours = gap_model.gaps(scaling.committed_members()).iloc[0]
     error = ours["error"] * np.sqrt(ours["seeds"] / len(gaps))
-    return {"gap": gaps.mean(), "error": error, "seeds": len(gaps)}
+    return {"gap": gaps.mean(), "error": error, "seeds": len(gaps), "deviation": gaps.std()}
 
 
 def main() -> None:
@@ -147,16 +147,15 @@ def main() -> None:
         pd.concat(predicted).to_csv(DATA, index=False)
         return
     rows = pd.read_csv(DATA).to_dict("records")
-    targets = zip([(trainers[name], cell) for name in texts for cell in cells(name)], rows)
-    missing = [(target, row) for target, row in targets if np.isnan(row["gap"])]
-    missing.sort(key=lambda each: (each[1]["width"], each[1]["tokens"]))  # the cheap ones first
-    for (trainer, cell), row in missing:
-        if options.gather:
-            row.update(measured(trainer, cell))
-        else:
-            trainer.share(itertools.product([cell], ARMS))
+    targets = [(trainers[name], cell) for name in texts for cell in cells(name)]
     if options.gather:
-        pd.DataFrame(rows).to_csv(DATA, index=False)
+        found = [row | measured(*target) for target, row in zip(targets, rows)]
+        pd.DataFrame(found).to_csv(DATA, index=False)
+        return
+    missing = [(row, target) for target, row in zip(targets, rows) if np.isnan(row["gap"])]
+    missing.sort(key=lambda each: (each[0]["width"], each[0]["tokens"]))  # the cheap ones first
+    for _, (trainer, cell) in missing:
+        trainer.share(itertools.product([cell], ARMS))
 
 
 if __name__ == "__main__":

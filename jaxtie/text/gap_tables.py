@@ -256,8 +256,14 @@ def advice_tables(targets: pd.DataFrame) -> list[Table]:
     half, missed = _interval_and_miss(targets)
     decided = targets[is_near & (targets["word"] != "not decided")]
     wrong = (decided["word"] == "tie") == (decided["gap"] > MARGIN)
+    own_error = float(np.sqrt((targets["deviation"] ** 2 / targets["seeds"]).mean()))
+    own_within, _ = advice_coverage(targets.assign(error=own_error))
     found = [
         ("within the 90 % interval", f"{(missed == 0).sum()} of {len(targets)}"),
+        (
+            f"the same with {own_error:.3f}, the standard error of these targets' own seeds",
+            f"{own_within} of {len(targets)}",
+        ),
         ("median width of the interval, nat", number(float((2 * half).median()))),
         ("mean interval score, nat", number(float((2 * half + 20 * missed).mean()))),
         (
@@ -278,8 +284,9 @@ def advice_tables(targets: pd.DataFrame) -> list[Table]:
         found.append((f"mean regret of: {name}; beyond {MARGIN:g}, beyond 0", ", ".join(regrets)))
     note = (
         f"{len(targets)} of {predicted} targets are measured. Intervals are widened by the standard"
-        " error of the measured gap. Regret, nat: what the advised arm loses to the other, where"
-        " tying may cost 0.01, or nothing."
+        " error of the measured gap, that of the cells above; that of their own seeds was"
+        " not registered. Regret, nat: what the advised arm loses to the other, where tying may"
+        " cost 0.01, or nothing."
     )
     return [each, Table("How good the advice was", ("", "found"), found, note)]
 

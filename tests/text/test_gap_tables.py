@@ -128,13 +128,15 @@ def test_the_advice_is_scored_by_coverage_width_and_regret():
     ]
     targets = pd.DataFrame([dict(zip(names, row)) for row in rows])
     targets = targets.assign(std=0.03 / 1.645, error=0.04 / 1.645)  # half an interval: 0.05
+    # by their own seeds half an interval is 0.104
+    targets = targets.assign(seeds=4, deviation=0.2 / 1.645)
     targets = targets.assign(text="a", width=64, layers=2, vocabulary=9, tokens=9)
     assert not gap_tables.advice_tables(targets.assign(gap=np.nan))  # only predicted so far
     found = [row[1] for row in gap_tables.advice_tables(targets)[1].rows]
     assert gap_tables.advice_coverage(pd.concat([targets, targets.assign(gap=np.nan)])) == (3, 4)
-    assert (found[0], found[3], found[4]) == ("3 of 4", "2 of 3", "1 of 2")
-    assert list(map(float, found[1:3])) == pytest.approx([0.1, 0.1 + 20 * 0.05 / 4], abs=6e-4)
-    regrets = [float(each) for row in found[5:] for each in row.split(", ")]
+    assert found[:2] == ["3 of 4", "4 of 4"] and found[4:6] == ["2 of 3", "1 of 2"]
+    assert list(map(float, found[2:4])) == pytest.approx([0.1, 0.1 + 20 * 0.05 / 4], abs=6e-4)
+    regrets = [float(each) for row in found[6:] for each in row.split(", ")]
     expected = [0.11 + 0.03, 0.10 + 0.04, 0.09, 0.10, 0.09 + 0.03, 0.10 + 0.04]
     expected += [0.11 + 0.03, 0.10 + 0.02, 0.11 + 0.03, 0.10 + 0.04]
     assert regrets == pytest.approx(np.array(expected) / 4, abs=6e-4)
