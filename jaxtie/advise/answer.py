@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from jaxtie.text.gap_process import MARGIN, NEAR, GapProcess
 ERROR = 0.1  # intervals are right with 90 %
 DECIDED = 0.2  # probability of being wrong at which we decide
 FILES = ("answer.json", "summary.md", SECTION, "figures/answer.png")
-TESTED = "advice-on-text.csv"  # written by experiments/scripts/advice_on_text.py
 YOURS = "yours"  # the source of the pilots
 CAPTION = (
     "Tying gap, loss(tied) − loss(untied), against the training tokens per vocabulary entry: pilots"
@@ -33,6 +32,12 @@ CAPTION = (
     " largest pilot to the target, and the margin. We advise against tying where the gap is above"
     " the margin with a probability of 80 %, and the target is near the pilots."
 )
+
+
+@cache
+def measured_targets() -> pd.DataFrame:
+    """Return the targets of `experiments/scripts/advice_on_text.py` that are measured."""
+    return pd.read_csv(installed_data("advice-on-text.csv")).dropna(subset=["gap"])
 
 
 class Prediction(NamedTuple):
@@ -161,7 +166,7 @@ class Answer:
             where = f"the target has {times:,.9g} times the {Size._fields[i]} of the pilots"
         width, layers, vocabulary, _ = largest
         diverged = int(own["diverged"].sum())
-        within, tested = gap_tables.advice_coverage(pd.read_csv(installed_data(TESTED)))
+        within, tested = gap_tables.advice_coverage(gap_tables.last_test(measured_targets()))
         coverage = (
             f"In a test on targets up to {NEAR:g} times the pilots {within} of {tested} measured"
             f" gaps agreed with the 90 % interval"
@@ -179,12 +184,12 @@ class Answer:
     def _without_published(self) -> str:
         """Return a sentence with the prediction from all but the published gaps."""
         measured = self.process.measured
-        is_own = measured["source"].isin([gap_process.OURS, YOURS])
-        (own,) = predict(GapProcess(measured[is_own]), [self.target], self.pilots)
-        count = int((~is_own).sum())
+        is_published = measured["source"].isin(gap_process.code_of(self.published))
+        (own,) = predict(GapProcess(measured[~is_published]), [self.target], self.pilots)
         return (
-            f"Without the {count} published gaps, from your pilots and jaxtie's models of books"
-            f" alone, the interval would be {own.interval[0]:+.3f} to {own.interval[1]:+.3f}. "
+            f"Without the {is_published.sum()} published gaps, from your pilots and jaxtie's own"
+            f" models alone, the interval would be {own.interval[0]:+.3f} to"
+            f" {own.interval[1]:+.3f}. "
         )
 
     def _next(self) -> str:
@@ -255,12 +260,10 @@ class Answer:
         }
 
 
-def process_after(
-    pilots: pd.DataFrame, committed: pd.DataFrame, published: pd.DataFrame
-) -> GapProcess:
-    """Return the process after pilots, committed members and published comparisons."""
+def process_after(pilots: pd.DataFrame, known: pd.DataFrame) -> GapProcess:
+    """Return the process after pilots and the gaps that are known before, `measured_gaps`."""
     own = pilots.assign(source=YOURS)[gap_process.COLUMNS]
-    return GapProcess(pd.concat([gap_process.measured_gaps(committed, published), own]))
+    return GapProcess(pd.concat([known, own]))
 
 
 def predict(process: GapProcess, targets: Sequence[Size], pilots: pd.DataFrame) -> list[Prediction]:

@@ -6,7 +6,7 @@ batch has only 4 x 64 tokens, since in few large ones a small model learns littl
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +33,9 @@ MOST_EPOCHS = 4
 FEWEST = 800  # steps of the longer budget
 TRIALS = 1_600, 12_800  # steps of two runs whose time is estimated, at `SEEDS[1]` seeds
 SEEDS = (2, 4, 8)
+FACTORS = (0.5, 1.0, 2.0)  # of the fitted learning rate, tried with the shorter budget
+MOST_FACTOR = 8.0
+TRIED = 4  # factors, about
 COMPILING = 3.0  # seconds to compile a run, about
 
 
@@ -119,10 +122,10 @@ class Pilot:
 
 
 class Cost(NamedTuple):
-    """Seconds of one member at a width: of a step, and of all evaluations."""
+    """Seconds of one member at a width: of a step, and of an evaluation."""
 
     step: float
-    evaluations: float
+    evaluation: float
 
 
 class Plan(NamedTuple):
@@ -139,9 +142,11 @@ class Plan(NamedTuple):
 
     def seconds(self, costs: Mapping[int, Cost]) -> float:
         """Return the time of all pilots, from the costs at each width."""
-        own = [(each.steps, costs[each.width]) for each in self.pilots]
-        training = sum(steps * cost.step + cost.evaluations for steps, cost in own)
-        return len(ARMS) * (self.seeds * training + COMPILING * len(self.pilots))
+        own = [(pilot, costs[pilot.width]) for pilot in self.pilots]
+        runs = len(ARMS) * np.repeat([1, TRIED], len(WIDTHS))
+        members = [pilot.steps * cost.step + 2 * cost.evaluation for pilot, cost in own]
+        first = self.seeds * (RECORDS - 1) * own[0][1].evaluation  # which has more of them
+        return float(first + runs @ (self.seeds * np.array(members) + COMPILING))
 
 
 def make_plan(costs: Mapping[int, Cost], epoch_steps: float, minutes: float) -> Plan:
@@ -183,7 +188,8 @@ def measure_costs(
 
     def seconds_of(width: int, steps: int) -> float:
         pilot, alone = Pilot(width, LAYERS, steps), Processes()
-        experiment = _declare(pilot, "untied", corpus, rates, SEEDS[1])
+        rate = rates.of("untied", pilot)
+        experiment = _declare(pilot, "untied", corpus, rate, SEEDS[1])
         experiment = experiment.prepare(RunFolder(folder), None, alone, lambda line: None)
         engine = make_engine(experiment, alone)
         estimate = engine.estimate(engine.compile(programs_of(experiment)[0]))
@@ -194,7 +200,7 @@ def measure_costs(
         session.say(f"measuring the speed of models of width {width}")
         short, long = (seconds_of(width, steps) for steps in TRIALS)
         step = max(1e-3, long - short) / (TRIALS[1] - TRIALS[0])
-        found[width] = Cost(step, max(0.0, short - step * TRIALS[0]))
+        found[width] = Cost(step, max(0.0, short - step * TRIALS[0]) / (RECORDS + 1))
     return found
 
 
@@ -203,55 +209,100 @@ def train_pilots(
 ) -> pd.DataFrame:
     """Train all pilots in folders below `out`; return a row for each member.
 
-    The widest untied model goes first. If its validation loss has a minimum before the last tenth,
-    all budgets become so short, and it is trained again.
+    Each width and arm has the learning rate that is best with the shorter budget. The widest
+    untied model goes first: if its validation loss has a minimum before the last tenth, all
+    budgets become so short, and it is trained again.
 
     Raises:
+      UserError: if the text is so small that it overfits anyway, or a model always diverges.
       KeyboardInterrupt: after an interrupt; the same call goes on.
     """
+
+    def train(pilot: Pilot, arm: str, factor: float) -> tuple[pd.DataFrame, int]:
+        rate = float(f"{factor * rates.of(arm, pilot):.3g}")
+        is_first = (pilot, arm) == (plan.pilots[0], "untied")
+        evaluations = RECORDS if is_first else 1
+        experiment = _declare(pilot, arm, corpus, rate, plan.seeds, evaluations)
+        return _train(experiment, out / pilot.name / f"{arm}-{rate:g}", session)
+
+    def tune(pilot: Pilot, arm: str) -> tuple[pd.DataFrame, float]:
+        return tuned(lambda factor: train(pilot, arm, factor)[0], f"{pilot.name} {arm}")
+
     while True:
-        pilots = plan.pilots
-        best = _train(pilots[0], "untied", plan, corpus, rates, out, session)[1]
+        longer, shorter = plan.pilots[: len(WIDTHS)], plan.pilots[len(WIDTHS) :]
+        best = train(longer[0], "untied", tune(shorter[0], "untied")[1])[1]
         if best >= RECORDS - 1:
             break
         steps = plan.steps * best // RECORDS // RECORDS * RECORDS
         check(
             steps >= FEWEST,
-            f"text: is so small that a model of width {pilots[0].width} overfits within"
+            f"text: is so small that a model of width {longer[0].width} overfits within"
             f" {FEWEST:,} steps",
         )
         session.say(f"the widest model overfits: all are trained {steps:,} steps at most")
         plan = plan._replace(steps=steps)
-    jobs = [(pilot, arm) for pilot in pilots for arm in ARMS]
-    rows, total, done = [], sum(pilot.tokens * pilot.width for pilot, _ in jobs), 0
-    for pilot, arm in jobs:
-        session.say(f"pilots: {done / total:.0%} done; {pilot.name} {arm}")
-        rows.append(_train(pilot, arm, plan, corpus, rates, out, session)[0])
-        done += pilot.tokens * pilot.width
+    rows, done, total = [], 0.0, sum(WIDTHS)
+    for long, short in zip(longer, shorter):
+        for arm in ARMS:
+            session.say(f"pilots: {done / total:.0%} done; width {long.width} {arm}")
+            own, factor = tune(short, arm)
+            rows += [own, train(long, arm, factor)[0]]
+            done += long.width / len(ARMS)
     return pd.concat(rows)
 
 
-def _train(
-    pilot: Pilot, arm: str, plan: Plan, corpus: Corpus, rates: "Rates", out: Path, session: Session
-) -> tuple[pd.DataFrame, int]:
-    """Return a row for each seed, and the evaluation with the lowest mean loss, 0 to 10."""
-    experiment = _declare(pilot, arm, corpus, rates, plan.seeds)
-    folder = RunFolder(out / pilot.name / arm)
-    own = replace(session, draws=False, overwrite=False)  # `out` is new, or is to be resumed
-    if lifecycle.run_in_folder(experiment, folder, own) is Outcome.INTERRUPTED:
+def tuned(train: Callable[[float], pd.DataFrame], name: str) -> tuple[pd.DataFrame, float]:
+    """Return the members at the best factor of a learning rate, and that factor.
+
+    `FACTORS` are tried, and more, up to `MOST_FACTOR` either way, until the best one lies between
+    two others. The even validation batches choose.
+
+    Args:
+      train: returns the members at a factor; a loss that diverged is not finite.
+      name: of what is trained.
+
+    Raises:
+      UserError: if all diverge.
+    """
+    found: dict[float, pd.DataFrame] = {}
+    losses: dict[float, float] = {}
+    tried: tuple[float, ...] = FACTORS
+    while True:
+        for factor in tried:
+            if factor not in found:
+                found[factor] = train(factor)
+                loss = found[factor]["loss_even"].mean(skipna=False)
+                losses[factor] = float(loss) if np.isfinite(loss) else math.inf
+        best = min(sorted(losses), key=losses.__getitem__)
+        is_inside = min(losses) < best < max(losses)
+        if is_inside or best in (1 / MOST_FACTOR, MOST_FACTOR):
+            check(math.isfinite(losses[best]), f"{name}: diverges at all learning rates")
+            return found[best], best
+        tried = (best / 2, best * 2)
+
+
+def _train(experiment: TextExperiment, folder: Path, session: Session) -> tuple[pd.DataFrame, int]:
+    """Return a row for each seed, and the evaluation with the lowest mean loss, from 0 on."""
+    own = replace(session, draws=False, overwrite=False)  # `folder` is new, or is to be resumed
+    if lifecycle.run_in_folder(experiment, RunFolder(folder), own) is Outcome.INTERRUPTED:
         raise KeyboardInterrupt(lifecycle.resume_hint(session))
-    results = folder.load()
-    loss_SxE = results["valid_loss"].sel(arm=arm).transpose("seed", "eval_step").values
-    facts = {
-        "width": pilot.width,
-        "layers": pilot.layers,
-        "vocabulary": results.sizes["token_number"],
-        "tokens": pilot.tokens,
-        "arm": arm,
-        "bigram": float(results["bigram_loss"]),
-    }
-    rows = [{**facts, "seed": seed, "loss": own[-1]} for seed, own in enumerate(loss_SxE)]
-    return pd.DataFrame(rows), _best(loss_SxE)
+    results = RunFolder(folder).load().isel(arm=0)
+    last = results.isel(eval_step=-1)
+    found = pd.DataFrame(
+        {
+            "width": experiment.model.width,
+            "layers": experiment.model.layers,
+            "vocabulary": results.sizes["token_number"],
+            "tokens": experiment.steps * BATCH * LENGTH,
+            "arm": results["arm"].item(),
+            "learning_rate": experiment.optimizer.learning_rate,
+            "bigram": float(results["bigram_loss"]),
+            "seed": range(len(experiment.seeds)),
+            "loss_even": last["valid_loss_even"].values,
+            "loss": last["valid_loss_odd"].values,
+        }
+    )
+    return found, _best(results["valid_loss"].transpose("seed", "eval_step").values)
 
 
 def _best(loss_SxE: np.ndarray) -> int:
@@ -285,12 +336,14 @@ class Rates(NamedTuple):
         return float(f"{math.exp(log):.3g}")
 
 
-def _declare(pilot: Pilot, arm: str, corpus: Corpus, rates: Rates, seeds: int) -> TextExperiment:
+def _declare(
+    pilot: Pilot, arm: str, corpus: Corpus, rate: float, seeds: int, evaluations: int = RECORDS
+) -> TextExperiment:
     return pilot.experiment(
         corpus,
         (arm,),
-        rates.of(arm, pilot),
+        rate,
         range(seeds),
-        evaluations=RECORDS,
+        evaluations=evaluations,
         batches=EVALUATED,
     )

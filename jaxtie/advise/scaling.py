@@ -74,7 +74,8 @@ def answer_by_pilots(options: Any, session: Session) -> answer.Answer | None:
         again = "give more text; on this one pilots are not trained longer, lest they overfit."
     size, gaps = largest._replace(**target), answer.pilot_gaps(members)
     published = pd.read_csv(installed_data("published-comparisons.csv"))
-    process = answer.process_after(gaps, committed_members(), published)
+    known = gap_process.measured_gaps(committed_members(), published, answer.measured_targets())
+    process = answer.process_after(gaps, known)
     (prediction,) = answer.predict(process, [size], gaps)
     found = answer.Answer(size, prediction, gaps, process, published, again, out)
     answer.write(found, session.command)

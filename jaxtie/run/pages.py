@@ -153,9 +153,9 @@ def _tying_gap_on_text(data: Path) -> list[Table]:
     members = pd.read_csv(data / "tying-gap-on-text.csv")
     makers = (gap_tables.claims_table, gap_tables.fit_table, gap_tables.cells_table)
     published = pd.read_csv(data / "published-comparisons.csv")
-    left_out = gap_tables.left_out_table(members, published)
-    path = data / "advice-on-text.csv"
-    advice = gap_tables.advice_tables(pd.read_csv(path)) if path.exists() else []
+    targets = pd.read_csv(data / "advice-on-text.csv").dropna(subset=["gap"])
+    left_out = gap_tables.left_out_table(members, published, targets)
+    advice = gap_tables.advice_tables(targets)
     return [*(make(members) for make in makers), left_out, *advice, gap_tables.arms_table(members)]
 
 

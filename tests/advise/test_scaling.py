@@ -29,14 +29,14 @@ from jaxtie.training.progress import Progress
 from jaxtie.training.row_engine import make_mesh
 
 SHOWN = {"tie": "tie", "do not tie": "do not tie", "not decided": "undecided; "}
-COSTS = {32: Cost(0.002, 2.0), 64: Cost(0.003, 2.0), 128: Cost(0.006, 3.0)}
+COSTS = {32: Cost(0.002, 0.2), 64: Cost(0.003, 0.2), 128: Cost(0.006, 0.3)}
 
 
 @pytest.mark.parametrize(
     ("epoch_steps", "minutes", "seeds", "epochs"),
     [
         (6_000, 15, 4, None),  # as long as the minutes allow
-        (6_000, 3, 2, None),
+        (6_000, 4, 2, None),
         (300, 15, 8, 4),  # a short text is read four times, with more seeds
         (10**6, 600, 4, None),
     ],
@@ -53,7 +53,7 @@ def test_plans_take_the_time_that_was_given(epoch_steps, minutes, seeds, epochs)
 
 def test_more_minutes_never_train_less():
     for epoch in (300, 1_000, 6_000, 10**6):
-        plans = [make_plan(COSTS, epoch, minutes) for minutes in (3, 6, 15, 60, 240)]
+        plans = [make_plan(COSTS, epoch, minutes) for minutes in (4, 6, 15, 60, 240)]
         totals = [plan.steps * plan.seeds for plan in plans]
         assert totals == sorted(totals)
         assert all(a.seeds <= b.seeds for a, b in itertools.pairwise(plans))
@@ -63,7 +63,7 @@ def test_more_minutes_never_train_less():
     ("epoch_steps", "minutes", "words"),
     [
         (150, 15, "too small for a pilot, which needs 51,200"),
-        (6_000, 1.5, "pilots need at least 3"),
+        (6_000, 1.5, "pilots need at least 4"),
     ],
 )
 def test_a_small_text_and_few_minutes_are_refused_in_one_line(epoch_steps, minutes, words):
@@ -256,7 +256,8 @@ def made(mean: float, std: float, factor: float) -> answer.Answer:
     known = own.assign(source=["yours"], error=0.01)
     process = GapProcess(pd.concat([known, known.assign(source="published")]))
     prediction = Prediction(mean, std, factor)
-    return answer.Answer(target, prediction, own, process, pd.DataFrame(), "jaxtie advise", Path())
+    published = pd.DataFrame({"source": ["published"]})
+    return answer.Answer(target, prediction, own, process, published, "jaxtie advise", Path())
 
 
 @pytest.mark.parametrize(
@@ -339,6 +340,34 @@ def test_overfitting_is_a_minimum_before_the_end(curves, best):
     assert pilots._best(np.array(curves, float)) == best
 
 
+@pytest.mark.parametrize(
+    ("best", "tried", "found"),
+    [
+        (1.0, {0.5, 1, 2}, 1),
+        (3.0, {0.5, 1, 2, 4, 8}, 4),
+        (0.3, {0.125, 0.25, 0.5, 1, 2}, 0.25),
+        (99.0, {0.5, 1, 2, 4, 8}, 8),
+    ],
+)
+def test_pilots_take_the_best_learning_rate(best, tried, found):
+    """A parabola in ln(rate); twice the best one and more diverges for one of two seeds."""
+    seen = []
+
+    def train(factor):
+        seen.append(factor)
+        loss = np.log(factor / best) ** 2
+        return pd.DataFrame({"loss_even": [loss, loss if factor < 2 * best else np.nan]})
+
+    members, factor = pilots.tuned(train, "width 8")
+    assert factor == found and members["loss_even"][0] == np.log(found / best) ** 2
+    assert {*seen} == tried and len(seen) == len(tried)
+
+
+def test_pilots_that_always_diverge_are_an_error():
+    with pytest.raises(UserError, match="width 8: diverges at all learning rates"):
+        pilots.tuned(lambda factor: pd.DataFrame({"loss_even": [1.0, np.nan]}), "width 8")
+
+
 def test_published_comparisons_are_complete_and_consistent():
     """Gaps in nats follow from the losses or perplexities; each row can be looked up."""
     published = pd.read_csv(installed_data("published-comparisons.csv"))
@@ -374,6 +403,8 @@ def place(tmp_path_factory):
         patch.setattr(pilots, "FEWEST", 40)
         patch.setattr(pilots, "HEAD_WIDTH", 8)
         patch.setattr(pilots, "EVALUATED", 8)
+        patch.setattr(pilots, "FACTORS", (1.0, 2.0))
+        patch.setattr(pilots, "MOST_FACTOR", 2.0)
         patch.setattr(pilots, "measure_costs", measured)
         patch.setattr(scaling, "committed_members", committed)
         patch.setattr(row_engine, "make_mesh", lambda batch, devices: make_mesh(batch, devices[:1]))
@@ -386,7 +417,7 @@ def measured(_corpus, _rates, folder, _session, seen=set()) -> dict[int, Cost]: 
     """Another speed when a command is resumed: it keeps its plan."""
     slower = folder not in seen
     seen.add(folder)
-    return dict.fromkeys((8, 16), Cost(0.2 if slower else 0.1, 0.0))
+    return dict.fromkeys((8, 16), Cost(0.1 if slower else 0.05, 0.0))
 
 
 def committed() -> pd.DataFrame:
@@ -528,15 +559,17 @@ def test_a_damaged_plan_is_refused_in_one_line(place, tmp_path, plan, capsys):
 @pytest.mark.slow
 def test_overfitting_shortens_the_pilots(place, monkeypatch, capsys):
     """The validation loss of the widest model is made to have a minimum at six tenths."""
-    real, seen = pilots._train, []
+    real, longest = pilots._train, []
 
-    def train(pilot, *rest):
-        seen.append(pilot.steps)
-        rows, _ = real(pilot, *rest)
-        return rows, 6 if len(seen) == 1 else 10
+    def train(experiment, *rest):
+        rows, best = real(experiment, *rest)
+        if experiment.eval_every == experiment.steps:
+            return rows, best
+        longest.append(experiment.steps)
+        return rows, 6 if len(longest) == 1 else 10
 
     monkeypatch.setattr(pilots, "_train", train)
     assert main_advise(command(place, place / "over", "--json", "--minutes", "6")) == 0
     found = json.loads(capsys.readouterr().out)
-    longest = max(each["tokens"] for each in found["pilots"]) // (pilots.BATCH * pilots.LENGTH)
-    assert longest == max(seen[1:]) == seen[0] * 6 // 100 * 10 < seen[0]
+    most = max(each["tokens"] for each in found["pilots"]) // (pilots.BATCH * pilots.LENGTH)
+    assert most == longest[-1] == longest[0] * 6 // 100 * 10 < longest[0]

@@ -34,13 +34,13 @@ def sampled(rng) -> pd.DataFrame:
     return every.assign(gap=gap)
 
 
-def test_the_covariance_is_that_of_matern_and_of_a_common_source():
+def test_the_covariance_is_that_of_matern_and_larger_within_a_source():
     one, other = Size(64, 2, 2048, 10**6), Size(128, 4, 2048, 4 * 10**6)
     distance = np.linalg.norm(np.log([4, 2, 1, 2])) / SCALES.length * np.sqrt(3)
     smooth = SCALES.smooth**2 * 2**-0.5 / gamma(1.5) * distance**1.5 * kv(1.5, distance)
-    for source, text in (("a", SCALES.text**2), ("b", 0)):
+    for source, times in (("a", 1 + (SCALES.text / SCALES.smooth) ** 2), ("b", 1)):
         found = covariance(sizes("a", one), sizes(source, other), SCALES)
-        assert found.item() == pytest.approx(MEAN_STD**2 + smooth + text, rel=1e-9)
+        assert found.item() == pytest.approx(MEAN_STD**2 + times * smooth, rel=1e-9)
 
 
 def test_a_prediction_is_the_conditional_normal():
@@ -115,10 +115,15 @@ def test_far_away_the_deviation_is_that_before_any_measurement():
     assert own < std < np.sqrt(own**2 + MEAN_STD**2)
 
 
-def test_known_gaps_are_ours_and_the_published_ones_that_have_all_sizes():
+def test_known_gaps_are_ours_targets_and_the_published_ones_that_have_all_sizes():
     published = pd.read_csv(installed_data("published-comparisons.csv"))
     members = pd.read_csv(installed_data("tying-gap-on-text.csv"))
-    known = gap_process.measured_gaps(members, published)
+    targets = pd.DataFrame(
+        {"gap": [0.1, 0.2], "text": ["books", "b"], "deviation": [0.03, 0.01], "seeds": [1, 5]}
+    ).assign(width=64, layers=2, vocabulary=2048, tokens=10**6)
+    known = gap_process.measured_gaps(members, published, targets)
     is_ours = known["source"] == gap_process.OURS
-    assert is_ours.sum() == len(gap_model.usual_cells(members))
-    assert (~is_ours).sum() == 7
+    assert is_ours.sum() == len(gap_model.usual_cells(members)) + 1
+    assert (~is_ours).sum() == 7 + 1
+    error = np.sqrt((0.03**2 + 0.01**2 / 5) / 2)
+    assert known["error"].to_numpy()[-2:] == pytest.approx([error, error])
