@@ -535,7 +535,7 @@ def test_pilots_of_other_minutes_are_not_mixed(place, answered, capsys):
     assert "holds pilots of 3 minutes" in capsys.readouterr().err
     without = [each for each in command(place, answered) if each not in ("--minutes", "3")]
     assert main_advise([*without, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("plan: 8 runs of 2 seeds; widths 8, 16")
+    assert capsys.readouterr().out.startswith("plan: 8 models of 2 seeds, each at its best")
 
 
 @pytest.mark.slow
