@@ -511,19 +511,21 @@ def test_other_calls_are_refused_in_one_line(text, options, words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [5, 130])
-def test_an_interrupted_command_resumes_to_the_same_answer(place, answered, at, capsys):
-    out, steps = place / f"stopped-{at}", itertools.count(1)
+def test_a_command_interrupted_twice_resumes_to_the_same_answer(place, answered, capsys):
+    """In the first model, then in a later one."""
+    out = place / "stopped"
+    for at in (5, 130):
+        steps = itertools.count(1)
 
-    def add(*_) -> None:
-        if next(steps) == at:
-            os.kill(os.getpid(), signal.SIGINT)
+        def add(*_, steps=steps, at=at) -> None:
+            if next(steps) == at:
+                os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Progress, "add", add)
-        assert main_advise(command(place, out, "--width", "512")) == 130
-    assert "run the same command to resume" in capsys.readouterr().err
-    assert not (out / "answer.json").exists()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Progress, "add", add)
+            assert main_advise(command(place, out, "--width", "512")) == 130
+        assert "run the same command to resume" in capsys.readouterr().err
+        assert not (out / "answer.json").exists()
     assert main_advise(command(place, out, "--width", "512")) == 0
     one, other = (json.loads((each / "answer.json").read_text()) for each in (out, answered))
     assert one["pilots"] == other["pilots"] and one["gap"] == other["gap"]
