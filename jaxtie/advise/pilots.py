@@ -5,6 +5,7 @@ The recipe is that of language models now: `jaxtie.Decoder`, embeddings N(0, 0.0
 batch has only 4 x 64 tokens, since in few large ones a small model learns little.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,13 +28,12 @@ PARAGRAPHS = 10**9  # `documents_to_split`: no text has so many, so it is split 
 RECORDS = 10  # of a run, which evaluates as often; its steps are a multiple
 ARMS = ("tied", "untied")
 WIDTHS, LAYERS = (32, 64, 128), 2
-SHORTER = 4  # every width is trained for a budget, and for this part of it
 EVALUATED = 250  # batches of the validation split
 MOST_EPOCHS = 4
 FEWEST = 800  # steps of the longer budget
 TRIALS = 1_600, 12_800  # steps of two runs whose time is estimated, at `SEEDS[1]` seeds
 SEEDS = (2, 4, 8)
-FACTORS = (0.5, 1.0, 2.0)  # of the fitted learning rate, tried with the shorter budget
+FACTORS = (0.5, 1.0, 2.0)  # of the fitted learning rate
 MOST_FACTOR = 8.0
 TRIED = 4  # factors, about
 COMPILING = 3.0  # seconds to compile a run, about
@@ -129,28 +129,26 @@ class Cost(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Steps of the longer budget, and the number of seeds."""
+    """Steps of all pilots, and the number of seeds."""
 
     steps: int
     seeds: int
 
     @property
     def pilots(self) -> list[Pilot]:
-        """All sizes and budgets, the longest and widest first, which shows overfitting."""
-        budgets = (self.steps, self.steps // SHORTER // RECORDS * RECORDS)
-        return [Pilot(width, LAYERS, steps) for steps in budgets for width in reversed(WIDTHS)]
+        """All sizes, the widest first, which shows overfitting."""
+        return [Pilot(width, LAYERS, self.steps) for width in reversed(WIDTHS)]
 
     def seconds(self, costs: Mapping[int, Cost]) -> float:
         """Return the time of all pilots, from the costs at each width."""
-        own = [(pilot, costs[pilot.width]) for pilot in self.pilots]
-        runs = len(ARMS) * np.repeat([1, TRIED], len(WIDTHS))
-        members = [pilot.steps * cost.step + 2 * cost.evaluation for pilot, cost in own]
-        first = self.seeds * (RECORDS - 1) * own[0][1].evaluation  # which has more of them
-        return float(first + runs @ (self.seeds * np.array(members) + COMPILING))
+        own = [costs[pilot.width] for pilot in self.pilots]
+        members = len(ARMS) * sum(self.steps * cost.step + 2 * cost.evaluation for cost in own)
+        first = (RECORDS - 1) * own[0].evaluation  # which has more of them
+        return TRIED * (self.seeds * (members + first) + COMPILING * len(ARMS) * len(own))
 
 
 def make_plan(costs: Mapping[int, Cost], epoch_steps: float, minutes: float) -> Plan:
-    """Return the longest budget for four seeds, or two, or more where the text is short.
+    """Return the longest pilots for four seeds, or two, or more where the text is short.
 
     Args:
       costs: of each width.
@@ -209,75 +207,76 @@ def train_pilots(
 ) -> pd.DataFrame:
     """Train all pilots in folders below `out`; return a row for each member.
 
-    Each width and arm has the learning rate that is best with the shorter budget. The widest
-    untied model goes first: if its validation loss has a minimum before the last tenth, all
-    budgets become so short, and it is trained again.
+    Each width and arm has its best learning rate. The widest untied model goes first: if its
+    validation loss has a minimum before the last tenth, all become so short, and it is trained
+    again.
 
     Raises:
       UserError: if the text is so small that it overfits anyway, or a model always diverges.
       KeyboardInterrupt: after an interrupt; the same call goes on.
     """
 
-    def train(pilot: Pilot, arm: str, factor: float) -> tuple[pd.DataFrame, int]:
-        rate = float(f"{factor * rates.of(arm, pilot):.3g}")
-        is_first = (pilot, arm) == (plan.pilots[0], "untied")
-        evaluations = RECORDS if is_first else 1
-        experiment = _declare(pilot, arm, corpus, rate, plan.seeds, evaluations)
-        return _train(experiment, out / pilot.name / f"{arm}-{rate:g}", session)
+    def tune(pilot: Pilot, arm: str) -> tuple[pd.DataFrame, int]:
+        is_first = (pilot.width, arm) == (WIDTHS[-1], "untied")
 
-    def tune(pilot: Pilot, arm: str) -> tuple[pd.DataFrame, float]:
-        return tuned(lambda factor: train(pilot, arm, factor)[0], f"{pilot.name} {arm}")
+        def train(factor: float) -> tuple[pd.DataFrame, int]:
+            rate = float(f"{factor * rates.of(arm, pilot):.3g}")
+            evaluations = RECORDS if is_first else 1
+            experiment = _declare(pilot, arm, corpus, rate, plan.seeds, evaluations)
+            return _train(experiment, out / pilot.name / f"{arm}-{rate:g}", session)
+
+        return tuned(train, f"{pilot.name} {arm}")
 
     while True:
-        longer, shorter = plan.pilots[: len(WIDTHS)], plan.pilots[len(WIDTHS) :]
-        best = train(longer[0], "untied", tune(shorter[0], "untied")[1])[1]
+        widest = plan.pilots[0]
+        best = tune(widest, "untied")[1]
         if best >= RECORDS - 1:
             break
         steps = plan.steps * best // RECORDS // RECORDS * RECORDS
         check(
             steps >= FEWEST,
-            f"text: is so small that a model of width {longer[0].width} overfits within"
+            f"text: is so small that a model of width {widest.width} overfits within"
             f" {FEWEST:,} steps",
         )
         session.say(f"the widest model overfits: all are trained {steps:,} steps at most")
         plan = plan._replace(steps=steps)
-    rows, done, total = [], 0.0, sum(WIDTHS)
-    for long, short in zip(longer, shorter):
-        for arm in ARMS:
-            session.say(f"pilots: {done / total:.0%} done; width {long.width} {arm}")
-            own, factor = tune(short, arm)
-            rows += [own, train(long, arm, factor)[0]]
-            done += long.width / len(ARMS)
+    rows, done, total = [], 0, len(ARMS) * sum(WIDTHS)
+    for pilot, arm in itertools.product(plan.pilots, reversed(ARMS)):
+        session.say(f"pilots: {done / total:.0%} done; width {pilot.width} {arm}")
+        rows.append(tune(pilot, arm)[0])
+        done += pilot.width
     return pd.concat(rows)
 
 
-def tuned(train: Callable[[float], pd.DataFrame], name: str) -> tuple[pd.DataFrame, float]:
-    """Return the members at the best factor of a learning rate, and that factor.
+def tuned(
+    train: Callable[[float], tuple[pd.DataFrame, int]], name: str
+) -> tuple[pd.DataFrame, int]:
+    """Return what `train` returned at the best factor of a learning rate.
 
     `FACTORS` are tried, and more, up to `MOST_FACTOR` either way, until the best one lies between
     two others. The even validation batches choose.
 
     Args:
-      train: returns the members at a factor; a loss that diverged is not finite.
+      train: returns a row for each seed, and the best evaluation; one that diverged is not finite.
       name: of what is trained.
 
     Raises:
       UserError: if all diverge.
     """
-    found: dict[float, pd.DataFrame] = {}
+    found: dict[float, tuple[pd.DataFrame, int]] = {}
     losses: dict[float, float] = {}
     tried: tuple[float, ...] = FACTORS
     while True:
         for factor in tried:
             if factor not in found:
                 found[factor] = train(factor)
-                loss = found[factor]["loss_even"].mean(skipna=False)
+                loss = found[factor][0]["loss_even"].mean(skipna=False)
                 losses[factor] = float(loss) if np.isfinite(loss) else math.inf
         best = min(sorted(losses), key=losses.__getitem__)
         is_inside = min(losses) < best < max(losses)
         if is_inside or best in (1 / MOST_FACTOR, MOST_FACTOR):
             check(math.isfinite(losses[best]), f"{name}: diverges at all learning rates")
-            return found[best], best
+            return found[best]
         tried = (best / 2, best * 2)
 
 

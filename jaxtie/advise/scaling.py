@@ -150,8 +150,7 @@ def _say_plan(plan: pilots.Plan, tokens: int, time: str, options: Any) -> None:
         return
     line = (
         f"plan: {2 * len(plan.pilots)} models of {plan.seeds} seeds, each at its best learning"
-        f" rate; widths {', '.join(map(str, pilots.WIDTHS))}; budgets of"
-        f" {plan.pilots[-1].tokens:,} and {plan.pilots[0].tokens:,} tokens"
+        f" rate; widths {', '.join(map(str, pilots.WIDTHS))}; {plan.pilots[0].tokens:,} tokens"
         f" ({plan.pilots[0].tokens / tokens:.2g} epochs){time}"
     )
     print(line, file=sys.stdout if options.dry_run else sys.stderr)

@@ -59,13 +59,15 @@ def measured_gaps(
       members: of `experiments/tying_gap_on_text.py`; its cells of the usual branch scale count.
       published: `experiments/data/published-comparisons.csv`; causal models count for which the
         gap in nats and all sizes are known.
-      targets: of `experiments/scripts/advice_on_text.py`, measured.
+      targets: of `experiments/scripts/advice_on_text.py`, measured; their errors are by the
+        deviation over seeds, pooled over the targets of a text.
     """
     published = published[published["objective"] == "causal"].rename(columns={"gap_nats": "gap"})
     published = published.assign(source=code_of(published))
     error = np.where(published["differed"].isna(), PUBLISHED_STD, DIFFERED_STD)
     published = published.assign(error=error)[COLUMNS].dropna()
-    error = np.sqrt((targets["deviation"] ** 2 / targets["seeds"]).mean())
+    squares = targets["deviation"] ** 2 / targets["seeds"]
+    error = squares.groupby(targets["text"]).transform("mean") ** 0.5
     targets = targets.assign(source=targets["text"].replace("books", OURS), error=error)
     ours = usual_cells(members).assign(source=OURS)
     return pd.concat([own[COLUMNS] for own in (ours, published, targets)], ignore_index=True)

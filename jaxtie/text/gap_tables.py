@@ -304,11 +304,6 @@ def _scores_table(test: int, targets: pd.DataFrame) -> Table:
     return Table(f"How good the advice was, test {test}", ("", "found"), found, note)
 
 
-def last_test(targets: pd.DataFrame) -> pd.DataFrame:
-    """Return the targets of the last test, that of the advice as it is now."""
-    return targets[targets["test"] == targets["test"].max()]
-
-
 def advice_coverage(targets: pd.DataFrame) -> tuple[int, int]:
     """Return how many measured gaps are within their 90 % intervals, and how many there are."""
     return int((_interval_and_miss(targets)[1] == 0).sum()), len(targets)

@@ -119,11 +119,16 @@ def test_known_gaps_are_ours_targets_and_the_published_ones_that_have_all_sizes(
     published = pd.read_csv(installed_data("published-comparisons.csv"))
     members = pd.read_csv(installed_data("tying-gap-on-text.csv"))
     targets = pd.DataFrame(
-        {"gap": [0.1, 0.2], "text": ["books", "b"], "deviation": [0.03, 0.01], "seeds": [1, 5]}
+        {
+            "gap": [0.1, 0.2, 0.3],
+            "text": ["books", "b", "b"],
+            "deviation": [0.03, 0.01, 0.02],
+            "seeds": [1, 5, 2],
+        }
     ).assign(width=64, layers=2, vocabulary=2048, tokens=10**6)
     known = gap_process.measured_gaps(members, published, targets)
     is_ours = known["source"] == gap_process.OURS
     assert is_ours.sum() == len(gap_model.usual_cells(members)) + 1
-    assert (~is_ours).sum() == 7 + 1
-    error = np.sqrt((0.03**2 + 0.01**2 / 5) / 2)
-    assert known["error"].to_numpy()[-2:] == pytest.approx([error, error])
+    assert (~is_ours).sum() == 7 + 2
+    error = np.sqrt((0.01**2 / 5 + 0.02**2 / 2) / 2)
+    assert known["error"].to_numpy()[-3:] == pytest.approx([0.03, error, error])

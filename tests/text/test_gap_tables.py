@@ -135,8 +135,7 @@ def test_the_advice_is_scored_by_coverage_width_and_regret():
     both = pd.concat([targets, earlier])
     _, _, _, scores = gap_tables.advice_tables(both)
     found = [row[1] for row in scores.rows]
-    assert gap_tables.advice_coverage(gap_tables.last_test(both)) == (3, 4)
-    assert gap_tables.advice_coverage(earlier) == (0, 4)
+    assert gap_tables.advice_coverage(both) == (3, 8)
     assert found[0] == "3 of 4" and found[3:5] == ["2 of 3", "1 of 2"]
     assert list(map(float, found[1:3])) == pytest.approx([0.1, 0.1 + 20 * 0.05 / 4], abs=6e-4)
     regrets = [float(each) for row in found[5:] for each in row.split(", ")]
