@@ -89,7 +89,8 @@ from jaxtie.training.devices import start_jax
 
 DATA = Path(__file__).parents[1] / "data" / "advice-on-text.csv"
 ARMS = ("tied", "untied")
-TESTS = {"books": 1, "django": 1, "jax": 1, "bible": 2, "zstandard": 2, "sqlalchemy": 3}  # of each text
+# The test in which a text is used.
+TESTS = {"books": 1, "django": 1, "jax": 1, "bible": 2, "zstandard": 2, "sqlalchemy": 3}
 
 
 def cells(text: str) -> tuple[Cell, ...]:
