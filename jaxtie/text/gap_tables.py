@@ -280,6 +280,11 @@ def _scores_table(test: int, targets: pd.DataFrame) -> Table:
         ),
         (f"decided, but on the wrong side of {MARGIN:g}", f"{wrong.sum()} of {len(decided)}"),
     ]
+    if "std_without_pilots" in targets and targets["std_without_pilots"].notna().all():
+        names = {f"{name}_without_pilots": name for name in ("mean", "std")}
+        without = targets.drop(columns=["mean", "std"]).rename(columns=names)
+        within, count = advice_coverage(without)
+        found.insert(1, ("the same without pilots", f"{within} of {count}"))
     policies = {
         "this advice, undecided as tied": targets["word"] == "do not tie",
         "the same without pilots": targets["word_without_pilots"] == "do not tie",
