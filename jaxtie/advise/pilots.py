@@ -311,7 +311,7 @@ def _best(loss_SxE: np.ndarray) -> int:
 
 
 class Rates(NamedTuple):
-    """Learning rates to begin with, of each arm: ln rate = constant + slopes · (ln width, ln steps)."""
+    """Where each arm's search begins: ln rate = constant + slopes · (ln width, ln steps)."""
 
     coefficients: Mapping[str, list[float]]  # 3 of each arm
 
