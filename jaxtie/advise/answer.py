@@ -170,12 +170,11 @@ class Answer:
             where = f"the target has {times:,.9g} times the {Size._fields[i]} of the pilots"
         width, layers, vocabulary, _ = largest
         diverged = int(own["diverged"].sum())
-        tests = [gap_tables.advice_coverage(own) for _, own in measured_targets().groupby("test")]
-        (within, tested), earlier = tests[-1], np.sum(tests[:-1], axis=0)
+        within, tested = gap_tables.advice_coverage(measured_targets())
         coverage = (
-            f"In a test on targets up to {NEAR:g} times the pilots {within} of {tested} measured"
-            f" gaps agreed with the 90 % interval (earlier versions: {earlier[0]} of"
-            f" {earlier[1]}){'; farther away it was not tested' * (factor > NEAR)}. "
+            f"In tests of earlier versions, on targets up to {NEAR:g} times the pilots, {within} of"
+            f" {tested} measured gaps agreed with the 90 % interval"
+            f"{'; farther away it was not tested' * (factor > NEAR)}. "
         )
         published = self._without_published() if factor > NEAR else ""
         return (
