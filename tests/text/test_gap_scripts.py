@@ -92,7 +92,7 @@ def test_targets_of_the_advice_have_three_seeds(script, tmp_path, monkeypatch, n
     assert found["deviation"] == pytest.approx(0.02)
 
 
-def test_errors_of_targets_are_by_the_cells_then_by_their_own_seeds():
+def test_errors_of_targets_are_by_the_cells_then_by_their_own_seeds(script):
     import advice_on_text
 
     rows = {"text": ["books", "a", "a", "a"], "test": [1, 2, 2, 2], "gap": [0.1, 0.1, 0.1, np.nan]}
