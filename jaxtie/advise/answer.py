@@ -27,8 +27,8 @@ ERROR = 0.1  # intervals are right with 90 %
 DECIDED = 0.2  # probability of being wrong at which we decide
 FILES = ("answer.json", "summary.md", SECTION, "figures/answer.png")
 YOURS = "yours"  # the source of the pilots
-# Of the gap over seeds, nat: about what the cells (0.02) and the texts of the tests (0.01 to 0.04)
-# have, and how many degrees of freedom that counts.
+# Deviation of the gap over seeds, nat, and the degrees of freedom that this guess counts. Our cells
+# have 0.02, most tested texts 0.01 to 0.04.
 PRIOR_DEVIATION, PRIOR_DEGREES = 0.03, 4
 CAPTION = (
     "Tying gap, loss(tied) − loss(untied), against the width: pilots, the prediction at their other"
