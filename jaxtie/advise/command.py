@@ -66,7 +66,7 @@ class TargetOptions:
     """Layers of your model."""
     vocabulary: Annotated[int | None, option("V", parse_positive, "of the pilots")] = None
     """Entries of its vocabulary."""
-    tokens: Annotated[float | None, option("N", _parse_tokens, "of the longest pilot")] = None
+    tokens: Annotated[float | None, option("N", _parse_tokens, "of the pilots")] = None
     """Training tokens of your run, such as 2e9."""
     config: Annotated[Path | None, option("FILE", parse_path, "none")] = None
     """A config.json that has width, layers and vocabulary."""

@@ -30,7 +30,7 @@ ARMS = ("tied", "untied")
 WIDTHS, LAYERS = (32, 64, 128), 2
 EVALUATED = 250  # batches of the validation split
 MOST_EPOCHS = 4
-FEWEST = 800  # steps of the longer budget
+FEWEST = 800  # steps
 TRIALS = 1_600, 12_800  # steps of two runs whose time is estimated, at `SEEDS[1]` seeds
 SEEDS = (2, 4, 8)
 FACTORS = (0.5, 1.0, 2.0)  # of the fitted learning rate
@@ -227,9 +227,11 @@ def train_pilots(
 
         return tuned(train, f"{pilot.name} {arm}")
 
+    done, total = 0, len(ARMS) * sum(WIDTHS)
     while True:
         widest = plan.pilots[0]
-        best = tune(widest, "untied")[1]
+        session.say(f"pilots: {done:.0%} done; width {widest.width} untied")
+        found, best = tune(widest, "untied")
         if best >= RECORDS - 1:
             break
         steps = plan.steps * best // RECORDS // RECORDS * RECORDS
@@ -240,11 +242,11 @@ def train_pilots(
         )
         session.say(f"the widest model overfits: all are trained {steps:,} steps at most")
         plan = plan._replace(steps=steps)
-    rows, done, total = [], 0, len(ARMS) * sum(WIDTHS)
-    for pilot, arm in itertools.product(plan.pilots, reversed(ARMS)):
+    rows = [found]
+    for pilot, arm in [*itertools.product(plan.pilots, ("untied", "tied"))][1:]:
+        done += rows[-1]["width"].iloc[0]
         session.say(f"pilots: {done / total:.0%} done; width {pilot.width} {arm}")
         rows.append(tune(pilot, arm)[0])
-        done += pilot.width
     return pd.concat(rows)
 
 
@@ -253,8 +255,8 @@ def tuned(
 ) -> tuple[pd.DataFrame, int]:
     """Return what `train` returned at the best factor of a learning rate.
 
-    `FACTORS` are tried, and more, up to `MOST_FACTOR` either way, until the best one lies between
-    two others. The even validation batches choose.
+    `FACTORS` are tried, and more, up to `MOST_FACTOR` either way, while the best one is the first
+    or the last. The even validation batches choose.
 
     Args:
       train: returns a row for each seed, and the best evaluation; one that diverged is not finite.
@@ -281,7 +283,10 @@ def tuned(
 
 
 def _train(experiment: TextExperiment, folder: Path, session: Session) -> tuple[pd.DataFrame, int]:
-    """Return a row for each seed, and the evaluation with the lowest mean loss, from 0 on."""
+    """Return a row for each seed, and the evaluation with the lowest mean loss, from 0 on.
+
+    The latter is of no use where a seed diverged.
+    """
     own = replace(session, draws=False, overwrite=False)  # `folder` is new, or is to be resumed
     if lifecycle.run_in_folder(experiment, RunFolder(folder), own) is Outcome.INTERRUPTED:
         raise KeyboardInterrupt(lifecycle.resume_hint(session))
@@ -294,20 +299,13 @@ def _train(experiment: TextExperiment, folder: Path, session: Session) -> tuple[
             "vocabulary": results.sizes["token_number"],
             "tokens": experiment.steps * BATCH * LENGTH,
             "arm": results["arm"].item(),
-            "learning_rate": experiment.optimizer.learning_rate,
             "bigram": float(results["bigram_loss"]),
             "seed": range(len(experiment.seeds)),
             "loss_even": last["valid_loss_even"].values,
             "loss": last["valid_loss_odd"].values,
         }
     )
-    return found, _best(results["valid_loss"].transpose("seed", "eval_step").values)
-
-
-def _best(loss_SxE: np.ndarray) -> int:
-    """Return the evaluation with the lowest mean loss of the seeds that did not diverge."""
-    finite = np.isfinite(loss_SxE).all(axis=1)
-    return int(loss_SxE[finite].mean(axis=0).argmin()) if finite.any() else RECORDS
+    return found, int(results["valid_loss"].mean("seed", skipna=False).values.argmin())
 
 
 class Rates(NamedTuple):

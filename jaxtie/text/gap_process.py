@@ -13,7 +13,8 @@ their prior, weighted by the likelihood. See Rasmussen and Williams (2006), chap
 
 The covariance was chosen among three (exponential, Matérn 3/2, Gaussian) by leaving out each of
 the first eleven cells of `experiments/tying_gap_on_text.py`; g, instead of a constant of each
-source, by leaving out each text of the first test of `experiments/scripts/advice_on_text.py`.
+source, and the median of its deviation, by leaving out each text of the first test of
+`experiments/scripts/advice_on_text.py`.
 
 Shapes: N measured gaps, M predicted ones, K coordinates of x, S samples of scales.
 """
@@ -59,18 +60,24 @@ def measured_gaps(
       members: of `experiments/tying_gap_on_text.py`; its cells of the usual branch scale count.
       published: `experiments/data/published-comparisons.csv`; causal models count for which the
         gap in nats and all sizes are known.
-      targets: of `experiments/scripts/advice_on_text.py`, measured; their errors are by the
-        deviation over seeds, pooled over the targets of a text.
+      targets: of `experiments/scripts/advice_on_text.py`, measured; their errors are `own_errors`.
     """
     published = published[published["objective"] == "causal"].rename(columns={"gap_nats": "gap"})
     published = published.assign(source=code_of(published))
     error = np.where(published["differed"].isna(), PUBLISHED_STD, DIFFERED_STD)
     published = published.assign(error=error)[COLUMNS].dropna()
-    squares = targets["deviation"] ** 2 / targets["seeds"]
-    error = squares.groupby(targets["text"]).transform("mean") ** 0.5
-    targets = targets.assign(source=targets["text"].replace("books", OURS), error=error)
+    source = targets["text"].replace("books", OURS)
+    targets = targets.assign(source=source, error=own_errors(targets))
     ours = usual_cells(members).assign(source=OURS)
     return pd.concat([own[COLUMNS] for own in (ours, published, targets)], ignore_index=True)
+
+
+def own_errors(targets: pd.DataFrame) -> pd.Series:
+    """Return standard errors by the deviation over seeds, pooled over the targets of a text."""
+    seeds, text = targets["seeds"], targets["text"]
+    squares = ((seeds - 1) * targets["deviation"] ** 2).groupby(text).transform("sum")
+    degrees = (seeds - 1).where(targets["deviation"].notna()).groupby(text).transform("sum")
+    return (squares / degrees / seeds) ** 0.5
 
 
 def code_of(published: pd.DataFrame) -> pd.Series:

@@ -102,18 +102,15 @@ def left_out_table(members: pd.DataFrame, published: pd.DataFrame, targets: pd.D
     `experiments/scripts/advice_on_text.py` that are measured.
     """
     known = gap_process.measured_gaps(members, published, targets)
-    epochs = usual_cells(members)["epochs"].to_numpy()
-    cells = known.iloc[: len(epochs)].assign(epochs=epochs)
-    source = known["source"]
-    is_published = source.isin(gap_process.code_of(published))
+    is_published = known["source"].isin(gap_process.code_of(published))
+    own = known[~is_published]
     groups = {
-        "one of our cells": pd.Series(cells.index, cells.index),
-        "all of a width": cells["width"],
-        "all of a vocabulary": cells["vocabulary"],
-        "all of a number of epochs": cells["epochs"],
-        "those with four layers": cells.loc[cells["layers"] == 4, "layers"],
-        "all of another text": source[(source != gap_process.OURS) & ~is_published],
-        "a published source": source[is_published],
+        "one gap": pd.Series(own.index, own.index),
+        "all of a width": own["width"],
+        "all of a vocabulary": own["vocabulary"],
+        "all with four layers": own.loc[own["layers"] == 4, "layers"],
+        "all of a text but the books": own.loc[own["source"] != gap_process.OURS, "source"],
+        "all of a published source": known.loc[is_published, "source"],
     }
     rows = []
     for name, group in groups.items():
@@ -131,10 +128,10 @@ def left_out_table(members: pd.DataFrame, published: pd.DataFrame, targets: pd.D
         )
     header = ("left out", "within 90 %", "error", "error of 0", "half the interval")
     note = (
-        "Nat; root mean square, that of always predicting 0, and median. Each gap is predicted from"
-        " all others that are known: of our cells, of the targets below (without pilots), and"
-        " published ones. The first eleven cells chose the form of the covariance, the targets of"
-        " the first test the part of it that each text has for itself."
+        "Nat; root mean square, that of always predicting 0, and median. Gaps of our cells, of the"
+        " targets below and of published models; those left out are predicted from all others,"
+        " without pilots. The first eleven cells chose the form of the covariance, the first test"
+        " that of each text's own part, so 12 gaps of other texts are not independent of it."
     )
     return Table("Predictions of gaps that were left out", header, rows, note)
 
@@ -235,10 +232,9 @@ def advice_tables(targets: pd.DataFrame) -> list[Table]:
 
     `targets`: those of `experiments/scripts/advice_on_text.py` that are measured.
     """
-    tests = [own for _, own in targets.groupby("test")]
     return [
-        make(number, own)
-        for number, own in enumerate(tests, 1)
+        make(int(test), own)
+        for test, own in targets.groupby("test")
         for make in (_targets_table, _scores_table)
     ]
 
@@ -300,11 +296,10 @@ def _scores_table(test: int, targets: pd.DataFrame) -> Table:
         " advised arm loses to the other, where tying may cost 0.01, or nothing."
     )
     if test == 1:
-        own_error = float(np.sqrt((targets["deviation"] ** 2 / targets["seeds"]).mean()))
-        within, count = advice_coverage(targets.assign(error=own_error))
+        within, count = advice_coverage(targets.assign(error=gap_process.own_errors(targets)))
         note += (
-            f" With {own_error:.3f}, the standard error of these targets' own seeds, which was not"
-            f" registered, {within} of {count} would be within."
+            " With the standard errors of these targets' own seeds, which was not registered,"
+            f" {within} of {count} would be within."
         )
     return Table(f"How good the advice was, test {test}", ("", "found"), found, note)
 

@@ -71,7 +71,7 @@ def test_a_small_text_and_few_minutes_are_refused_in_one_line(epoch_steps, minut
         make_plan(COSTS, epoch_steps, minutes)
 
 
-def test_pilots_are_three_widths_by_two_budgets():
+def test_pilots_are_three_widths_of_one_budget():
     plan = Plan(steps=2_000, seeds=2)
     assert plan.pilots[0] == Pilot(128, 2, 2_000)
     assert {pilot.width for pilot in plan.pilots} == {32, 64, 128}
@@ -249,9 +249,8 @@ def test_other_configurations_are_refused(tmp_path, text):
 
 
 def made(mean: float, std: float, factor: float) -> answer.Answer:
-    pilot = {"width": 768 / factor, "layers": 12, "vocabulary": 32_000, "tokens": 2e9}
+    pilot = {"width": 768 / factor, "layers": 12, "vocabulary": 32_000, "tokens": 2e9 / factor}
     pilot |= {"gap": 0.1, "half": 0.02, "seeds": 2, "bigram": 4.0, "untied": 3.9}
-    pilot |= {"diverged": 0, "tokens": 2e9 / factor}
     target, own = Size(768, 12, 32_000, 2e9), pd.DataFrame([pilot])
     known = own.assign(source=["yours"], error=0.01)
     process = GapProcess(pd.concat([known, known.assign(source="published")]))
@@ -283,6 +282,10 @@ def test_the_recommendation_follows_from_probability_and_distance(mean, std, fac
     assert f"{factor} times the width" in confidence and "times the vocabulary" not in confidence
     assert ("Without the 1 published gaps" in confidence) == (factor > 4)
     assert ("farther away it was not tested" in confidence) == (factor > 4)
+    assert (
+        "of 5 measured gaps agreed with the 90 % interval (earlier versions: 19 of 28)"
+        in confidence
+    )
     assert "109.5 of 134.1 million parameters and saves the size of 3.5 layers" in why
     assert found.prediction.risk_of_untying == pytest.approx(norm.cdf(-0.01, mean, std))
 
@@ -318,47 +321,24 @@ def test_the_deviation_of_gaps_is_pooled_over_sizes():
     np.testing.assert_allclose(found["tied"] - found["untied"], found["gap"])
 
 
-def test_seeds_that_diverge_are_left_out():
-    found = answer.pilot_gaps(pilot_members({32: (0.1, 0.3, np.nan), 64: (0.2, 0.2)}))
-    np.testing.assert_allclose(found["gap"], [0.2, 0.2])
-    assert found["seeds"].tolist() == [2, 2] and found["diverged"].tolist() == [1, 0]
-    assert np.isfinite(found["half"]).all()
-    with pytest.raises(UserError, match="too many have diverged"):
-        answer.pilot_gaps(pilot_members({32: (np.nan, 0.3), 64: (0.2, np.inf)}))
-    with pytest.raises(UserError, match="too many have diverged"):  # a size that has none left
-        answer.pilot_gaps(pilot_members({32: (0.1, 0.3), 64: (0.1, 0.2), 128: (np.nan, np.nan)}))
-
-
 @pytest.mark.parametrize(
-    ("curves", "best"),
+    ("best", "highest", "tried", "found"),
     [
-        ([[9, 5, 4, 3, 2, 3, 4, 5, 6, 7, 8]] * 2, 4),
-        ([[9, 8, 7, 6, 5, 4, 3, 2.5, 2.4, 2.3, 2.2]] * 2, 10),
-        ([[9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0.5], [np.nan] * 11], 9),
-        ([[np.nan] * 11] * 2, 10),
+        (1.0, 99, {0.5, 1, 2}, 1),
+        (3.0, 99, {0.5, 1, 2, 4, 8}, 4),
+        (0.3, 99, {0.125, 0.25, 0.5, 1, 2}, 0.25),
+        (99.0, 99, {0.5, 1, 2, 4, 8}, 8),
+        (99.0, 3, {0.5, 1, 2, 4}, 2),
     ],
 )
-def test_overfitting_is_a_minimum_before_the_end(curves, best):
-    assert pilots._best(np.array(curves, float)) == best
-
-
-@pytest.mark.parametrize(
-    ("best", "tried", "found"),
-    [
-        (1.0, {0.5, 1, 2}, 1),
-        (3.0, {0.5, 1, 2, 4, 8}, 4),
-        (0.3, {0.125, 0.25, 0.5, 1, 2}, 0.25),
-        (99.0, {0.5, 1, 2, 4, 8}, 8),
-    ],
-)
-def test_pilots_take_the_best_learning_rate(best, tried, found):
-    """A parabola in ln(rate); twice the best one and more diverges for one of two seeds."""
+def test_pilots_take_the_best_learning_rate(best, highest, tried, found):
+    """The loss is a parabola in ln(rate); above the highest one, one of two seeds diverges."""
     seen = []
 
     def train(factor):
         seen.append(factor)
         loss = np.log(factor / best) ** 2
-        return pd.DataFrame({"loss_even": [loss, loss if factor < 2 * best else np.nan]}), factor
+        return pd.DataFrame({"loss_even": [loss, loss if factor < highest else np.nan]}), factor
 
     members, factor = pilots.tuned(train, "width 8")
     assert factor == found and members["loss_even"][0] == np.log(found / best) ** 2
@@ -514,7 +494,7 @@ def test_other_calls_are_refused_in_one_line(text, options, words):
 
 @pytest.mark.slow
 def test_a_command_interrupted_twice_resumes_to_the_same_answer(place, answered, capsys):
-    """In the first model, then in a later one."""
+    """In the first model, then after some are complete."""
     out = place / "stopped"
     for at in (5, 90):
         steps = itertools.count(1)
@@ -528,6 +508,7 @@ def test_a_command_interrupted_twice_resumes_to_the_same_answer(place, answered,
             assert main_advise(command(place, out, "--width", "512")) == 130
         assert "run the same command to resume" in capsys.readouterr().err
         assert not (out / "answer.json").exists()
+    assert len([*out.glob("pilots/*/*/results.nc")]) > 1
     assert main_advise(command(place, out, "--width", "512")) == 0
     one, other = (json.loads((each / "answer.json").read_text()) for each in (out, answered))
     assert one["pilots"] == other["pilots"] and one["gap"] == other["gap"]

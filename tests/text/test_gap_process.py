@@ -123,12 +123,13 @@ def test_known_gaps_are_ours_targets_and_the_published_ones_that_have_all_sizes(
             "gap": [0.1, 0.2, 0.3],
             "text": ["books", "b", "b"],
             "deviation": [0.03, 0.01, 0.02],
-            "seeds": [1, 5, 2],
+            "seeds": [4, 5, 2],
         }
     ).assign(width=64, layers=2, vocabulary=2048, tokens=10**6)
     known = gap_process.measured_gaps(members, published, targets)
     is_ours = known["source"] == gap_process.OURS
     assert is_ours.sum() == len(gap_model.usual_cells(members)) + 1
     assert (~is_ours).sum() == 7 + 2
-    error = np.sqrt((0.01**2 / 5 + 0.02**2 / 2) / 2)
-    assert known["error"].to_numpy()[-3:] == pytest.approx([0.03, error, error])
+    pooled = np.sqrt((4 * 0.01**2 + 0.02**2) / 5)
+    expected = [0.03 / 2, pooled / np.sqrt(5), pooled / np.sqrt(2)]
+    assert known["error"].to_numpy()[-3:] == pytest.approx(expected)

@@ -107,13 +107,13 @@ def test_what_was_left_out_is_predicted_from_the_rest():
     found = members(b=0.0, c=0.0)
     targets = pd.read_csv(installed_data("advice-on-text.csv")).iloc[6:8].assign(gap=0.05)
     rows = {row[0]: row for row in gap_tables.left_out_table(found, published, targets).rows}
-    cells = len(gap_model.usual_cells(found))
-    assert rows["one of our cells"][1] == f"{cells} of {cells}"
-    assert (
-        rows["those with four layers"][1] == "2 of 2" and rows["a published source"][1] == "7 of 7"
-    )
+    gaps = len(gap_model.usual_cells(found)) + len(targets)
+    assert rows["one gap"][1] == f"{gaps} of {gaps}"
+    assert rows["all with four layers"][1] == "2 of 2"
+    assert rows["all of a published source"][1] == "7 of 7"
     bent = (found["width"] == 128) & (found["arm"] == "tied")
     found["loss_odd"] += 0.3 * bent
+    targets["gap"] += 0.3 * (targets["width"] == 128)
     worse = {row[0]: row for row in gap_tables.left_out_table(found, published, targets).rows}
     name = "all of a width"
     assert float(worse[name][2]) > 0.1 > 10 * float(rows[name][2])
@@ -129,16 +129,18 @@ def test_the_advice_is_scored_by_coverage_width_and_regret():
     ]
     targets = pd.DataFrame([dict(zip(names, row)) for row in rows])
     targets = targets.assign(std=0.03 / 1.645, error=0.04 / 1.645)  # half an interval: 0.05
-    targets = targets.assign(seeds=4, deviation=0.2 / 1.645)
-    targets = targets.assign(text="a", width=64, layers=2, vocabulary=9, tokens=9, test=2)
-    earlier = targets.assign(test=1, mean=9.0)
-    both = pd.concat([targets, earlier])
-    _, _, _, scores = gap_tables.advice_tables(both)
+    targets = targets.assign(seeds=4, deviation=0.2 / 1.645)  # by its own seeds: 0.104
+    targets = targets.assign(text="a", width=64, layers=2, vocabulary=9, tokens=9)
+    last = targets.assign(test=3, mean_without_pilots=9.0, std_without_pilots=0.1)
+    both = pd.concat([targets.assign(test=1), last])
+    assert gap_tables.advice_coverage(both) == (6, 8)
+    _, first, table, scores = gap_tables.advice_tables(both)
+    assert (table.title, scores.title) == ("Advice, test 3", "How good the advice was, test 3")
+    assert "4 of 4 would be" in first.note and "would be" not in scores.note
     found = [row[1] for row in scores.rows]
-    assert gap_tables.advice_coverage(both) == (3, 8)
-    assert found[0] == "3 of 4" and found[3:5] == ["2 of 3", "1 of 2"]
-    assert list(map(float, found[1:3])) == pytest.approx([0.1, 0.1 + 20 * 0.05 / 4], abs=6e-4)
-    regrets = [float(each) for row in found[5:] for each in row.split(", ")]
+    assert found[:2] == ["3 of 4", "0 of 4"] and found[4:6] == ["2 of 3", "1 of 2"]
+    assert list(map(float, found[2:4])) == pytest.approx([0.1, 0.1 + 20 * 0.05 / 4], abs=6e-4)
+    regrets = [float(each) for row in found[6:] for each in row.split(", ")]
     expected = [0.11 + 0.03, 0.10 + 0.04, 0.09, 0.10, 0.09 + 0.03, 0.10 + 0.04]
     expected += [0.11 + 0.03, 0.10 + 0.02, 0.11 + 0.03, 0.10 + 0.04]
     assert regrets == pytest.approx(np.array(expected) / 4, abs=6e-4)
