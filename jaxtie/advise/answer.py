@@ -361,7 +361,9 @@ def _draw(axes: Axes, answer: Answer) -> None:
     bar: dict[str, Any] = {"marker": "_", "markersize": 14, "linewidth": 3}
     axes.plot([target.width] * 2, ends, **grey, **bar, label="your model, 90 %")
     for end in (*ends, answer.prediction.mean):
-        axes.annotate(f"   {end:+.3f}", (target.width, end), va="center", annotation_clip=False)
+        note: dict[str, Any] = {"va": "center", "annotation_clip": False}
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axes.annotate(f"{end:+.3f}", (1.08 * target.width, end), **note, bbox=box)
     ((colour, _),) = plots.coloured(["pilots"])
     dots: dict[str, Any] = {"color": colour, "marker": "o", "linestyle": ""}
     axes.errorbar(pilots["width"], pilots["gap"], pilots["half"], **dots, label="pilots, 90 %")
