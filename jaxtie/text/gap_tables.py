@@ -105,7 +105,6 @@ def left_out_table(members: pd.DataFrame, published: pd.DataFrame, targets: pd.D
     is_published = known["source"].isin(gap_process.code_of(published))
     own = known[~is_published]
     groups = {
-        "one gap": pd.Series(own.index, own.index),
         "all of a width": own["width"],
         "all of a vocabulary": own["vocabulary"],
         "all with four layers": own.loc[own["layers"] == 4, "layers"],

@@ -108,7 +108,7 @@ def test_what_was_left_out_is_predicted_from_the_rest():
     targets = pd.read_csv(installed_data("advice-on-text.csv")).iloc[6:8].assign(gap=0.05)
     rows = {row[0]: row for row in gap_tables.left_out_table(found, published, targets).rows}
     gaps = len(gap_model.usual_cells(found)) + len(targets)
-    assert rows["one gap"][1] == f"{gaps} of {gaps}"
+    assert rows["all of a width"][1] == f"{gaps} of {gaps}"
     assert rows["all with four layers"][1] == "2 of 2"
     assert rows["all of a published source"][1] == "7 of 7"
     bent = (found["width"] == 128) & (found["arm"] == "tied")
