@@ -168,6 +168,7 @@ def test_a_document_gets_its_tables_from_the_data(results):
             report.rewritten(text.replace("costs made-up", named), known)
 
 
+@pytest.mark.slow
 def test_the_documents_are_what_the_command_writes():
     """Of the committed data and the claims of the experiment files."""
     known = report.tables_by_name(ROOT / "experiments")
