@@ -124,7 +124,7 @@ class Answer:
             f"width {target.width:,.0f}, {target.layers:.0f} layers, {target.vocabulary:,.0f}"
             f" entries of vocabulary, {target.tokens:,.0f} training tokens"
         )
-        undecided = "undecided; tie unless you test it, since the model is smaller"
+        undecided = "undecided; tie unless you test it, since that saves parameters"
         if self.prediction.risk >= 1 - DECIDED:
             undecided = "undecided; untying looks better, but this is far from the pilots: test it"
         advice = {
@@ -150,7 +150,7 @@ class Answer:
             f"Why: tying is predicted to change the loss by {gap.mean:+.3f} nat per token (tied −"
             f" untied, 90 % interval {low:+.3f} to {high:+.3f}). Tying costs more than {MARGIN:g}"
             f" with probability {100 * gap.risk:.0f} % (we recommend tying up to"
-            f" {100 * DECIDED:.0f} %, untying from {100 * (1 - DECIDED):.0f} %); untying costs that"
+            f" {100 * DECIDED:.0f} %, untying from {100 * (1 - DECIDED):.0f} %); untying does so"
             f" with {100 * gap.risk_of_untying:.0f} %. Your pilots' gaps were"
             f" {pilots['gap'].min():+.3f} to {pilots['gap'].max():+.3f}. Tying leaves"
             f" {tied / 1e6:,.1f} of {untied / 1e6:,.1f} million parameters and saves the size of"
@@ -199,15 +199,15 @@ class Answer:
 
     def _next(self) -> str:
         if self.prediction.factor > NEAR:
-            how = "train it both ways, the learning rate tuned for each"
+            how = "train two seeds both ways, each at a learning rate that suits it"
             if self.target.tokens >= 10 * self.pilots["tokens"].max():
                 how += (
-                    f", for a tenth of the tokens ({self.target.tokens / 10:,.0f}); each pair of"
-                    " runs takes a fifth of your budget, and the gap may still change after it"
+                    f", for a tenth of the tokens ({self.target.tokens / 10:,.0f}). That takes two"
+                    " fifths of your budget, and the gap may still change after it"
                 )
             return (
-                f"Next: if {MARGIN:g} nat matters to you, {how}. From two seeds each on,"
-                " jaxtie advise --from-logs tied.csv,untied.csv gives an interval."
+                f"Next: if {MARGIN:g} nat matters to you, {how}."
+                " jaxtie advise --from-logs tied.csv,untied.csv then gives an interval."
             )
         if self.recommendation == "not decided":
             return f"Next: {self.retry}"
