@@ -149,9 +149,10 @@ class Answer:
         return (
             f"Why: tying is predicted to change the loss by {gap.mean:+.3f} nat per token (tied −"
             f" untied, 90 % interval {low:+.3f} to {high:+.3f}). Tying costs more than {MARGIN:g}"
-            f" with probability {100 * gap.risk:.0f} % (we recommend tying up to"
-            f" {100 * DECIDED:.0f} %, untying from {100 * (1 - DECIDED):.0f} %); untying does so"
-            f" with {100 * gap.risk_of_untying:.0f} %. Your pilots' gaps were"
+            f" with probability {100 * gap.risk:.0f} %, untying with"
+            f" {100 * gap.risk_of_untying:.0f} % (we recommend tying if the first is at most"
+            f" {100 * DECIDED:.0f} %, untying if it is at least {100 * (1 - DECIDED):.0f} %). Your"
+            " pilots' gaps were"
             f" {pilots['gap'].min():+.3f} to {pilots['gap'].max():+.3f}. Tying leaves"
             f" {tied / 1e6:,.1f} of {untied / 1e6:,.1f} million parameters and saves the size of"
             f" {saved / (deeper - untied):.2g} layers (if feed-forward layers are 4 × width),"
@@ -202,8 +203,9 @@ class Answer:
             how = "train two seeds both ways, each at a learning rate that suits it"
             if self.target.tokens >= 10 * self.pilots["tokens"].max():
                 how += (
-                    f", for a tenth of the tokens ({self.target.tokens / 10:,.0f}). That takes two"
-                    " fifths of your budget, and the gap may still change after it"
+                    f", for a tenth of the tokens ({self.target.tokens / 10:,.0f}). These"
+                    " four runs take two fifths of the tokens of the final one, without tuning, and"
+                    " the gap may still change after them"
                 )
             return (
                 f"Next: if {MARGIN:g} nat matters to you, {how}."

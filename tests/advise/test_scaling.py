@@ -275,9 +275,8 @@ def test_the_recommendation_follows_from_probability_and_distance(mean, std, fac
     recommendation, why, confidence, following = found.sentences
     half = 1.645 * std
     assert after in following and f"90 % interval {mean - half:+.3f} to {mean + half:+.3f})" in why
-    assert (
-        f"loss by {mean:+.3f} nat" in why and f"{100 * found.prediction.risk:.0f} % (we rec" in why
-    )
+    risk = f"costs more than 0.01 with probability {100 * found.prediction.risk:.0f} %, untying"
+    assert f"loss by {mean:+.3f} nat" in why and risk in why
     assert recommendation.startswith(f"Recommendation: {SHOWN[word]}")
     assert f"{factor} times the width" in confidence and "times the vocabulary" not in confidence
     assert ("Without the 1 published gaps" in confidence) == (factor > 4)
