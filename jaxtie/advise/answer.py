@@ -151,9 +151,9 @@ class Answer:
             f" untied, 90 % interval {low:+.3f} to {high:+.3f}). Tying costs more than {MARGIN:g}"
             f" with probability {100 * gap.risk:.0f} %, untying with"
             f" {100 * gap.risk_of_untying:.0f} % (we recommend tying if the first is at most"
-            f" {100 * DECIDED:.0f} %, untying if it is at least {100 * (1 - DECIDED):.0f} %). Your"
-            " pilots' gaps were"
-            f" {pilots['gap'].min():+.3f} to {pilots['gap'].max():+.3f}. Tying leaves"
+            f" {100 * DECIDED:.0f} %; untying, near the pilots, if it is at least"
+            f" {100 * (1 - DECIDED):.0f} %). Your pilots' gaps were {pilots['gap'].min():+.3f} to"
+            f" {pilots['gap'].max():+.3f}. Tying leaves"
             f" {tied / 1e6:,.1f} of {untied / 1e6:,.1f} million parameters and saves the size of"
             f" {saved / (deeper - untied):.2g} layers (if feed-forward layers are 4 × width),"
             f" {memory:,.0f} MB in training (float32, Adam), and no FLOPs."
@@ -204,7 +204,7 @@ class Answer:
             if self.target.tokens >= 10 * self.pilots["tokens"].max():
                 how += (
                     f", for a tenth of the tokens ({self.target.tokens / 10:,.0f}). These"
-                    " four runs take two fifths of the tokens of the final one, without tuning, and"
+                    " four runs take two fifths of the tokens of the final one, tuning aside, and"
                     " the gap may still change after them"
                 )
             return (
