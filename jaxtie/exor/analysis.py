@@ -331,15 +331,18 @@ LOSS_DECIMALS = DECIMALS["train_loss"]  # levels are rounded like committed loss
 LEFT, HALFWAY, AT_BEST = "left the first plateau", "halfway to the best", "reached the best"
 
 
-def exit_levels(results: xr.Dataset) -> dict[str, float]:
-    """Return event -> exact training loss at which it has happened, nat, to `LOSS_DECIMALS`."""
-    best = float(results["best_loss"].sel(split="train"))
+def exit_levels(results: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return event -> exact training loss at which it has happened, nat, to `LOSS_DECIMALS`.
+
+    It has the swept dimensions on which the best loss depends.
+    """
+    best = results["best_loss"].sel(split="train", drop=True)
     plateau = best + math.log(2)
     levels = {LEFT: plateau - SOLVED, HALFWAY: (plateau + best) / 2, AT_BEST: best + SOLVED}
-    return {event: round(level, LOSS_DECIMALS) for event, level in levels.items()}
+    return {event: level.round(LOSS_DECIMALS) for event, level in levels.items()}
 
 
-def _threshold(results: xr.Dataset, event: str) -> float:
+def _threshold(results: xr.Dataset, event: str) -> xr.DataArray:
     """Return the highest loss that rounds to the level of an event."""
     return exit_levels(results)[event] + 0.5 * 10.0**-LOSS_DECIMALS
 
@@ -377,7 +380,7 @@ def has_reached_best(results: xr.Dataset) -> xr.DataArray:
 def exit_times(results: xr.Dataset, event: str) -> dict[str, Times]:
     """Return arm -> steps at which an event happens, up to the last step of all seeds."""
     loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
-    steps, level = loss["eval_step"].values, _threshold(results, event)
+    steps, level = loss["eval_step"].values, float(_threshold(results, event))
     return {
         arm: times_to_level(steps, loss.sel(arm=arm).transpose("seed", "eval_step").values, level)
         for arm in names_of(arms_of(results))

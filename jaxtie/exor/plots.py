@@ -64,9 +64,10 @@ def exor_pictures(results: xr.Dataset) -> dict[str, Picture]:
         " a line between the two symbols of a pair, a letter at the median; below, median distances"
         " of X–Y and A–B"
     )
+    portraits = {"portrait": Picture(portrait, partial(draw_portrait, results))}
     return with_overview(_panels(results, arms), title, overview) | {
         "escape": Picture(plateau_exit, partial(draw_plateau_exit, results)),
-        "portrait": Picture(portrait, partial(draw_portrait, results)),
+        **(portraits if (results["diverged_at"] < 0).any() else {}),
         **role_pictures(results),
     }
 
@@ -152,7 +153,7 @@ def draw_loss_distribution(results: xr.Dataset, axes: Axes) -> None:
     step = last_step(results)
     best = float(results["best_loss"].sel(split="train"))
     for colour, arm in coloured(results["arm"].values):
-        excess = np.sort(results["train_loss"].sel(arm=arm, eval_step=step).values - best)
+        excess = np.sort(results["train_loss"].sel(arm=arm, eval_step=step).dropna("seed") - best)
         share = (np.arange(len(excess)) + 1) / len(excess)
         axes.step(np.maximum(excess, 1e-4), share, where="post", color=colour, label=arm)
     axes.set(
@@ -324,9 +325,7 @@ def _portraits(results: xr.Dataset, steps: np.ndarray) -> tuple[list[_Portrait],
         places = align(values[finite], int(np.argmin(loss_S[finite])))
         portraits.append(_Portrait(f"{label} embedding", symbols, places, distances))
     if not portraits:
-        raise UserError(
-            f"results of {results.attrs['experiment']}: no embedding was recorded; train first"
-        )
+        raise UserError(f"results of {results.attrs['experiment']}: no seed has a finite embedding")
     reach = [np.quantile(np.abs(each.places_SxTxVx2), 0.98, axis=(0, 2, 3)) for each in portraits]
     return portraits, float(np.max(reach))
 

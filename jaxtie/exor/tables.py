@@ -35,6 +35,7 @@ from jaxtie.results.tables import (
     median,
     number,
     quantiles,
+    reference_arm,
     sweep_points,
     swept,
     tables_of,
@@ -112,17 +113,18 @@ def final_table(results: xr.Dataset) -> Table:
             exact = number(float(results[f"theory_{name}"].sel(pair=pair)))
             rows.append((label, exact, *arm_cells(end[name].sel(pair=pair), median)))
     seeds, blanks = f"{results.sizes['seed']:,}", ("",) * (results.sizes["arm"] - 1)
-    reached = analysis.has_reached_best(results).transpose("arm", "seed").values.sum(axis=1)
-    counts = [f"{count} of {seeds}" for count in reached]
-    rows.append((f"seeds within {analysis.SOLVED} nat of the best", "", *counts, *blanks))
     diverged = (results["diverged_at"] >= 0).sum("seed").values
+    reached = analysis.has_reached_best(results).sum("seed").values
+    counts = [f"{n} of {results.sizes['seed'] - out:,}" for n, out in zip(reached, diverged)]
+    rows.append((f"seeds within {analysis.SOLVED} nat of the best", "", *counts, *blanks))
     if diverged.any():
         rows.append(("seeds that diverged", "0", *map(str, diverged), *blanks))
     return Table(
         f"{_header(results)}, {seeds} seeds",
         ("", "best reachable", *arm_header(results)),
         rows,
-        "Losses and accuracies: mean ± 95 % (Student's t). Other rows: median [95 %, by ranks].",
+        "Losses and accuracies: mean ± 95 % (Student's t). Other rows: median [95 %, by ranks]."
+        " Differences: paired by seed.",
     )
 
 
@@ -167,7 +169,7 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
             )
             compared = ("",) * 4 if arm == reference else _compare_times(own, times[reference])
             cells = (*(f"{count:,}" for count in counts), middle, *compared)
-            rows.append((f"{event} (≤ {number(level)} nat)", arm, *cells))
+            rows.append((f"{event} (≤ {number(float(level))} nat)", arm, *cells))
     before = f"before : after {reference} (inconclusive)"
     header = ("", "arm", "seeds there", "not yet", "diverged", "median step [95 %]", before)
     title = (
@@ -295,18 +297,18 @@ def _values(at: Mapping[str, float]) -> list[str]:
 
 
 def sweep_table(results: xr.Dataset) -> Table:
-    """Show the outcomes at every sweep point, and the tying gap of each arm to the first one."""
-    (first, *_), names, ends = arms_of(results), swept(results), analysis.outcomes(results)
+    """Show the outcomes at every sweep point, and the difference of each arm to the reference."""
+    names, reference, ends = swept(results), reference_arm(results), analysis.outcomes(results)
     rows = []
     for at, here in sweep_points(results, names):
-        first_S = ends[EXCESS].sel(at | {"arm": first.name}).values
+        reference_S = ends[EXCESS].sel(at | {"arm": reference}).values
         for arm in names_of(arms_of(results)):
             excess_S, *distances = (end.sel(at | {"arm": arm}).values for end in ends.values())
-            more = "" if arm == first.name else interval(first_S - excess_S)
+            more = "" if arm == reference else interval(excess_S - reference_S)
             diverged = str(int((here["diverged_at"].sel(arm=arm) >= 0).sum()))
             cells = (interval(excess_S), *map(median, distances), more, diverged)
             rows.append((*_values(at), arm, *cells))
-    header = (*names, "arm", *ends, f"loss, {first} − this, paired", "diverged")
+    header = (*names, "arm", *ends, f"loss − {reference}'s, paired", "diverged")
     note = "Losses: mean ± 95 % (Student's t). Distances: median [95 %, by ranks]."
     return Table(f"{_header(results)}, {results.sizes['seed']:,} seeds", header, rows, note)
 
@@ -319,9 +321,11 @@ def correlation_table(results: xr.Dataset) -> Table:
     arms, ends = names_of(arms_of(results)), analysis.outcomes(results)
     excess = ends[EXCESS]
     cases = {f"{EXCESS.removesuffix(', nat')}, {arm}": excess.sel(arm=arm) for arm in arms}
-    for arm in arms[1:]:
-        difference = excess.sel(arm=arms[0]) - excess.sel(arm=arm)
-        cases[f"loss, {arms[0]} − {arm}, paired"] = difference
+    reference = reference_arm(results)
+    for arm in arms:
+        if arm != reference:
+            difference = excess.sel(arm=arm) - excess.sel(arm=reference)
+            cases[f"loss, {arm} − {reference}, paired"] = difference
     for (arm, label, table), pair in itertools.product(embeddings_of(results), live_pairs(results)):
         cases[f"distance {pair}, {label}"] = ends[f"distance {pair}, {table}"].sel(arm=arm)
     (name,) = swept(results)

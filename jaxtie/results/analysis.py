@@ -14,11 +14,22 @@ from jaxtie.results.conclusion import (
     FEW_SEEDS,
     Conclusion,
     answer_picture,
-    gap_sentence,
-    sweep_sentence,
+    gap_sentences,
+    in_words,
+    sweep_sentences,
+    swept_in_words,
 )
 from jaxtie.results.plots import Panel, Picture, coloured, draw_mean, finish_axes, with_overview
-from jaxtie.results.tables import Table, arms_of, interval, last_step, sweep_points, swept
+from jaxtie.results.tables import (
+    Table,
+    arm_cells,
+    arm_header,
+    arms_of,
+    at_end,
+    last_step,
+    sweep_points,
+    swept,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,12 +71,18 @@ def conclude(results: xr.Dataset) -> Conclusion:
     """Return the answer of a run; of a task without one, the final table."""
     if own := _own(results, "conclusion"):
         return own(results)
-    seeds, step = results.sizes["seed"], last_step(results, "loss")
-    loss = results["loss"].sel(step=step, drop=True).assign_attrs(long_name="training loss")
-    too_short = f"{seeds} seeds are too few" if seeds < FEW_SEEDS else ""
-    say = sweep_sentence if swept(results) else partial(gap_sentence, too_short=too_short)
-    sentence = say(loss, "training loss", f"step {step:,}, {seeds} seeds")
-    return Conclusion(loss, final_table(results), [sentence], too_short)
+    name = "valid_loss" if "valid_loss" in results else "loss"
+    seeds, step = results.sizes["seed"], last_step(results, name)
+    what = "validation loss" if name == "valid_loss" else "training loss"
+    loss = at_end(results[name], results, name).assign_attrs(long_name=what)
+    at = f"step {step:,}, {seeds} seed{'s' * (seeds != 1)}"
+    too_short = f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few" * (seeds < FEW_SEEDS)
+    if swept(results):
+        scope = f"Scope: {swept_in_words(results)}{results.attrs['experiment']}."
+        sentences = [*sweep_sentences(loss, what, at), scope]
+    else:
+        sentences = gap_sentences(loss, what, at, too_short)
+    return Conclusion(loss, final_table(results), sentences, too_short)
 
 
 def plots(results: xr.Dataset) -> dict[str, Picture]:
@@ -117,22 +134,18 @@ def _scalars(results: xr.Dataset) -> Iterator[tuple[str, str]]:
 
 def final_table(results: xr.Dataset) -> Table:
     """Return every scalar at the last step, per arm, and the paired differences of arms."""
-    arms, rows = names_of(arms_of(results)), []
-    step = last_step(results, "loss")
+    step, rows = last_step(results, "loss"), []
     for values, own in sweep_points(results, swept(results)):
-        point = ", ".join(f"{name} = {value:g}" for name, value in values.items())
         for name, dimension in _scalars(own):
             end = own[name].sel({dimension: step}, method="ffill")
-            of_arms = [end.sel(arm=arm).values for arm in arms]
-            paired = [interval(values - of_arms[0]) for values in of_arms[1:]]
-            rows.append((point, name, *map(interval, of_arms), *paired))
-    columns = ("", *arms, *[f"{arm} − {arms[0]}, paired" for arm in arms[1:]])
+            rows.append((in_words(values), name, *arm_cells(end)))
+    columns = ("", *arm_header(results))
     rows = rows if swept(results) else [row[1:] for row in rows]
     return Table(
         f"{results.attrs['experiment']}: step {step:,}, {results.sizes['seed']:,} seeds",
         ("at", *columns) if swept(results) else columns,
         rows,
-        "Mean ± 95 % (Student's t).",
+        "Mean ± 95 % (Student's t). Differences: paired by seed.",
     )
 
 

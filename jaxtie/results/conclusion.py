@@ -1,8 +1,10 @@
 """End a run with one table and a few sentences. Imports no jax."""
 
+import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +12,22 @@ import xarray as xr
 
 from jaxtie.results.plots import Figure, Picture, coloured, subplots
 from jaxtie.results.statistics import mean_interval
-from jaxtie.results.tables import Table, arms_of, interval
+from jaxtie.results.tables import (
+    Table,
+    interval,
+    number,
+    reference_arm,
+    sweep_points,
+    swept,
+    tied_and_untied,
+)
 
 FEW_SEEDS = 5  # fewer seeds decide nothing
+NEGLIGIBLE = 0.02  # nat: a tying gap that is shown to be no larger does not matter
+INCONCLUSIVE = "inconclusive"
+MOST_NAMED = 3  # sweep points that a sentence names
+# Swept fields of the data: losses at their values are of different tasks, so none is the best.
+DATA_FIELDS = frozenset("p_X p_A length data_seed split_seed vocab_size".split())
 TOO_SHORT = "Too short to conclude"
 
 
@@ -54,6 +69,8 @@ def answer_picture(conclusion: Conclusion) -> Picture:
                 axes.errorbar(x, means, halves, color=colour, label=arm, marker="o", capsize=3)
                 continue
             values = own.values[np.isfinite(own.values)]
+            if not len(values):
+                continue
             spread = np.linspace(-0.25, 0.25, len(values)) if len(values) > 1 else [0.0]
             axes.plot(np.sort(values), i + np.array(spread), ".", color=colour, alpha=0.4)
             mean, half = mean_interval(values)
@@ -74,70 +91,197 @@ def answer_picture(conclusion: Conclusion) -> Picture:
     return Picture(caption, draw)
 
 
-def tied_and_untied(results: xr.Dataset | xr.DataArray) -> tuple[str, str] | None:
-    """Return the first pair of arms that differ only in tying, throughout; None without one."""
-    arms = [arm for arm in arms_of(results) if arm.untie_at is None and not arm.head.is_partly_tied]
-    pairs = [
-        (tied.name, untied.name)
-        for tied in arms
-        for untied in arms
-        if tied.tied and not untied.tied and tied.head == untied.head
-    ]
-    return pairs[0] if pairs else None
-
-
-def reference_arm(results: xr.Dataset) -> str:
-    """Return the arm that others are compared with: the first untied one, else the first."""
-    pair = tied_and_untied(results)
-    return pair[1] if pair else arms_of(results)[0].name
-
-
 def gap_of(loss: xr.DataArray, arm: str, reference: str) -> np.ndarray:
-    """Return the paired differences of two arms, by seed."""
+    """Return the paired differences of two arms, arm − reference, by seed; NaN if one diverged."""
     return (loss.sel(arm=arm) - loss.sel(arm=reference)).values.astype(np.float64)
 
 
-def gap_sentence(loss: xr.DataArray, what: str, at: str, too_short: str = "") -> str:
-    """Say what tying costs at the end of a run without a sweep, with its 95 % interval.
+def verdict(gap_S: np.ndarray, error: float = 0.05) -> str:
+    """Say what paired differences of losses show: "higher", "lower", or how large they can be.
+
+    An interval that contains 0 shows "no difference above X" if X, its end farther from 0, is at
+    most `NEGLIGIBLE`, else it is "inconclusive". It misses the mean with probability `error`.
+    """
+    mean, half = map(float, mean_interval(gap_S, error=error))
+    if abs(mean) > half:
+        return "higher" if mean > 0 else "lower"
+    bound = math.ceil((abs(mean) + half) * 1000) / 1000 if np.isfinite(half) else math.inf
+    return f"no difference above {number(bound)}" if bound <= NEGLIGIBLE else INCONCLUSIVE
+
+
+def compare_arms(
+    loss: xr.DataArray, arm: str, reference: str, error: float = 0.05, unit: str = ""
+) -> tuple[str, str]:
+    """Return the verdict on arm − reference, and the difference with its interval in words.
+
+    The verdict is "" where a seed diverged in either arm, since the other seeds are selected by
+    their outcome. `loss`: (arm, seed), NaN of members that diverged.
+    """
+    gap_S = gap_of(loss, arm, reference)
+    count, seeds = int(np.isfinite(gap_S).sum()), f"{len(gap_S):,} seeds that diverged in neither"
+    shown = f"{arm} − {reference} = {interval(gap_S, error)}{unit}"
+    if count == len(gap_S):
+        return verdict(gap_S, error), shown
+    return "", f"{shown} over the {count:,} of {seeds} (selected by outcome)"
+
+
+def diverged_counts(loss: xr.DataArray) -> str:
+    """Say how many seeds of each arm diverged; "" if none did. `loss`: (arm, seed)."""
+    missing, seeds = loss.isnull().sum("seed"), f"{loss.sizes['seed']:,}"
+    counts = [f"{int(missing.sel(arm=arm)):,} of {seeds} {arm}" for arm in loss["arm"].values]
+    return " and ".join(counts) if missing.any() else ""
+
+
+def gap_sentences(loss: xr.DataArray, what: str, at: str, too_short: str = "") -> list[str]:
+    """Say how the arms differ at the end of a run without a sweep, by 95 % intervals.
+
+    First the seeds that diverged, then tied − untied, then each further arm against both; without
+    such a pair each arm against the first.
 
     Args:
-      loss: (arm, seed), nats.
+      loss: (arm, seed), nats; NaN of members that diverged.
       what: name of the loss, such as "validation loss".
       at: step and number of seeds.
       too_short: why nothing can be concluded, if so; then there is no verdict.
     """
-    if not (pair := tied_and_untied(loss)):
-        means = [f"{arm} {interval(loss.sel(arm=arm).values)}" for arm in loss["arm"].values]
-        return f"{what.capitalize()}, nats: {', '.join(means)} ({at})."
-    gap = gap_of(loss, *pair)
-    mean, half = map(float, mean_interval(gap))
-    difference = f"{pair[0]} − {pair[1]} = {interval(gap)} nats of {what} ({at})."
-    if too_short:
-        return f"So far {difference}"
-    if not np.isfinite(half) or abs(mean) <= half:
-        return f"Whether tying costs anything is inconclusive: {difference}"
-    return f"Tying {'costs' if mean > 0 else 'saves'} loss: {difference}"
+    arms, pair = list(map(str, loss["arm"].values)), tied_and_untied(loss)
+    counts = diverged_counts(loss)
+    sentences = [f"{counts} seeds diverged."] if counts else []
+    if pair and not np.isfinite(gap_of(loss, *pair)).any():
+        sentences.append(f"No seed has both {pair[0]} and {pair[1]} to compare ({at}).")
+    elif pair:
+        found, shown = compare_arms(loss, *pair, unit=f" nats of {what}")
+        begin = {
+            "higher": "Tying costs loss: ",
+            "lower": "Tying saves loss: ",
+            INCONCLUSIVE: "Whether tying costs anything is inconclusive: ",
+            "": "",
+        }
+        outcome = "So far " if too_short else begin.get(found, f"Tying makes {found} nats: ")
+        sentences.append(f"{outcome}{shown} ({at}).")
+    else:
+        means = [f"{arm} {interval(loss.sel(arm=arm).values)}" for arm in arms]
+        sentences.append(f"{what.capitalize()}, nats: {', '.join(means)} ({at}).")
+    references = pair or arms[:1]
+    others = [arm for arm in arms if arm not in references]
+    count = len(others) * len(references)
+    for arm in others:
+        parts = [compare_arms(loss, arm, reference, 0.05 / count) for reference in references]
+        if not too_short:
+            parts = [(found, f"{shown} ({found})" if found else shown) for found, shown in parts]
+        sentences.append(f"{'; '.join(shown for _, shown in parts)}.")
+    if count > 1:
+        sentences[-1] += f" The intervals of these {count} differences hold together at 95 %."
+    return sentences
 
 
-def sweep_sentence(loss: xr.DataArray, what: str, at: str) -> str:
-    """Count the sweep points at which tying costs loss, by intervals that hold together at 95 %."""
-    if not (pair := tied_and_untied(loss)):
-        return f"{what.capitalize()} at every sweep point ({at})."
-    gaps = loss.sel(arm=pair[0]) - loss.sel(arm=pair[1])
-    by_point = gaps.transpose(..., "seed").values.reshape(-1, gaps.sizes["seed"])
-    points = len(by_point)
-    mean, half = mean_interval(by_point, axis=1, error=0.05 / points)
-    costs, saves = int((mean > half).sum()), int((mean < -half).sum())
-    return (
-        f"{pair[0]} has a higher {what} than {pair[1]} at {costs} of {points} sweep points, a lower"
-        f" one at {saves}; the others are inconclusive ({at})."
-    )
+def sweep_sentences(
+    loss: xr.DataArray, what: str, at: str, undecided: Sequence[Mapping[str, float]] = ()
+) -> list[str]:
+    """Say how the arms differ over a sweep, and each at its own best point.
+
+    Args:
+      loss: (arm, swept names, seed), nats; NaN of members that diverged.
+      what: name of the loss.
+      at: step and number of seeds.
+      undecided: sweep points that decide nothing, which are not judged.
+    """
+    names = [str(name) for name in loss.dims if name not in ("arm", "seed")]
+    points = list(sweep_points(loss, names))
+    lost = {in_words(values): counts for values, own in points if (counts := diverged_counts(own))}
+    sentences = []
+    if lost:
+        shown = "; ".join(f"{point}: {counts}" for point, counts in [*lost.items()][:MOST_NAMED])
+        more = "; ..." * (len(lost) > MOST_NAMED)
+        sentences.append(
+            f"Seeds diverged at {len(lost)} of {len(points)} sweep points, where their arms are not"
+            f" judged ({shown}{more})."
+        )
+    pair = tied_and_untied(loss)
+    judged = [
+        own
+        for values, own in points
+        if pair and own.sel(arm=[*pair]).notnull().all() and values not in undecided
+    ]
+    if pair and judged:
+        error = 0.05 / len(judged)
+        verdicts = Counter(verdict(gap_of(own, *pair), error).split(" ")[0] for own in judged)
+        counted = {
+            "is higher": verdicts["higher"],
+            "is lower": verdicts["lower"],
+            f"differs by at most {NEGLIGIBLE} nats": verdicts["no"],
+            "is inconclusive": verdicts[INCONCLUSIVE],
+        }
+        shown = ", ".join(f"{outcome} at {count}" for outcome, count in counted.items() if count)
+        sentences.append(
+            f"At {len(judged)} sweep point{'s' * (len(judged) > 1)}, the {what} of {pair[0]}"
+            f" compared with {pair[1]} {shown} ({at}; intervals hold together at 95 %)."
+        )
+    if not DATA_FIELDS & {name.rpartition(".")[2] for name in names}:
+        sentences += _best_points(loss, names, what)
+    return sentences
 
 
-def model_in_words(description: str) -> str:
-    """Return a model's `repr` in words: "a Transformer of 1 layer and width 4"."""
+def _best_points(loss: xr.DataArray, names: Sequence[str], what: str) -> list[str]:
+    """Compare the arms, each at the point of its lowest mean loss; warn of points at an edge."""
+    best, edges = {}, []
+    for arm in map(str, loss["arm"].values):
+        own = loss.sel(arm=arm)
+        mean = own.mean("seed", skipna=False)  # NaN, so not the best, where a seed diverged
+        if mean.isnull().all():
+            continue
+        lowest = mean.isel(mean.argmin(...))
+        values = {name: float(lowest[name]) for name in names}
+        best[arm] = own.sel(values), values
+        at_edge = [
+            name
+            for name in names
+            if loss.sizes[name] > 1
+            and values[name] in (float(loss[name].min()), float(loss[name].max()))
+        ]
+        edges += [f"{arm} ({', '.join(at_edge)})"] * bool(at_edge)
+    if not best:
+        return ["Seeds of every arm diverged at every sweep point."]
+    shown = [f"{arm} {interval(own.values)} at {in_words(at)}" for arm, (own, at) in best.items()]
+    reference = reference_arm(loss)
+    together = xr.concat([own.drop_vars(names) for own, _ in best.values()], "arm")
+    shown += [
+        compare_arms(together, arm, reference)[1]
+        for arm in best
+        if arm != reference and reference in best
+    ]
+    title = f"Each arm at its own best point, chosen by the same seeds ({what}, nats)"
+    sentences = [f"{title}: {'; '.join(shown)}."]
+    if edges:
+        sentences.append(
+            f"The best point is at the edge of the sweep for {', '.join(edges)}: a wider sweep may"
+            " find a better one."
+        )
+    return sentences
+
+
+def in_words(values: Mapping[str, float]) -> str:
+    """Return a sweep point in words: "width = 4, eps = 1e-08"."""
+    return ", ".join(f"{name} = {value:g}" for name, value in values.items())
+
+
+def swept_in_words(results: xr.Dataset) -> str:
+    """Return the swept values for the scope of a run: "width = 4, 8; "; "" without a sweep."""
+    shown = ""
+    for name in swept(results):
+        values = [f"{value:g}" for value in results[name].values]
+        listed = ", ".join(values)
+        if len(values) > MOST_NAMED + 1:
+            listed = f"{values[0]} to {values[-1]} ({len(values)} values)"
+        shown += f"{name} = {listed}; "
+    return shown
+
+
+def model_in_words(description: str, swept: Iterable[str] = ()) -> str:
+    """Return a model's `repr` in words, as "a Mixer of 1 layer and width 4"; no swept sizes."""
     found = re.match(r"(\w+)\(layers=(\d+).*?width=(\d+)", description)
     if not found:
         return description
-    layers = f"{found[2]} layer{'s' * (found[2] != '1')}"
-    return f"{'an' if found[1] == 'LSTM' else 'a'} {found[1]} of {layers} and width {found[3]}"
+    sizes = {"layers": f"{found[2]} layer{'s' * (found[2] != '1')}", "width": f"width {found[3]}"}
+    shown = " and ".join(words for name, words in sizes.items() if name not in swept)
+    return f"{'an' if found[1] == 'LSTM' else 'a'} {found[1]}{f' of {shown}' * bool(shown)}"

@@ -96,6 +96,7 @@ def write_netcdf(
 ) -> None:
     """Write the results of an experiment; values that are missing are NaN.
 
+    So is every value of a member from the record on at which it was found to have diverged.
     `attributes` are those of the run, `constants` variables without members, such as the best
     reachable loss, and `parts` names of arms with records of some of their members, as many at a
     time as fit into memory.
@@ -180,8 +181,11 @@ def _fill(
     # -1 until it is set for good; older records may be written after newer ones
     diverged_at = part.values["diverged_at"][-1][order]
     file["diverged_at"][at] = np.maximum(file["diverged_at"][at], diverged_at)
+    found = part.values["diverged_at"].T[order]  # (seeds, records)
+    lost = (found >= 0) & (steps >= found)
     for name, variable in schema.variables.items():
         values = np.moveaxis(part.values[name], 0, 1)[order]  # (seeds, records, ...)
+        values = np.where(lost.reshape(*lost.shape, *[1] * (values.ndim - 2)), np.nan, values)
         recorded = schema.labels[variable.dimensions[0]]
         due = np.isin(steps, recorded)
         if due.any():

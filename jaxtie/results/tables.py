@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -14,6 +14,7 @@ import xarray as xr
 from jaxtie.config import Arm, names_of
 from jaxtie.results.statistics import mean_interval, median_interval
 
+Labelled = TypeVar("Labelled", xr.Dataset, xr.DataArray)
 COURSE = (0, 1 / 15, 1 / 3, 2 / 3, 1)  # parts of the training
 
 
@@ -50,9 +51,9 @@ def number(value: float) -> str:
     return "–" if not np.isfinite(value) else f"{value:.3f}"
 
 
-def interval(values: np.ndarray) -> str:
-    """Format the mean of values over seeds and half its 95 % confidence interval."""
-    mean, half = map(float, mean_interval(np.asarray(values, np.float64)))
+def interval(values: np.ndarray, error: float = 0.05) -> str:
+    """Format the mean of values over seeds and half its confidence interval, of 95 % by default."""
+    mean, half = map(float, mean_interval(np.asarray(values, np.float64), error=error))
     return number(mean) + (f" ± {number(half)}" if np.isfinite(half) else "")
 
 
@@ -83,15 +84,22 @@ def quantiles(values: np.ndarray) -> str:
 def arm_cells(
     values: xr.DataArray, shown: Callable[[np.ndarray], str] = interval
 ) -> tuple[str, ...]:
-    """Format the values of each arm, and each arm's difference from the first, seed by seed."""
-    first, *others = (values.sel(arm=arm).values for arm in values["arm"].values)
-    return tuple(map(shown, (first, *others, *(other - first for other in others))))
+    """Format the values of each arm, then each arm's difference from the reference, by seed."""
+    of_arms = {arm: values.sel(arm=arm).values for arm in values["arm"].values}
+    reference_S = of_arms[reference_arm(values)]
+    gaps = (own_S - reference_S for own_S in of_arms.values() if own_S is not reference_S)
+    return tuple(map(shown, (*of_arms.values(), *gaps)))
 
 
-def arm_header(results: xr.Dataset) -> tuple[str, ...]:
+def arm_header(results: xr.Dataset | xr.DataArray) -> tuple[str, ...]:
     """Return the header of the columns of `arm_cells`."""
-    first, *others = arms = names_of(arms_of(results))
-    return (*arms, *(f"{arm} − {first}, paired" for arm in others))
+    return (*names_of(arms_of(results)), *gap_header(results))
+
+
+def gap_header(results: xr.Dataset | xr.DataArray) -> tuple[str, ...]:
+    """Return "arm − reference" for each arm but the reference."""
+    reference, arms = reference_arm(results), names_of(arms_of(results))
+    return tuple(f"{arm} − {reference}" for arm in arms if arm != reference)
 
 
 def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
@@ -106,10 +114,10 @@ def last_step(results: xr.Dataset, reached: str = "valid_loss") -> int:
     return int(results[steps].where(complete, 0).max())
 
 
-def at_end(values: xr.DataArray, results: xr.Dataset) -> xr.DataArray:
-    """Take a variable of the results at their last step."""
+def at_end(values: xr.DataArray, results: xr.Dataset, reached: str = "valid_loss") -> xr.DataArray:
+    """Take a variable of the results at their last step, see `last_step`."""
     steps = next(name for name in values.dims if str(name).endswith("step"))
-    return values.sel({steps: last_step(results)}, drop=True)
+    return values.sel({steps: last_step(results, reached)}, drop=True)
 
 
 def course_steps(results: xr.Dataset, parts: Sequence[float] = COURSE) -> list[int]:
@@ -121,6 +129,24 @@ def course_steps(results: xr.Dataset, parts: Sequence[float] = COURSE) -> list[i
 def arms_of(results: xr.Dataset | xr.DataArray) -> list[Arm]:
     """Return the arms that were compared, in their order."""
     return [Arm.parse(str(name)) for name in results["arm"].values]
+
+
+def tied_and_untied(results: xr.Dataset | xr.DataArray) -> tuple[str, str] | None:
+    """Return the first pair of arms that differ only in tying, throughout; None without one."""
+    arms = [arm for arm in arms_of(results) if arm.untie_at is None and not arm.head.is_partly_tied]
+    pairs = [
+        (tied.name, untied.name)
+        for tied in arms
+        for untied in arms
+        if tied.tied and not untied.tied and tied.head == untied.head
+    ]
+    return pairs[0] if pairs else None
+
+
+def reference_arm(results: xr.Dataset | xr.DataArray) -> str:
+    """Return the arm that others are compared with: the first untied one, else the first."""
+    pair = tied_and_untied(results)
+    return pair[1] if pair else arms_of(results)[0].name
 
 
 def plain_arm(results: xr.Dataset, *, tied: bool) -> Arm | None:
@@ -151,8 +177,8 @@ def swept(results: xr.Dataset) -> tuple[str, ...]:
 
 
 def sweep_points(
-    results: xr.Dataset, names: Sequence[str]
-) -> Iterator[tuple[dict[str, float], xr.Dataset]]:
+    results: Labelled, names: Sequence[str]
+) -> Iterator[tuple[dict[str, float], Labelled]]:
     """Yield each combination of values of some swept names, and the results there."""
     for values in itertools.product(*(results[name].values.tolist() for name in names)):
         at = dict(zip(names, values))

@@ -96,8 +96,7 @@ def text_constants(experiment: TextExperiment) -> dict[str, xr.DataArray]:
         )
         for arm in arms
     ]
-    with np.errstate(over="ignore", invalid="ignore"):  # rates at which everything diverges
-        decayed = decay_table(experiment.optimizer, experiment.record_steps, experiment.arms)
+    decayed = decay_table(experiment.optimizer, experiment.record_steps, experiment.arms)
 
     def words(ids: np.ndarray, *dims: str) -> xr.DataArray:
         return xr.DataArray(vocabulary[ids].astype(object), dims=dims)

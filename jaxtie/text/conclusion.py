@@ -6,11 +6,10 @@ import xarray as xr
 from jaxtie.results.conclusion import (
     Conclusion,
     gap_of,
-    gap_sentence,
+    gap_sentences,
     model_in_words,
-    reference_arm,
 )
-from jaxtie.results.tables import Table, arms_of, interval, last_step, number
+from jaxtie.results.tables import Table, arms_of, interval, last_step, number, reference_arm
 
 FEW_SEEDS = 3
 
@@ -49,7 +48,7 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
     )
     if best > unigram:
         too_short = f"no arm is better than unigram counts ({unigram:.3f} nats)"
-    sentences = [gap_sentence(loss, "validation loss", at, too_short)]
+    sentences = gap_sentences(loss, "validation loss", at, too_short)
     if np.isfinite(bigram):
         verb = "does not reach" if best > bigram else "is better than"
         sentences.append(f"The best arm ({best:.3f} nats) {verb} bigram counts ({bigram:.3f}).")

@@ -9,12 +9,15 @@ from jaxtie.results.claims import compare
 from jaxtie.results.statistics import first_at_level, mean_interval
 from jaxtie.results.tables import (
     Table,
+    arm_cells,
+    arm_header,
     arms_of,
     embeddings_of,
     interval,
     last_step,
     number,
     plain_arm,
+    reference_arm,
     with_interval,
 )
 from jaxtie.text.analysis import BASELINES, at_last, groups_of, log_decay_ratio, of_pairs
@@ -44,28 +47,25 @@ def _over_seeds(results: xr.Dataset, interval_label: str = "± 95 %") -> str:
 
 
 def validation_table(results: xr.Dataset) -> Table:
-    """Show each arm at the last evaluation, and its difference to the first arm, paired by seed."""
-    step, (first, *others) = last_step(results), arms_of(results)
-    arms, end, rows = [first, *others], results.sel(eval_step=step), []
-    blank = [""] * len(others)
+    """Show each arm at the last evaluation, and its difference to the reference, by seed."""
+    step, arms, reference = last_step(results), arms_of(results), reference_arm(results)
+    end, rows, blank = results.sel(eval_step=step), [], [""] * (len(arms) - 1)
     for name, label in measures(results).items():
-        values = [end[name].sel(arm=arm.name).values.astype(np.float64) for arm in arms]
-        differences = [interval(value - values[0]) for value in values[1:]]
-        rows.append((label, *map(interval, values), *differences))
+        rows.append((label, *arm_cells(end[name].astype(np.float64))))
     for name, label in BASELINES.items():
         if name in results:
             loss = number(float(results[name]))
             rows.append((f"loss of {label}, nat", *[loss] * len(arms), *blank))
-    counts = [int(results["parameters"].sel(arm=arm.name)) for arm in arms]
-    more = [f"{count - counts[0]:+,}" for count in counts[1:]]
-    rows.append(("parameters", *(f"{count:,}" for count in counts), *more))
+    counts = {arm.name: int(results["parameters"].sel(arm=arm.name)) for arm in arms}
+    own = counts[reference]
+    more = [f"{count - own:+,}" for arm, count in counts.items() if arm != reference]
+    rows.append(("parameters", *(f"{count:,}" for count in counts.values()), *more))
     diverged = [int((results["diverged_at"].sel(arm=arm.name) >= 0).sum()) for arm in arms]
     if any(diverged):
         rows.append(("seeds that diverged, left out of the means", *map(str, diverged), *blank))
-    paired = ", paired" if results.sizes["seed"] > 1 else ""
-    header = ("", *map(str, arms), *(f"{arm} − {first}{paired}" for arm in others))
     over = _over_seeds(results, "± 95 % confidence interval")
-    return Table(f"{results.attrs['experiment']}: step {step:,}, {over}", header, rows)
+    title = f"{results.attrs['experiment']}: step {step:,}, {over}"
+    return Table(title, ("", *arm_header(results)), rows, "Differences: paired by seed.")
 
 
 def targets_only_table(results: xr.Dataset) -> Table:

@@ -116,7 +116,8 @@ def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] 
     so differences of rows too. NaN where an arm sets the rate or the decay of its tables.
     """
     rates = schedule_table(optimizer, range(max(steps))).astype(np.float64)
-    table = np.append(1.0, np.cumprod(1 - optimizer.weight_decay * rates))[np.array(steps)]
+    with np.errstate(over="ignore", invalid="ignore"):  # rates at which everything diverges
+        table = np.append(1.0, np.cumprod(1 - optimizer.weight_decay * rates))[np.array(steps)]
     plain = all(
         arm.head.table_rate == arm.head.input_rate == arm.head.output_rate == 1
         and arm.head.table_decay == 1

@@ -78,7 +78,7 @@ def test_exit_times(plateau_results):
 def test_committed_losses_give_the_same_exit_times(plateau_results, tmp_path):
     """Losses differ from the level by 0.1, 0.4, -0.4 and 0.6 of the last committed decimal."""
     results = plateau_results.isel(seed=slice(4))
-    close = analysis.exit_levels(results)[analysis.AT_BEST] + 1e-3 * np.array(
+    close = float(analysis.exit_levels(results)[analysis.AT_BEST]) + 1e-3 * np.array(
         [[0.1], [0.4], [-0.4], [0.6]]
     )
     results["train_loss"].loc[{"arm": "untied", "eval_step": [90, 100]}] = close

@@ -90,13 +90,13 @@ def test_tables_show_every_arm():
     results["diverged_at"][1, 0], results["valid_loss"][1, 0, 1] = 40, np.nan
     table = validation_table(results)
     assert table.title == "made-up: step 40, mean over 5 seeds ± 95 % confidence interval"
-    paired = ("untied − tied, paired", "untied@20 − tied, paired")
+    paired = ("tied − untied", "untied@20 − untied")
     assert table.header == ("", "tied", "untied", "untied@20", *paired)
     *measured, parameters, diverged = table.rows
     names = ["validation loss, nat", "validation accuracy", "perplexity"]
     assert [row[0] for row in measured] == names
-    assert measured[0][-1].startswith("0.2")
-    assert parameters[1:] == ("60", "100", "100", "+40", "+40")
+    assert measured[0][-2].startswith("-0.1") and measured[0][-1].startswith("0.1")
+    assert parameters[1:] == ("60", "100", "100", "-40", "+0")
     assert diverged[1:] == ("0", "1", "0", "", "")
     rows = {row[0]: row[1:] for row in distance_table(results).rows}
     assert len(rows) == 2 * 5 and rows["tied, word–duplicate"][2].startswith("-0.98")
