@@ -35,7 +35,7 @@ experiment = TextExperiment(
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=2e-3, weight_decay=0.01, half_period=1_000),
-    arms=("tied", "tied+bias", "untied", "untied@500"),
+    arms=("tied", "tied+bias", "untied", "untied@1/2"),
     steps=1_000,
     seeds=(0, 1, 2),
     record_every=100,

@@ -37,7 +37,7 @@ experiment = TextExperiment(
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=3e-3, weight_decay=0.01, half_period=2_400),
-    arms=("tied", "tied+bias", "untied", "untied@1200"),
+    arms=("tied", "tied+bias", "untied", "untied@1/2"),
     steps=2_400,
     seeds=(0, 1, 2),
     record_every=100,

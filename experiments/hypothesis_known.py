@@ -39,7 +39,7 @@ experiment = TextExperiment(
     model=Transformer(layers=1, heads=2, width=12, feedforward=48),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=1e-2, weight_decay=0.01, half_period=STEPS),
-    arms=("tied", "tied+bias", "untied", f"untied@{STEPS // 2}"),
+    arms=("tied", "tied+bias", "untied", "untied@1/2"),
     steps=STEPS,
     seeds=range(8),
     record_every=50,

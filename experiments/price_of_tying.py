@@ -34,7 +34,7 @@ experiment = TextExperiment(
     model=Transformer(layers=1, heads=2, width=32, feedforward=128),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=5e-3, weight_decay=0.01, half_period=STEPS),
-    arms=("tied", "tied+bias", "untied", f"untied@{STEPS // 2}"),
+    arms=("tied", "tied+bias", "untied", "untied@1/2"),
     steps=STEPS,
     seeds=range(5),
     record_every=20,

@@ -27,7 +27,7 @@ experiment = TextExperiment(
     model=Transformer(layers=2, heads=4, width=64, feedforward=256),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.01, half_period=5_000),
-    arms=("tied", "untied", "untied@2500"),
+    arms=("tied", "untied", "untied@1/2"),
     steps=5_000,
     seeds=(0, 1, 2),
     batch=16,

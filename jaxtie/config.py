@@ -9,7 +9,10 @@ import itertools
 import math
 import pkgutil
 import re
+import sys
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from ctypes import c_float
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -54,14 +57,70 @@ def check_path(path: Path) -> None:
     )
 
 
+def plain(value: Any) -> Any:
+    """Return numbers and arrays of NumPy, also within tuples and lists, as Python's."""
+    if getattr(value, "ndim", None) == 0:
+        return value.item()
+    if hasattr(value, "tolist"):
+        return tuple(map(plain, value))
+    return type(value)(map(plain, value)) if type(value) in (tuple, list) else value
+
+
+def nested(config: Any) -> dict[str, Any]:
+    """Return the configurations that are fields of another one, by name."""
+    own = {each.name: getattr(config, each.name) for each in dataclasses.fields(config)}
+    return {
+        name: value for name, value in own.items() if hasattr(type(value), "__dataclass_fields__")
+    }
+
+
+def make_plain(config: Any) -> None:
+    """Make the values of a configuration `plain`, also of those nested in it."""
+    for each in dataclasses.fields(config):
+        if each.compare:
+            object.__setattr__(config, each.name, plain(getattr(config, each.name)))
+    for value in nested(config).values():
+        make_plain(value)
+
+
+def is_number(value: object) -> typing.TypeGuard[float]:
+    """Whether it is a finite number; a bool is none."""
+    most = sys.float_info.max
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= most
+
+
+def is_integer(value: object) -> typing.TypeGuard[int]:
+    """Whether it is an integer; a bool is none."""
+    return is_number(value) and isinstance(value, int)
+
+
+def number_label(value: float) -> str:
+    """Return the shortest text of a number that other numbers do not have."""
+    short = f"{value:g}"
+    return short if float(short) == value else str(value)
+
+
+def _in_sweep(field: dataclasses.Field) -> tuple[str, Callable[[float], Any] | None]:
+    """Return the name of a field in a sweep and the conversion to its type; None: no number.
+
+    Metadata `sweep` give a field another name and another conversion.
+    """
+    hint = {"int": int, "float": float}.get(str(field.type), field.type)
+    types = get_args(typing.Union[hint, None])  # noqa: UP007, it may be a text
+    convert = float if float in types else int if int in types else None
+    return field.metadata.get("sweep", (field.name, convert if field.init else None))
+
+
+def combinations(sweep: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """Return every combination of swept values, the last name's fastest."""
+    return [dict(zip(sweep, values)) for values in itertools.product(*sweep.values())]
+
+
 def check_positive_integers(owner: object, *names: str) -> None:
     """Raise UserError unless these attributes are integers above 0."""
     for name in names:
         value = getattr(owner, name)
-        check(
-            isinstance(value, int) and not isinstance(value, bool) and value > 0,
-            f"{name} = {value!r}: expected a positive integer",
-        )
+        check(is_integer(value) and value > 0, f"{name} = {value!r}: expected a positive integer")
 
 
 def check_range(
@@ -69,7 +128,7 @@ def check_range(
 ) -> None:
     """Raise UserError unless an attribute is a number from `low` to below `high`."""
     value = getattr(owner, name)
-    inside = isinstance(value, int | float) and math.isfinite(value) and low <= value < high
+    inside = is_number(value) and low <= value < high
     expected = f"at least {low}" if include_low else f"above {low}"
     expected += "" if high == math.inf else f" and below {high}"
     check(
@@ -81,16 +140,14 @@ def check_seed(seed: int, name: str | None = None) -> None:
     """Raise UserError unless it can seed a random stream; `name`: of the field, for the message."""
     shown = f"seed {seed!r}" if name is None else f"{name} = {seed!r}"
     check(
-        isinstance(seed, int) and 0 <= seed < SEEDS,
-        f"{shown}: expected an integer in 0...{SEEDS - 1}",
+        is_integer(seed) and 0 <= seed < SEEDS, f"{shown}: expected an integer in 0...{SEEDS - 1}"
     )
 
 
 def check_size(name: str, value: Size) -> None:
     """Raise UserError unless it is a number above 0 or a formula."""
-    is_number = isinstance(value, int | float) and math.isfinite(value) and value > 0
     check(
-        is_number or value in FORMULAS,
+        value > 0 if is_number(value) else value in FORMULAS,
         f"{name} = {value!r}: expected a number above 0 or one of {', '.join(FORMULAS)}",
     )
 
@@ -142,6 +199,7 @@ class Transformer:
 
     def __post_init__(self):
         """Check the values."""
+        make_plain(self)
         numbers = () if isinstance(self.feedforward, str) else ("feedforward",)
         check_positive_integers(self, "layers", "heads", "width", *numbers)
         self.hidden  # noqa: B018, it checks
@@ -213,6 +271,7 @@ class LSTM:
 
     def __post_init__(self):
         """Check the values."""
+        make_plain(self)
         check_positive_integers(self, "layers", "width", "hidden")
 
 
@@ -234,6 +293,7 @@ class Mixer:
 
     def __post_init__(self):
         """Check the values."""
+        make_plain(self)
         check_positive_integers(self, "layers", "width", "tokenwise", "channelwise")
 
 
@@ -320,6 +380,7 @@ HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
 ROW_SETS = ("mask", "labels", "never-targets")
 # Formulas as arms write them, since the name of an arm becomes part of file names.
 ARM_FORMULAS = {"root-D": "sqrt(D)", "1-by-root-D": "1/sqrt(D)", "log-n-by-D": "log(n)/D"}
+SHARE_ERROR = Fraction(1, 20)  # of the run, by which the record of untying may miss its share
 EXPECTED_ARM = (
     "expected tied, untied, untied@STEP or untied@2/3 (of the run), comma-separated; a head's"
     " options stand before the @, as in untied+bias@STEP"
@@ -394,12 +455,14 @@ class Arm:
       tied: whether all rows are tied at the start.
       untie_at: step from which on the embeddings are untied, or a share of the run below 1; None:
         never, or from the start.
+      share: of the run, if the arm was declared by it: kept when the number of steps changes.
       head: further options of the embeddings and the logits.
     """
 
     name: str
     tied: bool = field(init=False)
     untie_at: int | Any = field(init=False)  # Any: None, or a Fraction until `resolved`
+    share: Fraction | None = field(init=False, compare=False)
     head: Head = field(init=False)
 
     @classmethod
@@ -433,6 +496,7 @@ class Arm:
             check(not is_there, f"arm {name!r}: {fault}")
         object.__setattr__(self, "tied", (always_tied or bool(at)) and not partly)
         object.__setattr__(self, "untie_at", untie_at if at else None)
+        object.__setattr__(self, "share", untie_at if isinstance(untie_at, Fraction) else None)
         object.__setattr__(self, "head", head)
 
     @property
@@ -451,14 +515,22 @@ class Arm:
         return self.head == Head()
 
     def resolved(self, steps: int, record_every: int) -> "Arm":
-        """Return the arm that unties at a step, the record nearest to its share of the steps."""
-        if not isinstance(self.untie_at, Fraction):
+        """Return the arm that unties at its share of the steps, or UserError without a record."""
+        if self.share is None:
             return self
-        return self.at(record_every * max(1, round(self.untie_at * steps / record_every)))
+        step = record_every * max(1, round(self.share * steps / record_every))
+        check(
+            abs(Fraction(step, steps) - self.share) <= SHARE_ERROR,
+            f"arm {self}: {self.share} of {steps} steps: the nearest record, {step}, is"
+            f" {step / steps:.2f} of them; expected a smaller record_every",
+        )
+        arm = self.at(step)
+        object.__setattr__(arm, "share", self.share)
+        return arm
 
-    def at(self, step: int) -> "Arm":
-        """Return the arm that unties at another step."""
-        return Arm.parse(f"{self.name.partition('@')[0]}@{step}")
+    def at(self, step: int | Fraction) -> "Arm":
+        """Return the arm that unties at another step or share of the run."""
+        return Arm(f"{self.name.partition('@')[0]}@{step}")
 
     def __str__(self) -> str:
         """Return the name."""
@@ -509,11 +581,10 @@ class Optimizer:
 
     def __post_init__(self):
         """Check the values."""
+        make_plain(self)
         check_range(self, "learning_rate", 0, include_low=False)
         check(
-            isinstance(self.warmup, int)
-            and not isinstance(self.warmup, bool)
-            and 0 <= self.warmup < 2**30,
+            is_integer(self.warmup) and 0 <= self.warmup < 2**30,
             f"warmup = {self.warmup!r}: expected a number of steps, or 0",
         )
         check_range(self, "eta_min", 0)
@@ -553,7 +624,7 @@ class Layout(NamedTuple):
 
 
 # Sweeps over these would join curves of different lengths; a longer run contains the shorter one.
-NEVER_SWEPT = {(None, name) for name in ("steps", "record_every", "eval_every")}
+NEVER_SWEPT = {("", name) for name in ("steps", "record_every", "eval_every")}
 TASKS: dict[str, type["TaskConfig"]] = {}  # by `task`; subclasses enter themselves
 REPORTS = {
     "schema": "configuration -> `Schema`: variables of the results",
@@ -594,8 +665,8 @@ class TaskConfig:
       optimizer: AdamW and its schedule.
       roles: record the gradient by role of a tied table (`jaxtie.training.gradient_by_role`); it
         costs time.
-      sweep: name -> values, of any numeric field: its name, or OWNER.NAME. Fields that are
-        `traced` share a program; the others make a run of their own at each value.
+      sweep: name -> values, of any field that is declared as a number: its name, or OWNER.NAME.
+        Fields that are `traced` share a program; the others make a run of their own at each value.
     """
 
     task: ClassVar[str]
@@ -625,9 +696,15 @@ class TaskConfig:
 
     def __post_init__(self):
         """Check the values."""
+        make_plain(self)
         check(
             isinstance(self.optimizer, Optimizer),
             f"optimizer = {self.optimizer!r}: expected an Optimizer",
+        )
+        shared = vars(self).keys() & vars(self.optimizer).keys() & {*self.traced}
+        check(
+            not shared,
+            f"task {self.task!r}: {', '.join(shared)}: the optimizer has it; rename the task's",
         )
         self.check_names_and_members()
         self.check_steps()
@@ -685,11 +762,8 @@ class TaskConfig:
 
     @property
     def points(self) -> list[Self]:
-        """The configuration at every combination of the swept values, the last name's fastest."""
-        return [
-            self.at(dict(zip(self.swept, values)))
-            for values in itertools.product(*self.swept.values())
-        ]
+        """The configuration at every combination of the swept values that are traced."""
+        return [self.at(each) for each in combinations(self.swept)]
 
     @property
     def static_points(self) -> "list[tuple[dict[str, float], Self]]":
@@ -697,49 +771,37 @@ class TaskConfig:
         static = {
             name: values for name, values in dict(self.sweep).items() if name not in self.traced
         }
-        points = [dict(zip(static, values)) for values in itertools.product(*static.values())]
-        return [(each, dataclasses.replace(self.at(each), sweep=self.swept)) for each in points]
+        return [
+            (each, dataclasses.replace(self.at(each), sweep=self.swept))
+            for each in combinations(static)
+        ]
 
     def at(self, values: Mapping[str, float]) -> Self:
         """Return the configuration at one sweep point."""
-        changes: dict[str | None, dict[str, Any]] = {}
+        changes: dict[str, dict[str, Any]] = {"": {"sweep": ()}}
         for name, value in values.items():
-            owner, field = self._find_field(name)
-            now = getattr(self if owner is None else getattr(self, owner), field)
-            if isinstance(now, int) and not isinstance(getattr(Optimizer, field, None), float):
-                check(value == int(value), f"sweep of {name}: {value:g}: expected integers")
-                value = int(value)
-            changes.setdefault(owner, {})[field] = value
-        own = changes.pop(None, {})
-        nested = {
-            owner: dataclasses.replace(getattr(self, owner), **fields)
-            for owner, fields in changes.items()
-            if owner is not None
-        }
-        return dataclasses.replace(self, sweep=(), **own, **nested)
+            _, owner, field, convert = self._find_field(name)
+            changes.setdefault(owner, {})[field] = convert(value)
+        own = changes.pop("")
+        for owner, fields in changes.items():
+            own[owner] = dataclasses.replace(getattr(self, owner), **fields)
+        return dataclasses.replace(self, **own)
 
-    def _find_field(self, name: str) -> tuple[str | None, str]:
-        """Return the nested configuration, or None, and the numeric field that a name means."""
-        nested = [
-            field.name
-            for field in dataclasses.fields(self)
-            if dataclasses.is_dataclass(getattr(self, field.name))
-        ]
-        owners: list[tuple[str | None, Any]] = [(None, self)]
-        owners += [(each, getattr(self, each)) for each in nested]
+    def _find_field(self, name: str) -> tuple[str, str, str, Callable[[float], Any]]:
+        """Return what a name of a sweep means: its shortest form, owner, field and conversion."""
         known = {
-            f"{owner}.{field.name}" if owner else field.name: (owner, field.name)
-            for owner, config in owners
+            f"{owner}.{short}".lstrip("."): (owner, field.name, convert)
+            for owner, config in {"": self, **nested(self)}.items()
             for field in dataclasses.fields(config)
-            if isinstance(getattr(config, field.name), int | float)
-            and not isinstance(getattr(config, field.name), bool)
-            and (owner, field.name) not in NEVER_SWEPT
+            for short, convert in (_in_sweep(field),)
+            if convert and (owner, field.name) not in NEVER_SWEPT
         }
-        found = [full for full in known if name in (full, known[full][1])]
-        expected = ", ".join(dict.fromkeys((*self.traced, *(each for _, each in known.values()))))
-        check(bool(found), f"sweep of {name!r}: expected one of {expected}")
-        check(len(found) == 1, f"sweep of {name!r}: expected one of {', '.join(found)}")
-        return known[found[0]]
+        found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
+        names = [full.rpartition(".")[2] for full in known]
+        expected = ", ".join(found or dict.fromkeys((*self.traced, *names)))
+        check(len(found) == 1, f"sweep of {name!r}: expected one of {expected}")
+        last = found[0].rpartition(".")[2]
+        return (last if names.count(last) == 1 else found[0], *known[found[0]])
 
     @property
     def folder_name(self) -> str:
@@ -771,7 +833,7 @@ class TaskConfig:
             isinstance(self.seeds, Iterable) and not isinstance(self.seeds, str),
             f"seeds = {self.seeds!r}: expected a sequence, such as (1, 5, 9) or range(4)",
         )
-        seeds = tuple(itertools.islice(self.seeds, MOST_SEEDS + 1))
+        seeds = plain(tuple(itertools.islice(self.seeds, MOST_SEEDS + 1)))
         check(len(seeds) <= MOST_SEEDS, f"seeds: expected at most {MOST_SEEDS}")
         object.__setattr__(self, "seeds", seeds)
         check(bool(self.seeds), "seeds: expected at least one")
@@ -797,31 +859,36 @@ class TaskConfig:
                 )
 
     def check_sweep(self) -> None:
-        """Check `sweep`: names of traced fields and their values; it becomes a tuple of pairs."""
+        """Check `sweep` and each of its points; it becomes a tuple of fields and their values."""
         pairs = self.sweep.items() if isinstance(self.sweep, Mapping) else self.sweep
         try:
-            sweep: Any = tuple((name, tuple(values)) for name, values in pairs)
-            object.__setattr__(self, "sweep", sweep)
+            given = [(str(name), plain(tuple(values))) for name, values in pairs]
         except (TypeError, ValueError):
             raise UserError(
                 f'sweep = {self.sweep!r}: expected names and values, such as {{"p_X": (0.1, 0.5)}}'
             ) from None
-        for name, values in sweep:
-            check(bool(values), f"sweep of {name}: expected at least one value")
-            check(
-                all(isinstance(value, int | float) and math.isfinite(value) for value in values),
-                f"sweep of {name} = {values!r}: expected numbers",
-            )
-            check(len(set(values)) == len(values), f"sweep of {name}: each value may be named once")
-            for value in values:
-                self.at({name: value})  # it checks the value
-        names = [name for name, _ in sweep]
-        check(len(set(names)) == len(names), f"sweep of {', '.join(names)}: each may be named once")
-        points = math.prod(len(values) for _, values in sweep)
+        points = math.prod(len(values) for _, values in given)
         check(
             points * len(self.seeds) * len(self.arms) < MOST_SEEDS,
             f"sweep: {points:,} sweep points times seeds are too many",
         )
+        sweep: dict[str, tuple[float, ...]] = {}
+        for name, values in given:
+            check(bool(values), f"sweep of {name}: expected at least one value")
+            check(all(map(is_number, values)), f"sweep of {name} = {values!r}: expected numbers")
+            field, _, _, convert = self._find_field(name)
+            names = ", ".join(name for name, _ in given)
+            check(field not in sweep, f"sweep of {names}: each field may be named once")
+            kind = int if convert is int else float
+            for value in values:
+                check(kind(value) == value, f"sweep of {name}: {value:g}: expected integers")
+            sweep[field] = tuple(map(kind, values))
+            different = {value if kind is int else c_float(value).value for value in values}
+            once = len(different) == len(values)
+            check(once, f"sweep of {name}: each value may be named once, as a 32-bit number")
+        object.__setattr__(self, "sweep", tuple(sweep.items()))
+        for point in combinations(sweep) if sweep else ():
+            self.at(point)  # it checks the values
 
     def check_steps(self) -> None:
         """Check the numbers of steps, those of untying included, against each other."""
@@ -864,21 +931,20 @@ class TaskConfig:
         return (*range(0, self.steps, self.eval_every), self.steps)
 
     def scaled(self, factor: float) -> Self:
-        """Multiply all numbers of steps, to the nearest record and at least one.
+        """Multiply the steps, to the nearest record and at least one; arms untie at their share.
 
         The schedule of the learning rate stays, so that a shorter run is the beginning of the
         longer one, up to where its arms untie.
 
         Raises:
-          UserError: if so few steps are left that two arms become one, or one unties at the end.
+          UserError: if no record is near such a share, or two arms become one.
         """
-
-        def scale(steps: int) -> int:
-            return self.record_every * max(1, round(min(steps * factor / self.record_every, 2**31)))
-
-        arms = tuple(arm.at(scale(arm.untie_at)) if arm.untie_at else arm for arm in self.arms)
+        records = max(1, round(min(self.steps * factor / self.record_every, 2**31)))
+        arms = tuple(
+            arm.at(Fraction(arm.untie_at, self.steps)) if arm.untie_at else arm for arm in self.arms
+        )
         try:
-            return dataclasses.replace(self, steps=scale(self.steps), arms=arms)
+            return dataclasses.replace(self, steps=self.record_every * records, arms=arms)
         except UserError as error:
             raise UserError(
                 f"{self.name} at scale {factor:g}: {error}; choose another --scale"

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import names_of
+from jaxtie.config import names_of, number_label
 from jaxtie.exor.analysis import EXCESS, distance, is_stuck, live_pairs, outcomes
 from jaxtie.exor.claims import FORCE, measured
 from jaxtie.results.conclusion import (
@@ -121,7 +121,7 @@ def _sweep_table(results: xr.Dataset, excess: xr.DataArray, stuck: xr.DataArray,
     names, arms, rows = swept(results), names_of(arms_of(results)), []
     for values, loss in sweep_points(excess, names):
         counts = " / ".join(_counts(stuck.sel(values), arm) for arm in arms)
-        rows.append((*(f"{value:g}" for value in values.values()), *arm_cells(loss), counts))
+        rows.append((*map(number_label, values.values()), *arm_cells(loss), counts))
     header = (*names, *arm_header(results), f"stuck, {' / '.join(arms)}")
     note = f"Mean ± 95 %. {STUCK_NOTE}"
     return Table(f"{results.attrs['experiment']}: {EXCESS}, {at}", header, rows, note)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from jaxtie.config import (
@@ -19,6 +19,8 @@ from jaxtie.config import (
     check_positive_integers,
     check_range,
     check_seed,
+    is_number,
+    make_plain,
 )
 
 if TYPE_CHECKING:
@@ -33,11 +35,15 @@ DATA_STREAMS = ("per-seed", "shared")
 def _check_distribution(name: str, values: tuple[float, ...]) -> None:
     check(
         len(values) == 2
-        and all(math.isfinite(p) and 0 <= p <= 1 for p in values)
+        and all(is_number(p) and 0 <= p <= 1 for p in values)
         and math.isclose(sum(values), 1.0),
         f"{name} = {values}: expected two probabilities in [0, 1] that sum to 1, for example"
         " 0.1,0.9",
     )
+
+
+def _pair(p: float) -> tuple[float, float]:
+    return p, 1 - p
 
 
 @dataclass(frozen=True)
@@ -57,14 +63,15 @@ class Process:
         do not change.
     """
 
-    zeros: tuple[float, float] = (0.1, 0.9)
-    ones: tuple[float, float] = (0.5, 0.5)
+    zeros: tuple[float, float] = field(default=(0.1, 0.9), metadata={"sweep": ("p_X", _pair)})
+    ones: tuple[float, float] = field(default=(0.5, 0.5), metadata={"sweep": ("p_A", _pair)})
     length: int = 7
     all_strings: bool = False
     data_seed: int = 14
     zeros_by_label: bool = False
 
     def __post_init__(self):
+        make_plain(self)
         for name in ("zeros", "ones"):
             _check_distribution(name, values := getattr(self, name))
             object.__setattr__(self, name, tuple(values))
@@ -195,16 +202,6 @@ class Experiment(TaskConfig):
         object.__setattr__(key, "process", process)
         return key
 
-    def at(self, values: Mapping[str, float]) -> Self:
-        """Return the configuration at one sweep point."""
-        zeros, ones = (
-            (values[name], 1 - values[name]) if name in values else pair
-            for name, pair in (("p_X", self.process.zeros), ("p_A", self.process.ones))
-        )
-        own = {name: value for name, value in values.items() if not name.startswith("p_")}
-        process = dataclasses.replace(self.process, zeros=zeros, ones=ones)
-        return dataclasses.replace(super().at(own), process=process)
-
     def changes(self, options: Any) -> dict[str, Any]:
         """Return the fields that its own options of the command line change."""
         if options.independent_layers and not isinstance(self.model, Transformer):
@@ -212,12 +209,6 @@ class Experiment(TaskConfig):
                 "--independent-layers: expected a transformer; the layers of this"
                 f" {type(self.model).__name__} are independent already"
             )
-        for swept, given in (
-            ("p_X", options.zeros and "--zeros"),
-            ("p_A", options.ones and "--ones"),
-        ):
-            if given and swept in dict(options.sweep or self.sweep):
-                raise UserError(f"{given}: {swept} is swept; give one of the two")
         process = {"data_seed": options.data_seed, "zeros": options.zeros, "ones": options.ones}
         process["all_strings"] = options.all_strings or None
         model = {"independent_layers": options.independent_layers or None}

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter
 
-from jaxtie.config import UserError, check, names_of
+from jaxtie.config import UserError, check, names_of, number_label
 from jaxtie.exor import analysis
 from jaxtie.exor.analysis import EXCESS, NO_DATA, Runs, distance, live_pairs
 from jaxtie.results.gradient_by_role import role_pictures
@@ -250,7 +250,7 @@ def _draw_outcomes(
             axes.errorbar(x_K[order], mean, half, color=colour, label=label, **line)
             x_KS = np.repeat(x_K[order], values_KxS.shape[1])
             axes.scatter(x_KS, values_KxS.ravel(), s=4, color=colour, alpha=0.2, linewidths=0)
-        where = "".join(f", {other} {value:g}" for other, value in at.items())
+        where = "".join(f", {other} {number_label(value)}" for other, value in at.items())
         axes.set(xlabel=xlabel, ylabel=ylabel, title=f"{title}{where}", ylim=(0, None))
         axes.legend()
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from jaxtie.config import Arm, names_of
+from jaxtie.config import Arm, names_of, number_label
 from jaxtie.exor import analysis
 from jaxtie.exor.analysis import (
     EXCESS,
@@ -293,7 +293,7 @@ def seed_table(results: xr.Dataset) -> Table:
 
 def _values(at: Mapping[str, float]) -> list[str]:
     """Format the values of swept hyperparameters."""
-    return [f"{value:g}" for value in at.values()]
+    return [*map(number_label, at.values())]
 
 
 def sweep_table(results: xr.Dataset) -> Table:

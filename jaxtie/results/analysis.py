@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import TASKS, TaskConfig, UserError, names_of
+from jaxtie.config import TASKS, TaskConfig, UserError, names_of, number_label
 from jaxtie.results.conclusion import (
     FEW_SEEDS,
     Conclusion,
@@ -156,9 +156,9 @@ def curves(results: xr.Dataset) -> dict[str, Picture]:
     def draw(name: str, dimension: str, axes: "Axes") -> None:
         points = sweep_points(results, swept(results))
         labelled = {
-            ", ".join([arm, *(f"{key} {value:g}" for key, value in at.items())]): own[name].sel(
-                arm=arm
-            )
+            ", ".join([arm, *(f"{key} {number_label(value)}" for key, value in at.items())]): own[
+                name
+            ].sel(arm=arm)
             for at, own in points
             for arm in names_of(arms_of(results))
         }

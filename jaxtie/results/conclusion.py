@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from jaxtie.config import number_label
 from jaxtie.results.plots import Figure, Picture, coloured, subplots
 from jaxtie.results.statistics import mean_interval
 from jaxtie.results.tables import (
@@ -262,14 +263,14 @@ def _best_points(loss: xr.DataArray, names: Sequence[str], what: str) -> list[st
 
 def in_words(values: Mapping[str, float]) -> str:
     """Return a sweep point in words: "width = 4, eps = 1e-08"."""
-    return ", ".join(f"{name} = {value:g}" for name, value in values.items())
+    return ", ".join(f"{name} = {number_label(value)}" for name, value in values.items())
 
 
 def swept_in_words(results: xr.Dataset) -> str:
     """Return the swept values for the scope of a run: "width = 4, 8; "; "" without a sweep."""
     shown = ""
     for name in swept(results):
-        values = [f"{value:g}" for value in results[name].values]
+        values = [number_label(float(value)) for value in results[name].values]
         listed = ", ".join(values)
         if len(values) > MOST_NAMED + 1:
             listed = f"{values[0]} to {values[-1]} ({len(values)} values)"

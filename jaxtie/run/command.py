@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import tyro
 
 import jaxtie
-from jaxtie.config import Arm, TaskConfig, UserError, names_of, real
+from jaxtie.config import Arm, TaskConfig, UserError, check, names_of, real
 from jaxtie.exor.config import DATA_STREAMS, Experiment
 from jaxtie.options import (
     Flag,
@@ -311,6 +311,10 @@ def changed(experiment: TaskConfig, options: argparse.Namespace) -> TaskConfig:
     if options.all and not experiment.many_seeds and "seeds" in fields:
         fields["seeds"] = fields["seeds"][: len(experiment.seeds)]  # each costs a full training
     experiment = dataclasses.replace(experiment, **fields, **experiment.changes(options))
+    for name, values in dict(experiment.sweep).items():
+        for point in (experiment.at({name: value}) for value in values):
+            again = dataclasses.replace(point, **fields | {"sweep": ()}, **point.changes(options))
+            check(again == point, f"sweep of {name}: another option sets it; give one of the two")
     return experiment.scaled(options.scale) if options.scale else experiment
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 import jaxtie
-from jaxtie.config import TaskConfig, UserError, check, names_of
+from jaxtie.config import TaskConfig, UserError, check, names_of, number_label
 from jaxtie.results import analysis
 from jaxtie.results.analysis import join_points
 from jaxtie.results.folder import RunFolder, Say, replacing
@@ -220,7 +220,7 @@ def points_of(
 ) -> Iterator[tuple[dict[str, float], TaskConfig, RunFolder]]:
     """Yield the values, the experiment and the folder of each run of a sweep over static fields."""
     for values, point in experiment.static_points:
-        name = ",".join(f"{name}={value:.10g}" for name, value in values.items())
+        name = ",".join(f"{name}={number_label(value)}" for name, value in values.items())
         yield values, point, RunFolder(folder.path / "points" / name)
 
 

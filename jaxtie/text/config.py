@@ -25,6 +25,8 @@ from jaxtie.config import (
     check_positive_integers,
     check_seed,
     check_size,
+    is_integer,
+    make_plain,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class Corpus:
     skip_bad: bool = False
 
     def __post_init__(self):
+        make_plain(self)
         check(
             not (self.paths and self.tfds),
             "text: expected either files and folders or the name of a TFDS data set",
@@ -216,7 +219,7 @@ class TextExperiment(TaskConfig):
         self._check_words()
         check(self.length >= 4, f"length = {self.length}: expected at least 4")
         check(
-            all(isinstance(bucket, int) and bucket >= 4 for bucket in self.buckets),
+            all(is_integer(bucket) and bucket >= 4 for bucket in self.buckets),
             f"buckets = {self.buckets}: expected lengths of at least 4",
         )
         check_seed(self.data_seed, "data_seed")
@@ -225,7 +228,7 @@ class TextExperiment(TaskConfig):
             f"half = {self.half!r}: expected None, {' or '.join(HALVES)}",
         )
         check(
-            isinstance(self.planted, int)
+            is_integer(self.planted)
             and self.planted >= 0
             and not (self.planted and self.duplicates),
             f"planted = {self.planted!r}: expected an integer of at least 0, and 0 with duplicates",
@@ -254,7 +257,7 @@ class TextExperiment(TaskConfig):
                 " as 0.5",
             )
         check(
-            isinstance(self.contexts, int) and self.contexts >= 0,
+            is_integer(self.contexts) and self.contexts >= 0,
             f"contexts = {self.contexts!r}: expected an integer of at least 0",
         )
 

@@ -1,5 +1,6 @@
 """The command line: invalid input is refused in one line, valid input is read as meant."""
 
+import dataclasses
 import json
 import os
 import pty
@@ -153,13 +154,26 @@ BAD = [
     ("--sweep learning_rate=-1e-4,1e-4", "learning_rate = -0.0001: expected a number above 0"),
     ("--sweep p_X=0.5,1.5", "zeros = (1.5, -0.5): expected two probabilities in [0, 1]"),
     ("--sweep eps=1e-8,1e-08", "sweep of eps: each value may be named once"),
-    ("--sweep eps=1e-8 --sweep eps=1e-12", "sweep of eps, eps: each may be named once"),
-    ("--zeros 0.2,0.8 --sweep p_X=0.1,0.5", "--zeros: p_X is swept; give one of the two"),
+    ("--sweep eps=1e-8,1.00000001e-8", "sweep of eps: each value may be named once"),
+    ("--sweep eps=1e-8 --sweep eps=1e-12", "sweep of eps, eps: each field may be named once"),
+    ("--sweep eps=0 --sweep optimizer.eps=1", "sweep of eps, optimizer.eps: each field may be"),
+    ("--sweep p_X=0 --sweep process.p_X=1", "sweep of p_X, process.p_X: each field may be"),
+    ("--sweep width=6,8 --sweep heads=2,4", "heads = 4: expected a divisor of width = 6"),
+    ("--sweep independent_layers=0,1", "sweep of 'independent_layers': expected one of"),
+    ("--sweep zeros=0.1,0.9", "sweep of 'zeros': expected one of"),
+    ("--zeros 0.2,0.8 --sweep p_X=0.1,0.5", "sweep of p_X: another option sets it; give one of"),
+    ("--data-seed 3 --sweep process.data_seed=1,3", "sweep of data_seed: another option sets it"),
+    (
+        "causal.py --text README.txt --data-seed 3 --sweep split_seed=1,3",
+        "sweep of split_seed: another option sets it",
+    ),
     ("--scale 0", "--scale: '0': expected a number above 0"),
     ("--scale inf", "--scale: 'inf': expected a number above 0"),
     ("--scale 1e300", "at scale 1e+300: steps = 214748364800: expected fewer than"),
-    ("--scale 1e-9 --arms untied@25000,untied@75000", "untied@100,untied@100: each may be"),
-    ("--scale 1e-9 --arms tied,untied@75000", "at scale 1e-09: arm untied@100: expected"),
+    ("--scale 1e-9 --arms tied,untied@75000", "at scale 1e-09: arm untied@1/2: 1/2 of 100 steps"),
+    ("--scale 0.002 --arms untied@75000,tied", "the nearest record, 200, is 0.67 of them"),
+    ("--scale 0.01 --arms untied@73000,untied@74000", "untied@700,untied@700: each may be"),
+    ("--steps 300 --arms untied@1/2", "untied@1/2: 1/2 of 300 steps: the nearest record, 200"),
     ("--scale 0.1 --steps 1000", "--scale: expected without --steps"),
     ("--all good.py", "EXPERIMENT: no option of --all"),
     ("--all --steps 1000", "--steps: no option of --all"),
@@ -317,12 +331,14 @@ def test_seeds_are_a_number_a_range_or_a_list(text, seeds):
 
 @pytest.mark.parametrize(
     ("share", "steps", "step"),
-    [("2/3", 150_000, 100_000), ("1/2", 300, 200), ("1/1000", 300, 100), ("9/10", 1000, 900)],
+    [("2/3", 150_000, 100_000), ("1/2", 1100, 600), ("1/1000", 2000, 100), ("9/10", 1000, 900)],
 )
 def test_a_share_of_the_run_is_its_nearest_record(share, steps, step):
     arms = ("tied", f"untied+bias@{share}")
     experiment = jaxtie.Experiment(arms=arms, steps=steps, record_every=100, eval_every=100)
     assert names_of(experiment.arms) == ["tied", f"untied+bias@{step}"]
+    longer = dataclasses.replace(experiment, steps=100 * steps)
+    assert longer.arms == dataclasses.replace(longer, arms=arms).arms != experiment.arms
 
 
 @pytest.mark.parametrize("name", ["tied+foo", "tied@3", "untied@²", "both", ""])
@@ -338,7 +354,7 @@ def test_an_arm_is_its_name(name):
 
 def test_options_change_only_what_they_name():
     line = (
-        "--seeds 3 --arms tied+bias,untied+bias@300 --scale 0.01 --zeros 0.2,0.8 --data-seed 7"
+        "--seeds 3 --arms tied+bias,untied+bias@3000 --scale 0.01 --zeros 0.2,0.8 --data-seed 7"
         " --sweep eps=0,1e-8"
     )
     experiment = cli.changed(jaxtie.Experiment(), cli.parse_run(line.split()))
@@ -360,7 +376,7 @@ def test_scaled_steps_are_records_and_the_schedule_stays():
     assert main.scaled(2.0000001).steps == 300_000
     small = midway.scaled(0.01)
     assert small.steps == 1500
-    # 250 and 750 are rounded to the even record
+    # a sixth and a half of it are rounded to the even record
     assert names_of(small.arms) == ["tied", "untied@200", "untied@800"]
     assert small.optimizer == midway.optimizer and small.eval_every == midway.eval_every
     assert small.eval_steps == (0, 1000, 1500)
