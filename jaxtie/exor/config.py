@@ -13,7 +13,6 @@ from jaxtie.config import (
     Layout,
     TaskConfig,
     Transformer,
-    UserError,
     Variant,
     check,
     check_positive_integers,
@@ -204,11 +203,11 @@ class Experiment(TaskConfig):
 
     def changes(self, options: Any) -> dict[str, Any]:
         """Return the fields that its own options of the command line change."""
-        if options.independent_layers and not isinstance(self.model, Transformer):
-            raise UserError(
-                "--independent-layers: expected a transformer; the layers of this"
-                f" {type(self.model).__name__} are independent already"
-            )
+        check(
+            not options.independent_layers or isinstance(self.model, Transformer),
+            "--independent-layers: expected a transformer; the layers of this"
+            f" {type(self.model).__name__} are independent already",
+        )
         process = {"data_seed": options.data_seed, "zeros": options.zeros, "ones": options.ones}
         process["all_strings"] = options.all_strings or None
         model = {"independent_layers": options.independent_layers or None}

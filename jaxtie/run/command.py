@@ -103,7 +103,7 @@ class BasicOptions:
     scale: Annotated[
         float | None, option("F", parse_above_0("a number above 0, such as 0.1"), "1")
     ] = None
-    """Multiply all numbers of steps; the schedule of the learning rate stays."""
+    """Multiply the steps; arms untie at the same share, the schedule of the learning rate stays."""
     arms: Annotated[
         tuple[Arm, ...] | None,
         option("ARM,ARM", parse_arms, _in_main(",".join(names_of(MAIN.arms)))),

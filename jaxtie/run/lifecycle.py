@@ -233,11 +233,14 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
                 session.processes.broadcast({"trains": False})
             point.check_unchanged(each, each.config() or {})
         return Outcome.BEFORE
-    config = {
-        "experiment": experiment.as_dict(),
-        "command": session.command,
-        "finished": False,
-    }
+    if not experiment.report("schema"):
+        from jaxtie.training.devices import start_jax
+
+        start_jax()
+        from jaxtie.training.trainer import schema_of
+
+        schema_of(experiment)  # refuses a field that has the name of a metric
+    config = {"experiment": experiment.as_dict(), "command": session.command, "finished": False}
     with folder.locked():
         if not earlier:
             folder.create(config)

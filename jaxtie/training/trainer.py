@@ -122,7 +122,7 @@ def schema_of(config: TaskConfig) -> Schema:
 
     Raises:
       UserError: if the task has rows from the host and no schema, its variants record different
-        metrics, or a metric has the name of a dimension.
+        metrics, or a metric or a swept field has the name of a dimension.
     """
     if own := config.report("schema"):
         return own(config)
@@ -141,8 +141,11 @@ def schema_of(config: TaskConfig) -> Schema:
         axes = [f"{name}_{axis}" for axis in range(len(shape))]
         labels |= {axis: range(size) for axis, size in zip(axes, shape, strict=True)}
         variables[name] = Variable((along, *axes), "1", name.replace("_", " "))
-    taken = {"arm", "seed", *labels, *dict(config.sweep)} & variables.keys()
-    check(not taken, f"task {config.task!r}: {taken}: dimensions of the results; rename the metric")
+    names = ["arm", "seed", *labels, *dict(config.sweep), *variables]
+    taken = {name for name in names if names.count(name) > 1}
+    check(
+        not taken, f"task {config.task!r}: {taken}: dimensions of the results; rename what has it"
+    )
     return Schema(variables, labels)
 
 

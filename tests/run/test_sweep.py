@@ -258,6 +258,7 @@ def test_every_number_can_be_swept_and_changes_alone(task, tmp_path):
             for value, (label, point) in zip(values, points_of_sweep(experiment), strict=True):
                 assert [*label.values()] == [value]
                 assert differing_fields(point.as_dict(), config.as_dict()) == [path]
+    for full, (_, values) in values_of(task).items():
         check_declaration(task, {full: values}, {full: values}, tmp_path)
 
 
@@ -336,7 +337,7 @@ def test_a_field_that_a_program_would_take_for_the_optimizers_is_refused():
         task: ClassVar[str] = "smoothed"
         eps: float = 0.1
 
-    with pytest.raises(UserError, match="task 'smoothed': eps: the optimizer has it, too"):
+    with pytest.raises(UserError, match="task 'smoothed': eps: the optimizer has it; rename"):
         Smoothed()
 
 
@@ -391,6 +392,17 @@ def test_other_values_have_other_labels():
     assert len({*rows}) == len(rows) and all("123456" in row for row in rows)
 
 
+@pytest.mark.parametrize("field", ["seed", "loss"])
+def test_a_field_with_the_name_of_a_dimension_or_a_metric_is_not_swept(field, tmp_path):
+    kind = dataclasses.make_dataclass(
+        "Kind", [(field, int, 1)], bases=(Recall,), frozen=True, kw_only=True
+    )
+    experiment = dataclasses.replace(kind(), sweep={field: (1, 2)})
+    with pytest.raises(UserError, match=rf"task 'recall': \{{'{field}'\}}: dimensions of the"):
+        jaxtie.run(experiment, out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 TRAINED = [
     ("transformer", {"length": (5, 6)}),
     ("transformer", {"process.data_seed": (1, 14), "process.p_X": np.float32([0.25, 0.5])}),
@@ -398,14 +410,14 @@ TRAINED = [
         "transformer",
         {"b1": (0.8, 0.9), "optimizer.learning_rate": (1e-3, 1e-2), "init_std": (1, 2)},
     ),
-    ("transformer", {"heads": (1, 3), "width": (6, 9)}),
+    ("transformer", {"heads": (1, 3), "width": (6,)}),
     ("lstm", {"hidden": (4, 8), "eps": (0, 1e-4)}),
     ("mixer", {"tokenwise": (2, 4), "table_decay": (0, 100)}),
     ("recall", {"pairs": np.arange(2, 4), "learning_rate": (1e-3, 1e-2)}),
-    ("nested", {"optimizer.eps": (1e-8, 1e-2), "width": (4, 8)}),
-    ("masked", {"length": (8, 16), "init_std": (0.02, 0.3)}),
-    ("causal", {"data_seed": (1, 2), "learning_rate": (1e-3, 1e-2)}),
-    ("causal", {"corpus.split_seed": (1, 2), "planted": (0, 2)}),
+    ("nested", {"optimizer.eps": (1e-8, 1e-2), "width": (4,)}),
+    ("masked", {"length": (8, 16), "init_std": (0.02,)}),
+    ("causal", {"data_seed": (1, 2), "learning_rate": (1e-2,)}),
+    ("causal", {"corpus.split_seed": (1, 2), "planted": (2,)}),
     ("decoder", {"branch_scale": (0.1, 1), "model.weight_std": (0.02,)}),
 ]
 
