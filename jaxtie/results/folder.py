@@ -126,6 +126,7 @@ class RunFolder:
         self.figures = path / "figures"
         self.summary = path / "summary.md"
         self.checkpoints = path / "checkpoints"
+        self.points = path / "points"  # folders of a sweep's runs
         self.vocabulary = path / "vocab.txt"  # trained for the run
         self._config = path / "config.json"
         self._records = path / "records"
@@ -224,17 +225,17 @@ class RunFolder:
             )
 
     def create(self, config: dict[str, Any]) -> None:
-        """Write the configuration, and remove the files of an earlier run.
+        """Remove the files of an earlier run, then write the configuration.
 
-        Its checkpoints go first, so that a folder killed at any moment is the earlier run's or
-        starts from step 0.
+        So a folder killed at any moment is the earlier run's, perhaps with files missing, or starts
+        from step 0.
         """
-        shutil.rmtree(self.checkpoints, ignore_errors=not self.checkpoints.exists())
+        csv, page = self.path / "csv", self.path / "report.html"
+        for each in (self.checkpoints, self.points, self._records, self.figures, csv):
+            shutil.rmtree(each, ignore_errors=not each.exists())
+        for each in (self.summary, page, self.vocabulary, self.results):
+            each.unlink(missing_ok=True)
         self.write_config(config)
-        for leftover in (self._records, self.figures):
-            shutil.rmtree(leftover, ignore_errors=not leftover.exists())
-        for leftover in (self.results, self.summary, self.vocabulary):
-            leftover.unlink(missing_ok=True)
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Replace `config.json`."""

@@ -352,15 +352,15 @@ def _run(options: argparse.Namespace, command: str) -> int:
     named = options.experiment
     experiment = changed(load_experiment(find_experiment(named)) if named else MAIN, options)
     folder = RunFolder(options.out or RUNS / experiment.folder_name)
-    _check_inputs(experiment, folder)
+    _check_inputs(experiment, folder, session.overwrite)
     if options.distributed:
         return _run_with_others(experiment, folder, options, session)
     return _show(folder, _run_one(experiment, folder, options, session))
 
 
-def _check_inputs(experiment: TaskConfig, folder: RunFolder) -> None:
+def _check_inputs(experiment: TaskConfig, folder: RunFolder, overwrite: bool) -> None:
     """Raise UserError if an input is missing; finished results hold without it."""
-    config = folder.config() or {}
+    config = (None if overwrite else folder.config()) or {}
     if not config.get("finished") or folder.differences(experiment, config):
         experiment.check_inputs()
 
@@ -371,10 +371,8 @@ def _run_one(
     if not options.dry_run:
         outcome = lifecycle.run_in_folder(experiment, folder, session)
         if outcome is Outcome.INTERRUPTED:
-            print(
-                f"jaxtie: {lifecycle.resume_hint(session)}; so far: {folder.results}",
-                file=sys.stderr,
-            )
+            so_far = f"; so far: {folder.results}" if folder.results.exists() else ""
+            print(f"jaxtie: {lifecycle.resume_hint(session)}{so_far}", file=sys.stderr)
         return outcome
     earlier, _ = lifecycle.inspect_folder(experiment, folder, session.overwrite)
     if session.processes:
@@ -418,7 +416,7 @@ def _run_every_one(options: argparse.Namespace, session: Session) -> int:
 
     def declare(path: Path) -> TaskConfig:
         experiment = changed(load_experiment(path), options)
-        _check_inputs(experiment, RunFolder(out / experiment.folder_name))
+        _check_inputs(experiment, RunFolder(out / experiment.folder_name), session.overwrite)
         return experiment
 
     return run_all(

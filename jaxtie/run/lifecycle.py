@@ -221,7 +221,7 @@ def points_of(
     """Yield the values, the experiment and the folder of each run of a sweep over static fields."""
     for values, point in experiment.static_points:
         name = ",".join(f"{name}={number_label(value)}" for name, value in values.items())
-        yield values, point, RunFolder(folder.path / "points" / name)
+        yield values, point, RunFolder(folder.points / name)
 
 
 def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> Outcome:
