@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from jaxtie.advise import estimators, judgement
 from jaxtie.results import plots
+from jaxtie.results.folder import write_sealed
 from jaxtie.results.page_section import write_section
 from jaxtie.results.tables import Table, number
 
@@ -235,6 +236,4 @@ def _write_pairs(pairs: xr.Dataset, path: Path) -> None:
     """Write the pairs as NetCDF, which has no booleans, and replace the file only when complete."""
     flags = {name: pairs[name].astype(np.int8) for name in pairs if pairs[name].dtype == bool}
     numeric = pairs.assign(flags)
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_bytes(numeric.to_netcdf(engine="h5netcdf"))
-    temporary.replace(path)
+    write_sealed(path, numeric.to_netcdf(engine="h5netcdf"))

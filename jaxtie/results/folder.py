@@ -4,9 +4,13 @@ A run appends its records as small files below `records/`, each written under an
 renamed. At its end, or when it is interrupted, they become one NetCDF-4 file, `results.nc`. A run
 that resumes cuts them back to its checkpoint; a run that extends a finished one makes such files
 from its `results.nc`.
+
+Any changed bit is found: `results.nc` and the files of records end with the SHA-256 of the bytes
+before it, `config.json` has its own, and a folder of several files, such as a checkpoint, a list.
 """
 
 import contextlib
+import hashlib
 import io
 import itertools
 import json
@@ -22,25 +26,17 @@ import filelock
 import numpy as np
 import xarray as xr
 
-from jaxtie.config import TaskConfig, UserError, check_path, differing_fields, member_number
-from jaxtie.results.netcdf import Records, Schema, join_records, write_netcdf
+from jaxtie.config import TaskConfig, UserError, check, check_path, differing_fields, member_number
+from jaxtie.results.netcdf import Records, Schema, join_records, make_netcdf
 from jaxtie.results.tables import swept
 
-FORMAT = 1  # of run folders; another number where older code cannot read a folder
+FORMAT = 2  # of run folders; another number where the code of one cannot read the other
 LOCK = ".lock"
 SEEDS_PER_FILE = 32  # seeds in a file of records that is made from results
 RANDOM = "????????"  # pattern of the end of a temporary name
-NUMBER = (int, float)
-# Types of what config.json says, where it says it; `...`: any other name.
-CONFIG_TYPES = {
-    "experiment": {"name": str, "seeds": [int], "steps": int},
-    "arms": {...: {...: NUMBER}},
-    "text": {"key": str, "source": str, "report": {"tokens": {...: NUMBER}, "vocabulary": int}},
-    "versions": dict,
-    "command": str,
-    "wall_seconds": NUMBER,
-    "finished": bool,
-}
+DIGEST = hashlib.sha256().digest_size  # bytes
+SUMS = "sha256.json"
+AGAIN = "the same command trains its arm again from the start"
 
 Say = Callable[[str], None]  # report one line to the user
 
@@ -63,16 +59,60 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _has_types(value: Any, types: Any) -> bool:
-    """Whether a value that JSON can hold has these types, as `CONFIG_TYPES` writes them."""
-    if isinstance(types, dict):
-        return isinstance(value, dict) and all(
-            _has_types(each, types.get(name, types.get(..., object)))
-            for name, each in value.items()
-        )
-    if isinstance(types, list):
-        return isinstance(value, list) and all(isinstance(each, types[0]) for each in value)
-    return isinstance(value, types)
+def write_sealed(path: Path, content: bytes | memoryview) -> None:
+    """Replace a file by content and its SHA-256, which readers of NetCDF-4 and of zip ignore."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(content)
+        file.write(hashlib.sha256(content).digest())
+
+
+def read_sealed(path: Path, remedy: str) -> io.BytesIO:
+    """Return the content of a file of `write_sealed`.
+
+    Raises:
+      UserError: if it cannot be read or has changed; the message ends with `remedy`.
+    """
+    try:
+        whole = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}){remedy}") from error
+    content = whole[:-DIGEST]
+    check(
+        hashlib.sha256(content).digest() == whole[-DIGEST:],
+        f"{path}: is damaged, or no run wrote it{remedy}",
+    )
+    return io.BytesIO(content)
+
+
+def _sums(folder: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.name.startswith((SUMS, f".{SUMS}")):
+            with path.open("rb") as file:
+                yield str(path.relative_to(folder)), hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_sums(folder: Path) -> None:
+    """Write the SHA-256 of each file of a folder, last: without it the folder is unfinished."""
+    with replacing(folder / SUMS) as path:
+        path.write_text(json.dumps(dict(_sums(folder)), indent=1))
+
+
+def find_damage(folder: Path) -> str | None:
+    """Return how a folder is damaged; None if all files have the sums that were written."""
+    try:
+        written = json.loads((folder / SUMS).read_text())
+        found = dict(_sums(folder))
+    except FileNotFoundError:  # also where another process removes the folder meanwhile
+        return f"it has no {SUMS}: it was not finished"
+    except (ValueError, RecursionError):
+        written = None
+    if not isinstance(written, dict) or not written:
+        return f"its {SUMS} cannot be read"
+    visible = {name for name in found if not Path(name).name.startswith(".")}  # not .DS_Store
+    wrong = [
+        name for name in sorted(written.keys() | visible) if found.get(name) != written.get(name)
+    ]
+    return f"damaged: {', '.join(wrong)}" if wrong else None
 
 
 class _Part(NamedTuple):
@@ -97,22 +137,16 @@ class _Part(NamedTuple):
         """Return the records.
 
         Raises:
-          UserError: if the file is damaged; NumPy and zipfile raise errors of many types.
+          UserError: if the file is damaged, or another one was given its name.
         """
-        content = io.BytesIO(self.path.read_bytes())
-        try:
-            with np.load(content, allow_pickle=False) as file:
-                values = dict(file)
-            numbers = values.pop("member")
-            shapes = {each.shape[:2] for each in values.values()}
-            if shapes != {(self.record_count, len(numbers))} or numbers[0] != self.first_number:
-                raise ValueError("its records are not those that its name says")
-        except Exception as error:
-            reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
-            raise UserError(
-                f"{self.path}: is damaged ({reason}); the same command trains its arm again from"
-                " the start"
-            ) from error
+        with np.load(read_sealed(self.path, f"; {AGAIN}"), allow_pickle=False) as file:
+            values = dict(file)
+        numbers = values.pop("member")
+        shapes = {each.shape[:2] for each in values.values()}
+        check(
+            shapes == {(self.record_count, len(numbers))} and numbers[0] == self.first_number,
+            f"{self.path}: its records are not those that its name says; {AGAIN}",
+        )
         return Records(numbers, self.first_record, values)
 
 
@@ -135,26 +169,25 @@ class RunFolder:
         """Return `config.json`, or None where there is no run.
 
         Raises:
-          UserError: if it cannot be read, or another version of jaxtie wrote it.
+          UserError: if it cannot be read, has changed, or another version of jaxtie wrote it.
         """
         if self._config.exists():
             check_path(self._config)
         try:
             config = json.loads(self._config.read_text(encoding="utf-8"))
-            config["experiment"]["name"]
-            for name, types in CONFIG_TYPES.items():
-                if name in config and not _has_types(config[name], types):
-                    raise ValueError(f"{name}: not what a run writes")
+            number, written = config.get("format"), config.pop("sha256", None)
+            if number == FORMAT and written != _hash(config):
+                raise ValueError("it has changed since a run wrote it")
         except FileNotFoundError:
             return None
         except NotADirectoryError as error:
             raise UserError(f"{self.path}: not a folder; choose another --out") from error
-        except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
+        except (ValueError, AttributeError, RecursionError, OSError) as error:
             raise UserError(
                 f"{self._config}: cannot be read as a run's configuration ({error}); restore it, or"
                 " run again with --overwrite"
             ) from error
-        if (number := config.get("format")) != FORMAT:
+        if number != FORMAT:
             raise UserError(
                 f"{self._config}: format = {number!r}: expected {FORMAT}; another version of jaxtie"
                 " wrote this run: read it with that version, or run again with --overwrite"
@@ -239,10 +272,10 @@ class RunFolder:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Replace `config.json`."""
+        config = {"format": FORMAT} | config
         with replacing(self._config) as path:
-            path.write_text(
-                json.dumps({"format": FORMAT} | config, indent=1) + "\n", encoding="utf-8"
-            )
+            text = json.dumps(config | {"sha256": _hash(config)}, indent=1)
+            path.write_text(text + "\n", encoding="utf-8")
 
     def write_vocabulary(self, content: bytes) -> None:
         """Save the vocabulary that was trained for the run; other versions may train another."""
@@ -255,9 +288,10 @@ class RunFolder:
         """Save records of some members of an arm: arrays (records, members, ...)."""
         count = len(next(iter(records.values())))
         target = self._records / f"{arm}.{first_record:09d}.{count:09d}.{int(numbers[0]):010d}.npz"
-        with replacing(target) as path, path.open("wb") as file:
-            arrays: dict[str, Any] = {"member": numbers, **records}
-            np.savez(file, **arrays)
+        content = io.BytesIO()
+        arrays: dict[str, Any] = {"member": numbers, **records}
+        np.savez(content, **arrays)
+        write_sealed(target, content.getbuffer())
 
     def copy_records(self, arm: str, other: str, last: int) -> None:
         """Give another arm an arm's records up to the one of number `last`."""
@@ -339,9 +373,9 @@ class RunFolder:
         attributes: Mapping[str, str | int | float],
         constants: Mapping[str, xr.DataArray],
     ) -> None:
-        """Make `results.nc` from the records, some members at a time; see `write_netcdf`."""
-        with replacing(self.results) as path:
-            write_netcdf(path, experiment, schema, attributes, constants, self._all_records())
+        """Make `results.nc` from the records, some members at a time; see `make_netcdf`."""
+        parts = self._all_records()
+        write_sealed(self.results, make_netcdf(experiment, schema, attributes, constants, parts))
 
     def _parts(self) -> list[_Part]:
         """Return the files of records, by members and then by steps."""
@@ -368,19 +402,22 @@ class RunFolder:
         """Return the results.
 
         Raises:
-          UserError: where there are none, or they cannot be read.
+          UserError: where there are none, they have changed, or another version wrote them.
         """
-        try:
-            return xr.load_dataset(self.results, engine="h5netcdf")
-        except FileNotFoundError as error:
+        remedy = ""
+        if (config := self.config()) is not None:
+            overwrite = "; run again with --overwrite"
+            remedy = overwrite if config.get("finished") else "; the same command goes on"
+        if not self.results.is_file():
             inside = sorted(path.parent.name for path in self.path.glob("*/results.nc"))
             wanted = f"one of its folders, such as {inside[0]}" if inside else "the folder of a run"
-            raise UserError(f"{self.path}: holds no results.nc; give {wanted}") from error
-        except (OSError, ValueError, KeyError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(
-                f"{self.results}: cannot be read ({reason}); run again with --overwrite"
-            ) from error
+            raise UserError(f"{self.path}: holds no results.nc{remedy or f'; give {wanted}'}")
+        return xr.load_dataset(read_sealed(self.results, remedy), engine="h5netcdf")
+
+
+def _hash(config: dict[str, Any]) -> str:
+    """Return the SHA-256 of a configuration, the same before it was written and after."""
+    return hashlib.sha256(json.dumps(config).encode()).hexdigest()
 
 
 def _records_of(members: xr.Dataset, schema: Schema) -> dict[str, np.ndarray]:

@@ -3,7 +3,6 @@
 import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5netcdf
@@ -86,15 +85,14 @@ def join_records(parts: Iterable[Records]) -> Iterator[Records]:
         yield run[0]._replace(values=values)
 
 
-def write_netcdf(
-    path: Path,
+def make_netcdf(
     experiment: TaskConfig,
     schema: Schema,
     attributes: Mapping[str, str | int | float],
     constants: Mapping[str, xr.DataArray],
     parts: Iterable[tuple[str, Records]],
-) -> None:
-    """Write the results of an experiment; values that are missing are NaN.
+) -> memoryview:
+    """Return the NetCDF-4 file of an experiment's results; values that are missing are NaN.
 
     So is every value of a member from the record on at which it was found to have diverged.
     `attributes` are those of the run, `constants` variables without members, such as the best
@@ -115,7 +113,7 @@ def write_netcdf(
                 start = (arms.index(arm), *np.unravel_index(point, lengths))
                 own_part = Records(seeds[own], part.first_record, here)
                 _fill(file, experiment, schema, start, own_part)
-    path.write_bytes(content.getbuffer())
+    return content.getbuffer()
 
 
 def _skeleton(

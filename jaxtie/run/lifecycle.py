@@ -22,7 +22,7 @@ import jaxtie
 from jaxtie.config import TaskConfig, UserError, check, names_of, number_label
 from jaxtie.results import analysis
 from jaxtie.results.analysis import join_points
-from jaxtie.results.folder import RunFolder, Say, replacing
+from jaxtie.results.folder import RunFolder, Say, write_sealed
 from jaxtie.results.tables import summary_markdown
 from jaxtie.run.page import write_report
 
@@ -113,18 +113,12 @@ def load(path: str | Path) -> xr.Dataset:
     """Return the labelled results of a run, in memory.
 
     Raises:
-      UserError: if there are none, they cannot be read, or no run or another version of the format
+      UserError: if there are none, they have changed, or no run or another version of the format
         wrote them.
     """
     folder = RunFolder(Path(path))
     results = folder.load()
-    if "task" not in results.attrs:
-        adviser = "answer" in results.attrs
-        raise UserError(
-            f"{folder.results}: "
-            + ("jaxtie advise wrote it; see summary.md" if adviser else "no run wrote it")
-        )
-    folder.config()
+    check("task" in results.attrs, f"{folder.results}: jaxtie advise wrote it; see summary.md")
     return results
 
 
@@ -253,8 +247,7 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
             found.append((values, each.load()))
         results = join_points(found)
         results.attrs |= {"command": session.command}
-        with replacing(folder.results) as path:
-            path.write_bytes(results.to_netcdf(engine="h5netcdf"))
+        write_sealed(folder.results, results.to_netcdf(engine="h5netcdf"))
         if session.draws:
             _show(folder)
         folder.write_config(config | {"finished": True})

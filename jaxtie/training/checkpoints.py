@@ -6,8 +6,6 @@ files, hence the sums; they are written last, so a checkpoint without them is un
 """
 
 import contextlib
-import hashlib
-import json
 import logging
 import re
 import shutil
@@ -16,12 +14,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from jaxtie.config import UserError
-from jaxtie.results.folder import Say, replacing
+from jaxtie.results.folder import Say, find_damage, write_sums
 from jaxtie.training.distributed import Processes
 from jaxtie.training.task import KEY_IMPLEMENTATION, Members
 
 KEEP = 3
-SUMS = "sha256.json"
 
 
 class Checkpoints:
@@ -141,9 +138,7 @@ class Checkpoints:
             number,
             args=args.Composite(members=args.PyTreeSave(trees), config=args.JsonSave(config)),
         )
-        folder = self._folder / str(number)
-        with replacing(folder / SUMS) as path:
-            path.write_text(json.dumps(dict(_sums(folder)), indent=1))
+        write_sums(self._folder / str(number))
 
     def _restore(self, number: int) -> dict[str, Members]:
         manager, args = self._open()
@@ -180,27 +175,3 @@ def opened(folder: Path, *, to_read: bool = False) -> Iterator[Checkpoints]:
             checkpoints.close()
         raise
     checkpoints.close()
-
-
-def _sums(folder: Path) -> Iterator[tuple[str, str]]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.name.startswith((SUMS, f".{SUMS}")):
-            yield str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def find_damage(folder: Path) -> str | None:
-    """Return how a checkpoint is damaged; None if all files have the sums that were written."""
-    try:
-        written = json.loads((folder / SUMS).read_text())
-    except FileNotFoundError:
-        return f"it has no {SUMS}: it was not finished"
-    except (ValueError, RecursionError):
-        written = None
-    if not isinstance(written, dict) or not written:
-        return f"its {SUMS} cannot be read"
-    found = dict(_sums(folder))
-    visible = {name for name in found if not Path(name).name.startswith(".")}  # not .DS_Store
-    wrong = [
-        name for name in sorted(written.keys() | visible) if found.get(name) != written.get(name)
-    ]
-    return f"damaged: {', '.join(wrong)}" if wrong else None

@@ -321,8 +321,8 @@ def test_invalid_combinations_of_options_are_refused(
     Path("exact.txt").write_text("One. Two.")
     os.mkfifo("pipe")
     Path("run").mkdir()
-    config = {"format": 1, "experiment": Experiment().as_dict(), "finished": True}
-    Path("run/config.json").write_text(json.dumps(config))
+    config = {"experiment": Experiment().as_dict(), "finished": True}
+    RunFolder(Path("run")).write_config(config)
     assert word in error_of(capsys, *arguments)
     assert not (tmp_path / "runs").exists()
 

@@ -1,7 +1,6 @@
 """The command line: invalid input is refused in one line, valid input is read as meant."""
 
 import dataclasses
-import json
 import os
 import pty
 import re
@@ -16,6 +15,7 @@ import jaxtie
 from jaxtie.__main__ import main as jaxtie_main
 from jaxtie.config import UserError, names_of
 from jaxtie.options import parse_seeds
+from jaxtie.results.folder import RunFolder
 from jaxtie.run import command as cli
 from jaxtie.run.experiment_files import find_experiment, load_experiment
 from jaxtie.training.trainer import Trainer
@@ -184,15 +184,9 @@ BAD = [
     ("--out other", "--out other: holds other files than a run's"),
     ("--out other --overwrite", "--out other: holds other files than a run's"),
     ("--out damaged", "damaged/config.json: cannot be read as a run's configuration"),
-    ("--out older", "older/config.json: format = None: expected 1; another version of jaxtie"),
-    ("--out newer", "newer/config.json: format = 2: expected 1; another version of jaxtie"),
+    ("--out older", "older/config.json: format = None: expected 2; another version of jaxtie"),
+    ("--out newer", "newer/config.json: format = 3: expected 2; another version of jaxtie"),
 ]
-
-
-def config(finished: bool, version: int | None = 1, **fields) -> str:
-    experiment = jaxtie.Experiment(**fields).as_dict()
-    numbered = {} if version is None else {"format": version}
-    return json.dumps(numbered | {"experiment": experiment, "finished": finished})
 
 
 def declared(experiment: str) -> str:
@@ -222,11 +216,11 @@ FILES = {
     "heads.py": declared("Experiment(model=jaxtie.Transformer(heads=3))"),
     "named.py": declared("Experiment(name='../elsewhere')"),
     "of_text.py": "experiment = 'transformer-small'",
-    "finished/config.json": config(True, steps=200_000),
-    "unfinished/config.json": config(False, steps=100),
+    "finished/config.json": "",  # see `workplace`
+    "unfinished/config.json": "",
     "damaged/config.json": "{",
-    "older/config.json": config(True, version=None),
-    "newer/config.json": config(True, version=2),
+    "older/config.json": '{"experiment": {}, "finished": true}',
+    "newer/config.json": '{"format": 3, "experiment": {}, "finished": true}',
 }
 
 
@@ -238,6 +232,9 @@ def workplace(tmp_path, tmp_path_factory, monkeypatch) -> Path:
     for name, text in FILES.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
+    for finished, name, steps in ((True, "finished", 200_000), (False, "unfinished", 100)):
+        config = {"experiment": jaxtie.Experiment(steps=steps).as_dict(), "finished": finished}
+        RunFolder(Path(name)).write_config(config)
     return tmp_path
 
 

@@ -20,9 +20,10 @@ import pytest
 import xarray as xr
 from commands import ended, recorded, start, until, until_recorded
 
+from jaxtie.results.folder import SUMS, RunFolder, find_damage
 from jaxtie.run import command, lifecycle
 from jaxtie.training.block_engine import BlockRun
-from jaxtie.training.checkpoints import KEEP, SUMS, Checkpoints, find_damage, opened
+from jaxtie.training.checkpoints import KEEP, Checkpoints, opened
 from jaxtie.training.progress import Progress
 
 OFTEN = ["--record-every", "20", "--eval-every", "100"]
@@ -271,6 +272,24 @@ def test_a_run_that_is_killed_gives_what_one_go_gives(tmp_path, steps, arms, all
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled_as_users_do")
+@pytest.mark.parametrize("layers", [1, 2])
+def test_an_overwritten_sweep_that_is_killed_goes_on_by_the_command_without_overwrite(
+    tmp_path, layers
+):
+    sweep = [*KILLED, "--arms", "tied", "--sweep", "layers=1,2"]
+    folder, line = (
+        finished_run(tmp_path / "run", *sweep, "--steps", "400"),
+        [*sweep, "--steps", "4000"],
+    )
+    process = start(folder, *line, "--overwrite")
+    until_recorded(process, folder / "points" / f"layers={layers}", 3)
+    process.kill()
+    assert ended(process)[0] == -signal.SIGKILL
+    assert same(finished_run(folder, *line), finished_run(tmp_path / "whole", *line))
+
+
 ENDLESS = ["--seeds", "2", "--arms", "tied", *OFTEN, "--steps", "3000000"]
 
 
@@ -488,8 +507,7 @@ def test_an_unfinished_run_without_its_records_trains_its_arms_again(
     folder = shutil.copytree(short if loss == "finished" else unfinished, tmp_path / "run")
     line = UNTYING
     if loss == "finished":
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | {"finished": False}))
+        RunFolder(folder).write_config(RunFolder(folder).config() | {"finished": False})
         line = [*ALWAYS, "--seeds", "3", "--steps", "200", *ARMS]
     for path in (folder / "records").glob("tied.*" if loss == "a torn file" else "*"):
         os.truncate(path, 100) if loss == "a torn file" else path.unlink()

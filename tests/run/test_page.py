@@ -13,7 +13,7 @@ import xarray as xr
 from drawing import save_small
 
 from jaxtie.results import analysis, plots
-from jaxtie.results.folder import RunFolder
+from jaxtie.results.folder import RunFolder, write_sealed
 from jaxtie.results.page_section import write_section
 from jaxtie.results.tables import Table
 from jaxtie.run import command, lifecycle
@@ -156,7 +156,7 @@ def test_the_status_counts_diverged_members(at, tmp_path):
     folder = RunFolder(shutil.copytree(at / "plain", tmp_path / "run"))
     results = folder.load()
     results["diverged_at"][0, 1] = 20
-    results.to_netcdf(folder.results, engine="h5netcdf")
+    write_sealed(folder.results, results.to_netcdf(engine="h5netcdf"))
     section = Section("experiments/c_plain.py", "plain", status="done")
     section.read(folder)
     assert section.status == "done, 1 of 3 members diverged"
@@ -264,8 +264,7 @@ def test_other_files_of_that_name_are_not_overwritten(place, monkeypatch, tmp_pa
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text("<h1>My site</h1>")
     (tmp_path / "run").mkdir()
-    config = '{"format": 1, "experiment": {"name": "plain"}}'
-    (tmp_path / "run" / "config.json").write_text(config)
+    RunFolder(tmp_path / "run").write_config({"experiment": {"name": "plain"}})
     (tmp_path / "file").touch()
     (tmp_path / "folder" / "index.html").mkdir(parents=True)
     before = written(tmp_path)

@@ -16,6 +16,7 @@ from jaxtie.exor.analysis import LOSS_DECIMALS
 from jaxtie.exor.claims import Claim
 from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import write_committed
+from jaxtie.results.folder import write_sealed
 from jaxtie.run import command, lifecycle, report
 from jaxtie.run.pages import result_pages
 
@@ -257,7 +258,10 @@ def test_a_run_that_differs_or_that_no_file_declares_is_refused(repository, caps
             lambda folder: write_as(folder, answer="Yes."),
             "it/results.nc: jaxtie advise wrote it; see summary.md",
         ),
-        (lambda folder: write_as(folder), "it/results.nc: no run wrote it"),
+        (
+            lambda folder: folder.mkdir() or (folder / "results.nc").write_bytes(b"CDF"),
+            "it/results.nc: is damaged, or no run wrote it",
+        ),
     ],
     ids=["empty", "folder of runs", "of the advisor", "foreign"],
 )
@@ -271,4 +275,5 @@ def test_a_folder_that_is_no_run_is_named_for_what_it_is(tmp_path, capsys, make,
 
 def write_as(folder: Path, **attributes: str) -> None:
     folder.mkdir()
-    xr.Dataset({"loss": 1.0}, attrs=attributes).to_netcdf(folder / "results.nc", engine="h5netcdf")
+    content = xr.Dataset({"loss": 1.0}, attrs=attributes).to_netcdf(engine="h5netcdf")
+    write_sealed(folder / "results.nc", content)

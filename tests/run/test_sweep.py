@@ -4,9 +4,13 @@ import dataclasses
 import functools
 import itertools
 import json
+import os
 import re
+import shutil
+import signal
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -22,8 +26,10 @@ from jaxtie.config import UserError, differing_fields, number_label
 from jaxtie.results import plots
 from jaxtie.results.analysis import best_setting, final_table
 from jaxtie.results.folder import RunFolder
+from jaxtie.run import lifecycle
 from jaxtie.run.command import main
 from jaxtie.run.lifecycle import points_of
+from jaxtie.training.progress import Progress
 
 TINY = "--seeds 2 --steps 40 --record-every 20 --eval-every 40 --quiet".split()
 SWEPT = ["--sweep", "layers=1,2", "--sweep", "weight_decay=0,0.1"]
@@ -67,6 +73,96 @@ def test_a_finished_sweep_is_shown_again_and_extended(swept):
     assert (swept / "results.nc").stat().st_mtime_ns == before
     assert main([*TINY, *SWEPT, "--seeds", "3", "--out", str(swept)]) == 0
     assert jaxtie.load(swept).sizes["seed"] == 3
+
+
+OTHER = [*TINY, *SWEPT, "--zeros", "0.2,0.8"]
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory) -> xr.Dataset:
+    """The results of another sweep of the same points."""
+    folder = tmp_path_factory.mktemp("other") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lifecycle, "_show", lambda _: None)
+        assert main([*OTHER, "--out", str(folder)]) == 0
+    return jaxtie.load(folder).drop_attrs()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_an_overwritten_sweep_that_is_interrupted_goes_on_by_the_command_it_prints(
+    swept, other, tmp_path, monkeypatch, capsys, layers
+):
+    """At either point; the earlier sweep's points are gone."""
+    folder, add = shutil.copytree(swept, tmp_path / "run"), Progress.add
+    monkeypatch.setattr(lifecycle, "_show", lambda _: None)
+
+    def stop(progress, *chunk):
+        add(progress, *chunk)
+        if (folder / "points" / f"layers={layers}" / "records").exists():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "add", stop)
+        assert main([*OTHER, "--overwrite", "--out", str(folder)]) == 130
+    end = "jaxtie: interrupted; run the same command without --overwrite to resume\n"
+    assert capsys.readouterr().err.endswith(end)
+    with pytest.raises(UserError, match=r"holds no results\.nc; the same command goes on"):
+        jaxtie.load(folder)
+    assert main([*OTHER, "--out", str(folder)]) == 0
+    assert jaxtie.load(folder).drop_attrs().identical(other)
+
+
+class Killed(BaseException):
+    """Ends the process."""
+
+
+def kill_after(patch: pytest.MonkeyPatch, changes: int) -> list[int]:
+    """End the process before a change to the folder; return the changes that are left."""
+    left = [*range(changes)]
+
+    def dying(change):
+        def call(*arguments, **options):
+            if not left:
+                raise Killed
+            left.pop()
+            return change(*arguments, **options)
+
+        return call
+
+    for owner, name in ((shutil, "rmtree"), (Path, "unlink"), (Path, "replace")):
+        patch.setattr(owner, name, dying(getattr(owner, name)))
+    return left
+
+
+def test_an_overwrite_that_is_killed_leaves_the_earlier_sweep_or_starts_the_new_one(
+    swept, tmp_path, monkeypatch, capsys
+):
+    """At each of its changes: results or points of one are never taken for those of the other."""
+    line, earlier = [*OTHER, "--out", str(tmp_path / "run")], jaxtie.load(swept)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(lifecycle, "_Run", killed)  # where a point would be trained
+    for changes in itertools.count():
+        folder = shutil.copytree(swept, tmp_path / "run")
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            left = kill_after(patch, changes)
+            main([*line, "--overwrite"])
+        try:
+            assert main(line) == 2
+            error = capsys.readouterr().err
+            assert error.count("\n") == 1 and "--overwrite" in error
+            if (folder / "results.nc").exists():
+                assert jaxtie.load(folder).identical(earlier)
+        except Killed:
+            assert not (folder / "points").exists() and not (folder / "report.html").exists()
+            with pytest.raises(UserError, match=r"holds no results\.nc"):
+                jaxtie.load(folder)
+        shutil.rmtree(folder)
+        if left:
+            break
+    assert changes > 10
 
 
 def test_feedforward_can_follow_the_width():

@@ -295,12 +295,23 @@ def test_bad_input_is_one_line_that_names_it(place, monkeypatch, capsys, argumen
 
 def test_other_text_is_not_trained_on_in_the_same_folder(place, masked, tmp_path, capsys):
     """The files have the same names and other contents."""
-    config = json.loads((masked / "config.json").read_text())
+    config = RunFolder(masked).config()
     config["text"]["key"] = "another"
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"finished": False}))
+    RunFolder(tmp_path / "run").write_config(config | {"finished": False})
     assert cli.main([*command(place), "--out", str(tmp_path / "run")]) == 2
     assert "holds a run on a text that has changed since" in capsys.readouterr().err
+
+
+def test_a_flipped_bit_of_the_prepared_text_is_reported(place, masked, tmp_path, capsys):
+    (path,) = (place / "cache").rglob("train.tokens")
+    whole = path.read_bytes()
+    path.write_bytes(bytes([whole[0] ^ 1, *whole[1:]]))
+    line = [each for each in command(place, "--dry-run") if each != "--quiet"]
+    assert cli.main([*line, "--out", str(tmp_path / "run")]) == 0
+    error = capsys.readouterr().err
+    assert f"{path.parent} cannot be used (damaged: train.tokens); preparing it again" in error
+    assert path.read_bytes() == whole
 
 
 def test_each_text_has_its_own_folder(place, tmp_path, monkeypatch, capsys):

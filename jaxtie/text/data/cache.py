@@ -1,7 +1,7 @@
 """Prepare a folder once, completely, by one process at a time.
 
-A folder is filled under another name, synchronised and renamed. A manifest lists the sizes of its
-files, so a truncated one is noticed.
+A folder is filled under another name, synchronised and renamed. It has the SHA-256 of its files, so
+a folder with any changed bit is noticed and filled again.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ from pathlib import Path
 import filelock
 
 from jaxtie.config import UserError
-from jaxtie.results.folder import Say
+from jaxtie.results.folder import Say, find_damage, write_sums
 
 FORMAT = 1  # of prepared folders; a new one leaves those of older versions unused
-MANIFEST = "manifest.json"
+COUNTS = "counts.json"
 PATIENCE = 2.0  # seconds between two messages
 
 
@@ -46,38 +46,29 @@ def now_and_then(say: Say) -> Say:
     return speak
 
 
-def once(folder: Path, make: Callable[[Path], dict], say: Say) -> dict:
-    """Return what `make(new folder)` returned when it filled the folder, now or earlier.
+def once(folder: Path, make: Callable[[Path, Say], dict], say: Say) -> dict:
+    """Return what `make(new folder, say)` returned when it filled the folder, now or earlier.
 
-    One process at a time makes it; the others wait.
+    One process at a time makes it; the others wait. A damaged folder is reported and filled again.
 
     Raises:
       UserError: if the disk is full or the folder cannot be written.
     """
     try:
-        if (found := _manifest(folder)) is None:
+        if find_damage(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with _acquire(folder.parent / f"{folder.name}.lock", say):
-                if (found := _manifest(folder)) is None:
-                    found = _fill(folder, make)
-        return found
+                if damage := find_damage(folder):
+                    if folder.exists():
+                        say(f"{folder} cannot be used ({damage}); preparing it again")
+                    _fill(folder, make, now_and_then(say))
+        return json.loads((folder / COUNTS).read_text())
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or in_one_line(error)
         raise UserError(
             f"{folder.parent}: the text could not be prepared ({reason}); make room there, or set"
             " XDG_CACHE_HOME; nothing half-prepared is kept"
         ) from error
-
-
-def _manifest(folder: Path) -> dict | None:
-    """Read what `make` returned, or None if the folder is not complete."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        sizes = manifest["sizes"].items()
-        whole = all((folder / name).stat().st_size == size for name, size in sizes)
-        return manifest["counts"] if whole else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def _acquire(path: Path, say: Say) -> filelock.AcquireReturnProxy:
@@ -89,15 +80,14 @@ def _acquire(path: Path, say: Say) -> filelock.AcquireReturnProxy:
             say("another process is preparing this text; waiting for it")
 
 
-def _fill(folder: Path, make: Callable[[Path], dict]) -> dict:
+def _fill(folder: Path, make: Callable[[Path, Say], dict], say: Say) -> None:
     for left in folder.parent.glob(f".{folder.name}.*"):  # of a process that was killed
         shutil.rmtree(left)
     new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        counts = make(new)
-        sizes = {path.name: path.stat().st_size for path in new.iterdir()}
-        manifest = json.dumps({"counts": counts, "sizes": sizes}, indent=1)
-        (new / MANIFEST).write_text(manifest)
+        counts = make(new, say)
+        (new / COUNTS).write_text(json.dumps(counts, indent=1))
+        write_sums(new)
         for path in (*new.iterdir(), new):
             _sync(path)
         if folder.exists():  # damaged
@@ -106,7 +96,6 @@ def _fill(folder: Path, make: Callable[[Path], dict]) -> dict:
         _sync(folder.parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    return counts
 
 
 def _sync(path: Path) -> None:

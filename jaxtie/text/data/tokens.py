@@ -127,8 +127,7 @@ def prepare_text(
         raise MissingInputError(
             "needs a text; give files or folders by --text PATH, or a data set by --tfds NAME"
         )
-    cache, say = cache or cache_folder() / "text", folders.now_and_then(say)
-    loaded = None
+    cache, loaded = cache or cache_folder() / "text", None
     if corpus.vocab:
         loaded = load_vocabulary(Path(corpus.vocab))
     elif vocabulary:
@@ -139,10 +138,10 @@ def prepare_text(
     if not loaded:
         size = corpus.vocab_size
         folder = cache / "vocabularies" / folders.key(WAY_OF_TRAINING, *parts, size)
-        folders.once(folder, lambda new: _write_vocabulary(new, splitting, size, say), say)
+        folders.once(folder, lambda new, say: _write_vocabulary(new, splitting, size, say), say)
         loaded = load_vocabulary(folder / "vocab.txt")
     folder = cache / "tokens" / folders.key(*parts, loaded.hash)
-    counts = folders.once(folder, lambda new: _write_tokens(new, splitting, loaded, say), say)
+    counts = folders.once(folder, lambda new, say: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
     train, valid, test = (
         Rows(
@@ -170,7 +169,7 @@ def _open_source(corpus: Corpus, cache: Path, say: Say) -> files.Source:
         return files.open_files(corpus, cache / "sources", say)
     from jaxtie.text.data.tfds import open_data_set  # heavy
 
-    return open_data_set(corpus.tfds, corpus.field, say)
+    return open_data_set(corpus.tfds, corpus.field, folders.now_and_then(say))
 
 
 class _Splitting:

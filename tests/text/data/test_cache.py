@@ -2,16 +2,18 @@
 
 import hashlib
 import os
+import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from corpora import SIZE, WORDS, error_of, write_corpus
 
+from jaxtie.results.folder import SUMS
 from jaxtie.text.config import Corpus
-from jaxtie.text.data import cache as folders
 from jaxtie.text.data import files, tokens
 from jaxtie.text.data.tokens import prepare_text
 
@@ -56,9 +58,31 @@ def test_other_content_or_settings_are_prepared_anew(own_corpus, own_cache):
 
 
 def test_a_truncated_cache_is_prepared_anew(corpus, filled, own_cache):
-    for path in (*own_cache.glob("tokens/*/*.tokens"), *own_cache.glob(f"*/*/{folders.MANIFEST}")):
+    for path in (*own_cache.glob("tokens/*/*.tokens"), *own_cache.glob(f"*/*/{SUMS}")):
         os.truncate(path, path.stat().st_size // 2)
     assert np.array_equal(prepare_text(corpus, own_cache).train.tokens_N, filled[1].train.tokens_N)
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_flipped_bit_of_the_cache_is_reported_and_the_text_prepared_anew(
+    corpus, filled, own_cache, count
+):
+    rng, whole = random.Random(0), filled[1]
+    paths = sorted(path for path in own_cache.glob("*/*/*") if path.is_file())
+    assert {path.suffix for path in paths} == {".tokens", ".offsets", ".json", ".txt"}
+    for i in range(count):
+        path, said = paths[i % len(paths)], []
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        text = prepare_text(corpus, own_cache, said.append)
+        assert f"{path.parent} cannot be used (" in said[0] and len(said) == 1, path
+        assert said[0].endswith("; preparing it again") and "\n" not in said[0]
+        for name in ("train", "valid", "test"):
+            for found, expected in zip(getattr(text, name), getattr(whole, name), strict=True):
+                assert np.array_equal(found, expected)
+        assert (text.key, text.report) == (whole.key, whole.report)
+        assert (text.vocabulary, text.special) == (whole.vocabulary, whole.special)
 
 
 PREPARE = f"""
@@ -91,9 +115,7 @@ def test_after_kills_at_any_step_the_result_is_the_same(corpus, cache, tmp_path)
         process = start(corpus, cache, stage)
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
-        assert list(cache.glob(f"{stage}/.*")) and not list(
-            cache.glob(f"{stage}/[!.]*/{folders.MANIFEST}")
-        )
+        assert list(cache.glob(f"{stage}/.*")) and not list(cache.glob(f"{stage}/[!.]*/{SUMS}"))
     found = prepare_text(corpus, cache)
     assert not list(cache.glob("*/.*"))
     whole = prepare_text(
