@@ -310,6 +310,81 @@ SIZE = {"zero": False, "formula": True}
 
 
 @dataclass(frozen=True)
+class Interventions:
+    """Changes to some rows of an embedding in one role, on EXor; see `jaxtie.exor.interventions`.
+
+    Attributes:
+      gain: name of rows whose output row is multiplied by exp(g), with g of each row learned.
+      shared_gain: name of tied rows that are multiplied by it in both roles.
+      minus: name of tied rows whose output row is minus the shared row.
+      held_rows: name of the rows that all further options are about; None: the mask's.
+      input_norm: norm at which the rows are held as inputs; as outputs they keep their own.
+      norm_path: where they are held: wherever they are read, only on the residual path, or only in
+        the queries, keys and values of the first layer.
+      frozen_direction: keep the direction of the initial rows as inputs.
+      direction_rate: factor of the learning rate of the rows as inputs.
+      input_decay, output_decay: weight decay of the rows in that role, instead of the optimizer's.
+    """
+
+    gain: str | None = None
+    shared_gain: str | None = None
+    minus: str | None = None
+    held_rows: str | None = None
+    input_norm: float | None = field(default=None, metadata=ABOVE_0)
+    norm_path: Literal["both", "residual", "qkv"] = "both"
+    frozen_direction: bool = False
+    direction_rate: float = field(default=1.0, metadata=ABOVE_0)
+    input_decay: float | None = field(default=None, metadata=FROM_0)
+    output_decay: float | None = field(default=None, metadata=FROM_0)
+
+    @property
+    def row_sets(self) -> tuple[str, ...]:
+        """Names of the sets of rows that the options refer to."""
+        named = (self.gain, self.shared_gain, self.minus, self.rows if self.holds else None)
+        return tuple(name for name in named if name)
+
+    @property
+    def rows(self) -> str:
+        """Name of the held rows."""
+        return self.held_rows or "mask"
+
+    @property
+    def holds(self) -> bool:
+        """Whether some option is about the held rows."""
+        return {self.input_norm, self.input_decay, self.output_decay} != {None}
+
+    def faults(self, *, tied: bool, head: "Head") -> dict[str, bool]:
+        """Return error -> whether an arm that starts tied, or untied, has it."""
+        own_rows = self.direction_rate != 1 or {self.input_decay, self.output_decay} != {None}
+        covering = (self.rows,) if self.rows == "all" else (self.rows, "never-targets")
+        untied = head.untied_rows in covering if tied else not head.tied_rows
+        return {
+            "+frozen-direction, +direction-rate, +residual-only and +qkv-only need +input-norm=X": (
+                self.input_norm is None
+                and (self.frozen_direction or self.direction_rate != 1 or self.norm_path != "both")
+            ),
+            "+held-rows needs +input-norm=X, +input-decay=X or +output-decay=X": (
+                self.held_rows is not None and not self.holds
+            ),
+            "a frozen row has no rate and no decay; leave out +direction-rate and +input-decay": (
+                self.frozen_direction and (self.direction_rate != 1 or self.input_decay is not None)
+            ),
+            f"+direction-rate, +input-decay and +output-decay need an untied {self.rows}": (
+                own_rows and not untied
+            ),
+            "+shared-gain and +minus are for rows that are tied": (
+                bool(self.shared_gain or self.minus) and (not tied or head.untied_rows is not None)
+            ),
+            "+targets-only takes these rows out of the output; leave out +gain or +minus": (
+                head.targets_only and bool({self.gain, self.minus} & {*ROW_SETS})
+            ),
+            "+shared-gain contradicts +gain and +input-norm; leave out one": (
+                bool(self.shared_gain and (self.gain or self.input_norm))
+            ),
+        }
+
+
+@dataclass(frozen=True)
 class Head:
     """Options of the embeddings and the logits, and of how the embeddings are trained.
 
@@ -325,6 +400,7 @@ class Head:
       untied_rows: name of the rows that a tied model unties; the task knows their ids.
       tied_rows: name of the rows that an untied model ties.
       targets_only: exclude tokens that are never a target from the predictions.
+      interventions: on single rows, of experiments on EXor only.
     """
 
     bias: bool = False
@@ -345,6 +421,7 @@ class Head:
     untied_rows: str | None = None
     tied_rows: str | None = None
     targets_only: bool = False
+    interventions: Interventions = Interventions()
 
     @property
     def is_partly_tied(self) -> bool:
@@ -355,7 +432,7 @@ class Head:
     def row_sets(self) -> tuple[str, ...]:
         """Names of the sets of rows that the options refer to."""
         named = (self.untied_rows, self.tied_rows, "never-targets" if self.targets_only else None)
-        return tuple(name for name in named if name)
+        return (*filter(None, named), *self.interventions.row_sets)
 
     @property
     def divisor(self) -> int:
@@ -369,15 +446,25 @@ HEAD_FLAGS: dict[str, dict[str, Any]] = {
     "undecayed-bias": {"bias": True, "decayed_bias": False},
     "output-start": {"start": "output"},
     "targets-only": {"targets_only": True},
+    "frozen-direction": {"frozen_direction": True},
+    "residual-only": {"norm_path": "residual"},
+    "qkv-only": {"norm_path": "qkv"},
     **{name: {"transform": name} for name in get_args(Transform)},
 }
 HEAD_NUMBERS = {
     field.name.replace("_", "-"): field.metadata
-    for field in dataclasses.fields(Head)
+    for field in (*dataclasses.fields(Head), *dataclasses.fields(Interventions))
     if field.metadata
 }
-HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
 ROW_SETS = ("mask", "labels", "never-targets")
+HEAD_ROWS = {  # field, and the names that it can have
+    "untie-rows": ("untied_rows", ROW_SETS),
+    "tie-rows": ("tied_rows", ROW_SETS),
+    **{
+        name.replace("_", "-"): (name, (*ROW_SETS, "all"))
+        for name in ("gain", "shared_gain", "minus", "held_rows")
+    },
+}
 # Formulas as arms write them, since the name of an arm becomes part of file names.
 ARM_FORMULAS = {"root-D": "sqrt(D)", "1-by-root-D": "1/sqrt(D)", "log-n-by-D": "log(n)/D"}
 SHARE_ERROR = Fraction(1, 20)  # of the run, by which the record of untying may miss its share
@@ -397,7 +484,9 @@ def _parse_head(options: Sequence[str], arm: str) -> Head:
             f"arm {arm!r}: +{option} repeats or contradicts an earlier option; leave out one",
         )
         fields |= new
-    return Head(**fields)
+    names = {each.name for each in dataclasses.fields(Interventions)} & fields.keys()
+    interventions = Interventions(**{name: fields.pop(name) for name in names})
+    return Head(**fields, interventions=interventions)
 
 
 def _parse_head_option(option: str, arm: str) -> dict[str, Any]:
@@ -408,9 +497,10 @@ def _parse_head_option(option: str, arm: str) -> dict[str, Any]:
     if name == "shuffle" and 0 < natural(value) < 2**16:
         return {"transform": name, "groups": natural(value)}
     if name in HEAD_ROWS and equals:
-        expected = ", ".join(ROW_SETS)
-        check(value in ROW_SETS, f"arm {arm!r}: {name} is {value!r}; expected {expected}")
-        return {HEAD_ROWS[name]: value}
+        field, known = HEAD_ROWS[name]
+        expected = ", ".join(known)
+        check(value in known, f"arm {arm!r}: {name} is {value!r}; expected {expected}")
+        return {field: value}
     if name in HEAD_NUMBERS and equals:
         return {name.replace("-", "_"): _parse_number(name, value, arm)}
     numbers, rows = (f"{name}=X" for name in HEAD_NUMBERS), (f"{name}=ROWS" for name in HEAD_ROWS)
@@ -491,6 +581,9 @@ class Arm:
             and not head.input_rate == head.output_rate == 1,
             "an untied model starts with both tables; +output-start is for a tied one": own_start
             and not (always_tied or at),
+            "interventions on rows last from start to end; leave out @STEP": at
+            and head.interventions != Interventions(),
+            **head.interventions.faults(tied=always_tied, head=head),
         }
         for fault, is_there in faults.items():
             check(not is_there, f"arm {name!r}: {fault}")
@@ -652,6 +745,7 @@ class TaskConfig:
         further program.
       accepted: options of the command line that change such an experiment.
       refusal: why others do not: "not an option of NAME, which ...".
+      interventions: whether it applies those of a head, see `Interventions`.
       many_seeds: whether seeds are cheap enough that `--all --seeds` may add to the declared ones.
       reports: functions of the results, or their "module:name", by `REPORTS`; they need no jax.
         `jaxtie.results.analysis` has a generic one for each that is missing.
@@ -675,6 +769,7 @@ class TaskConfig:
         "seeds steps scale arms record_every eval_every sweep".split()
     )
     refusal: ClassVar[str] = "does not have it"
+    interventions: ClassVar[bool] = False
     many_seeds: ClassVar[bool] = False
     reports: ClassVar[Mapping[str, Callable | str]] = {}
     name: str
@@ -824,6 +919,11 @@ class TaskConfig:
         check_positive_integers(self, "steps", "record_every", "eval_every")
         arms = (Arm.parse(arm).resolved(self.steps, self.record_every) for arm in self.arms)
         object.__setattr__(self, "arms", tuple(arms))
+        for arm in self.arms:
+            check(
+                self.interventions or arm.head.interventions == Interventions(),
+                f"arm {arm}: interventions on rows are not for {self.task}; expected exor",
+            )
         different = {(arm.tied, arm.untie_at, arm.head) for arm in self.arms}
         check(
             len(different) == len(self.arms),

@@ -10,6 +10,7 @@ from jaxtie.config import (
     LSTM,
     Body,
     Decoder,
+    Interventions,
     Layout,
     TaskConfig,
     Transformer,
@@ -121,6 +122,7 @@ class Experiment(TaskConfig):
         "data data_seed zeros ones all_strings independent_layers".split()
     )
     refusal: ClassVar[str] = "reads no text"
+    interventions: ClassVar[bool] = True
     many_seeds: ClassVar[bool] = True
     reports: ClassVar[Mapping[str, Callable | str]] = {
         "schema": "jaxtie.exor.analysis:exor_schema",
@@ -159,6 +161,16 @@ class Experiment(TaskConfig):
         )
         super().__post_init__()
         self.check_heads(self.model.width)
+        for arm in self.arms:
+            own = arm.head.interventions
+            check(
+                own.norm_path == "both" or isinstance(self.model, Transformer),
+                f"arm {arm}: a {type(self.model).__name__} has no queries, keys and values",
+            )
+            check(
+                not self.roles or own == Interventions(),
+                f"arm {arm}: gradients by role are of rows without interventions; set roles=False",
+            )
         check(
             self.data in DATA_STREAMS,
             f"data = {self.data!r}: expected one of {', '.join(DATA_STREAMS)}",

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.config import Variant
-from jaxtie.exor import data, theory
+from jaxtie.exor import data, interventions, theory
 from jaxtie.exor.config import Experiment, Process
 from jaxtie.exor.data import Batch, Contexts
 from jaxtie.models.language_model import MaskedLM, build_body
@@ -79,7 +79,13 @@ class ExorTask(task.Task):
             embedding = params["embedding"]
             for name in embedding.keys() & set(TABLES):
                 embedding[name] = embedding[name] * hparams["init_std"]
-        return params
+        own = self.variant.head.interventions
+        return interventions.add_parameters(own, params, self.model.embedding.untied_rows)
+
+    def effective(self, params: Params) -> Params:
+        """Return the model's parameters, which an arm's interventions derive from its own."""
+        own = self.variant.head.interventions
+        return interventions.effective(own, params, self.model.embedding.untied_rows)
 
     def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Batch:
         """Write and mask every training string once."""
@@ -91,12 +97,14 @@ class ExorTask(task.Task):
 
     def loss(self, params: Params, batch: Batch) -> tuple[jax.Array, Metrics]:
         """Return the mean cross-entropy, nats, and with it the accuracy."""
-        loss, accuracy = loss_and_accuracy(self.model, params, batch)
+        loss, accuracy = loss_and_accuracy(self.model, self.effective(params), batch)
         return loss, {"loss": loss, "accuracy": accuracy}
 
     def tables(self, params: Params) -> tuple[jax.Array, jax.Array]:
-        """Return the input and the output embedding, VxD each."""
-        return get_tables(params["embedding"], self.model.embedding.untied_rows)
+        """Return the input and the output embedding, VxD each; of two paths the residual one."""
+        model = self.effective(params)
+        tables = get_tables(model["embedding"], self.model.embedding.untied_rows)
+        return model["body"].get("residual", tables[0]), tables[1]
 
     def measure(self, params: Params) -> Metrics:
         """Return the distances between all rows of each table."""
@@ -105,7 +113,8 @@ class ExorTask(task.Task):
 
     def evaluate(self, params: Params, hparams: HParams) -> Metrics:
         """Return exact expectations on both splits, and the tables."""
-        logits = exact_logits(self.model, params, self.contexts, self.at_once)
+        model = self.effective(params)
+        logits = exact_logits(self.model, model, self.contexts, self.at_once)
         splits = hparams["train_CxV"], hparams["valid_CxV"]
         on_train, on_valid = (
             expectations(*split, self.pairs) for split in zip(logits, splits, strict=True)

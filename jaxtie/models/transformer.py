@@ -159,8 +159,17 @@ class EncoderLayer(nn.Module):
         self.linear2 = pair("linear2", outer, outer, (width, feedforward))
         self.norm2 = pair("norm2", ones, zeros, (width,))
 
-    def __call__(self, x_PxD: jax.Array, rows_RxD: jax.Array, weight_R: jax.Array) -> jax.Array:
-        """Return the layer's output at rows `x_PxD`; they attend to `rows_RxD` with counts."""
+    def __call__(
+        self,
+        x_PxD: jax.Array,
+        rows_RxD: jax.Array,
+        weight_R: jax.Array,
+        residual_PxD: jax.Array | None = None,
+    ) -> jax.Array:
+        """Return the layer's output at rows `x_PxD`; they attend to `rows_RxD` with counts.
+
+        Attention is added to `residual_PxD` instead of `x_PxD`, if given.
+        """
         (w_q, w_k, w_v), (b_q, b_k, b_v) = (jnp.split(part, 3) for part in self.in_proj)
 
         def split(y_RxD: jax.Array) -> jax.Array:
@@ -172,7 +181,8 @@ class EncoderLayer(nn.Module):
             split(linear(rows_RxD, w_v, b_v)),
             weight_R,
         )
-        return self.finish(x_PxD, attended.reshape(x_PxD.shape))
+        residual_PxD = x_PxD if residual_PxD is None else residual_PxD
+        return self.finish(residual_PxD, attended.reshape(x_PxD.shape))
 
     def attend(self, x_NxD: jax.Array, there_BxL: jax.Array) -> jax.Array:
         """Return the output of attention before its projection; NxD."""
@@ -223,6 +233,9 @@ class _Encoder(nn.Module):
 class TransformerBody(_Encoder):
     """A body, see `jaxtie.models.language_model`: PyTorch's encoder without positions.
 
+    Its parameters may hold `residual`, a table VxD that is read on the residual path of the first
+    layer; its queries, keys and values are then still those of the input table.
+
     Attributes:
       independent_layers: draw each layer's initial values separately instead of cloning the first
         layer as PyTorch does.
@@ -248,10 +261,18 @@ class TransformerBody(_Encoder):
             rows, weight = table_VxD, count_tokens(tokens_L, vocabulary, table_VxD.dtype)
         else:
             rows, weight = table_VxD[tokens_L], jnp.ones(len(tokens_L), table_VxD.dtype)
+        residual: jax.Array | None = None
+        if self.has_variable("params", "residual"):
+            residual = self.get_variable("params", "residual")
+            residual = residual if by_row else residual[tokens_L]
+
+        def select(rows: jax.Array) -> jax.Array:
+            return select_rows(rows, token_P) if by_row else rows[at_P]
+
         for layer in self.layer[:-1]:
-            rows = layer(rows, rows, weight)
-        selected = select_rows(rows, token_P) if by_row else rows[at_P]
-        h_PxD = self.layer[-1](selected, rows, weight)
+            rows, residual = layer(rows, rows, weight, residual), None
+        own = None if residual is None else select(residual)
+        h_PxD = self.layer[-1](select(rows), rows, weight, own)
         self._clone()
         return h_PxD
 

@@ -14,7 +14,7 @@ from jaxtie.config import Arm, Head, Optimizer
 from jaxtie.tying.head import Tree
 
 Path = tuple[jax.tree_util.DictKey, ...]
-TABLES = ("input", "output", "output_rows")
+TABLES = ("input", "output", "output_rows", "own_input", "own_output")  # and rows of their own
 
 
 def periodic_cosine(
@@ -59,15 +59,20 @@ def make_optimizer(
     names = ("learning_rate", "eta_min", "half_period", "warmup")
     schedule = periodic_cosine(*(own.pop(name) for name in names))
     rates = {
-        ("input",): head.input_rate * head.table_rate,
-        ("output", "output_rows"): head.output_rate * head.table_rate,
+        ("input", "own_input"): head.input_rate * head.table_rate,
+        ("output", "output_rows", "own_output"): head.output_rate * head.table_rate,
+        ("own_input",): head.interventions.direction_rate,
+    }
+    own_decays = {
+        "own_input": 0.0 if head.interventions.frozen_direction else head.interventions.input_decay,
+        "own_output": head.interventions.output_decay,
     }
     decays = {"bias": float(head.decayed_bias)}
     if head.table_decay != 1 or "table_decay" in hparams:
         decays |= dict.fromkeys(TABLES, head.table_decay * hparams.get("table_decay", 1))
     return optax.chain(
         optax.scale_by_adam(b1=own["b1"], b2=own["b2"], eps=own["eps"]),
-        _add_decay(own["weight_decay"], decays),
+        _add_decay(own["weight_decay"], decays, own_decays),
         *(
             optax.masked(optax.scale(rate), partial(_in_embedding, names))
             for names, rate in rates.items()
@@ -78,15 +83,22 @@ def make_optimizer(
 
 
 def _add_decay(
-    weight_decay: jax.Array | float, factors: Mapping[str, jax.Array | float]
+    weight_decay: jax.Array | float,
+    factors: Mapping[str, jax.Array | float],
+    own: Mapping[str, float | None],
 ) -> optax.GradientTransformation:
-    """Add the weight decay of every parameter, of an embedding's times a factor by its name."""
+    """Add the weight decay of every parameter, of an embedding's times a factor by its name.
+
+    Parameters of an embedding that are in `own`, and not None there, have that decay instead.
+    """
 
     def add(updates: Tree, params: Tree) -> Tree:
         if "input" in factors:
             _in_embedding(TABLES, params)  # raises where there is none
 
         def one(path: Path, update: jax.Array, value: jax.Array) -> jax.Array:
+            if _of_embedding(path) and (decay := own.get(path[-1].key)) is not None:
+                return update + decay * value
             factor = factors.get(path[-1].key, 1) if _of_embedding(path) else 1
             return update + weight_decay * factor * value
 
@@ -113,7 +125,8 @@ def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] 
     """Return what weight decay leaves of any difference of parameters by each step, f64[steps].
 
     AdamW multiplies every parameter by 1 - weight_decay·lr(t) at update t, whatever the gradient;
-    so differences of rows too. NaN where an arm sets the rate or the decay of its tables.
+    so differences of rows too. NaN where an arm sets the rate or the decay of its tables, or a gain
+    of all rows.
     """
     rates = schedule_table(optimizer, range(max(steps))).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):  # rates at which everything diverges
@@ -121,6 +134,7 @@ def decay_table(optimizer: Optimizer, steps: Sequence[int], arms: Sequence[Arm] 
     plain = all(
         arm.head.table_rate == arm.head.input_rate == arm.head.output_rate == 1
         and arm.head.table_decay == 1
+        and "all" not in arm.head.row_sets
         for arm in arms
     )
     return table if plain else np.full_like(table, np.nan)

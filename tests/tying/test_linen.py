@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bodies import once
 
-from jaxtie.config import HEAD_FLAGS, HEAD_NUMBERS, Arm, Head, Transformer
+from jaxtie.config import HEAD_FLAGS, HEAD_NUMBERS, Arm, Head, Interventions, Transformer
 from jaxtie.models.language_model import MaskedLM, build_body
 from jaxtie.tying.head import Projection, channel_shuffle, gelu, half_swap
 from jaxtie.tying.linen import Embedding, make_embedding
@@ -51,7 +51,9 @@ def plain_values(embedding: Embedding) -> dict:
 def test_every_option_is_tested():
     tested = {option.partition("=")[0] for option in CHANGES if "+" not in option}
     of_optimizer = {"undecayed-bias", "table-rate", "input-rate", "output-rate", "table-decay"}
-    assert tested == {*HEAD_FLAGS, *HEAD_NUMBERS} - of_optimizer - {"targets-only"}
+    of_rows = {"frozen-direction", "residual-only", "qkv-only"}  # test_interventions.py
+    of_rows |= {each.name.replace("_", "-") for each in dataclasses.fields(Interventions)}
+    assert tested == {*HEAD_FLAGS, *HEAD_NUMBERS} - of_optimizer - of_rows - {"targets-only"}
 
 
 @pytest.mark.parametrize("options", CHANGES)
