@@ -31,6 +31,7 @@ WITH_JAX = {
     "advise.swaps",
     "advise.trained",
     "exor.data",
+    "exor.interventions",
     "exor.task",
     "models",
     "nnx",

@@ -239,6 +239,22 @@ def label_geometry(results: xr.Dataset, steps: Sequence[int]) -> xr.Dataset:
     return xr.Dataset(found).where(own)
 
 
+def mask_rows(results: xr.Dataset) -> xr.Dataset:
+    """Return norm and turn of the mask's rows at all evaluations: (table, arm, seed, eval_step).
+
+    The turn is the angle to the row at the evaluation before, in degrees. The norm of the output
+    row is one factor of the mask's logit; the other, `mask_projection`, is the expected projection
+    of the hidden state on the row's direction (with it, if there is one, the bias).
+    """
+    rows = _rows(results, results["table_step"].values.tolist()).sel(symbol="mask", drop=True)
+    norm = _norm(rows)
+    unit = rows / norm
+    chord = _norm(unit - unit.shift(eval_step=1))
+    turn = np.degrees(2 * np.arcsin(np.minimum(chord / 2, 1)))
+    projection = results["mask_logit"] / norm.sel(table="output", drop=True)
+    return xr.Dataset({"mask_norm": norm, "mask_turn": turn, "mask_projection": projection})
+
+
 def pair_cosines(results: xr.Dataset, steps: Sequence[int]) -> xr.DataArray:
     """Return the cosine of the rows of each pair: (pair, table, arm, seed, eval_step)."""
     rows, pairs = _rows(results, steps), live_pairs(results)
@@ -377,12 +393,17 @@ def has_reached_best(results: xr.Dataset) -> xr.DataArray:
     return end <= _threshold(results, AT_BEST)
 
 
-def exit_times(results: xr.Dataset, event: str) -> dict[str, Times]:
+def exit_times(results: xr.Dataset, event: str, *, for_good: bool = False) -> dict[str, Times]:
     """Return arm -> steps at which an event happens, up to the last step of all seeds."""
     loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
     steps, level = loss["eval_step"].values, float(_threshold(results, event))
     return {
-        arm: times_to_level(steps, loss.sel(arm=arm).transpose("seed", "eval_step").values, level)
+        arm: times_to_level(
+            steps,
+            loss.sel(arm=arm).transpose("seed", "eval_step").values,
+            level,
+            for_good=for_good,
+        )
         for arm in names_of(arms_of(results))
     }
 
@@ -402,10 +423,11 @@ COURSE_OF_SEEDS = 128
 def condense(results: xr.Dataset, run: Path | None = None) -> xr.Dataset:
     """Return the committed form of a run.
 
-    It has the training loss of every seed at all evaluations, and everything else at a few steps
-    and for four symbols. Fluctuations, which need all records, are added. The dimensions stay the
-    same, so every function of results accepts it. Evaluations that are left out are NaN, and so is
-    the second copy of each distance.
+    It has the training loss of every seed at all evaluations, with `mask_logit` also the norm of
+    the mask's rows and its probability; everything else at a few steps and for four symbols.
+    Fluctuations, which need all records, are added. The dimensions stay the same, so every function
+    of results accepts it. Evaluations that are left out are NaN, and so is the second copy of each
+    distance.
     """
     last, steps = last_step(results), course_steps(results)
     if results.sizes["seed"] > COURSE_OF_SEEDS:
@@ -427,7 +449,11 @@ def condense(results: xr.Dataset, run: Path | None = None) -> xr.Dataset:
             parts.append(label_geometry(results, steps))
         parts.append(pair_cosines(results, steps).to_dataset(name="pair_cosine"))
     if "mask_logit" in results:
-        parts.append(results[[*MASK_VARIABLES]].sel(eval_step=slice(0, last)))
+        of_mask = results[[*MASK_VARIABLES]].merge(mask_rows(results)).sel(eval_step=slice(0, last))
+        few = ["mask_logit", "mask_turn", "mask_projection"]
+        if results.sizes["seed"] > COURSE_OF_SEEDS:
+            of_mask = of_mask.assign(of_mask[few].where(of_mask["eval_step"].isin(steps)))
+        parts.append(of_mask)
     if has_roles(results):
         parts += [between_steps(results, steps), *_similarities(results, steps)]
     return xr.merge([kept, *parts], join="outer").assign_attrs(

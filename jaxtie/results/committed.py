@@ -8,7 +8,8 @@ import numpy as np
 import xarray as xr
 
 KEPT_BITS = 16  # of the mantissa of members' numbers: five digits; documents show no more
-DECIMALS = {"train_loss": 3}  # of variables that are committed of all evaluations, nat
+# Of variables that are committed of all evaluations; they are at least 0.
+DECIMALS = {"train_loss": 3, "mask_norm": 3}
 WORDING = ("claim", "command")  # attributes that may differ within an experiment
 
 

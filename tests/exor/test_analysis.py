@@ -1,5 +1,6 @@
 """Plateaus, distances, label geometry and committed form of EXor results."""
 
+import itertools
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from jaxtie.exor.claims import Claim
 from jaxtie.exor.tables import decay_table, equivalence_table, mask_table
 from jaxtie.results.claims import claim_values
 from jaxtie.results.committed import join_seeds, write_committed
+from jaxtie.results.statistics import Times, exit_concordance
 
 
 def entropy_by_hand(own: Process, *, by_label: bool) -> float:
@@ -216,3 +218,85 @@ def test_seeds_join_results_with_fewer_variables(trained):
     older = condense(trained.sel(seed=[0, 1])).drop_vars(["label_distance", "label_cosine"])
     together = join_seeds(older, condense(trained.sel(seed=[2])))
     assert together["seed"].values.tolist() == [0, 1, 2] and "label_cosine" not in together
+
+
+def test_norm_turn_and_projection_of_the_masks_rows(trained):
+    """By hand; the norm and the projection are the two factors of the mask's logit."""
+    kept = condense(trained)
+    at = {"arm": "tied+untie-rows=mask", "seed": 1}
+    for table in ("input", "output"):
+        rows = trained[f"{table}_table"].sel(at | {"symbol": "mask"}).astype(float).values
+        found = kept.sel(at | {"table": table})
+        norms = np.linalg.norm(rows, axis=-1)
+        np.testing.assert_allclose(found["mask_norm"], norms, rtol=1e-6)
+        cosines = (rows[1:] * rows[:-1]).sum(axis=-1) / norms[1:] / norms[:-1]
+        turns = np.degrees(np.arccos(cosines))
+        assert np.isnan(found["mask_turn"][0]) and np.all(turns > 0.01)
+        np.testing.assert_allclose(found["mask_turn"][1:], turns, rtol=1e-3)
+    own = kept.sel(at)
+    product = own["mask_norm"].sel(table="output") * own["mask_projection"]
+    np.testing.assert_allclose(product, trained["mask_logit"].sel(at), rtol=1e-6)
+
+
+def test_leaving_the_plateau_for_good(plateau_results):
+    """Seed 0 returns once, seed 1 is back at the last step, seed 2 never returns."""
+    loss = plateau_results["train_loss"]
+    loss.loc[{"arm": "untied", "seed": 0, "eval_step": 70}] = 2.0
+    loss.loc[{"arm": "untied", "seed": 1, "eval_step": 100}] = 2.0
+    first, last = (
+        analysis.exit_times(plateau_results, analysis.LEFT, for_good=for_good)["untied"]
+        for for_good in (False, True)
+    )
+    np.testing.assert_array_equal(first.step_S, [40, 50, 30, 60, 70, 80])
+    np.testing.assert_array_equal(last.step_S, [80, 100, 30, 60, 70, 80])
+    np.testing.assert_array_equal(last.censored_S, [0, 1, 0, 0, 0, 0])
+
+
+def concordance(steps, left_at, norms, horizon):
+    """Count couples one by one; `left_at` is infinite for seeds that never leave."""
+    agreed = couples = 0
+    for step, norm in zip(steps, norms.T, strict=True):
+        if step + horizon > steps[-1]:
+            continue
+        for one, other in itertools.permutations(range(len(left_at)), 2):
+            if step < left_at[one] <= step + horizon < left_at[other]:
+                couples += 1
+                agreed += 1.0 if norm[one] < norm[other] else 0.5 * (norm[one] == norm[other])
+    return agreed / couples
+
+
+def test_exit_concordance_is_a_share_of_couples_with_jackknife_values():
+    rng, steps, horizon = np.random.default_rng(0), np.arange(0, 110, 10), 20
+    left_at = rng.choice([30, 40, 60, 80, 100, np.inf], 12)
+    norms = rng.integers(0, 5, (12, 11)).astype(float)
+    censored = np.isinf(left_at)
+    times = Times(np.where(censored, 100, left_at), censored)
+    found = exit_concordance(steps, times, norms, horizon)
+    whole = concordance(steps, left_at, norms, horizon)
+    for seed in range(12):
+        rest = np.arange(12) != seed
+        without = concordance(steps, left_at[rest], norms[rest], horizon)
+        assert found[seed] == pytest.approx(12 * whole - 11 * without)
+    assert 0.1 < whole < 0.9
+
+
+def test_a_claim_about_exit_concordance(plateau_results):
+    """Seeds with a shorter row leave next; the jackknife's mean is 1 where all couples agree."""
+    results = plateau_results.sel(eval_step=[0, 20, 40, 60, 80, 100])
+    results = results.assign_coords(eval_step=np.arange(0, 120_000, 20_000))
+    results = results.assign_coords(step=10_000 * np.arange(11))
+    left = np.array([[1, 1, 2, 2, 9, 9], [2, 3, 2, 3, 4, 4]])
+    times = np.arange(6)
+    best = float(results["best_loss"].sel(split="train"))
+    loss = np.where(times >= left[..., None], best, best + math.log(2))
+    results["train_loss"] = results["valid_loss"] = ("arm", "seed", "eval_step"), loss
+    results["diverged_at"] = xr.full_like(results["diverged_at"], -1)
+    norm = np.broadcast_to(left[..., None].astype(float), (2, 2, 6, 6))
+    results["mask_norm"] = ("table", "arm", "seed", "eval_step"), norm
+    results = results.assign_coords(table=["input", "output"])
+    claim = Claim("The shorter leave next.", "exit concordance", "untied", low=0.5)
+    np.testing.assert_allclose(claim_values(results, claim), 1)
+    longer = results.assign(mask_norm=-results["mask_norm"])
+    np.testing.assert_allclose(claim_values(longer, claim), 0)
+    results["diverged_at"].loc[{"arm": "untied", "seed": 5}] = 20_000
+    assert np.isnan(claim_values(results, claim).values).tolist() == [False] * 5 + [True]
