@@ -42,6 +42,44 @@ COSTS = "tied untied tied+bias untied+bias"
 SCALED = "tied+input-gradient=5 tied+input-gradient=5+output-start"
 STOPPED = "tied+input-gradient=0 tied+output-gradient=0"
 OTHERS = " ".join(f"tied+input-gradient={factor}" for factor in ("2", "10", "0.5"))
+# Of the conflict of norms: differences from its experiment in the main process, and the arms.
+CONFLICT, HALF, EVEN = "norm_conflict", "norm_conflict_half", {"process": Process(zeros=FAIR)}
+MASK, TARGETS, HELD = "tied+untie-rows=mask", "targets-only", "untied+input-norm=3"
+FREED = f"tied untied {MASK} tied+gain=mask tied+input-norm=0.05 tied+minus=mask"
+NORMS = {
+    "seeds": range(8192, 9216),
+    "record_every": 5_000,
+    "eval_every": 5_000,
+    "mask_logit": True,
+}
+CONFLICTS = {
+    CONFLICT: (
+        {},
+        f"tied+{TARGETS} untied+{TARGETS} tied+{TARGETS}+gain=all untied+{TARGETS}+gain=all",
+    ),
+    HALF: (EVEN, ""),
+    "norm_conflict_half_controls": (
+        EVEN | {"seeds": range(8192, 8640)},
+        f"{HELD} {HELD}+residual-only {HELD}+qkv-only {HELD}+frozen-direction"
+        f" {MASK}+input-norm=3 tied+input-norm=0.05+frozen-direction tied+shared-gain=mask"
+        f" tied+gain=never-targets tied+{TARGETS} tied+{TARGETS}+input-norm=3 tied+bias",
+    ),
+    "norm_conflict_no_decay": (
+        EVEN
+        | {"optimizer": Optimizer(weight_decay=0.0), "seeds": range(8192, 8704)}
+        | {"steps": 290_000, "record_every": 10_000, "eval_every": 10_000},
+        "tied untied untied+input-norm=0.05 untied+input-decay=0.1",
+    ),
+    "norm_conflict_long": (
+        EVEN | {"seeds": range(8192, 8320), "steps": 290_000},
+        f"tied {MASK} tied+gain=mask tied+input-norm=0.05",
+    ),
+    "norm_conflict_mixer": (
+        EVEN | {"model": Mixer(), "seeds": range(8192, 8256)},
+        f"untied {HELD}",
+    ),
+}
+UNCLAIMED = {"skewed_zeros", *CONFLICTS} - {CONFLICT, HALF, "norm_conflict_no_decay"}
 # Differences from the main experiment, and the arms.
 VARIANTS = {
     "output_bias": ({}, f"{COSTS} tied+undecayed-bias"),
@@ -66,6 +104,10 @@ VARIANTS = {
         {"seeds": range(128, 1024), "record_every": 5_000, "eval_every": 5_000},
         "tied untied@25000 untied@75000 untied@100000",
     ),
+    **{
+        name: (NORMS | changes, f"{FREED} {arms}" if name in (CONFLICT, HALF) else arms)
+        for name, (changes, arms) in CONFLICTS.items()
+    },
     # evenly spaced log-odds
     "skewed_zeros": (
         {
@@ -84,11 +126,13 @@ def test_variants_differ_as_named_and_have_the_claimed_arms(name):
     changes, arms = VARIANTS[name]
     same = {"name": name.replace("_", "-"), "claim": experiment.claim, "record_every": 1_000}
     assert experiment == Experiment(arms=tuple(arms.split()), **same | changes)
-    assert claims or name == "skewed_zeros"
+    assert bool(claims) == (name not in UNCLAIMED)
     others = {other.replace("_", "-") for other in VARIANTS}
     for claim in claims:
-        own = {term for term in claim.weights if ": " not in term}
-        assert own <= {*arms.split()} and claim.others <= others
+        for term in claim.weights:
+            other, _, arm = term.rpartition(": ")
+            assert arm in VARIANTS[other.replace("-", "_") or name][1].split()
+        assert claim.others <= others
         assert claim.low < claim.high and (claim.low, claim.high) != (-np.inf, np.inf)
         assert all(value in dict(experiment.sweep)[at] for at, value in claim.sweep_point.items())
 

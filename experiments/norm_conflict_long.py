@@ -1,0 +1,22 @@
+"""`norm_conflict_half.py` to step 290,000: are stuck seeds slow, or trapped?
+
+    jaxtie run norm_conflict_long
+
+Step 290,000 is where the learning rate is least again, as at 150,000. Nothing is claimed; to be
+read is the share that is stuck over steps, and how many have left for good.
+Time: 10 minutes on two cores.
+"""
+
+from jaxtie import Experiment, Process
+
+experiment = Experiment(
+    name="norm-conflict-long",
+    claim="Most seeds that are stuck at step 150,000 are stuck at 290,000.",
+    process=Process(zeros=(0.5, 0.5)),
+    arms=("tied", "tied+untie-rows=mask", "tied+gain=mask", "tied+input-norm=0.05"),
+    seeds=range(8192, 8192 + 128),
+    steps=290_000,
+    record_every=5_000,
+    eval_every=5_000,
+    mask_logit=True,
+)
