@@ -394,17 +394,16 @@ def has_reached_best(results: xr.Dataset) -> xr.DataArray:
 
 
 def exit_times(results: xr.Dataset, event: str, *, for_good: bool = False) -> dict[str, Times]:
-    """Return arm -> steps at which an event happens, up to the last step of all seeds."""
+    """Return arm -> steps at which an event happens, up to the last step of all seeds.
+
+    `for_good`: at which it has happened and is not undone later.
+    """
     loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
     steps, level = loss["eval_step"].values, float(_threshold(results, event))
+    losses = loss.transpose("arm", "seed", "eval_step").sel(arm=names_of(arms_of(results)))
     return {
-        arm: times_to_level(
-            steps,
-            loss.sel(arm=arm).transpose("seed", "eval_step").values,
-            level,
-            for_good=for_good,
-        )
-        for arm in names_of(arms_of(results))
+        str(own["arm"].values): times_to_level(steps, own.values, level, for_good=for_good)
+        for own in losses
     }
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from jaxtie.exor.analysis import (
 )
 from jaxtie.exor.claims import measured
 from jaxtie.results import statistics
+from jaxtie.results.conclusion import model_in_words
 from jaxtie.results.tables import (
     COURSE,
     Table,
@@ -51,8 +52,10 @@ ADJUSTED_NOTE = (
     "Decay-adjusted: final divided by initial distance and by the decay factor, so 1 if only weight"
     " decay changed it."
 )
-EACH_SHOWN = 16  # seeds; of more seeds a table has quartiles
 UNTYING_TIMES = (0, 0.04, 0.2, 1)  # parts of the training that is left after the untying
+MASK_ARMS = ("tied+untie-rows=mask", "untied+tie-rows=mask")
+FREED = "freed: (tied − tied+untie-rows=mask) ÷ (tied − tied+targets-only)"
+ADDED = "added: (untied+tie-rows=mask − untied) ÷ (tied − untied)"
 MASK_STEPS = (0, 100, 500, 1_000, 2_000, 10_000)
 GAP: Weights = {"tied": 1.0, "untied": -1.0}
 GAP_WITH_BIAS: Weights = {"tied+bias": 1.0, "untied+bias": -1.0}
@@ -160,18 +163,24 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
     reference, *_ = names_of(arms_of(results))
     rows = []
     for event, level in analysis.exit_levels(results).items():
-        times = analysis.exit_times(results, event)
+        times, for_good = (
+            analysis.exit_times(results, event, for_good=own) for own in (False, True)
+        )
         for arm, own in times.items():
             counts = ((~own.censored_S).sum(), own.censored_S.sum(), int(diverged.sel(arm=arm)))
-            middle = with_interval(
-                *statistics.median_time(statistics.kaplan_meier(own)),
-                shown=lambda step: f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}",
-            )
+            middles = [
+                with_interval(
+                    *statistics.median_time(statistics.kaplan_meier(each[arm])),
+                    shown=lambda step: f"{step:,.0f}" if math.isfinite(step) else f"> {last:,}",
+                )
+                for each in (times, for_good)
+            ]
             compared = ("",) * 4 if arm == reference else _compare_times(own, times[reference])
-            cells = (*(f"{count:,}" for count in counts), middle, *compared)
+            cells = (*(f"{count:,}" for count in counts), *middles, *compared)
             rows.append((f"{event} (≤ {number(float(level))} nat)", arm, *cells))
+    medians = ("median step [95 %]", "for good")
     before = f"before : after {reference} (inconclusive)"
-    header = ("", "arm", "seeds there", "not yet", "diverged", "median step [95 %]", before)
+    header = ("", "arm", "seeds there", "not yet", "diverged", *medians, before)
     title = (
         f"When {results.sizes['seed']:,} seeds leave the first plateau and reach the best loss, by"
         f" step {last:,}"
@@ -179,7 +188,8 @@ def plateau_exit_table(results: xr.Dataset) -> Table:
     note = (
         "Events: the first evaluation with an exact training loss at or below the level, if the"
         " next one is, too. Seeds without the event, including those that diverged, are censored at"
-        " the end. Median: Kaplan–Meier, with the interval of Brookmeyer and Crowley. Before :"
+        " the end. Median: Kaplan–Meier, with the interval of Brookmeyer and Crowley; for good: of"
+        " the evaluation from which on the loss stays at or below the level. Before :"
         f" after: each seed compared with itself in {reference}; inconclusive if neither has the"
         " event, or both at the same evaluation; share of the conclusive ones with its exact 95 %"
         " interval, and p of the sign test. The log-rank test treats the arms' seeds as"
@@ -403,21 +413,6 @@ def _final_cosines(results: xr.Dataset) -> xr.DataArray | None:
     return analysis.pair_cosines(results, [last]).isel(eval_step=0, drop=True)
 
 
-def decay_since_table(results: xr.Dataset, since: Sequence[str]) -> Table:
-    """Show decay-adjusted distances relative to steps later than the first."""
-    rows = []
-    for (arm, label, table), pair in itertools.product(embeddings_of(results), live_pairs(results)):
-        own = distance(results, table, pair).sel(arm=arm).astype(np.float64)
-        ratio = xr.apply_ufunc(np.log, own / results["decay_factor"])
-        end = at_end(ratio, results)
-        cells = [_factor((end - ratio.sel(step=int(step))).values) for step in since]
-        rows.append((label, pair, *cells))
-    header = ("embedding", "pair", *(f"from step {int(step):,}" for step in since))
-    title = f"{_header(results)}, {ADJUSTED} since earlier steps"
-    note = f"Median over {results.sizes['seed']:,} seeds [95 %, by ranks]."
-    return Table(title, header, rows, note)
-
-
 def contribution_table(results: xr.Dataset) -> Table:
     """Show the contribution of each role of an embedding to the log-distance of the pairs.
 
@@ -480,26 +475,6 @@ def bodies_table(runs: Runs, names: Sequence[str]) -> Table:
     return Table("Other models", header, rows, note)
 
 
-def remaining_table(runs: Runs, names: Sequence[str]) -> Table:
-    """Show final divided by initial distances of each seed, and the decay factor."""
-    rows = []
-    for name in names:
-        results = runs[name]
-        left = float(at_end(results["decay_factor"], results))
-        for (arm, label, table), pair in itertools.product(embeddings_of(results), BODIES_PAIRS):
-            left_S = np.sort(left * np.exp(_ratios(results, "decay ratio", arm, pair, table)))
-            if len(left_S) > EACH_SHOWN:
-                left_S = np.quantile(left_S, (0, 0.25, 0.5, 0.75, 1))
-            cell = ", ".join(f"{value:#.3g}" for value in left_S)
-            rows.append((name, label, pair, f"{left:#.3g}", cell))
-    header = ("experiment", "embedding", "pair", "decay factor", "each seed's ratio")
-    note = (
-        f"In ascending order; of more than {EACH_SHOWN} seeds, the minimum, the quartiles and the"
-        " maximum."
-    )
-    return Table("Final distance divided by initial distance", header, rows, note)
-
-
 # ----- Tying gaps.
 
 
@@ -529,16 +504,22 @@ def gap_table(runs: Runs, names: Sequence[str]) -> Table:
     return Table(title, ("experiment", "seeds", "best", *columns), rows)
 
 
-def gap_by_width_table(runs: Runs, names: Sequence[str]) -> Table:
-    """Show the tying gap at each width of the embeddings."""
-    columns = {arm: {arm: 1.0} for arm in ("tied", "untied", "tied+bias")}
-    columns |= {f"{arm} − untied": {arm: 1.0, "untied": -1.0} for arm in ("tied", "tied+bias")}
-    rows = [
-        (str(runs[name].attrs["width"]), *_gap_cells(final_loss(runs[name]), columns))
-        for name in names
-    ]
-    title = "Tying gap at each width, nat: mean over seeds ± 95 %"
-    return Table(title, ("width", "seeds", *columns), rows)
+def models_table(runs: Runs, names: Sequence[str]) -> Table:
+    """Show the tying gap of every model, and how many of its seeds are stuck."""
+    rows = []
+    for name in names:
+        model, _, width = model_in_words(runs[name].attrs["model"]).rpartition(" and width ")
+        cells = _process_cells(runs[name], ("tied", "untied"), lambda S: f"{np.nansum(S):,.0f}")
+        rows.append((name, model, width, *cells))
+    header = ("experiment", "model", "width", "step", "seeds", "stuck, tied", "stuck, untied")
+    gaps = ("gap, nat", "gap where neither is stuck, nat")
+    note = (
+        "Exact training loss, tied − untied at equal width, each seed compared with itself, mean"
+        " ± 95 % (Student's t), not corrected for multiple comparisons. The last column has the"
+        " seeds that are stuck in neither arm: they are selected by their outcome. output-bias has"
+        " the model and the seeds of transformer-small, and more seeds."
+    )
+    return Table("Tying gap by model, main process", (*header, *gaps), rows, note)
 
 
 def targets_only_gap_table(runs: Runs) -> Table:
@@ -564,13 +545,17 @@ def targets_only_gap_table(runs: Runs) -> Table:
     return Table("Tying gap by process", (*header, "gap where neither is stuck, nat"), rows, note)
 
 
-def _process_cells(results: xr.Dataset, arms: Sequence[str]) -> tuple[str, ...]:
+def _process_cells(
+    results: xr.Dataset,
+    arms: Sequence[str],
+    shown: Callable[[np.ndarray], str] = lambda stuck_S: f"{np.nanmean(stuck_S):.3f}",
+) -> tuple[str, ...]:
     tied_S, untied_S = (final_loss(results).sel(arm=arm).values for arm in arms)
     stuck_AxS = analysis.is_stuck(results).sel(arm=[*arms]).transpose("arm", "seed").values
     gap_S, off_S = tied_S - untied_S, (stuck_AxS == 0).all(axis=0)
-    shares = [f"{np.nanmean(stuck_S):.3f}" for stuck_S in stuck_AxS]
     off = f"{interval(gap_S[off_S])} ({int(off_S.sum()):,} seeds)" if off_S.any() else "–"
-    return f"{last_step(results):,}", f"{len(gap_S):,}", *shares, interval(gap_S), off
+    counts = f"{last_step(results):,}", f"{len(gap_S):,}"
+    return *counts, *map(shown, stuck_AxS), interval(gap_S), off
 
 
 def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
@@ -599,6 +584,33 @@ def stuck_table(runs: Runs, names: Sequence[str]) -> Table:
         "Cosine of the rows of E and D: median [95 %, by ranks]."
     )
     return Table("Seeds stuck on the first plateau", header, rows, note)
+
+
+def same_seeds_table(runs: Runs) -> Table:
+    """Show stuck shares on the seeds that all arms have, and which part of them the mask makes."""
+    columns: dict[str, dict[str, str]] = {}
+    for process, place in analysis.PROCESS_RUNS.items():
+        if not place.rows or not {*place} <= runs.keys():
+            continue
+        all_arms = [analysis.is_stuck(runs[name]) for name in dict.fromkeys(place)]
+        stuck = xr.concat(all_arms, "arm", join="inner")  # of the seeds that all have
+        tied, untied, without, own_mask, shared_mask = (
+            stuck.sel(arm=arm).values for arm in ("tied", "untied", "tied+targets-only", *MASK_ARMS)
+        )
+        arms = [arm.name for arm in arms_of(stuck) if not arm.head.bias]
+        columns[f"{process}, {stuck.sizes['seed']:,} seeds"] = {
+            **{arm: number(float(stuck.sel(arm=arm).mean())) for arm in arms},
+            FREED: with_interval(*statistics.ratio_of_means(tied - own_mask, tied - without)),
+            ADDED: with_interval(*statistics.ratio_of_means(shared_mask - untied, tied - untied)),
+        }
+    rows = [tuple(row) for row in pd.DataFrame(columns).itertuples(name=None)]
+    note = (
+        "Share of seeds on the first plateau. In brackets 95 %: percentiles of a bootstrap over"
+        " seeds, each with all its arms. Freed: by an output row of its own for the mask, relative"
+        " to taking all never-targets out of the softmax. Added: by tying only the mask's row,"
+        " relative to tying all rows."
+    )
+    return Table("Stuck shares on the same seeds", ("arm", *columns), rows, note)
 
 
 # ----- Other implementations.

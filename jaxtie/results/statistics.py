@@ -66,6 +66,24 @@ def share_interval(is_S: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def ratio_of_means(top_S: np.ndarray, bottom_S: np.ndarray) -> tuple[float, float, float]:
+    """Return the ratio of two means over the same seeds between the ends of its 95 % interval.
+
+    Percentiles of a bootstrap over seeds, each with both of its values.
+    """
+    from scipy.stats import bootstrap  # heavy
+
+    def ratio(top_S: np.ndarray, bottom_S: np.ndarray, axis: int = -1) -> np.ndarray:
+        return top_S.mean(axis) / bottom_S.mean(axis)
+
+    both = (top_S, bottom_S)
+    found = bootstrap(
+        both, ratio, paired=True, n_resamples=10 * BOOTSTRAP, method="percentile", rng=0
+    )
+    low, high = map(float, found.confidence_interval)
+    return low, float(ratio(*both)), high
+
+
 def somers_d(divergence_P: np.ndarray, distance_SxP: np.ndarray) -> np.ndarray:
     """Return Somers' D of distances given divergences, in [-1, 1], for each seed: (S,).
 
@@ -181,11 +199,14 @@ class SignTest(NamedTuple):
 def times_to_level(
     step_T: np.ndarray, loss_SxT: np.ndarray, level: float, *, for_good: bool = False
 ) -> Times:
-    """Return when each curve reaches a level, as the module defines it. NaN is not below it."""
+    """Return when each curve reaches a level, as the module defines it. NaN is not below it.
+
+    `for_good`: when it does so for the last time and stays there.
+    """
     below_SxT: np.ndarray = np.asarray(loss_SxT) <= level
-    if for_good:
-        below_SxT = np.logical_and.accumulate(below_SxT[:, ::-1], axis=1)[:, ::-1]
     stays_SxT = below_SxT & np.pad(below_SxT[:, 1:], ((0, 0), (0, 1)))
+    if for_good:
+        stays_SxT &= np.logical_and.accumulate(below_SxT[:, ::-1], axis=1)[:, ::-1]
     reached_S = stays_SxT.any(axis=1)
     return Times(np.where(reached_S, step_T[stays_SxT.argmax(axis=1)], step_T[-1]), ~reached_S)
 

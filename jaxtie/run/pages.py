@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,21 +23,29 @@ from jaxtie.text.tables import targets_only_table, validation_table, word_pairs_
 Runs = Mapping[str, xr.Dataset]
 PROCESSES = ("output-bias", "output-bias-ndh", "output-bias-ydh", "output-bias-control")
 BODIES = ("mixer-small", "lstm-small", "transformer-medium", "mixer-medium", "lstm-medium")
-WIDTHS = ("width-2", "width-3", "output-bias", "width-6", "width-8")
+MODELS = ("width-2", "width-3", "transformer-small", "output-bias", "width-6", "width-8", *BODIES)
 NEVER_TARGETS = tuple(
     f"never-targets{name}"
     for name in ("", "-half", "-ndh", "-ydh", "-control", "-rows", "-half-rows", "-eps")
 )
+PRICES = "price-of-tying-grid-losses.csv"
+RATIO = "parameters, untied ÷ tied"
+EQUAL = {
+    "tied": "tied of equal width",
+    "wider tied": "tied of equal parameters",
+    "wider tied at equal operations": "tied of equal parameters and operations",
+}
 # Tables of several runs, on the page of the first one.
 OF_SEVERAL: dict[str, tuple[Callable[[Runs], Table], ...]] = {
     "output-bias": (partial(exor.gap_table, names=PROCESSES),),
     "mixer-small": (
+        partial(exor.models_table, names=MODELS),
         partial(exor.bodies_table, names=BODIES),
-        partial(exor.remaining_table, names=BODIES),
     ),
-    "width-2": (partial(exor.gap_by_width_table, names=WIDTHS),),
+    "width-2": (partial(exor.models_table, names=MODELS),),
     "never-targets": (
         exor.targets_only_gap_table,
+        exor.same_seeds_table,
         partial(exor.stuck_table, names=NEVER_TARGETS),
     ),
 }
@@ -95,8 +104,6 @@ def _tables_of(results: xr.Dataset, data: Path) -> Iterator[Table]:
             yield exor.contribution_table(results)
     if "similarity" in results:
         yield similarity_table(results)
-    if name == "untie-midway":
-        yield exor.decay_since_table(results, ["50000", "100000"])
     if name == "transformer-small":
         yield exor.equivalence_table(results)
         yield exor.published_table(results, pd.read_csv(data / "published.csv"))
@@ -134,9 +141,24 @@ def gap_table_of(losses: pd.DataFrame, places: Sequence[str]) -> Table:
     )
 
 
+def equal_sizes_table(losses: pd.DataFrame) -> Table:
+    """Return the gap of `experiments/price_of_tying.py` at equal width, and otherwise."""
+    places = ["vocabulary", "width"]
+    sizes = losses.pivot_table("parameters", places, "arm")
+    ratio = (sizes["untied"] / sizes["tied"]).map("{:.2f}".format).rename(RATIO)
+    own = losses[losses["arm"].isin(["untied", *EQUAL])].replace({"arm": EQUAL})
+    table = gap_table_of(own.join(ratio, on=places), [*places, RATIO])
+    note = (
+        f"{table.note} Each cell has its own interval. Equal width: as many tokens and operations,"
+        " fewer parameters. Equal parameters: a wider tied model, as many tokens, more operations."
+        " Equal operations, too: that model for fewer steps, at the rate of the longer run."
+    )
+    return replace(table, title="Tying gap on text, validation loss, nat", note=note)
+
+
 def _price_of_tying(data: Path) -> list[Table]:
-    losses = pd.read_csv(data / "price-of-tying-grid-losses.csv")
-    return [gap_table_of(losses, ["vocabulary", "width"])]
+    losses = pd.read_csv(data / PRICES)
+    return [equal_sizes_table(losses), gap_table_of(losses, ["vocabulary", "width"])]
 
 
 def _hypothesis_known(data: Path) -> list[Table]:
@@ -151,12 +173,14 @@ def _plateau_or_gap(data: Path) -> list[Table]:
 
 def _tying_gap_on_text(data: Path) -> list[Table]:
     members = pd.read_csv(data / "tying-gap-on-text.csv")
-    makers = (gap_tables.claims_table, gap_tables.fit_table, gap_tables.cells_table)
     published = pd.read_csv(data / "published-comparisons.csv")
     targets = pd.read_csv(data / "advice-on-text.csv").dropna(subset=["gap"])
     left_out = gap_tables.left_out_table(members, published, targets)
     advice = gap_tables.advice_tables(targets)
-    return [*(make(members) for make in makers), left_out, *advice, gap_tables.arms_table(members)]
+    fit = gap_tables.fit_table(members, published)
+    makers = (gap_tables.claims_table, gap_tables.cells_table, gap_tables.arms_table)
+    claims, cells, arms = (make(members) for make in makers)
+    return [claims, fit, cells, left_out, *advice, arms]
 
 
 # Tables of losses that are committed as CSV.

@@ -121,8 +121,9 @@ def chosen_rates(members: pd.DataFrame, choosing: Sequence[int] = CHOOSING) -> p
 def gaps(members: pd.DataFrame) -> pd.DataFrame:
     """Return loss(tied) − loss(untied) of each cell that has both, on the odd batches.
 
-    Columns: those of `SIZE`, tokens, gap, its standard error, seeds. The deviation over seeds is
-    pooled over the cells, since each has few. Pairs of which one diverged are left out.
+    Columns: those of `SIZE`, tokens, gap, seeds, error, deviation. The standard error is by the
+    deviation over seeds pooled over the cells, as the claims were registered; `deviation` is the
+    cell's own, which differs up to eleven-fold. Pairs of which one diverged are left out.
     """
     best = chosen_rates(members)
     losses = best.pivot(index=[*SIZE, "tokens", "seed"], columns="arm", values="loss_odd")
@@ -132,9 +133,10 @@ def gaps(members: pd.DataFrame) -> pd.DataFrame:
 
 
 def pooled(differences: pd.Series, size: Sequence[str]) -> pd.DataFrame:
-    """Return mean, standard error by the pooled deviation, seeds and degrees, a row per size."""
+    """Return mean, seeds, deviation, error by the pooled deviation and degrees, a row per size."""
     cells = differences.groupby(list(size))
-    found = cells.agg(["mean", "count"]).set_axis(["gap", "seeds"], axis=1).reset_index()
+    names = ["gap", "seeds", "deviation"]
+    found = cells.agg(["mean", "count", "std"]).set_axis(names, axis=1).reset_index()
     degrees = int((found["seeds"] - 1).sum())
     squares = float((cells.var().fillna(0).to_numpy() * (found["seeds"] - 1)).sum())
     error = np.sqrt(squares / degrees / found["seeds"]) if degrees else np.nan
@@ -149,5 +151,10 @@ def usual_cells(members: pd.DataFrame) -> pd.DataFrame:
 
 def fit_cells(members: pd.DataFrame) -> GapFit:
     """Fit the formula to the cells of the usual branch scale; ValueError if they are too few."""
-    cells = usual_cells(members)
-    return fit_gaps(features(cells), cells["gap"].to_numpy(), cells["error"].to_numpy())
+    return fit_to(usual_cells(members))
+
+
+def fit_to(cells: pd.DataFrame, columns: Sequence[int] | slice = slice(None)) -> GapFit:
+    """Fit some of the coefficients, or all, to gaps."""
+    errors = cells["error"].to_numpy()
+    return fit_gaps(features(cells)[:, columns], cells["gap"].to_numpy(), errors)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from made_up import BEST, exor_results, targets_only_runs
+from made_up import BEST, exor_results, stuck_results, targets_only_runs
 
 from jaxtie.exor import analysis, tables
 from jaxtie.exor.plots import exor_pictures
@@ -172,13 +172,14 @@ def test_plateau_exit_table(plateau_results):
     assert len(rows) == 6 and {len(row) for row in table.rows} == {len(table.header)}
     left = rows[analysis.LEFT, "tied"]
     assert left[:3] == ("4", "2", "1") and left[3].startswith("30 [20, ")
+    assert left[4].startswith("30 [20, ")
     # Seeds 0, 1 and 3 leave later untied, 2 at once, 4 and 5 only untied. Two of five or fewer: p =
     # 1.
     left = rows[analysis.LEFT, "untied"]
-    assert (left[4], left[6]) == ("2 : 3 (1)", "1.000")
+    assert (left[5], left[7]) == ("2 : 3 (1)", "1.000")
     assert rows[analysis.AT_BEST, "tied"][:4] == ("1", "5", "1", "> 100 [40, > 100]")
     at_best = rows[analysis.AT_BEST, "untied"]
-    assert (at_best[4], at_best[6]) == ("4 : 1 (1)", "0.375")
+    assert (at_best[5], at_best[7]) == ("4 : 1 (1)", "0.375")
     # No seed is halfway that is not at the best.
     assert rows[analysis.HALFWAY, "untied"] == at_best
 
@@ -207,3 +208,36 @@ def test_targets_only_tables_report_missing_data():
     table = claims_table("Claims", runs, {"never-targets": claims})
     verdicts = [row[-1] for row in table.rows]
     assert verdicts.count("**no data yet**") == 20 and len(verdicts) == 22
+
+
+def test_models_are_compared_by_gap_and_by_counts_of_stuck_seeds():
+    """Seeds 0 to 2 are stuck tied, and 2 and 3 untied; of the others the gap is 0.1."""
+    results = exor_results("tied", "untied", seeds=8)
+    stuck = {"tied": [0, 1, 2], "untied": [2, 3]}
+    for arm, more in (("tied", 0.2), ("untied", 0.1)):
+        end = {"arm": arm, "eval_step": 100}
+        results["train_loss"].loc[end] = BEST["loss"] + more
+        results["train_loss"].loc[end | {"seed": stuck[arm]}] = BEST["loss"] + 0.7
+    results.attrs["model"] = "LSTM(layers=2, width=4, hidden=8)"
+    (row,) = tables.models_table({"made-up": results}, ["made-up"]).rows
+    assert row[:7] == ("made-up", "an LSTM of 2 layers", "4", "100", "8", "3", "2")
+    assert row[8] == "0.100 ± 0.000 (4 seeds)"
+    gaps = np.array([0.6, 0.6, 0, -0.5, *[0.1] * 4])
+    assert float(row[7].split(" ± ")[0]) == pytest.approx(gaps.mean(), abs=6e-4)
+
+
+def test_stuck_shares_are_of_the_seeds_that_all_arms_have():
+    """Of 40 seeds the runs of rows have the first 20; the ratios are those of their shares."""
+    share = {"tied": 18, "untied": 2, "tied+targets-only": 2, "tied+bias": 9}
+    half = stuck_results("never-targets-half", {arm: [*range(n)] for arm, n in share.items()})
+    half["train_loss"].loc[{"arm": "tied", "seed": slice(220, None)}] = BEST["loss"] + 0.7
+    rows = {"tied+untie-rows=mask": 4, "untied+tie-rows=mask": 6}
+    own = stuck_results("never-targets-half-rows", {arm: [*range(n)] for arm, n in rows.items()})
+    runs = {"never-targets-half": half, "never-targets-half-rows": own.isel(seed=slice(20))}
+    table = tables.same_seeds_table(runs)
+    assert table.header == ("arm", "main with p(X) = 0.5, 20 seeds")
+    found = dict(table.rows)
+    assert [found[arm] for arm in ("tied", *rows)] == ["0.900", "0.200", "0.300"]
+    assert "tied+bias" not in found
+    assert found[tables.FREED].startswith(f"{(18 - 4) / (18 - 2):.3f} [")
+    assert found[tables.ADDED].startswith(f"{(6 - 2) / (18 - 2):.3f} [")

@@ -15,6 +15,7 @@ from jaxtie.results.statistics import (
     mean_interval,
     median_interval,
     median_time,
+    ratio_of_means,
     share_interval,
     sign_test,
     somers_d,
@@ -152,6 +153,32 @@ def times(*steps: float, censored: tuple[int, ...] = ()) -> Times:
 def test_a_curve_reaches_a_level_at_two_evaluations_in_a_row(losses, step, censored):
     found = times_to_level(STEPS, np.array([losses, [9] * 5], np.float32), 5.0)
     np.testing.assert_array_equal(found, [[step, 40], [censored, True]])
+
+
+@pytest.mark.parametrize(
+    ("losses", "step", "censored"),
+    [
+        ([9, 4, 4, 9, 9], 40, True),
+        ([4, 4, 9, 5, 4], 30, False),
+        ([9, 9, 4, 4, 4], 20, False),
+        ([4, 4, 9, 9, 4], 40, True),  # the last evaluation alone
+        ([9, 4, 4, NAN, NAN], 40, True),
+    ],
+)
+def test_a_curve_reaches_a_level_for_good_if_it_never_is_above_it_later(losses, step, censored):
+    found = times_to_level(STEPS, np.array([losses, [4] * 5], np.float32), 5.0, for_good=True)
+    np.testing.assert_array_equal(found, [[step, 0], [censored, False]])
+
+
+def test_a_ratio_of_means_has_the_interval_of_the_delta_method():
+    """Pairs of values that are strongly correlated: resampled apart, it would be much wider."""
+    rng = np.random.default_rng(0)
+    bottom_S = rng.uniform(1, 3, 800)
+    top_S = 0.5 * bottom_S + rng.normal(0, 0.1, 800)
+    low, ratio, high = ratio_of_means(top_S, bottom_S)
+    assert ratio == top_S.mean() / bottom_S.mean()
+    error = np.std(top_S - ratio * bottom_S, ddof=1) / bottom_S.mean() / np.sqrt(800)
+    np.testing.assert_allclose([low, high], ratio + 1.96 * error * np.array([-1, 1]), atol=2e-4)
 
 
 def test_no_curve_reaches_a_level_before_a_second_evaluation():

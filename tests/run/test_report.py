@@ -127,24 +127,6 @@ def test_other_bodies_have_their_distances_relative_to_decay(results):
     assert rows["untied output"][2:6] == ("",) * 4
     two, one = "2.000 [2.000, 2.000]", "1.000 [1.000, 1.000]"
     assert rows["untied output"][-3:] == (two, one, two)
-    # each of few seeds; of many the quartiles and both ends
-    for own, shown in ((results.isel(seed=slice(3)), 3), (results, 5)):
-        table = tables.remaining_table({"made-up": own}, ["made-up"])
-        row = {row[1:3]: row for row in table.rows}["untied output", "X-Y"]
-        found = [float(cell) for cell in row[-1].split(", ")]
-        np.testing.assert_allclose(found, [2 * decayed] * shown, rtol=5e-3)
-        np.testing.assert_allclose(float(row[3]), decayed, rtol=5e-3)
-
-
-def test_decay_can_be_counted_from_a_later_step(results):
-    """At steps 50 and 100 X and Y are three times as far apart as decay leaves them."""
-    at, distance = {"arm": "untied", "symbol": "X", "symbol2": "Y"}, results["output_distance"]
-    for step in (50, 100):
-        decayed = float(results["decay_factor"].sel(step=step))
-        distance.loc[at | {"step": step}] = distance.sel(**at, step=0) * 3 * decayed
-    rows = {row[:2]: row[2:] for row in tables.decay_since_table(results, ["0", "50"]).rows}
-    assert rows["untied output", "X-Y"] == ("3.000 [3.000, 3.000]", "1.000 [1.000, 1.000]")
-    assert rows["untied output", "A-B"][1] != "1.000 [1.000, 1.000]"
 
 
 def test_a_sweep_has_decay_factors_at_every_sweep_point():

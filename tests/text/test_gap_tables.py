@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t
 
 from jaxtie.results.plots import draw_for_document
 from jaxtie.run.experiment_files import installed_data
@@ -97,8 +98,16 @@ def test_the_fit_finds_the_coefficients():
     for i, expected in ((1, B), (2, C)):
         low, _, high = fit.interval(np.eye(5)[i], 0.001)
         assert low < expected < high and high - low < 0.02
-    *_, at_fixed_share = gap_tables.fit_table(members()).rows
-    assert float(at_fixed_share[1].split(" [")[0]) == pytest.approx(C + 2 * B, abs=0.01)
+    published = pd.read_csv(installed_data("published-comparisons.csv"))
+    rows = gap_tables.fit_table(members(), published).rows
+    found = {name: float(cell.split(" [")[0]) for name, cell in rows}
+    at_fixed_share = found["derived: ln(width) at fixed tokens per other parameter"]
+    assert at_fixed_share == pytest.approx(C + 2 * B, abs=0.01)
+    for vocabulary in ("2,048", "8,192"):
+        alone = found[f"ln(width), vocabulary {vocabulary} alone"]
+        assert alone == pytest.approx(C, abs=0.01)
+    (far,) = (value for name, value in found.items() if name.endswith("published -0.049"))
+    assert far == pytest.approx(0.1 + B * np.log(1.966e9 / 32_000) + C * np.log(640), abs=0.05)
 
 
 def test_what_was_left_out_is_predicted_from_the_rest():
@@ -151,7 +160,7 @@ def test_a_row_per_cell_and_arm():
     assert len(table.rows) == len(CELLS)
     (narrow,) = (row for row in table.rows if row[:2] == ("32, 2,048, 2", "0.25"))
     expected = 0.1 + B * np.log(375_000 / 2048) + C * np.log(32)
-    assert narrow[2:4] == ("183", "3.8") and narrow[-2] == "no"
+    assert narrow[2:5] == ("183", "3.8", "1.00") and narrow[-2] == "no"
     assert float(narrow[-1].split(" ± ")[0]) == pytest.approx(expected, abs=0.005)
     assert sum("branches 0.01" in row[0] for row in table.rows) == 1
     (other,) = (
@@ -160,6 +169,20 @@ def test_a_row_per_cell_and_arm():
         if row[:2] == ("tied+half-swap", "64, 2,048, 4, 1")
     )
     assert float(other[3].split(" ± ")[0]) == pytest.approx(-0.01, abs=0.005)
+
+
+def test_a_cell_has_its_own_interval():
+    """Student's t of its five seeds: no other cell's noise makes it wider."""
+    found = members()
+    noisy = (found["width"] == 128) & (found["arm"] == "tied") & (found["learning_rate"] == 2)
+    found.loc[noisy, "loss_odd"] += 0.1 * found.loc[noisy, "seed"]
+    half = {row[:2]: float(row[-1].split(" ± ")[1]) for row in gap_tables.cells_table(found).rows}
+    assert half["128, 2,048, 2", "1"] > 0.15 and half["32, 2,048, 2", "1"] < 0.02
+    own = found[(found["width"] == 32) & (found["vocabulary"] == 2048) & (found["epochs"] == 1)]
+    losses = own[own["learning_rate"] == 2].pivot(index="seed", columns="arm", values="loss_odd")
+    gap = losses["tied"] - losses["untied"]
+    expected = t.ppf(0.975, 4) * gap.std() / np.sqrt(5)
+    assert half["32, 2,048, 2", "1"] == pytest.approx(expected, abs=6e-4)
 
 
 def test_the_figure_is_drawn(tmp_path):
