@@ -2,6 +2,7 @@
 direction.
 
 Claim: what the small LSTM shows is no effect of its size.
+Found: five seeds decide nothing.
 
     jaxtie run lstm_medium
 

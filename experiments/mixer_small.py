@@ -1,6 +1,7 @@
 """The main experiment with an MLP-Mixer of one layer and width 4.
 
 Claim: what the transformer shows of X, Y, A and B is no effect of its architecture.
+Found: of the distances it shows the same. Tying costs, but hardly any seed is stuck.
 
     jaxtie run mixer_small --seeds 64
 

@@ -1,8 +1,8 @@
 """The main experiment with a transformer of two layers and width 32.
 
 Claim: what the small transformer shows of X, Y, A and B is no effect of its size.
-Found: at a fifth of the decay, distances are mostly decay's, and nothing holds X and Y up against
-it.
+Found: at a fifth of the rate, so of the decay, distances are mostly decay's, and nothing holds X
+and Y up against it. No difference in loss above 0.002 nat is seen.
 
     jaxtie run transformer_medium
 

@@ -66,3 +66,10 @@ def test_numbers_of_the_findings_are_on_the_pages_they_link_to(name):
         own = "".join(pages[link] for link in links or pages)
         numbers = re.findall(r"\d+\.\d+", re.sub(r"\]\([^)]*\)", "", paragraph))
         assert not [number for number in numbers if number not in own], paragraph
+
+
+def test_the_findings_count_the_verdicts_of_all_pages():
+    pages = [path.read_text() for path in (ROOT / "experiments/results").glob("*.md")]
+    counts = [len(re.findall(r"\*\*(?:holds|fails|inconclusive)\*\*", page)) for page in pages]
+    stated = f"{sum(counts)} verdicts in {sum(map(bool, counts))} families"
+    assert stated in (ROOT / "experiments/README.md").read_text()

@@ -24,7 +24,7 @@ import xarray as xr
 
 from jaxtie.config import UserError, natural
 from jaxtie.exor import plots
-from jaxtie.exor.tables import decay_table, gap_table, targets_only_gap_table
+from jaxtie.exor.tables import decay_table, models_table
 from jaxtie.options import Flag, option, parse_command, parse_path
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
@@ -36,7 +36,7 @@ from jaxtie.run import lifecycle
 from jaxtie.run.experiment_files import load_claims, load_experiment
 from jaxtie.run.lifecycle import one_line
 from jaxtie.run.page import write_report
-from jaxtie.run.pages import result_pages
+from jaxtie.run.pages import MODELS, PRICES, equal_sizes_table, result_pages
 from jaxtie.text.gap_tables import draw_gaps
 
 EXPERIMENTS = Path("experiments")
@@ -122,9 +122,9 @@ def tables_by_name(experiments: Path) -> dict[str, Callable[..., Table]]:
     return {
         "claims": claims,
         "conclusion": conclusion,
-        "gaps": lambda *names: gap_table(runs, names),
         "distances": lambda name: decay_table(runs[name]),
-        "never-targets": lambda: targets_only_gap_table(runs),
+        "models": lambda: models_table(runs, MODELS),
+        "text": lambda: equal_sizes_table(pd.read_csv(experiments / "data" / PRICES)),
     }
 
 
