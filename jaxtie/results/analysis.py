@@ -210,6 +210,7 @@ def join_points(found: Sequence[tuple[Mapping[str, float], xr.Dataset]]) -> xr.D
         rest = [dim for dim in values.dims if dim not in (*names, "arm")]
         order = [dim for dim in ("arm", *names) if dim in values.dims]
         joined[name] = values.transpose(*order, *rest)
+        joined[name].encoding.pop("dtype", None)  # the first point's texts may be shorter
     return joined.assign_attrs(runs[0].attrs)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import os
@@ -24,7 +25,7 @@ import jaxtie
 from jaxtie import Transformer
 from jaxtie.config import UserError, differing_fields, number_label
 from jaxtie.results import plots
-from jaxtie.results.analysis import best_setting, final_table
+from jaxtie.results.analysis import best_setting, final_table, join_points
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import lifecycle
 from jaxtie.run.command import main
@@ -486,6 +487,22 @@ def test_other_values_have_other_labels():
     results["diverged_at"] = results["loss"].isel(step=0, drop=True)
     rows = [row[0] for row in final_table(results).rows]
     assert len({*rows}) == len(rows) and all("123456" in row for row in rows)
+
+
+def test_texts_of_a_later_point_are_not_cut_to_the_length_of_the_first():
+    def read_again(results):
+        return xr.load_dataset(io.BytesIO(results.to_netcdf(engine="h5netcdf")), engine="h5netcdf")
+
+    found = [
+        (
+            {"split_seed": seed, "batch": 8},
+            read_again(xr.Dataset({"word": ("pair", [word, "cat"])})),
+        )
+        for seed, word in ((1, "tree"), (2, "bread"))
+    ]
+    words = read_again(join_points(found))["word"]
+    assert words.sel(split_seed=2, batch=8).values.tolist() == ["bread", "cat"]
+    assert words.sel(split_seed=1, batch=8).values.tolist() == ["tree", "cat"]
 
 
 @pytest.mark.parametrize("field", ["seed", "loss"])
