@@ -99,7 +99,7 @@ def lanes(f: Callable, *, kept_apart: bool = True) -> Callable:
         if len(sizes) != 1:
             raise ValueError(f"lanes: expected last axes of one size, found {sorted(sizes)}")
         options = LaneOptions(*sizes, kept_apart)
-        members = [jax.ShapeDtypeStruct(leaf.shape[:-1], leaf.dtype) for leaf in leaves]
+        members = [jax.typeof(leaf).update(shape=leaf.shape[:-1]) for leaf in leaves]
         jaxpr, shapes = jax.make_jaxpr(f, return_shape=True)(*tree.unflatten(members))
         results = _evaluate(jaxpr, options, [(leaf, True) for leaf in leaves])
         return jax.tree.unflatten(
@@ -131,6 +131,13 @@ def _evaluate(jaxpr: ClosedJaxpr, options: LaneOptions, arguments: Sequence[Valu
 def _apply(equation: JaxprEqn, options: LaneOptions, operands: Sequence[Value]) -> list[Value]:
     name, parameters = equation.primitive.name, equation.params
     arrays, mapped = zip(*operands, strict=True) if operands else ((), ())
+    if name in INLINED and (any(mapped) or "jit" not in name):  # else one call
+        inner = next(
+            parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters
+        )
+        return _evaluate(
+            inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), options, operands
+        )
     bind = functools.partial(equation.primitive.bind, **parameters)
     if not any(mapped):
         results = bind(*arrays)
@@ -138,18 +145,14 @@ def _apply(equation: JaxprEqn, options: LaneOptions, operands: Sequence[Value]) 
             (result, False)
             for result in (results if equation.primitive.multiple_results else [results])
         ]
-    if name in INLINED:
-        inner = next(
-            parameters[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in parameters
-        )
-        return _evaluate(
-            inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), options, operands
-        )
     if name == "scan":
         return _scan(options, operands, equation)
     # rare forms that the rules do not cover
-    is_rare = (name == "reshape" and parameters["dimensions"] is not None) or (
-        name == "pad" and mapped[1]
+    is_rare = (
+        (name == "reshape" and parameters["dimensions"] is not None)
+        or (name == "pad" and mapped[1])
+        or (name == "dot_general" and not all(map(jnp.ndim, arrays)))
+        or any(0 in jnp.shape(array) for array in arrays)
     )
     if name in RULES and not is_rare:
         results = RULES[name](options, operands, **parameters)
@@ -351,9 +354,9 @@ def _dot_general(options, operands, *, dimension_numbers, preferred_element_type
             array = _take(place, array, axis)
             order = [*[axis] * sliced, *(i - (i > axis and not sliced) for i in kept)]
             missing = [sliced + i for i in (*gaps[s], *[last] * (not mapped))]
-            sides.append(jnp.expand_dims(jnp.transpose(array, order), missing))
-        products = sides[0] * sides[1]
-        return products.astype(preferred_element_type or products.dtype)
+            array = jnp.expand_dims(jnp.transpose(array, order), missing)
+            sides.append(array.astype(preferred_element_type or array.dtype))
+        return sides[0] * sides[1]
 
     return _unrolled_sum(options, term, length, 0, *[array for array, _ in operands])
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from bodies import PROCESS, build_model, once, start
+from random_programs import random_program
 
 from jaxtie.config import LSTM, Arm, Mixer, Transformer
 from jaxtie.exor import data
@@ -21,12 +22,13 @@ def random(*shapes):
     return [jnp.asarray(rng.standard_normal((*shape, MEMBERS))) for shape in shapes]
 
 
-def assert_as_vmap(f, *arguments, rtol=1e-12):
-    expected = once(jax.vmap(f, in_axes=-1, out_axes=-1))(*arguments)
-    found = once(lanes(f))(*arguments)
-    for got, want in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-        assert (got.shape, got.dtype) == (want.shape, want.dtype)
-        np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
+def assert_as_vmap(f, *arguments, rtol=1e-12, kept_apart=(True,)):
+    ways = jax.vmap(f, in_axes=-1, out_axes=-1), *(lanes(f, kept_apart=each) for each in kept_apart)
+    expected, *found = once(lambda *arrays: [way(*arrays) for way in ways])(*arguments)
+    for each in found:
+        for got, want in zip(*map(jax.tree.leaves, (each, expected)), strict=True):
+            assert (got.shape, got.dtype) == (want.shape, want.dtype)
+            np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
 
 
 FUNCTIONS = {
@@ -58,6 +60,31 @@ FUNCTIONS = {
         ),
         (3, 4),
         (2,),
+    ),
+    "a custom derivative of what is not mapped": (
+        lambda a: (a * jax.nn.relu(jnp.arange(4.0) - 1), jax.nn.logsumexp(jnp.arange(3.0))),
+        (4,),
+    ),
+    "sums of nothing": (
+        lambda a: (
+            a.sum(1),
+            a @ a.T,
+            jax.lax.reduce_max_p.bind(a, axes=(1,), out_sharding=None),
+            jnp.einsum("ij,ij->i", a, a),
+        ),
+        (3, 0),
+    ),
+    "integers that overflow before they are widened": (
+        lambda a: jax.lax.dot_general(
+            *[jnp.floor(100 * a).astype(jnp.int8)] * 2,
+            (((0,), (0,)), ((), ())),
+            preferred_element_type=jnp.int32,
+        ),
+        (12,),
+    ),
+    "a contraction with a number": (
+        lambda a: jax.lax.dot_general(2.0, a, (((), ()), ((), ()))),
+        (),
     ),
     "a carry that starts unmapped": (
         lambda a: jax.lax.scan(lambda c, x: (c + x, c * x), jnp.zeros(4), a),
@@ -91,6 +118,30 @@ FUNCTIONS = {
 def test_lanes_is_vmap(f_and_shapes, x64):
     f, *shapes = f_and_shapes
     assert_as_vmap(f, *random(*shapes))
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(first, first + 10), marks=[pytest.mark.slow] * (first > 0))
+        for first in range(0, 500, 10)
+    ],
+    ids=str,
+)
+def test_random_programs_are_those_of_vmap(seeds, x64):
+    """Of what `lanes` know and do not know; see `random_programs`."""
+    for seed in seeds:
+        try:
+            assert_as_vmap(*random_program(seed), rtol=1e-9, kept_apart=(True, False))
+        except Exception as error:
+            raise AssertionError(f"random_program({seed})") from error
+
+
+def test_types_are_promoted_as_by_vmap():
+    """A number of Python takes the type of the other operand, also as an argument."""
+    weak = jnp.broadcast_to(2.0, MEMBERS)
+    assert weak.weak_type
+    assert_as_vmap(lambda x: x * jnp.float16(3), weak)
 
 
 def test_closed_over_arrays_are_not_mapped(x64):
