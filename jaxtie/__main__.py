@@ -20,8 +20,8 @@ HELP = """usage: jaxtie COMMAND [OPTIONS]
 Should a language model share one embedding table between its input and its output?
 
   run      train tied and untied models, many seeds at once, and compare them
-  advise   train two models on your text, and say whether its tokens suit a tied table
-  audit    check whether a checkpoint is tied, and whether its flags agree
+  advise   predict loss(tied) - loss(untied) of your model, by small ones trained on your text
+  audit    check whether a checkpoint is tied and whether its flags agree, and repair it
   report   draw the figures and the report of a run again
 
   jaxtie COMMAND --help    options of a command
@@ -35,6 +35,9 @@ def _find_main(arguments: list[str]) -> Callable[[], int]:
     """Return the function that runs a command line and returns its exit status."""
     command, *rest = arguments or ["--help"]
     if command in ("-h", "--help", "--version"):
+        if rest:
+            print(f"jaxtie: {rest[0]!r}: expected nothing after {command}", file=sys.stderr)
+            return lambda: 2
         print(f"jaxtie {jaxtie.__version__}" if command == "--version" else HELP, end="\n")
         return lambda: 0
     if command not in COMMANDS:

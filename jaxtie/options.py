@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +13,45 @@ from typing import Annotated, Any
 import tyro
 
 from jaxtie.config import MOST_SEEDS, Arm, UserError, check_path, natural, real
+from jaxtie.shutdown import INTERRUPTED
 
 AS_DECLARED = "as in the experiment"
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --name alone, no --no-name
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """Run a command; return its exit status, or 2 after an error that is the user's."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not have every character
+    try:
+        return command()
+    except (UserError, OSError) as error:
+        print_error(one_line(error))
+        return 2
+    except KeyboardInterrupt as stop:
+        if stop.args:
+            print_error(str(stop))
+        return INTERRUPTED
+
+
+def print_error(line: str) -> None:
+    """Print an error as every command does."""
+    print(f"jaxtie: {line}", file=sys.stderr)
+
+
+def one_line(error: UserError | OSError) -> str:
+    """Return the message of an error; raise a broken pipe again, since there is no reader."""
+    if isinstance(error, BrokenPipeError):
+        raise error
+    if isinstance(error, OSError):
+        return escape(f"{error.filename or 'output'}: {error.strerror or error}")
+    return escape(str(error))
+
+
+def escape(text: str) -> str:
+    """Return a text without line breaks and other characters that do not print."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -1,6 +1,5 @@
 """Command line of `jaxtie advise`. Imports jax only to train or evaluate models."""
 
-import io
 import json
 import sys
 from collections.abc import Sequence
@@ -21,12 +20,12 @@ from jaxtie.options import (
     parse_groups,
     parse_path,
     parse_positive,
+    run_command,
 )
 from jaxtie.results.tables import json_numbers, print_tables
 from jaxtie.run import command as cli
 from jaxtie.run.command import TextOptions
 from jaxtie.run.lifecycle import Session
-from jaxtie.shutdown import INTERRUPTED
 
 # Names of options, by mode.
 TEXT = frozenset(cli.defaults_of(TextOptions))
@@ -168,25 +167,18 @@ DEFAULTS = cli.defaults_of(TargetOptions, AdviseTextOptions, OutputOptions, Pair
 
 def main_advise(arguments: Sequence[str] | None = None) -> int:
     """Run `jaxtie advise` and return the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may not have every character
-    try:
-        options = parse_groups(AdviseOptions, "jaxtie.advise", arguments, DESCRIPTION)
-        command = cli.command_line("jaxtie.advise", arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+
+    def answer() -> int:
+        options = parse_groups(AdviseOptions, "jaxtie.advise", words, DESCRIPTION)
+        command = cli.command_line("jaxtie.advise", words)
         return _answer(options, Session(command, options.quiet, options.overwrite))
-    except (UserError, OSError) as error:
-        print(f"jaxtie.advise: {cli.one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as stop:
-        if stop.args:
-            print(f"jaxtie.advise: {stop}", file=sys.stderr)
-        return INTERRUPTED
+
+    return run_command(answer)
 
 
 def advise(*text: str | Path, **options: Any) -> Answer:
-    """Train pilots on a text and answer, as `jaxtie advise --text` does.
+    """Train pilots on a text and answer, as `jaxtie advise --text PATH` does.
 
     Args:
       text: files, or folders of files.

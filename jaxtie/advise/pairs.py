@@ -4,7 +4,6 @@ Imports jax only to train or evaluate models.
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from jaxtie.results.tables import json_numbers, print_tables
 from jaxtie.run import lifecycle
 from jaxtie.run.experiment_files import load_experiment
 from jaxtie.run.lifecycle import Outcome, Session
-from jaxtie.shutdown import INTERRUPTED
 
 OUT = Path("runs/hypothesis")
 
@@ -65,8 +63,7 @@ def train_and_evaluate(options: Any, session: Session) -> int:
         lifecycle.inspect_folder(experiment, folder, options.overwrite)
     for experiment, folder in zip(experiments, folders):
         if lifecycle.run_in_folder(experiment, folder, session) is Outcome.INTERRUPTED:
-            print(f"jaxtie: {lifecycle.resume_hint(session)} with {folder.path}", file=sys.stderr)
-            return INTERRUPTED
+            raise KeyboardInterrupt(f"{lifecycle.resume_hint(session)} with {folder.path}")
     return evaluate_runs([folder.path for folder in folders], out, options, session)
 
 

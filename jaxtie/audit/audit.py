@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtie.audit.adapter import Adapter, read_adapter
-from jaxtie.audit.checkpoint import Checkpoint, StoredModel, open_checkpoint
+from jaxtie.audit.checkpoint import Checkpoint, open_checkpoint
 from jaxtie.audit.compare import Comparison, Progress, same_rows, scan
 from jaxtie.audit.find import Embeddings, EmbeddingTable, Role, find_embeddings, several_tables
 from jaxtie.audit.findings import Facts, Finding, findings_of, index_texts, runs_of
@@ -20,7 +20,6 @@ from jaxtie.results.tables import json_numbers
 class ModelVerdict:
     """The verdict on one model."""
 
-    arm: str  # of a run of jaxtie; else empty
     embeddings: Embeddings
     findings: tuple[Finding, ...]  # the one about tying first
     comparison: Comparison | None  # of both embeddings, if there are two that can be compared
@@ -54,7 +53,6 @@ class ModelVerdict:
             ids = comparison.pop("differing")
             comparison |= {"differing rows": len(ids), "differing runs": runs_of(ids)}
         return {
-            "name": self.arm,
             "consistent": self.is_consistent,
             "cause": None if self.is_consistent else self.main.code,
             "verdict": self.main.text,
@@ -81,15 +79,15 @@ def _table_dict(table: EmbeddingTable) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Audit:
-    """A checkpoint and a verdict on each model in it."""
+    """A checkpoint and the verdict on its model."""
 
     checkpoint: Checkpoint
-    verdicts: tuple[ModelVerdict, ...]
+    verdict: ModelVerdict
 
     @property
     def status(self) -> int:
         """The exit status: 0 consistent, 1 inconsistent."""
-        return int(not all(verdict.is_consistent for verdict in self.verdicts))
+        return int(not self.verdict.is_consistent)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; numbers that are not finite become None."""
@@ -100,7 +98,7 @@ class Audit:
                 "links lead to": str(self.checkpoint.linked) if self.checkpoint.linked else None,
                 "status": self.status,
                 "flags": [flag.text for flag in self.checkpoint.configuration.flags],
-                "models": [verdict.as_dict() for verdict in self.verdicts],
+                "models": [self.verdict.as_dict()],
             }
         )
 
@@ -132,28 +130,22 @@ def audit(
     old = open_checkpoint(against) if against else None
     trained = read_adapter(adapter) if adapter else None
     find = functools.partial(_find, names=names, transposed=transposed)
-    verdicts = []
-    for model in checkpoint.models:
-        embeddings = find(checkpoint, model)
-        before = _old_table(old, model.arm, embeddings.input, find) if old else None
-        facts = _gather(checkpoint, model, embeddings, before, trained, progress)
-        verdict = ModelVerdict(model.arm, embeddings, findings_of(facts), facts.comparison)
-        verdicts.append(verdict)
-    return Audit(checkpoint, tuple(verdicts))
+    embeddings = find(checkpoint)
+    before = _old_table(old, embeddings.input, find) if old else None
+    facts = _gather(checkpoint, embeddings, before, trained, progress)
+    return Audit(checkpoint, ModelVerdict(embeddings, findings_of(facts), facts.comparison))
 
 
 def _find(
     checkpoint: Checkpoint,
-    model: StoredModel,
     names: tuple[str | None, str | None],
     transposed: Collection[Role],
 ) -> Embeddings:
-    where = f"{checkpoint.path}{', arm ' + model.arm if model.arm else ''}"
     try:
         return find_embeddings(
-            model.tensors,
+            checkpoint.tensors,
             checkpoint.configuration,
-            where,
+            str(checkpoint.path),
             names,
             transposed=transposed,
             aliases=checkpoint.aliases,
@@ -195,15 +187,10 @@ def _is_same(table: EmbeddingTable, like: EmbeddingTable, progress: Progress) ->
 
 
 def _old_table(
-    old: Checkpoint, arm: str, table: EmbeddingTable, find: Callable[..., Embeddings]
+    old: Checkpoint, table: EmbeddingTable, find: Callable[..., Embeddings]
 ) -> EmbeddingTable:
     """Return the input embedding of an older checkpoint."""
-    others = {other.arm: other for other in old.models}
-    check(
-        arm in others,
-        f"--against {old.path}: has no arm {arm!r}; give a checkpoint of the same model",
-    )
-    found = find(old, others[arm]).input
+    found = find(old).input
     shapes = [(one.vocabulary, one.width) for one in (found, table)]
     check(
         shapes[0] == shapes[1],
@@ -219,7 +206,6 @@ def _old_table(
 
 def _gather(
     checkpoint: Checkpoint,
-    model: StoredModel,
     embeddings: Embeddings,
     old: EmbeddingTable | None,
     adapter: Adapter | None,
@@ -246,9 +232,8 @@ def _gather(
     configuration = checkpoint.configuration
     return Facts(
         checkpoint,
-        model.arm,
-        claim=configuration.claim if model.tied is None else model.tied,
-        claimant="the arm is declared" if model.arm else configuration.claimant,
+        claim=configuration.claim,
+        claimant=configuration.claimant,
         embeddings=embeddings,
         comparison=comparison,
         rows=rows,

@@ -19,7 +19,7 @@ from jaxtie.audit.stored import (
     is_orbax,
     refuse_pointer,
 )
-from jaxtie.config import Arm, UserError, check, check_path, natural
+from jaxtie.config import UserError, check, check_path, natural
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 DISTRIBUTED = ".distcp"  # files of torch.distributed.checkpoint
@@ -40,21 +40,12 @@ ITEMS = ("params", "state", "default", "items", "model", "members")  # of an Orb
 
 
 @dataclass(frozen=True)
-class StoredModel:
-    """One model in a checkpoint; a run of jaxtie has one per arm."""
-
-    arm: str  # empty unless the checkpoint is a run of jaxtie
-    tensors: Mapping[str, StoredTensor]  # by name
-    tied: bool | None = None  # as the arm is declared; None if a configuration says it
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """The contents of a path."""
 
     path: Path
     format: str
-    models: tuple[StoredModel, ...]
+    tensors: Mapping[str, StoredTensor]  # by name
     configuration: Configuration  # from the config.json next to it
     missing: tuple[str, ...] = ()  # names in its index that no file has
     unlisted: tuple[str, ...] = ()  # tensors in its files that the index does not name
@@ -65,12 +56,12 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open a file, a folder of files, an Orbax folder, or the folder of a run of jaxtie.
+    """Open a file, a folder of files, or an Orbax folder.
 
     A name such as `org/name` is looked up in the local Hugging Face cache.
 
     Raises:
-      UserError: if there is no checkpoint, it is a pickle, or it cannot be read.
+      UserError: if there is no checkpoint, it is a pickle or a run of jaxtie, or it cannot be read.
     """
     path = _find_in_cache(path)
     check_path(path)
@@ -238,7 +229,7 @@ def _open_files(paths: list[Path], given: Path) -> Checkpoint:
     return Checkpoint(
         given,
         FORMATS[paths[0].suffix],
-        (StoredModel("", tensors),),
+        tensors,
         configuration,
         architecture=architecture,
         aliases={
@@ -271,7 +262,7 @@ def _open_sharded(index: Path) -> Checkpoint:
         check(path.is_file(), f"{path}: a shard is missing; {index.name} names it; download it")
         refuse_pickle(path)
     found = _open_files(paths, index.parent)
-    tensors = found.models[0].tensors
+    tensors = found.tensors
     return replace(
         found,
         missing=tuple(name for name in listed if name not in tensors),
@@ -300,28 +291,12 @@ def _open_orbax(item: Path, given: Path) -> Checkpoint:
     for path in item.rglob("*"):
         if path.is_symlink():
             link_target(item, path)
-    if item.name == "members":
-        return _open_run(item, given)
+    check(
+        item.name != "members" or not (item.parent / "config").is_dir(),
+        f"{given}: is a run of jaxtie, with a model for each seed of each arm, whose name says"
+        " whether it is tied; jaxtie.load(RUN) has their input_table and output_table",
+    )
     candidates = [place / "config.json" for place in (item, *item.parents[:2])]
     configuration = read_configuration(next(filter(Path.is_file, candidates), candidates[0]))
     tensors = {tensor.name: tensor for tensor in from_orbax(item)}
-    models = (StoredModel("", tensors),)
-    return Checkpoint(given, "Orbax", models, configuration, untied=configuration.untied)
-
-
-def _open_run(item: Path, given: Path) -> Checkpoint:
-    """Open a run of jaxtie: a model per arm, with the embeddings of its members stacked."""
-    arms: dict[str, dict[str, StoredTensor]] = {}
-    for tensor in from_orbax(item, stacked=True):
-        name, found, path = tensor.name.partition(".states.")
-        if found and path.startswith(".params"):
-            arms.setdefault(name, {})[path] = tensor
-    check(bool(arms), f"{item}: holds no members of a run")
-    models = []
-    for name, tensors in arms.items():
-        arm = Arm.parse(name)
-        tied = arm.tied
-        if arm.untie_at is not None:  # tied up to that step; the checkpoint may be older
-            tied = not any(path.endswith("['output']") for path in tensors)
-        models.append(StoredModel(name, tensors, tied))
-    return Checkpoint(given, "a run of jaxtie", tuple(models), Configuration())
+    return Checkpoint(given, "Orbax", tensors, configuration, untied=configuration.untied)

@@ -1,7 +1,6 @@
 """Command line of `jaxtie.audit`. Imports no jax."""
 
 import contextlib
-import io
 import json
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import tyro
 
 from jaxtie.audit.audit import Audit, ModelVerdict, audit
+from jaxtie.audit.checkpoint import Checkpoint
 from jaxtie.audit.compare import Progress
 from jaxtie.audit.find import EmbeddingTable, Role
 from jaxtie.audit.findings import Finding
@@ -20,8 +20,7 @@ from jaxtie.audit.headers import reason_of
 from jaxtie.audit.knowledge import SOUND
 from jaxtie.audit.repair import How, write_repaired
 from jaxtie.config import UserError, check
-from jaxtie.options import Flag, option, parse_command, parse_path
-from jaxtie.shutdown import INTERRUPTED
+from jaxtie.options import Flag, escape, one_line, option, parse_command, parse_path, run_command
 
 SECONDS = 5.0  # between two lines of progress, at least
 UNREADABLE = 2  # exit status
@@ -62,8 +61,8 @@ class AuditOptions:
 
     paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], PATHS]
     """.safetensors (one file, an index, or a folder of shards), .npz, Keras .weights.h5, .gguf, an
-    Orbax folder, the folder of a run of jaxtie, or ORG/NAME in the local Hugging Face cache. Of
-    several, one line each is printed, and the worst exit status counts."""
+    Orbax folder, or ORG/NAME in the local Hugging Face cache. Of several, one line each is printed,
+    and the worst exit status counts."""
     against: Annotated[Path | None, option("OLD", parse_path, "none")] = None
     """An older checkpoint of the same model: report which rows have not changed since."""
     adapter: Annotated[Path | None, option("DIR", parse_path, "none")] = None
@@ -85,7 +84,7 @@ class AuditOptions:
     flags: Flag = False
     """With --write: keep the embeddings; every flag, and the index, say what is stored."""
     verbose: Flag = False
-    """Print every finding, how each loader behaves, and the bytes that tying saves."""
+    """Of one PATH: print every finding, how each loader behaves, and the bytes that tying saves."""
     json: Flag = False
     """Print JSON: a schema with a version, and the finding that set each status."""
     quiet: Flag = False
@@ -115,35 +114,29 @@ class _Progress:
 
 def main_audit(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a tensor's name may hold anything
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        options = parse_command(AuditOptions, "jaxtie.audit", arguments)
-        count = len(options.paths)
-        is_one = not (options.against or options.adapter or options.input or options.output)
-        check(count == 1 or is_one, "--against, --adapter, --input and --output need one PATH")
-        how = _how(options)
-        if options.write:
-            return _write(options.paths[0], options.write, how, options)
-        with contextlib.closing(_Progress(options.quiet)) as progress:
-            results = [_audit(path, options, progress) for path in options.paths]
-        if isinstance(results[0], str) and count == 1:
-            raise UserError(results[0])
-        status = max(map(_status, results))
-        if options.json:
-            found = [_as_dict(*pair) for pair in zip(options.paths, results, strict=True)]
-            print(json.dumps({"schema": SCHEMA, "status": status, "checkpoints": found}, indent=1))
-        else:
-            print("\n".join(_lines(options, results)))
-    except BrokenPipeError:
-        raise
-    except (UserError, OSError) as error:
-        print(f"jaxtie.audit: {_escape(_reason(error))}", file=sys.stderr)
-        return UNREADABLE
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    words = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: _run(parse_command(AuditOptions, "jaxtie.audit", words)))
+
+
+def _run(options: AuditOptions) -> int:
+    count = len(options.paths)
+    is_one = not (options.against or options.adapter or options.input or options.output)
+    check(count == 1 or is_one, "--against, --adapter, --input and --output need one PATH")
+    is_shown = count == 1 and not options.json
+    check(is_shown or not options.verbose, "--verbose: expected with one PATH, without --json")
+    how = _how(options)
+    if options.write:
+        return _write(options.paths[0], options.write, how, options)
+    with contextlib.closing(_Progress(options.quiet)) as progress:
+        results = [_audit(path, options, progress) for path in options.paths]
+    if isinstance(results[0], str) and count == 1:
+        raise UserError(results[0])
+    status = max(map(_status, results))
+    if options.json:
+        found = [_as_dict(*pair) for pair in zip(options.paths, results, strict=True)]
+        print(json.dumps({"schema": SCHEMA, "status": status, "checkpoints": found}, indent=1))
+    else:
+        print("\n".join(_lines(options, results)))
     return status
 
 
@@ -164,7 +157,7 @@ def _write(path: Path, new: Path, how: How | None, options: AuditOptions) -> int
     with contextlib.closing(_Progress(options.quiet)) as progress, _last_resort(path):
         names = (options.input, options.output)
         result, done = write_repaired(path, new, how, names=names, progress=progress)
-    print(f"wrote    {_escape(f'{new}: {done}')}")
+    print(f"wrote    {escape(f'{new}: {done}')}")
     print("\n".join(lines_of(result, verbose=options.verbose)))
     return result.status
 
@@ -182,7 +175,7 @@ def _audit(path: Path, options: AuditOptions, progress: Progress) -> Audit | str
                 progress=progress,
             )
     except (UserError, OSError) as error:
-        return _reason(error)
+        return one_line(error)
 
 
 @contextlib.contextmanager
@@ -197,12 +190,6 @@ def _last_resort(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: {reason}; please report it") from None
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename or 'output'}: {error.strerror or error}"
-    return str(error)
-
-
 def _status(result: Audit | str) -> int:
     return UNREADABLE if isinstance(result, str) else result.status
 
@@ -213,13 +200,9 @@ def _as_dict(path: Path, result: Audit | str) -> dict[str, Any]:
     return result.as_dict()
 
 
-def _escape(text: str) -> str:
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
-
-
 def _lines(options: AuditOptions, results: Sequence[Audit | str]) -> Iterator[str]:
     """Yield the report on one checkpoint, or a line for each of several."""
-    (first, *others), paths = results, [_escape(str(path)) for path in options.paths]
+    (first, *others), paths = results, [escape(str(path)) for path in options.paths]
     if isinstance(first, Audit) and not others:
         yield from lines_of(first, verbose=options.verbose)
         return
@@ -227,32 +210,27 @@ def _lines(options: AuditOptions, results: Sequence[Audit | str]) -> Iterator[st
     for path, result in zip(paths, results, strict=True):
         texts = [result.removeprefix(f"{path}: ")] if isinstance(result, str) else []
         if isinstance(result, Audit):
-            wrong = [one for one in result.verdicts if not one.is_consistent]
-            texts = [verdict.main.text for verdict in wrong or result.verdicts]
+            texts = [result.verdict.main.text]
         word = WORDS[_status(result)]
-        yield f"{word:<12}  {path:<{width}}  {_escape(' '.join(texts))}"
+        yield f"{word:<12}  {path:<{width}}  {escape(' '.join(texts))}"
 
 
 def lines_of(found: Audit, *, verbose: bool = False) -> Iterator[str]:
     """Yield the lines of the report, the verdict first."""
-    for i, verdict in enumerate(found.verdicts):
-        if i:
-            yield ""
-        yield from map(_escape, _verdict_lines(found, verdict))
-        if verbose:
-            yield from map(_escape, _other_lines(found, verdict))
+    yield from map(escape, _verdict_lines(found.checkpoint, found.verdict))
+    if verbose:
+        yield from map(escape, _other_lines(found.checkpoint, found.verdict))
 
 
-def _verdict_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
+def _verdict_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]:
     """Yield the verdict, what is stored, what the flags say, what to do and for which loaders."""
     main, embeddings = verdict.main, verdict.embeddings
-    arm = f"arm {verdict.arm}: " if verdict.arm else ""
-    yield f"{arm}{'Consistent' if verdict.is_consistent else 'Inconsistent'}. {main.text}"
+    yield f"{'Consistent' if verdict.is_consistent else 'Inconsistent'}. {main.text}"
     tables = [table for table in (embeddings.input, embeddings.output) if table]
     yield f"stored   {'; '.join(map(_describe, tables))}"
     flags = "none: there is no config.json next to it"
-    if found.checkpoint.configuration.path:
-        flags = "; ".join(flag.text for flag in found.checkpoint.configuration.flags)
+    if checkpoint.configuration.path:
+        flags = "; ".join(flag.text for flag in checkpoint.configuration.flags)
     yield f"flags    {flags}"
     if main.fix:
         yield f"{'to do' if main.level == 'wrong' else 'you can':<8} {main.fix}"
@@ -270,7 +248,7 @@ def _is_shown(finding: Finding) -> bool:
     return finding.level == "wrong" or finding.code in ("adapter", "against")
 
 
-def _other_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
+def _other_lines(checkpoint: Checkpoint, verdict: ModelVerdict) -> Iterator[str]:
     """Yield what is left: notes, what each loader does, files, bytes."""
     for finding in verdict.findings:
         if finding is not verdict.main and not _is_shown(finding):
@@ -278,8 +256,8 @@ def _other_lines(found: Audit, verdict: ModelVerdict) -> Iterator[str]:
     loaders = [line for finding in verdict.findings for line in finding.loaders]
     for line in dict.fromkeys(loaders):
         yield f"loader   {line}"
-    if found.checkpoint.linked:
-        yield f"links    to {found.checkpoint.linked}"
+    if checkpoint.linked:
+        yield f"links    to {checkpoint.linked}"
     if verdict.embeddings.bias:
         yield f"bias     {verdict.embeddings.bias.name}"
     if verdict.saved:

@@ -42,7 +42,6 @@ class Facts:
     """Facts about one model of a checkpoint."""
 
     checkpoint: Checkpoint
-    arm: str  # of a run of jaxtie; else empty
     claim: bool | None  # whether the model is said to be tied; None if nothing says so
     claimant: str  # the beginning of a sentence: "config.json says"
     embeddings: Embeddings
@@ -64,7 +63,7 @@ class Facts:
         """Whether the table has no output embedding, as in an encoder or in a part like one."""
         if self.embeddings.output or self.embeddings.only_head:
             return False
-        names = next(iter(self.checkpoint.models)).tensors
+        names = self.checkpoint.tensors
         parts = self.embeddings.input.tensor.name.split(".")
         is_part = any(part.endswith("_encoder") for part in parts)
         # EAGLE joins embedding and hidden state; its head is that of the model it drafts for.
@@ -444,7 +443,7 @@ def _copies(facts: Facts) -> Iterator[Finding]:
 def _shared_alone(facts: Facts) -> Iterator[Finding]:
     """Report that a shared embedding does not reach encoder and decoder."""
     name = facts.embeddings.input.tensor.name
-    missing = missing_sides(name, facts.checkpoint.models[0].tensors)
+    missing = missing_sides(name, facts.checkpoint.tensors)
     is_lost = facts.embeddings.output is None and not facts.headless  # see `_stored_once`
     if facts.configuration.needs_copies and facts.claim is False and missing and not is_lost:
         text = f"{facts.said} untied, so {name} does not reach encoder and decoder."
@@ -557,7 +556,7 @@ def _adapter(facts: Facts) -> Iterator[Finding]:
 def _bias(facts: Facts) -> Iterator[Finding]:
     """Report an output bias that has another length, or that a loader drops."""
     bias, embeddings = facts.embeddings.bias, facts.embeddings
-    if facts.arm or bias is None:  # the table of a run holds the rows of all members
+    if bias is None:
         return
     rows, size = (embeddings.output or embeddings.input).vocabulary, facts.configuration.vocabulary
     if rows not in bias.shape and size not in bias.shape:

@@ -108,9 +108,9 @@ def write_repaired(
     files = sorted(_files_of(folder), key=lambda name: name.name.endswith(INDEX))
     plan = replace(plan, notes=tuple(_notes(found, plan, files)))
     size, item = sum((folder / name).stat().st_size for name in files), _orbax_item(found)
-    size += found.verdicts[0].embeddings.input.tensor.size * len(plan.add)
+    size += found.verdict.embeddings.input.tensor.size * len(plan.add)
     if plan.drop and not item:  # an array may be compressed
-        size -= found.checkpoint.models[0].tensors[plan.drop].size
+        size -= found.checkpoint.tensors[plan.drop].size
     free, needed = shutil.disk_usage(new.parent).free, size + MARGIN
     check(free > needed, f"--write {new}: takes up to {needed:,} bytes; the disk has {free:,} left")
     partial = new.with_name(new.name + PARTIAL)
@@ -136,7 +136,7 @@ def write_repaired(
         copied(size)
         kept = [None if name == plan.drop else name for name in names]
         result = audit(target, names=(kept[0], kept[1]), progress=progress)
-        (first, *_), main = result.verdicts[0].findings, result.verdicts[0].main
+        (first, *_), main = result.verdict.findings, result.verdict.main
         is_sound = result.status == 0 and first.code in KNOWN
         check(is_sound, f"{folder}: the copy would not be consistent: {main.text}")
         for place in (target, *target.rglob("*")):
@@ -151,7 +151,7 @@ def write_repaired(
 
 def _orbax_item(found: Audit) -> Path | None:
     """Return the folder of arrays of an Orbax checkpoint; None for another format."""
-    table = found.verdicts[0].embeddings.input.tensor
+    table = found.verdict.embeddings.input.tensor
     return table.file if found.checkpoint.format == "Orbax" else None
 
 
@@ -172,7 +172,7 @@ def _check_paths(found: Audit, new: Path) -> None:
     check(new.parent.is_dir(), f"--write {new}: there is no folder {new.parent}; create it")
     is_inside = new.resolve().is_relative_to(folder.resolve())
     check(not is_inside, f"--write {new}: is inside {folder}; give a folder elsewhere")
-    own = {tensor.file.name for tensor in checkpoint.models[0].tensors.values()}
+    own = {tensor.file.name for tensor in checkpoint.tensors.values()}
     further = [
         one.name
         for one in sorted(folder.glob("*.safetensors"))
@@ -191,7 +191,7 @@ def _check_paths(found: Audit, new: Path) -> None:
 
 def plan_repair(found: Audit, how: How | None) -> Plan:
     """Decide what to change; UserError if that is not certain."""
-    verdict, where = found.verdicts[0], found.checkpoint.path
+    verdict, where = found.verdict, found.checkpoint.path
     first, embeddings = verdict.findings[0], verdict.embeddings
     _check_certain(found)
     asked, how = f"--{how or 'write'}", how or _advised(found)
@@ -228,7 +228,7 @@ def _other_side(name: str) -> str:
 
 def _reach_sides(found: Audit, plan: Plan) -> Plan:
     """Store a shared embedding also as those of encoder and decoder, if an untied flag needs it."""
-    configuration, verdict = found.checkpoint.configuration, found.verdicts[0]
+    configuration, verdict = found.checkpoint.configuration, found.verdict
     if not configuration.needs_copies:
         return plan
     apart = [one.text for one in verdict.findings if one.code == "separate"]
@@ -239,7 +239,7 @@ def _reach_sides(found: Audit, plan: Plan) -> Plan:
     if plan.tied:
         return plan
     table = verdict.embeddings.input.tensor.name
-    names = [*found.checkpoint.models[0].tensors, *plan.add]
+    names = [*found.checkpoint.tensors, *plan.add]
     sides = [side for name in (table, *plan.add) for side in missing_sides(name, names)]
     add = (*plan.add, *sides)
     return replace(plan, add=add, source=table if add else "")
@@ -259,10 +259,10 @@ def _check_alone(found: Audit, plan: Plan) -> None:
     Their tensors have the same last parts of their names, and mostly the same shape. Layers that
     predict several tokens keep their copies.
     """
-    changed, tensors = plan.drop or plan.source, found.checkpoint.models[0].tensors
+    changed, tensors = plan.drop or plan.source, found.checkpoint.tensors
     if not changed:
         return
-    copies = found.verdicts[0].embeddings.copies
+    copies = found.verdict.embeddings.copies
     further = [one.table.tensor.name for one in copies if one.must_agree]
     for name, tensor in tensors.items():
         is_state = not set(split_name(name)).isdisjoint(NAMES["optimizer"])
@@ -285,7 +285,7 @@ def _module(name: str) -> list[str]:
 
 def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
     """Yield the notes of the report: flags, further changes, losses, files left as they are."""
-    verdict, configuration = found.verdicts[0], found.checkpoint.configuration
+    verdict, configuration = found.verdict, found.checkpoint.configuration
     comparison, item = verdict.comparison, _orbax_item(found)
     if configuration.path:
         yield f"every flag says {'tied' if plan.tied else 'untied'}"
@@ -298,7 +298,7 @@ def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
     kept = [one.tensor.name for one in verdict.embeddings.encoders if plan.tied]
     if configuration.needs_copies and kept:
         yield f"kept {', '.join(kept)}, equal to {verdict.embeddings.input.tensor.name}"
-    own = {tensor.file for tensor in found.checkpoint.models[0].tensors.values()}
+    own = {tensor.file for tensor in found.checkpoint.tensors.values()}
     paths = [found.checkpoint.path / name for name in files if name.suffix in WEIGHTS]
     left = [one for one in paths if one not in own and not (item and one.is_relative_to(item))]
     if left:
@@ -309,7 +309,7 @@ def _notes(found: Audit, plan: Plan, files: Sequence[Path]) -> Iterator[str]:
 
 def _check_certain(found: Audit) -> None:
     """Refuse faults that another file, or more training, has to repair."""
-    verdict, where = found.verdicts[0], found.checkpoint.path
+    verdict, where = found.verdict, found.checkpoint.path
     first, comparison = verdict.findings[0], verdict.comparison
     wrong = [one for one in verdict.findings if one.level == "wrong"]
     faults = [one for one in wrong if one.code not in REPAIRABLE]
@@ -333,7 +333,7 @@ def _check_certain(found: Audit) -> None:
 
 def _advised(found: Audit) -> How:
     """Return the option that follows the advice; UserError if it is ambiguous."""
-    main, where = found.verdicts[0].main, found.checkpoint.path
+    main, where = found.verdict.main, found.checkpoint.path
     ask = "give --tie, --untie or --flags"
     check(main.level == "wrong" or bool(main.fix), f"{where}: nothing to repair: {main.text}")
     check(main.code != LOST, f"{where}: {main.text} {IF_LOST}")
@@ -344,7 +344,7 @@ def _advised(found: Audit) -> How:
 
 def _check_flag(found: Audit, plan: Plan) -> None:
     """Refuse a flag that the model's class ignores, or that would change its logits."""
-    configuration, first = found.checkpoint.configuration, found.verdicts[0].findings[0]
+    configuration, first = found.checkpoint.configuration, found.verdict.findings[0]
     check(
         plan.tied or not configuration.is_always_tied,
         f"{found.checkpoint.path}: {configuration.claimant} tied, so no flag unties them"
@@ -373,10 +373,10 @@ def _files_of(folder: Path) -> Iterator[Path]:
 
 def _write_file(found: Audit, plan: Plan, name: Path, folder: Path, copied: Copied) -> None:
     """Write one file of the copy: changed, or bit for bit."""
-    checkpoint, embeddings = found.checkpoint, found.verdicts[0].embeddings
+    checkpoint, embeddings = found.checkpoint, found.verdict.embeddings
     source, target = checkpoint.path / name, folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source in {tensor.file for tensor in checkpoint.models[0].tensors.values()}:
+    if source in {tensor.file for tensor in checkpoint.tensors.values()}:
         is_marked = plan.is_copy and source == (embeddings.output or embeddings.input).tensor.file
         _write_tensors(source, target, plan, is_marked, copied)
     elif source == checkpoint.configuration.path:

@@ -281,11 +281,8 @@ def is_orbax(folder: Path) -> bool:
     return is_levanter and any((folder / "model").rglob(".zarray"))
 
 
-def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
-    """Return the arrays below the folder of a checkpoint's item; UserError if there are none.
-
-    If `stacked`, present arrays of three dimensions, (members, V, D), as (members·V, D).
-    """
+def from_orbax(folder: Path) -> list[StoredTensor]:
+    """Return the arrays below the folder of a checkpoint's item; UserError if there are none."""
     import tensorstore as ts  # heavy
 
     base = f"file://{quote(str(folder.absolute()))}/"
@@ -307,7 +304,7 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
                 store = ts.open(spec, context=context).result()
                 size = math.prod(store.shape) * store.dtype.numpy_dtype.itemsize
                 _check_believable(folder, name, size, stored)
-                found.append(_from_store(folder, name, store, stacked))
+                found.append(_from_store(folder, name, store))
     check(
         bool(found),
         f"{folder}: holds no arrays that Orbax wrote; give the folder of a checkpoint's item",
@@ -315,17 +312,7 @@ def from_orbax(folder: Path, *, stacked: bool = False) -> list[StoredTensor]:
     return found
 
 
-def _from_store(folder: Path, name: str, store: Any, stacked: bool) -> StoredTensor:
-    dtype, shape = store.dtype.numpy_dtype, tuple(store.shape)
-    readable = _readable(folder, "an Orbax checkpoint")
-    if not stacked or len(shape) != 3:
-        read = readable(lambda at: store[at].read().result())
-        return StoredTensor(name, shape, dtype, str(dtype), folder, read)
-    rows = (shape[0] * shape[1], shape[2])
-
-    @functools.cache
-    @readable
-    def whole() -> np.ndarray:  # embeddings of runs are small
-        return store[:].read().result().reshape(rows)
-
-    return StoredTensor(name, rows, dtype, str(dtype), folder, lambda at: whole()[at])
+def _from_store(folder: Path, name: str, store: Any) -> StoredTensor:
+    dtype = store.dtype.numpy_dtype
+    read = _readable(folder, "an Orbax checkpoint")(lambda at: store[at].read().result())
+    return StoredTensor(name, tuple(store.shape), dtype, str(dtype), folder, read)

@@ -408,7 +408,7 @@ def animate_portrait(results: xr.Dataset, folder: Path) -> Path:
     known = known[known <= last_step(results)]
     steps = known[np.unique(np.linspace(0, len(known) - 1, FRAMES).round().astype(int))]
     portraits, scale = _portraits(results, steps)
-    print(f"jaxtie.figures: drawing {len(steps)} frames", file=sys.stderr)
+    print(f"jaxtie: drawing {len(steps)} frames", file=sys.stderr)
     images = []
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(2.9 * len(portraits), 2.9 * PORTRAIT_SHAPE + 0.75), dpi=90)

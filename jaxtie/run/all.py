@@ -1,16 +1,16 @@
 """Run every experiment of a folder and keep one page about them up to date."""
 
 import contextlib
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from jaxtie.config import MissingInputError, TaskConfig, UserError
+from jaxtie.options import one_line, print_error
 from jaxtie.results.folder import RunFolder
 from jaxtie.results.tables import print_tables
-from jaxtie.run.lifecycle import Outcome, Session, one_line
+from jaxtie.run.lifecycle import Outcome, Session
 from jaxtie.run.page import (
     FAILED,
     SKIPPED,
@@ -88,10 +88,10 @@ def _reported(section: Section) -> Iterator[None]:
         yield
     except MissingInputError as error:
         section.status, section.error = SKIPPED, str(error)
-        print(f"jaxtie: skipped, {error}", file=sys.stderr)
+        print_error(f"skipped, {error}")
     except (UserError, OSError) as error:
         section.status, section.error, section.exit_status = FAILED, one_line(error), 2
-        print(f"jaxtie: {section.error}", file=sys.stderr)
+        print_error(section.error)
     except Exception as error:  # a bug, or a device out of memory
         section.status, section.exit_status = FAILED, 1
         section.error = f"{type(error).__name__}: {error}"

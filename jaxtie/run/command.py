@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import io
 import math
 import shlex
 import sys
@@ -27,6 +26,8 @@ from jaxtie.options import (
     parse_path,
     parse_positive,
     parse_seeds,
+    print_error,
+    run_command,
 )
 from jaxtie.results import analysis
 from jaxtie.results.folder import RunFolder
@@ -39,7 +40,7 @@ from jaxtie.run.experiment_files import (
     list_experiments,
     load_experiment,
 )
-from jaxtie.run.lifecycle import Outcome, Session, one_line, plan
+from jaxtie.run.lifecycle import Outcome, Session, plan
 from jaxtie.shutdown import INTERRUPTED
 from jaxtie.text.config import DOCUMENTS, Corpus
 
@@ -240,8 +241,8 @@ CHANGES = frozenset("seeds steps scale arms record_every eval_every data_seed sw
 # Options that every task accepts.
 COMMON = defaults_of(BasicOptions, ClusterOptions).keys() - CHANGES
 WITH_ALL = frozenset(
-    "all seeds scale out checkpoint_every overwrite dry_run quiet list version text tfds text_field"
-    " document skip_bad vocab vocab_size".split()
+    "all seeds scale out checkpoint_every overwrite dry_run quiet text tfds text_field document"
+    " skip_bad vocab vocab_size".split()
 )
 
 
@@ -265,6 +266,9 @@ def parse_run(arguments: Sequence[str]) -> argparse.Namespace:
       SystemExit: after `--help`.
     """
     options = parse_groups(RunOptions, "jaxtie.run", arguments, DESCRIPTION)
+    for name in ("version", "list"):
+        if getattr(options, name):
+            refuse_other_than({name}, options, DEFAULTS, f"expected without --{name}")
     address = {
         "--coordinator": options.coordinator,
         "--process-count": options.process_count,
@@ -326,17 +330,8 @@ def command_line(module: str, arguments: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `jaxtie run`; return the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may not have every character
-    try:
-        return _run(parse_run(arguments), command_line("jaxtie.run", arguments))
-    except (UserError, OSError) as error:
-        print(f"jaxtie: {one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    words = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: _run(parse_run(words), command_line("jaxtie.run", words)))
 
 
 def _run(options: argparse.Namespace, command: str) -> int:
@@ -372,7 +367,7 @@ def _run_one(
         outcome = lifecycle.run_in_folder(experiment, folder, session)
         if outcome is Outcome.INTERRUPTED:
             so_far = f"; so far: {folder.results}" if folder.results.exists() else ""
-            print(f"jaxtie: {lifecycle.resume_hint(session)}{so_far}", file=sys.stderr)
+            print_error(f"{lifecycle.resume_hint(session)}{so_far}")
         return outcome
     earlier, _ = lifecycle.inspect_folder(experiment, folder, session.overwrite)
     if session.processes:

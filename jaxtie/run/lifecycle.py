@@ -271,15 +271,6 @@ def resume_hint(session: Session) -> str:
     )
 
 
-def one_line(error: UserError | OSError) -> str:
-    """Return the message of an error; raise a broken pipe again, since there is no reader."""
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, BrokenPipeError):
-        raise error
-    return f"{error.filename or 'output'}: {error.strerror}; earlier records are kept"
-
-
 class _Run:
     """A run in progress: its task, its prepared data, its configuration."""
 

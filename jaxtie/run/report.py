@@ -22,10 +22,10 @@ import pandas as pd
 import tyro
 import xarray as xr
 
-from jaxtie.config import UserError, natural
+from jaxtie.config import UserError, check, natural
 from jaxtie.exor import plots
 from jaxtie.exor.tables import decay_table, models_table
-from jaxtie.options import Flag, option, parse_command, parse_path
+from jaxtie.options import Flag, option, parse_command, parse_path, run_command
 from jaxtie.results import analysis
 from jaxtie.results.claims import claims_table
 from jaxtie.results.committed import join_seeds, write_committed
@@ -34,7 +34,6 @@ from jaxtie.results.plots import draw_for_document, write_frames
 from jaxtie.results.tables import Table
 from jaxtie.run import lifecycle
 from jaxtie.run.experiment_files import load_claims, load_experiment
-from jaxtie.run.lifecycle import one_line
 from jaxtie.run.page import write_report
 from jaxtie.run.pages import MODELS, PRICES, equal_sizes_table, result_pages
 from jaxtie.text.gap_tables import draw_gaps
@@ -194,16 +193,15 @@ class ReportOptions:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `jaxtie report`; return the exit status."""
-    try:
-        options = parse_command(
-            ReportOptions, "jaxtie.report", sys.argv[1:] if arguments is None else arguments
-        )
-        if not (options.runs or options.commit):
-            raise UserError("expected the folder of a run, or --commit")
-        written = _commit(options.runs) if options.commit else _draw_again(options)
-    except (UserError, OSError) as error:
-        print(f"jaxtie.report: {one_line(error)}", file=sys.stderr)
-        return 2
+    words = sys.argv[1:] if arguments is None else arguments
+    return run_command(lambda: _report(parse_command(ReportOptions, "jaxtie.report", words)))
+
+
+def _report(options: ReportOptions) -> int:
+    check(bool(options.runs) or options.commit, "expected the folder of a run, or --commit")
+    draws = options.pdf or options.csv or options.animate
+    check(not (options.commit and draws), "--commit: expected without --pdf, --csv and --animate")
+    written = _commit(options.runs) if options.commit else _draw_again(options)
     print(*written, sep="\n")
     return 0
 

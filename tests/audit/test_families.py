@@ -267,7 +267,7 @@ SOUND = dict(
 def test_a_sound_checkpoint_raises_no_alarm_and_gets_no_advice_that_breaks_it(tmp_path, case):
     made = SOUND[case]
     found = made.audit(tmp_path)
-    findings = [finding for verdict in found.verdicts for finding in verdict.findings]
+    findings = found.verdict.findings
     assert found.status == 0, findings
     for fix in filter(None, (finding.fix for finding in findings)):
         if made.form == "stored" and made.config.get(FLAG):
@@ -276,7 +276,7 @@ def test_a_sound_checkpoint_raises_no_alarm_and_gets_no_advice_that_breaks_it(tm
             assert made.form == "untied" and re.fullmatch(rf"set {FLAG}: false in .*json", fix), fix
     texts = " ".join(finding.text for finding in findings)
     if made.form == "headless":
-        assert findings[0].code == "no-head" and all(v.saved == 0 for v in found.verdicts)
+        assert findings[0].code == "no-head" and found.verdict.saved == 0
     elif not {"packed", "draft", "several"} & set(made.family):
         assert ("untied" in texts.lower()) != made.is_tied, texts
 
@@ -609,7 +609,7 @@ def gguf_holds_nan(made: Made) -> None:
 def test_a_damaged_checkpoint_is_found_and_gets_advice_that_keeps_what_is_sound(tmp_path, case):
     made, code, advice = BAD[case]
     found = made.audit(tmp_path)
-    wrong = [each for v in found.verdicts for each in v.findings if each.level == "wrong"]
+    wrong = [each for each in found.verdict.findings if each.level == "wrong"]
     fixes = {finding.code: finding.fix for finding in wrong}
     assert found.status == 1 and code in fixes, fixes
     assert re.search(advice, fixes[code]), fixes
@@ -626,7 +626,7 @@ def test_repair_stores_a_shared_embedding_where_an_untied_flag_needs_it(tmp_path
     assert result.status == 0 and not result.checkpoint.configuration.claim
     for side in ("encoder", "decoder"):
         own = f"{made.input.partition('.')[0]}.{side}.embed_tokens.weight"
-        tensors = result.checkpoint.models[0].tensors
+        tensors = result.checkpoint.tensors
         assert tensors[own].read(...).tobytes() == made.tensors[made.input].tobytes()
         assert own in done
 

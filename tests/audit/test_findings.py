@@ -19,8 +19,8 @@ def test_small_blocks_find_what_one_block_finds_and_progress_is_shown(
     whole = audit(path)
     monkeypatch.setattr(compare, "BLOCK_BYTES", 32 * 16 * 2)
     monkeypatch.setattr(command, "SECONDS", -1.0)
-    assert audit(path).verdicts[0].main == whole.verdicts[0].main
-    assert "3 of 512 rows (ids 100 to 102)" in whole.verdicts[0].main.text
+    assert audit(path).verdict.main == whole.verdict.main
+    assert "3 of 512 rows (ids 100 to 102)" in whole.verdict.main.text
     assert run_command(path) == 1 and capsys.readouterr().err == ""  # --quiet
     assert command.main_audit([str(path)]) == 1
     assert "rows compared: 480 of 512\n" in capsys.readouterr().err
@@ -43,7 +43,7 @@ def test_each_codebook_has_an_embedding_and_a_head(tmp_path, heads, flags, level
     tables |= dict(zip(names, heads, strict=True)) | {"text_encoder.shared.weight": A[:99]}
     config = {"vocab_size": 9, "decoder": V | flags, "text_encoder": V | TIED}
     found = audit_folder(tmp_path, tables, config)
-    verdict = found.verdicts[0]
+    verdict = found.verdict
     assert found.status == 0 and verdict.main.code == "codebooks" and verdict.saved == 0
     assert verdict.main.level == level and verdict.main.text.endswith(words)
     assert verdict.main.text.startswith("Untied: each of 2 codebooks has an embedding and a head")
@@ -60,7 +60,7 @@ def test_every_embedding_and_head_of_a_codebook_is_read(tmp_path, is_fused):
     bad[512, 3] = np.nan  # a row that has no output
     tables = {"decoder.embed_tokens.0.weight": A, "decoder.embed_tokens.1.weight": bad}
     found = audit_folder(tmp_path, tables | heads, UNTIED | V)
-    wrong = [finding for finding in found.verdicts[0].findings if finding.level == "wrong"]
+    wrong = [finding for finding in found.verdict.findings if finding.level == "wrong"]
     assert [finding.text for finding in wrong] == [
         "The decoder.embed_tokens.1.weight embedding holds 1 NaN and 0 infinite values, in 1 row"
         " (only 512: perhaps an added token).",
@@ -80,14 +80,14 @@ def test_nan_and_infinities_are_counted(tmp_path):
     bad[3, :2], bad[7, 0] = np.nan, -np.inf
     found = audit_folder(tmp_path, {E: bad}, TIED)
     assert codes(found) == {"not-finite"}
-    assert "2 NaN and 1 infinite values, in 2 rows (ids 3, 7)" in found.verdicts[0].main.text
+    assert "2 NaN and 1 infinite values, in 2 rows (ids 3, 7)" in found.verdict.main.text
 
 
 def test_zeros_and_repeats_are_reported(tmp_path):
     rows = A.copy()
     rows[0], rows[300:312] = 0, A[299]
     found = audit_folder(tmp_path, {E: rows}, TIED)
-    texts = " ".join(finding.text for finding in found.verdicts[0].findings)
+    texts = " ".join(finding.text for finding in found.verdict.findings)
     assert found.status == 0 and "Rows of zeros in the input embedding: 1 (ids 0)" in texts
     assert "13 rows of the input embedding occur more than once, one of them 13 times" in texts
 

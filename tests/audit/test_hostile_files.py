@@ -32,6 +32,7 @@ from checkpoints import (
     write_safetensors,
     write_shards,
 )
+from commands import PATIENCE
 
 from jaxtie.audit import command
 from jaxtie.audit.audit import audit
@@ -532,7 +533,7 @@ def in_empty_folder(tmp_path, monkeypatch):
 def assert_refused(capsys, words: str, *arguments: str | Path) -> None:
     assert run_command(*arguments) == 2
     out, error = capsys.readouterr()
-    assert out == "" and error.count("\n") == 1 and error.startswith("jaxtie.audit: ")
+    assert out == "" and error.count("\n") == 1 and error.startswith("jaxtie: ")
     assert words in error and "Traceback" not in error
     assert not Path("unpickled").exists()
 
@@ -572,9 +573,9 @@ def test_byte_flips_of_hdf5(tmp_path):
 
 def test_many_brackets_in_a_name_take_no_time(tmp_path):
     names = ["[" * 100_000, "['" * 50_000]
-    start = time.monotonic()
+    start = time.process_time()
     audit(write_safetensors(tmp_path / "m.safetensors", BOTH | dict.fromkeys(names, A)))
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(
@@ -608,7 +609,7 @@ def fuzz(kind: str, count: int) -> None:
     """Audit mutated files; an error, an opened file elsewhere or too much memory fails."""
     script = [sys.executable, ROOT / "tests/helpers/fuzz.py", kind, str(count), Path.cwd()]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert found["verdicts"] > count / 50 and found["slowest"] < 5 and found["MiB"] < 100, found

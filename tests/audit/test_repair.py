@@ -156,9 +156,9 @@ def test_a_copy_is_consistent_and_has_all_other_tensors_bit_for_bit(
     result, _ = write_repaired(old, tmp_path / "new", how)
     found = audit(tmp_path / "new")
     assert found.status == 0 == result.status
-    assert found.verdicts[0].findings[0].code == (code or "untied-copy")
+    assert found.verdict.findings[0].code == (code or "untied-copy")
     bits = bits_of(old)
-    table = found.verdicts[0].embeddings.input
+    table = found.verdict.embeddings.input
     expected = {name: data for name, data in bits.items() if name not in gone}
     expected |= {name: bits[table.tensor.name] for name in come}
     assert bits_of(tmp_path / "new") == expected
@@ -275,7 +275,7 @@ def test_names_that_the_metadata_give_to_one_tensor_are_used(
     )
     write_repaired(path, tmp_path / "new", how)
     assert set(bits_of(tmp_path / "new")) == names
-    assert audit(tmp_path / "new").verdicts[0].findings[0].code == code
+    assert audit(tmp_path / "new").verdict.findings[0].code == code
     metadata = from_safetensors(tmp_path / "new" / "model.safetensors")[1]
     assert metadata["format"] == "pt" and alias not in metadata
 
@@ -309,7 +309,7 @@ def test_the_mark_of_an_untied_copy_holds_only_for_equal_embeddings_that_are_sai
     tensors: Tensors, config: Mapping[str, Any], mark: str, code: str, tmp_path: Path
 ) -> None:
     path = with_metadata(tmp_path, tensors, V | config, **{mark: "pt"})
-    assert audit(path).verdicts[0].main.code == code
+    assert audit(path).verdict.main.code == code
 
 
 IF_LOST = "Give --tie if it was trained tied; else restore the output embedding"
@@ -550,7 +550,7 @@ def test_an_orbax_checkpoint_is_repaired_and_restored(
     old = write_orbax(tmp_path / "old", tables | others, layout, config and V | config)
     before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
     result, done = write_repaired(old, tmp_path / "new", how)
-    assert result.status == 0 and result.verdicts[0].findings[0].code == code
+    assert result.status == 0 and result.verdict.findings[0].code == code
     assert leaves_of(tmp_path / "new") == {
         name: np.asarray(array).tobytes() for name, array in (expected | others).items()
     }

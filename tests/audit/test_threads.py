@@ -46,7 +46,7 @@ def with_rows(table: np.ndarray, start: int, stop: int) -> np.ndarray:
 
 
 def finding_of(found: Audit, code: str) -> Finding:
-    (finding,) = [finding for finding in found.verdicts[0].findings if finding.code == code]
+    (finding,) = [finding for finding in found.verdict.findings if finding.code == code]
     return finding
 
 
@@ -268,7 +268,7 @@ BROKEN |= {
 def test_broken_checkpoint(tmp_path, tensors, config, wrong, verdict, fix, loaders):
     found = audit_folder(tmp_path, tensors, config)
     assert found.status == 1 and codes(found) == wrong
-    main = found.verdicts[0].main
+    main = found.verdict.main
     assert verdict in main.text and fix in main.fix and loaders in "\n".join(main.loaders)
     assert fix != FLAG_ONLY or main.fix == fix
 
@@ -291,9 +291,9 @@ def test_one_table_under_two_names(tmp_path, tensors, config, aliases, code, wor
     header = json.dumps(header_of(tensors) | {"__metadata__": aliases}).encode()
     write_folder(tmp_path, tensors, config)
     main = audit(write_safetensors(tmp_path / "model.safetensors", tensors, header).parent)
-    assert main.verdicts[0].main.code == code and words in main.verdicts[0].main.text
+    assert main.verdict.main.code == code and words in main.verdict.main.text
     if code == "head-only":
-        loaders = "".join(main.verdicts[0].main.loaders)
+        loaders = "".join(main.verdict.main.loaders)
         assert "transformers/issues/34759" in loaders and "43159" in loaders
 
 
@@ -337,7 +337,7 @@ def test_two_models_in_one_file_are_both_named(tmp_path, capsys, tensors):
 def test_the_head_of_another_model_is_not_taken(tmp_path, name, code):
     tensors = {"a.model.embed_tokens.weight": A, "a.lm_head.weight": A, "b.wte.weight": B}
     found = audit_folder(tmp_path, tensors, TIED, names=(name, None))
-    assert found.status == 0 and found.verdicts[0].main.code == code
+    assert found.status == 0 and found.verdict.main.code == code
 
 
 def test_levels_and_missing_flags_are_listed(tmp_path):
@@ -366,14 +366,14 @@ def test_output_in_the_index_but_in_no_file(tmp_path):
     listed = {H: "model-00002-of-00002.safetensors"}
     found = audit(write_shards(tmp_path, shards, listed, model_type="qwen3_vl", **V, **TIED))
     assert codes(found) == {"index-without-tensor"}
-    assert "'lm_head.weight'" in found.verdicts[0].main.text
+    assert "'lm_head.weight'" in found.verdict.main.text
 
 
 @pytest.mark.parametrize(("architecture", "is_warned"), [("gpt2", True), ("llama", False)])
 def test_gguf_of_an_architecture_that_needed_an_output(tmp_path, architecture, is_warned):
     """llama.cpp 12567: the file is tied and sound, but older builds stop."""
     found = audit(write_gguf(tmp_path / "m.gguf", {"token_embd.weight": A}, architecture))
-    loaders = found.verdicts[0].main.loaders
+    loaders = found.verdict.main.loaders
     assert found.status == 0 and any("12567" in line for line in loaders) == is_warned
     assert is_warned or not loaders
 
@@ -384,8 +384,8 @@ def test_packed_output_is_not_comparable(tmp_path, leaf):
     packed = np.zeros((VOCABULARY, 4), np.int32)
     tensors = {E: A, f"lm_head.{leaf}": packed, "lm_head.weight_scale": A[:, :1]}
     found = audit_folder(tmp_path, tensors, LLAMA | TIED)
-    assert found.status == 0 and found.verdicts[0].main.code == "packed"
-    assert found.verdicts[0].main.text.startswith("Not comparable")
+    assert found.status == 0 and found.verdict.main.code == "packed"
+    assert found.verdict.main.text.startswith("Not comparable")
 
 
 LORA = {"lm_head.lora_A.weight": A[:2], "lm_head.lora_B.weight": A[:, :2]}
@@ -441,7 +441,7 @@ def test_adapter(tmp_path, tensors, flag, trained, config, wrong):
     if any("tokens_delta" in name for name in trained) and not wrong:
         assert "peft/pull/2399" in "".join(finding_of(found, "adapter").loaders)
     if wrong == {"adapter-one-side"}:
-        assert "the output embedding" in found.verdicts[0].main.text
+        assert "the output embedding" in found.verdict.main.text
 
 
 def audit_against(tmp_path: Path, old: np.ndarray, new: np.ndarray) -> Audit:
@@ -455,8 +455,8 @@ def test_shard_that_was_never_trained(tmp_path):
     new[448:] = old[448:]
     found = audit_against(tmp_path, old, new)
     assert codes(found) == {"untrained-shard"}
-    assert "(the last eighth, 448 to 508: a shard)" in found.verdicts[0].main.text
-    assert "176076" in "".join(found.verdicts[0].main.loaders)
+    assert "(the last eighth, 448 to 508: a shard)" in found.verdict.main.text
+    assert "176076" in "".join(found.verdict.main.loaders)
 
 
 def test_rare_tokens_that_were_never_trained(tmp_path):
@@ -511,11 +511,11 @@ def test_a_head_whose_values_are_lost_is_not_kept(tmp_path, head):
     level = {"text_config": LLAMA | UNTIED}
     for claim in (TIED, {}, TIED | level):
         found = audit_folder(tmp_path, {E: A, H: head}, V | claim)
-        assert found.verdicts[0].findings[0].fix == advice
-        fixes = [finding.fix for finding in found.verdicts[0].findings]
+        assert found.verdict.findings[0].fix == advice
+        fixes = [finding.fix for finding in found.verdict.findings]
         assert not any("set tie_word" in fix or "keep both" in fix for fix in fixes)
     found = audit_folder(tmp_path, {E: A * np.nan, H: head}, V | TIED)
-    assert found.verdicts[0].main.fix == f"restore {E} and {H}"
+    assert found.verdict.main.fix == f"restore {E} and {H}"
 
 
 def test_a_model_that_lost_its_head_is_not_declared_tied(tmp_path):
@@ -535,7 +535,7 @@ def test_one_of_two_precisions_is_not_dropped(tmp_path, input_type, head_type, a
     tables = {E: fine[input_type], H: fine[head_type]}
     for claim in (TIED, UNTIED):
         found = audit_folder(tmp_path, tables, LLAMA | claim)
-        assert ("drop" in found.verdicts[0].main.fix) == bool(advice)
+        assert ("drop" in found.verdict.main.fix) == bool(advice)
 
 
 def test_a_tied_table_of_the_old_size_is_not_resized_only(tmp_path):
@@ -551,7 +551,7 @@ def test_a_tied_table_of_the_old_size_is_not_resized_only(tmp_path):
 def test_a_bart_that_lost_its_head_gets_one_instruction(tmp_path):
     config = V | UNTIED | {"model_type": "bart"}
     found = audit_folder(tmp_path, {"model.shared.weight": A}, config)
-    assert codes(found) == {"untied-but-once"} and found.verdicts[0].saved == 0
+    assert codes(found) == {"untied-but-once"} and found.verdict.saved == 0
     config |= {"architectures": ["BartModel"]}
     assert codes(audit_folder(tmp_path, {"shared.weight": A}, config)) == {"shared-alone"}
 

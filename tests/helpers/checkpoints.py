@@ -103,7 +103,7 @@ def audit_folder(
 
 def codes(found: Audit, level: str = "wrong") -> set[str]:
     """Return the codes of all findings of a level."""
-    findings = [finding for verdict in found.verdicts for finding in verdict.findings]
+    findings = found.verdict.findings
     return {finding.code for finding in findings if finding.level == level}
 
 

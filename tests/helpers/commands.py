@@ -8,6 +8,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+# Seconds. A busy machine takes ten times as long as an idle one, so these end only what hangs, and
+# tell an end from one after JAX's heartbeat of 100 s or after minutes of compiling.
+PATIENCE, SOON = 3600, 90
+
 
 def start(
     folder: Path, *options: str, prefix: Sequence[str] = (), **environment: str
@@ -63,5 +67,5 @@ def recorded(folder: Path) -> int:
 
 def ended(process: subprocess.Popen) -> tuple[int, str]:
     """Return exit status and rest of standard error at the end of a process."""
-    error = process.communicate(timeout=300)[1]  # a busy machine is slow
+    error = process.communicate(timeout=PATIENCE)[1]
     return process.returncode, error

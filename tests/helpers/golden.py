@@ -424,7 +424,7 @@ def finish(own: list[str], processes: int) -> str:
         together += ["--process-count", str(processes), "--process-index"]
         more = [[*together, str(i)] for i in range(processes)]
     started = [subprocess.Popen([*own, *options], **PIPES) for options in more]
-    errors = [each.communicate(timeout=900)[1] for each in started]
+    errors = [each.communicate()[1] for each in started]
     return "".join(error[-500:] for each, error in zip(started, errors) if each.returncode)
 
 

@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import PATIENCE
+from drawing import save_small
 
 import jaxtie
 from jaxtie.__main__ import main as jaxtie_main
 from jaxtie.config import UserError, names_of
 from jaxtie.options import parse_seeds
+from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import command as cli
 from jaxtie.run.experiment_files import find_experiment, load_experiment
@@ -179,6 +182,10 @@ BAD = [
     ("--all --steps 1000", "--steps: no option of --all"),
     ("--all --distributed", "--distributed: no option of --all"),
     ("--sedes 3", "Unrecognized options: --sedes, 3"),
+    ("--list output_bias", "EXPERIMENT: expected without --list"),
+    ("--list --seeds 3", "--seeds: expected without --list"),
+    ("--all --list", "--all: expected without --list"),
+    ("--version good.py", "EXPERIMENT: expected without --version"),
     ("--steps", "Missing value for argument '--steps'"),
     ("--out README.txt/run", "README.txt/run: not a folder; choose another --out"),
     ("--out other", "--out other: holds other files than a run's"),
@@ -258,9 +265,36 @@ def test_bad_input_is_one_line_status_2_and_nothing_written(
     assert after == before
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--version run", "'run': expected nothing after --version"),
+        ("--help run", "'run': expected nothing after --help"),
+        ("compare a b", "'compare': expected one of run, advise, audit, report"),
+        ("run --steps 0", "--steps: '0': expected a positive integer"),
+        ("run --list x", "EXPERIMENT: expected without --list"),
+        ("advise nowhere", "nowhere: is one model where two are needed"),
+        ("advise --from-logs a,b --steps 3", "--steps: no option of --from-logs"),
+        ("audit nowhere", "nowhere: no such file or folder"),
+        ("audit a b --verbose", "--verbose: expected with one PATH, without --json"),
+        ("audit a --verbose --json", "--verbose: expected with one PATH, without --json"),
+        ("report", "expected the folder of a run, or --commit"),
+        ("report nowhere", "nowhere: "),
+        ("report --commit --pdf", "--commit: expected without --pdf, --csv and --animate"),
+    ],
+)
+def test_every_command_refuses_in_one_form(line, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        jaxtie_main(line.split())
+    out, error = capsys.readouterr()
+    assert (end.value.code, out, error.count("\n")) == (2, "", 1)
+    assert error.startswith(f"jaxtie: {words}")
+
+
 def command(*arguments: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-W", "error", *arguments], text=True, timeout=300, **options
+        [sys.executable, "-W", "error", *arguments], text=True, timeout=PATIENCE, **options
     )
 
 
@@ -297,15 +331,19 @@ def test_the_command_starts_without_jax_and_without_warnings():
     ],
 )
 @pytest.mark.parametrize("closed", ["nobody reads", "closed"])
-def test_output_that_nobody_reads_ends_quietly(tmp_path, arguments, closed):
+def test_output_that_nobody_reads_ends_quietly(tmp_path, monkeypatch, arguments, closed):
     """As in `jaxtie run --list | head -1` and in `jaxtie run >&-`."""
     options = "--seeds 1 --steps 20 --record-every 10 --eval-every 10 --quiet --out run"
-    if "{" in arguments:
-        assert command("-m", "jaxtie.run", *options.split(), cwd=tmp_path).returncode == 0
+    if "{" in arguments:  # trained here, where programs compile quickly
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(plots, "save", save_small)
+        assert cli.main(options.split()) == 0
     words = arguments.format(run="run", again=options)
     if closed == "closed":
         line = f"{shlex.join([sys.executable, '-m', 'jaxtie'])} {words} >&-"
-        done = subprocess.run(line, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, timeout=300)
+        done = subprocess.run(
+            line, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, timeout=PATIENCE
+        )
         expected = 0
     else:
         reader, writer = os.pipe()

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
-from commands import ended, recorded, start, until, until_recorded
+from commands import PATIENCE, SOON, ended, recorded, start, until, until_recorded
 
 from jaxtie.results.folder import SUMS, RunFolder, find_damage
 from jaxtie.run import command, lifecycle
@@ -304,7 +304,7 @@ def ended_by_signal(process: subprocess.Popen) -> str:
     began = time.monotonic()
     status, error = ended(process)
     assert status == 130 and "Traceback" not in error, error
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < SOON
     return error
 
 
@@ -356,13 +356,13 @@ def test_a_run_whose_terminal_closes_saves(tmp_path, how):
         assert process.poll() is None, shown
     if how == "killed":
         process.send_signal(signal.SIGHUP)
-        until_end = time.monotonic() + 60
+        until_end = time.monotonic() + PATIENCE
         while process.poll() is None and time.monotonic() < until_end:
             shown += drain(0.1)
         shown += drain(0.1)
     os.close(ours)
     try:
-        assert process.wait(60) == 130, shown
+        assert process.wait(PATIENCE) == 130, shown
     finally:
         process.kill()
     assert (b"to resume" in shown) == (how == "killed")

@@ -167,7 +167,7 @@ def test_the_documents_are_what_the_command_writes():
 def test_outside_of_the_repository_the_command_fails_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert report.main(["--commit"]) == 2
-    line = "jaxtie.report: README.md: not found; start it where the repository is\n"
+    line = "jaxtie: README.md: not found; start it where the repository is\n"
     assert capsys.readouterr().err == line
 
 
@@ -221,11 +221,11 @@ def test_a_run_that_differs_or_that_no_file_declares_is_refused(repository, caps
     assert line in capsys.readouterr().err
     EXPERIMENT.write_text(DECLARATION.replace("length=5", "length=6"))
     assert report.main(["--commit", "run"]) == 2
-    line = f"jaxtie.report: run: differs from {EXPERIMENT} in process.length\n"
+    line = f"jaxtie: run: differs from {EXPERIMENT} in process.length\n"
     assert capsys.readouterr().err == line
     EXPERIMENT.unlink()
     assert report.main(["--commit", "run"]) == 2
-    assert capsys.readouterr().err == "jaxtie.report: run: no file of experiments declares small\n"
+    assert capsys.readouterr().err == "jaxtie: run: no file of experiments declares small\n"
 
 
 @pytest.mark.parametrize(

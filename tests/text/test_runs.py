@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from commands import ended, recorded, start, start_two, until_recorded
+from commands import SOON, ended, recorded, start, start_two, until_recorded
 from corpora import WORDS
 from drawing import save_small
 from text_fixtures import command, finished_run
@@ -219,7 +219,7 @@ def test_two_processes_give_the_losses_of_one_also_after_losing_the_second(place
     both[1].kill()
     began, (status, error) = time.monotonic(), ended(both[0])
     ended(both[1])
-    assert status == 2 and time.monotonic() - began < 30, error
+    assert status == 2 and time.monotonic() - began < SOON, error
     lines = [line for line in error.splitlines() if line.startswith("jaxtie: another")]
     assert lines == [f"jaxtie: {GONE}"], error
     assert "Traceback" not in error and "stack trace" not in error

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from commands import ended, start, start_two, until_recorded
+from commands import PATIENCE, SOON, ended, start, start_two, until_recorded
 from jax.experimental import multihost_utils
 from wrapped import COMPILED_QUICKLY, WITHOUT_FIGURES, after
 
@@ -40,7 +40,7 @@ def kill_one(
     began = time.monotonic()
     both[victim].kill()
     status, error = ended(both[1 - victim])
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < SOON
     assert status in ((2,) if victim else (2, -9))
     assert [line for line in error.splitlines() if line.startswith("jaxtie: ")] == [
         f"jaxtie: {GONE}"
@@ -110,7 +110,7 @@ def test_a_lost_process_is_reported_once(monkeypatch, seen_by):
         raise jax.errors.JaxRuntimeError("the other end is gone")
 
     def end(line: str) -> None:
-        assert watch.wait(timeout=10) == -signal.SIGKILL
+        assert watch.wait(timeout=PATIENCE) == -signal.SIGKILL
         raise SystemExit(line)
 
     monkeypatch.setattr(multihost_utils, "process_allgather", fail)

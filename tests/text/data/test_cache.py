@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import PATIENCE
 from corpora import SIZE, WORDS, error_of, write_corpus
 
 from jaxtie.results.folder import SUMS
@@ -113,7 +114,7 @@ def start(
 def test_after_kills_at_any_step_the_result_is_the_same(corpus, cache, tmp_path):
     for stage in ("sources", "vocabularies", "tokens"):
         process = start(corpus, cache, stage)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
         assert process.returncode == -signal.SIGKILL
         assert list(cache.glob(f"{stage}/.*")) and not list(cache.glob(f"{stage}/[!.]*/{SUMS}"))
     found = prepare_text(corpus, cache)
@@ -126,7 +127,7 @@ def test_after_kills_at_any_step_the_result_is_the_same(corpus, cache, tmp_path)
 
 def test_two_processes_may_prepare_at_once(corpus, cache):
     processes = [start(corpus, cache) for _ in range(2)]
-    (one, error), (other, _) = [process.communicate(timeout=60) for process in processes]
+    (one, error), (other, _) = [process.communicate(timeout=PATIENCE) for process in processes]
     assert one == other != "", error
     assert len(list(cache.glob("vocabularies/*/vocab.txt"))) == 1
 
@@ -135,7 +136,7 @@ def test_a_full_disk_ends_in_one_line(tmp_path, cache):
     """A limit of one KiB on the size of files has the same effect."""
     corpus = Corpus((str(write_corpus(tmp_path / "corpus", paragraphs=400)),), vocab_size=SIZE)
     process = start(corpus, cache, prefix=("bash", "-c", 'ulimit -f 1; exec "$@"', "-"))
-    error = process.communicate(timeout=60)[1]
+    error = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 1 and error.count("\n") == 1, error
     assert "tokens: the text could not be prepared" in error and "make room" in error
     assert not list(cache.glob("*/.*")) and not list(cache.glob("tokens/*/"))
