@@ -41,7 +41,8 @@ class Table:
     def markdown(self) -> str:
         """Return the table in Markdown, with a blank line after it."""
         rows = (self.header, ("---",) * len(self.header), *self.rows)
-        lines = [f"| {' | '.join(row)} |" for row in rows]
+        cells = ((" ".join(cell.replace("|", r"\|").splitlines()) for cell in row) for row in rows)
+        lines = [f"| {' | '.join(row)} |" for row in cells]
         note = [self.note, ""] if self.note else []
         return "\n".join([f"**{self.title}**", "", *lines, "", *note])
 

@@ -3,6 +3,7 @@
 import base64
 import itertools
 import os
+import re
 import shutil
 import signal
 from html.parser import HTMLParser
@@ -145,6 +146,22 @@ def test_answers_of_advise_are_on_the_page(tmp_path):
     assert [base64.b64decode(image["src"].removeprefix(PNG)) for image in page.all("img")] == [png]
     assert page.text.count(CLAIM) == 1 and "Advice: tie." in page.text
     assert "damaged/section.json: cannot be read" in page.text
+
+
+def test_cells_of_any_text_keep_their_places(tmp_path):
+    """As tokens of a text: a bar would begin a cell of a table in Markdown, a line break end it."""
+    tokens = ["|", "a|b", "a||", "a\nb", "<b>|</b>", "\\", "", CLAIM]
+    table = Table("Nearest | neighbours", ("word", "a|b"), [(token, "0.5") for token in tokens])
+    lines = table.markdown().splitlines()[2:]
+    assert len(lines) == len(tokens) + 2
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in lines), lines
+    cells = [line[2:-2].split(" | ")[0] for line in lines[2:]]
+    shown = [cell.replace("\\|", "|") for cell in cells]
+    assert shown == [token.replace("\n", " ") for token in tokens]
+    write_page(tmp_path / "index.html", "", [Section("", "x", tables=[table])])
+    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert len(page.all("tr")) == len(tokens) + 1 and not page.all("b")
+    assert all(token in page.text for token in tokens)
 
 
 def test_an_interrupted_run_gives_what_one_go_gives(at):
