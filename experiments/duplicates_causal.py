@@ -15,7 +15,8 @@ where they write logits.
 
     jaxtie run duplicates_causal --text PATH
 
-Results, on seventeen books of Project Gutenberg, split by book: README.md.
+Results, on seventeen books of Project Gutenberg, split by book:
+results/duplicates-causal.md.
 Time: 41 min of two cores of an AMD EPYC that had much other work.
 """
 

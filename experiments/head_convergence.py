@@ -12,7 +12,7 @@ tied starts near √D = 16, far above log n; 3,000 updates on 4 rows of 32 token
 learning rate 1e-3 to 1e-5 by half a cosine, one for all heads. Of a few books that is less than an
 epoch: the learning rate has come to its end then, the model has not. Whether a claim holds is for
 the intervals over seeds to say, by the rule in `summary.md`.
-Results: results/head-convergence.md.
+No results are committed; those of tuned rates are: results/tuned-heads.md.
 Time: 75 min on two cores of an AMD EPYC that other work used too; 6 min an arm when it had a core
 of its own.
 """

@@ -10,8 +10,8 @@ counted it: commit 23a757e has the code and the nine sources. They had 256 to 26
 text of 60,000 sentences of 32 tokens, and two models, trained for 2,000 steps.
 
 Below is the first of the two models that were trained on each source, and nothing of the test. It
-trains on one half of any text; `jaxtie advise --text PATH` trains both and compares
-what they say.
+trains on one half of any text; `jaxtie advise --text PATH --pairs` trains both
+and compares what they say.
 
     jaxtie run hypothesis_classes --text PATH
 

@@ -6,7 +6,7 @@ they are held apart.
 
     jaxtie run transformer_ndh --seeds 64
 
-Results: results/transformer-ndh.md.
+Results, of the same two arms and more seeds: results/output-bias-ndh.md.
 Time: 6 min on one core of an AMD EPYC while the machine had other work.
 """
 

@@ -7,7 +7,7 @@ embedding, and X and Y are held apart.
 
     jaxtie run transformer_small --seeds 64
 
-It is what runs without a file. Results: README.md, and the table in the repository's README.
+It is what runs without a file. Results: results/transformer-small.md.
 Time: about two minutes from the command to the figures on two cores; speed: the repository's
 README.
 """

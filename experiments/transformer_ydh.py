@@ -8,7 +8,7 @@ Found: Where the hypothesis holds, A and B come close in both embeddings, tied o
 
     jaxtie run transformer_ydh --seeds 64
 
-Results: results/transformer-ydh.md.
+Results, of the same two arms and more seeds: results/output-bias-ydh.md.
 Time: 6 min on one core of an AMD EPYC while the machine had other work.
 """
 

@@ -17,7 +17,7 @@ hundredth.
 
     jaxtie run tuned_heads_one_rate --text PATH
 
-Results: results/tuned-heads-one-rate.md.
+Results, of each arm at its own rate: results/tuned-heads.md.
 Time: about three hours of two cores.
 """
 

@@ -1,11 +1,20 @@
-"""The READMEs' Python examples run, and their links lead to files."""
+"""The READMEs' Python examples run, their links lead to files, documented commands exist."""
 
 import doctest
 import re
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from jaxtie.__main__ import COMMANDS, HELP
+from jaxtie.advise.command import DESCRIPTION, AdviseOptions
+from jaxtie.audit.command import AuditOptions
+from jaxtie.options import parse_command, parse_groups
+from jaxtie.run.command import parse_run
+from jaxtie.run.experiment_files import find_experiment
+from jaxtie.run.report import ReportOptions
 
 ROOT = Path(__file__).parents[1]
 READMES = sorted(
@@ -73,3 +82,60 @@ def test_the_findings_count_the_verdicts_of_all_pages():
     counts = [len(re.findall(r"\*\*(?:holds|fails|inconclusive)\*\*", page)) for page in pages]
     stated = f"{sum(counts)} verdicts in {sum(map(bool, counts))} families"
     assert stated in (ROOT / "experiments/README.md").read_text()
+
+
+SOURCES = sorted(
+    path
+    for folder in ("jaxtie", "experiments", "benchmarks")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".md", ".ipynb", ".html") and "results" not in path.parts[-2:]
+)
+PARSERS = {
+    "run": parse_run,
+    "advise": lambda words: parse_groups(AdviseOptions, "jaxtie.advise", words, DESCRIPTION),
+    "audit": lambda words: parse_command(AuditOptions, "jaxtie.audit", words),
+    "report": lambda words: parse_command(ReportOptions, "jaxtie.report", words),
+}
+
+
+def documented_commands(text: str) -> list[str]:
+    """Return the commands that stand on lines of their own or between backticks."""
+    text = re.sub(r"\\+\n *", "", text)
+    lines = re.findall(r"^ *(?:\$ |%|!)?((?:jaxtie|python) [^\n]+)", text, re.MULTILINE)
+    lines = [re.split(r" {2,}|  *#|\) ", line)[0] for line in lines]
+    return [line for line in [*lines, *re.findall(r"`((?:jaxtie|python) [^`\n]+)`", text)]]
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SOURCES], ids=relative
+)
+def test_documented_commands_exist(path):
+    text = path.read_text()
+    for line in documented_commands(text):
+        program, first, *words = shlex.split(line)
+        is_whole = words and not re.search(r"\[|\.\.\.", line)
+        if program == "jaxtie" and first in COMMANDS and is_whole:
+            PARSERS[first](words)
+            if first == "run" and not words[0].startswith("-") and words[0] != "FILE":
+                assert (ROOT / find_experiment(words[0])).is_file(), line
+        elif program == "python" and first.endswith(".py") and "NAME" not in first:
+            assert (ROOT / first).is_file(), line
+        elif program == "python" and first == "-m" and words[0].startswith("jaxtie"):
+            assert (ROOT / words[0].replace(".", "/") / "__main__.py").is_file(), line
+    for module in re.findall(r"python -m (jaxtie[.\w]*)", text):
+        assert (ROOT / module.replace(".", "/") / "__main__.py").is_file(), module
+    for name in re.findall(r"[`\"](?:f?)jaxtie\.(\w+): ", text):
+        assert name in COMMANDS, name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.py")), ids=relative)
+def test_results_that_an_experiment_names_are_committed(path):
+    header = path.read_text().split('"""')[1]
+    assert f"jaxtie run {path.stem}" in header
+    for name in re.findall(r"(?:results|data|jaxtie)/[\w./-]+\w", header):
+        assert any((folder / name).exists() for folder in (ROOT, ROOT / "experiments")), name
+    assert not re.search(r"Results[^.]*: README", header), "no README has results of one experiment"
+
+
+def test_help_names_every_command():
+    assert re.findall(r"^  (\w+)  ", HELP, re.MULTILINE) == [*COMMANDS]
