@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import xarray as xr
 
 from jaxtie.config import TASKS, TaskConfig, UserError, names_of, number_label
@@ -79,7 +78,11 @@ def conclude(results: xr.Dataset) -> Conclusion:
     too_short = f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few" * (seeds < FEW_SEEDS)
     if swept(results):
         scope = f"Scope: {swept_in_words(results)}{results.attrs['experiment']}."
-        sentences = [*sweep_sentences(loss, what, at), scope]
+        halves = None
+        if "valid_loss_odd" in results and results["valid_loss_odd"].notnull().any():
+            even, odd = (results[f"valid_loss_{half}"] for half in ("even", "odd"))
+            halves = at_end(even, results), at_end(odd, results)
+        sentences = [*sweep_sentences(loss, what, at, halves=halves), scope]
     else:
         sentences = gap_sentences(loss, what, at, too_short)
     return Conclusion(loss, final_table(results), sentences, too_short)
@@ -212,28 +215,3 @@ def join_points(found: Sequence[tuple[Mapping[str, float], xr.Dataset]]) -> xr.D
         joined[name] = values.transpose(*order, *rest)
         joined[name].encoding.pop("dtype", None)  # the first point's texts may be shorter
     return joined.assign_attrs(runs[0].attrs)
-
-
-def best_setting(
-    results: xr.Dataset, name: str, choose: str, report: str
-) -> dict[str, tuple[float, np.ndarray]]:
-    """Return each arm's best value of a swept field, and the values reported there.
-
-    Args:
-      results: of a sweep over `name`.
-      name: the swept field, such as "learning_rate".
-      choose: the variable whose mean over seeds at the last evaluation is smallest at the best
-        value, such as "valid_loss_even".
-      report: the variable to report there, such as "valid_loss_odd": another part of the data,
-        so that the choice does not flatter itself.
-
-    Returns:
-      Arm -> best value, values of `report` by seed.
-    """
-    end = results[[choose, report]].isel(eval_step=-1)
-    found = {}
-    for arm in names_of(arms_of(results)):
-        own = end.sel(arm=arm)
-        best = float(own[choose].mean("seed").idxmin(name))
-        found[arm] = best, own[report].sel({name: best}).values
-    return found

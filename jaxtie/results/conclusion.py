@@ -177,7 +177,11 @@ def gap_sentences(loss: xr.DataArray, what: str, at: str, too_short: str = "") -
 
 
 def sweep_sentences(
-    loss: xr.DataArray, what: str, at: str, undecided: Sequence[Mapping[str, float]] = ()
+    loss: xr.DataArray,
+    what: str,
+    at: str,
+    undecided: Sequence[Mapping[str, float]] = (),
+    halves: tuple[xr.DataArray, xr.DataArray] | None = None,
 ) -> list[str]:
     """Say how the arms differ over a sweep, and each at its own best point.
 
@@ -186,6 +190,8 @@ def sweep_sentences(
       what: name of the loss.
       at: step and number of seeds.
       undecided: sweep points that decide nothing, which are not judged.
+      halves: the loss on either half of the data: an arm's best point is chosen on the first and
+        reported on the second, so that the choice does not flatter itself.
     """
     names = [str(name) for name in loss.dims if name not in ("arm", "seed")]
     points = list(sweep_points(loss, names))
@@ -219,16 +225,25 @@ def sweep_sentences(
             f" compared with {pair[1]} {shown} ({at}; intervals hold together at 95 %)."
         )
     if not DATA_FIELDS & {name.rpartition(".")[2] for name in names}:
-        sentences += _best_points(loss, names, what)
+        how = (
+            "chosen on one half of the data, reported on the other"
+            if halves
+            else "chosen by these seeds"
+        )
+        title = f"Each arm at its own best point, {how} ({what}, nats)"
+        sentences += _best_points(*(halves or (loss, loss)), names, title)
     return sentences
 
 
-def _best_points(loss: xr.DataArray, names: Sequence[str], what: str) -> list[str]:
-    """Compare the arms, each at the point of its lowest mean loss; warn of points at an edge."""
+def _best_points(
+    choose: xr.DataArray, loss: xr.DataArray, names: Sequence[str], title: str
+) -> list[str]:
+    """Compare the arms, each where the mean to choose by is lowest; warn of points at an edge."""
     best, edges = {}, []
     for arm in map(str, loss["arm"].values):
         own = loss.sel(arm=arm)
-        mean = own.mean("seed", skipna=False)  # NaN, so not the best, where a seed diverged
+        # NaN, so not the best, where a seed diverged
+        mean = choose.sel(arm=arm).mean("seed", skipna=False)
         if mean.isnull().all():
             continue
         lowest = mean.isel(mean.argmin(...))
@@ -251,7 +266,6 @@ def _best_points(loss: xr.DataArray, names: Sequence[str], what: str) -> list[st
         for arm in best
         if arm != reference and reference in best
     ]
-    title = f"Each arm at its own best point, chosen by the same seeds ({what}, nats)"
     sentences = [f"{title}: {'; '.join(shown)}."]
     if edges:
         sentences.append(

@@ -25,7 +25,7 @@ import jaxtie
 from jaxtie import Transformer
 from jaxtie.config import UserError, differing_fields, number_label
 from jaxtie.results import plots
-from jaxtie.results.analysis import best_setting, final_table, join_points
+from jaxtie.results.analysis import final_table, join_points
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import lifecycle
 from jaxtie.run.command import main
@@ -170,21 +170,6 @@ def test_feedforward_can_follow_the_width():
     assert Transformer(width=12, heads=4, feedforward="4x").hidden == 48
     with pytest.raises(UserError, match="feedforward = 'x4': expected a number, or a multiple"):
         Transformer(feedforward="x4")
-
-
-def test_the_best_setting_is_chosen_on_one_half_and_reported_on_the_other():
-    """At 0.1 the half that chooses is better by luck, the other one is worse."""
-    even = np.array([[[0.9, 0.8], [0.5, 0.5]], [[0.4, 0.2], [0.5, 0.5]]])
-    odd = np.array([[[0.7, 0.6], [0.8, 0.9]], [[0.3, 0.3], [0.6, 0.6]]])
-    dims = ("arm", "learning_rate", "seed", "eval_step")
-    results = xr.Dataset(
-        {"valid_loss_even": (dims, even[..., None]), "valid_loss_odd": (dims, odd[..., None])},
-        {"arm": ["tied", "untied"], "learning_rate": [0.01, 0.1], "seed": [0, 1]},
-    )
-    found = best_setting(results, "learning_rate", "valid_loss_even", "valid_loss_odd")
-    assert [found[arm][0] for arm in ("tied", "untied")] == [0.1, 0.01]
-    np.testing.assert_array_equal(found["tied"][1], [0.8, 0.9])
-    np.testing.assert_array_equal(found["untied"][1], [0.3, 0.3])
 
 
 # ----- Labels, configurations and results agree, whatever is swept.

@@ -19,7 +19,7 @@ from text_fixtures import command, finished_run
 from wrapped import COMPILED_QUICKLY, SAVED_SLOWLY, WITHOUT_FIGURES, after
 
 from jaxtie.results import plots
-from jaxtie.results.analysis import best_setting
+from jaxtie.results.analysis import conclude
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import command as cli
 from jaxtie.run import lifecycle, page, report
@@ -119,8 +119,9 @@ def test_a_sweep_over_learning_rate_and_vocabulary(place, tmp_path):
     dims = ("arm", "learning_rate", "vocab_size", "seed", "eval_step")
     assert results["valid_loss"].dims == dims and np.isfinite(results["valid_loss"]).all()
     one = results.sel(vocab_size=120)
-    best = best_setting(one, "learning_rate", "valid_loss_even", "valid_loss_odd")
-    assert {rate for rate, _ in best.values()} == {1e-2}
+    (best,) = (line for line in conclude(one).lines() if "own best point" in line)
+    assert "chosen on one half of the data, reported on the other (validation loss, nats)" in best
+    assert best.count(" at learning_rate = 0.01") == one.sizes["arm"]
     point = lifecycle.load(folder / "points" / "learning_rate=0.01,vocab_size=120")
     own = one.sel(learning_rate=0.01)
     np.testing.assert_array_equal(own["valid_loss"].values, point["valid_loss"].values)
