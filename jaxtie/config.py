@@ -311,25 +311,22 @@ SIZE = {"zero": False, "formula": True}
 
 @dataclass(frozen=True)
 class Interventions:
-    """Changes to some rows of an embedding in one role, on EXor; see `jaxtie.exor.interventions`.
+    """Changes to some rows of the embeddings, on EXor; `jaxtie.exor.interventions` defines them.
 
     Attributes:
-      gain: name of rows whose output row is multiplied by exp(g), with g of each row learned.
-      shared_gain: name of tied rows that are multiplied by it in both roles.
-      minus: name of tied rows whose output row is minus the shared row.
-      held_rows: name of the rows that all further options are about; None: the mask's.
-      input_norm: norm at which the rows are held as inputs; as outputs they keep their own.
-      norm_path: where they are held: wherever they are read, only on the residual path, or only in
-        the queries, keys and values of the first layer.
-      frozen_direction: keep the direction of the initial rows as inputs.
-      direction_rate: factor of the learning rate of the rows as inputs.
-      input_decay, output_decay: weight decay of the rows in that role, instead of the optimizer's.
+      gain, shared_gain, minus: names of the rows that have it.
+      held_rows: name of the rows that all options below are about.
+      input_norm: norm at which they are held as inputs.
+      norm_path: where they are held; of two paths the other one reads them as they are.
+      frozen_direction: keep their initial direction as inputs.
+      direction_rate: factor of their learning rate as inputs.
+      input_decay, output_decay: their weight decay in that role; None: the optimizer's.
     """
 
     gain: str | None = None
     shared_gain: str | None = None
     minus: str | None = None
-    held_rows: str | None = None
+    held_rows: str = "mask"
     input_norm: float | None = field(default=None, metadata=ABOVE_0)
     norm_path: Literal["both", "residual", "qkv"] = "both"
     frozen_direction: bool = False
@@ -340,40 +337,33 @@ class Interventions:
     @property
     def row_sets(self) -> tuple[str, ...]:
         """Names of the sets of rows that the options refer to."""
-        named = (self.gain, self.shared_gain, self.minus, self.rows if self.holds else None)
+        held = {self.input_norm, self.input_decay, self.output_decay} != {None}
+        named = (self.gain, self.shared_gain, self.minus, self.held_rows if held else None)
         return tuple(name for name in named if name)
-
-    @property
-    def rows(self) -> str:
-        """Name of the held rows."""
-        return self.held_rows or "mask"
-
-    @property
-    def holds(self) -> bool:
-        """Whether some option is about the held rows."""
-        return {self.input_norm, self.input_decay, self.output_decay} != {None}
 
     def faults(self, *, tied: bool, head: "Head") -> dict[str, bool]:
         """Return error -> whether an arm that starts tied, or untied, has it."""
-        own_rows = self.direction_rate != 1 or {self.input_decay, self.output_decay} != {None}
-        covering = (self.rows,) if self.rows == "all" else (self.rows, "never-targets")
+        rows, rate, sometimes = self.held_rows, self.direction_rate != 1, self.norm_path != "both"
+        decays = {self.input_decay, self.output_decay} != {None}
+        covering = (rows,) if rows == "all" else (rows, "never-targets")
         untied = head.untied_rows in covering if tied else not head.tied_rows
+        needs_norm = self.frozen_direction or rate or sometimes
+        needs_tied = bool(self.shared_gain or self.minus)
         return {
             "+frozen-direction, +direction-rate, +residual-only and +qkv-only need +input-norm=X": (
-                self.input_norm is None
-                and (self.frozen_direction or self.direction_rate != 1 or self.norm_path != "both")
+                needs_norm and self.input_norm is None
             ),
             "+held-rows needs +input-norm=X, +input-decay=X or +output-decay=X": (
-                self.held_rows is not None and not self.holds
+                rows != "mask" and self.input_norm is None and not decays
             ),
             "a frozen row has no rate and no decay; leave out +direction-rate and +input-decay": (
-                self.frozen_direction and (self.direction_rate != 1 or self.input_decay is not None)
+                self.frozen_direction and (rate or self.input_decay is not None)
             ),
-            f"+direction-rate, +input-decay and +output-decay need an untied {self.rows}": (
-                own_rows and not untied
+            f"+direction-rate, +input-decay and +output-decay need an untied {rows}": (
+                (rate or decays) and not untied
             ),
             "+shared-gain and +minus are for rows that are tied": (
-                bool(self.shared_gain or self.minus) and (not tied or head.untied_rows is not None)
+                needs_tied and (not tied or head.untied_rows is not None)
             ),
             "+targets-only takes these rows out of the output; leave out +gain or +minus": (
                 head.targets_only and bool({self.gain, self.minus} & {*ROW_SETS})
@@ -457,13 +447,9 @@ HEAD_NUMBERS = {
     if field.metadata
 }
 ROW_SETS = ("mask", "labels", "never-targets")
-HEAD_ROWS = {  # field, and the names that it can have
-    "untie-rows": ("untied_rows", ROW_SETS),
-    "tie-rows": ("tied_rows", ROW_SETS),
-    **{
-        name.replace("_", "-"): (name, (*ROW_SETS, "all"))
-        for name in ("gain", "shared_gain", "minus", "held_rows")
-    },
+HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
+HEAD_ROWS |= {
+    name.replace("_", "-"): name for name in ("gain", "shared_gain", "minus", "held_rows")
 }
 # Formulas as arms write them, since the name of an arm becomes part of file names.
 ARM_FORMULAS = {"root-D": "sqrt(D)", "1-by-root-D": "1/sqrt(D)", "log-n-by-D": "log(n)/D"}
@@ -497,10 +483,10 @@ def _parse_head_option(option: str, arm: str) -> dict[str, Any]:
     if name == "shuffle" and 0 < natural(value) < 2**16:
         return {"transform": name, "groups": natural(value)}
     if name in HEAD_ROWS and equals:
-        field, known = HEAD_ROWS[name]
+        known = ROW_SETS if name.endswith("tie-rows") else (*ROW_SETS, "all")
         expected = ", ".join(known)
         check(value in known, f"arm {arm!r}: {name} is {value!r}; expected {expected}")
-        return {field: value}
+        return {HEAD_ROWS[name]: value}
     if name in HEAD_NUMBERS and equals:
         return {name.replace("-", "_"): _parse_number(name, value, arm)}
     numbers, rows = (f"{name}=X" for name in HEAD_NUMBERS), (f"{name}=ROWS" for name in HEAD_ROWS)

@@ -400,10 +400,10 @@ def exit_times(results: xr.Dataset, event: str, *, for_good: bool = False) -> di
     """
     loss = results["train_loss"].sel(eval_step=slice(0, last_step(results)))
     steps, level = loss["eval_step"].values, float(_threshold(results, event))
-    losses = loss.transpose("arm", "seed", "eval_step").sel(arm=names_of(arms_of(results)))
+    curves = loss.transpose("arm", "seed", "eval_step")
     return {
-        str(own["arm"].values): times_to_level(steps, own.values, level, for_good=for_good)
-        for own in losses
+        arm: times_to_level(steps, curves.sel(arm=arm).values, level, for_good=for_good)
+        for arm in names_of(arms_of(results))
     }
 
 

@@ -39,7 +39,7 @@ def add_parameters(own: Interventions, params: Params, untied_rows: Sequence[int
         return params
     embedding = params["embedding"]
     input_VxD, output_VxD = get_tables(embedding, untied_rows)
-    rows = np.array(ROW_SETS[own.rows])
+    rows = np.array(ROW_SETS[own.held_rows])
     added = {}
     if gained := own.gain or own.shared_gain:
         added["log_gain"] = jnp.zeros((len(ROW_SETS[gained]), 1), input_VxD.dtype)
@@ -55,9 +55,9 @@ def effective(own: Interventions, params: Params, untied_rows: Sequence[int]) ->
     if own == Interventions():
         return params
     embedding, body = params["embedding"], params["body"]
-    rest = {name: embedding[name] for name in embedding.keys() & {"bias", "projection"}}
+    rest = {name: embedding[name] for name in ("bias", "projection") if name in embedding}
     input_VxD, output_VxD = get_tables(embedding, untied_rows)
-    rows = ROW_SETS[own.rows]
+    rows = ROW_SETS[own.held_rows]
     if "own_input" in embedding:
         own_KxD = embedding["own_input"]
         own_KxD = jax.lax.stop_gradient(own_KxD) if own.frozen_direction else own_KxD
@@ -73,7 +73,7 @@ def effective(own: Interventions, params: Params, untied_rows: Sequence[int]) ->
         input_VxD = input_VxD * factor_Vx1 if own.shared_gain else input_VxD
     if own.input_norm is not None:
         norm_Vx1 = jnp.sqrt(jnp.sum(input_VxD**2, axis=-1, keepdims=True))
-        factor_Vx1 = jnp.where(_among(own.rows), own.input_norm / norm_Vx1, 1)
+        factor_Vx1 = jnp.where(_among(own.held_rows), own.input_norm / norm_Vx1, 1)
         held_VxD = input_VxD * factor_Vx1
         if own.norm_path != "both":
             on_residual = own.norm_path == "residual"

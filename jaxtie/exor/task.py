@@ -77,7 +77,7 @@ class ExorTask(task.Task):
         params = self.model.init(key, tokens, jnp.zeros(1, jnp.int32))["params"]
         if self.variant.head.init_std is None:
             embedding = params["embedding"]
-            for name in embedding.keys() & set(TABLES):
+            for name in sorted(embedding.keys() & {*TABLES}):  # the same program in every process
                 embedding[name] = embedding[name] * hparams["init_std"]
         own = self.variant.head.interventions
         return interventions.add_parameters(own, params, self.model.embedding.untied_rows)
