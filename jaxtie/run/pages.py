@@ -149,9 +149,12 @@ def equal_sizes_table(losses: pd.DataFrame) -> Table:
     own = losses[losses["arm"].isin(["untied", *EQUAL])].replace({"arm": EQUAL})
     table = gap_table_of(own.join(ratio, on=places), [*places, RATIO])
     note = (
-        f"{table.note} Each cell has its own interval. Equal width: as many tokens and operations,"
-        " fewer parameters. Equal parameters: a wider tied model, as many tokens, more operations."
-        " Equal operations, too: that model for fewer steps, at the rate of the longer run."
+        f"{losses['seed'].nunique()} seeds, {losses['steps'].max():,} steps, each arm at its own"
+        f" learning rate. {table.note} Each cell has its own interval; none is corrected for the"
+        " number of cells. Equal width: as many tokens and operations, fewer parameters. Equal"
+        " parameters: a wider tied model, as many tokens, more operations. Equal parameters and"
+        f" operations: that model at its learning rate, but for {losses['steps'].min():,} or more"
+        " steps, so on fewer tokens."
     )
     return replace(table, title="Tying gap on text, validation loss, nat", note=note)
 
