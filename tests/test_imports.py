@@ -20,7 +20,6 @@ LAYERS = (
     {"exor", "text"},
     {"run"},
     {"advise"},
-    {"figures", "hypothesis"},
 )
 BESIDE = {
     "audit": {"__main__", "config", "options", "shutdown", "results"},

@@ -468,11 +468,3 @@ def test_help_is_one_screen_and_imports_nothing_heavy():
     done = command("-X", "importtime", "-m", "jaxtie", "--help", capture_output=True)
     assert done.returncode == 0 and len(done.stdout.splitlines()) <= 24
     assert not re.search(r"\| +(numpy|xarray|jax|tyro)$", done.stderr, re.MULTILINE)
-
-
-def test_a_renamed_command_names_its_replacement():
-    for old, new in (("figures", "jaxtie report DIR"), ("hypothesis", "jaxtie advise")):
-        done = command("-m", f"jaxtie.{old}", "x", capture_output=True)
-        assert done.returncode and new in done.stderr and done.stderr.count("\n") == 1
-    done = command("-m", "jaxtie", "fly", capture_output=True)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
