@@ -289,5 +289,5 @@ def test_portrait_needs_an_embedding():
     results = exor_results("tied")
     results["input_table"][:] = np.nan
     picture = exor_pictures(results)["portrait"]
-    with pytest.raises(UserError, match="no embedding was recorded"):
+    with pytest.raises(UserError, match="no seed has a finite embedding"):
         picture.draw()
