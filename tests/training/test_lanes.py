@@ -1,5 +1,7 @@
 """`lanes` computes what `vmap` computes."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ from jaxtie.training.task import stream
 from jaxtie.tying.linen import make_embedding
 
 MEMBERS = 5
+PROGRAMS = int(os.environ.get("RANDOM_PROGRAMS", "100"))  # two to three seconds each
 
 
 def random(*shapes):
@@ -124,7 +127,7 @@ def test_lanes_is_vmap(f_and_shapes, x64):
     "seeds",
     [
         pytest.param(range(first, first + 10), marks=[pytest.mark.slow] * (first > 0))
-        for first in range(0, 500, 10)
+        for first in range(0, PROGRAMS, 10)
     ],
     ids=str,
 )
