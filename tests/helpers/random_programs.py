@@ -672,4 +672,8 @@ def random_program(seed: int) -> tuple[Callable[..., list[jax.Array]], jax.Array
         program.extend(steps)
         return program.values[len(arrays) :]
 
+    try:
+        jax.eval_shape(jax.vmap(function, in_axes=-1, out_axes=-1), *arguments)
+    except (ValueError, NotImplementedError):  # a derivative that JAX does not have
+        return random_program(seed + 10_000)
     return function, *arguments
