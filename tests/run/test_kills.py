@@ -279,10 +279,8 @@ def test_an_overwritten_sweep_that_is_killed_goes_on_by_the_command_without_over
     tmp_path, layers
 ):
     sweep = [*KILLED, "--arms", "tied", "--sweep", "layers=1,2"]
-    folder, line = (
-        finished_run(tmp_path / "run", *sweep, "--steps", "400"),
-        [*sweep, "--steps", "4000"],
-    )
+    folder = finished_run(tmp_path / "run", *sweep, "--steps", "400")
+    line = [*sweep, "--steps", "2000"]
     process = start(folder, *line, "--overwrite")
     until_recorded(process, folder / "points" / f"layers={layers}", 3)
     process.kill()
