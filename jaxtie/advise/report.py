@@ -236,4 +236,4 @@ def _write_pairs(pairs: xr.Dataset, path: Path) -> None:
     """Write the pairs as NetCDF, which has no booleans, and replace the file only when complete."""
     flags = {name: pairs[name].astype(np.int8) for name in pairs if pairs[name].dtype == bool}
     numeric = pairs.assign(flags)
-    write_sealed(path, numeric.to_netcdf(engine="h5netcdf"))
+    write_sealed(path, bytes(numeric.to_netcdf(engine="h5netcdf")))

@@ -59,7 +59,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_sealed(path: Path, content: bytes | memoryview) -> None:
+def write_sealed(path: Path, content: bytes) -> None:
     """Replace a file by content and its SHA-256, which readers of NetCDF-4 and of zip ignore."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(content)
@@ -291,7 +291,7 @@ class RunFolder:
         content = io.BytesIO()
         arrays: dict[str, Any] = {"member": numbers, **records}
         np.savez(content, **arrays)
-        write_sealed(target, content.getbuffer())
+        write_sealed(target, content.getvalue())
 
     def copy_records(self, arm: str, other: str, last: int) -> None:
         """Give another arm an arm's records up to the one of number `last`."""

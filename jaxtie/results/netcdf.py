@@ -91,7 +91,7 @@ def make_netcdf(
     attributes: Mapping[str, str | int | float],
     constants: Mapping[str, xr.DataArray],
     parts: Iterable[tuple[str, Records]],
-) -> memoryview:
+) -> bytes:
     """Return the NetCDF-4 file of an experiment's results; values that are missing are NaN.
 
     So is every value of a member from the record on at which it was found to have diverged.
@@ -113,7 +113,7 @@ def make_netcdf(
                 start = (arms.index(arm), *np.unravel_index(point, lengths))
                 own_part = Records(seeds[own], part.first_record, here)
                 _fill(file, experiment, schema, start, own_part)
-    return content.getbuffer()
+    return content.getvalue()
 
 
 def _skeleton(

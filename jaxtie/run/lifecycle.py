@@ -247,7 +247,7 @@ def _run_points(experiment: TaskConfig, folder: RunFolder, session: Session) -> 
             found.append((values, each.load()))
         results = join_points(found)
         results.attrs |= {"command": session.command}
-        write_sealed(folder.results, results.to_netcdf(engine="h5netcdf"))
+        write_sealed(folder.results, bytes(results.to_netcdf(engine="h5netcdf")))
         if session.draws:
             _show(folder)
         folder.write_config(config | {"finished": True})
