@@ -869,7 +869,7 @@ class TaskConfig:
         return dataclasses.replace(self, **own)
 
     def _find_field(self, name: str) -> tuple[str, str, str, Callable[[float], Any]]:
-        """Return what a name of a sweep means: its shortest form, owner, field and conversion."""
+        """Resolve a name of a sweep: return its shortest form, owner, field and conversion."""
         known = {
             f"{owner}.{short}".lstrip("."): (owner, field.name, convert)
             for owner, config in {"": self, **nested(self)}.items()

@@ -39,7 +39,7 @@ from jaxtie.results.tables import (
 STUCK_NOTE = "Stuck: seeds on the first plateau."
 
 
-# Swept field -> what the description of the process says of it.
+# Swept field -> its part of the description of the process.
 DESCRIBED = {
     "p_X": r"p\(X\) = \S+, p\(Y\) = [\d.]+,? ?",
     "p_A": r"(, )?p\(A\) = \S+, p\(B\) = [\d.]+",

@@ -102,7 +102,7 @@ def find_damage(folder: Path) -> str | None:
     try:
         written = json.loads((folder / SUMS).read_text())
         found = dict(_sums(folder))
-    except FileNotFoundError:  # also where another process removes the folder meanwhile
+    except FileNotFoundError:  # another process may be removing the folder
         return f"it has no {SUMS}: it was not finished"
     except (ValueError, RecursionError):
         written = None

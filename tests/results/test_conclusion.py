@@ -1,4 +1,4 @@
-"""Conclusions: diverged seeds are missing, sweeps judge what can be judged, one sign convention."""
+"""Conclusions: diverged seeds are missing, sweeps skip undecided points, one sign convention."""
 
 import numpy as np
 import pytest

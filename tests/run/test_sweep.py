@@ -173,7 +173,7 @@ def test_feedforward_can_follow_the_width():
         Transformer(feedforward="x4")
 
 
-# ----- Labels, configurations and results agree, whatever is swept.
+# ----- Labels, configurations and results agree for every swept field.
 
 
 @dataclass(frozen=True)
