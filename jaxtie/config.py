@@ -689,7 +689,8 @@ class Layout(NamedTuple):
     """How members are laid out on a platform.
 
     Attributes:
-      blocks: members in a block, for few members and for many.
+      blocks: members in a block, for few members and then, ascending, for more; the last for the
+        most.
       few: the most members that are few.
       lanes: whether the steps of more than one are laid out with the member axis last, see
         `jaxtie.training.lanes`, not by `jax.vmap`.

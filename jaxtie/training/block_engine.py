@@ -52,7 +52,7 @@ TRIAL_RECORDS = 2  # records trained to estimate the time
 SMALL = 2_000  # parameters of a member up to which a task without a layout trains in lanes
 SMALL_LAYOUT = {
     "cpu": Layout((32,), lanes=True),
-    "gpu": Layout((128, 2048), few=256, lanes=True),
+    "gpu": Layout((128, 512, 1024, 2048), few=256, lanes=True),
     "tpu": Layout((128, 512), few=256),
 }
 LARGE_LAYOUT = {"cpu": Layout((1,)), "gpu": Layout((128, 512), few=256), "tpu": Layout((64,))}
@@ -89,8 +89,10 @@ def state_shapes(task: Task) -> State:
 
 
 def block_size(layout: Layout, members: int) -> int:
-    """Return the members of a block."""
-    return layout.blocks[0 if members <= layout.few else -1]
+    """Return the members of a block: of few its first size, of more the least that has them all."""
+    if members <= layout.few:
+        return layout.blocks[0]
+    return next((size for size in layout.blocks[1:] if members <= size), layout.blocks[-1])
 
 
 def assign_workers(

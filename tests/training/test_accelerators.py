@@ -24,11 +24,13 @@ WIDE = (Transformer(2, 1, 32, 32), LSTM(4, 32, 32))
 @pytest.mark.parametrize("model", [Transformer(), LSTM(), Mixer(), *WIDE])
 def test_many_members_fill_an_accelerator_and_few_are_padded_little(platform, model):
     layout = Experiment(model=model).layout(platform)
-    few, many = layout.blocks[0], layout.blocks[-1]
+    few, *more = layout.blocks
     # 64 seeds, the default, fill half; parts that are evaluated are of one size
-    assert 64 <= few <= 128 and many % few == 0
-    sizes = [block_size(layout, members) for members in (1, 2 * few, 2 * few + 1, 10**6)]
-    assert sizes == [few, few, many, many]
+    assert 64 <= few <= 128 and all(many % few == 0 for many in more)
+    sizes = [block_size(layout, members) for members in (1, layout.few, layout.few + 1, 10**6)]
+    many = layout.blocks[-1]
+    assert sizes == [few, few, *(more or [few])[:1], many]
+    assert [block_size(layout, members) for members in more] == more
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])
