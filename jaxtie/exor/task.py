@@ -265,11 +265,15 @@ def expectations(
 
 
 def expected_mask(logits_CxV: jax.Array, joint_CxV: jax.Array) -> dict[str, jax.Array]:
-    """Return the expected logit and probability of the mask itself over a split and every draw."""
+    """Return the expected logit and probability of the mask itself over a split and every draw.
+
+    The logit is missing where the mask is no output.
+    """
     weight_C = jnp.sum(joint_CxV, axis=1)
     p_CxV = jax.nn.softmax(logits_CxV)
+    logit = jnp.sum(weight_C * logits_CxV[:, data.MASK])
     return {
-        "mask_logit": jnp.sum(weight_C * logits_CxV[:, data.MASK]),
+        "mask_logit": jnp.where(logit > 0.25 * jnp.finfo(logit.dtype).min, logit, jnp.nan),
         "mask_probability": jnp.sum(weight_C * p_CxV[:, data.MASK]),
     }
 

@@ -153,6 +153,8 @@ def test_mask_logit_and_probability(trained):
     assert p.sel(arm="tied") > 2 * p.sel(arm="tied+untie-rows=mask") > 0
     assert np.all(trained["mask_probability"].sel(arm="tied+targets-only") == 0)
     assert trained["mask_logit"].sel(arm="tied", eval_step=0).mean() > 0
+    missing = trained["mask_logit"].isnull().all(["seed", "eval_step"])
+    assert missing["arm"].values[missing].tolist() == ["tied+targets-only"]
     table = mask_table(trained)
     assert table.header == ("arm", "step 0")
     middle = float(np.median(trained["mask_probability"].sel(arm="tied", eval_step=0)))
@@ -236,6 +238,8 @@ def test_norm_turn_and_projection_of_the_masks_rows(trained):
     own = kept.sel(at)
     product = own["mask_norm"].sel(table="output") * own["mask_projection"]
     np.testing.assert_allclose(product, trained["mask_logit"].sel(at), rtol=1e-6)
+    missing = kept["mask_projection"].isnull().all(["seed", "eval_step"])
+    assert missing["arm"].values[missing].tolist() == ["tied+targets-only"]
 
 
 def test_leaving_the_plateau_for_good(plateau_results):
