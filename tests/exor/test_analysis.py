@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import xarray as xr
+from drawing import save_small
 from made_up import PROCESSES, exor_results, stuck_results
 
 from jaxtie import Experiment, Process, run
@@ -13,6 +14,7 @@ from jaxtie.exor import analysis, data, theory
 from jaxtie.exor.analysis import condense, fluctuations, label_geometry
 from jaxtie.exor.claims import Claim
 from jaxtie.exor.tables import decay_table, equivalence_table, mask_table
+from jaxtie.results import plots
 from jaxtie.results.claims import claim_values
 from jaxtie.results.committed import join_seeds, write_committed
 from jaxtie.results.statistics import Times, exit_concordance
@@ -144,7 +146,9 @@ def trained(tmp_path_factory):
     experiment = Experiment(
         arms=arms, seeds=range(3), steps=20, record_every=10, eval_every=10, mask_logit=True
     )
-    return run(experiment, out=folder, quiet=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "save", save_small)
+        return run(experiment, out=folder, quiet=True)
 
 
 def test_mask_logit_and_probability(trained):

@@ -135,7 +135,13 @@ def test_the_norm_is_held_on_one_path(path, x64):
     assert np.abs(h - same).max() > 0.01
 
 
-@pytest.mark.parametrize("name", ROLES)
+ONE_OF_A_KIND = ("tied+gain=mask", "tied+shared-gain=mask", "untied+input-norm=3+residual-only")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in ONE_OF_A_KIND)) for name in ROLES],
+)
 def test_gradients_are_finite_differences(name, x64):
     task, batch = task_of(name), jax.tree.map(jnp.asarray, sample())
     params, rng = fresh(task), np.random.default_rng(0)
@@ -299,6 +305,7 @@ def test_lanes_are_as_vmap():
         assert_close(*both, 1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_with_interventions_resumes_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(Experiment, "layout", lambda *_: Layout((1,)))  # compiles sooner
     arms = ("tied+gain=mask+input-norm=0.05+frozen-direction",)

@@ -126,7 +126,7 @@ def test_logits_loss_and_gradients(case, dtype, batches):
     assert difference(gradient, reference.gradients(twin)) < tolerance
 
 
-@pytest.mark.parametrize(("case", "dtype"), but_slow("medium", "lstm-small-tied"))
+@pytest.mark.parametrize(("case", "dtype"), but_slow("medium", "lstm-small", "two-heads"))
 def test_500_updates(case, dtype, batches):
     model, params, twin = both(case, dtype)
     every = 10 if "lstm" in case else 3 if "mixer" in case else 1  # for time

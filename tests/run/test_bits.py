@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from drawing import save_small
+from draws import draws
 
 import jaxtie
 from jaxtie.config import UserError
@@ -72,24 +73,22 @@ def check_all_refuse(capsys, folder: Path, named: Path, options: list[str]) -> N
         assert "--overwrite" in extended
 
 
-@pytest.mark.parametrize("count", [15, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["one", "sweep"])
-def test_a_flipped_bit_of_results_is_refused(finished, tmp_path, capsys, kind, count):
+def test_a_flipped_bit_of_results_is_refused(finished, tmp_path, capsys, kind):
     folder, whole = shutil.copytree(finished[kind], tmp_path / "run"), jaxtie.load(finished[kind])
     before = (folder / "config.json").read_bytes()
-    for _ in flips(folder / "results.nc", count):
+    for _ in flips(folder / "results.nc", draws(4)):
         check_all_refuse(capsys, folder, folder / "results.nc", TINY + SWEEP * (kind == "sweep"))
         assert (folder / "config.json").read_bytes() == before
     assert jaxtie.load(folder).identical(whole)
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.slow)])
-def test_a_flipped_bit_of_the_results_of_a_point_is_refused(finished, tmp_path, capsys, count):
+def test_a_flipped_bit_of_the_results_of_a_point_is_refused(finished, tmp_path, capsys):
     """Both when the sweep is extended and when it is joined after an interrupt."""
     folder = shutil.copytree(finished["sweep"], tmp_path / "run")
     point, whole = folder / "points" / "layers=1", jaxtie.load(folder)
     config = RunFolder(folder).config()
-    for _ in flips(point / "results.nc", count):
+    for _ in flips(point / "results.nc", draws(3)):
         assert jaxtie.load(folder).identical(whole)
         with pytest.raises(UserError, match="--overwrite"):
             jaxtie.load(point)
@@ -100,10 +99,9 @@ def test_a_flipped_bit_of_the_results_of_a_point_is_refused(finished, tmp_path, 
             assert "--overwrite" in error
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(4000, marks=pytest.mark.slow)])
-def test_a_flipped_bit_of_a_configuration_is_refused_or_changes_nothing(finished, tmp_path, count):
+def test_a_flipped_bit_of_a_configuration_is_refused_or_changes_nothing(finished, tmp_path):
     folder = RunFolder(shutil.copytree(finished["one"], tmp_path / "run"))
-    whole, refused = folder.config(), 0
+    whole, refused, count = folder.config(), 0, draws(200)
     for _ in flips(tmp_path / "run" / "config.json", count):
         try:
             assert folder.config() == whole
@@ -150,7 +148,7 @@ def test_other_programs_read_results_and_records(finished, tmp_path):
         assert np.array_equal(records["loss"], np.ones((3, 2)))
 
 
-@pytest.mark.parametrize("kind", ["one", "sweep"])
+@pytest.mark.parametrize("kind", ["one", pytest.param("sweep", marks=pytest.mark.slow)])
 def test_where_a_finished_run_lacks_its_results_overwriting_is_named(
     finished, tmp_path, capsys, kind
 ):

@@ -327,7 +327,7 @@ def test_the_command_starts_without_jax_and_without_warnings():
         "--help",
         "run --list",
         pytest.param("report {run}", marks=pytest.mark.slow),
-        "run {again}",
+        pytest.param("run {again}", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("closed", ["nobody reads", "closed"])

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from commands import PATIENCE, SOON, ended, recorded, start, until, until_recorded
+from draws import draws
 
 from jaxtie.results.folder import SUMS, RunFolder, find_damage
 from jaxtie.run import command, lifecycle
@@ -255,15 +256,15 @@ def killed_again_and_again(
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_as_users_do")
-@pytest.mark.parametrize(
-    ("steps", "arms", "all_kills"),
-    # a hundred kills take ten minutes and more
-    [("4000", "tied", 1), pytest.param("8000", "tied,untied@4000", 12, marks=pytest.mark.slow)],
-)
-def test_a_run_that_is_killed_gives_what_one_go_gives(tmp_path, steps, arms, all_kills):
-    line, rng, kills = [*KILLED, "--steps", steps, "--arms", arms], random.Random(14), 0
-    records = (int(steps) // 20 + 1) * len(arms.split(","))
+def test_a_run_that_is_killed_gives_what_one_go_gives(tmp_path):
+    line, rng, kills = (
+        [*KILLED, *"--steps 8000 --arms tied,untied@4000".split()],
+        random.Random(14),
+        0,
+    )
+    records, all_kills = 2 * (8000 // 20 + 1), draws(8)
     whole = finished_run(tmp_path / "whole", *line)
     while kills < all_kills:
         folder = tmp_path / f"killed-{kills}"
@@ -274,15 +275,12 @@ def test_a_run_that_is_killed_gives_what_one_go_gives(tmp_path, steps, arms, all
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_as_users_do")
-@pytest.mark.parametrize("layers", [1, 2])
-def test_an_overwritten_sweep_that_is_killed_goes_on_by_the_command_without_overwrite(
-    tmp_path, layers
-):
+def test_an_overwritten_sweep_that_is_killed_goes_on_by_the_command_without_overwrite(tmp_path):
     sweep = [*KILLED, "--arms", "tied", "--sweep", "layers=1,2"]
     folder = finished_run(tmp_path / "run", *sweep, "--steps", "400")
     line = [*sweep, "--steps", "2000"]
     process = start(folder, *line, "--overwrite")
-    until_recorded(process, folder / "points" / f"layers={layers}", 3)
+    until_recorded(process, folder / "points" / "layers=2", 3)
     process.kill()
     assert ended(process)[0] == -signal.SIGKILL
     assert same(finished_run(folder, *line), finished_run(tmp_path / "whole", *line))
@@ -331,7 +329,7 @@ def test_a_running_run_locks_its_folder_and_saves_on_sigterm(tmp_path, capsys, m
 
 @pytest.mark.skipif(not shutil.which("setsid"), reason="gives a process a terminal")
 @pytest.mark.usefixtures("compiled_as_users_do", "hangups_count")
-@pytest.mark.parametrize("how", ["closed", "killed"])
+@pytest.mark.parametrize("how", ["closed", pytest.param("killed", marks=pytest.mark.slow)])
 def test_a_run_whose_terminal_closes_saves(tmp_path, how):
     """A terminal that is closed sends SIGHUP, and refuses what is written; `kill -HUP` does not."""
     (ours, its), folder, shown = pty.openpty(), tmp_path / "run", b""
@@ -519,11 +517,11 @@ def test_an_unfinished_run_without_its_records_trains_its_arms_again(
 def test_any_damage_to_a_file_of_an_unfinished_run_is_repaired_or_refused(
     unfinished, tmp_path, capsys, monkeypatch
 ):
-    """Ten damages to each sort of file; JAXTIE_DAMAGES asks for more in all."""
+    """Six damages to each sort of file."""
     monkeypatch.setattr(lifecycle, "_show", lambda _: None)
     monkeypatch.setattr(command, "_show", lambda *_: 0)
     whole, refused = finished_run(tmp_path / "whole", *UNTYING), 0
-    for seed in range(int(os.environ.get("JAXTIE_DAMAGES", "50"))):
+    for seed in range(draws(30)):
         folder = shutil.copytree(unfinished, tmp_path / "damaged")
         done, status = (
             damage_at_random(folder, seed),

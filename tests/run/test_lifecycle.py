@@ -252,8 +252,8 @@ def test_probabilities_may_be_lists():
     ("name", "value"),
     [
         ("jax_threefry_partitionable", False),
-        ("jax_default_prng_impl", "rbg"),
-        ("jax_random_seed_offset", 7),
+        pytest.param("jax_default_prng_impl", "rbg", marks=pytest.mark.slow),
+        pytest.param("jax_random_seed_offset", 7, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.usefixtures("without_figures")

@@ -111,6 +111,7 @@ def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
     assert [image.name for image in section.images] == ["answer", "overview"]
 
 
+@pytest.mark.slow
 def test_a_sweep_over_learning_rate_and_vocabulary(place, tmp_path):
     """A run per point; the halves of the validation batches choose and report."""
     sweep = "--sweep learning_rate=1e-3,1e-2 --sweep vocab_size=110,120".split()

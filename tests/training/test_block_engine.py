@@ -104,6 +104,7 @@ def arm_and_records(request):
     return request.param, records(SHORT, request.param)
 
 
+@pytest.mark.slow
 def test_a_seed_alone_gives_the_bits_it_gives_among_many(arm_and_records):
     arm, many = arm_and_records
     alone = dataclasses.replace(SHORT, seeds=(17,))

@@ -1,12 +1,11 @@
 """`lanes` computes what `vmap` computes."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from bodies import PROCESS, build_model, once, start
+from draws import draws
 from random_programs import random_program
 
 from jaxtie.config import LSTM, Arm, Mixer, Transformer
@@ -17,7 +16,6 @@ from jaxtie.training.task import stream
 from jaxtie.tying.linen import make_embedding
 
 MEMBERS = 5
-PROGRAMS = int(os.environ.get("RANDOM_PROGRAMS", "100"))  # two to three seconds each
 
 
 def random(*shapes):
@@ -127,7 +125,7 @@ def test_lanes_is_vmap(f_and_shapes, x64):
     "seeds",
     [
         pytest.param(range(first, first + 10), marks=[pytest.mark.slow] * (first > 0))
-        for first in range(0, PROGRAMS, 10)
+        for first in range(0, draws(30), 10)
     ],
     ids=str,
 )

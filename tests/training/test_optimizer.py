@@ -210,7 +210,9 @@ def test_an_arm_with_rates_of_tables_trains_and_unties():
 def test_initial_deviation_and_decay_of_tables_are_swept_in_one_program():
     sweep = {"init_std": (0.5, 1.0), "table_decay": (0.0, 1.0)}
     optimizer = Optimizer(learning_rate=0.5, eta_min=0.5, weight_decay=0.5)
-    short = Experiment(steps=4, record_every=2, eval_every=2, seeds=(0,), optimizer=optimizer)
+    short = Experiment(
+        arms=("tied",), steps=4, record_every=2, eval_every=2, seeds=(0,), optimizer=optimizer
+    )
     swept = jaxtie.run(dataclasses.replace(short, sweep=sweep), quiet=True)
     start = swept["input_table"].sel(seed=0, table_step=0)
     np.testing.assert_array_equal(2 * start.sel(init_std=0.5), start.sel(init_std=1.0))

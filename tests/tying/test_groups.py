@@ -97,7 +97,7 @@ def close(one, other):
 
 
 LAYOUTS = {"embedding": in_groups, "maxtext": in_masks}
-QUICK = {"adamw", "sm3", "injected"}
+QUICK = {"adamw", "injected"}
 
 
 @pytest.mark.parametrize(

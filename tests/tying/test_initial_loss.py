@@ -101,6 +101,7 @@ def test_no_estimate_with_a_logit_softcap():
     assert math.isnan(estimate(head, tied=True, vocabulary=2000, width=64, init_std=1.0))
 
 
+@pytest.mark.slow
 def test_blocks_are_the_whole_vocabulary(script):
     """The losses that `measure` sums in blocks are those of whole `Embedding`s."""
     vocabulary, width, tokens, stds = 2500, 32, 64, (0.02, 32**-0.5, 1.0)

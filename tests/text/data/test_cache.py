@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from commands import PATIENCE
 from corpora import SIZE, WORDS, error_of, write_corpus
+from draws import draws
 
 from jaxtie.results.folder import SUMS
 from jaxtie.text.config import Corpus
@@ -64,14 +64,13 @@ def test_a_truncated_cache_is_prepared_anew(corpus, filled, own_cache):
     assert np.array_equal(prepare_text(corpus, own_cache).train.tokens_N, filled[1].train.tokens_N)
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_flipped_bit_of_the_cache_is_reported_and_the_text_prepared_anew(
-    corpus, filled, own_cache, count
+    corpus, filled, own_cache
 ):
     rng, whole = random.Random(0), filled[1]
     paths = sorted(path for path in own_cache.glob("*/*/*") if path.is_file())
     assert {path.suffix for path in paths} == {".tokens", ".offsets", ".json", ".txt"}
-    for i in range(count):
+    for i in range(draws(10)):
         path, said = paths[i % len(paths)], []
         content = bytearray(path.read_bytes())
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
