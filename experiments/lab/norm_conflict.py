@@ -1,0 +1,207 @@
+"""Write the figures and tables of why_seeds_get_stuck.md from the committed data.
+
+python experiments/lab/norm_conflict.py
+"""
+
+import itertools
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from jaxtie.exor import analysis
+from jaxtie.exor.tables import final_loss
+from jaxtie.results.plots import COLOURS, draw_for_document, finish_axes, subplots
+from jaxtie.results.tables import Table, interval, last_step
+from jaxtie.run.report import read_data, rewritten, tables_by_name
+
+EXPERIMENTS = Path(__file__).parents[1]
+PAGE = EXPERIMENTS / "why_seeds_get_stuck.md"
+HALF, CONTROLS, MAIN = "norm-conflict-half", "norm-conflict-half-controls", "norm-conflict"
+LONG, NO_DECAY, MIXER = "norm-conflict-long", "norm-conflict-no-decay", "norm-conflict-mixer"
+WHERE = {
+    HALF: "p(X) = 0.5",
+    CONTROLS: "p(X) = 0.5",
+    MAIN: "main, p(X) = 0.1",
+    NO_DECAY: "p(X) = 0.5, no weight decay",
+    LONG: "p(X) = 0.5, longer",
+    MIXER: "p(X) = 0.5, mixer",
+}
+COLOUR = dict(zip(("tied", "untied"), COLOURS, strict=False))
+Runs = dict[str, xr.Dataset]
+
+
+def untied_of(runs: Runs, name: str) -> xr.Dataset | None:
+    """Return the run that has the untied arm of the same process, model and step."""
+    own = runs[HALF if name == CONTROLS else name]
+    return own if "untied" in own["arm"].values else None
+
+
+def interventions_table(runs: Runs) -> Table:
+    """Show stuck seeds of every arm, and its gap to untied, of all seeds and off the plateau."""
+    rows = []
+    for name in (name for name in WHERE if name in runs):
+        results, reference = runs[name], untied_of(runs, name)
+        step = f"{last_step(results):,}"
+        for arm in map(str, results["arm"].values):
+            seeds, (low, share, high) = analysis.stuck_share(results, arm)
+            cells = (f"{seeds:,}", f"{share:.3f} [{low:.3f}, {high:.3f}]", "–", "–")
+            if reference is not None and arm != "untied":
+                cells = *cells[:2], *gaps(results, arm, reference)
+            rows.append((WHERE[name], step, arm, *cells))
+    header = ("process", "step", "arm", "seeds", "share stuck [95 %]", "− untied, nat")
+    note = (
+        "Share: exact interval (Clopper and Pearson). Gaps: exact training loss, arm − untied, each"
+        " seed compared with itself, mean ± 95 % (Student's t), not corrected for the number of"
+        " rows. The last column has the seeds that are stuck neither in the arm nor untied: they"
+        " are selected by their outcome, and differ from row to row."
+    )
+    return Table("All arms", (*header, "− untied where neither is stuck"), rows, note)
+
+
+def gaps(results: xr.Dataset, arm: str, reference: xr.Dataset) -> tuple[str, str]:
+    """Return the gap to untied over the seeds that both runs have, and off the plateau."""
+    seeds = np.intersect1d(results["seed"], reference["seed"])
+    own, other = (
+        each.sel(arm=name, seed=seeds) for each, name in ((results, arm), (reference, "untied"))
+    )
+    gap_S = (final_loss(own) - final_loss(other)).values
+    stuck_S = [
+        analysis.is_stuck(each).sel(arm=name, seed=seeds).values == 1
+        for each, name in ((results, arm), (reference, "untied"))
+    ]
+    off_S = ~np.any(stuck_S, axis=0)
+    return interval(gap_S), f"{interval(gap_S[off_S])} ({int(off_S.sum()):,} seeds)"
+
+
+def norms_table(runs: Runs) -> Table:
+    """Show the length of the mask's row by role at the end, of stuck and of free seeds."""
+    rows = []
+    for name in (HALF, CONTROLS, NO_DECAY):
+        if name not in runs:
+            continue
+        end = runs[name]["mask_norm"].sel(eval_step=last_step(runs[name]))
+        stuck = analysis.is_stuck(runs[name]) == 1
+        for arm in map(str, runs[name]["arm"].values):
+            own, held = end.sel(arm=arm), stuck.sel(arm=arm)
+            cells = [
+                f"{float(own.sel(table=table).where(held == kind).median()):.2f}"
+                for table in ("input", "output")
+                for kind in (True, False)
+            ]
+            rows.append((WHERE[name], arm, str(int(held.sum())), *cells))
+    header = ("process", "arm", "stuck seeds", "input, stuck", "input, free", "output, stuck")
+    note = "Medians over the seeds that are stuck at the last step, and over the others."
+    return Table("Length of the mask's row at the end", (*header, "output, free"), rows, note)
+
+
+def draw_norms(results: xr.Dataset) -> Figure:
+    """Draw the length of the mask's row over steps: tied one row, untied a row for each role."""
+    figure, (row,) = subplots(1, 2, (10.6, 4.2), sharey=True)
+    stuck = analysis.is_stuck(results) == 1
+    steps, role = results["eval_step"].values, {"input": "as an input", "output": "as an output"}
+    for axes, (arm, tables) in zip(row, {"tied": ["input"], "untied": [*role]}.items()):
+        for (table, colour), is_stuck in itertools.product(
+            zip(tables, COLOURS if arm == "untied" else COLOURS[2:]), (True, False)
+        ):
+            chosen = stuck.sel(arm=arm, drop=True) == is_stuck
+            norm = results["mask_norm"].sel(arm=arm, table=table).where(chosen, drop=True)
+            low, middle, high = norm.quantile([0.25, 0.5, 0.75], "seed").values
+            kind = f"{int(chosen.sum()):,} seeds {'stuck' if is_stuck else 'free'} at the end"
+            label = f"{role[table]}, {kind}" if arm == "untied" else kind
+            axes.plot(steps, middle, "-" if is_stuck else "--", color=colour, label=label)
+            axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        title = {"tied": "Tied: one row in both roles", "untied": "Untied: a row for each role"}
+        finish_axes(axes, title[arm], "length of the mask's row", steps, fontsize=8)
+        axes.set_yscale("log")
+    figure.suptitle(
+        "A stuck tied seed keeps a long mask row; untied, the input row is short and the output"
+        " row long"
+    )
+    return figure
+
+
+def draw_shares(runs: Runs) -> Figure:
+    """Draw the share of stuck seeds of every arm at its last step."""
+    panels = [
+        [
+            (name, arm)
+            for name in names
+            if name in runs
+            for arm in map(str, runs[name]["arm"].values)
+        ]
+        for names in ((HALF, CONTROLS), (MAIN, NO_DECAY, MIXER))
+    ]
+    figure, (row,) = subplots(1, 2, (13.0, 5.6))
+    for axes, places, title in zip(row, panels, ("p(X) = 0.5", "Other processes and models")):
+        for y, (name, arm) in enumerate(places):
+            seeds, (low, share, high) = analysis.stuck_share(runs[name], arm)
+            colour, ends = COLOUR[arm.partition("+")[0]], [[share - low], [high - share]]
+            axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
+            axes.text(high + 0.01, y, f"{share:.3f}, {seeds:,} seeds", va="center", size=8)
+        labels = [
+            arm if title[0] == "p" else f"{WHERE[name].replace('p(X) = 0.5, ', '')}: {arm}"
+            for name, arm in places
+        ]
+        axes.set(
+            title=title,
+            xlabel="share of seeds stuck, with its exact 95 % interval",
+            xlim=(-0.02, 1.0),
+            yticks=range(len(places)),
+            yticklabels=labels,
+            ylim=(len(places) - 0.5, -0.5),
+        )
+    figure.suptitle("A short input row of the mask frees tied seeds")
+    return figure
+
+
+def draw_leaving(runs: Runs) -> Figure:
+    """Draw the share of seeds that have not left the first plateau for good, over steps."""
+    wanted = {
+        HALF: "p(X) = 0.5",
+        LONG: "p(X) = 0.5, to step 290,000",
+        NO_DECAY: "p(X) = 0.5, without weight decay",
+    }
+    figure, (row,) = subplots(1, 3, (13.6, 4.2), sharey=True)
+    arms = dict.fromkeys(str(arm) for name in wanted for arm in runs[name]["arm"].values)
+    colours = dict(zip(arms, COLOURS))
+    for axes, (name, title) in zip(row, wanted.items()):
+        times = analysis.exit_times(runs[name], analysis.LEFT, for_good=True)
+        steps = runs[name]["eval_step"].values
+        for arm in times:
+            left_TxS = (times[arm].step_S <= steps[:, None]) & ~times[arm].censored_S
+            axes.step(steps, 1 - left_TxS.mean(axis=1), where="post", color=colours[arm], label=arm)
+        finish_axes(axes, title, "share that has not left for good", steps, fontsize=7)
+        axes.set_ylim(-0.02, 1.02)
+    figure.suptitle("Tied seeds leave the plateau more slowly, and go on leaving")
+    return figure
+
+
+FIGURES = {
+    "norm_conflict_norms.png": lambda runs: draw_norms(runs[HALF]),
+    "norm_conflict_shares.png": draw_shares,
+    "norm_conflict_leaving.png": draw_leaving,
+}
+
+
+def page(runs: Runs) -> str:
+    """Return the page with its tables written again."""
+    own = {
+        "interventions": partial(interventions_table, runs),
+        "norms": partial(norms_table, runs),
+    }
+    return rewritten(PAGE.read_text(), tables_by_name(EXPERIMENTS) | own)
+
+
+def main() -> None:
+    runs = read_data(EXPERIMENTS / "data")
+    for name, draw in FIGURES.items():
+        print(draw_for_document(partial(draw, runs), EXPERIMENTS / name))
+    PAGE.write_text(page(runs))
+    print(PAGE)
+
+
+if __name__ == "__main__":
+    main()

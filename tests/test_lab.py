@@ -1,0 +1,55 @@
+"""Pages and figures that `experiments/lab` writes are those of the committed data."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from jaxtie.run.report import read_data
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+
+
+@pytest.fixture(scope="module")
+def lab():
+    path = EXPERIMENTS / "lab" / "norm_conflict.py"
+    spec = importlib.util.spec_from_file_location("norm_conflict", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def runs(lab):
+    return {
+        name: each for name, each in read_data(EXPERIMENTS / "data").items() if name in lab.WHERE
+    }
+
+
+def test_the_page_is_what_the_script_writes(lab, runs):
+    assert lab.page(runs) == lab.PAGE.read_text()
+
+
+def test_numbers_of_the_text_are_in_the_tables_of_the_page(lab):
+    tables = re.compile(r"<!-- table.*?end of table -->", re.DOTALL)
+    shown = "".join(tables.findall(lab.PAGE.read_text()))
+    prose = re.sub(r"\]\([^)]*\)", "", tables.sub("", lab.PAGE.read_text()))
+    numbers = {number.strip() for number in re.findall(r"(?<![\d,])\d+\.\d+", prose)}
+    assert not {number for number in numbers if number not in shown}
+
+
+@pytest.mark.parametrize("name", ["norm_conflict_norms.png", "norm_conflict_leaving.png"])
+def test_figures_are_of_the_committed_data(lab, runs, name):
+    """Lines end where the tables say."""
+    axes = lab.FIGURES[name](runs).axes[0]
+    ends = {line.get_label(): line.get_ydata()[-1] for line in axes.lines}
+    results = runs[lab.HALF]
+    if name == "norm_conflict_leaving.png":
+        assert ends["tied"] > ends["tied+input-norm=0.05"] > ends["untied"]
+    else:
+        rows = {row[:2]: row[2:] for row in lab.norms_table(runs).rows}
+        stuck, _, free = rows[lab.WHERE[lab.HALF], "tied"][:3]
+        held = ends[f"{stuck} seeds stuck at the end"]
+        assert f"{held:.2f}" == rows[lab.WHERE[lab.HALF], "tied"][1] and held > float(free)
+        assert results.sizes["seed"] == sum(int(label.split()[0]) for label in ends)
