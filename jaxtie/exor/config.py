@@ -203,8 +203,8 @@ class Experiment(TaskConfig):
         if wide or lstm:
             blocks = (128, 512) if platform == "gpu" else (64,)
             return Layout(blocks, few=256, fast_start=slow)
-        blocks = (128, 512, 1024, 2048) if platform == "gpu" else (128, 512)
-        return Layout(blocks, few=256, lanes=platform == "gpu", fast_start=slow)
+        many = (512, 1024, 2048) if platform == "gpu" else (512,)
+        return Layout((128, *many), few=256, lanes=platform == "gpu", fast_start=slow)
 
     def program_key(self) -> Self:
         """Return the configuration reduced to the fields that compiled programs depend on."""
