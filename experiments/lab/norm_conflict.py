@@ -30,56 +30,49 @@ WHERE = {
     MIXER: "p(X) = 0.5, mixer",
 }
 COLOUR = dict(zip(("tied", "untied"), COLOURS, strict=False))
+LIGHT = "#4cc9f0"  # of untied input rows
 Runs = dict[str, xr.Dataset]
-
-
-def untied_of(runs: Runs, name: str) -> xr.Dataset | None:
-    """Return the run that has the untied arm of the same process, model and step."""
-    own = runs[HALF if name == CONTROLS else name]
-    return own if "untied" in own["arm"].values else None
 
 
 def interventions_table(runs: Runs) -> Table:
     """Show stuck seeds of every arm, and its gap to untied, of all seeds and off the plateau."""
     rows = []
     for name in (name for name in WHERE if name in runs):
-        results, reference = runs[name], untied_of(runs, name)
+        results, reference = runs[name], runs[HALF if name == CONTROLS else name]
         step = f"{last_step(results):,}"
         for arm in map(str, results["arm"].values):
             seeds, (low, share, high) = analysis.stuck_share(results, arm)
-            cells = (f"{seeds:,}", f"{share:.3f} [{low:.3f}, {high:.3f}]", "–", "–")
-            if reference is not None and arm != "untied":
-                cells = *cells[:2], *gaps(results, arm, reference)
-            rows.append((WHERE[name], step, arm, *cells))
+            untied = "untied" + arm.removeprefix("tied") * ("targets-only" in arm)
+            cells = ("–", "–")
+            if untied in reference["arm"].values and not arm.startswith("untied+targets-only"):
+                cells = gaps((results, arm), (reference, untied)) if arm != untied else cells
+            shown = f"{share:.3f} [{low:.3f}, {high:.3f}]"
+            rows.append((WHERE[name], step, arm, f"{seeds:,}", shown, *cells))
     header = ("process", "step", "arm", "seeds", "share stuck [95 %]", "− untied, nat")
     note = (
-        "Share: exact interval (Clopper and Pearson). Gaps: exact training loss, arm − untied, each"
-        " seed compared with itself, mean ± 95 % (Student's t), not corrected for the number of"
-        " rows. The last column has the seeds that are stuck neither in the arm nor untied: they"
-        " are selected by their outcome, and differ from row to row."
+        "Share: exact interval (Clopper and Pearson). Gaps: exact training loss, arm − untied (with"
+        " targets only: − untied with the same targets and gain), each seed compared with itself,"
+        " mean ± 95 % (Student's t), not corrected for the number of rows. The last column has the"
+        " seeds that are stuck in neither of the two: they are selected by their outcome, and"
+        " differ from row to row."
     )
     return Table("All arms", (*header, "− untied where neither is stuck"), rows, note)
 
 
-def gaps(results: xr.Dataset, arm: str, reference: xr.Dataset) -> tuple[str, str]:
-    """Return the gap to untied over the seeds that both runs have, and off the plateau."""
-    seeds = np.intersect1d(results["seed"], reference["seed"])
-    own, other = (
-        each.sel(arm=name, seed=seeds) for each, name in ((results, arm), (reference, "untied"))
-    )
-    gap_S = (final_loss(own) - final_loss(other)).values
-    stuck_S = [
-        analysis.is_stuck(each).sel(arm=name, seed=seeds).values == 1
-        for each, name in ((results, arm), (reference, "untied"))
-    ]
-    off_S = ~np.any(stuck_S, axis=0)
+def gaps(*both: tuple[xr.Dataset, str]) -> tuple[str, str]:
+    """Return the gap of one arm to another over the seeds of both, and off the plateau."""
+    seeds = np.intersect1d(*(results["seed"] for results, _ in both))
+    each = [(results.sel(seed=seeds), arm) for results, arm in both]
+    loss_2xS = np.stack([final_loss(results).sel(arm=arm).values for results, arm in each])
+    stuck_2xS = [analysis.is_stuck(results).sel(arm=arm).values == 1 for results, arm in each]
+    gap_S, off_S = loss_2xS[0] - loss_2xS[1], ~np.any(stuck_2xS, axis=0)
     return interval(gap_S), f"{interval(gap_S[off_S])} ({int(off_S.sum()):,} seeds)"
 
 
 def norms_table(runs: Runs) -> Table:
     """Show the length of the mask's row by role at the end, of stuck and of free seeds."""
     rows = []
-    for name in (HALF, CONTROLS, NO_DECAY):
+    for name in (HALF, CONTROLS, MAIN, NO_DECAY):
         if name not in runs:
             continue
         end = runs[name]["mask_norm"].sel(eval_step=last_step(runs[name]))
@@ -100,60 +93,60 @@ def norms_table(runs: Runs) -> Table:
 def draw_norms(results: xr.Dataset) -> Figure:
     """Draw the length of the mask's row over steps: tied one row, untied a row for each role."""
     figure, (row,) = subplots(1, 2, (10.6, 4.2), sharey=True)
-    stuck = analysis.is_stuck(results) == 1
-    steps, role = results["eval_step"].values, {"input": "as an input", "output": "as an output"}
-    for axes, (arm, tables) in zip(row, {"tied": ["input"], "untied": [*role]}.items()):
-        for (table, colour), is_stuck in itertools.product(
-            zip(tables, COLOURS if arm == "untied" else COLOURS[2:]), (True, False)
-        ):
+    stuck, steps = analysis.is_stuck(results) == 1, results["eval_step"].values
+    panels = {
+        "tied": ("Tied: one row in both roles", {"input": (COLOUR["tied"], "")}),
+        "untied": (
+            "Untied: a row for each role",
+            {
+                "input": (LIGHT, "as an input, "),
+                "output": (COLOUR["untied"], "as an output, "),
+            },
+        ),
+    }
+    for axes, (arm, (title, tables)) in zip(row, panels.items()):
+        for (table, (colour, role)), is_stuck in itertools.product(tables.items(), (True, False)):
             chosen = stuck.sel(arm=arm, drop=True) == is_stuck
             norm = results["mask_norm"].sel(arm=arm, table=table).where(chosen, drop=True)
             low, middle, high = norm.quantile([0.25, 0.5, 0.75], "seed").values
-            kind = f"{int(chosen.sum()):,} seeds {'stuck' if is_stuck else 'free'} at the end"
-            label = f"{role[table]}, {kind}" if arm == "untied" else kind
+            label = (
+                f"{role}{int(chosen.sum()):,} seeds {'stuck' if is_stuck else 'free'} at the end"
+            )
             axes.plot(steps, middle, "-" if is_stuck else "--", color=colour, label=label)
-            axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-        title = {"tied": "Tied: one row in both roles", "untied": "Untied: a row for each role"}
-        finish_axes(axes, title[arm], "length of the mask's row", steps, fontsize=8)
+            axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+        finish_axes(axes, title, "length of the mask's row", steps, fontsize=8)
         axes.set_yscale("log")
     figure.suptitle(
-        "A stuck tied seed keeps a long mask row; untied, the input row is short and the output"
-        " row long"
+        f"p(X) = 0.5, {results.sizes['seed']:,} seeds by their outcome: median and quartiles"
     )
     return figure
 
 
 def draw_shares(runs: Runs) -> Figure:
     """Draw the share of stuck seeds of every arm at its last step."""
-    panels = [
-        [
-            (name, arm)
-            for name in names
-            if name in runs
-            for arm in map(str, runs[name]["arm"].values)
+    panels = {
+        "p(X) = 0.5, step 150,000": {HALF: "", CONTROLS: "", MIXER: "mixer: "},
+        "main, step 150,000": {MAIN: ""},
+        "p(X) = 0.5, step 290,000": {NO_DECAY: "no decay: ", LONG: ""},
+    }
+    figure, (row,) = subplots(1, 3, (16.5, 5.6))
+    for axes, (title, names) in zip(row, panels.items()):
+        places = [
+            (name, str(arm)) for name in names if name in runs for arm in runs[name]["arm"].values
         ]
-        for names in ((HALF, CONTROLS), (MAIN, NO_DECAY, MIXER))
-    ]
-    figure, (row,) = subplots(1, 2, (13.0, 5.6))
-    for axes, places, title in zip(row, panels, ("p(X) = 0.5", "Other processes and models")):
         for y, (name, arm) in enumerate(places):
             seeds, (low, share, high) = analysis.stuck_share(runs[name], arm)
             colour, ends = COLOUR[arm.partition("+")[0]], [[share - low], [high - share]]
             axes.errorbar(share, y, xerr=ends, color=colour, marker="o", capsize=2)
             axes.text(high + 0.01, y, f"{share:.3f}, {seeds:,} seeds", va="center", size=8)
-        labels = [
-            arm if title[0] == "p" else f"{WHERE[name].replace('p(X) = 0.5, ', '')}: {arm}"
-            for name, arm in places
-        ]
         axes.set(
             title=title,
             xlabel="share of seeds stuck, with its exact 95 % interval",
-            xlim=(-0.02, 1.0),
+            xlim=(-0.02, 0.85),
             yticks=range(len(places)),
-            yticklabels=labels,
+            yticklabels=[f"{names[name]}{arm}" for name, arm in places],
             ylim=(len(places) - 0.5, -0.5),
         )
-    figure.suptitle("A short input row of the mask frees tied seeds")
     return figure
 
 
@@ -161,7 +154,7 @@ def draw_leaving(runs: Runs) -> Figure:
     """Draw the share of seeds that have not left the first plateau for good, over steps."""
     wanted = {
         HALF: "p(X) = 0.5",
-        LONG: "p(X) = 0.5, to step 290,000",
+        LONG: "p(X) = 0.5, longer",
         NO_DECAY: "p(X) = 0.5, without weight decay",
     }
     figure, (row,) = subplots(1, 3, (13.6, 4.2), sharey=True)
@@ -173,9 +166,10 @@ def draw_leaving(runs: Runs) -> Figure:
         for arm in times:
             left_TxS = (times[arm].step_S <= steps[:, None]) & ~times[arm].censored_S
             axes.step(steps, 1 - left_TxS.mean(axis=1), where="post", color=colours[arm], label=arm)
+        title += f", {runs[name].sizes['seed']:,} seeds"
         finish_axes(axes, title, "share that has not left for good", steps, fontsize=7)
         axes.set_ylim(-0.02, 1.02)
-    figure.suptitle("Tied seeds leave the plateau more slowly, and go on leaving")
+    figure.suptitle("Tied seeds start to leave as early as untied ones, and then leave more slowly")
     return figure
 
 
