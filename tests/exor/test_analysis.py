@@ -10,6 +10,7 @@ from drawing import save_small
 from made_up import PROCESSES, exor_results, stuck_results
 
 from jaxtie import Experiment, Process, run
+from jaxtie.config import Layout
 from jaxtie.exor import analysis, data, theory
 from jaxtie.exor.analysis import condense, fluctuations, label_geometry
 from jaxtie.exor.claims import Claim
@@ -148,6 +149,7 @@ def trained(tmp_path_factory):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "save", save_small)
+        patch.setattr(Experiment, "layout", lambda *_: Layout((1,)))  # compiles sooner
         return run(experiment, out=folder, quiet=True)
 
 

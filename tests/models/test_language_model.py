@@ -205,6 +205,7 @@ def test_initial_values(kind):
 UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
 
+@pytest.mark.slow
 def test_memory():
     """Vocabulary 30,622, batch 128 x 128: under 2 GiB beyond the donated state."""
     optimizer = make_optimizer(Optimizer(learning_rate=1e-4, weight_decay=0.01))

@@ -19,6 +19,7 @@ from jaxtie.results import plots
 from jaxtie.results.folder import RunFolder
 from jaxtie.run import command, report
 
+pytestmark = pytest.mark.slow
 TINY = "--seeds 2 --steps 40 --record-every 20 --eval-every 40 --arms untied --quiet".split()
 SWEEP = ["--sweep", "layers=1,2"]
 MORE = ["--seeds", "3"]
@@ -148,7 +149,7 @@ def test_other_programs_read_results_and_records(finished, tmp_path):
         assert np.array_equal(records["loss"], np.ones((3, 2)))
 
 
-@pytest.mark.parametrize("kind", ["one", pytest.param("sweep", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["one", "sweep"])
 def test_where_a_finished_run_lacks_its_results_overwriting_is_named(
     finished, tmp_path, capsys, kind
 ):

@@ -27,6 +27,7 @@ from jaxtie.training.block_engine import BlockRun
 from jaxtie.training.checkpoints import KEEP, Checkpoints, opened
 from jaxtie.training.progress import Progress
 
+pytestmark = pytest.mark.slow  # they train, in processes that end, again and again
 OFTEN = ["--record-every", "20", "--eval-every", "100"]
 ALWAYS = [*OFTEN, "--checkpoint-every", "1e-6", "--quiet"]
 ARMS = ["--arms", "untied"]
@@ -88,7 +89,6 @@ def test_more_steps_give_what_one_go_gives(extended, long):
 
 
 # One block; several blocks, which grow with the number of members.
-@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "more"), [("1,9,5", "12"), ("1,37,5", "40")])
 @pytest.mark.usefixtures("compiled_as_users_do")
 def test_more_seeds_give_what_one_go_gives(tmp_path, seeds, more):
@@ -149,7 +149,7 @@ def test_damage_to_any_file_of_a_checkpoint_is_found(short, tmp_path, damage):
 NESTED = "[" * 100_000
 
 
-@pytest.mark.parametrize("sums", ["null", "5", "[]", "{}", '["a"]', NESTED])
+@pytest.mark.parametrize("sums", ["null", "{}", '["a"]', NESTED])
 def test_a_checkpoint_without_sums_of_its_files_is_damaged(extended, long, capsys, sums):
     (newest(extended) / SUMS).write_text(sums)
     name = newest(extended).name
@@ -181,14 +181,11 @@ def test_foreign_files_among_the_checkpoints_are_ignored_and_stay(short, tmp_pat
     assert foreign.exists() and (folder / str(int(newest(short).name) + 1) / SUMS).exists()
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(None, marks=pytest.mark.slow, id="all")])
-def test_a_damaged_checkpoint_is_reported_and_the_previous_one_used(
-    short, long, tmp_path, capsys, count
-):
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_used(short, long, tmp_path, capsys):
     """Each file is damaged in one way; that all ways are found is tested above."""
     chosen = checkpointed(short)
     random.Random(14).shuffle(chosen)
-    for i, (file, damage) in enumerate(zip(chosen[:count], itertools.cycle(DAMAGES.values()))):
+    for i, (file, damage) in enumerate(zip(chosen, itertools.cycle(DAMAGES.values()))):
         folder = shutil.copytree(short, tmp_path / str(i))
         damage(folder / file)
         assert command.main([*TO_400, "--out", str(folder)]) == 0
@@ -256,7 +253,6 @@ def killed_again_and_again(
     return done
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_as_users_do")
 def test_a_run_that_is_killed_gives_what_one_go_gives(tmp_path):
     line, rng, kills = (
@@ -273,7 +269,6 @@ def test_a_run_that_is_killed_gives_what_one_go_gives(tmp_path):
         shutil.rmtree(folder)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_as_users_do")
 def test_an_overwritten_sweep_that_is_killed_goes_on_by_the_command_without_overwrite(tmp_path):
     sweep = [*KILLED, "--arms", "tied", "--sweep", "layers=1,2"]
@@ -329,7 +324,7 @@ def test_a_running_run_locks_its_folder_and_saves_on_sigterm(tmp_path, capsys, m
 
 @pytest.mark.skipif(not shutil.which("setsid"), reason="gives a process a terminal")
 @pytest.mark.usefixtures("compiled_as_users_do", "hangups_count")
-@pytest.mark.parametrize("how", ["closed", pytest.param("killed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["closed", "killed"])
 def test_a_run_whose_terminal_closes_saves(tmp_path, how):
     """A terminal that is closed sends SIGHUP, and refuses what is written; `kill -HUP` does not."""
     (ours, its), folder, shown = pty.openpty(), tmp_path / "run", b""
@@ -365,7 +360,6 @@ def test_a_run_whose_terminal_closes_saves(tmp_path, how):
     assert (reached(folder) > 0).all()
 
 
-@pytest.mark.slow
 def test_a_second_interrupt_exits_at_once(tmp_path):
     process = start(tmp_path / "run", *ENDLESS)
     until(process, "seed-steps/s")
@@ -409,9 +403,7 @@ def test_a_disk_that_fills_ends_in_one_line_with_the_last_checkpoint_intact(tmp_
     assert same(tmp_path / "run", one)
 
 
-@pytest.mark.parametrize(
-    "seconds", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("seconds", [1, 3])
 def test_a_signal_before_training_exits_too(tmp_path, seconds):
     """During imports, preparation or compilation."""
     process = start(tmp_path / "run", *ENDLESS)
@@ -513,7 +505,6 @@ def test_an_unfinished_run_without_its_records_trains_its_arms_again(
     assert same(folder, whole)
 
 
-@pytest.mark.slow
 def test_any_damage_to_a_file_of_an_unfinished_run_is_repaired_or_refused(
     unfinished, tmp_path, capsys, monkeypatch
 ):

@@ -248,12 +248,13 @@ def test_probabilities_may_be_lists():
     assert process == jaxtie.Process() and hash(process) == hash(jaxtie.Process())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("jax_threefry_partitionable", False),
-        pytest.param("jax_default_prng_impl", "rbg", marks=pytest.mark.slow),
-        pytest.param("jax_random_seed_offset", 7, marks=pytest.mark.slow),
+        ("jax_default_prng_impl", "rbg"),
+        ("jax_random_seed_offset", 7),
     ],
 )
 @pytest.mark.usefixtures("without_figures")

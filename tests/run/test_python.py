@@ -33,6 +33,7 @@ def place(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_session(place):
     test = doctest.DocTestParser().get_doctest(
         SESSION.read_text(), {}, SESSION.name, str(SESSION), 0

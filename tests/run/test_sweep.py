@@ -51,6 +51,7 @@ def swept(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_sweep_point_has_the_bits_of_a_run_of_its_own(swept, tmp_path):
     """`layers` makes a run per value, `weight_decay` is an argument of their programs."""
     results = jaxtie.load(swept)
@@ -69,6 +70,7 @@ def test_a_sweep_point_has_the_bits_of_a_run_of_its_own(swept, tmp_path):
     assert (swept / "figures").is_dir() and "layers" in (swept / "summary.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_finished_sweep_is_shown_again_and_extended(swept):
     before = (swept / "results.nc").stat().st_mtime_ns
     assert main([*TINY, *SWEPT, "--out", str(swept)]) == 0
@@ -90,6 +92,7 @@ def other(tmp_path_factory) -> xr.Dataset:
     return jaxtie.load(folder).drop_attrs()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2])
 def test_an_overwritten_sweep_that_is_interrupted_goes_on_by_the_command_it_prints(
     swept, other, tmp_path, monkeypatch, capsys, layers
@@ -136,6 +139,7 @@ def kill_after(patch: pytest.MonkeyPatch, changes: int) -> list[int]:
     return left
 
 
+@pytest.mark.slow
 def test_an_overwrite_that_is_killed_leaves_the_earlier_sweep_or_starts_the_new_one(
     swept, tmp_path, monkeypatch, capsys
 ):

@@ -316,6 +316,7 @@ def test_a_flipped_bit_of_the_prepared_text_is_reported(place, masked, tmp_path,
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_each_text_has_its_own_folder(place, tmp_path, monkeypatch, capsys):
     """Also texts of the same name, and one whose documents are other ones."""
     monkeypatch.chdir(tmp_path)

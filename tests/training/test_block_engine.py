@@ -242,6 +242,7 @@ def lowered(config: Experiment) -> str:
     return lower_advance(batched, ONE_DEVICE[0]).as_text()
 
 
+@pytest.mark.slow
 def test_a_program_does_not_depend_on_hyperparameters():
     """Its text, and its key among compiled programs, are equal for all; others have other keys."""
     main = lowered(SHARING["main"])

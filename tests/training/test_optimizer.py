@@ -201,12 +201,14 @@ def test_the_decay_of_tables_is_set_apart():
     assert halves["embedding"] == {"input": 0.125, "output": 0.125, "bias": 0.0}
 
 
+@pytest.mark.slow
 def test_an_arm_with_rates_of_tables_trains_and_unties():
     arms = ("untied+table-rate=0.5+table-decay=0@20",)
     experiment = Experiment(arms=arms, steps=40, record_every=20, eval_every=40, seeds=(0,))
     assert np.isfinite(jaxtie.run(experiment, quiet=True)["loss"]).all()
 
 
+@pytest.mark.slow
 def test_initial_deviation_and_decay_of_tables_are_swept_in_one_program():
     sweep = {"init_std": (0.5, 1.0), "table_decay": (0.0, 1.0)}
     optimizer = Optimizer(learning_rate=0.5, eta_min=0.5, weight_decay=0.5)

@@ -251,6 +251,7 @@ HEADS_OF_EMBEDDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS_OF_EMBEDDINGS)
 @pytest.mark.parametrize("kind", ["linen", "nnx", "pure"])
 def test_the_loss_of_an_embedding_has_every_option_of_its_head(head, kind):

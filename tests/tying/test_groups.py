@@ -106,7 +106,7 @@ QUICK = {"adamw", "injected"}
         pytest.param(
             name,
             layout,
-            marks=[] if layout == "embedding" or name in QUICK else pytest.mark.slow,
+            marks=[] if name in QUICK else pytest.mark.slow,
         )
         for name in INNER
         for layout in LAYOUTS

@@ -142,6 +142,7 @@ def small(script):
     return script.measure_grid(widths=(16, 256), vocabularies=(100, 3000), seeds=range(4))
 
 
+@pytest.mark.slow
 def test_the_corrected_estimate_holds_where_logits_spread_little(script, small):
     table = script.frame_of(small)
     assert len(table) == 2 * 2 * 4 * 6
