@@ -39,6 +39,13 @@ def test_numbers_of_the_text_are_in_the_tables_of_the_page(lab):
     assert not {number for number in numbers if number not in shown}
 
 
+def test_the_page_counts_its_verdicts(lab):
+    text = lab.PAGE.read_text()
+    counts = (text.count(f"| **{each}** |") for each in ("holds", "inconclusive", "no data yet"))
+    expected = "{} hold, {} are inconclusive, {} wait for their runs".format(*counts)
+    assert expected in text and "**fails**" not in text
+
+
 @pytest.mark.parametrize("name", ["norm_conflict_norms.png", "norm_conflict_leaving.png"])
 def test_figures_are_of_the_committed_data(lab, runs, name):
     """Lines end where the tables say."""
