@@ -10,6 +10,9 @@ which 28 are stuck tied). With targets only, losses deviate by 0.226 (tied) and 
 the gap is 0.059 (`never-targets`, 960 seeds). 448 seeds would have power 0.8 for the first claim,
 0.5 for the third and 0.7 or less for the last; so there are 1,024.
 Time: 95 minutes on two cores.
+
+Found (`why_seeds_get_stuck.md`): the second and the third claim hold, the first and the fourth are
+inconclusive.
 """
 
 from jaxtie import Experiment

@@ -25,6 +25,10 @@ little), at expected shares of stuck seeds: tied 0.37, untied 0.025, mask untied
 and 27 of the 64 seeds, of which 14 are stuck tied and 1 untied; these 64
 are lucky, so the latter shares may be too low).
 Time: an hour on two cores.
+
+Found (`why_seeds_get_stuck.md`): (c) and (j) hold; (a) and (d) are inconclusive, with fewer seeds
+freed by the gain than by a row of its own, and a third of the stuck seeds freed by minus the row;
+the others wait for the controls.
 """
 
 from jaxtie import Experiment, Process

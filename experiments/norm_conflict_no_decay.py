@@ -11,6 +11,8 @@ together at 95 %: each is Student's t at 1 - 0.05/2 of one number a seed. Ideas 
 Power is as in `norm_conflict_half.py`, at expected shares of untied 0.17 and c = 0.05 0.06 (11 and
 4 of 64 seeds, 6000 to 6063).
 Time: 35 minutes on two cores.
+
+Found (`why_seeds_get_stuck.md`): (h) holds; (i) is inconclusive, with an estimate below half.
 """
 
 from jaxtie import Experiment, Optimizer, Process
