@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from jaxtie.exor import analysis
 from jaxtie.exor.tables import final_loss
 from jaxtie.results.plots import COLOURS, draw_for_document, finish_axes, subplots
+from jaxtie.results.statistics import share_interval
 from jaxtie.results.tables import Table, interval, last_step
 from jaxtie.run.report import read_data, rewritten, tables_by_name
 
@@ -32,6 +33,47 @@ WHERE = {
 COLOUR = dict(zip(("tied", "untied"), COLOURS, strict=False))
 LIGHT = "#4cc9f0"  # of untied input rows
 Runs = dict[str, xr.Dataset]
+
+
+def summary_table(runs: Runs) -> Table:
+    """Show stuck shares, and how many stuck seeds an arm frees relative to a row of its own."""
+    arms = {
+        "tied": "tied",
+        "tied, length of the mask's input row held at 0.05": "tied+input-norm=0.05",
+        "tied, a learned factor for the length of its output row": "tied+gain=mask",
+        "tied, an output row of its own": "tied+untie-rows=mask",
+        "untied": "untied",
+    }
+    stuck = {name: analysis.is_stuck(runs[name]).mean("seed") for name in (HALF, MAIN)}
+    rows = []
+    for label, arm in arms.items():
+        cells = []
+        for share in stuck.values():
+            tied, here, own = (
+                float(share.sel(arm=each)) for each in ("tied", arm, "tied+untie-rows=mask")
+            )
+            cells += [f"{here:.3f}", f"{100 * (tied - here) / (tied - own):.0f} %"]
+        rows.append((label, *cells))
+    header = ("arm", "p(X) = 0.5: stuck", "freed", "main: stuck", "freed")
+    note = (
+        f"Share of {runs[HALF].sizes['seed']:,} seeds that are stuck at step"
+        f" {last_step(runs[HALF]):,}. Freed: stuck seeds fewer than tied, as a share of those that"
+        " an output row of its own frees."
+    )
+    return Table("Stuck seeds", header, rows, note)
+
+
+def lasting_table(runs: Runs) -> Table:
+    """Show how many of the seeds that are stuck at step 150,000 still are at the end."""
+    stuck, rows = analysis.stuck_over_steps(runs[LONG]) == 1, []
+    for arm in map(str, runs[LONG]["arm"].values):
+        before = stuck.sel(arm=arm, eval_step=150_000).values
+        still = stuck.sel(arm=arm).isel(eval_step=-1).values[before]
+        low, high = share_interval(still)
+        rows.append((arm, str(before.sum()), str(still.sum()), f"[{low:.2f}, {high:.2f}]"))
+    header = ("arm", "stuck at step 150,000", f"of these at {last_step(runs[LONG]):,}", "share")
+    note = f"p(X) = 0.5, {runs[LONG].sizes['seed']:,} seeds; exact 95 % interval."
+    return Table("Slow or trapped?", header, rows, note)
 
 
 def interventions_table(runs: Runs) -> Table:
@@ -64,8 +106,8 @@ def gaps(*both: tuple[xr.Dataset, str]) -> tuple[str, str]:
     seeds = np.intersect1d(*(results["seed"] for results, _ in both))
     each = [(results.sel(seed=seeds), arm) for results, arm in both]
     loss_2xS = np.stack([final_loss(results).sel(arm=arm).values for results, arm in each])
-    stuck_2xS = [analysis.is_stuck(results).sel(arm=arm).values == 1 for results, arm in each]
-    gap_S, off_S = loss_2xS[0] - loss_2xS[1], ~np.any(stuck_2xS, axis=0)
+    stuck_2xS = np.stack([analysis.is_stuck(results).sel(arm=arm).values for results, arm in each])
+    gap_S, off_S = loss_2xS[0] - loss_2xS[1], np.all(stuck_2xS == 0, axis=0)
     return interval(gap_S), f"{interval(gap_S[off_S])} ({int(off_S.sum()):,} seeds)"
 
 
@@ -76,13 +118,13 @@ def norms_table(runs: Runs) -> Table:
         if name not in runs:
             continue
         end = runs[name]["mask_norm"].sel(eval_step=last_step(runs[name]))
-        stuck = analysis.is_stuck(runs[name]) == 1
+        stuck = analysis.is_stuck(runs[name])
         for arm in map(str, runs[name]["arm"].values):
             own, held = end.sel(arm=arm), stuck.sel(arm=arm)
             cells = [
                 f"{float(own.sel(table=table).where(held == kind).median()):.2f}"
                 for table in ("input", "output")
-                for kind in (True, False)
+                for kind in (1, 0)
             ]
             rows.append((WHERE[name], arm, str(int(held.sum())), *cells))
     header = ("process", "arm", "stuck seeds", "input, stuck", "input, free", "output, stuck")
@@ -93,7 +135,7 @@ def norms_table(runs: Runs) -> Table:
 def draw_norms(results: xr.Dataset) -> Figure:
     """Draw the length of the mask's row over steps: tied one row, untied a row for each role."""
     figure, (row,) = subplots(1, 2, (10.6, 4.2), sharey=True)
-    stuck, steps = analysis.is_stuck(results) == 1, results["eval_step"].values
+    stuck, steps = analysis.is_stuck(results), results["eval_step"].values
     panels = {
         "tied": ("Tied: one row in both roles", {"input": (COLOUR["tied"], "")}),
         "untied": (
@@ -185,6 +227,8 @@ def page(runs: Runs) -> str:
     own = {
         "interventions": partial(interventions_table, runs),
         "norms": partial(norms_table, runs),
+        "summary": partial(summary_table, runs),
+        "lasting": partial(lasting_table, runs),
     }
     return rewritten(PAGE.read_text(), tables_by_name(EXPERIMENTS) | own)
 

@@ -256,11 +256,8 @@ def killed_again_and_again(
 
 @pytest.mark.usefixtures("compiled_as_users_do")
 def test_a_run_that_is_killed_gives_what_one_go_gives(tmp_path):
-    line, rng, kills = (
-        [*KILLED, *"--steps 8000 --arms tied,untied@4000".split()],
-        random.Random(14),
-        0,
-    )
+    line = [*KILLED, "--steps", "8000", "--arms", "tied,untied@4000"]
+    rng, kills = random.Random(14), 0
     records, all_kills = 2 * (8000 // 20 + 1), draws(4)
     whole = finished_run(tmp_path / "whole", *line)
     while kills < all_kills:
