@@ -34,7 +34,7 @@ experiment = TextExperiment(
         "Duplicates that are as likely as their words draw together; rarer ones are held "
         "apart where they write logits."
     ),
-    corpus=Corpus(vocab_size=2_048),
+    corpus=Corpus(vocab_size=2_048, split_key="bytes"),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=3e-3, weight_decay=0.01, half_period=2_400),

@@ -15,7 +15,7 @@ from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 experiment = TextExperiment(
     name="never-targets-masked",
     claim="Without never-targets in the softmax, a tied masked model loses less to an untied one.",
-    corpus=Corpus(vocab_size=2_048),
+    corpus=Corpus(vocab_size=2_048, split_key="bytes"),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
     optimizer=Optimizer(learning_rate=3e-3, weight_decay=0.01, half_period=2_400),
     arms=("tied", "untied", "tied+targets-only", "untied+targets-only"),

@@ -24,7 +24,7 @@ Results: results/price-of-tying.md.
 Time: ten minutes of two cores.
 """
 
-from jaxtie import Optimizer, TextExperiment, Transformer
+from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 
 STEPS = 1_200
 
@@ -35,6 +35,7 @@ experiment = TextExperiment(
         "part of it off."
     ),
     objective="causal",
+    corpus=Corpus(split_key="bytes"),
     model=Transformer(layers=1, heads=2, width=32, feedforward=128),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=5e-3, weight_decay=0.01, half_period=STEPS),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 OBJECTIVES = ("masked", "causal")
 DOCUMENTS = ("file", "line", "blank-line")  # units of a document in a text file
+SPLIT_KEYS = ("words", "bytes")
 HALVES = ("first", "second")  # of the rows of a split
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimizer(learning_rate=1e-4, weight_decay=0.01)
@@ -57,6 +58,8 @@ class Corpus:
         fewer, each paragraph does.
       document: what a document of a text file is: None: the file; "line" or "blank-line" (what
         stands between blank lines).
+      split_key: what decides in which split a document is: "words", so that its copies in other
+        files, encodings, line ends and white space follow it; or "bytes", as before 2026-11-28.
       skip_bad: leave out files that cannot be read, instead of refusing all.
     """
 
@@ -69,6 +72,7 @@ class Corpus:
     documents_to_split: int = 10
     document: str | None = None
     skip_bad: bool = False
+    split_key: str = "words"
 
     def __post_init__(self):
         make_plain(self)
@@ -87,6 +91,10 @@ class Corpus:
         check(
             self.document in (None, *DOCUMENTS),
             f"document = {self.document!r}: expected one of {', '.join(DOCUMENTS)}",
+        )
+        check(
+            self.split_key in SPLIT_KEYS,
+            f"split_key = {self.split_key!r}: expected one of {', '.join(SPLIT_KEYS)}",
         )
         if self.document == "file":
             object.__setattr__(self, "document", None)

@@ -19,7 +19,7 @@ def read_arrow(path: Path, field: str, kind: str) -> Iterator[tuple[str, dict[st
     Other fields than `field` are read for the first record only.
 
     Raises:
-      UserError: if it is damaged.
+      UserError: if it is damaged, or has two columns of that name.
     """
     try:
         with pa.OSFile(str(path)) as file:
@@ -37,9 +37,13 @@ def read_arrow(path: Path, field: str, kind: str) -> Iterator[tuple[str, dict[st
                 batches = iter(ipc.open_stream(file))
             count = 0
             for batch in batches:
+                if (columns := batch.schema.names.count(field)) > 1:
+                    raise UserError(f"{path}: has {columns} columns {field!r}; rename all but one")
                 own = batch.select([field]) if field in batch.schema.names else batch
                 for record in own.to_pylist():
                     count += 1
                     yield f"record {count:,}", record
+    except UserError:  # a ValueError
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as {kind} ({in_one_line(error)})") from error

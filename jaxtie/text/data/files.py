@@ -5,6 +5,9 @@ The name of a file says how it is read: as text (`.txt`, `.md`), or as records w
 UTF-16 with a byte order mark; a line that is neither is read as Windows-1252. Lines end in LF, CRLF
 or CR; a byte order mark is dropped. Blank lines end a paragraph. A line or paragraph of more than
 `PIECE` bytes is cut, since some corpora are a single line.
+
+Below a folder, names that begin with a dot are skipped, links to folders are followed, and a README
+or licence next to records is no text. All that is skipped is named.
 """
 
 import codecs
@@ -14,6 +17,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import re
 import zlib
 from collections import Counter
@@ -33,10 +37,12 @@ LONGEST_WORD = 2**20  # bytes without any white space
 LONGEST_RECORD = 2**26  # bytes of a line of .jsonl
 LONG_LINE = 120  # mean bytes; lines of a paragraph are shorter
 SHOWN = 3  # names in a message
+LINES = "long lines and no blank ones; if each line is a document, add --document line"
 _BLANKS = b" \t\r\v\f"
 _TEXT, _RECORDS = (".txt", ".md"), (".jsonl", ".parquet", ".arrow")
 _EXPECTED = "expected .txt, .md, .jsonl (each may end in .gz), .parquet or .arrow"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_ABOUT_RECORDS = ("readme", "license", "licence")  # files of these names say what records are
 
 # A full stop behind one of these does not end a sentence, nor does one behind an initial.
 ABBREVIATIONS = frozenset(
@@ -69,6 +75,7 @@ class Reading:
     latin1_lines: int = 0  # lines that were not UTF-8 and were read as Windows-1252
     windows_lines: int = 0  # those of them that Latin-1 reads differently
     cuts: int = 0  # places where an overlong line or paragraph was cut
+    empty: int = 0  # records without text
 
     @property
     def may_be_lines(self) -> bool:
@@ -185,22 +192,49 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
+def _below(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return what is below a folder, folders left out, and the hidden names, which are skipped."""
+    found: list[Path] = []
+    hidden: list[Path] = []
+    seen = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        hidden += [here / name for name in (*folders, *names) if name[0] == "."]
+        seen.add(here.resolve())
+        folders[:] = [
+            name for name in folders if name[0] != "." and (here / name).resolve() not in seen
+        ]
+        found += [here / name for name in names if name[0] != "."]
+    return sorted(found), sorted(hidden)
+
+
 def _search(folder: Path, notes: list[str]) -> list[Path]:
     """List the files below a folder that are text by their names; note which are not."""
-    below = sorted(each for each in folder.rglob("*") if not each.is_dir())
+    below, hidden = _below(folder)
     # Arrow files of these names hold results that the library `datasets` keeps to save time.
     found = [
         each
         for each in below
         if kind_of(each) and each.is_file() and not re.match(r"cache-.*\.arrow$", each.name)
     ]
+    if any(kind_of(each) in _RECORDS for each in found):
+        found = [
+            each
+            for each in found
+            if kind_of(each) in _RECORDS or each.name.lower().split(".")[0] not in _ABOUT_RECORDS
+        ]
     check(bool(found), f"{folder}: holds no text by its name; {_EXPECTED}")
-    others = [each.name for each in below if each not in {*found} and each.name[0] != "."]
+    others = [each.name for each in below if each not in {*found}]
     kinds = Counter(map(kind_of, found))
-    if others or len(kinds) > 1:
+    hidden = [each for each in hidden if each.is_dir() or kind_of(each)]
+    skipped = (
+        ("what is no text by its name", others),
+        ("what is hidden", [str(each.relative_to(folder)) for each in hidden]),
+    )
+    said = "".join(f"; skips {what}: {_some(names)}" for what, names in skipped if names)
+    if said or len(kinds) > 1:
         read = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
-        skipped = f"; skips what is no text by its name: {_some(others)}" if others else ""
-        notes.append(f"{folder}: reads {read}{skipped}")
+        notes.append(f"{folder}: reads {read}{said}")
     return found
 
 
@@ -214,7 +248,10 @@ def open_files(corpus: Corpus, folder: Path, say: Say) -> Source:
     counts = cache.once(folder / name, lambda _, say: _check(files, say), say)
     notes, may_be_lines = [*files.notes, *counts.pop("notes")], counts.pop("may_be_lines")
     bad, windows_lines = {*counts.pop("bad")}, counts.pop("windows_lines")
-    good = [each for i, each in enumerate(zip(files.paths, files.hashes)) if i not in bad]
+    keys = files.hashes if corpus.split_key == "bytes" else counts["keys"]
+    del counts["keys"]
+    whole = zip(files.paths, files.hashes, map(str.encode, keys))
+    good = [each for i, each in enumerate(whole) if i not in bad]
     return Source(
         files.key,
         counts.pop("documents"),
@@ -231,13 +268,13 @@ def _check(files: Files, say: Say) -> dict[str, Any]:
     total: Counter[str] = Counter()
     notes: list[str] = []
     bad: list[int] = []
-    odd: list[str] = []
-    long: list[str] = []
+    keys: list[str] = []
+    remarks: dict[str, list[str]] = {}
     for i, (path, expected) in enumerate(zip(files.paths, files.hashes)):
-        reading, is_empty = Reading(), True
+        reading, words = Reading(), Words()
         try:
-            for _ in _read(path, expected, files.corpus, reading):
-                is_empty = False
+            for _, text in _read(path, expected, b"", files.corpus, reading):
+                words.add(text)
                 say(
                     f"reading file {i + 1:,} of {len(files.paths):,},"
                     f" {(total['bytes'] + reading.bytes) / 2**20:,.0f} MiB so far"
@@ -245,29 +282,35 @@ def _check(files: Files, say: Say) -> dict[str, Any]:
         except UserError as error:
             _refuse_or_skip(error, files.corpus, len(files.paths), notes)
             bad.append(i)
-            continue
-        if reading.latin1_lines:
-            odd.append(f"{path} ({reading.latin1_lines:,} of {reading.lines:,} lines)")
-        if reading.may_be_lines and not files.corpus.document:
-            long.append(str(path))
-        total.update(vars(reading), files=1, texts=not is_empty)
-    if not total["texts"]:
+        else:
+            total.update(vars(reading), files=1)
+            for remark, what in _remarks(path, reading, files.corpus):
+                remarks.setdefault(remark, []).append(what)
+        keys.append(words.digest())
+    if not total["documents"]:
         raise UserError(f"{', '.join(files.corpus.paths)}: no text at all in what is given")
-    if odd:
-        notes.append(f"{_some(odd)}: not UTF-8, read as Windows-1252")
-    if long:
-        notes.append(
-            f"{_some(long)}: long lines and no blank ones; if each line is a document, add"
-            " --document line"
-        )
+    notes += [f"{_some(paths)}: {remark}" for remark, paths in remarks.items()]
     names = "documents", "files", "latin1_lines", "windows_lines", "cuts"
     return {
         **{name: total[name] for name in names},
-        "may_be_lines": bool(long),
+        "may_be_lines": LINES in remarks,
         "documents_are": _documents_are(files),
         "notes": notes,
         "bad": bad,
+        "keys": keys,
     }
+
+
+def _remarks(path: Path, reading: Reading, corpus: Corpus) -> Iterator[tuple[str, str]]:
+    """Yield what is to be said of a file, and the file."""
+    if reading.latin1_lines:
+        share = f"{path} ({reading.latin1_lines:,} of {reading.lines:,} lines)"
+        yield "not UTF-8, read as Windows-1252", share
+    if reading.empty:
+        records = reading.documents + reading.empty
+        yield "records without text are left out", f"{path} ({reading.empty:,} of {records:,})"
+    if reading.may_be_lines and not corpus.document:
+        yield LINES, str(path)
 
 
 def _documents_are(files: Files) -> str:
@@ -276,29 +319,54 @@ def _documents_are(files: Files) -> str:
     return " or ".join(("record" if each else text or "file") for each in sorted(kinds))
 
 
-def _read_all(files: list[tuple[Path, str]], corpus: Corpus) -> Iterator[tuple[bytes, str]]:
-    for path, expected in files:
-        yield from _read(path, expected, corpus, Reading())
+class Words:
+    """The hash of a document's words, the same whatever its encoding, line ends and white space."""
+
+    def __init__(self):
+        """Start without words."""
+        self._hash = hashlib.sha256()
+
+    def add(self, text: str) -> "Words":
+        """Add a part of the document, of whole words; return itself."""
+        self._hash.update("".join(f"{word} " for word in text.split()).encode())
+        return self
+
+    def digest(self) -> str:
+        """Return the hash of all words so far."""
+        return self._hash.hexdigest()
+
+
+def key_of(text: str, corpus: Corpus) -> bytes:
+    """Return what decides in which split a document is."""
+    return text.encode() if corpus.split_key == "bytes" else Words().add(text).digest().encode()
+
+
+def _read_all(files: list[tuple[Path, str, bytes]], corpus: Corpus) -> Iterator[tuple[bytes, str]]:
+    for path, expected, key in files:
+        yield from _read(path, expected, key, corpus, Reading())
 
 
 def _read(
-    path: Path, expected: str, corpus: Corpus, reading: Reading
+    path: Path, expected: str, key: bytes, corpus: Corpus, reading: Reading
 ) -> Iterator[tuple[bytes, str]]:
-    """Yield a file's texts after their documents' keys, and check that it is still the same."""
+    """Yield a file's texts after their documents' keys, and check that it is still the same.
+
+    `key` is that of the file, where it is one document.
+    """
     if kind_of(path) in _RECORDS:
         for text in read_records(path, corpus.field, reading):
             reading.documents += 1
-            yield text.encode(), text
+            yield key_of(text, corpus), text
     elif corpus.document:
         read = read_paragraphs if corpus.document == "blank-line" else read_lines
         for text in read(path, reading):
             if text.strip():
                 reading.documents += 1
-                yield text.encode(), text
+                yield key_of(text, corpus), text
     else:
         for text in read_paragraphs(path, reading):
-            yield expected.encode(), text
-        reading.documents += 1
+            reading.documents = 1
+            yield key, text
     if _hash(path) != expected:
         raise UserError(f"{path}: changed while it was being read; run again, nothing was prepared")
 
@@ -313,7 +381,8 @@ def read_records(path: Path, field: str, reading: Reading) -> Iterator[str]:
         records = read_arrow(path, field, kind_of(path))
     for where, record in records:
         text = record.get(field) if field in record else 0
-        if text is None:
+        if text is None or (isinstance(text, str) and not text.strip()):
+            reading.empty += 1
             continue
         if not isinstance(text, str):
             texts = [name for name, value in record.items() if isinstance(value, str)]
@@ -418,13 +487,16 @@ def _decode(path: Path, line: bytes, reading: Reading) -> list[str]:
 def read_paragraphs(path: Path, reading: Reading) -> Iterator[str]:
     """Yield a file's paragraphs, their lines joined by line feeds; raise as `read_lines`."""
     lines: list[str] = []
-    size = 0
+    size, cuts, is_cut = 0, 0, False  # whether the line before was cut at its end
     for line in read_lines(path, reading):
-        is_blank = not line.strip()
+        is_blank, was_cut, is_cut = not line.strip(), is_cut, reading.cuts > cuts
         if lines and (is_blank or size + len(line) > PIECE):
-            reading.cuts += not is_blank
+            reading.cuts += not (is_blank or was_cut)
             yield "\n".join(lines)
             lines, size = [], 0
+        elif was_cut and lines:
+            reading.cuts -= 1  # its parts are together again
+        cuts = reading.cuts
         if not is_blank:
             lines.append(line)
             size += len(line) + 1

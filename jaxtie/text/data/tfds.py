@@ -21,8 +21,9 @@ from tensorflow_datasets.core.download import downloader
 
 from jaxtie.config import UserError
 from jaxtie.results.folder import Say
+from jaxtie.text.config import Corpus
 from jaxtie.text.data import cache
-from jaxtie.text.data.files import Source
+from jaxtie.text.data.files import Source, key_of
 
 # What TFDS says of a data set in another format, with and without a version in its name.
 OTHER_FORMAT = (
@@ -34,8 +35,9 @@ Examples = Callable[[], Iterator[dict[str, Any]]]
 DataSet = tuple[tfds.core.DatasetInfo, dict[str, Examples]]
 
 
-def open_data_set(name: str, field: str, say: Say) -> Source:
+def open_data_set(corpus: Corpus, say: Say) -> Source:
     """Open a data set, an example a document; UserError if it fails or has no text in the field."""
+    name, field = str(corpus.tfds), corpus.field
     info, splits = _load(name, say)
     fields = info.features.items() if isinstance(info.features, tfds.features.FeaturesDict) else ()
     texts = [  # of strings
@@ -50,10 +52,13 @@ def open_data_set(name: str, field: str, say: Say) -> Source:
         for name in names
     ]
 
+    by_bytes = corpus.split_key == "bytes"  # `text` may lack some
+
     def read() -> Iterator[tuple[bytes, str]]:
         for split in names:
             for example in splits[split]():
-                yield example[field], example[field].decode(errors="replace")
+                text = example[field].decode(errors="replace")
+                yield example[field] if by_bytes else key_of(text, corpus), text
 
     key = cache.key("tfds", info.full_name, field, sizes)
     return Source(key, sum(count for _, count, _ in sizes), {}, read)

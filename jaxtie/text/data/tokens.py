@@ -7,6 +7,7 @@ process is started.
 
 import contextlib
 import hashlib
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class Report:
     rows: dict[str, int]  # of each split: sentences with any token
     tokens: dict[str, int]  # of each split
     unknown: dict[str, int]  # of each split: tokens that are [UNK]
+    repeated: dict[str, int]  # of validation and test: paragraphs that are in training, too
     vocabulary: int  # entries
 
     @property
@@ -82,6 +84,11 @@ class Report:
             f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLITS
         )
         unknown = sum(self.unknown.values()) / sum(self.tokens.values())
+        repeated = " and ".join(
+            f"{count:,} {name}" for name, count in self.repeated.items() if count
+        )
+        if repeated:
+            flaws += f"; {repeated} paragraphs are in train, too"
         return (
             f"{read}{self.documents:,} documents (one a {self.documents_are}),"
             f" {self.paragraphs:,} paragraphs ({between}), {self.sentences:,} sentences"
@@ -135,6 +142,8 @@ def prepare_text(
     source = _open_source(corpus, cache, say)
     splitting = _Splitting(source, corpus.split_seed, corpus.documents_to_split)
     parts = source.key, corpus.split_seed, f"by {splitting.unit}", *source.encodings
+    if splitting.unit == "document":
+        parts += (corpus.split_key,)
     if not loaded:
         size = corpus.vocab_size
         folder = cache / "vocabularies" / folders.key(WAY_OF_TRAINING, *parts, size)
@@ -169,7 +178,7 @@ def _open_source(corpus: Corpus, cache: Path, say: Say) -> files.Source:
         return files.open_files(corpus, cache / "sources", say)
     from jaxtie.text.data.tfds import open_data_set  # heavy
 
-    return open_data_set(corpus.tfds, corpus.field, folders.now_and_then(say))
+    return open_data_set(corpus, folders.now_and_then(say))
 
 
 class _Splitting:
@@ -190,18 +199,18 @@ class _Splitting:
     def _hash(self, text: bytes) -> int:
         return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=self._seed).digest(), "big")
 
-    def _units(self) -> Iterator[tuple[int, str]]:
-        """Yield the hash that decides about a paragraph, and the paragraph."""
+    def _units(self) -> Iterator[tuple[int, int, str]]:
+        """Yield the hash that decides about a paragraph, that of the paragraph, and this itself."""
         for document, text in self.source.read():
             of_document = self._hash(document)
             for paragraph in files.split_paragraphs(text):
-                is_whole = self.unit == "document"
-                yield of_document if is_whole else self._hash(paragraph.encode()), paragraph
+                own = self._hash(paragraph.encode())
+                yield of_document if self.unit == "document" else own, own, paragraph
 
     @cached_property
     def _edges(self) -> tuple[int, int]:
         """Hashes at which validation and test begin."""
-        ordered = np.unique(np.fromiter((unit for unit, _ in self._units()), np.uint64))
+        ordered = np.unique(np.fromiter((unit for unit, *_ in self._units()), np.uint64))
         if len(ordered) < 10:
             raise UserError(
                 f"text: {len(ordered)} different {self.unit}s are too little for three splits,"
@@ -210,18 +219,22 @@ class _Splitting:
         first, second = len(ordered) * TENTHS[0] // 10, len(ordered) * sum(TENTHS[:2]) // 10
         return int(ordered[first]), int(ordered[second])
 
-    def paragraphs(self) -> Iterator[tuple[int, str]]:
-        """Yield index of the split and paragraph, in order; UserError if the text is too short."""
+    def paragraphs(self) -> Iterator[tuple[int, int, str]]:
+        """Yield index of the split, hash and paragraph, in order.
+
+        Raises:
+          UserError: if the text is too short.
+        """
         first, second = self._edges
-        for unit, paragraph in self._units():
-            yield (unit >= first) + (unit >= second), paragraph
+        for unit, own, paragraph in self._units():
+            yield (unit >= first) + (unit >= second), own, paragraph
 
 
 def _write_vocabulary(new: Path, splitting: _Splitting, size: int, say: Say) -> dict:
     """Train WordPiece on the training split and write `vocab.txt`."""
 
     def paragraphs() -> Iterator[str]:
-        for i, (split, paragraph) in enumerate(splitting.paragraphs()):
+        for i, (split, _, paragraph) in enumerate(splitting.paragraphs()):
             say(f"training a vocabulary, {i:,} paragraphs so far")
             if split == 0:
                 yield paragraph
@@ -235,10 +248,12 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
     dtype = np.dtype(np.uint16 if len(vocabulary.tokens) <= 2**16 else np.uint32)
     counts = Counter(paragraphs=0, sentences=0)
     rows, tokens, unknown = ({name: 0 for name in SPLITS} for _ in range(3))
+    hashes = [array("Q") for _ in SPLITS]
 
     def split_sentences() -> Iterator[tuple[int, str]]:
-        for split, paragraph in splitting.paragraphs():
+        for split, own, paragraph in splitting.paragraphs():
             counts["paragraphs"] += 1
+            hashes[split].append(own)
             for sentence in files.split_sentences(paragraph):
                 counts["sentences"] += 1
                 yield split, sentence
@@ -270,8 +285,11 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
             say(f"tokenising, {sum(tokens.values()):,} tokens so far")
     if not all(rows.values()):
         raise UserError(f"text: too little for three splits: {rows} rows; give more of it")
+    train, *others = (np.frombuffer(each, np.uint64) for each in hashes)
+    repeated = [int(np.isin(each, train).sum()) for each in others]
     return {
         **counts,
+        "repeated": dict(zip(SPLITS[1:], repeated)),
         "rows": rows,
         "tokens": tokens,
         "unknown": unknown,

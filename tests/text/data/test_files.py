@@ -42,7 +42,7 @@ def test_latin1_is_the_fallback_of_a_line_and_counted(tmp_path):
 
 
 def test_a_giant_line_is_cut_at_spaces_and_never_in_memory_as_a_whole(tmp_path):
-    path, line = tmp_path / "a.txt", "Überall größe " * 2**18
+    path, line = tmp_path / "a.txt", ("Überall größe " * 2**18).strip()
     path.write_text(line)
     found, digest, count = files.Reading(), hashlib.sha256(), 0
     tracemalloc.start()
@@ -54,7 +54,8 @@ def test_a_giant_line_is_cut_at_spaces_and_never_in_memory_as_a_whole(tmp_path):
     assert path.stat().st_size > 4 * 2**20 and peak < 2**20
     expected = hashlib.sha256(line.replace(" ", "").encode())
     assert count == 2**19 and digest.digest() == expected.digest()
-    assert found.cuts > 60 and found.latin1_lines == 0
+    pieces = list(files.read_lines(path, files.Reading()))
+    assert found.cuts == len(pieces) - 1 > 60 and found.latin1_lines == 0
 
 
 def test_a_giant_line_without_a_space_is_refused_soon(tmp_path, cache):
@@ -96,6 +97,57 @@ def test_a_folder_says_what_it_reads_and_what_it_skips(tmp_path):
     skipped = "away.txt, cache-1f.arrow, d.pdf and 3 more"
     reads = "reads 1 .jsonl, 1 .md, 1 .txt; skips what is no text by its name: "
     assert notes == [f"{tmp_path}: {reads}{skipped}"]
+
+
+def test_hidden_names_are_skipped_and_linked_folders_are_followed(tmp_path):
+    """As notebooks, Git, macOS and virtual environments leave them; a link may lead to itself."""
+    hidden = (".ipynb_checkpoints/a.txt", "b/.git/d.txt", "._a.txt", ".venv/x/LICENSE.txt")
+    for name in ("top/a.txt", "top/b/c.txt", "away/d.txt", *(f"top/{each}" for each in hidden)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "top" / "link").symlink_to(tmp_path / "away")
+    (tmp_path / "away" / "loop").symlink_to(tmp_path / "top")
+    (tmp_path / "top" / ".ssh").write_text("no text by its name")
+    found, notes = files.find_files([str(tmp_path / "top")])
+    names = [str(path.relative_to(tmp_path / "top")) for path in found]
+    assert names == ["a.txt", "b/c.txt", "link/d.txt"]
+    skipped = "skips what is hidden: ._a.txt, .ipynb_checkpoints, .venv and 1 more"
+    assert notes == [f"{tmp_path / 'top'}: reads 3 .txt; {skipped}"]
+    named, _ = files.find_files([str(tmp_path / "top" / ".ipynb_checkpoints")])
+    assert [path.name for path in named] == ["a.txt"]
+
+
+def test_a_readme_next_to_records_is_no_text(tmp_path):
+    for name in ("README.md", "LICENSE.txt", "notes.md", "data/train.jsonl", "data/readme.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found, notes = files.find_files([str(tmp_path)])
+    assert [path.name for path in found] == ["train.jsonl", "notes.md"]
+    assert "skips what is no text by its name: LICENSE.txt, README.md, readme.txt" in notes[0]
+    (tmp_path / "data" / "train.jsonl").unlink()
+    assert len(files.find_files([str(tmp_path)])[0]) == 4
+
+
+def test_empty_files_are_no_documents_and_records_without_text_are_counted(tmp_path, cache):
+    (tmp_path / "a.txt").write_text("One.")
+    (tmp_path / "b.txt").write_text(" \n\n")
+    (tmp_path / "c.jsonl").write_text('{"text": null}\n{"text": "Two."}\n{"text": "  "}\n')
+    source = files.open_files(Corpus((str(tmp_path),)), cache, print)
+    assert source.documents == 2 and [text for _, text in source.read()] == ["One.", "Two."]
+    assert f"{tmp_path / 'c.jsonl'} (2 of 3): records without text are left out" in source.notes
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_two_columns_of_one_name_are_refused_in_one_line(tmp_path, cache, kind):
+    twice, path = pa.Table.from_arrays([["One."], ["Two."]], ["text", "text"]), tmp_path / "a"
+    path = path.with_suffix(f".{kind}")
+    if kind == "parquet":
+        parquet.write_table(twice, path)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, twice.schema) as writer:
+            writer.write_table(twice)
+    error = error_of(Corpus((str(path),)), cache)
+    assert error == f"{path}: has 2 columns 'text'; rename all but one"
 
 
 TEXTS = ["Überall “größe”.\n\nTwo.", "Three. Four."]  # of two records, or of a file

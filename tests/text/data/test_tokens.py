@@ -1,7 +1,10 @@
 """From files to rows of tokens: splits, vocabulary, frequent words."""
 
+import gzip
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from jaxtie.text.data.tokens import (
     BERT_ENTRIES,
     PUBLISHED_WORDS,
     SPLITS,
+    Report,
     Text,
     frequent_words,
     prepare_text,
@@ -66,6 +70,82 @@ def test_ten_documents_are_split_whole(tmp_path, vocabulary, cache, files):
         assert sizes == [files * 7 // 10, files // 10, files * 2 // 10]
     before = prepare_text(Corpus((str(folder),), vocab=vocabulary, documents_to_split=50), cache)
     assert (before.key == text.key) == (files != 10)
+
+
+def document(i: int) -> str:
+    """Return a document of which no other one has a paragraph."""
+    name = "".join("abcdefghij"[int(digit)] for digit in f"{i:02}")
+    return "\n\n".join(f"The {name} cat {word} ran off.\nSome dog — saw {name}." for word in "xyz")
+
+
+def as_records(folder: Path, texts: list[str]) -> None:
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (folder / "records.jsonl").write_text(lines)
+
+
+def each(write: Callable[[Path, str], object]) -> Callable[[Path, list[str]], None]:
+    """Write a copy of each document to a file of its own."""
+
+    def write_all(folder: Path, texts: list[str]) -> None:
+        for i, text in enumerate(texts):
+            write(folder / f"copy{i}.txt", text)
+
+    return write_all
+
+
+COPIES = {
+    "packed": each(
+        lambda path, text: path.with_suffix(".txt.gz").write_bytes(gzip.compress(text.encode()))
+    ),
+    "CRLF": each(lambda path, text: path.write_text(text, newline="\r\n")),
+    "a line feed more": each(lambda path, text: path.write_text(text + "\n")),
+    "spaces at ends of lines": each(
+        lambda path, text: path.write_text(text.replace("\n", " \n") + " ")
+    ),
+    "UTF-16": each(lambda path, text: path.write_text(text, encoding="utf-16")),
+    "Windows-1252": each(lambda path, text: path.write_text(text, encoding="cp1252")),
+    "records": as_records,
+    "records with a space": lambda folder, texts: as_records(
+        folder, [f"{text} " for text in texts]
+    ),
+    "in another folder": each(Path.write_text),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_copies_of_a_document_are_in_its_split(tmp_path, vocabulary, cache, way):
+    """In all of seven ways; those of committed experiments, by bytes, are not."""
+    folder, texts = tmp_path / "corpus", [document(i) for i in range(30)]
+    (folder / "more").mkdir(parents=True)
+    for i, text in enumerate(texts):
+        (folder / f"{i}.txt").write_text(text)
+    COPIES[way](folder / "more", texts)
+
+    def seen(**options: str) -> tuple[list[set[str]], Report]:
+        corpus = Corpus((str(folder),), vocab=vocabulary, **options)
+        text = prepare_text(corpus, cache)
+        return [set(words(text, getattr(text, name))) for name in SPLITS], text.report
+
+    (train, valid, test), report = seen()
+    assert not (train & valid or train & test or valid & test)
+    assert report.documents == 60 and report.repeated == {"valid": 0, "test": 0}
+    assert report.rows == {"train": 252, "valid": 36, "test": 72}
+    (train, valid, _), report = seen(split_key="bytes")
+    if way != "in another folder":
+        assert train & valid and report.repeated["valid"] > 0
+        assert "valid and" in str(report) and "paragraphs are in train, too" in str(report)
+
+
+def test_paragraphs_in_two_splits_are_counted(tmp_path, vocabulary, cache):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for i in range(20):
+        (folder / f"{i}.txt").write_text(f"{document(i)}\n\nThis bread under one tree.")
+    report = prepare_text(Corpus((str(folder),), vocab=vocabulary), cache).report
+    assert report.repeated == {"valid": 2, "test": 4}
+    assert "; 2 valid and 4 test paragraphs are in train, too" in str(report)
+    by_paragraph = Corpus((str(folder),), vocab=vocabulary, documents_to_split=50)
+    assert prepare_text(by_paragraph, cache).report.repeated == {"valid": 0, "test": 0}
 
 
 def test_the_split_depends_on_seed_and_text_alone(tmp_path, corpus, vocabulary, cache):
@@ -181,7 +261,8 @@ def test_the_gutenberg_books_come_through_right(cache):
         rows[path.stem] = len(sentences)
     assert latin1 == {"chesterton-ball.txt": 2, "shakespeare-caesar.txt": 2}
 
-    text = prepare_text(Corpus((str(GUTENBERG),)), cache)
+    # the split of the committed experiments
+    text = prepare_text(Corpus((str(GUTENBERG),), split_key="bytes"), cache)
     report = text.report
     assert (report.files, report.latin1_lines, report.cuts) == (17, 4, 0)
     assert (report.documents, report.paragraphs, report.sentences) == (17, 23_279, 63_229)
