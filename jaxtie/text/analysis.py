@@ -54,6 +54,7 @@ PREDICTED_VARIABLES = {  # means over contexts; log-odds where one of the pair o
 BASELINES = {
     "unigram_loss": "frequencies alone (unigram)",
     "bigram_loss": "the token on the left alone (bigram)",
+    "kneser_ney_loss": "counts of 4 tokens (Kneser-Ney)",
 }
 MOST_ROWS_COMPARED = 4_096  # embedding rows whose distances are compared; larger tables are sampled
 
@@ -103,7 +104,7 @@ def text_constants(experiment: TextExperiment) -> dict[str, xr.DataArray]:
 
     found = {
         f"{name}_loss": xr.DataArray(
-            loss, attrs={"units": "nat", "long_name": f"of a {name} model on validation batches"}
+            loss, attrs={"units": "nat", "long_name": f"of {name} counts on validation batches"}
         )
         for name, loss in baselines(experiment, prepared).items()
     }

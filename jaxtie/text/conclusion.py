@@ -42,16 +42,19 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
     )
     table = Table(f"{results.attrs['experiment']}: {at}", header, rows, "Mean ± 95 %.")
     best = float(loss.mean("seed").min())
-    unigram, bigram = (float(results.get(f"{name}_loss", np.nan)) for name in ("unigram", "bigram"))
+    unigram, bigram, four = (
+        float(results.get(f"{name}_loss", np.nan)) for name in ("unigram", "bigram", "kneser_ney")
+    )
     too_short = (
         f"{seeds} seed{'s are' if seeds > 1 else ' is'} too few" if seeds < FEW_SEEDS else ""
     )
     if best > unigram:
         too_short = f"no arm is better than unigram counts ({unigram:.3f} nats)"
     sentences = gap_sentences(loss, "validation loss", at, too_short)
-    if np.isfinite(bigram):
-        verb = "does not reach" if best > bigram else "is better than"
-        sentences.append(f"The best arm ({best:.3f} nats) {verb} bigram counts ({bigram:.3f}).")
+    name, counts = ("counts of 4 tokens", four) if np.isfinite(four) else ("bigram counts", bigram)
+    if np.isfinite(counts):
+        verb = "is worse than" if best > counts else "is better than"
+        sentences.append(f"The best arm ({best:.3f} nats) {verb} {name} ({counts:.3f}).")
     model = model_in_words(results.attrs["model"])
     sentences.append(
         f"Scope: {results.attrs['objective']}, {model}, this text, one recipe. Others may differ."

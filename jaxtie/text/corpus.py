@@ -1,4 +1,4 @@
-"""Combine a text, its duplicates and its pairs for an experiment; unigram and bigram losses.
+"""Combine a text, its duplicates and its pairs for an experiment; losses of counts.
 
 Imports no jax. Shapes: V vocabulary, K words, M and N pairs of a token and the one on its right.
 """
@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxtie.config import member_number
 from jaxtie.text.config import TextExperiment
+from jaxtie.text.counts import ORDER, KneserNey
 from jaxtie.text.data.batches import (
     EpochBatches,
     RowBatch,
@@ -181,9 +182,10 @@ def bigram_probabilities(
 
 
 def baselines(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str, float]:
-    """Compute unigram and bigram losses, nats, on the positions that models are evaluated at.
+    """Compute losses of counts, nats, on the positions that models are evaluated at.
 
-    The bigram model of a masked model knows the token on the left. Losses are in expectation over
+    Of a unigram model, a bigram model and `jaxtie.text.counts.KneserNey`. Those of a masked model
+    know tokens on the left. Losses are in expectation over
     masks and duplicates: a word and its duplicate count as one token, plus the entropy of the draw
     between them.
     """
@@ -207,8 +209,15 @@ def baselines(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str,
     share_K = np.array([np.mean(predicted_2xN[1] == word) for word in drawn.words_K])
     entropy = float(share_K @ -(p_K * np.log(p_K) + (1 - p_K) * np.log1p(-p_K)))
     both = bigram_probabilities(seen_2xM, predicted_2xN, usable_V)
-    losses = [float(-np.mean(np.log(p_N))) + entropy for p_N in both]
-    return dict(zip(("unigram", "bigram"), losses, strict=True))
+    counts = KneserNey(np.append(np.full(ORDER, special.sep), seen), usable_V)
+    of_four = [
+        counts.probabilities(np.where(tokens_BxL == start, special.sep, tokens_BxL))[
+            usable_V[tokens_BxL[:, 1:]]
+        ]
+        for tokens_BxL, _ in prepared.validation
+    ]
+    losses = [float(-np.mean(np.log(p_N))) + entropy for p_N in (*both, np.concatenate(of_four))]
+    return dict(zip(("unigram", "bigram", "kneser_ney"), losses, strict=True))
 
 
 def first_rows(rows: Rows, tokens: int) -> Rows:

@@ -23,7 +23,7 @@ from jaxtie.results.plots import (
     with_overview,
 )
 from jaxtie.results.tables import arms_of, embeddings_of
-from jaxtie.text.analysis import BASELINES, Group, groups_of, of_pairs
+from jaxtie.text.analysis import Group, groups_of, of_pairs
 from jaxtie.text.pairs import PREDICTED
 from jaxtie.text.tables import compares_heads, log_vocabulary, measures, reached_losses, untied_arm
 
@@ -31,6 +31,8 @@ HEADS_CAPTION = (
     "Heads of one model on real text, below those with an output bias: start, whole course,"
     " difference to untied in pairs; mean over seeds, 95 % band"
 )
+
+COUNTS = {"unigram": "dashed", "bigram": "dotted", "kneser_ney": "dashdot"}
 
 
 def _colours_of(groups: list[Group]) -> list[str]:
@@ -51,16 +53,16 @@ def draw_measure(axes: Axes, results: xr.Dataset, name: str) -> None:
     if name == "perplexity":
         axes.set_yscale("log")
     if name == "valid_loss":  # a fresh tied model's is far above all later ones
-        known = [float(results[each]) for each in BASELINES if each in results]
-        for loss, line in zip(known, ("--", ":")):
+        lines = [(each, line) for each, line in COUNTS.items() if f"{each}_loss" in results]
+        known = [float(results[f"{each}_loss"]) for each, _ in lines]
+        for loss, (_, line) in zip(known, lines):
             axes.axhline(loss, color="black", linestyle=line, linewidth=0.8)
         later = np.append(results[name].isel(eval_step=slice(1, None)).values, known)
         low, high = _span(later)
         if np.isfinite(low):
             margin = 0.1 * (high - low) + 1e-3
             axes.set_ylim(low - margin, high + margin)
-        if len(known) == len(BASELINES):
-            title += "; dashed: unigram, dotted: bigram"
+        title += "".join(f"; {line}: {each.replace('_', '-')}" for each, line in lines)
     finish_axes(axes, title, label, results["eval_step"].values)
 
 

@@ -45,6 +45,7 @@ def made_up(ratio, odds=None, swap=0.1) -> xr.Dataset:
     loss = np.array([4.0, 3.9, 3.8, 3.85])[:, None, None] + noise
     found["duplicate_probability"], found["decay_factor"] = ("pair", P), ("step", [1.0, DECAY])
     found["unigram_loss"], found["bigram_loss"] = ((), 6.0), ((), 4.5)
+    found["kneser_ney_loss"] = ((), 4.4)
     return text_results(ARMS, loss, [0, 40], kinds, *distances, **found)
 
 
@@ -180,7 +181,7 @@ def test_a_missing_arm_or_group_is_a_user_error(term, message):
         ("swaps_duplicate_0.5", []),
         ("swaps_matched_0.1", []),
         ("swaps_random", []),
-        ("loss", [6.0, 4.5]),
+        ("loss", [6.0, 4.5, 4.4]),
     ],
 )
 def test_panels_have_a_curve_for_each_arm_and_known_values(name, levels):

@@ -37,6 +37,7 @@ DRAW = lifecycle.draw
 CONSTANTS = (
     "first_word second_word probe_word token scheduled_learning_rate parameters"
     " estimated_initial_loss decay_factor duplicate_probability unigram_loss bigram_loss"
+    " kneser_ney_loss"
 ).split()
 FIGURES = (
     "answer overview accuracy loss distances_tied distances_untied@20_input"
@@ -66,7 +67,7 @@ def test_a_masked_model_from_files_to_figures(masked):
     found = RunFolder(masked).load()
     assert set(found.data_vars) == {*TEXT_VARIABLES, *PREDICTED, *CONSTANTS, "diverged_at"}
     assert all(np.isfinite(found[name]).all() for name in (*TEXT_VARIABLES, *PREDICTED))
-    for name in ("unigram_loss", "bigram_loss"):
+    for name in ("unigram_loss", "bigram_loss", "kneser_ney_loss"):
         assert 2 < found[name] < np.log(found.sizes["token_number"])
     assert (found["duplicate_probability"] == 0.5).all()
     assert found["loss"].dims == ("arm", "seed", "step")
