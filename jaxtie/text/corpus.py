@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxtie.config import member_number
+from jaxtie.config import UserError, member_number
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.counts import ORDER, KneserNey
 from jaxtie.text.data.batches import (
@@ -58,7 +58,17 @@ class PreparedCorpus(NamedTuple):
 
 
 def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
-    """Choose words, duplicates, pairs and contexts; UserError if the text is too short."""
+    """Choose words, duplicates, pairs and contexts.
+
+    Raises:
+      UserError: if the text is too short, or the vocabulary lacks tokens of a masked model.
+    """
+    if experiment.objective == "masked" and min(text.special) < 0:
+        lacking = ", ".join(name for name, i in text.special._asdict().items() if i < 0)
+        raise UserError(
+            f"--vocab {experiment.corpus.vocab}: has no special token for {lacking}; expected a"
+            " vocabulary like BERT's for a masked model"
+        )
     words_K, words = chosen_words(text, experiment.words)
     planted = choose_duplicates(text, experiment.planted)
     text = take_half(insert_duplicates(text, planted, experiment.data_seed), experiment.half)
@@ -192,7 +202,8 @@ def baselines(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str,
     special, drawn = prepared.text.special, prepared.drawn
     is_causal = experiment.objective == "causal"
     usable_V = np.ones(len(prepared.text.vocabulary) + len(prepared.planted.words_K), bool)
-    usable_V[[special.pad] if is_causal else [*never_predicted(experiment, special)]] = False
+    never = [special.pad] if is_causal else [*never_predicted(experiment, special)]
+    usable_V[[each for each in never if each >= 0]] = False
 
     def pairs_of(tokens_xL: np.ndarray) -> np.ndarray:
         """Return the usable tokens and the token on the left of each; 2xN."""

@@ -173,7 +173,7 @@ def matched_pairs(
     """
     rng = np.random.default_rng(seed)
     usable_V = count_V > 0
-    usable_V[list(special)] = False
+    usable_V[special.present] = False
     log_V = np.log(np.maximum(count_V, 1e-9))
     pairs = list(zip(drawn.words_K.tolist(), drawn.duplicates_K.tolist(), strict=True))
     partner = dict(pairs) | {duplicate: word for word, duplicate in pairs}

@@ -89,11 +89,12 @@ class TextTask(Task):
     def evaluate(self, params: Params, hparams: HParams) -> Metrics:
         """Return predictions of pairs, distances of pairs and nearest neighbours in both tables."""
         prepared, found = self.config.prepared, self.predict(params)
+        special = prepared.text.special.present
         tables = get_tables(params["embedding"], self.model.embedding.untied_rows)
         for name, table_VxD in zip(("input", "output"), tables, strict=True):
             distances = pair_distances(table_VxD, prepared.first.ravel(), prepared.second.ravel())
             found[f"{name}_distance"] = distances.reshape(prepared.first.shape)
-            near = partial(nearest, table_VxD, count=NEIGHBOURS, besides=prepared.text.special)
+            near = partial(nearest, table_VxD, count=NEIGHBOURS, besides=special)
             found[f"{name}_neighbour"] = jax.lax.map(near, prepared.words_K[probes(self.config)])
         return found
 
@@ -114,7 +115,7 @@ def build_text_model(config: TextExperiment, variant: Variant, platform: str) ->
         config.model.width,
         tied=variant.tied,
         init_std=config.init_std,
-        padding=special.pad,
+        padding=special.pad if special.pad >= 0 else None,
         matmul_dtype=dtype,
         row_sets=row_sets(config.objective, special),
     )
@@ -131,7 +132,9 @@ def row_sets(objective: str, special: Special) -> dict[str, tuple[int, ...]]:
     """
     start = {special.cls} if objective == "causal" else set()
     never = {special.pad, special.mask} | start
-    return {"mask": (special.mask,), "never-targets": tuple(sorted(never))}
+    sets = {"mask": {special.mask}, "never-targets": never}
+    present = {name: tuple(sorted(own - {-1})) for name, own in sets.items()}
+    return {name: own for name, own in present.items() if own}
 
 
 def make_targets(config: TextExperiment, key: jax.Array, tokens_BxL: jax.Array) -> Targets:

@@ -16,13 +16,18 @@ from jaxtie.config import UserError
 
 
 class Special(NamedTuple):
-    """Ids of the special tokens."""
+    """Ids of the special tokens; -1 for one that the vocabulary lacks."""
 
     pad: int
     unk: int
-    cls: int
-    sep: int
+    cls: int  # begins a row of a masked model
+    sep: int  # ends a row
     mask: int
+
+    @property
+    def present(self) -> list[int]:
+        """Ids of those that the vocabulary has."""
+        return [each for each in self if each >= 0]
 
 
 class Rows(NamedTuple):

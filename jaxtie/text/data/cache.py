@@ -19,7 +19,7 @@ import filelock
 from jaxtie.config import UserError
 from jaxtie.results.folder import Say, find_damage, write_sums
 
-FORMAT = 2  # of prepared folders; a new one leaves those of older versions unused
+FORMAT = 1  # of prepared folders; a new one leaves those of older versions unused
 COUNTS = "counts.json"
 PATIENCE = 2.0  # seconds between two messages
 

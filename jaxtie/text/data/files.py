@@ -244,7 +244,7 @@ def open_files(corpus: Corpus, folder: Path, say: Say) -> Source:
     The first time they are read to check and count them; `folder` keeps the counts.
     """
     files = look_at(corpus, cache.now_and_then(say))
-    name = cache.key(files.key, corpus.skip_bad)
+    name = cache.key(files.key, corpus.skip_bad, "with keys")
     counts = cache.once(folder / name, lambda _, say: _check(files, say), say)
     notes, may_be_lines = [*files.notes, *counts.pop("notes")], counts.pop("may_be_lines")
     bad, windows_lines = {*counts.pop("bad")}, counts.pop("windows_lines")

@@ -39,6 +39,7 @@ TENTHS = (7, 1, 2)  # of the documents or paragraphs
 SENTENCES_AT_A_TIME = 8192
 ROWS_AT_A_TIME = 2**16
 BERT_ENTRIES = 30_522
+MARKS = ("##", "\u0120", "\u2581")  # of WordPiece, byte-level BPE and SentencePiece
 # The published list (paper's code), its "I" in lower case.
 PUBLISHED_WORDS = tuple(
     """the be to of and a in that have i it for not on with he as you do at this but his by from
@@ -149,7 +150,7 @@ def prepare_text(
         folder = cache / "vocabularies" / folders.key(WAY_OF_TRAINING, *parts, size)
         folders.once(folder, lambda new, say: _write_vocabulary(new, splitting, size, say), say)
         loaded = load_vocabulary(folder / "vocab.txt")
-    folder = cache / "tokens" / folders.key(*parts, loaded.hash)
+    folder = cache / "tokens" / folders.key(*parts, loaded.hash, "with repeated")
     counts = folders.once(folder, lambda new, say: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
     train, valid, test = (
@@ -300,37 +301,68 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
     }
 
 
+class WholeWords(NamedTuple):
+    """Which tokens of a vocabulary are whole words."""
+
+    mark: str  # "##" before what continues a word, or what begins one: "\u0120" or "\u2581"
+    name_V: tuple[str, ...]  # the word; "" for other tokens
+    continues_V: np.ndarray  # bool: a token that goes on with the word before it
+
+    @classmethod
+    def of(cls, vocabulary: Sequence[str]) -> "WholeWords":
+        """Recognise WordPiece, byte-level BPE and SentencePiece by their marks."""
+        marked = {mark: sum(token.startswith(mark) for token in vocabulary) for mark in MARKS}
+        mark = max(marked, key=marked.__getitem__)
+        begins = [token.startswith(mark) != (mark == MARKS[0]) for token in vocabulary]
+        bare = [token.removeprefix(mark) for token in vocabulary]
+        names = (word if begin and word.isalpha() else "" for begin, word in zip(begins, bare))
+        goes_on = (not begin and word[:1].isalpha() for begin, word in zip(begins, bare))
+        if mark == MARKS[0]:
+            goes_on = (not begin for begin in begins)
+        return cls(mark, tuple(names), np.array([*goes_on], bool))
+
+
 def frequent_words(text: Text, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Choose the most frequent words of the training split that are single tokens.
 
-    Words consist of letters. A token counts if no `##` continues it and no apostrophe is before it
+    Words consist of letters. A token counts if none continues it and no apostrophe is before it
     (the s of "it's" is no word). With BERT's own vocabulary of 30,522 entries, the words are those
-    of the published list, if it is long enough.
+    of the published list, if it is long enough. Where a vocabulary without WordPiece has too few
+    whole words, such as one of bytes, other tokens follow, the most frequent first.
 
     Returns:
       Their ids, int32, and the words, the most frequent first; UserError if there are too few.
     """
-    words = PUBLISHED_WORDS[:count]
+    known = WholeWords.of(text.vocabulary)
     if (
-        count > len(PUBLISHED_WORDS)
-        or len(text.vocabulary) != BERT_ENTRIES
-        or text.special != Special(0, 100, 101, 102, 103)
-        or not {*text.vocabulary} >= {*PUBLISHED_WORDS}
+        count <= len(PUBLISHED_WORDS)
+        and len(text.vocabulary) == BERT_ENTRIES
+        and text.special == Special(0, 100, 101, 102, 103)
+        and {*text.vocabulary} >= {*PUBLISHED_WORDS}
     ):
-        is_word = np.array([token.isalpha() for token in text.vocabulary])
-        frequency = count_whole_words(text.train, text.vocabulary) * is_word
-        order = np.argsort(-frequency, kind="stable")[:count]
-        words = tuple(text.vocabulary[i] for i in order if frequency[i])
-    if len(words) < count:
+        return _ids_of(text, PUBLISHED_WORDS[:count]), PUBLISHED_WORDS[:count]
+    is_word = np.array([bool(name) for name in known.name_V])
+    frequency = count_whole_words(text.train, text.vocabulary) * is_word
+    order = np.argsort(-frequency, kind="stable")[:count]
+    order = order[frequency[order] > 0]
+    if known.mark != MARKS[0]:
+        others = np.bincount(text.train.tokens_N, minlength=len(text.vocabulary))
+        others[[*order, *text.special.present]] = -1
+        more = np.argsort(-others, kind="stable")[: count - len(order)]
+        order = np.append(order, more[others[more] >= 0])
+    if len(order) < count:
         raise UserError(
-            f"text: only {len(words)} of its words are single tokens, {count} are needed; take more"
+            f"text: only {len(order)} of its words are single tokens, {count} are needed; take more"
             " text"
         )
-    return _ids_of(text, words), words
+    words = tuple(known.name_V[i] or text.vocabulary[i] for i in order)
+    return order.astype(np.int32), words
 
 
 def _ids_of(text: Text, words: Sequence[str]) -> np.ndarray:
+    names = WholeWords.of(text.vocabulary).name_V
     ids = {token: i for i, token in enumerate(text.vocabulary)}
+    ids |= {name: i for i, name in enumerate(names) if name}
     return np.array([ids.get(word, -1) for word in words], np.int32)
 
 
@@ -354,8 +386,8 @@ def chosen_words(text: Text, words: int | Sequence[str]) -> tuple[np.ndarray, tu
 
 
 def count_whole_words(rows: Rows, vocabulary: tuple[str, ...]) -> np.ndarray:
-    """Count occurrences of each token with no `##` behind it and no apostrophe before it; V."""
-    continues = np.array([token.startswith("##") for token in vocabulary])
+    """Count occurrences of each token that none continues, with no apostrophe before it; V."""
+    continues = WholeWords.of(vocabulary).continues_V
     apostrophe = np.array([token in ("'", "’") for token in vocabulary])
     frequency = np.zeros(len(vocabulary), np.int64)
     for row in range(0, rows.count, ROWS_AT_A_TIME):

@@ -1,4 +1,4 @@
-"""Load, check, train and write WordPiece vocabularies.
+"""Load and check vocabularies; train and write those of WordPiece.
 
 The only importer of `tokenizers`, which has its own threads (TOKENIZERS_PARALLELISM=false turns
 them off).
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from jaxtie.config import UserError
 from jaxtie.text.data.batches import Special
@@ -20,6 +20,15 @@ WAY_OF_TRAINING = 2  # version of how vocabularies are trained, part of their ca
 ALPHABET = 1000  # characters, at most
 # [PAD], [UNK], [CLS], [SEP], [MASK]
 SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)
+END = "<|endoftext|>"
+# What published vocabularies call the special tokens; the first one that is there counts.
+NAMES = Special(  # type: ignore[arg-type]
+    pad="[PAD] <pad> <|pad|> <|padding|> <|finetune_right_pad_id|>",
+    unk="[UNK] <unk> <|unk|>",
+    cls="[CLS] <s> <bos> <|begin_of_text|> <|startoftext|> <|bos|> <｜begin▁of▁sentence｜>",
+    sep=f"[SEP] {END} </s> <eos> <|end_of_text|> <|eos|> <｜end▁of▁sentence｜>",
+    mask="[MASK] <mask> <|mask|>",
+)
 
 
 class Vocabulary(NamedTuple):
@@ -55,26 +64,34 @@ def load_vocabulary(path: Path) -> Vocabulary:
 def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
     """Load a vocabulary from a `tokenizer.json`, or from a `vocab.txt` with an entry a line.
 
-    The name of the file decides its format, and errors begin with it.
+    The name of the file decides its format, and errors begin with it. Special tokens are those with
+    one of `NAMES`. A vocabulary in which none ends a document gets one more entry for that.
 
     Raises:
-      UserError: if it is no vocabulary, lacks special tokens, or its ids leave gaps.
+      UserError: if it is no vocabulary, or cannot encode unknown words.
     """
     tokenizer = _parse_tokenizer(content, name)
-    entries = tokenizer.get_vocab()
-    if missing := [token for token in SPECIAL_TOKENS if token not in entries]:
-        expected = f"a vocabulary like BERT's, with {' '.join(SPECIAL_TOKENS)}"
-        raise UserError(f"{name}: has no {', '.join(missing)}; expected {expected}")
     try:
         tokenizer.encode("x" * 1000, add_special_tokens=False)  # too long for WordPiece
     except Exception as error:  # its token for unknown words may be missing
         reason = in_one_line(error)
         raise UserError(f"{name}: cannot tokenise an unknown word ({reason})") from error
-    tokens = _in_order(tokenizer)
-    if [entries[token] for token in tokens] != list(range(len(tokens))):
-        raise UserError(f"{name}: its ids are not 0...{len(tokens) - 1}; does an entry come twice?")
-    special = Special(*(entries[each] for each in SPECIAL_TOKENS))
+    special = _special_of(tokenizer)
+    if special.sep < 0:
+        tokenizer.add_special_tokens([AddedToken(END, special=True)])
+        special = _special_of(tokenizer)
+    token_of = {i: token for token, i in tokenizer.get_vocab().items()}
+    if not name.endswith(".json") and max(token_of) >= len(token_of):
+        raise UserError(f"{name}: an entry comes twice")
+    tokens = tuple(token_of.get(i, f"<no token {i}>") for i in range(max(token_of) + 1))
     return Vocabulary(tokenizer, tokens, special, hashlib.sha256(content).hexdigest())
+
+
+def _special_of(tokenizer: Tokenizer) -> Special:
+    """Return the first token of each of `NAMES` that a tokenizer has."""
+    known = tokenizer.get_vocab()
+    found = ([known[each] for each in own.split() if each in known] for own in NAMES)
+    return Special(*(each[0] if each else -1 for each in found))
 
 
 def _parse_tokenizer(content: bytes, name: str) -> Tokenizer:
