@@ -28,7 +28,7 @@ experiment = TextExperiment(
         " untied output table."
     ),
     objective="causal",
-    corpus=Corpus(vocab_size=2_048, split_key="bytes"),
+    corpus=Corpus(vocab_size=2_048, split_key="bytes", form="sentences"),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.01, half_period=1_000),

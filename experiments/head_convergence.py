@@ -26,7 +26,7 @@ experiment = TextExperiment(
         "slowest; all end about the same."
     ),
     objective="causal",
-    corpus=Corpus(vocab_size=2000, split_key="bytes"),
+    corpus=Corpus(vocab_size=2000, split_key="bytes", form="sentences"),
     model=Transformer(layers=1, heads=4, width=256, feedforward=256),
     init_std="1/sqrt(D)",
     optimizer=Optimizer(

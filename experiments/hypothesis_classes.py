@@ -25,7 +25,7 @@ from jaxtie.advise.models import declare_models
 from jaxtie.text.config import Corpus
 
 experiment = dataclasses.replace(
-    declare_models(Corpus(split_key="bytes"), "small", 2_000)[0],
+    declare_models(Corpus(split_key="bytes", form="sentences"), "small", 2_000)[0],
     name="hypothesis-classes",
     claim=(
         "What is planted in a source is told by what two models say, and little else is taken"

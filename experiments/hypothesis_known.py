@@ -28,7 +28,7 @@ Results: results/hypothesis-known.md.
 Time: a few minutes of one core.
 """
 
-from jaxtie import Optimizer, TextExperiment, Transformer
+from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 
 STEPS = 1_000
 
@@ -36,6 +36,7 @@ experiment = TextExperiment(
     name="hypothesis-known",
     claim="The price of one table that two untied models predict goes with what one table costs.",
     objective="causal",
+    corpus=Corpus(split_key="bytes", form="sentences"),
     model=Transformer(layers=1, heads=2, width=12, feedforward=48),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=1e-2, weight_decay=0.01, half_period=STEPS),

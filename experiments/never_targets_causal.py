@@ -15,7 +15,7 @@ experiment = TextExperiment(
     name="never-targets-causal",
     claim="Without never-targets in the softmax, a tied causal model loses as much as with them.",
     objective="causal",
-    corpus=Corpus(vocab_size=2_048, split_key="bytes"),
+    corpus=Corpus(vocab_size=2_048, split_key="bytes", form="sentences"),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=2e-3, weight_decay=0.01, half_period=1_000),

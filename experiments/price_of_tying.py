@@ -35,7 +35,7 @@ experiment = TextExperiment(
         "part of it off."
     ),
     objective="causal",
-    corpus=Corpus(split_key="bytes"),
+    corpus=Corpus(split_key="bytes", form="sentences"),
     model=Transformer(layers=1, heads=2, width=32, feedforward=128),
     init_std=0.02,
     optimizer=Optimizer(learning_rate=5e-3, weight_decay=0.01, half_period=STEPS),

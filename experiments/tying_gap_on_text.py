@@ -72,7 +72,10 @@ from jaxtie.advise.pilots import PARAGRAPHS, Pilot
 
 experiment = dataclasses.replace(
     Pilot(width=64, layers=2, steps=6_200).experiment(
-        Corpus(vocab_size=2048, documents_to_split=PARAGRAPHS), ("tied", "untied"), 4e-3, range(5)
+        Corpus(vocab_size=2048, documents_to_split=PARAGRAPHS, form="sentences"),
+        ("tied", "untied"),
+        4e-3,
+        range(5),
     ),
     name="tying-gap-on-text",
     claim="The tying gap grows with the tokens seen per row of a table, and falls with the width.",

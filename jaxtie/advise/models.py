@@ -90,6 +90,7 @@ def corpus_of(options: TextOptions) -> Corpus:
         skip_bad=options.skip_bad,
         vocab=str(options.vocab) if options.vocab else None,
         vocab_size=options.vocab_size or VOCAB_SIZE,
+        form="sentences",
     )
 
 

@@ -161,9 +161,14 @@ class RunFolder:
         self.summary = path / "summary.md"
         self.checkpoints = path / "checkpoints"
         self.points = path / "points"  # folders of a sweep's runs
-        self.vocabulary = path / "vocab.txt"  # trained for the run
         self._config = path / "config.json"
         self._records = path / "records"
+
+    @property
+    def vocabulary(self) -> Path:
+        """The vocabulary that was trained for the run, if there is one."""
+        found = self.path / "tokenizer.json"
+        return found if found.exists() else self.path / "vocab.txt"
 
     def config(self) -> dict[str, Any] | None:
         """Return `config.json`, or None where there is no run.
@@ -279,7 +284,8 @@ class RunFolder:
 
     def write_vocabulary(self, content: bytes) -> None:
         """Save the vocabulary that was trained for the run; other versions may train another."""
-        with replacing(self.vocabulary) as path:
+        name = "tokenizer.json" if content.startswith(b"{") else "vocab.txt"
+        with replacing(self.path / name) as path:
             path.write_bytes(content)
 
     def append(

@@ -68,6 +68,9 @@ def text_schema(experiment: TextExperiment) -> Schema:
         "probe": probes(experiment),
         "rank": np.arange(NEIGHBOURS),
     }
+    if experiment.corpus.form == "documents":
+        label = "validation loss, bits per byte"
+        variables["bits_per_byte"] = Variable(EVALUATED, "bit", label)
     if experiment.looks_at_predictions:
         variables |= PREDICTED_VARIABLES
     if experiment.roles:
@@ -234,7 +237,8 @@ def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
     and similarities of the tables at the end.
     """
     here, last = course_steps(results), last_step(results)
-    evaluated = results[["valid_loss", "valid_accuracy", "perplexity"]]
+    measured = ("valid_loss", "valid_accuracy", "perplexity", "bits_per_byte")
+    evaluated = results[[name for name in measured if name in results]]
     parts = [
         results[["loss", "accuracy"]].sel(step=here),
         evaluated.sel(eval_step=slice(0, last)),

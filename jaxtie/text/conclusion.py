@@ -20,6 +20,7 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
     at = f"step {step:,}, {seeds} seed{'s' * (seeds > 1)}"
     loss, rows = results["valid_loss"].sel(eval_step=step, drop=True), []
     loss.attrs["long_name"] = "validation loss, nat"
+    in_bits = "bits_per_byte" in results
     for arm in arms_of(results):
         own = results.sel(arm=arm.name, eval_step=step)
         rows.append(
@@ -27,7 +28,9 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
                 arm.name,
                 interval(own["valid_loss"].values),
                 "" if arm.name == reference else interval(gap_of(loss, arm.name, reference)),
-                number(float(np.exp(own["valid_loss"]).mean())),
+                number(
+                    float((own["bits_per_byte"] if in_bits else np.exp(own["valid_loss"])).mean())
+                ),
                 interval(own["valid_accuracy"].values),
                 f"{int(own['parameters']):,}",
             )
@@ -36,7 +39,7 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
         "arm",
         "validation loss, nat",
         f"− {reference}",
-        "perplexity",
+        "bits per byte" if in_bits else "perplexity",
         "accuracy",
         "parameters",
     )

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 OBJECTIVES = ("masked", "causal")
 DOCUMENTS = ("file", "line", "blank-line")  # units of a document in a text file
+FORMS = ("sentences", "documents")
 SPLIT_KEYS = ("words", "bytes")
+BYTES = 257  # entries of a vocabulary of bytes and of a token that ends documents
 HALVES = ("first", "second")  # of the rows of a split
 PUBLISHED_MODEL = Transformer(layers=3, heads=4, width=128, feedforward=512)
 PUBLISHED_OPTIMISER = Optimizer(learning_rate=1e-4, weight_decay=0.01)
@@ -58,6 +60,9 @@ class Corpus:
         fewer, each paragraph does.
       document: what a document of a text file is: None: the file; "line" or "blank-line" (what
         stands between blank lines).
+      form: "documents": a row is a document, of which nothing is changed, and a byte-level BPE is
+        trained; "sentences": a row is a sentence in lower case, and WordPiece is trained. None:
+        documents of a causal model, sentences of a masked one, as published.
       split_key: what decides in which split a document is: "words", so that its copies in other
         files, encodings, line ends and white space follow it; or "bytes", as before 2026-11-28.
       skip_bad: leave out files that cannot be read, instead of refusing all.
@@ -72,6 +77,7 @@ class Corpus:
     documents_to_split: int = 10
     document: str | None = None
     skip_bad: bool = False
+    form: str | None = None
     split_key: str = "words"
 
     def __post_init__(self):
@@ -91,6 +97,14 @@ class Corpus:
         check(
             self.document in (None, *DOCUMENTS),
             f"document = {self.document!r}: expected one of {', '.join(DOCUMENTS)}",
+        )
+        check(
+            self.form in (None, *FORMS),
+            f"form = {self.form!r}: expected None, {' or '.join(FORMS)}",
+        )
+        check(
+            self.form != "documents" or self.vocab_size > BYTES,
+            f"vocab_size = {self.vocab_size}: expected more than {BYTES} for a BPE of bytes",
         )
         check(
             self.split_key in SPLIT_KEYS,
@@ -207,6 +221,13 @@ class TextExperiment(TaskConfig):
         )
         check(isinstance(self.corpus, Corpus), f"corpus = {self.corpus!r}: expected a Corpus")
         check(
+            self.objective == "causal" or self.corpus.form != "documents",
+            "form = 'documents': expected objective = 'causal'",
+        )
+        if self.corpus.form is None:
+            form = "documents" if self.objective == "causal" else "sentences"
+            object.__setattr__(self, "corpus", dataclasses.replace(self.corpus, form=form))
+        check(
             isinstance(self.model, Transformer)
             and self.model.independent_layers == isinstance(self.model, Decoder),
             f"model = {self.model!r}: expected a Transformer or a Decoder; independent_layers is no"
@@ -310,9 +331,6 @@ class TextExperiment(TaskConfig):
             return dataclasses.replace(self, prepared=None).as_dict()
         fields = super().as_dict()
         del fields["prepared"]
-        for name in ("document", "skip_bad"):
-            if not fields["corpus"][name]:
-                del fields["corpus"][name]  # as in older folders
         return fields
 
     @property
@@ -360,7 +378,6 @@ class TextExperiment(TaskConfig):
         """
         from jaxtie.text.corpus import prepare_corpus, training_batches
         from jaxtie.text.data.tokens import prepare_text
-        from jaxtie.text.data.vocabulary import vocabulary_file
 
         if processes.leads:
             known = (
@@ -370,11 +387,11 @@ class TextExperiment(TaskConfig):
             _compare(folder, earlier, "key", text.key)
             say("\n".join((*text.notes, str(text.report))))
             # Now the others prepare the same, or find it prepared if they share the cache.
-            processes.broadcast({"key": np.str_(text.key), "vocabulary": np.array(text.vocabulary)})
+            content = np.frombuffer(text.content, np.uint8)
+            processes.broadcast({"key": np.str_(text.key), "vocabulary": content})
         else:
             first = processes.broadcast({})
-            vocabulary = vocabulary_file(map(str, first["vocabulary"]))
-            text = prepare_text(self.corpus, say=say, vocabulary=vocabulary)
+            text = prepare_text(self.corpus, say=say, vocabulary=first["vocabulary"].tobytes())
             check(
                 text.key == str(first["key"]),
                 "--distributed: the text is not that of the first process; give each process the"
@@ -400,11 +417,9 @@ class TextExperiment(TaskConfig):
 
     def save_inputs(self, folder: "RunFolder") -> dict[str, Any]:
         """Write a trained vocabulary, since another version might train another one."""
-        from jaxtie.text.data.vocabulary import vocabulary_file
-
         text = self.prepared.text
         if not self.corpus.vocab:
-            folder.write_vocabulary(vocabulary_file(text.vocabulary))
+            folder.write_vocabulary(text.content)
         report = dataclasses.asdict(text.report)
         return {"text": {"key": text.key, "source": text.source, "report": report}}
 

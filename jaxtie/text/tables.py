@@ -27,6 +27,7 @@ MEASURES = {
     "valid_loss": "validation loss, nat",
     "valid_accuracy": "validation accuracy",
     "perplexity": "perplexity",
+    "bits_per_byte": "bits per byte",
 }
 # Losses that are reached at these shares of the way from log n to the end of the untied model.
 SHARES = (0.5, 0.75, 0.9, 0.95)
@@ -35,10 +36,14 @@ SHARES = (0.5, 0.75, 0.9, 0.95)
 def measures(results: xr.Dataset) -> dict[str, str]:
     """Return the variables measured on the validation split and their labels.
 
-    A masked model has no perplexity.
+    A masked model has no perplexity; sentences have no bits per byte.
     """
     causal = results.attrs["objective"] == "causal"
-    return {name: label for name, label in MEASURES.items() if causal or name != "perplexity"}
+    return {
+        name: label
+        for name, label in MEASURES.items()
+        if name in results and (causal or name != "perplexity")
+    }
 
 
 def _over_seeds(results: xr.Dataset, interval_label: str = "± 95 %") -> str:

@@ -7,6 +7,7 @@ Shapes: B rows, L tokens a row, P predicted positions, V vocabulary, D width, K 
 predictions: C contexts at a time, M places predicted around a token.
 """
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
@@ -99,8 +100,12 @@ class TextTask(Task):
         return found
 
     def validate(self, means: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the validation loss and accuracy, and the perplexity."""
-        return super().validate(means) | {"perplexity": np.exp(means["loss"])}
+        """Return validation loss, accuracy and perplexity, and of documents the bits per byte."""
+        found = super().validate(means) | {"perplexity": np.exp(means["loss"])}
+        if self.config.corpus.form == "documents":
+            per_byte = self.config.prepared.text.report.tokens_per_byte
+            found["bits_per_byte"] = means["loss"] * np.float32(per_byte / math.log(2))
+        return found
 
 
 def build_text_model(config: TextExperiment, variant: Variant, platform: str) -> TextModel:

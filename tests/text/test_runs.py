@@ -24,7 +24,6 @@ from jaxtie.results.folder import RunFolder
 from jaxtie.run import command as cli
 from jaxtie.run import lifecycle, page, report
 from jaxtie.text.analysis import TEXT_VARIABLES
-from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.data import tokens
 from jaxtie.text.pairs import PREDICTED
 from jaxtie.text.tables import text_tables
@@ -144,7 +143,13 @@ def test_a_causal_model_from_files_to_figures(place, tmp_path, monkeypatch):
     first, *_, neighbours = text_tables(found)
     assert first.title.startswith("text-clm: step 40, one seed")
     words = {row[0] for row in neighbours.rows}
-    assert len(words) == 8 and words <= {*WORDS}
+    assert len(words) == 8 and {word.removeprefix("Ġ") for word in words} <= {*WORDS}
+    assert "bits per byte" in (folder / "summary.md").read_text()
+    text = RunFolder(folder).config()["text"]["report"]
+    predicted = text["tokens"]["valid"] + text["rows"]["valid"]
+    bits = found["valid_loss"] / np.log(2) * predicted / text["bytes"]["valid"]
+    np.testing.assert_allclose(found["bits_per_byte"], bits, rtol=1e-6)
+    assert (folder / "tokenizer.json").exists() and not (folder / "vocab.txt").exists()
 
 
 def test_the_same_seed_gives_the_same_bits_another_seed_others(place, masked, tmp_path):
@@ -269,7 +274,7 @@ BAD = [  # the command line, and words of the one line of error
     ("text_mlm.py --text nowhere", "nowhere: no such file"),
     (f"{ON_CORPUS} --tfds-field body", "--text-field body: corpus/a.txt: text files have no"),
     (f"{ON_CORPUS} --vocab-size 0", "--vocab-size"),
-    (f"{ON_CORPUS} --vocab plain.txt", "--vocab plain.txt: has no [PAD], [UNK], [CLS], [SEP]"),
+    (f"{ON_CORPUS} --vocab plain.txt", "--vocab plain.txt: cannot tokenise an unknown word"),
     ("wordy.py --text corpus --vocab-size 120", "100 are needed"),
     ("broad.py --text corpus --vocab-size 120", "do not fill one batch"),
     ("certain.py --text corpus", "certain.py:4: duplicates = (0.5, 1.0): expected"),
@@ -329,14 +334,6 @@ def test_each_text_has_its_own_folder(place, tmp_path, monkeypatch, capsys):
         assert cli.main(arguments) == 0, capsys.readouterr().err
     found = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert len(found) == 3 and all(name.startswith("text-mlm-books-") for name in found)
-
-
-def test_configurations_of_older_runs_are_not_other_ones(place):
-    """New fields of the corpus are written only if they are used."""
-    older = "paths tfds field vocab vocab_size split_seed documents_to_split".split()
-    assert [*TextExperiment(corpus=Corpus(("a",))).as_dict()["corpus"]] == older
-    used = Corpus(("a",), document="line", skip_bad=True)
-    assert [*TextExperiment(corpus=used).as_dict()["corpus"]] == [*older, "document", "skip_bad"]
 
 
 def test_a_dry_run_estimates_time_and_memory(place, tmp_path, capsys):

@@ -15,7 +15,7 @@ from bodies import once
 from jaxtie.config import Arm, Head
 from jaxtie.models.language_model import TextModel
 from jaxtie.run.experiment_files import load_experiment
-from jaxtie.text.config import Corpus, TextExperiment
+from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import prepare_corpus
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.masking import Targets
@@ -37,8 +37,11 @@ MORE_HEADS = (
 
 def small(place: Any, name: str, **changes: Any) -> TextExperiment:
     """Return a cheap variant of an experiment, prepared."""
-    corpus = Corpus((str(place / "corpus"),), vocab_size=120)
-    config = dataclasses.replace(load_experiment(place / f"{name}.py"), corpus=corpus, **changes)
+    declared = load_experiment(place / f"{name}.py")
+    size = 300 if declared.corpus.form == "documents" else 120
+    own = {"paths": (str(place / "corpus"),), "vocab_size": size}
+    corpus = dataclasses.replace(declared.corpus, **own)
+    config = dataclasses.replace(declared, corpus=corpus, **changes)
     return dataclasses.replace(config, prepared=prepare_corpus(config, prepare_text(corpus)))
 
 

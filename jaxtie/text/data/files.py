@@ -52,13 +52,21 @@ ABBREVIATIONS = frozenset(
 _END = re.compile(r"""([.!?]+)["'”’»)\]*_]*\s+(?=["'“‘«(\[*_—-]*(\w))""")
 
 
+class Part(NamedTuple):
+    """A document, or whole paragraphs of it."""
+
+    key: bytes  # of the document
+    text: str
+    begins: bool  # whether the document begins here
+
+
 class Source(NamedTuple):
-    """Documents. `read` yields pieces of text, of whole paragraphs, after their document's key."""
+    """Documents, which `read` yields in parts."""
 
     key: str  # hash of the contents
     documents: int  # number of documents
     counts: dict[str, Any]  # fields of a `jaxtie.text.data.tokens.Report`
-    read: Callable[[], Iterator[tuple[bytes, str]]]
+    read: Callable[[], Iterator[Part]]
     notes: tuple[str, ...] = ()  # remarks for the user on single files and folders
     hint: str = ""  # for a user with too few documents or paragraphs
     encodings: tuple[str, ...] = ()  # other than UTF-8, UTF-16 and Latin-1
@@ -244,7 +252,7 @@ def open_files(corpus: Corpus, folder: Path, say: Say) -> Source:
     The first time they are read to check and count them; `folder` keeps the counts.
     """
     files = look_at(corpus, cache.now_and_then(say))
-    name = cache.key(files.key, corpus.skip_bad, "with keys")
+    name = cache.key(files.key, corpus.skip_bad, "with keys", corpus.form == "documents")
     counts = cache.once(folder / name, lambda _, say: _check(files, say), say)
     notes, may_be_lines = [*files.notes, *counts.pop("notes")], counts.pop("may_be_lines")
     bad, windows_lines = {*counts.pop("bad")}, counts.pop("windows_lines")
@@ -273,8 +281,8 @@ def _check(files: Files, say: Say) -> dict[str, Any]:
     for i, (path, expected) in enumerate(zip(files.paths, files.hashes)):
         reading, words = Reading(), Words()
         try:
-            for _, text in _read(path, expected, b"", files.corpus, reading):
-                words.add(text)
+            for part in _read(path, expected, b"", files.corpus, reading):
+                words.add(part.text)
                 say(
                     f"reading file {i + 1:,} of {len(files.paths):,},"
                     f" {(total['bytes'] + reading.bytes) / 2**20:,.0f} MiB so far"
@@ -341,32 +349,33 @@ def key_of(text: str, corpus: Corpus) -> bytes:
     return text.encode() if corpus.split_key == "bytes" else Words().add(text).digest().encode()
 
 
-def _read_all(files: list[tuple[Path, str, bytes]], corpus: Corpus) -> Iterator[tuple[bytes, str]]:
+def _read_all(files: list[tuple[Path, str, bytes]], corpus: Corpus) -> Iterator[Part]:
     for path, expected, key in files:
         yield from _read(path, expected, key, corpus, Reading())
 
 
 def _read(
     path: Path, expected: str, key: bytes, corpus: Corpus, reading: Reading
-) -> Iterator[tuple[bytes, str]]:
-    """Yield a file's texts after their documents' keys, and check that it is still the same.
+) -> Iterator[Part]:
+    """Yield a file's documents in parts, and check that it is still the same.
 
     `key` is that of the file, where it is one document.
     """
     if kind_of(path) in _RECORDS:
         for text in read_records(path, corpus.field, reading):
             reading.documents += 1
-            yield key_of(text, corpus), text
+            yield Part(key_of(text, corpus), text, True)
     elif corpus.document:
         read = read_paragraphs if corpus.document == "blank-line" else read_lines
         for text in read(path, reading):
             if text.strip():
                 reading.documents += 1
-                yield key_of(text, corpus), text
+                yield Part(key_of(text, corpus), text, True)
     else:
-        for text in read_paragraphs(path, reading):
-            reading.documents = 1
-            yield key, text
+        read = read_whole if corpus.form == "documents" else read_paragraphs
+        for text in read(path, reading):
+            begins, reading.documents = not reading.documents, 1
+            yield Part(key, text, begins)
     if _hash(path) != expected:
         raise UserError(f"{path}: changed while it was being read; run again, nothing was prepared")
 
@@ -435,8 +444,11 @@ def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
         yield io.BufferedReader(_FromUTF16(file), PIECE) if is_utf16 else file
 
 
-def read_lines(path: Path, reading: Reading) -> Iterator[str]:
-    """Yield lines without their ends, overlong ones in parts; UserError if it is not text."""
+def read_lines(path: Path, reading: Reading, *, whole: bool = False) -> Iterator[str]:
+    """Yield lines without their ends, overlong ones in parts; UserError if it is not text.
+
+    `whole`: with their ends, and without a change.
+    """
     rest, first = b"", True
     with _opened(path) as file:
         while part := file.readline(PIECE):
@@ -450,7 +462,7 @@ def read_lines(path: Path, reading: Reading) -> Iterator[str]:
             first = False
             if len(part) == PIECE and not part.endswith(b"\n"):
                 at = max(line.rfind(bytes([blank])) for blank in _BLANKS)
-                line, rest = line[: max(at, 0)], line[at + 1 :]
+                line, rest = line[: max(at + whole, 0)], line[at + 1 :]
                 if len(rest) > LONGEST_WORD:
                     raise UserError(
                         f"{path}: more than {LONGEST_WORD:,} bytes without a space; is it natural"
@@ -459,13 +471,13 @@ def read_lines(path: Path, reading: Reading) -> Iterator[str]:
                 if at < 0:
                     continue
                 reading.cuts += 1
-            yield from _decode(path, line, reading)
+            yield from _decode(path, line, reading, whole)
         if rest:
-            yield from _decode(path, rest, reading)
+            yield from _decode(path, rest, reading, whole)
 
 
-def _decode(path: Path, line: bytes, reading: Reading) -> list[str]:
-    """Return a line, or several if they end in CR."""
+def _decode(path: Path, line: bytes, reading: Reading, whole: bool) -> list[str]:
+    """Return a line, or several if they end in CR, unless it is to be `whole`."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -478,7 +490,7 @@ def _decode(path: Path, line: bytes, reading: Reading) -> list[str]:
                 " the file to UTF-8"
             ) from error
         reading.windows_lines += text != line.decode("latin-1")
-    lines = text.removesuffix("\n").removesuffix("\r").split("\r")
+    lines = [text] if whole else text.removesuffix("\n").removesuffix("\r").split("\r")
     reading.lines += len(lines)
     reading.blank_lines += sum(not each.strip() for each in lines)
     return lines
@@ -502,6 +514,31 @@ def read_paragraphs(path: Path, reading: Reading) -> Iterator[str]:
             size += len(line) + 1
     if lines:
         yield "\n".join(lines)
+
+
+def read_whole(path: Path, reading: Reading) -> Iterator[str]:
+    """Yield a file's text without a change, each paragraph with the blank lines behind it.
+
+    Raises as `read_lines`. A file of white space has no text.
+    """
+    lines: list[str] = []
+    size, is_blank = 0, False  # of the lines; the last one
+    has_text = begun = False  # in these lines, in the file
+    for line in read_lines(path, reading, whole=True):
+        was_blank, is_blank = is_blank, not line.strip()
+        if has_text and ((was_blank and not is_blank) or size + len(line) > PIECE):
+            yield "".join(lines)
+            lines, size, has_text, begun = [], 0, False, True
+        lines.append(line)
+        size += len(line)
+        has_text = has_text or not is_blank
+    if lines and (has_text or begun):
+        yield "".join(lines)
+
+
+def whole_paragraphs(text: str) -> list[str]:
+    """Return the paragraphs of a text without a change, each with the blank lines behind it."""
+    return re.findall(r"\s*\S.*?(?:\n\s*\n\s*|\Z)", text, re.DOTALL) or [text]
 
 
 def split_paragraphs(text: str) -> Iterator[str]:

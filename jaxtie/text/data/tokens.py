@@ -9,10 +9,10 @@ import contextlib
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +28,9 @@ from jaxtie.text.data.vocabulary import (
     WAY_OF_TRAINING,
     Vocabulary,
     load_vocabulary,
+    name_of,
     parse_vocabulary,
+    train_bpe,
     train_vocabulary,
     vocabulary_file,
 )
@@ -37,6 +39,8 @@ from jaxtie.training.devices import cache_folder
 SPLITS = ("train", "valid", "test")
 TENTHS = (7, 1, 2)  # of the documents or paragraphs
 SENTENCES_AT_A_TIME = 8192
+CHARACTERS_AT_A_TIME = 2**24
+SEGMENT = 2**20  # characters of a document that are tokenised at once, at least
 ROWS_AT_A_TIME = 2**16
 BERT_ENTRIES = 30_522
 MARKS = ("##", "\u0120", "\u2581")  # of WordPiece, byte-level BPE and SentencePiece
@@ -65,6 +69,7 @@ class Report:
     rows: dict[str, int]  # of each split: sentences with any token
     tokens: dict[str, int]  # of each split
     unknown: dict[str, int]  # of each split: tokens that are [UNK]
+    bytes: dict[str, int]  # of each split, as UTF-8; of documents only
     repeated: dict[str, int]  # of validation and test: paragraphs that are in training, too
     vocabulary: int  # entries
 
@@ -72,6 +77,11 @@ class Report:
     def stream(self) -> int:
         """Training tokens of causal models, the [SEP] that ends each row included."""
         return self.tokens["train"] + self.rows["train"]
+
+    @property
+    def tokens_per_byte(self) -> float:
+        """Predicted tokens of a byte of the validation split, of documents with their ends."""
+        return (self.tokens["valid"] + self.rows["valid"]) / self.bytes["valid"]
 
     def __str__(self) -> str:
         """Return two lines."""
@@ -85,6 +95,7 @@ class Report:
             f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLITS
         )
         unknown = sum(self.unknown.values()) / sum(self.tokens.values())
+        sentences = f", {self.sentences:,} sentences (up to . ! or ?)" if self.sentences else ""
         repeated = " and ".join(
             f"{count:,} {name}" for name, count in self.repeated.items() if count
         )
@@ -92,8 +103,8 @@ class Report:
             flaws += f"; {repeated} paragraphs are in train, too"
         return (
             f"{read}{self.documents:,} documents (one a {self.documents_are}),"
-            f" {self.paragraphs:,} paragraphs ({between}), {self.sentences:,} sentences"
-            f" (up to . ! or ?){flaws}\nsplit by {self.split_by}{shared}: {parts};"
+            f" {self.paragraphs:,} paragraphs ({between}){sentences}{flaws}\n"
+            f"split by {self.split_by}{shared}: {parts};"
             f" vocabulary {self.vocabulary:,}, {unknown:.3%} unknown"
         )
 
@@ -110,6 +121,7 @@ class Text(NamedTuple):
     source: str  # hash of the source
     key: str  # hash of all that the tokens depend on
     notes: tuple[str, ...] = ()  # remarks for the user on single files and folders
+    content: bytes = b""  # of the vocabulary's file
 
 
 def prepare_text(
@@ -120,11 +132,13 @@ def prepare_text(
 ) -> Text:
     """Read, split and tokenise a corpus, or find that in the cache.
 
+    A corpus without a form is read as sentences.
+
     Args:
       corpus: where the text comes from.
       cache: folder; by default below the user's cache folder.
       say: receives a line now and then while something takes long.
-      vocabulary: content of a `vocab.txt` that was trained on this corpus before, as another
+      vocabulary: content of the vocabulary that was trained on this corpus before, as another
         version might train another one. None: train one, or find it in the cache.
 
     Raises:
@@ -139,17 +153,19 @@ def prepare_text(
     if corpus.vocab:
         loaded = load_vocabulary(Path(corpus.vocab))
     elif vocabulary:
-        loaded = parse_vocabulary(vocabulary, "vocab.txt")
+        loaded = parse_vocabulary(vocabulary, name_of(vocabulary))
     source = _open_source(corpus, cache, say)
-    splitting = _Splitting(source, corpus.split_seed, corpus.documents_to_split)
+    splitting = _Splitting(source, corpus)
     parts = source.key, corpus.split_seed, f"by {splitting.unit}", *source.encodings
     if splitting.unit == "document":
         parts += (corpus.split_key,)
+    if splitting.whole:
+        parts += ("whole",)
     if not loaded:
         size = corpus.vocab_size
         folder = cache / "vocabularies" / folders.key(WAY_OF_TRAINING, *parts, size)
         folders.once(folder, lambda new, say: _write_vocabulary(new, splitting, size, say), say)
-        loaded = load_vocabulary(folder / "vocab.txt")
+        loaded = load_vocabulary(folder / ("tokenizer.json" if splitting.whole else "vocab.txt"))
     folder = cache / "tokens" / folders.key(*parts, loaded.hash, "with repeated")
     counts = folders.once(folder, lambda new, say: _write_tokens(new, splitting, loaded, say), say)
     dtype = np.dtype(counts.pop("dtype"))
@@ -171,6 +187,7 @@ def prepare_text(
         source.key,
         folder.name,
         source.notes,
+        loaded.content,
     )
 
 
@@ -192,21 +209,26 @@ class _Splitting:
       unit: "document" or "paragraph".
     """
 
-    def __init__(self, source: files.Source, seed: int, documents_to_split: int):
+    def __init__(self, source: files.Source, corpus: Corpus):
         """Split whole documents if there are at least `documents_to_split`."""
-        self.source, self._seed = source, seed.to_bytes(8, "big")
-        self.unit = "document" if source.documents >= documents_to_split else "paragraph"
+        self.source, self._seed = source, corpus.split_seed.to_bytes(8, "big")
+        self.whole = corpus.form == "documents"
+        self.unit = "document" if source.documents >= corpus.documents_to_split else "paragraph"
 
     def _hash(self, text: bytes) -> int:
         return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=self._seed).digest(), "big")
 
-    def _units(self) -> Iterator[tuple[int, int, str]]:
-        """Yield the hash that decides about a paragraph, that of the paragraph, and this itself."""
-        for document, text in self.source.read():
-            of_document = self._hash(document)
-            for paragraph in files.split_paragraphs(text):
-                own = self._hash(paragraph.encode())
-                yield of_document if self.unit == "document" else own, own, paragraph
+    def _units(self) -> Iterator[tuple[int, "Paragraph"]]:
+        """Yield each paragraph after the hash that decides about it."""
+        for key, text, begins in self.source.read():
+            of_document = self._hash(key)
+            split = files.whole_paragraphs if self.whole else files.split_paragraphs
+            for paragraph in split(text):
+                words = " ".join(paragraph.split()) if self.whole else paragraph
+                own = self._hash(words.encode())
+                decides = of_document if self.unit == "document" else own
+                yield decides, Paragraph(0, own, paragraph, begins)
+                begins = False
 
     @cached_property
     def _edges(self) -> tuple[int, int]:
@@ -220,44 +242,82 @@ class _Splitting:
         first, second = len(ordered) * TENTHS[0] // 10, len(ordered) * sum(TENTHS[:2]) // 10
         return int(ordered[first]), int(ordered[second])
 
-    def paragraphs(self) -> Iterator[tuple[int, int, str]]:
-        """Yield index of the split, hash and paragraph, in order.
-
-        Raises:
-          UserError: if the text is too short.
-        """
+    def paragraphs(self) -> Iterator["Paragraph"]:
+        """Yield all paragraphs in order; UserError if the text is too short."""
         first, second = self._edges
-        for unit, own, paragraph in self._units():
-            yield (unit >= first) + (unit >= second), own, paragraph
+        for decides, paragraph in self._units():
+            yield paragraph._replace(split=(decides >= first) + (decides >= second))
+
+
+class Paragraph(NamedTuple):
+    """A paragraph; as sentences its white space is single spaces, as documents it is unchanged."""
+
+    split: int  # index in `SPLITS`
+    hash: int
+    text: str
+    begins: bool  # whether a document begins here
 
 
 def _write_vocabulary(new: Path, splitting: _Splitting, size: int, say: Say) -> dict:
-    """Train WordPiece on the training split and write `vocab.txt`."""
+    """Train a vocabulary on the training split and write `tokenizer.json` or `vocab.txt`."""
 
     def paragraphs() -> Iterator[str]:
-        for i, (split, _, paragraph) in enumerate(splitting.paragraphs()):
+        for i, paragraph in enumerate(splitting.paragraphs()):
             say(f"training a vocabulary, {i:,} paragraphs so far")
-            if split == 0:
-                yield paragraph
+            if paragraph.split == 0:
+                yield paragraph.text
 
-    (new / "vocab.txt").write_bytes(vocabulary_file(train_vocabulary(paragraphs, size)))
+    if splitting.whole:
+        (new / "tokenizer.json").write_bytes(train_bpe(paragraphs(), size))
+    else:
+        (new / "vocab.txt").write_bytes(vocabulary_file(train_vocabulary(paragraphs, size)))
     return {}
+
+
+class Segment(NamedTuple):
+    """A row, or the part of a long one that is tokenised at once."""
+
+    split: int
+    text: str
+    ends: bool  # whether the row ends here
+
+
+def _sentences(paragraphs: Iterable[Paragraph]) -> Iterator[Segment]:
+    """Yield the sentences of paragraphs as rows."""
+    for paragraph in paragraphs:
+        for sentence in files.split_sentences(paragraph.text):
+            yield Segment(paragraph.split, sentence, True)
+
+
+def _documents(paragraphs: Iterable[Paragraph]) -> Iterator[Segment]:
+    """Yield documents as rows, in segments; of a document in several splits its parts in each."""
+    split, size = -1, 0
+    parts: list[str] = []
+    for paragraph in paragraphs:
+        if split >= 0 and (paragraph.begins or paragraph.split != split):
+            yield Segment(split, "".join(parts), True)
+            parts, size = [], 0
+        elif size >= SEGMENT:
+            yield Segment(split, "".join(parts), False)
+            parts, size = [], 0
+        split = paragraph.split
+        parts.append(paragraph.text)
+        size += len(paragraph.text)
+    yield Segment(split, "".join(parts), True)
 
 
 def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say: Say) -> dict:
     """Write the rows of every split; return counts of a `Report` and the tokens' dtype."""
     dtype = np.dtype(np.uint16 if len(vocabulary.tokens) <= 2**16 else np.uint32)
     counts = Counter(paragraphs=0, sentences=0)
-    rows, tokens, unknown = ({name: 0 for name in SPLITS} for _ in range(3))
+    rows, tokens, unknown, size = ({name: 0 for name in SPLITS} for _ in range(4))
     hashes = [array("Q") for _ in SPLITS]
 
-    def split_sentences() -> Iterator[tuple[int, str]]:
-        for split, own, paragraph in splitting.paragraphs():
+    def paragraphs() -> Iterator[Paragraph]:
+        for paragraph in splitting.paragraphs():
             counts["paragraphs"] += 1
-            hashes[split].append(own)
-            for sentence in files.split_sentences(paragraph):
-                counts["sentences"] += 1
-                yield split, sentence
+            hashes[paragraph.split].append(paragraph.hash)
+            yield paragraph
 
     with contextlib.ExitStack() as stack:
         opened = {
@@ -267,22 +327,25 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
         }
         for name in SPLITS:
             opened[name, "offsets"].write(np.int64(0).tobytes())
-        some = split_sentences()
-        while batch := list(islice(some, SENTENCES_AT_A_TIME)):
-            encoded = vocabulary.encode([sentence for _, sentence in batch])
+        some = _in_batches((_documents if splitting.whole else _sentences)(paragraphs()))
+        for batch in some:
+            encoded = vocabulary.encode([segment.text for segment in batch])
+            counts["sentences"] += len(batch) * (not splitting.whole)
             for k, name in enumerate(SPLITS):
-                ids = [
-                    row
-                    for (split, _), row in zip(batch, encoded, strict=True)
-                    if row and split == k
+                own = [
+                    (segment, row)
+                    for segment, row in zip(batch, encoded, strict=True)
+                    if segment.split == k and (row or splitting.whole)
                 ]
-                flat = np.fromiter(chain.from_iterable(ids), dtype)
-                ends = tokens[name] + np.cumsum([len(row) for row in ids], dtype=np.int64)
+                flat = np.fromiter(chain.from_iterable(row for _, row in own), dtype)
+                ends = tokens[name] + np.cumsum([len(row) for _, row in own], dtype=np.int64)
+                ends = ends[np.array([segment.ends for segment, _ in own], bool)]
                 opened[name, "tokens"].write(flat.tobytes())
                 opened[name, "offsets"].write(ends.tobytes())
-                rows[name] += len(ids)
+                rows[name] += len(ends)
                 tokens[name] += len(flat)
                 unknown[name] += int((flat == vocabulary.special.unk).sum())
+                size[name] += sum(len(segment.text.encode()) for segment, _ in own)
             say(f"tokenising, {sum(tokens.values()):,} tokens so far")
     if not all(rows.values()):
         raise UserError(f"text: too little for three splits: {rows} rows; give more of it")
@@ -294,11 +357,25 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
         "rows": rows,
         "tokens": tokens,
         "unknown": unknown,
+        "bytes": size if splitting.whole else {},
         "documents": splitting.source.documents,
         "split_by": splitting.unit,
         "vocabulary": len(vocabulary.tokens),
         "dtype": dtype.name,
     }
+
+
+def _in_batches(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+    """Yield segments that are tokenised at the same time."""
+    batch, size = [], 0
+    for segment in segments:
+        batch.append(segment)
+        size += len(segment.text)
+        if len(batch) == SENTENCES_AT_A_TIME or size >= CHARACTERS_AT_A_TIME:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 class WholeWords(NamedTuple):

@@ -1,4 +1,4 @@
-"""Load and check vocabularies; train and write those of WordPiece.
+"""Load, check, train and write vocabularies.
 
 The only importer of `tokenizers`, which has its own threads (TOKENIZERS_PARALLELISM=false turns
 them off).
@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from jaxtie.config import UserError
 from jaxtie.text.data.batches import Special
@@ -22,22 +30,27 @@ ALPHABET = 1000  # characters, at most
 SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)
 END = "<|endoftext|>"
 # What published vocabularies call the special tokens; the first one that is there counts.
-NAMES = Special(  # type: ignore[arg-type]
-    pad="[PAD] <pad> <|pad|> <|padding|> <|finetune_right_pad_id|>",
-    unk="[UNK] <unk> <|unk|>",
-    cls="[CLS] <s> <bos> <|begin_of_text|> <|startoftext|> <|bos|> <｜begin▁of▁sentence｜>",
-    sep=f"[SEP] {END} </s> <eos> <|end_of_text|> <|eos|> <｜end▁of▁sentence｜>",
-    mask="[MASK] <mask> <|mask|>",
-)
+NAMES = {
+    "pad": "[PAD] <pad> <|pad|> <|padding|> <|finetune_right_pad_id|>",
+    "unk": "[UNK] <unk> <|unk|>",
+    "cls": "[CLS] <s> <bos> <|begin_of_text|> <|startoftext|> <|bos|> <｜begin▁of▁sentence｜>",
+    "sep": f"[SEP] {END} </s> <eos> <|end_of_text|> <|eos|> <｜end▁of▁sentence｜>",
+    "mask": "[MASK] <mask> <|mask|>",
+}
 
 
 class Vocabulary(NamedTuple):
-    """A tokenizer, its tokens in the order of their ids, and the SHA-256 of its file."""
+    """A tokenizer, its tokens in the order of their ids, and its file."""
 
     tokenizer: Tokenizer
     tokens: tuple[str, ...]
     special: Special
-    hash: str
+    content: bytes
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the file."""
+        return hashlib.sha256(self.content).hexdigest()
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each sentence, without special ones around them."""
@@ -59,6 +72,11 @@ def load_vocabulary(path: Path) -> Vocabulary:
         return parse_vocabulary(path.read_bytes(), f"--vocab {path}")
     except OSError as error:
         raise UserError(f"--vocab {path}: cannot be read ({error.strerror})") from error
+
+
+def name_of(content: bytes) -> str:
+    """Return the name of a vocabulary's file by its content."""
+    return "tokenizer.json" if content.startswith(b"{") else "vocab.txt"
 
 
 def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
@@ -84,14 +102,17 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
     if not name.endswith(".json") and max(token_of) >= len(token_of):
         raise UserError(f"{name}: an entry comes twice")
     tokens = tuple(token_of.get(i, f"<no token {i}>") for i in range(max(token_of) + 1))
-    return Vocabulary(tokenizer, tokens, special, hashlib.sha256(content).hexdigest())
+    return Vocabulary(tokenizer, tokens, special, content)
 
 
 def _special_of(tokenizer: Tokenizer) -> Special:
     """Return the first token of each of `NAMES` that a tokenizer has."""
     known = tokenizer.get_vocab()
-    found = ([known[each] for each in own.split() if each in known] for own in NAMES)
-    return Special(*(each[0] if each else -1 for each in found))
+    found = {
+        name: next((known[each] for each in own.split() if each in known), -1)
+        for name, own in NAMES.items()
+    }
+    return Special(**found)
 
 
 def _parse_tokenizer(content: bytes, name: str) -> Tokenizer:
@@ -156,6 +177,27 @@ def _is_within_words(tokenizer: Tokenizer, letter: str) -> bool:
     """Return whether words can contain a character; a Chinese one is a word of its own."""
     between = tokenizer.normalizer.normalize_str(f"a{letter}a")
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(between)) == 1
+
+
+def train_bpe(texts: Iterable[str], size: int) -> bytes:
+    """Train a byte-level BPE of at most `size` entries, GPT-2's kind; return a `tokenizer.json`.
+
+    It encodes any text without a loss. The first entry ends documents, then come the 256 bytes in
+    the order of their characters, so ids do not depend on the text, and merges of equal frequency
+    are made in the order of the ids of their parts: the same texts give the same file.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=[END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer.to_str().encode()
 
 
 def vocabulary_file(tokens: Iterable[str]) -> bytes:
