@@ -68,7 +68,7 @@ def text_schema(experiment: TextExperiment) -> Schema:
         "probe": probes(experiment),
         "rank": np.arange(NEIGHBOURS),
     }
-    if experiment.corpus.form == "documents":
+    if experiment.has_bytes:
         label = "validation loss, bits per byte"
         variables["bits_per_byte"] = Variable(EVALUATED, "bit", label)
     if experiment.looks_at_predictions:

@@ -20,7 +20,7 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
     at = f"step {step:,}, {seeds} seed{'s' * (seeds > 1)}"
     loss, rows = results["valid_loss"].sel(eval_step=step, drop=True), []
     loss.attrs["long_name"] = "validation loss, nat"
-    in_bits = "bits_per_byte" in results
+    in_bits = "bits_per_byte" in results and bool(results["bits_per_byte"].notnull().any())
     for arm in arms_of(results):
         own = results.sel(arm=arm.name, eval_step=step)
         rows.append(

@@ -53,7 +53,7 @@ class Corpus:
       paths: text files, and folders that are searched for them, see `jaxtie.text.data.files`.
       tfds: instead of files, a TFDS data set, NAME[/CONFIG][:VERSION], with all its splits.
       field: the field that holds the text, of that data set or of files of records.
-      vocab: a BERT `vocab.txt` or a `tokenizer.json`; None: train WordPiece on the training split.
+      vocab: a BERT `vocab.txt` or a `tokenizer.json`; None: train one on the training split.
       vocab_size: largest size of the trained vocabulary.
       split_seed: seed of the split into training, validation and test.
       documents_to_split: with at least so many documents, each goes into one split as a whole; with
@@ -305,6 +305,11 @@ class TextExperiment(TaskConfig):
         """The kinds of pairs of words that are looked at, `word_count` of each."""
         matched = ("matched",) if self.looks_at_predictions else ()
         return ("duplicate", *matched, "random") if self.duplicates else ("random",)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether the tokens are a text as it is, so that its bytes can be counted."""
+        return self.corpus.form == "documents" and not (self.duplicates or self.planted)
 
     def build(self, variant: Variant, platform: str) -> "TextTask":
         """Return the language model as a task."""

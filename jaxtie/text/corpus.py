@@ -22,6 +22,7 @@ from jaxtie.text.data.batches import (
     masked_batches,
 )
 from jaxtie.text.data.tokens import Text, chosen_words
+from jaxtie.text.data.vocabulary import ADDED
 from jaxtie.text.pairs import (
     Duplicates,
     PairContexts,
@@ -38,7 +39,8 @@ from jaxtie.text.pairs import (
 RANKS = (10, 100, 1_000, 10_000)  # last ranks of the groups of tokens, the most frequent first
 FREQUENCIES = ("1-10", "11-100", "101-1,000", "1,001-10,000", "10,001 on")  # names of the groups
 PROBES, NEIGHBOURS = 8, 5  # words whose nearest neighbours are recorded; neighbours of each
-MOST_COUNTED = 2**25  # training tokens that the bigram model counts, at most
+MOST_COUNTED = 2**25  # training tokens that are counted, at most; that of 4-grams, which take
+MOST_OF_FOUR = 2**24  # 80 bytes each
 
 
 class PreparedCorpus(NamedTuple):
@@ -63,8 +65,11 @@ def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
     Raises:
       UserError: if the text is too short, or the vocabulary lacks tokens of a masked model.
     """
-    if experiment.objective == "masked" and min(text.special) < 0:
-        lacking = ", ".join(name for name, i in text.special._asdict().items() if i < 0)
+    special = text.special._asdict()
+    if text.vocabulary[text.special.sep] == ADDED:
+        special["sep"] = -1
+    if experiment.objective == "masked" and min(special.values()) < 0:
+        lacking = ", ".join(name for name, i in special.items() if i < 0)
         raise UserError(
             f"--vocab {experiment.corpus.vocab}: has no special token for {lacking}; expected a"
             " vocabulary like BERT's for a masked model"
@@ -205,10 +210,13 @@ def baselines(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str,
     never = [special.pad] if is_causal else [*never_predicted(experiment, special)]
     usable_V[[each for each in never if each >= 0]] = False
 
+    def is_target(tokens: np.ndarray) -> np.ndarray:
+        return (tokens >= 0) & usable_V[tokens]  # below 0: rows that fill a batch up
+
     def pairs_of(tokens_xL: np.ndarray) -> np.ndarray:
         """Return the usable tokens and the token on the left of each; 2xN."""
         left_and_token = np.stack([tokens_xL[..., :-1].ravel(), tokens_xL[..., 1:].ravel()])
-        return left_and_token[:, usable_V[left_and_token[1]]]
+        return left_and_token[:, is_target(left_and_token[1])]
 
     start = special.sep if is_causal else special.cls
     seen = stream_of(first_rows(prepared.text.train, MOST_COUNTED), special.sep).tokens_N
@@ -220,18 +228,15 @@ def baselines(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str,
     share_K = np.array([np.mean(predicted_2xN[1] == word) for word in drawn.words_K])
     entropy = float(share_K @ -(p_K * np.log(p_K) + (1 - p_K) * np.log1p(-p_K)))
     both = bigram_probabilities(seen_2xM, predicted_2xN, usable_V)
-    counts = KneserNey(np.append(np.full(ORDER, special.sep), seen), usable_V)
-    of_four = [
-        counts.probabilities(np.where(tokens_BxL == start, special.sep, tokens_BxL))[
-            usable_V[tokens_BxL[:, 1:]]
-        ]
-        for tokens_BxL, _ in prepared.validation
-    ]
+    counts = KneserNey(np.append(np.full(ORDER, special.sep), seen[:MOST_OF_FOUR]), usable_V)
+    rows = (np.where(each == start, special.sep, each) for each, _ in prepared.validation)
+    of_four = [counts.probabilities(each)[is_target(each[:, 1:])] for each in rows]
     losses = [float(-np.mean(np.log(p_N))) + entropy for p_N in (*both, np.concatenate(of_four))]
     return dict(zip(("unigram", "bigram", "kneser_ney"), losses, strict=True))
 
 
 def first_rows(rows: Rows, tokens: int) -> Rows:
-    """Return the first rows that together have at most some number of tokens."""
-    count = min(int(np.searchsorted(rows.offsets, tokens, "right")) - 1, rows.count)
-    return Rows(rows.tokens_N[: rows.offsets[count]], rows.offsets[: count + 1])
+    """Return the rows of the first tokens; the last one may be cut."""
+    count = int(np.searchsorted(rows.offsets, tokens))
+    offsets = np.minimum(rows.offsets[: count + 1], tokens)
+    return Rows(rows.tokens_N[: offsets[-1]], offsets)

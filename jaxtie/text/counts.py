@@ -71,12 +71,13 @@ class KneserNey:
     def __init__(self, token_N: np.ndarray, usable_V: np.ndarray):
         """Count a text of at least `ORDER` tokens; `usable_V`: bool, which tokens are predicted."""
         self.uniform = 1 / int(usable_V.sum())
-        hashes = _hashes(token_N)
+        hashes = _hashes(token_N)  # popped, since each is as large as the text
         place_N = np.arange(ORDER - 1, len(token_N))
+        place_N = place_N[usable_V[token_N[place_N]]]
         self.orders: list[_Order] = []  # n = 4, 3, 2, 1
         for n in range(ORDER, 0, -1):
             context_N = hashes[n - 1][place_N - 1] if n > 1 else np.zeros(len(place_N), np.uint64)
-            order, first_G = _count(hashes[n][place_N], context_N)
+            order, first_G = _count(hashes.pop()[place_N], context_N)
             self.orders.append(order)
             place_N = place_N[first_G]  # each different n-gram is one on the left of its end
 

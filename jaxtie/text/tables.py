@@ -42,7 +42,7 @@ def measures(results: xr.Dataset) -> dict[str, str]:
     return {
         name: label
         for name, label in MEASURES.items()
-        if name in results and (causal or name != "perplexity")
+        if name in results and results[name].notnull().any() and (causal or name != "perplexity")
     }
 
 

@@ -102,7 +102,7 @@ class TextTask(Task):
     def validate(self, means: dict[str, np.ndarray]) -> dict[str, Any]:
         """Return validation loss, accuracy and perplexity, and of documents the bits per byte."""
         found = super().validate(means) | {"perplexity": np.exp(means["loss"])}
-        if self.config.corpus.form == "documents":
+        if self.config.has_bytes:
             per_byte = self.config.prepared.text.report.tokens_per_byte
             found["bits_per_byte"] = means["loss"] * np.float32(per_byte / math.log(2))
         return found

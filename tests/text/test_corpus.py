@@ -1,5 +1,6 @@
 """Counts, unigram and bigram losses against counting by hand, with dictionaries."""
 
+import dataclasses
 import itertools
 import math
 from collections import Counter, defaultdict
@@ -10,6 +11,7 @@ import pytest
 from jaxtie.text import corpus
 from jaxtie.text.config import TextExperiment
 from jaxtie.text.corpus import bigram_probabilities, prepare_corpus
+from jaxtie.text.data.batches import Rows
 
 
 def by_hand(seen: list[tuple[int, int]], usable: list[int]):
@@ -92,9 +94,27 @@ def test_baselines_are_losses_on_the_targets(text, objective):
     assert abs(found["kneser_ney"] - found["bigram"]) < 0.3
 
 
+def test_rows_that_fill_a_batch_are_no_targets(text):
+    """A vocabulary may have no padding: they have the id -1, which is no token."""
+    sizes = {"length": 16, "words": 4, "duplicates": False, "objective": "causal"}
+    losses = []
+    for special in (text.special, text.special._replace(pad=-1)):
+        for batch in (1, 100):
+            experiment = TextExperiment(batch=batch, eval_batches=1000, **sizes)
+            few = text._replace(special=special, valid=corpus.first_rows(text.valid, 200))
+            prepared = prepare_corpus(dataclasses.replace(experiment, batch=1), few)
+            validation = corpus.validation_batches(experiment, prepared) if batch > 1 else None
+            prepared = prepared._replace(validation=validation or prepared.validation)
+            losses.append([*corpus.baselines(experiment, prepared).values()])
+    np.testing.assert_allclose(losses[2:], [losses[2]] * 2, rtol=1e-9)
+    np.testing.assert_allclose(losses[0], losses[2], rtol=0.01)  # an id more is possible
+
+
 def test_only_the_beginning_of_a_long_text_is_counted(text):
     rows = corpus.first_rows(text.train, 100)
-    assert 80 < len(rows.tokens_N) == rows.offsets[-1] <= 100
+    assert len(rows.tokens_N) == rows.offsets[-1] == 100 and rows.count > 5
+    one = corpus.first_rows(Rows(text.train.tokens_N, text.train.offsets[[0, -1]]), 100)
+    assert one.offsets.tolist() == [0, 100]
     np.testing.assert_array_equal(rows.tokens_N, text.train.tokens_N[: len(rows.tokens_N)])
     whole = corpus.first_rows(text.train, 10**9)
     assert all(np.array_equal(*both) for both in zip(whole, text.train, strict=True))

@@ -51,9 +51,9 @@ def test_probabilities_are_those_of_the_formula(vocabulary):
 def test_probabilities_of_all_tokens_sum_to_one():
     """After contexts that were seen and that were not; tokens of padding are no targets."""
     rng, vocabulary = np.random.default_rng(0), 8
-    tokens = rng.integers(0, vocabulary - 1, 300)
+    tokens = rng.integers(0, vocabulary, 300)  # the last one only as a context
     counts = KneserNey(tokens, np.arange(vocabulary) < vocabulary - 1)
-    for context in ([], [1], [1, 2], tokens[40:43].tolist(), [5, 5, 5], [7, 7, 7]):
+    for context in ([], [1], [1, 2], tokens[40:43].tolist(), [5, 5, 5], [7, 7, 7], [7, 1, 7]):
         rows = [[0, *context, token] for token in range(vocabulary - 1)]
         assert counts.probabilities(np.array(rows))[:, -1].sum() == pytest.approx(1, rel=1e-12)
 

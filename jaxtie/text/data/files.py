@@ -205,13 +205,17 @@ def _below(folder: Path) -> tuple[list[Path], list[Path]]:
     found: list[Path] = []
     hidden: list[Path] = []
     seen = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename}: cannot be read ({error.strerror})")
+
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         here = Path(place)
         hidden += [here / name for name in (*folders, *names) if name[0] == "."]
         seen.add(here.resolve())
-        folders[:] = [
+        folders[:] = sorted(
             name for name in folders if name[0] != "." and (here / name).resolve() not in seen
-        ]
+        )
         found += [here / name for name in names if name[0] != "."]
     return sorted(found), sorted(hidden)
 
@@ -232,7 +236,8 @@ def _search(folder: Path, notes: list[str]) -> list[Path]:
             if kind_of(each) in _RECORDS or each.name.lower().split(".")[0] not in _ABOUT_RECORDS
         ]
     check(bool(found), f"{folder}: holds no text by its name; {_EXPECTED}")
-    others = [each.name for each in below if each not in {*found}]
+    read = {*found}
+    others = [each.name for each in below if each not in read]
     kinds = Counter(map(kind_of, found))
     hidden = [each for each in hidden if each.is_dir() or kind_of(each)]
     skipped = (
@@ -241,8 +246,8 @@ def _search(folder: Path, notes: list[str]) -> list[Path]:
     )
     said = "".join(f"; skips {what}: {_some(names)}" for what, names in skipped if names)
     if said or len(kinds) > 1:
-        read = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
-        notes.append(f"{folder}: reads {read}{said}")
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
+        notes.append(f"{folder}: reads {counts}{said}")
     return found
 
 
@@ -291,6 +296,7 @@ def _check(files: Files, say: Say) -> dict[str, Any]:
             _refuse_or_skip(error, files.corpus, len(files.paths), notes)
             bad.append(i)
         else:
+            reading.cuts *= files.corpus.form != "documents"  # which are joined again
             total.update(vars(reading), files=1)
             for remark, what in _remarks(path, reading, files.corpus):
                 remarks.setdefault(remark, []).append(what)
@@ -366,8 +372,10 @@ def _read(
             reading.documents += 1
             yield Part(key_of(text, corpus), text, True)
     elif corpus.document:
-        read = read_paragraphs if corpus.document == "blank-line" else read_lines
-        for text in read(path, reading):
+        is_whole, by_line = corpus.form == "documents", corpus.document == "line"
+        read = read_lines if by_line else read_paragraphs
+        units = read_units(path, reading, by_line) if is_whole else read(path, reading)
+        for text in units:
             if text.strip():
                 reading.documents += 1
                 yield Part(key_of(text, corpus), text, True)
@@ -490,7 +498,10 @@ def _decode(path: Path, line: bytes, reading: Reading, whole: bool) -> list[str]
                 " the file to UTF-8"
             ) from error
         reading.windows_lines += text != line.decode("latin-1")
-    lines = [text] if whole else text.removesuffix("\n").removesuffix("\r").split("\r")
+    if whole:
+        lines = re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+", text)
+    else:
+        lines = text.removesuffix("\n").removesuffix("\r").split("\r")
     reading.lines += len(lines)
     reading.blank_lines += sum(not each.strip() for each in lines)
     return lines
@@ -526,7 +537,8 @@ def read_whole(path: Path, reading: Reading) -> Iterator[str]:
     has_text = begun = False  # in these lines, in the file
     for line in read_lines(path, reading, whole=True):
         was_blank, is_blank = is_blank, not line.strip()
-        if has_text and ((was_blank and not is_blank) or size + len(line) > PIECE):
+        is_next = has_text and was_blank and not is_blank
+        if is_next or ((has_text or begun) and size + len(line) > PIECE):
             yield "".join(lines)
             lines, size, has_text, begun = [], 0, False, True
         lines.append(line)
@@ -536,9 +548,35 @@ def read_whole(path: Path, reading: Reading) -> Iterator[str]:
         yield "".join(lines)
 
 
+def read_units(path: Path, reading: Reading, by_line: bool) -> Iterator[str]:
+    """Yield the lines of a file, or what stands between blank lines, as a whole and as it is.
+
+    Raises:
+      UserError: as `read_lines`, and if one has more than `LONGEST_RECORD` characters.
+    """
+    parts: list[str] = []
+    size, begins = 0, True  # whether a line begins
+    for part in read_lines(path, reading, whole=True):
+        is_blank = begins and not part.strip()
+        begins = part.endswith(("\n", "\r"))
+        if not is_blank:
+            parts.append(part)
+        if (size := size + len(part)) > LONGEST_RECORD:
+            raise UserError(f"{path}: a document of over {LONGEST_RECORD:,} characters; cut it")
+        if parts and (is_blank or (by_line and begins)):
+            yield "".join(parts).rstrip("\r\n")
+            parts, size = [], 0
+    if parts:
+        yield "".join(parts).rstrip("\r\n")
+
+
+_LINE_END = r"(?>\r\n|\n|\r)"
+_PARAGRAPH = re.compile(rf"\s*\S.*?(?:{_LINE_END}[^\S\r\n]*{_LINE_END}\s*|\Z)", re.DOTALL)
+
+
 def whole_paragraphs(text: str) -> list[str]:
     """Return the paragraphs of a text without a change, each with the blank lines behind it."""
-    return re.findall(r"\s*\S.*?(?:\n\s*\n\s*|\Z)", text, re.DOTALL) or [text]
+    return _PARAGRAPH.findall(text) if text.strip() else [text]
 
 
 def split_paragraphs(text: str) -> Iterator[str]:

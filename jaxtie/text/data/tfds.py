@@ -58,7 +58,8 @@ def open_data_set(corpus: Corpus, say: Say) -> Source:
         for split in names:
             for example in splits[split]():
                 text = example[field].decode(errors="replace")
-                yield Part(example[field] if by_bytes else key_of(text, corpus), text, True)
+                if text.strip():
+                    yield Part(example[field] if by_bytes else key_of(text, corpus), text, True)
 
     key = cache.key("tfds", info.full_name, field, sizes)
     return Source(key, sum(count for _, count, _ in sizes), {}, read)

@@ -1,12 +1,13 @@
 """Split, tokenise and memory-map a corpus; count and choose its words.
 
-A row is a sentence. Three things are prepared, each once, in a folder named by a hash of all that
-it depends on: a check of the files, a vocabulary and the tokens (see `jaxtie.text.data.cache`). No
-process is started.
+A row is a sentence or a document, see `Corpus.form`. Three things are prepared, each once, in a
+folder named by a hash of all that it depends on: a check of the files, a vocabulary and the tokens
+(see `jaxtie.text.data.cache`). No process is started.
 """
 
 import contextlib
 import hashlib
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +44,6 @@ CHARACTERS_AT_A_TIME = 2**24
 SEGMENT = 2**20  # characters of a document that are tokenised at once, at least
 ROWS_AT_A_TIME = 2**16
 BERT_ENTRIES = 30_522
-MARKS = ("##", "\u0120", "\u2581")  # of WordPiece, byte-level BPE and SentencePiece
 # The published list (paper's code), its "I" in lower case.
 PUBLISHED_WORDS = tuple(
     """the be to of and a in that have i it for not on with he as you do at this but his by from
@@ -66,10 +66,10 @@ class Report:
     paragraphs: int
     sentences: int
     split_by: str  # "document" or "paragraph"
-    rows: dict[str, int]  # of each split: sentences with any token
+    rows: dict[str, int]  # of each split: sentences, or documents, with any token
     tokens: dict[str, int]  # of each split
     unknown: dict[str, int]  # of each split: tokens that are [UNK]
-    bytes: dict[str, int]  # of each split, as UTF-8; of documents only
+    bytes: dict[str, int]  # of each split, as UTF-8, where tokens are the whole text; else none
     repeated: dict[str, int]  # of validation and test: paragraphs that are in training, too
     vocabulary: int  # entries
 
@@ -80,8 +80,9 @@ class Report:
 
     @property
     def tokens_per_byte(self) -> float:
-        """Predicted tokens of a byte of the validation split, of documents with their ends."""
-        return (self.tokens["valid"] + self.rows["valid"]) / self.bytes["valid"]
+        """Tokens of a byte of the validation split, with ends of documents; NaN without bytes."""
+        predicted = self.tokens["valid"] + self.rows["valid"]
+        return predicted / self.bytes["valid"] if self.bytes else math.nan
 
     def __str__(self) -> str:
         """Return two lines."""
@@ -261,16 +262,20 @@ class Paragraph(NamedTuple):
 def _write_vocabulary(new: Path, splitting: _Splitting, size: int, say: Say) -> dict:
     """Train a vocabulary on the training split and write `tokenizer.json` or `vocab.txt`."""
 
-    def paragraphs() -> Iterator[str]:
+    def paragraphs() -> Iterator[Paragraph]:
         for i, paragraph in enumerate(splitting.paragraphs()):
             say(f"training a vocabulary, {i:,} paragraphs so far")
-            if paragraph.split == 0:
-                yield paragraph.text
+            yield paragraph
 
-    if splitting.whole:
-        (new / "tokenizer.json").write_bytes(train_bpe(paragraphs(), size))
+    def training(texts: Iterable[Paragraph | Segment]) -> Iterator[str]:
+        return (each.text for each in texts if each.split == 0)
+
+    if splitting.whole:  # in the parts that are tokenised at once
+        content = train_bpe(training(_documents(paragraphs())), size)
+        (new / "tokenizer.json").write_bytes(content)
     else:
-        (new / "vocab.txt").write_bytes(vocabulary_file(train_vocabulary(paragraphs, size)))
+        content = vocabulary_file(train_vocabulary(lambda: training(paragraphs()), size))
+        (new / "vocab.txt").write_bytes(content)
     return {}
 
 
@@ -310,7 +315,8 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
     """Write the rows of every split; return counts of a `Report` and the tokens' dtype."""
     dtype = np.dtype(np.uint16 if len(vocabulary.tokens) <= 2**16 else np.uint32)
     counts = Counter(paragraphs=0, sentences=0)
-    rows, tokens, unknown, size = ({name: 0 for name in SPLITS} for _ in range(4))
+    rows, tokens, unknown, size, ended = ({name: 0 for name in SPLITS} for _ in range(5))
+    is_lossless = splitting.whole
     hashes = [array("Q") for _ in SPLITS]
 
     def paragraphs() -> Iterator[Paragraph]:
@@ -335,17 +341,25 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
                 own = [
                     (segment, row)
                     for segment, row in zip(batch, encoded, strict=True)
-                    if segment.split == k and (row or splitting.whole)
+                    if segment.split == k
                 ]
                 flat = np.fromiter(chain.from_iterable(row for _, row in own), dtype)
-                ends = tokens[name] + np.cumsum([len(row) for _, row in own], dtype=np.int64)
-                ends = ends[np.array([segment.ends for segment, _ in own], bool)]
+                ends = []
+                at = tokens[name]
+                for segment, row in own:
+                    at += len(row)
+                    if segment.ends and at > ended[name]:  # a row has a token at least
+                        ends.append(at)
+                        ended[name] = at
                 opened[name, "tokens"].write(flat.tobytes())
-                opened[name, "offsets"].write(ends.tobytes())
+                opened[name, "offsets"].write(np.array(ends, np.int64).tobytes())
                 rows[name] += len(ends)
                 tokens[name] += len(flat)
                 unknown[name] += int((flat == vocabulary.special.unk).sum())
                 size[name] += sum(len(segment.text.encode()) for segment, _ in own)
+                if is_lossless and name == "valid":
+                    back = vocabulary.tokenizer.decode_batch([row for _, row in own])
+                    is_lossless = back == [segment.text for segment, _ in own]
             say(f"tokenising, {sum(tokens.values()):,} tokens so far")
     if not all(rows.values()):
         raise UserError(f"text: too little for three splits: {rows} rows; give more of it")
@@ -357,7 +371,7 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
         "rows": rows,
         "tokens": tokens,
         "unknown": unknown,
-        "bytes": size if splitting.whole else {},
+        "bytes": size if is_lossless else {},
         "documents": splitting.source.documents,
         "split_by": splitting.unit,
         "vocabulary": len(vocabulary.tokens),
@@ -378,25 +392,51 @@ def _in_batches(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
         yield batch
 
 
+def _byte_of() -> dict[str, int]:
+    """Map each character of byte-level vocabularies to its byte, as GPT-2 does."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+BYTE_OF = _byte_of()
+SPACE = {chr(288): " ", "\u2581": " "}  # in byte-level and SentencePiece vocabularies
+
+
 class WholeWords(NamedTuple):
     """Which tokens of a vocabulary are whole words."""
 
-    mark: str  # "##" before what continues a word, or what begins one: "\u0120" or "\u2581"
+    is_wordpiece: bool
     name_V: tuple[str, ...]  # the word; "" for other tokens
     continues_V: np.ndarray  # bool: a token that goes on with the word before it
+    apostrophe_V: np.ndarray  # bool
 
     @classmethod
     def of(cls, vocabulary: Sequence[str]) -> "WholeWords":
-        """Recognise WordPiece, byte-level BPE and SentencePiece by their marks."""
-        marked = {mark: sum(token.startswith(mark) for token in vocabulary) for mark in MARKS}
-        mark = max(marked, key=marked.__getitem__)
-        begins = [token.startswith(mark) != (mark == MARKS[0]) for token in vocabulary]
-        bare = [token.removeprefix(mark) for token in vocabulary]
-        names = (word if begin and word.isalpha() else "" for begin, word in zip(begins, bare))
-        goes_on = (not begin and word[:1].isalpha() for begin, word in zip(begins, bare))
-        if mark == MARKS[0]:
-            goes_on = (not begin for begin in begins)
-        return cls(mark, tuple(names), np.array([*goes_on], bool))
+        """Recognise byte-level BPE and SentencePiece by their spaces; others are WordPiece."""
+        mark = next((mark for mark in SPACE if mark in vocabulary), "")
+        if not mark and any(token.startswith("\u2581") for token in vocabulary):
+            mark = "\u2581"
+        if not mark:
+            names = tuple(token if token.isalpha() else "" for token in vocabulary)
+            continues = [token.startswith("##") for token in vocabulary]
+            text = [*vocabulary]
+        else:
+            text = [_text_of(token, mark) for token in vocabulary]
+            words = (each[1:] if each.startswith(" ") else "" for each in text)
+            names = tuple(word if word.isalpha() else "" for word in words)
+            continues = [each[:1].isalpha() for each in text]
+        apostrophe = [each in ("'", "’") for each in text]
+        return cls(not mark, names, np.array(continues, bool), np.array(apostrophe, bool))
+
+
+def _text_of(token: str, mark: str) -> str:
+    """Return the text of a token; "" if it is no whole characters."""
+    if mark == "\u2581":
+        return token.replace(mark, " ")
+    with contextlib.suppress(KeyError, UnicodeDecodeError):
+        return bytes(BYTE_OF[character] for character in token).decode()
+    return ""
 
 
 def frequent_words(text: Text, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -422,7 +462,7 @@ def frequent_words(text: Text, count: int) -> tuple[np.ndarray, tuple[str, ...]]
     frequency = count_whole_words(text.train, text.vocabulary) * is_word
     order = np.argsort(-frequency, kind="stable")[:count]
     order = order[frequency[order] > 0]
-    if known.mark != MARKS[0]:
+    if not known.is_wordpiece:
         others = np.bincount(text.train.tokens_N, minlength=len(text.vocabulary))
         others[[*order, *text.special.present]] = -1
         more = np.argsort(-others, kind="stable")[: count - len(order)]
@@ -464,8 +504,7 @@ def chosen_words(text: Text, words: int | Sequence[str]) -> tuple[np.ndarray, tu
 
 def count_whole_words(rows: Rows, vocabulary: tuple[str, ...]) -> np.ndarray:
     """Count occurrences of each token that none continues, with no apostrophe before it; V."""
-    continues = WholeWords.of(vocabulary).continues_V
-    apostrophe = np.array([token in ("'", "’") for token in vocabulary])
+    _, _, continues, apostrophe = WholeWords.of(vocabulary)
     frequency = np.zeros(len(vocabulary), np.int64)
     for row in range(0, rows.count, ROWS_AT_A_TIME):
         bounds = rows.offsets[row : row + ROWS_AT_A_TIME + 1]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tokenizers import (
-    AddedToken,
     Tokenizer,
     decoders,
     models,
@@ -29,6 +28,7 @@ ALPHABET = 1000  # characters, at most
 # [PAD], [UNK], [CLS], [SEP], [MASK]
 SPECIAL_TOKENS = tuple(f"[{name.upper()}]" for name in Special._fields)
 END = "<|endoftext|>"
+ADDED = "<end of document>"  # the last entry, where a vocabulary has none
 # What published vocabularies call the special tokens; the first one that is there counts.
 NAMES = {
     "pad": "[PAD] <pad> <|pad|> <|padding|> <|finetune_right_pad_id|>",
@@ -63,6 +63,7 @@ def wrap_as_bert(model: models.WordPiece) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.encode_special_tokens = True
     return tokenizer
 
 
@@ -94,20 +95,24 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
     except Exception as error:  # its token for unknown words may be missing
         reason = in_one_line(error)
         raise UserError(f"{name}: cannot tokenise an unknown word ({reason})") from error
-    special = _special_of(tokenizer)
-    if special.sep < 0:
-        tokenizer.add_special_tokens([AddedToken(END, special=True)])
-        special = _special_of(tokenizer)
     token_of = {i: token for token, i in tokenizer.get_vocab().items()}
     if not name.endswith(".json") and max(token_of) >= len(token_of):
         raise UserError(f"{name}: an entry comes twice")
-    tokens = tuple(token_of.get(i, f"<no token {i}>") for i in range(max(token_of) + 1))
-    return Vocabulary(tokenizer, tokens, special, content)
+    tokens = [token_of.get(i, f"<no token {i}>") for i in range(max(token_of) + 1)]
+    special = _special_of(tokenizer)
+    if special.sep < 0:
+        special = special._replace(sep=len(tokens))
+        tokens.append(ADDED)
+    return Vocabulary(tokenizer, tuple(tokens), special, content)
 
 
 def _special_of(tokenizer: Tokenizer) -> Special:
-    """Return the first token of each of `NAMES` that a tokenizer has."""
-    known = tokenizer.get_vocab()
+    """Return the first token of each of `NAMES` that a tokenizer has as a special token.
+
+    WordPiece as a `vocab.txt` has only entries.
+    """
+    added = tokenizer.get_added_tokens_decoder().items()
+    known = {each.content: i for i, each in added if each.special} or tokenizer.get_vocab()
     found = {
         name: next((known[each] for each in own.split() if each in known), -1)
         for name, own in NAMES.items()

@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import error_of, write_corpus
+from corpora import error_of, write_corpus, write_vocabulary
 from draws import draws
 
 from jaxtie.config import UserError
@@ -97,7 +98,7 @@ def test_whole_paragraphs_are_the_text():
         found = files.whole_paragraphs(text)
         assert "".join(found) == text
         assert [" ".join(each.split()) for each in found if each.strip()] == [
-            *files.split_paragraphs(text)
+            *files.split_paragraphs(text.replace("\r\n", "\n").replace("\r", "\n"))
         ]
 
 
@@ -136,3 +137,42 @@ def test_a_file_of_white_space_is_no_document(tmp_path, cache):
     (tmp_path / "a.txt").write_text(" \n\n\t")
     assert "no text at all" in error_of(Corpus((str(tmp_path / "a.txt"),), **SMALL), cache)
     assert Path(tmp_path / "a.txt").exists()
+
+
+def test_long_lines_are_documents_of_their_own(tmp_path, cache):
+    """However long, with a hash of the whole."""
+    texts = [f"{i} " + "word " * (20_000 * (i < 3)) + "\tend  " for i in range(12)]
+    (tmp_path / "a.txt").write_bytes("\r\n".join(texts).encode())
+    text = prepare_text(Corpus((str(tmp_path / "a.txt"),), document="line", **SMALL), cache)
+    assert sorted(documents_of(text)) == sorted(texts) and text.report.documents == 12
+
+
+def test_blank_lines_end_documents_and_paragraphs_however_lines_end(tmp_path, cache):
+    blocks = [f"One {i}.\n\tTwo." for i in range(12)]
+    for end in ("\n", "\r\n", "\r"):
+        path, here = tmp_path / "a.txt", [block.replace("\n", end) for block in blocks]
+        path.write_bytes(f"{end}{end}".join(here).encode())
+        corpus = Corpus((str(path),), document="blank-line", **SMALL)
+        assert sorted(documents_of(prepare_text(corpus, cache))) == sorted(here)
+        few = prepare_text(Corpus((str(path),), **SMALL), cache)
+        assert few.report.paragraphs == 12 and few.report.split_by == "paragraph"
+
+
+def test_blank_lines_without_end_are_read_soon(tmp_path):
+    (tmp_path / "a.txt").write_text("One." + "\n" * 300_000 + " " * 300_000 + "Two.\n")
+    began = time.monotonic()
+    parts = [*files.read_whole(tmp_path / "a.txt", files.Reading())]
+    assert "".join(parts) == (tmp_path / "a.txt").read_text()
+    assert "".join(each for part in parts for each in files.whole_paragraphs(part)) == "".join(
+        parts
+    )
+    assert time.monotonic() - began < 5
+
+
+def test_bits_per_byte_are_missing_where_a_vocabulary_loses_text(tmp_path, cache):
+    folder = write_corpus(tmp_path / "corpus", files=12, paragraphs=5)
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt")
+    lossy = Corpus((str(folder),), vocab=str(vocabulary), form="documents")
+    reports = [prepare_text(each, cache).report for each in (lossy, Corpus(lossy.paths, **SMALL))]
+    assert np.isnan(reports[0].tokens_per_byte) and 0.1 < reports[1].tokens_per_byte < 1
+    assert not TextExperiment(objective="causal", duplicates=True).has_bytes

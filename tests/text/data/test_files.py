@@ -133,7 +133,7 @@ def test_empty_files_are_no_documents_and_records_without_text_are_counted(tmp_p
     (tmp_path / "b.txt").write_text(" \n\n")
     (tmp_path / "c.jsonl").write_text('{"text": null}\n{"text": "Two."}\n{"text": "  "}\n')
     source = files.open_files(Corpus((str(tmp_path),)), cache, print)
-    assert source.documents == 2 and [text for _, text in source.read()] == ["One.", "Two."]
+    assert source.documents == 2 and [part.text for part in source.read()] == ["One.", "Two."]
     assert f"{tmp_path / 'c.jsonl'} (2 of 3): records without text are left out" in source.notes
 
 
@@ -189,12 +189,12 @@ READABLE = {
 def test_a_file_is_read_as_its_name_says(tmp_path, cache, name):
     READABLE[name](tmp_path / name)
     source = files.open_files(Corpus((str(tmp_path / name),)), cache, print)
-    texts = [text for _, text in source.read()]
+    texts = [part.text for part in source.read()]
     assert "\n\n".join(texts) == PROSE
     is_records = files.kind_of(Path(name)) in (".jsonl", ".parquet", ".arrow")
     assert source.documents == (2 if is_records else 1)
     assert source.counts["documents_are"] == ("record" if is_records else "file")
-    assert len({key for key, _ in source.read()}) == source.documents
+    assert len({part.key for part in source.read()}) == source.documents
 
 
 def test_a_large_file_of_utf16_is_read_in_pieces(tmp_path):
@@ -252,7 +252,7 @@ def test_a_bad_file_is_named_and_left_out_only_if_asked(tmp_path, cache, name):
     skipping = Corpus(corpus.paths, skip_bad=True)
     for _ in range(2):  # by reading, from the cache
         source = files.open_files(skipping, cache, print)
-        assert "\n\n".join(text for _, text in source.read()) == PROSE
+        assert "\n\n".join(part.text for part in source.read()) == PROSE
         assert any(each.startswith("skipped, ") and name in each for each in source.notes)
     assert reason in error_of(corpus, cache)
 
@@ -285,8 +285,8 @@ def test_documents_are_separated_as_asked(tmp_path, cache, document, documents):
     (tmp_path / "a.txt").write_text("A.\nB.\n\n\nC.\n")
     corpus = Corpus((str(tmp_path / "a.txt"),), document=document)
     source = files.open_files(corpus, cache, print)
-    assert [text for _, text in source.read()] == documents
-    keys = {key for key, _ in source.read()}
+    assert [part.text for part in source.read()] == documents
+    keys = {part.key for part in source.read()}
     assert source.documents == len(keys) == (1 if document == "file" else len(documents))
     plain = files.look_at(Corpus(corpus.paths)).key
     assert (source.key == plain) == (document == "file")

@@ -21,7 +21,7 @@ from jaxtie.config import UserError
 from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.corpus import baselines, prepare_corpus
 from jaxtie.text.data.batches import Special
-from jaxtie.text.data.tokens import frequent_words, prepare_text
+from jaxtie.text.data.tokens import WholeWords, frequent_words, prepare_text
 from jaxtie.text.data.vocabulary import load_vocabulary
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -114,11 +114,12 @@ def test_ids_and_special_tokens_are_the_librarys(folder, tmp_path, cache, family
     library.save(str(path))
     text = prepare_text(Corpus((str(folder),), vocab=str(path)), cache)
     ids = {name: library.token_to_id(token) for name, token in special.items()}
+    tokens = [library.id_to_token(i) for i in range(library.get_vocab_size())]
     if family == "bytes":  # gets an entry that ends documents
-        ids, library = {"sep": len(BYTES)}, load_vocabulary(path).tokenizer
-        assert text.vocabulary[-1] == "<|endoftext|>"
+        ids = {"sep": len(BYTES)}
+        tokens.append("<end of document>")
     assert text.special == Special(*(ids.get(name, -1) for name in Special._fields))
-    assert [*text.vocabulary] == [library.id_to_token(i) for i in range(library.get_vocab_size())]
+    assert [*text.vocabulary] == tokens
     found = sorted(tuple(rows.row(r)) for rows in text[2:5] for r in range(rows.count))
     sentences = [line for each in raw for line in each.split("\n") if line]
     expected = [library.encode(each, add_special_tokens=False).ids for each in sentences]
@@ -135,11 +136,11 @@ def test_ids_and_special_tokens_are_the_librarys(folder, tmp_path, cache, family
 
 def test_a_masked_model_needs_a_mask(folder, tmp_path, cache):
     raw = [path.read_text() for path in folder.glob("*")]
-    refusals = {"GPT-2": "pad, unk, cls, mask", "RoBERTa": "", "BERT": "mask"}
+    refusals = {"GPT-2": "pad, unk, cls, mask", "RoBERTa": "", "[MASK]": "mask", "[SEP]": "sep"}
     for family, refused in refusals.items():
         path = tmp_path / f"{family}.json"
-        if family == "BERT":
-            path = write_vocabulary(tmp_path / "vocab.txt", without="[MASK]")
+        if family[0] == "[":
+            path = write_vocabulary(tmp_path / "vocab.txt", without=family)
         else:
             FAMILIES[family][0](raw).save(str(path))
         corpus = Corpus((str(folder),), vocab=str(path))
@@ -160,6 +161,30 @@ def test_special_tokens_in_the_text_are_text(folder, tmp_path, cache):
     (ids,) = vocabulary.encode(["A<|endoftext|>b<|im_end|>"])
     assert not np.isin(ids, [vocabulary.special.sep]).any()
     assert vocabulary.tokenizer.decode(ids) == "A<|endoftext|>b<|im_end|>"
+
+
+def test_tokens_of_the_text_are_no_special_ones(tmp_path):
+    """As Gemma has HTML's <s> among its ordinary tokens."""
+    tokenizer, path = of_bytes([]), tmp_path / "tokenizer.json"
+    tokenizer.add_special_tokens([AddedToken("<eos>", special=True)])
+    tokenizer.add_tokens([AddedToken("</s>", special=False), AddedToken("<pad>", special=False)])
+    tokenizer.save(str(path))
+    vocabulary = load_vocabulary(path)
+    assert vocabulary.special == Special(-1, -1, -1, len(BYTES), -1)
+    (ids,) = vocabulary.encode(["b</s><pad><eos>"])
+    assert ids[1:3] == [len(BYTES) + 1, len(BYTES) + 2] and len(BYTES) not in ids
+
+
+def test_whole_words_of_bytes_are_letters():
+    """Not indentation, line ends, quotes or dashes, whose characters stand for bytes."""
+    tokenizer = byte_level(["The  dog’s —\n\tat à la “carte” ran\n"] * 9, "<|endoftext|>")
+    tokens = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
+    words = WholeWords.of(tokens)
+    assert {"la", "ran", "à"} <= {*words.name_V} and not words.is_wordpiece
+    assert all(word.isalpha() and not {*word} & {*"ĠĊâÃł"} for word in words.name_V if word)
+    for text, goes_on in {"\n": False, "’": False, "—": False, "s": True}.items():
+        (i,) = tokenizer.encode(text).ids[:1] if text in "\ns" else (0,)
+        assert words.continues_V[i] == goes_on
 
 
 def test_a_vocabulary_with_gaps_keeps_its_ids(tmp_path):
