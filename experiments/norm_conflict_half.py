@@ -8,8 +8,8 @@ serves both. It came from exploratory runs of 64 seeds (6000 to 6063), and from 
 
     jaxtie run norm_conflict_half
 
-The options of the arms are described in `jaxtie/exor/interventions.py`: `gain=mask` multiplies the
-mask's output row by a learned factor, `input-norm=0.05` holds the length of its input row, and
+The options of the arms are described in `jaxtie/training/interventions.py`: `gain=mask` multiplies
+the mask's output row by a learned factor, `input-norm=0.05` holds the length of its input row, and
 `minus=mask` takes minus the tied row as output. The arms with fewer seeds are those of
 `norm_conflict_half_controls.py`. `norm_conflict.py` is the main process, with claims of its own;
 `norm_conflict_no_decay.py` is without weight decay; `norm_conflict_long.py` goes on to step

@@ -311,9 +311,10 @@ SIZE = {"zero": False, "formula": True}
 
 @dataclass(frozen=True)
 class Interventions:
-    """Changes to some rows of the embeddings, on EXor; `jaxtie.exor.interventions` defines them.
+    """Changes to rows of the embeddings; `jaxtie.training.interventions` defines them.
 
     Attributes:
+      learned_scale: multiply all logits by a learned number.
       gain, shared_gain, minus: names of the rows that have it.
       held_rows: name of the rows that all options below are about.
       input_norm: norm at which they are held as inputs.
@@ -323,6 +324,7 @@ class Interventions:
       input_decay, output_decay: their weight decay in that role; None: the optimizer's.
     """
 
+    learned_scale: bool = False
     gain: str | None = None
     shared_gain: str | None = None
     minus: str | None = None
@@ -338,7 +340,8 @@ class Interventions:
     def row_sets(self) -> tuple[str, ...]:
         """Names of the sets of rows that the options refer to."""
         held = {self.input_norm, self.input_decay, self.output_decay} != {None}
-        named = (self.gain, self.shared_gain, self.minus, self.held_rows if held else None)
+        named = [self.gain, self.shared_gain, self.minus, self.held_rows if held else None]
+        named += ["all"] * self.learned_scale
         return tuple(name for name in named if name)
 
     def faults(self, *, tied: bool, head: "Head") -> dict[str, bool]:
@@ -390,7 +393,7 @@ class Head:
       untied_rows: name of the rows that a tied model unties; the task knows their ids.
       tied_rows: name of the rows that an untied model ties.
       targets_only: exclude tokens that are never a target from the predictions.
-      interventions: on single rows, of experiments on EXor only.
+      interventions: on rows.
     """
 
     bias: bool = False
@@ -436,6 +439,7 @@ HEAD_FLAGS: dict[str, dict[str, Any]] = {
     "undecayed-bias": {"bias": True, "decayed_bias": False},
     "output-start": {"start": "output"},
     "targets-only": {"targets_only": True},
+    "learned-scale": {"learned_scale": True},
     "frozen-direction": {"frozen_direction": True},
     "residual-only": {"norm_path": "residual"},
     "qkv-only": {"norm_path": "qkv"},
@@ -909,7 +913,7 @@ class TaskConfig:
         for arm in self.arms:
             check(
                 self.interventions or arm.head.interventions == Interventions(),
-                f"arm {arm}: interventions on rows are not for {self.task}; expected exor",
+                f"arm {arm}: interventions on rows are not for {self.task}; expected exor or text",
             )
         different = {(arm.tied, arm.untie_at, arm.head) for arm in self.arms}
         check(

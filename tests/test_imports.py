@@ -30,7 +30,6 @@ WITH_JAX = {
     "advise.swaps",
     "advise.trained",
     "exor.data",
-    "exor.interventions",
     "exor.task",
     "models",
     "nnx",

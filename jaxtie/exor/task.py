@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtie.config import Variant
-from jaxtie.exor import data, interventions, theory
+from jaxtie.exor import data, theory
 from jaxtie.exor.config import Experiment, Process
 from jaxtie.exor.data import Batch, Contexts
 from jaxtie.models.language_model import MaskedLM, build_body
-from jaxtie.training import task
+from jaxtie.training import interventions, task
 from jaxtie.training.optimizer import TABLES
 from jaxtie.training.task import HParams, Metrics, Params, Roles
 from jaxtie.tying.head import get_tables
@@ -80,12 +80,14 @@ class ExorTask(task.Task):
             for name in sorted(embedding.keys() & {*TABLES}):  # the same program in every process
                 embedding[name] = embedding[name] * hparams["init_std"]
         own = self.variant.head.interventions
-        return interventions.add_parameters(own, params, self.model.embedding.untied_rows)
+        untied_rows = self.model.embedding.untied_rows
+        return interventions.add_parameters(own, params, untied_rows, data.ROW_SETS)
 
     def effective(self, params: Params) -> Params:
         """Return the model's parameters, which an arm's interventions derive from its own."""
         own = self.variant.head.interventions
-        return interventions.effective(own, params, self.model.embedding.untied_rows)
+        untied_rows = self.model.embedding.untied_rows
+        return interventions.effective(own, params, untied_rows, data.ROW_SETS)
 
     def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Batch:
         """Write and mask every training string once."""

@@ -51,6 +51,11 @@ PREDICTED_VARIABLES = {  # means over contexts; log-odds where one of the pair o
     "log_odds_deviation": Variable(PAIRS, "nat", "log-odds, std over contexts"),
     "swap_divergence": Variable(PAIRS, "1", "swap divergence"),
 }
+MASK_VARIABLES = {  # recorded with `TextExperiment.mask_norms`
+    f"{table}_{name}": Variable(EVALUATED, "1", f"length of {what}, {table} embedding")
+    for table in ("input", "output")
+    for name, what in (("mask_norm", "the row of [MASK]"), ("norm", "a median row"))
+}
 BASELINES = {
     "unigram_loss": "frequencies alone (unigram)",
     "bigram_loss": "the token on the left alone (bigram)",
@@ -71,6 +76,8 @@ def text_schema(experiment: TextExperiment) -> Schema:
     if experiment.has_bytes:
         label = "validation loss, bits per byte"
         variables["bits_per_byte"] = Variable(EVALUATED, "bit", label)
+    if experiment.mask_norms:
+        variables |= MASK_VARIABLES
     if experiment.looks_at_predictions:
         variables |= PREDICTED_VARIABLES
     if experiment.roles:
@@ -237,7 +244,7 @@ def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
     and similarities of the tables at the end.
     """
     here, last = course_steps(results), last_step(results)
-    measured = ("valid_loss", "valid_accuracy", "perplexity", "bits_per_byte")
+    measured = ("valid_loss", "valid_accuracy", "perplexity", "bits_per_byte", *MASK_VARIABLES)
     evaluated = results[[name for name in measured if name in results]]
     parts = [
         results[["loss", "accuracy"]].sel(step=here),

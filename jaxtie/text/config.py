@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxtie.config import (
     Decoder,
+    Interventions,
     MissingInputError,
     Optimizer,
     Size,
@@ -23,6 +24,7 @@ from jaxtie.config import (
     check,
     check_path,
     check_positive_integers,
+    check_range,
     check_seed,
     check_size,
     is_integer,
@@ -103,10 +105,6 @@ class Corpus:
             f"form = {self.form!r}: expected None, {' or '.join(FORMS)}",
         )
         check(
-            self.form != "documents" or self.vocab_size > BYTES,
-            f"vocab_size = {self.vocab_size}: expected more than {BYTES} for a BPE of bytes",
-        )
-        check(
             self.split_key in SPLIT_KEYS,
             f"split_key = {self.split_key!r}: expected one of {', '.join(SPLIT_KEYS)}",
         )
@@ -121,6 +119,10 @@ class Corpus:
         check(
             100 <= self.vocab_size <= 2**20,
             f"vocab_size = {self.vocab_size}: expected 100 to {2**20} (published: 30522)",
+        )
+        check(
+            self.form != "documents" or self.vocab_size > BYTES,
+            f"vocab_size = {self.vocab_size}: expected more than {BYTES} for a BPE of bytes",
         )
         check_seed(self.split_seed, "split_seed")
 
@@ -169,6 +171,9 @@ class TextExperiment(TaskConfig):
       half: "first" or "second": train on that half of the training rows alone, see
         `jaxtie.text.pairs`; None: on all.
       planted: number of frequent words that have a duplicate in the text itself, in every split.
+      blanks: share of the tokens that a causal model reads as [MASK], drawn anew at each step, also
+        in validation: an input that is often there and never a target.
+      mask_norms: record the lengths of the rows of [MASK], and of a median row, in each role.
     """
 
     task: ClassVar[str] = "text"
@@ -177,6 +182,7 @@ class TextExperiment(TaskConfig):
         "data_seed text tfds text_field document skip_bad vocab vocab_size".split()
     )
     refusal: ClassVar[str] = "is a text experiment"
+    interventions: ClassVar[bool] = True
     reports: ClassVar[Mapping[str, Callable | str]] = {
         "schema": "jaxtie.text.analysis:text_schema",
         "constants": "jaxtie.text.analysis:text_constants",
@@ -209,6 +215,8 @@ class TextExperiment(TaskConfig):
     data_seed: int = 42
     half: str | None = None
     planted: int = 0
+    blanks: float = 0.0
+    mask_norms: bool = False
     # a `jaxtie.text.corpus.PreparedCorpus`, see `prepare`
     prepared: Any = dataclasses.field(default=None, repr=False, compare=False)
 
@@ -238,7 +246,17 @@ class TextExperiment(TaskConfig):
             "model: a Decoder predicts the next token; expected objective = 'causal'",
         )
         self.check_heads(self.model.width)
-        self.check_row_sets(("mask", "never-targets"))
+        self.check_row_sets(("mask", "never-targets", "all"))
+        for arm in self.arms:
+            own = arm.head.interventions
+            check(
+                own == Interventions() or not self.roles,
+                f"arm {arm}: gradients by role are of rows without interventions; set roles=False",
+            )
+            check(
+                own.norm_path == "both",
+                f"arm {arm}: +residual-only and +qkv-only are for EXor; leave them out",
+            )
         check(
             self.objective == "masked" or self.model.width // self.model.heads % 2 == 0,
             f"heads = {self.model.heads}: expected width / heads to be even, for rotary positions",
@@ -261,6 +279,12 @@ class TextExperiment(TaskConfig):
             and self.planted >= 0
             and not (self.planted and self.duplicates),
             f"planted = {self.planted!r}: expected an integer of at least 0, and 0 with duplicates",
+        )
+
+        check_range(self, "blanks", 0, 1)
+        check(
+            not self.blanks or self.objective == "causal",
+            f"blanks = {self.blanks}: expected objective = 'causal'",
         )
 
     def _check_words(self) -> None:
@@ -309,7 +333,8 @@ class TextExperiment(TaskConfig):
     @property
     def has_bytes(self) -> bool:
         """Whether the tokens are a text as it is, so that its bytes can be counted."""
-        return self.corpus.form == "documents" and not (self.duplicates or self.planted)
+        changed = self.duplicates or self.planted or self.blanks
+        return self.corpus.form == "documents" and not changed
 
     def build(self, variant: Variant, platform: str) -> "TextTask":
         """Return the language model as a task."""

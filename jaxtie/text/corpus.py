@@ -74,6 +74,8 @@ def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
             f"--vocab {experiment.corpus.vocab}: has no special token for {lacking}; expected a"
             " vocabulary like BERT's for a masked model"
         )
+    if (experiment.blanks or experiment.mask_norms) and special["mask"] < 0:
+        raise UserError("blanks and mask_norms: the vocabulary has no [MASK]; set form='sentences'")
     words_K, words = chosen_words(text, experiment.words)
     planted = choose_duplicates(text, experiment.planted)
     text = take_half(insert_duplicates(text, planted, experiment.data_seed), experiment.half)

@@ -20,7 +20,14 @@ from jaxtie.results.tables import (
     reference_arm,
     with_interval,
 )
-from jaxtie.text.analysis import BASELINES, at_last, groups_of, log_decay_ratio, of_pairs
+from jaxtie.text.analysis import (
+    BASELINES,
+    MASK_VARIABLES,
+    at_last,
+    groups_of,
+    log_decay_ratio,
+    of_pairs,
+)
 from jaxtie.text.pairs import PREDICTED
 
 MEASURES = {
@@ -57,6 +64,9 @@ def validation_table(results: xr.Dataset) -> Table:
     end, rows, blank = results.sel(eval_step=step), [], [""] * (len(arms) - 1)
     for name, label in measures(results).items():
         rows.append((label, *arm_cells(end[name].astype(np.float64))))
+    for name, variable in MASK_VARIABLES.items():
+        if name in results:
+            rows.append((variable.meaning, *arm_cells(end[name].astype(np.float64))))
     for name, label in BASELINES.items():
         if name in results:
             loss = number(float(results[name]))

@@ -29,9 +29,10 @@ from jaxtie.text.corpus import (
     row_lengths,
     training_batches,
 )
-from jaxtie.text.data.batches import RowBatch, Special
+from jaxtie.text.data.batches import RowBatch
 from jaxtie.text.masking import Targets
 from jaxtie.text.pairs import PREDICTED, PairContexts
+from jaxtie.training import interventions
 from jaxtie.training.task import Batches, HParams, Metrics, Params, Roles, Task, key_at
 from jaxtie.tying.cross_entropy import BLOCK_SIZE, blockwise_cross_entropy
 from jaxtie.tying.head import get_tables, output_params
@@ -64,6 +65,7 @@ class TextTask(Task):
         super().__init__(config, variant)
         self.rows = TextRows(config)
         self.model = build_text_model(config, variant, platform)
+        self.row_sets = row_sets(config, len(config.prepared.vocabulary))
         if config.roles:
             self.roles = Roles(len(FREQUENCIES), frequency_groups(config.prepared))
         contexts = config.prepared.contexts
@@ -76,7 +78,14 @@ class TextTask(Task):
     def init(self, key: jax.Array, hparams: HParams) -> Params:
         """Return fresh parameters."""
         tokens = jnp.zeros(min(self.config.length, 16), jnp.int32)
-        return self.model.init(key, tokens, jnp.zeros(1, jnp.int32))["params"]
+        params = self.model.init(key, tokens, jnp.zeros(1, jnp.int32))["params"]
+        own, untied_rows = self.variant.head.interventions, self.model.embedding.untied_rows
+        return interventions.add_parameters(own, params, untied_rows, self.row_sets)
+
+    def effective(self, params: Params) -> Params:
+        """Return the model's parameters, which an arm's interventions derive from its own."""
+        own, untied_rows = self.variant.head.interventions, self.model.embedding.untied_rows
+        return interventions.effective(own, params, untied_rows, self.row_sets)
 
     def batch(self, stream: jax.Array, hparams: HParams, step: Any, rows: Any) -> Targets:
         """Swap duplicates in, then mask tokens or take the next ones."""
@@ -84,11 +93,12 @@ class TextTask(Task):
 
     def loss(self, params: Params, batch: Targets) -> tuple[jax.Array, Metrics]:
         """Return the mean cross-entropy over the predicted positions, nats, and the metrics."""
-        metrics = loss_metrics(self.model, params, batch)
+        metrics = loss_metrics(self.model, self.effective(params), batch)
         return metrics["loss"], metrics
 
     def evaluate(self, params: Params, hparams: HParams) -> Metrics:
-        """Return predictions of pairs, distances of pairs and nearest neighbours in both tables."""
+        """Return predictions of pairs, and from both tables distances, neighbours and lengths."""
+        params = self.effective(params)
         prepared, found = self.config.prepared, self.predict(params)
         special = prepared.text.special.present
         tables = get_tables(params["embedding"], self.model.embedding.untied_rows)
@@ -97,6 +107,10 @@ class TextTask(Task):
             found[f"{name}_distance"] = distances.reshape(prepared.first.shape)
             near = partial(nearest, table_VxD, count=NEIGHBOURS, besides=special)
             found[f"{name}_neighbour"] = jax.lax.map(near, prepared.words_K[probes(self.config)])
+            if self.config.mask_norms:
+                norm_V = jnp.linalg.norm(table_VxD, axis=-1)
+                found[f"{name}_norm"] = jnp.median(norm_V)
+                found[f"{name}_mask_norm"] = norm_V[prepared.text.special.mask]
         return found
 
     def validate(self, means: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -122,7 +136,7 @@ def build_text_model(config: TextExperiment, variant: Variant, platform: str) ->
         init_std=config.init_std,
         padding=special.pad if special.pad >= 0 else None,
         matmul_dtype=dtype,
-        row_sets=row_sets(config.objective, special),
+        row_sets=row_sets(config, len(config.prepared.vocabulary)),
     )
     if isinstance(config.model, Decoder):
         return decoder_model(embedding, config.model, dtype)
@@ -130,14 +144,15 @@ def build_text_model(config: TextExperiment, variant: Variant, platform: str) ->
     return make(embedding, **sizes, dtype=dtype)
 
 
-def row_sets(objective: str, special: Special) -> dict[str, tuple[int, ...]]:
+def row_sets(config: TextExperiment, vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Return the ids of tokens that structure excludes as targets, by the names that heads use.
 
     They do not depend on the training text, since other tokens may occur elsewhere.
     """
-    start = {special.cls} if objective == "causal" else set()
+    special = config.prepared.text.special
+    start = {special.cls} if config.objective == "causal" else set()
     never = {special.pad, special.mask} | start
-    sets = {"mask": {special.mask}, "never-targets": never}
+    sets = {"mask": {special.mask}, "never-targets": never, "all": {*range(vocabulary)}}
     present = {name: tuple(sorted(own - {-1})) for name, own in sets.items()}
     return {name: own for name, own in present.items() if own}
 
@@ -152,7 +167,13 @@ def make_targets(config: TextExperiment, key: jax.Array, tokens_BxL: jax.Array) 
             swap_key, tokens_BxL, drawn.words_K, drawn.duplicates_K, drawn.probability_K
         )
     if config.objective == "causal":
-        return masking.next_tokens(tokens_BxL, padding=special.pad)
+        targets = masking.next_tokens(tokens_BxL, padding=special.pad)
+        if config.blanks:
+            blank_BxL = jax.random.bernoulli(mask_key, config.blanks, tokens_BxL.shape)
+            blank_BxL &= tokens_BxL != special.pad
+            seen_BxL = jnp.where(blank_BxL, special.mask, tokens_BxL)
+            targets = targets._replace(tokens_BxL=seen_BxL)
+        return targets
     return masking.mask(
         mask_key,
         tokens_BxL,

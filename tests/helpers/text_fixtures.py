@@ -38,7 +38,7 @@ def place(tmp_path_factory) -> Path:
 def command(place: Path, *options: str, name: str = "text_mlm") -> list[str]:
     text = ["--text", str(place / "corpus")]
     if not any("vocab_size=" in option for option in options):  # swept
-        text += ["--vocab-size", "120"]
+        text += ["--vocab-size", "300" if name == "text_clm" else "120"]
     return [str(place / f"{name}.py"), *text, "--quiet", *options]
 
 

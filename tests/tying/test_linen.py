@@ -51,7 +51,7 @@ def plain_values(embedding: Embedding) -> dict:
 def test_every_option_is_tested():
     tested = {option.partition("=")[0] for option in CHANGES if "+" not in option}
     of_optimizer = {"undecayed-bias", "table-rate", "input-rate", "output-rate", "table-decay"}
-    of_rows = {"frozen-direction", "residual-only", "qkv-only"}  # test_interventions.py
+    of_rows = {"frozen-direction", "residual-only", "qkv-only"}  # training/test_interventions.py
     of_rows |= {each.name.replace("_", "-") for each in dataclasses.fields(Interventions)}
     assert tested == {*HEAD_FLAGS, *HEAD_NUMBERS} - of_optimizer - of_rows - {"targets-only"}
 

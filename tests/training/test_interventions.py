@@ -14,8 +14,8 @@ import jaxtie
 from jaxtie.config import Arm, Interventions, Layout, Mixer, Optimizer, UserError, Variant
 from jaxtie.exor import data
 from jaxtie.exor.config import Experiment
-from jaxtie.exor.interventions import effective
 from jaxtie.exor.task import ExorTask
+from jaxtie.training.interventions import effective
 from jaxtie.training.lanes import lanes
 from jaxtie.training.member import make_member
 from jaxtie.training.optimizer import make_optimizer
@@ -40,6 +40,7 @@ ROLES = {
     "untied+input-norm=3+qkv-only": lambda i, o, s, f: (i, held(i, 3), o),
     "tied+input-norm=3+frozen-direction": lambda i, o, s, f: (held(s, 3), held(s, 3), o),
     "untied+input-norm=3+direction-rate=0.1": lambda i, o, s, f: (held(i, 3), held(i, 3), o),
+    "tied+learned-scale": lambda i, o, s, f: (i, i, o * f),
     "untied+input-decay=0.3+output-decay=0": lambda i, o, s, f: (i, i, o),
 }
 
@@ -61,10 +62,10 @@ def drawn(name: str) -> dict:
 
 
 def fresh(task: ExorTask, dtype=np.float64) -> dict:
-    """Return fresh parameters; a gain is not 0."""
+    """Return fresh parameters; gains and scales are not 0."""
     params = jax.tree.map(lambda x: x.astype(dtype), drawn(task.config.arms[0].name))
-    if "log_gain" in params["embedding"]:
-        params["embedding"]["log_gain"] = np.full_like(params["embedding"]["log_gain"], 0.4)
+    for name in params["embedding"].keys() & {"log_gain", "log_scale"}:
+        params["embedding"][name] = np.full_like(params["embedding"][name], 0.4)
     return params
 
 
@@ -79,7 +80,7 @@ def raw_row(params: dict, role: str) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ROLES)
 def test_rows_of_each_role(name, x64):
-    """The mask's rows are those of the formula; all other rows are the plain arm's."""
+    """The mask's rows are those of the formula; all others are the plain arm's, or scaled."""
     task = task_of(name)
     params = fresh(task)
     start = raw_row(params, "input").copy()
@@ -96,7 +97,9 @@ def test_rows_of_each_role(name, x64):
     np.testing.assert_allclose(model["embedding"]["input"][MASK], qkv, rtol=1e-14)
     np.testing.assert_allclose(found[1][MASK], output, rtol=1e-14)
     raw = params["embedding"]
-    for table, raw_table in zip(found, (raw["input"], raw.get("output", raw["input"]))):
+    scale = np.exp(raw.get("log_scale", np.zeros((1, 1))))
+    raw_tables = raw["input"], raw.get("output", raw["input"]) * scale
+    for table, raw_table in zip(found, raw_tables):
         np.testing.assert_array_equal(table[:MASK], raw_table[:MASK])
 
 
@@ -278,8 +281,9 @@ def test_a_gain_trains_as_in_pytorch(x64):
 def test_an_arm_without_interventions_is_untouched():
     """Its parameters are the model's own; a gain of 1 and rows of their own change no bit."""
     params = drawn("tied")
-    assert effective(Interventions(), params, ()) is params
-    for name in ("tied+gain=all", "tied+shared-gain=all", "untied+input-decay=0+output-decay=0"):
+    assert effective(Interventions(), params, (), data.ROW_SETS) is params
+    names = ("tied+gain=all", "tied+shared-gain=all", "untied+learned-scale")
+    for name in (*names, "untied+input-decay=0+output-decay=0"):
         both = name.partition("+")[0], name
         tables = (task_of(each).tables(drawn(each)) for each in both)
         jax.tree.map(np.testing.assert_array_equal, *tables)
@@ -295,7 +299,7 @@ def test_lanes_are_as_vmap():
         members = jax.tree.map(lambda x: np.stack([x, 2 * x, -x], axis=-1), params)
 
         def total(params, own=own):
-            tables = effective(own, params, ())["embedding"]
+            tables = effective(own, params, (), data.ROW_SETS)["embedding"]
             return jnp.sum(jnp.sin(tables["input"]) * tables["output"])
 
         both = [
@@ -356,7 +360,11 @@ def test_other_experiments_refuse_interventions():
         Experiment(arms=("untied+input-norm=3+qkv-only",), model=Mixer())
     with pytest.raises(UserError, match="gradients by role are of rows without interventions"):
         Experiment(arms=("tied+gain=mask",), roles=True)
-    with pytest.raises(UserError, match="interventions on rows are not for text; expected exor"):
-        jaxtie.TextExperiment(name="text", arms=("tied+gain=mask",))
+    with pytest.raises(UserError, match=r"\+residual-only and \+qkv-only are for EXor"):
+        jaxtie.TextExperiment(arms=("untied+input-norm=3+qkv-only",))
+    with pytest.raises(UserError, match="no rows 'labels' on text"):
+        jaxtie.TextExperiment(arms=("tied+gain=labels",))
+    with pytest.raises(UserError, match="gradients by role are of rows without interventions"):
+        jaxtie.TextExperiment(arms=("tied+gain=mask",), roles=True)
     Experiment(arms=("untied+input-norm=3",), model=Mixer())
     assert Variant(True, Arm.parse("tied+gain=mask").head) != Variant(True)

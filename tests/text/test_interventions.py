@@ -1,0 +1,134 @@
+"""Interventions on rows of text models: logits, gradients, blanks, and lengths by role."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bodies import once
+
+import jaxtie
+from jaxtie.config import Arm, Transformer, UserError
+from jaxtie.text.analysis import MASK_VARIABLES
+from jaxtie.text.config import TextExperiment
+from jaxtie.text.corpus import prepare_corpus, training_batches
+from jaxtie.text.data.tokens import prepare_text
+from jaxtie.text.task import TextTask, make_targets
+from jaxtie.training.task import key_at
+
+BLANKS = 0.3
+SMALL = dict(
+    objective="causal",
+    model=Transformer(layers=1, heads=2, width=8, feedforward=8),
+    duplicates=False,
+    words=8,
+    batch=8,
+    length=16,
+    seeds=(3,),
+    steps=20,
+    record_every=10,
+    eval_every=20,
+    blanks=BLANKS,
+    mask_norms=True,
+)
+
+
+@pytest.fixture(scope="module")
+def experiment(corpus, filled) -> TextExperiment:
+    own = dataclasses.replace(corpus, form="sentences")
+    config = TextExperiment(name="small", corpus=own, **SMALL)
+    return dataclasses.replace(
+        config, prepared=prepare_corpus(config, prepare_text(own, filled[0]))
+    )
+
+
+def targets_of(experiment: TextExperiment, step: int = 0):
+    rows = training_batches(experiment, experiment.prepared, 3)[step].tokens_BxL
+    return rows, make_targets(
+        experiment, key_at(jax.random.key_data(jax.random.key(5)), step), rows
+    )
+
+
+def task_of(experiment: TextExperiment, name: str) -> TextTask:
+    return TextTask(experiment, Arm.parse(name).variant, "cpu")
+
+
+def test_blanks_are_inputs_and_never_targets(experiment):
+    mask, seen = experiment.prepared.text.special.mask, []
+    whole = dataclasses.replace(experiment, blanks=0.0)
+    for step in range(5):
+        rows, targets = targets_of(experiment, step)
+        assert not np.any(targets.target_P == mask)
+        np.testing.assert_array_equal(targets.target_P, targets_of(whole, step)[1].target_P)
+        is_blank = np.asarray(targets.tokens_BxL) == mask
+        np.testing.assert_array_equal(np.asarray(targets.tokens_BxL)[~is_blank], rows[~is_blank])
+        seen.append(is_blank)
+    assert np.mean(seen) == pytest.approx(BLANKS, abs=4 * np.sqrt(0.21 / np.size(seen)))
+    assert len({each.tobytes() for each in seen}) == 5
+
+
+@pytest.mark.parametrize("name", ["tied+gain=mask", "tied+gain=all", "untied+learned-scale"])
+def test_factors_multiply_logits_and_gradients_are_finite_differences(experiment, name):
+    task, plain = (task_of(experiment, each) for each in (name, name.partition("+")[0]))
+    params = task.init(jax.random.key(1), {})
+    expected = plain.init(jax.random.key(1), {})
+    _, batch = targets_of(experiment)
+    leaf = "log_scale" if "scale" in name else "log_gain"
+    loss = once(lambda params: task.loss(params, batch)[0])
+    assert loss(params) == once(lambda params: plain.loss(params, batch)[0])(expected)
+    factor = np.full_like(params["embedding"][leaf], 0.4)
+    params = {**params, "embedding": {**params["embedding"], leaf: factor}}
+    h = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+
+    def logits(task, params):
+        model = task.model.bind({"params": task.effective(params)})
+        return np.asarray(model.embedding.logits(h))
+
+    times = np.ones(len(experiment.prepared.vocabulary), np.float32)
+    rows = experiment.prepared.text.special.mask if name == "tied+gain=mask" else slice(None)
+    times[rows] = np.exp(np.float32(0.4))
+    np.testing.assert_allclose(logits(task, params), logits(plain, expected) * times, 1e-5, 1e-6)
+    gradient = once(jax.grad(lambda params: task.loss(params, batch)[0]))(params)
+    slope = float(jnp.sum(gradient["embedding"][leaf]))
+    low, high = (
+        float(loss({**params, "embedding": {**params["embedding"], leaf: factor + step}}))
+        for step in (-0.02, 0.02)
+    )
+    assert slope == pytest.approx((high - low) / 0.04, rel=0.02, abs=1e-5)
+
+
+def test_norms_are_held(experiment):
+    task = task_of(experiment, "tied+input-norm=3")
+    params = task.init(jax.random.key(1), {})
+    found = once(lambda params: task.evaluate(params, {}))(params)
+    mask = experiment.prepared.text.special.mask
+    table = np.asarray(params["embedding"]["input"])
+    assert found["input_mask_norm"] == pytest.approx(3, rel=1e-6)
+    assert found["output_mask_norm"] == pytest.approx(np.linalg.norm(table[mask]), rel=1e-6)
+    norms = np.delete(np.linalg.norm(table, axis=1), mask)
+    assert found["output_norm"] == pytest.approx(np.median(norms), rel=0.05)
+
+
+def test_blanks_and_norms_need_a_mask(experiment, corpus, filled):
+    with pytest.raises(UserError, match=r"blanks = 0\.3: expected objective = 'causal'"):
+        TextExperiment(blanks=BLANKS)
+    own = dataclasses.replace(corpus, form="documents", vocab_size=300)
+    config = TextExperiment(corpus=own, **SMALL)
+    with pytest.raises(UserError, match=r"the vocabulary has no \[MASK\]; set form='sentences'"):
+        prepare_corpus(config, prepare_text(own, filled[0]))
+
+
+@pytest.mark.slow
+def test_a_run_records_the_lengths_of_rows_by_role(experiment, tmp_path):
+    own = dataclasses.replace(
+        experiment, prepared=None, arms=("tied", "untied", "tied+gain=mask+learned-scale")
+    )
+    results = jaxtie.run(own, out=tmp_path / "run", quiet=True)
+    assert {*MASK_VARIABLES} <= {*results} and results.sizes["eval_step"] == 2
+    tied, untied = (results.sel(arm=arm, eval_step=20) for arm in ("tied", "untied"))
+    assert tied["input_mask_norm"] == tied["output_mask_norm"] > 0
+    assert untied["input_mask_norm"] != untied["output_mask_norm"]
+    assert (
+        "length of the row of [MASK], input embedding" in (tmp_path / "run/summary.md").read_text()
+    )
