@@ -116,7 +116,12 @@ class Trainer:
 
     def pilot(self, cell: Cell, arm: str) -> tuple[Corpus, Pilot]:
         """Return the text, and the model with its budget."""
-        corpus = Corpus(self.text, vocab_size=cell.vocabulary, documents_to_split=PARAGRAPHS)
+        corpus = Corpus(
+            self.text,
+            vocab_size=cell.vocabulary,
+            documents_to_split=PARAGRAPHS,
+            form="sentences",
+        )
         report = prepare_text(corpus, say=lambda line: None).report
         steps = RECORDS * max(1, round(cell.epochs * report.stream / (BATCH * LENGTH * RECORDS)))
         own = matched(cell, arm)
