@@ -16,7 +16,7 @@ STEPS = 3_000
 
 experiment = TextExperiment(
     name="norm-conflict-causal",
-    claim="On causal text, too, [MASK] is short as an input and long as an output where it can be.",
+    claim="Does one length for both roles of a token that is only read cost anything on text?",
     objective="causal",
     corpus=Corpus(vocab_size=2_048, form="sentences"),
     model=Decoder(layers=2, heads=2, width=64),

@@ -13,7 +13,7 @@ from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
 
 experiment = TextExperiment(
     name="norm-conflict-masked",
-    claim="On masked text, too, [MASK] is short as an input and long as an output where it can be.",
+    claim="Does one length for both roles of [MASK] cost anything on masked text?",
     corpus=Corpus(vocab_size=2_048),
     model=Transformer(layers=1, heads=4, width=64, feedforward=256),
     optimizer=Optimizer(learning_rate=3e-3, weight_decay=0.01, half_period=2_400),
