@@ -26,9 +26,9 @@ and 27 of the 64 seeds, of which 14 are stuck tied and 1 untied; these 64
 are lucky, so the latter shares may be too low).
 Time: an hour on two cores.
 
-Found (`why_seeds_get_stuck.md`): (c) and (j) hold; (a) and (d) are inconclusive, with fewer seeds
-freed by the gain than by a row of its own, and a third of the stuck seeds freed by minus the row;
-the others wait for the controls.
+Found (`why_seeds_get_stuck.md`): (b), (c), (e), (f), both of (g) and (j) hold: a long input row
+traps, on the residual path, and a short one frees. (a) and (d) are inconclusive: the gain frees
+fewer seeds than a row of its own, and minus the row frees a third of the stuck seeds.
 """
 
 from jaxtie import Experiment, Process

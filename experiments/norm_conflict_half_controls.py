@@ -5,7 +5,9 @@
 The claims stand in `norm_conflict_half.py`. Nothing is claimed of the gain for all never-targets,
 of the output bias and of the frozen directions, of which 4 of 64 (at 0.05) and 19 of 64 (at 3) were
 stuck before.
-Time: 45 minutes on two cores.
+Time: two hours on two cores.
+
+Found: a long input row traps seeds on the residual path, tied or not.
 """
 
 from jaxtie import Experiment, Process

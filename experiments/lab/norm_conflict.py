@@ -63,6 +63,34 @@ def summary_table(runs: Runs) -> Table:
     return Table("Stuck seeds", header, rows, note)
 
 
+def long_row_table(runs: Runs) -> Table:
+    """Show stuck shares with a long input row of the mask, next to those of the same arms without."""
+    held = "+input-norm=3"
+    arms = {
+        "untied": ("untied", f"untied{held}"),
+        "untied, long on the residual path only": ("", f"untied{held}+residual-only"),
+        "untied, long in queries, keys and values only": ("", f"untied{held}+qkv-only"),
+        "untied, direction frozen": ("", f"untied{held}+frozen-direction"),
+        "tied, an output row of its own": (
+            "tied+untie-rows=mask",
+            f"tied+untie-rows=mask{held}",
+        ),
+        "tied, targets only in the softmax": ("tied+targets-only", f"tied+targets-only{held}"),
+    }
+
+    def share(arm: str) -> str:
+        if not arm:
+            return ""
+        results = runs[HALF if arm in runs[HALF]["arm"].values else CONTROLS]
+        return f"{analysis.stuck_share(results, arm)[1][1]:.3f}"
+
+    rows = [(label, *map(share, both)) for label, both in arms.items()]
+    header = ("arm", "stuck", "with the mask's input row held at length 3")
+    seeds = f"{runs[HALF].sizes['seed']:,} or {runs[CONTROLS].sizes['seed']:,}"
+    note = f"p(X) = 0.5, share of {seeds} seeds that are stuck at step {last_step(runs[HALF]):,}."
+    return Table("A long input row", header, rows, note)
+
+
 def lasting_table(runs: Runs) -> Table:
     """Show how many of the seeds that are stuck at step 150,000 still are at the end."""
     stuck, rows = analysis.stuck_over_steps(runs[LONG]) == 1, []
@@ -128,7 +156,10 @@ def norms_table(runs: Runs) -> Table:
             ]
             rows.append((WHERE[name], arm, str(int(held.sum())), *cells))
     header = ("process", "arm", "stuck seeds", "input, stuck", "input, free", "output, stuck")
-    note = "Medians over the seeds that are stuck at the last step, and over the others."
+    note = (
+        "Medians over the seeds that are stuck at the last step, and over the others. Where a row is"
+        " held on one path only, the input row is that of the residual path."
+    )
     return Table("Length of the mask's row at the end", (*header, "output, free"), rows, note)
 
 
@@ -183,8 +214,8 @@ def draw_shares(runs: Runs) -> Figure:
             axes.text(high + 0.01, y, f"{share:.3f}, {seeds:,} seeds", va="center", size=8)
         axes.set(
             title=title,
-            xlabel="share of seeds stuck, with its exact 95 % interval",
-            xlim=(-0.02, 0.85),
+            xlabel="share stuck, exact 95 % interval",
+            xlim=(-0.02, 1.0),
             yticks=range(len(places)),
             yticklabels=[f"{names[name]}{arm}" for name, arm in places],
             ylim=(len(places) - 0.5, -0.5),
@@ -229,6 +260,7 @@ def page(runs: Runs) -> str:
         "norms": partial(norms_table, runs),
         "summary": partial(summary_table, runs),
         "lasting": partial(lasting_table, runs),
+        "long-row": partial(long_row_table, runs),
     }
     return rewritten(PAGE.read_text(), tables_by_name(EXPERIMENTS) | own)
 
