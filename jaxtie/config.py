@@ -314,7 +314,7 @@ class Interventions:
     """Changes to rows of the embeddings; `jaxtie.training.interventions` defines them.
 
     Attributes:
-      learned_scale: multiply all logits by a learned number.
+      learned_scale: multiply all output rows by a learned number.
       gain, shared_gain, minus: names of the rows that have it.
       held_rows: name of the rows that all options below are about.
       input_norm: norm at which they are held as inputs.

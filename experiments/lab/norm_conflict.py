@@ -64,7 +64,7 @@ def summary_table(runs: Runs) -> Table:
 
 
 def long_row_table(runs: Runs) -> Table:
-    """Show stuck shares with a long input row of the mask, next to those of the same arms without."""
+    """Show stuck shares with a long input row of the mask, and of the same arms without."""
     held = "+input-norm=3"
     arms = {
         "untied": ("untied", f"untied{held}"),
@@ -157,8 +157,8 @@ def norms_table(runs: Runs) -> Table:
             rows.append((WHERE[name], arm, str(int(held.sum())), *cells))
     header = ("process", "arm", "stuck seeds", "input, stuck", "input, free", "output, stuck")
     note = (
-        "Medians over the seeds that are stuck at the last step, and over the others. Where a row is"
-        " held on one path only, the input row is that of the residual path."
+        "Medians over the seeds that are stuck at the last step, and over the others. Where a row"
+        " is held on one path only, the input row is that of the residual path."
     )
     return Table("Length of the mask's row at the end", (*header, "output, free"), rows, note)
 

@@ -18,7 +18,7 @@ from jaxtie.text.config import Corpus, TextExperiment
 from jaxtie.text.corpus import PreparedCorpus, make_batches, token_counts
 from jaxtie.text.data.batches import Rows
 from jaxtie.text.masking import Targets
-from jaxtie.text.task import build_text_model, loss_metrics, make_targets
+from jaxtie.text.task import TextTask, loss_metrics, make_targets
 from jaxtie.training.checkpoints import opened
 from jaxtie.training.distributed import Processes
 from jaxtie.training.row_engine import carry_shapes, load_carry
@@ -63,8 +63,8 @@ def load_trained(path: Path, say: Say) -> Trained:
     variant = Variant(arm.untied_from is None, arm.head)
     shapes = carry_shapes(experiment, variant)
     params = load_carry(shapes, jax.tree.map(lambda x: x[:1], members)).state.params
-    model = build_text_model(experiment, variant, jax.default_backend())
-    return Trained(path, experiment, experiment.prepared, model, params)
+    task = TextTask(experiment, variant, jax.default_backend())
+    return Trained(path, experiment, experiment.prepared, task.model, task.effective(params))
 
 
 def read_experiment(path: Path, config: Mapping[str, Any]) -> TextExperiment:

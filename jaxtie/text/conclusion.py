@@ -54,8 +54,11 @@ def text_conclusion(results: xr.Dataset) -> Conclusion:
     if best > unigram:
         too_short = f"no arm is better than unigram counts ({unigram:.3f} nats)"
     sentences = gap_sentences(loss, "validation loss", at, too_short)
-    name, counts = ("counts of 4 tokens", four) if np.isfinite(four) else ("bigram counts", bigram)
-    if np.isfinite(counts):
+    names = {"unigram counts": unigram, "bigram counts": bigram, "counts of 4 tokens": four}
+    known = {name: counts for name, counts in names.items() if np.isfinite(counts)}
+    if known:
+        name = min(known, key=known.__getitem__)
+        counts = known[name]
         verb = "is worse than" if best > counts else "is better than"
         sentences.append(f"The best arm ({best:.3f} nats) {verb} {name} ({counts:.3f}).")
     model = model_in_words(results.attrs["model"])

@@ -121,7 +121,7 @@ class Corpus:
             f"vocab_size = {self.vocab_size}: expected 100 to {2**20} (published: 30522)",
         )
         check(
-            self.form != "documents" or self.vocab_size > BYTES,
+            self.form != "documents" or self.vocab is not None or self.vocab_size > BYTES,
             f"vocab_size = {self.vocab_size}: expected more than {BYTES} for a BPE of bytes",
         )
         check_seed(self.split_seed, "split_seed")

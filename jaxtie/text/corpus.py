@@ -74,8 +74,14 @@ def prepare_corpus(experiment: TextExperiment, text: Text) -> PreparedCorpus:
             f"--vocab {experiment.corpus.vocab}: has no special token for {lacking}; expected a"
             " vocabulary like BERT's for a masked model"
         )
-    if (experiment.blanks or experiment.mask_norms) and special["mask"] < 0:
-        raise UserError("blanks and mask_norms: the vocabulary has no [MASK]; set form='sentences'")
+    named = {name for arm in experiment.arms for name in arm.head.row_sets}
+    needs_mask = experiment.blanks or experiment.mask_norms or "mask" in named
+    if needs_mask and special["mask"] < 0:
+        raise UserError(
+            "blanks, mask_norms and rows 'mask': the vocabulary has no [MASK]; set form='sentences'"
+        )
+    if "never-targets" in named and max(special[each] for each in ("pad", "mask", "cls")) < 0:
+        raise UserError("rows 'never-targets': every token of this vocabulary can be a target")
     words_K, words = chosen_words(text, experiment.words)
     planted = choose_duplicates(text, experiment.planted)
     text = take_half(insert_duplicates(text, planted, experiment.data_seed), experiment.half)
@@ -234,7 +240,8 @@ def baselines(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str,
     rows = (np.where(each == start, special.sep, each) for each, _ in prepared.validation)
     of_four = [counts.probabilities(each)[is_target(each[:, 1:])] for each in rows]
     losses = [float(-np.mean(np.log(p_N))) + entropy for p_N in (*both, np.concatenate(of_four))]
-    return dict(zip(("unigram", "bigram", "kneser_ney"), losses, strict=True))
+    known = 1 if experiment.blanks else 3  # counts do not read blanks
+    return dict(zip(("unigram", "bigram", "kneser_ney")[:known], losses[:known], strict=True))
 
 
 def first_rows(rows: Rows, tokens: int) -> Rows:

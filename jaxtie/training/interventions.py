@@ -87,8 +87,10 @@ def effective(
     if own.learned_scale:
         output_VxD = output_VxD * jnp.exp(embedding["log_scale"])
     if own.input_norm is not None:
-        norm_Vx1 = jnp.sqrt(jnp.sum(input_VxD**2, axis=-1, keepdims=True))
-        factor_Vx1 = jnp.where(among(own.held_rows), own.input_norm / norm_Vx1, 1)
+        square_Vx1 = jnp.sum(input_VxD**2, axis=-1, keepdims=True)
+        is_held_Vx1 = among(own.held_rows) & (square_Vx1 > 0)  # a row of padding stays 0
+        norm_Vx1 = jnp.sqrt(jnp.where(is_held_Vx1, square_Vx1, 1))
+        factor_Vx1 = jnp.where(is_held_Vx1, own.input_norm / norm_Vx1, 1)
         held_VxD = input_VxD * factor_Vx1
         if own.norm_path != "both":
             on_residual = own.norm_path == "residual"

@@ -110,13 +110,30 @@ def test_norms_are_held(experiment):
     assert found["output_norm"] == pytest.approx(np.median(norms), rel=0.05)
 
 
+@pytest.mark.parametrize("rows", ["", "+held-rows=never-targets", "+held-rows=all"])
+def test_a_row_of_padding_stays_0_and_gets_no_gradient(experiment, rows):
+    task = task_of(experiment, f"tied+input-norm=3{rows}")
+    params, (_, batch) = task.init(jax.random.key(1), {}), targets_of(experiment)
+    gradient = once(jax.grad(lambda params: task.loss(params, batch)[0]))(params)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    pad = experiment.prepared.text.special.pad
+    assert not np.any(task.effective(params)["embedding"]["input"][pad])
+
+
 def test_blanks_and_norms_need_a_mask(experiment, corpus, filled):
     with pytest.raises(UserError, match=r"blanks = 0\.3: expected objective = 'causal'"):
         TextExperiment(blanks=BLANKS)
     own = dataclasses.replace(corpus, form="documents", vocab_size=300)
     config = TextExperiment(corpus=own, **SMALL)
+    text = prepare_text(own, filled[0])
     with pytest.raises(UserError, match=r"the vocabulary has no \[MASK\]; set form='sentences'"):
-        prepare_corpus(config, prepare_text(own, filled[0]))
+        prepare_corpus(config, text)
+    plain = dataclasses.replace(config, blanks=0.0, mask_norms=False)
+    for name in ("tied+gain=mask", "untied+input-norm=3", "tied+untie-rows=mask"):
+        with pytest.raises(UserError, match=r"the vocabulary has no \[MASK\]"):
+            prepare_corpus(dataclasses.replace(plain, arms=(name,)), text)
+    with pytest.raises(UserError, match="every token of this vocabulary can be a target"):
+        prepare_corpus(dataclasses.replace(plain, arms=("tied+gain=never-targets",)), text)
 
 
 @pytest.mark.slow

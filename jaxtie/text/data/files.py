@@ -7,7 +7,7 @@ or CR; a byte order mark is dropped. Blank lines end a paragraph. A line or para
 `PIECE` bytes is cut, since some corpora are a single line.
 
 Below a folder, names that begin with a dot are skipped, links to folders are followed, and a README
-or licence next to records is no text. All that is skipped is named.
+or licence next to or above records is no text. All that is skipped is named.
 """
 
 import codecs
@@ -229,19 +229,25 @@ def _search(folder: Path, notes: list[str]) -> list[Path]:
         for each in below
         if kind_of(each) and each.is_file() and not re.match(r"cache-.*\.arrow$", each.name)
     ]
-    if any(kind_of(each) in _RECORDS for each in found):
-        found = [
-            each
-            for each in found
-            if kind_of(each) in _RECORDS or each.name.lower().split(".")[0] not in _ABOUT_RECORDS
-        ]
+    unique: dict[Path, Path] = {}  # of a file and links to it the first
+    for each in found:
+        unique.setdefault(each.resolve(), each)
+    with_records = {above for each in found if kind_of(each) in _RECORDS for above in each.parents}
+    about = [
+        each
+        for each in found
+        if each.parent in with_records
+        and kind_of(each) not in _RECORDS
+        and each.name.lower().split(".")[0] in _ABOUT_RECORDS
+    ]
+    others = [each.name for each in below if each not in {*found}]
+    found = [each for each in unique.values() if each not in {*about}]
     check(bool(found), f"{folder}: holds no text by its name; {_EXPECTED}")
-    read = {*found}
-    others = [each.name for each in below if each not in read]
     kinds = Counter(map(kind_of, found))
     hidden = [each for each in hidden if each.is_dir() or kind_of(each)]
     skipped = (
         ("what is no text by its name", others),
+        ("what is about records", [each.name for each in about]),
         ("what is hidden", [str(each.relative_to(folder)) for each in hidden]),
     )
     said = "".join(f"; skips {what}: {_some(names)}" for what, names in skipped if names)
@@ -342,7 +348,8 @@ class Words:
 
     def add(self, text: str) -> "Words":
         """Add a part of the document, of whole words; return itself."""
-        self._hash.update("".join(f"{word} " for word in text.split()).encode())
+        words = text.replace("\ufeff", "").split()
+        self._hash.update("".join(f"{word} " for word in words).encode())
         return self
 
     def digest(self) -> str:

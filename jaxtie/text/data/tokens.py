@@ -96,6 +96,8 @@ class Report:
             f"{name} {self.rows[name]:,} rows {self.tokens[name]:,} tokens" for name in SPLITS
         )
         unknown = sum(self.unknown.values()) / sum(self.tokens.values())
+        if not self.sentences and not self.bytes:
+            flaws += "; the vocabulary loses some of the text, so there are no bits per byte"
         sentences = f", {self.sentences:,} sentences (up to . ! or ?)" if self.sentences else ""
         repeated = " and ".join(
             f"{count:,} {name}" for name, count in self.repeated.items() if count
@@ -417,6 +419,10 @@ class WholeWords(NamedTuple):
         mark = next((mark for mark in SPACE if mark in vocabulary), "")
         if not mark and any(token.startswith("\u2581") for token in vocabulary):
             mark = "\u2581"
+        if any(
+            each.startswith("##") and each.isascii() and each[2:].isalpha() for each in vocabulary
+        ):
+            mark = ""  # its text may have such a character, too
         if not mark:
             names = tuple(token if token.isalpha() else "" for token in vocabulary)
             continues = [token.startswith("##") for token in vocabulary]

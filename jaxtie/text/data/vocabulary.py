@@ -54,7 +54,11 @@ class Vocabulary(NamedTuple):
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each sentence, without special ones around them."""
-        found = self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+        try:
+            found = self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+        except Exception as error:  # an unknown token, and none that stands for it
+            reason = in_one_line(error)
+            raise UserError(f"vocabulary: cannot tokenise this text ({reason})") from error
         return [each.ids for each in found]
 
 
@@ -96,6 +100,8 @@ def parse_vocabulary(content: bytes, name: str) -> Vocabulary:
         reason = in_one_line(error)
         raise UserError(f"{name}: cannot tokenise an unknown word ({reason})") from error
     token_of = {i: token for token, i in tokenizer.get_vocab().items()}
+    if not token_of:
+        raise UserError(f"{name}: has no entries")
     if not name.endswith(".json") and max(token_of) >= len(token_of):
         raise UserError(f"{name}: an entry comes twice")
     tokens = [token_of.get(i, f"<no token {i}>") for i in range(max(token_of) + 1)]

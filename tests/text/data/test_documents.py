@@ -124,7 +124,8 @@ def test_the_same_text_gives_the_same_file():
 def test_forms_follow_the_objective():
     assert TextExperiment(objective="causal").corpus.form == "documents"
     assert TextExperiment().corpus.form == "sentences"
-    assert TextExperiment(objective="causal", corpus=Corpus(form="sentences")).corpus.form
+    sentences = Corpus(form="sentences")
+    assert TextExperiment(objective="causal", corpus=sentences).corpus.form == "sentences"
     with pytest.raises(UserError, match="form = 'documents': expected objective = 'causal'"):
         TextExperiment(corpus=Corpus(form="documents"))
     with pytest.raises(UserError, match="vocab_size = 200: expected more than 257"):
@@ -166,7 +167,7 @@ def test_blank_lines_without_end_are_read_soon(tmp_path):
     assert "".join(each for part in parts for each in files.whole_paragraphs(part)) == "".join(
         parts
     )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # minutes, if each blank line looked for all others
 
 
 def test_bits_per_byte_are_missing_where_a_vocabulary_loses_text(tmp_path, cache):

@@ -118,14 +118,27 @@ def test_hidden_names_are_skipped_and_linked_folders_are_followed(tmp_path):
 
 
 def test_a_readme_next_to_records_is_no_text(tmp_path):
-    for name in ("README.md", "LICENSE.txt", "notes.md", "data/train.jsonl", "data/readme.txt"):
+    others = ("notes.md", "data/train.jsonl", "data/readme.txt", "docs/README.md")
+    for name in ("README.md", "LICENSE.txt", *others):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     found, notes = files.find_files([str(tmp_path)])
-    assert [path.name for path in found] == ["train.jsonl", "notes.md"]
-    assert "skips what is no text by its name: LICENSE.txt, README.md, readme.txt" in notes[0]
+    names = [str(path.relative_to(tmp_path)) for path in found]
+    assert names == ["data/train.jsonl", "docs/README.md", "notes.md"]
+    assert "skips what is about records: LICENSE.txt, README.md, readme.txt" in notes[0]
     (tmp_path / "data" / "train.jsonl").unlink()
-    assert len(files.find_files([str(tmp_path)])[0]) == 4
+    assert len(files.find_files([str(tmp_path)])[0]) == 5
+
+
+def test_a_file_and_links_to_it_are_read_and_counted_once(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").touch()
+    (tmp_path / "folder" / "b.md").touch()
+    (tmp_path / "folder" / "link").symlink_to(tmp_path / "folder")
+    (tmp_path / "folder" / "c.txt").symlink_to(tmp_path / "folder" / "a.txt")
+    found, notes = files.find_files([str(tmp_path / "folder")])
+    assert [path.name for path in found] == ["a.txt", "b.md"]
+    assert notes == [f"{tmp_path / 'folder'}: reads 1 .md, 1 .txt"]
 
 
 def test_empty_files_are_no_documents_and_records_without_text_are_counted(tmp_path, cache):

@@ -108,6 +108,9 @@ COPIES = {
     "records with a space": lambda folder, texts: as_records(
         folder, [f"{text} " for text in texts]
     ),
+    "with a byte order mark in records": lambda folder, texts: as_records(
+        folder, [f"\ufeff{text}" for text in texts]
+    ),
     "in another folder": each(Path.write_text),
 }
 

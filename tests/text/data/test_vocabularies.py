@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import write_corpus, write_vocabulary
+from corpora import error_of, write_corpus, write_vocabulary
 from tokenizers import (
     AddedToken,
     Regex,
@@ -185,6 +185,24 @@ def test_whole_words_of_bytes_are_letters():
     for text, goes_on in {"\n": False, "’": False, "—": False, "s": True}.items():
         (i,) = tokenizer.encode(text).ids[:1] if text in "\ns" else (0,)
         assert words.continues_V[i] == goes_on
+
+
+def test_wordpiece_of_a_text_with_a_sparkline_is_wordpiece():
+    words = WholeWords.of(["[PAD]", "\u2581", "\u2582", "the", "##s", "cat"])
+    assert words.is_wordpiece and words.name_V[3] == "the" and words.continues_V.sum() == 1
+    of_bytes = WholeWords.of(["\u0120", "\u0120the", "##", "##\u010a", "s"])
+    assert not of_bytes.is_wordpiece and of_bytes.name_V[1] == "the"
+
+
+def test_a_text_that_a_vocabulary_cannot_encode_is_refused_in_one_line(tmp_path, cache):
+    tokenizer = Tokenizer(models.Unigram([("x", 0.0), ("a", -1.0)]))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "a.txt").write_text("\n\n".join(f"b{i} x" for i in range(40)))
+    path = str(tmp_path / "tokenizer.json")
+    corpus = Corpus((str(tmp_path / "a.txt"),), vocab=path, form="documents")
+    assert "vocabulary: cannot tokenise this text" in error_of(corpus, cache)
+    Tokenizer(models.BPE()).save(path)
+    assert "has no entries" in error_of(corpus, cache)
 
 
 def test_a_vocabulary_with_gaps_keeps_its_ids(tmp_path):
