@@ -42,6 +42,7 @@ def summary_table(runs: Runs) -> Table:
         "tied, length of the mask's input row held at 0.05": "tied+input-norm=0.05",
         "tied, a learned factor for the length of its output row": "tied+gain=mask",
         "tied, an output row of its own": "tied+untie-rows=mask",
+        "tied, minus the row as its output row": "tied+minus=mask",
         "untied": "untied",
     }
     stuck = {name: analysis.is_stuck(runs[name]).mean("seed") for name in (HALF, MAIN)}
@@ -57,8 +58,8 @@ def summary_table(runs: Runs) -> Table:
     header = ("arm", "p(X) = 0.5: stuck", "freed", "main: stuck", "freed")
     note = (
         f"Share of {runs[HALF].sizes['seed']:,} seeds that are stuck at step"
-        f" {last_step(runs[HALF]):,}. Freed: stuck seeds fewer than tied, as a share of those that"
-        " an output row of its own frees."
+        f" {last_step(runs[HALF]):,}. Freed: (tied − arm) / (tied − an output row of its own), in"
+        " stuck seeds."
     )
     return Table("Stuck seeds", header, rows, note)
 
@@ -86,8 +87,12 @@ def long_row_table(runs: Runs) -> Table:
 
     rows = [(label, *map(share, both)) for label, both in arms.items()]
     header = ("arm", "stuck", "with the mask's input row held at length 3")
-    seeds = f"{runs[HALF].sizes['seed']:,} or {runs[CONTROLS].sizes['seed']:,}"
-    note = f"p(X) = 0.5, share of {seeds} seeds that are stuck at step {last_step(runs[HALF]):,}."
+    few, many = runs[CONTROLS]["seed"], runs[HALF].sizes["seed"]
+    note = (
+        f"p(X) = 0.5, share of seeds that are stuck at step {last_step(runs[HALF]):,}: of"
+        f" {len(few)} in arms with a long row or with targets only, of {many:,} in the others. The"
+        " claims compare the seeds that both have."
+    )
     return Table("A long input row", header, rows, note)
 
 
