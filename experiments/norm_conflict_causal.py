@@ -7,7 +7,10 @@ row, and with an output row of its own. Nothing is claimed.
 
     jaxtie run norm_conflict_causal --text PATH
 
-Time: 10 minutes on two cores.
+Time: 15 minutes on two cores.
+
+Found: untied, the row is about five times as long as an output; a factor or an output row of its
+own changes the tied loss by less than 0.03.
 """
 
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment

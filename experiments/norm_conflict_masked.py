@@ -6,7 +6,10 @@ row, and with an output row of its own. Nothing is claimed.
 
     jaxtie run norm_conflict_masked --text PATH
 
-Time: 5 minutes on two cores.
+Time: 20 minutes on two cores.
+
+Found: untied, the row is half as long again as an output; a factor or an output row of its own
+changes the tied loss by less than 0.03.
 """
 
 from jaxtie import Corpus, Optimizer, TextExperiment, Transformer
