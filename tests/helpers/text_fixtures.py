@@ -38,7 +38,8 @@ def place(tmp_path_factory) -> Path:
 def command(place: Path, *options: str, name: str = "text_mlm") -> list[str]:
     text = ["--text", str(place / "corpus")]
     if not any("vocab_size=" in option for option in options):  # swept
-        text += ["--vocab-size", "300" if name == "text_clm" else "120"]
+        is_causal = "text_clm" in (place / f"{name}.py").read_text()
+        text += ["--vocab-size", "300" if is_causal else "120"]
     return [str(place / f"{name}.py"), *text, "--quiet", *options]
 
 

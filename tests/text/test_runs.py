@@ -114,16 +114,16 @@ def test_figures_csv_and_report_of_a_finished_run(masked, capsys, monkeypatch):
 @pytest.mark.slow
 def test_a_sweep_over_learning_rate_and_vocabulary(place, tmp_path):
     """A run per point; the halves of the validation batches choose and report."""
-    sweep = "--sweep learning_rate=1e-3,1e-2 --sweep vocab_size=110,120".split()
+    sweep = "--sweep learning_rate=1e-3,1e-2 --sweep vocab_size=280,300".split()
     folder = finished_run(place, tmp_path / "run", *sweep, name="text_clm")
     results = lifecycle.load(folder)
     dims = ("arm", "learning_rate", "vocab_size", "seed", "eval_step")
     assert results["valid_loss"].dims == dims and np.isfinite(results["valid_loss"]).all()
-    one = results.sel(vocab_size=120)
+    one = results.sel(vocab_size=300)
     (best,) = (line for line in conclude(one).lines() if "own best point" in line)
     assert "chosen on one half of the data, reported on the other (validation loss, nats)" in best
     assert best.count(" at learning_rate = 0.01") == one.sizes["arm"]
-    point = lifecycle.load(folder / "points" / "learning_rate=0.01,vocab_size=120")
+    point = lifecycle.load(folder / "points" / "learning_rate=0.01,vocab_size=300")
     own = one.sel(learning_rate=0.01)
     np.testing.assert_array_equal(own["valid_loss"].values, point["valid_loss"].values)
     assert "token" in point
