@@ -1,6 +1,7 @@
 """Untied and excluded rows of an embedding: initial values, logits, tie and untie, training."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -318,8 +319,14 @@ def test_rows_of_tasks():
 
 def test_rows_of_text():
     special = Special(pad=0, unk=1, cls=2, sep=3, mask=4)
-    assert row_sets("masked", special) == {"mask": (4,), "never-targets": (0, 4)}
-    assert row_sets("causal", special)["never-targets"] == (0, 2, 4)
+
+    def sets(objective):
+        prepared = SimpleNamespace(text=SimpleNamespace(special=special), vocabulary="abcdef")
+        return row_sets(SimpleNamespace(objective=objective, prepared=prepared), 6)
+
+    all_rows = tuple(range(6))
+    assert sets("masked") == {"mask": (4,), "never-targets": (0, 4), "all": all_rows}
+    assert sets("causal")["never-targets"] == (0, 2, 4)
 
 
 @pytest.mark.slow
