@@ -523,7 +523,7 @@ def test_points_of_a_trained_sweep_are_runs_of_their_own(task, sweep, tmp_path, 
     if isinstance(config, jaxtie.TextExperiment):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         (tmp_path / "a.txt").write_text(random_text(np.random.default_rng(7), 150))
-        corpus = jaxtie.Corpus((str(tmp_path / "a.txt"),), vocab_size=120)
+        corpus = jaxtie.Corpus((str(tmp_path / "a.txt"),), vocab_size=120, form="sentences")
         model = dataclasses.replace(config.model, layers=1, heads=2, width=8, feedforward=8)
         short = {"batch": 16, "length": 16, "buckets": (8, 16), "words": 10}
         config = dataclasses.replace(config, corpus=corpus, model=model, **short)
