@@ -122,54 +122,13 @@ def parts(toy: bool, peak: str, folder: Path) -> dict[str, Callable[[], Any]]:
     """Return the parts by name, the most important ones first."""
     steps, many = (2_000, 64) if toy else (150_000, 16_384)
     sizes = [
-        (
-            "--width",
-            "256",
-            "--layers",
-            "6",
-            "--vocabulary",
-            "8192",
-            "--context",
-            "256",
-            "--batch",
-            "32",
-        ),
-        (
-            "--width",
-            "768",
-            "--layers",
-            "6",
-            "--vocabulary",
-            "32000",
-            "--context",
-            "1024",
-            "--batch",
-            "8",
-        ),
-        (
-            "--width",
-            "768",
-            "--layers",
-            "6",
-            "--vocabulary",
-            "8192",
-            "--context",
-            "256",
-            "--batch",
-            "32",
-        ),
-        (
-            "--width",
-            "256",
-            "--layers",
-            "6",
-            "--vocabulary",
-            "32000",
-            "--context",
-            "1024",
-            "--batch",
-            "8",
-        ),
+        tuple(f"--width {width} --layers 6 {rest}".split())
+        for width, rest in (
+            (256, "--vocabulary 8192 --context 256 --batch 32"),
+            (768, "--vocabulary 32000 --context 1024 --batch 8"),
+            (768, "--vocabulary 8192 --context 256 --batch 32"),
+            (256, "--vocabulary 32000 --context 1024 --batch 8"),
+        )
     ]
     if toy:
         sizes = [("--width", "64", "--layers", "2", "--vocabulary", "512", "--context", "32")]

@@ -1,4 +1,4 @@
-"""Interpolated Kneser-Ney counts of 4-grams: what a model must beat to be worth training.
+"""Interpolated Kneser-Ney counts of 4-grams, a baseline for language models.
 
 Kneser and Ney 1995, interpolated as by Chen and Goodman 1999, with one discount for each order. An
 n-gram is known by a 64-bit hash of its tokens; in 2^25 of them, two share one by a chance of 3e-5.

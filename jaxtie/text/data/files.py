@@ -201,7 +201,7 @@ def _some(names: list[str]) -> str:
 
 
 def _below(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return what is below a folder, folders left out, and the hidden names, which are skipped."""
+    """Return all files below a folder, and the hidden names, which are skipped."""
     found: list[Path] = []
     hidden: list[Path] = []
     seen = set()
@@ -322,7 +322,7 @@ def _check(files: Files, say: Say) -> dict[str, Any]:
 
 
 def _remarks(path: Path, reading: Reading, corpus: Corpus) -> Iterator[tuple[str, str]]:
-    """Yield what is to be said of a file, and the file."""
+    """Yield remarks on a file, each with the name of the file."""
     if reading.latin1_lines:
         share = f"{path} ({reading.latin1_lines:,} of {reading.lines:,} lines)"
         yield "not UTF-8, read as Windows-1252", share
@@ -340,7 +340,7 @@ def _documents_are(files: Files) -> str:
 
 
 class Words:
-    """The hash of a document's words, the same whatever its encoding, line ends and white space."""
+    """Hash a document's words, without its encoding, line ends and white space."""
 
     def __init__(self):
         """Start without words."""
@@ -556,7 +556,7 @@ def read_whole(path: Path, reading: Reading) -> Iterator[str]:
 
 
 def read_units(path: Path, reading: Reading, by_line: bool) -> Iterator[str]:
-    """Yield the lines of a file, or what stands between blank lines, as a whole and as it is.
+    """Yield the lines of a file, or the blocks between blank lines, whole and unchanged.
 
     Raises:
       UserError: as `read_lines`, and if one has more than `LONGEST_RECORD` characters.

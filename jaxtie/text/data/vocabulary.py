@@ -56,7 +56,7 @@ class Vocabulary(NamedTuple):
         """Return the token ids of each sentence, without special ones around them."""
         try:
             found = self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
-        except Exception as error:  # an unknown token, and none that stands for it
+        except Exception as error:  # an unknown character, and no token for it
             reason = in_one_line(error)
             raise UserError(f"vocabulary: cannot tokenise this text ({reason})") from error
         return [each.ids for each in found]

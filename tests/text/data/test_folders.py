@@ -1,4 +1,4 @@
-"""Twelve folders as people have them: what is read of each, and nothing of validation in training.
+"""Read twelve folders as people have them; no validation row is in training.
 
 The numbers of documents are counted by hand.
 """

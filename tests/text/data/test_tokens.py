@@ -73,7 +73,7 @@ def test_ten_documents_are_split_whole(tmp_path, vocabulary, cache, files):
 
 
 def document(i: int) -> str:
-    """Return a document of which no other one has a paragraph."""
+    """Return a document that shares no paragraph with others."""
     name = "".join("abcdefghij"[int(digit)] for digit in f"{i:02}")
     return "\n\n".join(f"The {name} cat {word} ran off.\nSome dog — saw {name}." for word in "xyz")
 

@@ -176,7 +176,7 @@ def test_tokens_of_the_text_are_no_special_ones(tmp_path):
 
 
 def test_whole_words_of_bytes_are_letters():
-    """Not indentation, line ends, quotes or dashes, whose characters stand for bytes."""
+    """Indentation, line ends, quotes and dashes are no words."""
     tokenizer = byte_level(["The  dog’s —\n\tat à la “carte” ran\n"] * 9, "<|endoftext|>")
     tokens = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
     words = WholeWords.of(tokens)
