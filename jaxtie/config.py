@@ -450,7 +450,7 @@ HEAD_NUMBERS = {
     for field in (*dataclasses.fields(Head), *dataclasses.fields(Interventions))
     if field.metadata
 }
-ROW_SETS = ("mask", "labels", "never-targets")
+ROW_SETS = ("mask", "labels", "never-targets", "rarer-half")
 HEAD_ROWS = {"untie-rows": "untied_rows", "tie-rows": "tied_rows"}
 HEAD_ROWS |= {
     name.replace("_", "-"): name for name in ("gain", "shared_gain", "minus", "held_rows")

@@ -246,7 +246,7 @@ class TextExperiment(TaskConfig):
             "model: a Decoder predicts the next token; expected objective = 'causal'",
         )
         self.check_heads(self.model.width)
-        self.check_row_sets(("mask", "never-targets", "all"))
+        self.check_row_sets(("mask", "never-targets", "rarer-half", "all"))
         for arm in self.arms:
             own = arm.head.interventions
             check(
@@ -345,11 +345,12 @@ class TextExperiment(TaskConfig):
     def program_key(self) -> Self:
         """Return the configuration reduced to the fields that compiled programs depend on.
 
-        Programs that record roles or predictions know how frequent tokens are, so they depend on
-        the half of the text and on the synthetic duplicates.
+        Programs that record roles or predictions, or untie rare rows, know how frequent tokens are,
+        so they depend on the half of the text and on the synthetic duplicates.
         """
         own: dict[str, Any] = {"corpus": Corpus(), "record_every": 1, "eval_every": 1, "steps": 1}
-        if not (self.roles or self.looks_at_predictions):
+        untie_rare = any("rarer-half" in arm.head.row_sets for arm in self.arms)
+        if not (self.roles or self.looks_at_predictions or untie_rare):
             own |= {"half": None, "planted": 0}
         return dataclasses.replace(
             self, name="program", claim="", arms=("tied",), seeds=(0,), **own

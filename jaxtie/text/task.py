@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxtie.config import Decoder, Variant
+from jaxtie.config import Decoder, Head, Variant
 from jaxtie.models.language_model import TextModel, causal_model, decoder_model, masked_model
 from jaxtie.text import masking
 from jaxtie.text.config import TextExperiment
@@ -27,6 +27,7 @@ from jaxtie.text.corpus import (
     never_predicted,
     probes,
     row_lengths,
+    token_counts,
     training_batches,
 )
 from jaxtie.text.data.batches import RowBatch
@@ -65,7 +66,7 @@ class TextTask(Task):
         super().__init__(config, variant)
         self.rows = TextRows(config)
         self.model = build_text_model(config, variant, platform)
-        self.row_sets = row_sets(config, len(config.prepared.vocabulary))
+        self.row_sets = row_sets(config, variant.head)
         if config.roles:
             self.roles = Roles(len(FREQUENCIES), frequency_groups(config.prepared))
         contexts = config.prepared.contexts
@@ -136,7 +137,7 @@ def build_text_model(config: TextExperiment, variant: Variant, platform: str) ->
         init_std=config.init_std,
         padding=special.pad if special.pad >= 0 else None,
         matmul_dtype=dtype,
-        row_sets=row_sets(config, len(config.prepared.vocabulary)),
+        row_sets=row_sets(config, variant.head),
     )
     if isinstance(config.model, Decoder):
         return decoder_model(embedding, config.model, dtype)
@@ -144,15 +145,19 @@ def build_text_model(config: TextExperiment, variant: Variant, platform: str) ->
     return make(embedding, **sizes, dtype=dtype)
 
 
-def row_sets(config: TextExperiment, vocabulary: int) -> dict[str, tuple[int, ...]]:
-    """Return the ids of tokens that structure excludes as targets, by the names that heads use.
+def row_sets(config: TextExperiment, head: Head) -> dict[str, tuple[int, ...]]:
+    """Return the ids of sets of tokens by the names that a head uses.
 
-    They do not depend on the training text, since other tokens may occur elsewhere.
+    Never-targets are those that structure excludes, whatever the training text, since other tokens
+    may occur elsewhere. The rarer half is that of the training split.
     """
-    special = config.prepared.text.special
+    special, size = config.prepared.text.special, len(config.prepared.vocabulary)
     start = {special.cls} if config.objective == "causal" else set()
     never = {special.pad, special.mask} | start
-    sets = {"mask": {special.mask}, "never-targets": never, "all": {*range(vocabulary)}}
+    sets = {"mask": {special.mask}, "never-targets": never, "all": {*range(size)}}
+    if "rarer-half" in head.row_sets:
+        count_V = token_counts(config.prepared, config.prepared.text.train)
+        sets["rarer-half"] = {*np.argsort(count_V, kind="stable")[: size // 2].tolist()}
     present = {name: tuple(sorted(own - {-1})) for name, own in sets.items()}
     return {name: own for name, own in present.items() if own}
 

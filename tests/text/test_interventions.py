@@ -98,6 +98,19 @@ def test_factors_multiply_logits_and_gradients_are_finite_differences(experiment
     assert slope == pytest.approx((high - low) / 0.04, rel=0.02, abs=1e-5)
 
 
+def test_the_rarer_half_of_the_rows_is_untied(experiment):
+    """Of the training split; half of the vocabulary."""
+    task = task_of(experiment, "tied+untie-rows=rarer-half")
+    rows = np.array(task.model.embedding.untied_rows)
+    prepared = experiment.prepared
+    count_V = np.bincount(prepared.text.train.tokens_N, minlength=len(prepared.vocabulary))
+    count_V[prepared.text.special.sep] += prepared.text.train.count
+    assert len(rows) == len(prepared.vocabulary) // 2
+    assert count_V[rows].max() <= np.delete(count_V, rows).min()
+    params = task.init(jax.random.key(1), {})["embedding"]
+    assert params["output_rows"].shape == (len(rows), 8) and "output" not in params
+
+
 def test_norms_are_held(experiment):
     task = task_of(experiment, "tied+input-norm=3")
     params = task.init(jax.random.key(1), {})

@@ -326,7 +326,7 @@ def test_a_run_with_interventions_resumes_to_the_same_bits(tmp_path, monkeypatch
 
 ERRORS = {
     "untied+gain=mask@10": "leave out @STEP",
-    "tied+gain=rows": "gain is 'rows'; expected mask, labels, never-targets, all",
+    "tied+gain=rows": "gain is 'rows'; expected mask, labels, never-targets, rarer-half, all",
     "tied+untie-rows=all": "untie-rows is 'all'; expected mask, labels, never-targets",
     "tied+gain=mask+gain=all": "repeats or contradicts",
     "tied+input-norm=0": "expected a number above 0",
