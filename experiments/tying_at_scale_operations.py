@@ -1,0 +1,41 @@
+"""`tying_at_scale_deeper.py` for fewer steps: the parameters and operations of the untied model.
+
+The deeper model takes 1.39 times the operations of a token (attention included), so it sees 7,200
+of the 10,000 batches.
+
+    jaxtie run tying_at_scale_operations --text packages/
+
+The claims stand in `tying_at_scale_deeper.py`.
+"""
+
+from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
+
+STEPS = 7_200
+
+experiment = TextExperiment(
+    name="tying-at-scale-operations",
+    claim="At equal parameters and operations, a deeper tied decoder has a higher loss.",
+    objective="causal",
+    corpus=Corpus(vocab_size=4_096),
+    model=Decoder(layers=6, heads=4, width=128, feedforward=426),
+    init_std=0.02,
+    optimizer=Optimizer(
+        learning_rate=4e-3,
+        eta_min=0.0,
+        half_period=STEPS,
+        warmup=STEPS // 10,
+        weight_decay=0.1,
+        b2=0.99,
+        eps=1e-8,
+    ),
+    arms=("tied",),
+    steps=STEPS,
+    seeds=range(5),
+    record_every=100,
+    eval_every=900,
+    eval_batches=1_500,
+    batch=8,
+    length=128,
+    words=8,
+    duplicates=False,
+)
