@@ -20,9 +20,9 @@ Before the other arms are trained, one untied member must be 0.1 nat below the c
 tokens (interpolated Kneser-Ney).
 
 Forecasts of tied − untied, made before any run, by what the project used to predict with (commit
-85da66c, from gaps of other sizes and texts, no run on this text): the Gaussian process 0.007 [−0.117,
-0.131], the formula of `tying_gap_on_text.py` −0.084 [−0.174, 0.006] (90 % intervals of one more
-cell).
+85da66c, from gaps of other sizes and texts, no run on this text): the Gaussian process 0.007
+[−0.117, 0.131], the formula of `tying_gap_on_text.py` −0.084 [−0.174, 0.006] (90 % intervals of one
+more cell).
 """
 
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
@@ -32,7 +32,7 @@ STEPS = 10_000
 
 experiment = TextExperiment(
     name="tying-at-scale",
-    claim="At ten million tokens, width 128, tied and untied differ by less than 0.02 nat a token.",
+    claim="At ten million tokens, tied and untied differ by less than 0.02 nat a token.",
     objective="causal",
     corpus=Corpus(vocab_size=4_096),
     model=Decoder(layers=4, heads=4, width=128),
