@@ -207,10 +207,9 @@ def bigram_probabilities(
 def baselines(experiment: TextExperiment, prepared: PreparedCorpus) -> dict[str, float]:
     """Compute losses of counts, nats, on the positions that models are evaluated at.
 
-    Of a unigram model, a bigram model and `jaxtie.text.counts.KneserNey`. Those of a masked model
-    know tokens on the left. Losses are in expectation over
-    masks and duplicates: a word and its duplicate count as one token, plus the entropy of the draw
-    between them.
+    Of a unigram model, a bigram model and `jaxtie.text.counts.KneserNey`, which read tokens on the
+    left, also where the model is masked. Losses are in expectation over masks and duplicates: a
+    word and its duplicate count as one token, plus the entropy of the draw between them.
     """
     special, drawn = prepared.text.special, prepared.drawn
     is_causal = experiment.objective == "causal"

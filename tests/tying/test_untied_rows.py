@@ -322,7 +322,7 @@ def test_rows_of_text():
 
     def sets(objective):
         prepared = SimpleNamespace(text=SimpleNamespace(special=special), vocabulary="abcdef")
-        return row_sets(SimpleNamespace(objective=objective, prepared=prepared), 6)
+        return row_sets(SimpleNamespace(objective=objective, prepared=prepared), Head())
 
     all_rows = tuple(range(6))
     assert sets("masked") == {"mask": (4,), "never-targets": (0, 4), "all": all_rows}

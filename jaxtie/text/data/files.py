@@ -1,4 +1,4 @@
-"""Read text files as documents, paragraphs and sentences, never more than a piece in memory.
+"""Read text files as documents, paragraphs and sentences; hold a piece or a record in memory.
 
 The name of a file says how it is read: as text (`.txt`, `.md`), or as records with a field of text
 (`.jsonl`, `.parquet`, `.arrow`); `.gz` may follow `.txt`, `.md` and `.jsonl`. Text is UTF-8, or
@@ -114,7 +114,7 @@ def _way(path: Path, corpus: Corpus) -> str:
 
 def look_at(corpus: Corpus, say: Say = cache.silence) -> Files:
     """Find and hash the files of a corpus; UserError if one cannot be read."""
-    found, notes = find_files(corpus.paths)
+    found, notes = find_files(corpus.paths, corpus.skip_bad)
     kinds = {kind_of(path) in _RECORDS for path in found}
     for path in found:
         check(
@@ -136,13 +136,13 @@ def look_at(corpus: Corpus, say: Say = cache.silence) -> Files:
             files.hashes.append(_hash(path))
             files.paths.append(path)
         except UserError as error:
-            _refuse_or_skip(error, corpus, len(found), notes)
+            _refuse_or_skip(error, corpus.skip_bad, len(found), notes)
     return files
 
 
-def _refuse_or_skip(error: UserError, corpus: Corpus, count: int, notes: list[str]) -> None:
-    """Raise the error of one of some files unless the corpus skips such files."""
-    if not corpus.skip_bad:
+def _refuse_or_skip(error: UserError, skip_bad: bool, count: int, notes: list[str]) -> None:
+    """Raise the error of one of some files, or note it."""
+    if not skip_bad:
         hint = "; or leave such files out by --skip-bad" if count > 1 else ""
         raise UserError(f"{error}{hint}") from error
     notes.append(f"skipped, {error}")
@@ -172,14 +172,15 @@ def kind_of(path: Path) -> str:
     return "" if is_packed or kind not in (*_TEXT, *_RECORDS) else kind
 
 
-def find_files(paths: Iterable[str]) -> tuple[list[Path], list[str]]:
+def find_files(paths: Iterable[str], skip_bad: bool = False) -> tuple[list[Path], list[str]]:
     """List the files named and those below folders named that are text by their names, once each.
 
     Returns:
       The files, and a line for each folder with other files, or files of several kinds.
 
     Raises:
-      UserError: if one is missing, holds no text by its name, or is no regular file or folder.
+      UserError: if one is missing, holds no text by its name, or is no regular file or folder, or
+        if a folder below one cannot be read, unless such ones are skipped.
     """
     files: dict[Path, Path] = {}
     notes: list[str] = []
@@ -187,7 +188,7 @@ def find_files(paths: Iterable[str]) -> tuple[list[Path], list[str]]:
         check_path(path)
         found = [path]
         if path.is_dir():
-            found = _search(path, notes)
+            found = _search(path, notes, skip_bad)
         else:
             check(bool(kind_of(path)), f"{path}: is no text by its name; {_EXPECTED}")
         files |= {each.resolve(): each for each in found}
@@ -200,15 +201,11 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _below(folder: Path) -> tuple[list[Path], list[Path]]:
+def _below(folder: Path, refuse: Callable[[OSError], None]) -> tuple[list[Path], list[Path]]:
     """Return all files below a folder, and the hidden names, which are skipped."""
     found: list[Path] = []
     hidden: list[Path] = []
     seen = set()
-
-    def refuse(error: OSError) -> None:
-        raise UserError(f"{error.filename}: cannot be read ({error.strerror})")
-
     for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         here = Path(place)
         hidden += [here / name for name in (*folders, *names) if name[0] == "."]
@@ -220,9 +217,14 @@ def _below(folder: Path) -> tuple[list[Path], list[Path]]:
     return sorted(found), sorted(hidden)
 
 
-def _search(folder: Path, notes: list[str]) -> list[Path]:
+def _search(folder: Path, notes: list[str], skip_bad: bool) -> list[Path]:
     """List the files below a folder that are text by their names; note which are not."""
-    below, hidden = _below(folder)
+
+    def refuse(error: OSError) -> None:
+        unread = UserError(f"{error.filename}: cannot be read ({error.strerror})")
+        _refuse_or_skip(unread, skip_bad, 2, notes)
+
+    below, hidden = _below(folder, refuse)
     # Arrow files of these names hold results that the library `datasets` keeps to save time.
     found = [
         each
@@ -299,7 +301,7 @@ def _check(files: Files, say: Say) -> dict[str, Any]:
                     f" {(total['bytes'] + reading.bytes) / 2**20:,.0f} MiB so far"
                 )
         except UserError as error:
-            _refuse_or_skip(error, files.corpus, len(files.paths), notes)
+            _refuse_or_skip(error, files.corpus.skip_bad, len(files.paths), notes)
             bad.append(i)
         else:
             reading.cuts *= files.corpus.form != "documents"  # which are joined again

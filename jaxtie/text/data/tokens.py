@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxtie.config import MissingInputError, UserError
+from jaxtie.config import MissingInputError, UserError, check
 from jaxtie.results.folder import Say
 from jaxtie.text.config import Corpus
 from jaxtie.text.data import cache as folders
@@ -319,6 +319,7 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
     counts = Counter(paragraphs=0, sentences=0)
     rows, tokens, unknown, size, ended = ({name: 0 for name in SPLITS} for _ in range(5))
     is_lossless = splitting.whole
+    reserved = [i for name, i in vocabulary.special._asdict().items() if i >= 0 and name != "unk"]
     hashes = [array("Q") for _ in SPLITS]
 
     def paragraphs() -> Iterator[Paragraph]:
@@ -346,6 +347,11 @@ def _write_tokens(new: Path, splitting: _Splitting, vocabulary: Vocabulary, say:
                     if segment.split == k
                 ]
                 flat = np.fromiter(chain.from_iterable(row for _, row in own), dtype)
+                check(
+                    not np.isin(flat, reserved).any(),
+                    "--vocab: a special token occurs in the text as a token like others, so it"
+                    " would end documents or be ignored; take it out of the text",
+                )
                 ends = []
                 at = tokens[name]
                 for segment, row in own:

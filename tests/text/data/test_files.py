@@ -1,5 +1,6 @@
 """Files as documents and paragraphs, paragraphs as sentences."""
 
+import errno
 import gzip
 import hashlib
 import importlib.util
@@ -268,6 +269,24 @@ def test_a_bad_file_is_named_and_left_out_only_if_asked(tmp_path, cache, name):
         assert "\n\n".join(part.text for part in source.read()) == PROSE
         assert any(each.startswith("skipped, ") and name in each for each in source.notes)
     assert reason in error_of(corpus, cache)
+
+
+def test_an_unreadable_folder_is_named_and_left_out_only_if_asked(tmp_path, cache, monkeypatch):
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "good.txt").write_text(PROSE)
+    scan = os.scandir
+
+    def refuse(path: str):
+        if str(path).endswith("locked"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    unread = f"{tmp_path / 'locked'}: cannot be read (Permission denied)"
+    corpus = Corpus((str(tmp_path),))
+    assert error_of(corpus, cache) == f"{unread}; or leave such files out by --skip-bad"
+    source = files.open_files(Corpus(corpus.paths, skip_bad=True), cache, print)
+    assert f"skipped, {unread}" in source.notes
 
 
 def test_files_of_records_need_pyarrow(tmp_path, cache, monkeypatch):

@@ -163,6 +163,20 @@ def test_special_tokens_in_the_text_are_text(folder, tmp_path, cache):
     assert vocabulary.tokenizer.decode(ids) == "A<|endoftext|>b<|im_end|>"
 
 
+def test_special_tokens_that_a_vocabulary_finds_in_the_text_are_refused(tmp_path, cache):
+    """A vocabulary of words has "</s>" as a word."""
+    folder = write_corpus(tmp_path / "corpus", files=12, paragraphs=5)
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "</s>": 1, "the": 2}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["</s>", "<unk>"])
+    path = tmp_path / "tokenizer.json"
+    path.write_text(tokenizer.to_str())
+    corpus = Corpus((str(folder),), vocab=str(path), form="documents")
+    assert prepare_text(corpus).special.sep == 1
+    (folder / "more.txt").write_text("One </s> two.\n")
+    assert error_of(corpus, cache).startswith("--vocab: a special token occurs in the text")
+
+
 def test_tokens_of_the_text_are_no_special_ones(tmp_path):
     """As Gemma has HTML's <s> among its ordinary tokens."""
     tokenizer, path = of_bytes([]), tmp_path / "tokenizer.json"
