@@ -13,8 +13,8 @@ parameters as the untied model here, `tying_at_scale_operations.py` also as many
 about all arms but the first two stand there.
 
 One claim is judged here, at 95 %: the two arms differ by less than 0.02 nat a token. It fails if
-the interval of tied − untied lies wholly outside ±0.02, which says on which side; it is inconclusive
-if it contains one of the bounds. Idea and bound are ours.
+the interval of tied − untied lies wholly outside ±0.02, which says on which side, and is
+inconclusive if it contains one of the bounds. Idea and bound are ours.
 
 Before the other arms are trained, one untied member must be 0.1 nat below the counts of up to four
 tokens (interpolated Kneser-Ney).

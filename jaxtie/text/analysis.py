@@ -249,7 +249,7 @@ def condense_text(results: xr.Dataset, run: Path) -> xr.Dataset:
     parts = [
         results[["loss", "accuracy"]].sel(step=here),
         evaluated.sel(eval_step=slice(0, last)),
-        results[["diverged_at", "parameters"]],
+        results[["diverged_at", "parameters", *(name for name in BASELINES if name in results)]],
     ]
     if PREDICTED[0] in results:
         parts.append(_pairs_at_ends(results, last))

@@ -151,6 +151,8 @@ def test_committed_results_give_the_same_tables_and_verdicts(tmp_path):
     missing = committed["output_distance"].isnull().all(["seed", "eval_step", "kind", "pair"])
     assert missing.values.tolist() == [True, True, False, False]
     assert validation_table(committed).rows == validation_table(results).rows
+    for name in ("unigram_loss", "bigram_loss", "kneser_ney_loss"):
+        assert float(committed[name]) == float(results[name])
     tables = [claims_table("", {"made-up": it}, {"made-up": CLAIMS}) for it in (committed, results)]
     assert [row[-1] for row in tables[0].rows] == [row[-1] for row in tables[1].rows]
     of_committed, whole = (word_pairs_table(each).rows for each in (committed, results))
