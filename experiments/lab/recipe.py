@@ -1,7 +1,7 @@
 """What the initial deviation of the tables and the scale of the logits are worth, in each arm.
 
-    python experiments/lab/recipe.py --text books/ --out runs/recipe
-    python experiments/lab/recipe.py        # the table, from experiments/data/recipe.csv
+    python experiments/lab/recipe.py --width 64 --text books/
+    python experiments/lab/recipe.py        # the table, from experiments/data/recipe-WIDTH.csv
 
 Decoders of two layers, a quarter of an epoch (410,000 tokens) of seventeen books, byte-level BPE of
 2,048 entries, three seeds. Each recipe has its own learning rate in each arm and at each width: the
@@ -20,8 +20,7 @@ import jaxtie
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
 from jaxtie.results.tables import Table, interval
 
-DATA = Path(__file__).parents[1] / "data" / "recipe.csv"
-WIDTHS = (64, 128)
+DATA = Path(__file__).parents[1] / "data"
 RECIPES = {  # name -> options of the head; D: width
     "N(0, 0.02²)": "",
     "N(0, 0.02²), learned scale": "+learned-scale",
@@ -66,10 +65,11 @@ def experiment(text: list[str], width: int, arm: str, k: int) -> TextExperiment:
     )
 
 
-def search(text: list[str], out: Path) -> None:
+def search(width: int, text: list[str], out: Path) -> None:
     """Train what is missing; write the data after each run."""
-    rows = pd.read_csv(DATA).to_dict("records") if DATA.exists() else []
-    for width, recipe, start in itertools.product(WIDTHS, RECIPES, ARMS):
+    data = DATA / f"recipe-{width}.csv"
+    rows = pd.read_csv(data).to_dict("records") if data.exists() else []
+    for recipe, start in itertools.product(RECIPES, ARMS):
         arm = start + RECIPES[recipe]
         cell = {"width": width, "arm": start, "recipe": recipe}
         while True:
@@ -88,9 +88,9 @@ def search(text: list[str], out: Path) -> None:
                 }
                 counts = {"counts": round(float(results["kneser_ney_loss"]), 5)}
                 rows.append({**cell, "k": k, "rate": rate_of(k), "seed": seed, **losses, **counts})
-            temporary = DATA.with_suffix(".part")
+            temporary = data.with_suffix(".part")
             pd.DataFrame(rows).to_csv(temporary, index=False)
-            temporary.replace(DATA)
+            temporary.replace(data)
 
 
 def next_rate(loss: dict[int, float], first: int) -> int | None:
@@ -132,12 +132,13 @@ def table(rows: pd.DataFrame) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, choices=FIRST)
     parser.add_argument("--text", nargs="+")
     parser.add_argument("--out", type=Path, default=Path("runs/recipe"))
     options = parser.parse_args()
-    if options.text:
-        search(options.text, options.out)
-    print(table(pd.read_csv(DATA)))
+    if options.width:
+        search(options.width, options.text, options.out)
+    print(table(pd.concat(map(pd.read_csv, sorted(DATA.glob("recipe-*.csv"))))).markdown())
 
 
 if __name__ == "__main__":
