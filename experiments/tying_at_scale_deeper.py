@@ -1,19 +1,22 @@
 """`tying_at_scale.py`, a deeper tied model with as many parameters as the untied one there.
 
 Six layers of feed-forward width 426 instead of four of 384: 1,900,672 parameters; the untied model
-of four layers has 1,901,696.
+of four layers has 1,901,696. Its learning rate is that of the tied model.
 
     jaxtie run tying_at_scale_deeper --text packages/
 
 The claims about all other arms stand here, with one multiplicity: they hold together at 95 %. Their
-bounds are ours.
+bounds are ours. The two about a part of the gap mean something only where the gap at equal width is
+shown to be above 0; if it is not, they are not counted.
 """
 
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
 from jaxtie.text.claims import TextClaim
 
-EQUAL_WIDTH, OPERATIONS = "tying-at-scale: ", "tying-at-scale-operations: tied"
-STEPS = 10_000
+EQUAL_WIDTH = "tying-at-scale: "
+UNTIED = "tying-at-scale-untied: untied+learned-scale"
+TIED = f"{EQUAL_WIDTH}tied+learned-scale"
+STEPS = 40_000
 
 experiment = TextExperiment(
     name="tying-at-scale-deeper",
@@ -23,7 +26,7 @@ experiment = TextExperiment(
     model=Decoder(layers=6, heads=4, width=128, feedforward=426),
     init_std=0.02,
     optimizer=Optimizer(
-        learning_rate=4e-3,
+        learning_rate=2e-3,
         eta_min=0.0,
         half_period=STEPS,
         warmup=STEPS // 10,
@@ -31,13 +34,13 @@ experiment = TextExperiment(
         b2=0.99,
         eps=1e-8,
     ),
-    arms=("tied",),
+    arms=("tied+learned-scale",),
     steps=STEPS,
     seeds=range(5),
-    record_every=100,
-    eval_every=2_000,
-    eval_batches=400,
-    batch=8,
+    record_every=400,
+    eval_every=8_000,
+    eval_batches=800,
+    batch=2,
     length=128,
     words=8,
     duplicates=False,
@@ -47,38 +50,34 @@ claims = (
     TextClaim(
         "At equal parameters, the deeper tied model has a lower loss than the untied one.",
         "validation loss",
-        {"tied": 1, f"{EQUAL_WIDTH}untied": -1},
+        {"tied+learned-scale": 1, UNTIED: -1},
         high=0,
     ),
     TextClaim(
         "At equal parameters and operations, it has a higher loss.",
         "validation loss",
-        {OPERATIONS: 1, f"{EQUAL_WIDTH}untied": -1},
+        {"tying-at-scale-operations: tied+learned-scale": 1, UNTIED: -1},
         low=0,
     ),
     TextClaim(
         "Untied for the last third of the steps, it gains at least two thirds of the gap.",
         "validation loss",
-        {
-            f"{EQUAL_WIDTH}tied": 1 / 3,
-            f"{EQUAL_WIDTH}untied": 2 / 3,
-            f"{EQUAL_WIDTH}untied@6700": -1,
-        },
+        {TIED: 1 / 3, UNTIED: 2 / 3, f"{EQUAL_WIDTH}untied+learned-scale@26800": -1},
         low=0,
     ),
     TextClaim(
         "Half-swap lowers the loss of the tied model.",
         "validation loss",
-        {f"{EQUAL_WIDTH}tied+half-swap": 1, f"{EQUAL_WIDTH}tied": -1},
+        {f"{EQUAL_WIDTH}tied+half-swap+learned-scale": 1, TIED: -1},
         high=0,
     ),
     TextClaim(
         "Own output rows for the rarer half of the tokens gain at least two thirds of the gap.",
         "validation loss",
         {
-            f"{EQUAL_WIDTH}tied": 1 / 3,
-            f"{EQUAL_WIDTH}untied": 2 / 3,
-            f"{EQUAL_WIDTH}tied+untie-rows=rarer-half": -1,
+            TIED: 1 / 3,
+            UNTIED: 2 / 3,
+            f"{EQUAL_WIDTH}tied+untie-rows=rarer-half+learned-scale": -1,
         },
         low=0,
     ),

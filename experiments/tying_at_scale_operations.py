@@ -1,7 +1,7 @@
 """`tying_at_scale_deeper.py` for fewer steps: the parameters and operations of the untied model.
 
-The deeper model takes 1.39 times the operations of a token (attention included), so it sees 7,200
-of the 10,000 batches.
+The deeper model takes 1.39 times the operations of a token (attention included), so it sees 28,800
+of the 40,000 batches.
 
     jaxtie run tying_at_scale_operations --text packages/
 
@@ -10,7 +10,7 @@ The claims stand in `tying_at_scale_deeper.py`.
 
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
 
-STEPS = 7_200
+STEPS = 28_800
 
 experiment = TextExperiment(
     name="tying-at-scale-operations",
@@ -20,7 +20,7 @@ experiment = TextExperiment(
     model=Decoder(layers=6, heads=4, width=128, feedforward=426),
     init_std=0.02,
     optimizer=Optimizer(
-        learning_rate=4e-3,
+        learning_rate=2e-3,
         eta_min=0.0,
         half_period=STEPS,
         warmup=STEPS // 10,
@@ -28,13 +28,13 @@ experiment = TextExperiment(
         b2=0.99,
         eps=1e-8,
     ),
-    arms=("tied",),
+    arms=("tied+learned-scale",),
     steps=STEPS,
     seeds=range(5),
-    record_every=100,
-    eval_every=1_800,
-    eval_batches=400,
-    batch=8,
+    record_every=400,
+    eval_every=7_200,
+    eval_batches=800,
+    batch=2,
     length=128,
     words=8,
     duplicates=False,

@@ -572,7 +572,7 @@ class Arm:
             "an untied model starts with both tables; +output-start is for a tied one": own_start
             and not (always_tied or at),
             "interventions on rows last from start to end; leave out @STEP": at
-            and head.interventions != Interventions(),
+            and dataclasses.replace(head.interventions, learned_scale=False) != Interventions(),
             **head.interventions.faults(tied=always_tied, head=head),
         }
         for fault, is_there in faults.items():

@@ -1,7 +1,7 @@
 """What the initial deviation of the tables and the scale of the logits are worth, in each arm.
 
     python experiments/lab/recipe.py --width 64 --text books/
-    python experiments/lab/recipe.py        # the table, from experiments/data/recipe-WIDTH.csv
+    python experiments/lab/recipe.py     # the table of text_recipe.md, from data/recipe-WIDTH.csv
 
 Decoders of two layers, half an epoch (900,000 tokens) of seventeen books, byte-level BPE of 2,048
 entries. Each recipe has its own learning rate in each arm and at each width: the best of a grid of
@@ -20,15 +20,17 @@ import pandas as pd
 import jaxtie
 from jaxtie import Corpus, Decoder, Optimizer, TextExperiment
 from jaxtie.results.tables import Table, interval
+from jaxtie.run.report import rewritten
 
-DATA = Path(__file__).parents[1] / "data"
+EXPERIMENTS = Path(__file__).parents[1]
+DATA, PAGE = EXPERIMENTS / "data", EXPERIMENTS / "text_recipe.md"
 RECIPES = {  # name -> options of the head; D: width
     "N(0, 0.02²)": "",
     "N(0, 0.02²), learned scale": "+learned-scale",
     "N(0, 1/D)": "+init-std=1-by-root-D",
     "N(0, 1), logits times 1/√D": "+init-std=1+logit-scale=1-by-root-D",
-    "N(0, 1/D), learned scale": "+init-std=1-by-root-D+learned-scale",
 }
+FIRST_RECIPE, *_ = RECIPES
 ARMS = ("tied", "untied")
 STEPS, SEEDS, FIRST = 3_500, 3, {64: 4, 128: 3}  # k of the first rate that is tried, see `rate_of`
 
@@ -119,11 +121,9 @@ def table(rows: pd.DataFrame) -> Table:
             tied, untied = (best[recipe, arm] for arm in ARMS)
             row = [f"{width}", recipe]
             for arm, own in zip(ARMS, (tied, untied)):
-                less = own["odd"] - best["N(0, 0.02²)", arm]["odd"]
-                row += [
-                    f"{own['odd'].mean():.3f} at {own['rate'].iloc[0]:g}",
-                    interval(less.to_numpy()),
-                ]
+                less = own["odd"] - best[FIRST_RECIPE, arm]["odd"]
+                change = interval(less.to_numpy()) if recipe != FIRST_RECIPE else ""
+                row += [f"{own['odd'].mean():.3f} at {own['rate'].iloc[0]:.2g}", change]
             cells.append((*row, interval((tied["odd"] - untied["odd"]).to_numpy())))
     header = ("width", "tables, logits", "tied", "change", "untied", "change", "tied − untied")
     note = (
@@ -134,6 +134,12 @@ def table(rows: pd.DataFrame) -> Table:
     return Table("What a recipe is worth", header, cells, note)
 
 
+def page() -> str:
+    """Return the page with its table written again."""
+    rows = pd.concat(map(pd.read_csv, sorted(DATA.glob("recipe-*.csv"))))
+    return rewritten(PAGE.read_text(), {"recipe": lambda: table(rows)})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, choices=FIRST)
@@ -142,7 +148,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.width:
         search(options.width, options.text, options.out)
-    print(table(pd.concat(map(pd.read_csv, sorted(DATA.glob("recipe-*.csv"))))).markdown())
+    PAGE.write_text(page())
+    print(PAGE)
 
 
 if __name__ == "__main__":

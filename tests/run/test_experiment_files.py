@@ -141,7 +141,7 @@ def test_experiments_are_those_of_the_protocol():
     others = """head_convergence tuned_heads_one_rate text_mlm text_mlm_faster text_clm
         price_of_tying duplicates_causal duplicates_masked gradient_roles_text hypothesis_known
         hypothesis_classes plateau_or_gap tying_gap_on_text norm_conflict_causal
-        norm_conflict_masked tying_at_scale tying_at_scale_deeper
+        norm_conflict_masked tying_at_scale tying_at_scale_untied tying_at_scale_deeper
         tying_at_scale_operations""".split()
     others += [name for name in FILES if name.startswith("never_targets")]  # test_never_targets.py
     assert FILES.keys() == {*PROTOCOL, *VARIANTS, *others}

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from bodies import once
 
@@ -16,6 +17,7 @@ from jaxtie.text.corpus import prepare_corpus, training_batches
 from jaxtie.text.data.tokens import prepare_text
 from jaxtie.text.task import TextTask, make_targets
 from jaxtie.training.task import key_at
+from jaxtie.tying.tie import untie
 
 BLANKS = 0.3
 SMALL = dict(
@@ -147,6 +149,25 @@ def test_blanks_and_norms_need_a_mask(experiment, corpus, filled):
             prepare_corpus(dataclasses.replace(plain, arms=(name,)), text)
     with pytest.raises(UserError, match="every token of this vocabulary can be a target"):
         prepare_corpus(dataclasses.replace(plain, arms=("tied+gain=never-targets",)), text)
+
+
+def test_a_learned_scale_goes_on_where_an_arm_is_untied(experiment):
+    """Up to there the arm is the tied one; then the same logits, and the scale still learns."""
+    arms = ("tied+learned-scale", "untied+learned-scale@10")
+    results = jaxtie.run(dataclasses.replace(experiment, prepared=None, arms=arms), quiet=True)
+    tied, midway = (results["loss"].sel(arm=arm).values for arm in arms)
+    assert np.array_equal(tied[..., :2], midway[..., :2]) and tied[0, 2] != midway[0, 2]
+    params = task_of(experiment, arms[0]).init(jax.random.key(1), {})
+    params["embedding"]["log_scale"] = params["embedding"]["log_scale"] + 0.5
+    optimizer = optax.adamw(1e-3)
+    untied, _ = untie(params, optimizer.init(params))
+    assert {"input", "output", "log_scale"} == {*untied["embedding"]}
+    batch = targets_of(experiment)[1]
+    losses = [
+        task_of(experiment, f"{start}+learned-scale").loss(own, batch)[0]
+        for start, own in (("tied", params), ("untied", untied))
+    ]
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.slow
