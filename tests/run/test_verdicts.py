@@ -45,5 +45,5 @@ def test_a_run_ends_with_the_verdicts_that_it_can_give(tmp_path, monkeypatch, ca
 
 
 def test_a_claim_about_an_unknown_quantity_is_refused_at_once():
-    with pytest.raises(UserError, match="'length': expected one of .*, loss, stuck share, "):
+    with pytest.raises(UserError, match=r"'length': expected one of .*, loss, stuck share, "):
         Claim("It is long.", "length", "tied")

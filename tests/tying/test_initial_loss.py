@@ -1,6 +1,7 @@
 """Estimates of the initial loss, by hand and against models; the script that measures it."""
 
 import math
+import sys
 from functools import partial
 
 import initial_loss as script
@@ -143,7 +144,7 @@ def test_the_corrected_estimate_holds_where_logits_spread_little(small):
 
 
 def test_the_script_prints_its_tables_from_the_data(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("FIGURE", tmp_path / "figure.png")
+    monkeypatch.setattr(script, "FIGURE", tmp_path / "figure.png")
     monkeypatch.setattr(sys, "argv", ["initial_loss.py", "--tables"])
     script.main()
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
